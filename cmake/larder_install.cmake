@@ -1,0 +1,1 @@
+# What an installed prefix holds; filled in with the client library.

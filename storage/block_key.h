@@ -1,0 +1,69 @@
+// Names of blocks: content id, variant id, digest chain, block key (docs/format.md has the bytes; any language can
+// compute them).
+//
+// All names are the first 16 bytes of a SHA-256.  Content and variant hash a canonical, tagged, length-prefixed
+// spec.  The chain has a digest per 16 tokens, h(i) = H(tag, h(i-1), 16 x u32 little endian), seeded by the content
+// id, so a digest names its tokens and all before them.  A block carries the digest of its last step.
+//
+// Thread-safety: values and pure functions.  Limits: docs/format.md, checked by Validate.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "storage/types.h"
+
+namespace larder {
+
+inline constexpr uint32_t kBlockTokensMax = 4096;
+inline constexpr size_t kStringBytesMax = 256;
+
+// What tokens mean.  `tenant` is what the server authenticated, never what a client wrote.
+struct ContentSpec {
+  std::string tenant;      // 1..64 bytes
+  std::string model;       // 1..256
+  std::string revision;    // <= 256
+  std::string salt;        // <= 64, bytes
+  std::string lora;        // <= 256
+  std::string multimodal;  // <= 64, bytes
+
+  [[nodiscard]] absl::Status Validate() const;
+  [[nodiscard]] Digest Id() const;
+  friend bool operator==(const ContentSpec&, const ContentSpec&) = default;
+};
+
+// How an engine lays the KV down.
+struct VariantSpec {
+  std::string dtype;          // 1..32
+  std::string layout;         // 1..128; family/version/isa
+  uint32_t rank = 0;          // < ranks
+  uint32_t ranks = 1;         // 1..1,024
+  std::string group;          // <= 64
+  uint32_t block_tokens = 0;  // multiple of 16, 16..4,096
+  uint32_t layers = 0;        // 1..1,024
+  uint32_t first_layer = 0;
+
+  [[nodiscard]] absl::Status Validate() const;
+  [[nodiscard]] Digest Id() const;
+  friend bool operator==(const VariantSpec&, const VariantSpec&) = default;
+};
+
+struct BlockKey {
+  Digest variant;
+  Digest digest;
+  friend bool operator==(const BlockKey&, const BlockKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const BlockKey& k) { return H::combine(std::move(h), k.variant, k.digest); }
+};
+
+// One step.  REQUIRES: tokens.size() == 16.
+[[nodiscard]] Digest NextDigest(const Digest& previous, std::span<const uint32_t> tokens);
+
+// All whole steps of `tokens` after `seed` (a content id, or the digest that these tokens follow).
+void AppendChain(const Digest& seed, std::span<const uint32_t> tokens, std::vector<Digest>* out);
+[[nodiscard]] std::vector<Digest> Chain(const Digest& seed, std::span<const uint32_t> tokens);
+
+}  // namespace larder

@@ -1,0 +1,118 @@
+// The bottom of the house: values that every room speaks.  Includes nothing of ours.
+//
+// Strong types keep bytes, tokens and ids apart; they are as cheap as the integers inside.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+
+namespace larder {
+
+// An integer of one unit.  Adds and compares with its own kind only.
+template <class Tag>
+class Quantity {
+ public:
+  constexpr Quantity() = default;
+  constexpr explicit Quantity(uint64_t value) : value_(value) {}
+
+  [[nodiscard]] constexpr uint64_t value() const { return value_; }
+  constexpr Quantity& operator+=(Quantity o) { value_ += o.value_; return *this; }
+  constexpr Quantity& operator-=(Quantity o) { value_ -= o.value_; return *this; }
+  friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value_ + b.value_); }
+  friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value_ - b.value_); }
+  friend constexpr auto operator<=>(Quantity, Quantity) = default;
+
+ private:
+  uint64_t value_ = 0;
+};
+
+using ByteCount = Quantity<struct ByteTag>;
+using TokenCount = Quantity<struct TokenTag>;
+
+inline constexpr ByteCount KiB(uint64_t n) { return ByteCount(n << 10); }
+inline constexpr ByteCount MiB(uint64_t n) { return ByteCount(n << 20); }
+inline constexpr ByteCount GiB(uint64_t n) { return ByteCount(n << 30); }
+
+// A number that names one thing of one kind.  Zero names nothing.
+template <class Tag>
+struct Id {
+  uint64_t value = 0;
+  [[nodiscard]] constexpr explicit operator bool() const { return value != 0; }
+  friend constexpr auto operator<=>(Id, Id) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, Id id) { return H::combine(std::move(h), id.value); }
+};
+
+using SessionId = Id<struct SessionTag>;
+using LeaseId = Id<struct LeaseTag>;
+using ReservationId = Id<struct ReservationTag>;
+using ProcessId = Id<struct ProcessTag>;  // an attached process as the daemon numbers it, not a pid
+
+// 16 bytes of a SHA-256: content ids, variant ids and steps of the digest chain.
+struct Digest {
+  std::array<std::byte, 16> bytes{};
+
+  friend bool operator==(const Digest&, const Digest&) = default;
+  friend auto operator<=>(const Digest&, const Digest&) = default;
+  // Uniform already: the first 8 bytes are a hash.
+  [[nodiscard]] uint64_t Hash64() const { uint64_t v; std::memcpy(&v, bytes.data(), sizeof v); return v; }
+  [[nodiscard]] std::string Hex() const;  // 32 lower-case digits
+  template <typename H>
+  friend H AbslHashValue(H h, const Digest& d) { return H::combine(std::move(h), d.Hash64()); }
+};
+inline constexpr size_t kDigestBytes = 16;
+inline constexpr uint32_t kStepTokens = 16;  // tokens per step of the chain
+
+enum class Tier : uint8_t { kDevice = 1, kHost = 2, kDisk = 3, kRemote = 4 };
+enum class Codec : uint8_t { kIdentity = 1, kLossless = 2, kQuantized = 3, kJoint = 4 };
+
+// What became of one key of a batch; the wire's BlockStatus, same numbers.
+enum class BlockStatus : uint8_t {
+  kOk = 1,
+  kMissing = 2,
+  kPending = 3,
+  kDuplicate = 4,
+  kFull = 5,
+  kInvalid = 6,
+  kDamaged = 7,
+  kNotHeld = 8,
+  kCancelled = 9,
+  kUnsupported = 10,
+};
+[[nodiscard]] const char* ToString(BlockStatus status);
+[[nodiscard]] const char* ToString(Tier tier);
+
+// Token positions [begin, end).
+struct TokenRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+  friend bool operator==(const TokenRange&, const TokenRange&) = default;
+};
+
+inline constexpr uint64_t kPageBytes = 4096;    // extents start and end here
+inline constexpr uint64_t kSegmentAlign = 64;   // segments start here inside an extent
+[[nodiscard]] constexpr uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+enum class SlabId : uint16_t {};
+
+// Pages of one slab.  Empty when pages == 0.
+struct Extent {
+  SlabId slab{};
+  uint32_t page = 0;
+  uint32_t pages = 0;
+
+  [[nodiscard]] constexpr uint64_t offset() const { return uint64_t{page} * kPageBytes; }
+  [[nodiscard]] constexpr ByteCount bytes() const { return ByteCount(uint64_t{pages} * kPageBytes); }
+  friend bool operator==(const Extent&, const Extent&) = default;
+};
+[[nodiscard]] constexpr uint32_t PagesFor(ByteCount bytes) {
+  return static_cast<uint32_t>(RoundUp(bytes.value(), kPageBytes) / kPageBytes);
+}
+
+}  // namespace larder
