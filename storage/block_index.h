@@ -1,21 +1,173 @@
 // Which blocks there are, where, and in which order they would leave.  One index per tenant.
 //
-// An entry is one cache line (64 B): digest, variant (interned), state, extent, disk location, holds, pins,
-// children, recency list links, recency, frequency, metadata.  Entries live in `kShards` shards by digest, each
-// with an open-addressing table of {tag, slot}; a batch is grouped by shard and prefetched, so that 500 keys cost one
-// wave of cache misses per shard and not 1,000 misses one after the other.
+// An entry is one cache line (64 B): digest, variant (interned), state, extent, disk location,
+// holds, pins, children, recency links, recency, frequency, metadata.  Entries live in shards by
+// digest, each with an open-addressing table of {tag, slot}; a batch is grouped by shard and
+// prefetched, so that 500 keys cost a few waves of cache misses and not 1,000 misses one after the
+// other.
 //
-// No I/O, no threads, no clock of its own (`now_s` comes in).
-// Thread-safety: all methods from any thread; a lock per shard, never two at once.  What several keys of one call
-// answer is therefore not one instant's truth, each key's answer is.
-// Limits: 16.7 M entries a shard (268 M in all), 65,534 variants, 65,535 holds, pins and children an entry.
-//
-// States (the table below is the law; a test walks every pair):
-//   absent -> reserved      a staged publish claims the key while the daemon copies
-//   absent -> host          a mapped publish
-//   reserved -> host | absent
-//   host -> host+disk       spilled         host -> absent       evicted, cleared, damaged
-//   host+disk -> disk       evicted         host+disk -> host    disk copy lost     host+disk -> absent
-//   disk -> promoting -> host+disk | disk   disk -> absent       promoting -> absent
-// An entry that loses its name while held stays as a nameless one (kDoomed) until its last hold ends.
+// Does not do I/O, has no threads and no clock (`now_s` comes in), does not touch payload bytes,
+// and does not free extents: whatever gives one up hands it to the caller.
+// Ownership: made by BlockStore.  Owns the metadata of its blocks.
+// Thread-safety: all methods from any thread; a lock per shard, never two at once.  So what several
+// keys of one call answer is not one instant's truth; each key's answer is.
+// Limits: 16.7 M entries a shard (268 M in all), 65,534 variants, 65,535 holds, pins, children an
+// entry.
+// Memory: 64 B an entry, 4.6 to 9.1 B of table, at most an eighth of unused entries; 10 M blocks:
+// 74 B each.  It does not shrink: what eviction frees is used again.
 #pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "storage/block_metadata.h"
+#include "storage/block_state.h"
+#include "storage/eviction.h"
+#include "storage/index_shard.h"
+#include "storage/index_values.h"
+#include "storage/types.h"
+#include "storage/variant_table.h"
+
+namespace larder {
+
+class BlockIndex {
+ public:
+  BlockIndex();
+  ~BlockIndex();
+  BlockIndex(const BlockIndex&) = delete;
+  BlockIndex& operator=(const BlockIndex&) = delete;
+
+  // ---- variants
+  // ResourceExhausted when there are too many.
+  [[nodiscard]] absl::StatusOr<VariantIndex> InternVariant(const Digest& variant_id);
+  [[nodiscard]] std::optional<VariantIndex> FindVariant(const Digest& variant_id) const;
+  [[nodiscard]] Digest VariantId(VariantIndex variant) const;
+  using VariantTotals = larder::VariantTotals;
+  // Blocks in HOST and the bytes of their extents.
+  [[nodiscard]] VariantTotals TotalsOf(VariantIndex variant) const;
+
+  // ---- entering
+  using NewBlock = IndexedBlock;
+  enum class InsertResult { kInserted, kDuplicate, kFull };
+  // absent -> host.  On kDuplicate and kFull the extent stays the caller's.  REQUIRES: the variant
+  // is interned.
+  [[nodiscard]] InsertResult Insert(NewBlock block, uint32_t now_s, EntryRef* ref = nullptr);
+  // absent -> reserved; then exactly one of Fill (reserved -> host) or Abandon (reserved ->
+  // absent).  Nothing else ends a claim: Drop does not see it.
+  [[nodiscard]] InsertResult Claim(VariantIndex variant, const Digest& digest, EntryRef* ref);
+  void Fill(EntryRef claimed, Extent extent, std::unique_ptr<const BlockMetadata> metadata,
+            uint32_t now_s);
+  void Abandon(EntryRef claimed);
+
+  // ---- reading
+  using Held = HeldBlock;
+  // Holds every key that is in HOST (host or host+disk), touches it, answers in key order.  A held
+  // entry keeps its extent and metadata until Unhold. REQUIRES: out.size() == digests.size().
+  void Hold(VariantIndex variant, std::span<const Digest> digests, uint32_t now_s,
+            std::span<Held> out);
+  // One more hold on entries that the caller already holds (leases shared by an engine's sessions).
+  // False: one of them has 65,535 already, and none was held again.
+  [[nodiscard]] bool HoldAgain(std::span<const EntryRef> refs);
+  // Ends holds.  Extents of doomed entries whose last hold this was are appended to `freed`.
+  // Recency: earlier refs count as more recent, so that tails leave first.  REQUIRES: each ref is
+  // held (CHECKed as far as it can be seen).
+  void Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed);
+
+  // Presence without holding, in key order; does not touch recency.
+  // REQUIRES: spans of equal size.
+  using Presence = BlockPresence;
+  void Lookup(VariantIndex variant, std::span<const Digest> digests, std::span<Presence> out) const;
+
+  // ---- leaving
+  // Takes the name away at once.  The extent is handed out when nothing holds it; else it follows
+  // with the last Unhold.  False: no such name.
+  bool Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed);
+  // As Drop, by a held or owner-word reference; false when its slot is empty or nameless.
+  bool Drop(EntryRef ref, std::optional<Extent>* freed);
+  // What eviction took: the block is gone from HOST.
+  using Evicted = EvictedBlock;
+  // The least worthy evictable block of a bounded look at one shard's cold end, in turn over the
+  // shards: never held, pinned or a parent of a HOST block (a child goes before its parent).  Only
+  // when a look at every shard met nothing but parents does a second round take one.  nullopt:
+  // nothing is evictable.
+  [[nodiscard]] std::optional<Evicted> EvictOne(const EvictionPolicy& policy, uint32_t now_s);
+  // Evicts exactly this entry if it is evictable (children do not protect here: the caller needs
+  // its place).  A stale ref may have met a newer block: then Evicted::extent is another than the
+  // caller knew.
+  [[nodiscard]] std::optional<Evicted> EvictRef(EntryRef ref);
+  [[nodiscard]] bool Evictable(EntryRef ref) const;  // held, pinned or empty slot: false
+
+  // ---- pins (counted; PinTable has the names)
+  // False: no such block in HOST, or 65,535 pins already.
+  [[nodiscard]] bool Pin(VariantIndex variant, const Digest& digest);
+  // A no-op where the block has left meanwhile; its pins left with it.
+  void Unpin(VariantIndex variant, const Digest& digest);
+
+  // ---- totals
+  [[nodiscard]] uint64_t blocks() const;         // named, claims included
+  [[nodiscard]] uint64_t doomed() const;         // nameless, still held
+  [[nodiscard]] ByteCount memory_bytes() const;  // entries and tables
+  [[nodiscard]] ByteCount metadata_bytes() const;
+
+  // Calls visit(const View&) for named blocks, without a lock, from copies that are taken a bounded
+  // number of entries at a time: for dumps, Clear and snapshots.  `visit` may call the index.
+  // Blocks that enter or leave meanwhile may be seen or not.
+  using View = BlockView;
+  template <class Visit>
+  void ForEach(Visit visit) const {
+    std::array<View, 256> views;
+    for (const auto& shard : shards_) {
+      for (uint32_t from = 1; from != 0;) {
+        size_t count = 0;
+        from = shard->Views(from, views, &count);
+        for (size_t i = 0; i < count; ++i) visit(views[i]);
+      }
+    }
+  }
+
+  // O(n); tests and debug dumps.  REQUIRES: no other call is under way (variant totals are
+  // compared).
+  void CheckInvariants() const;
+
+ private:
+  static constexpr uint32_t kShards = 16;
+  static constexpr uint32_t kShardBits = 4;
+  static constexpr uint32_t kSlotBits = 32 - kShardBits;
+
+  [[nodiscard]] static uint32_t ShardOf(uint64_t hash) {
+    return static_cast<uint32_t>(hash >> (64 - kShardBits));
+  }
+  [[nodiscard]] static uint32_t ShardOf(EntryRef ref) { return (ref.value - 1) >> kSlotBits; }
+  [[nodiscard]] static uint32_t SlotOf(EntryRef ref) {
+    return (ref.value - 1) & ((1u << kSlotBits) - 1);
+  }
+  [[nodiscard]] static EntryRef MakeRef(uint32_t shard, uint32_t slot) {
+    return EntryRef{(shard << kSlotBits | slot) + 1};
+  }
+  // Calls visit(shard, group, at) for the shards that have keys among digests [at, at + a window).
+  template <class Visit>
+  void ForGroups(VariantIndex variant, std::span<const Digest> digests, Visit visit) const;
+  // Calls visit(shard, slots), order kept within a shard.
+  template <class Visit>
+  void ForSlots(std::span<const EntryRef> refs, Visit visit) const;
+
+  [[nodiscard]] bool RaiseParent(VariantIndex variant, const BlockMetadata* metadata);
+  void LowerParent(VariantIndex variant, const Digest& parent,
+                   std::optional<uint32_t> child_last_use_s);
+  // What is left to do without the shard's lock when a block has left.
+  [[nodiscard]] Evicted Finish(IndexShard::Departure gone);
+  bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed);
+
+  VariantTable variants_;
+  std::array<std::unique_ptr<IndexShard>, kShards> shards_;
+  std::atomic<uint32_t> eviction_turn_{0};
+};
+
+}  // namespace larder

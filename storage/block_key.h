@@ -19,7 +19,11 @@
 namespace larder {
 
 inline constexpr uint32_t kBlockTokensMax = 4096;
+inline constexpr uint32_t kLayersMax = 1024;
+inline constexpr uint32_t kFirstLayerMax = 65'535;
 inline constexpr size_t kStringBytesMax = 256;
+inline constexpr size_t kLayoutBytesMax = 128;
+inline constexpr size_t kDtypeBytesMax = 32;
 
 // What tokens mean.  `tenant` is what the server authenticated, never what a client wrote.
 struct ContentSpec {
@@ -44,7 +48,7 @@ struct VariantSpec {
   std::string group;          // <= 64
   uint32_t block_tokens = 0;  // multiple of 16, 16..4,096
   uint32_t layers = 0;        // 1..1,024
-  uint32_t first_layer = 0;
+  uint32_t first_layer = 0;   // <= 65,535
 
   [[nodiscard]] absl::Status Validate() const;
   [[nodiscard]] Digest Id() const;

@@ -33,7 +33,8 @@ struct RecordHeader {
   friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
 };
 
-// Header, table and checksum; padded with zeros to a multiple of 64 B, so that the payload behind it is aligned.
+// Header and table, zeros, and the checksum as the last 8 bytes: a multiple of 64 B, so that the payload behind it is
+// aligned.
 // REQUIRES: header.table is valid and hashed.
 [[nodiscard]] std::string EncodeRecordHeader(const RecordHeader& header);
 

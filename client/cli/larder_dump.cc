@@ -1,0 +1,287 @@
+// larder-dump FILE: what a record file holds (docs/format.md), record by record, and whether its
+// bytes are whole.
+//
+// Reads headers and segments, one segment in memory at a time; needs no daemon.
+// Ends with 0 when all is well, 1 when something is damaged, 2 for wrong usage or an unreadable
+// file.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "storage/record.h"
+
+namespace larder {
+namespace {
+
+enum ExitCode : int { kExitOk = 0, kExitDamaged = 1, kExitUsage = 2 };
+
+// A regular file, read by position.  Closes itself.
+class RecordFile {
+ public:
+  static absl::StatusOr<RecordFile> Open(const std::string& path) {
+    RecordFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    struct stat facts = {};
+    if (file.fd_ < 0 || ::fstat(file.fd_, &facts) != 0) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+    }
+    if (!S_ISREG(facts.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+    }
+    file.size_ = static_cast<uint64_t>(facts.st_size);
+    return file;
+  }
+  RecordFile(RecordFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+  RecordFile& operator=(RecordFile&&) = delete;
+  ~RecordFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  [[nodiscard]] uint64_t size() const { return size_; }
+
+  // Up to `bytes` of them from `offset`, fewer at the end of the file.
+  [[nodiscard]] absl::Status Read(uint64_t offset, uint64_t bytes,
+                                  std::vector<std::byte>* out) const {
+    out->resize(offset >= size_ ? 0 : std::min(bytes, size_ - offset));
+    for (size_t done = 0; done < out->size();) {
+      const ssize_t n =
+          ::pread(fd_, out->data() + done, out->size() - done, static_cast<off_t>(offset + done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return absl::ErrnoToStatus(errno, "cannot read");
+      if (n == 0) out->resize(done);  // the file shrank
+      done += static_cast<size_t>(n);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  explicit RecordFile(int fd) : fd_(fd) {}
+  int fd_;
+  uint64_t size_ = 0;
+};
+
+enum class SegmentState { kWhole, kDamaged, kCutShort };
+
+struct SegmentReport {
+  Segment segment;
+  uint32_t first_layer = 0;  // of the block
+  uint64_t offset = 0;       // in the payload
+  SegmentState state = SegmentState::kWhole;
+};
+
+struct RecordReport {
+  uint64_t offset = 0;  // in the file
+  std::optional<DecodedHeader> decoded;
+  std::string error;  // why there is none
+  std::vector<SegmentReport> segments;
+
+  [[nodiscard]] bool whole() const {
+    for (const SegmentReport& s : segments) {
+      if (s.state != SegmentState::kWhole) return false;
+    }
+    return decoded.has_value();
+  }
+};
+
+const char* ToString(SegmentState state) {
+  switch (state) {
+    case SegmentState::kWhole:
+      return "ok";
+    case SegmentState::kDamaged:
+      return "damaged";
+    case SegmentState::kCutShort:
+      return "cut short";
+  }
+  return "?";
+}
+
+const char* ToString(Codec codec) {
+  switch (codec) {
+    case Codec::kIdentity:
+      return "identity";
+    case Codec::kLossless:
+      return "lossless";
+    case Codec::kQuantized:
+      return "quantized";
+    case Codec::kJoint:
+      return "joint";
+  }
+  return "?";
+}
+
+// A header that cannot be read is part of the report; only a failing file is a Status.
+absl::Status ReadHeader(const RecordFile& file, RecordReport* report) {
+  std::vector<std::byte> bytes;
+  absl::Status status = file.Read(report->offset, kRecordPrefixBytes, &bytes);
+  if (!status.ok()) return status;
+  const absl::StatusOr<ByteCount> size = RecordHeaderBytes(bytes);
+  if (!size.ok()) {
+    report->error = std::string(size.status().message());
+    return absl::OkStatus();
+  }
+  status = file.Read(report->offset, size->value(), &bytes);
+  if (!status.ok()) return status;
+  absl::StatusOr<DecodedHeader> decoded = DecodeRecordHeader(bytes);
+  if (decoded.ok()) {
+    report->decoded = *std::move(decoded);
+  } else {
+    report->error = std::string(decoded.status().message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSegments(const RecordFile& file, RecordReport* report) {
+  const uint64_t payload = report->offset + report->decoded->header_bytes.value();
+  std::vector<std::byte> bytes;
+  uint64_t offset = 0;
+  uint32_t layer = 0;
+  for (const Segment& segment : report->decoded->header.table.segments) {
+    if (absl::Status s = file.Read(payload + offset, segment.bytes, &bytes); !s.ok()) return s;
+    const SegmentState state = bytes.size() < segment.bytes       ? SegmentState::kCutShort
+                               : HashBytes(bytes) == segment.xxh3 ? SegmentState::kWhole
+                                                                  : SegmentState::kDamaged;
+    report->segments.push_back({segment, layer, offset, state});
+    layer += segment.layers;
+    offset = RoundUp(offset + segment.bytes, kSegmentAlign);
+  }
+  return absl::OkStatus();
+}
+
+// Behind a damaged header nothing is known about where the next record begins, so the list ends
+// there.
+absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file) {
+  std::vector<RecordReport> reports;
+  uint64_t offset = 0;
+  do {
+    RecordReport& report = reports.emplace_back();
+    report.offset = offset;
+    if (absl::Status status = ReadHeader(file, &report); !status.ok()) return status;
+    if (!report.decoded.has_value()) break;
+    if (absl::Status status = CheckSegments(file, &report); !status.ok()) return status;
+    const ByteCount bytes =
+        report.decoded->header_bytes + report.decoded->header.table.PayloadBytes();
+    offset += RoundUp(bytes.value(), kSegmentAlign);
+  } while (offset < file.size());
+  return reports;
+}
+
+void PrintTable(const RecordReport& report) {
+  std::printf("record at byte %" PRIu64 "\n", report.offset);
+  if (!report.decoded.has_value()) {
+    std::printf("  damaged: %s\n", report.error.c_str());
+    return;
+  }
+  const RecordHeader& header = report.decoded->header;
+  std::printf("  version       %u\n", kRecordVersion);
+  std::printf("  variant       %s\n", header.key.variant.Hex().c_str());
+  std::printf("  digest        %s\n", header.key.digest.Hex().c_str());
+  std::printf("  parent        %s\n", header.parent.Hex().c_str());
+  std::printf("  tokens        %u\n", header.block_tokens);
+  std::printf("  first layer   %u\n", header.first_layer);
+  std::printf("  layout        %s\n", absl::CHexEscape(header.layout).c_str());
+  std::printf("  dtype         %s\n", absl::CHexEscape(header.dtype).c_str());
+  std::printf("  header bytes  %" PRIu64 "\n", report.decoded->header_bytes.value());
+  std::printf("  payload bytes %" PRIu64 "\n", header.table.PayloadBytes().value());
+  std::printf("  %-7s %-11s %-9s %13s %11s %-16s %s\n", "segment", "layers", "codec", "offset",
+              "bytes", "xxh3", "state");
+  for (size_t i = 0; i < report.segments.size(); ++i) {
+    const SegmentReport& s = report.segments[i];
+    const std::string layers =
+        absl::StrCat(s.first_layer, "..", s.first_layer + s.segment.layers - 1);
+    std::printf("  %-7zu %-11s %-9s %13" PRIu64 " %11u %016" PRIx64 " %s\n", i, layers.c_str(),
+                ToString(s.segment.codec), s.offset, s.segment.bytes, s.segment.xxh3,
+                ToString(s.state));
+  }
+}
+
+nlohmann::ordered_json ToJson(const RecordReport& report) {
+  nlohmann::ordered_json out = {{"file_offset", report.offset}, {"ok", report.whole()}};
+  if (!report.decoded.has_value()) {
+    out["error"] = report.error;
+    return out;
+  }
+  const RecordHeader& header = report.decoded->header;
+  out["version"] = kRecordVersion;
+  out["variant"] = header.key.variant.Hex();
+  out["digest"] = header.key.digest.Hex();
+  out["parent"] = header.parent.Hex();
+  out["block_tokens"] = header.block_tokens;
+  out["first_layer"] = header.first_layer;
+  out["layout"] = header.layout;
+  out["dtype"] = header.dtype;
+  out["header_bytes"] = report.decoded->header_bytes.value();
+  out["payload_bytes"] = header.table.PayloadBytes().value();
+  auto& segments = out["segments"] = nlohmann::ordered_json::array();
+  for (const SegmentReport& s : report.segments) {
+    segments.push_back({{"first_layer", s.first_layer},
+                        {"layers", s.segment.layers},
+                        {"codec", ToString(s.segment.codec)},
+                        {"offset", s.offset},
+                        {"bytes", s.segment.bytes},
+                        {"xxh3", absl::StrCat(absl::Hex(s.segment.xxh3, absl::kZeroPad16))},
+                        {"state", ToString(s.state)}});
+  }
+  return out;
+}
+
+void Print(const std::vector<RecordReport>& reports, bool as_json) {
+  if (!as_json) {
+    for (const RecordReport& report : reports) PrintTable(report);
+    return;
+  }
+  auto all = nlohmann::ordered_json::array();
+  for (const RecordReport& report : reports) all.push_back(ToJson(report));
+  // Names in a record need not be UTF-8, JSON must be.
+  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+  std::printf("%s\n", all.dump(2, ' ', false, kReplace).c_str());
+}
+
+int Dump(const std::string& path, bool as_json) {
+  absl::StatusOr<RecordFile> file = RecordFile::Open(path);
+  absl::StatusOr<std::vector<RecordReport>> reports =
+      file.ok() ? ReadRecords(*file) : absl::StatusOr<std::vector<RecordReport>>(file.status());
+  if (!reports.ok()) {
+    std::fprintf(stderr, "larder-dump: %s\n", std::string(reports.status().message()).c_str());
+    return kExitUsage;
+  }
+  Print(*reports, as_json);
+  size_t damaged = 0;
+  for (const RecordReport& report : *reports) damaged += report.whole() ? 0 : 1;
+  if (damaged == 0) return kExitOk;
+  std::fprintf(stderr, "larder-dump: %zu of %zu records damaged\n", damaged, reports->size());
+  return kExitDamaged;
+}
+
+}  // namespace
+}  // namespace larder
+
+int main(int argc, char** argv) {
+  CLI::App app("Prints the records of a file and checks the bytes of every segment.",
+               "larder-dump");
+  app.footer(
+      "Exit status: 0 all is well, 1 something is damaged, 2 wrong usage or unreadable file.");
+  std::string path;
+  std::string format = "table";
+  app.add_option("FILE", path, "a regular file with one or more records")->required();
+  app.add_option("-o,--output", format, "how to print")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? larder::kExitOk : larder::kExitUsage;
+  }
+  return larder::Dump(path, format == "json");
+}

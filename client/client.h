@@ -1,0 +1,209 @@
+// liblarder_client: what an engine links.  Connects to the daemon of its node, names blocks, and moves their bytes
+// itself, through shared memory where it may and through the gRPC byte stream where not.
+//
+//   auto client  = Client::Connect({});                                   // the socket files of this host
+//   auto session = (*client)->Attach({.engine_id = "llama-0"});
+//   auto variant = (*session)->Register(content, variant_spec);
+//   auto chain   = Chain((*session)->Seed(content), tokens);              // one digest per 16 tokens
+//   auto put     = (*session)->Put(*variant, blocks);                     // status per block
+//   auto got     = (*session)->Get(*variant, wanted);                     // bytes land in the caller's memory
+//
+// What it does not promise: that a block is still there a moment later (hold it by a Lease), nor that a Put is kept
+// (pressure may evict it).  It never hands out bytes that failed their check: such a block reads as kDamaged.
+// Ownership: Client outlives its Sessions, a Session its Leases and Reservations; each cleans up when dropped.
+// Thread-safety: Client and Session from any thread; a Lease or Reservation from one thread at a time.
+// Errors: Unavailable (no daemon, drained, restarted: Attach again), DeadlineExceeded, ResourceExhausted (sessions),
+// InvalidArgument (says which limit), Unauthenticated.  A batch has a BlockStatus per block.
+// After the daemon restarted every call of the Session answers Unavailable, all its mappings are gone before the
+// next Attach of the same Client returns, and Leases are void.
+// Limits: 4,096 blocks a call; a block fits a slab; see proto/larder/v1.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/wire/messages.h"
+#include "storage/block_key.h"
+#include "storage/layout.h"
+#include "storage/types.h"
+
+namespace larder {
+
+using wire::Role;
+using wire::WriteMode;
+
+struct ClientOptions {
+  // Directory of the daemon's socket files (data.sock, sideband.sock, admin.sock).
+  // Default "": $LARDER_SOCKET_DIR, else /run/larder, else $XDG_RUNTIME_DIR/larder.
+  std::string socket_dir;
+  std::string tenant;                             // default "": the caller's own
+  std::chrono::milliseconds connect_deadline{5'000};
+  // Fraction of calls that may be spent on retries of Unavailable and ResourceExhausted, and how often one is retried.
+  double retry_budget = 0.1;
+  int retries_max = 3;
+};
+
+struct SessionOptions {
+  std::string engine_id;                          // required
+  Role role = Role::kBoth;
+  uint32_t rank = 0;
+  WriteMode write_mode = WriteMode::kMapped;      // wanted; write_mode() says what was given
+  uint32_t copy_threads = 1;                      // threads that copy one large batch, the caller's included
+  ByteCount staging_bytes = MiB(64);              // of the staging segment, when staged
+};
+
+struct CallOptions {
+  std::chrono::milliseconds deadline{10'000};
+  bool hash = true;  // Put, mapped: hash while copying; false leaves it to the daemon
+};
+
+// One block to store.  Segments in layer order; the bytes are copied before Put returns.
+struct PutBlock {
+  Digest digest;                                          // of the block's last 16 tokens
+  Digest parent;                                          // digest of the block before, or the content's Seed
+  std::span<const uint32_t> tokens;                       // block_tokens of them
+  std::span<const std::span<const std::byte>> segments;   // one per layer
+};
+
+// One block to read into the caller's memory: one span per wanted layer, of exactly the stored size.
+struct GetBlock {
+  Digest digest;
+  std::span<const std::span<std::byte>> segments;
+  uint32_t first_layer = 0;
+};
+
+// A variant as this session registered it.
+struct VariantHandle {
+  uint32_t index = 0;
+  Digest id;
+  VariantSpec spec;
+};
+
+class SessionCore;  // client/session_core.h
+
+// Blocks held for reading in place.  Movable; releases when dropped.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(Lease&&) noexcept;
+  Lease& operator=(Lease&&) noexcept;
+  ~Lease();
+
+  [[nodiscard]] size_t size() const { return blocks_.size(); }
+  [[nodiscard]] BlockStatus status(size_t i) const { return blocks_[i].status; }
+  // The payload as stored (segments 64 B apart); read-only memory.  Empty unless status is kOk.
+  [[nodiscard]] std::span<const std::byte> View(size_t i) const;
+  // True while the daemon still promises the bytes.  Check after the last read of a view: when false, discard.
+  [[nodiscard]] bool Valid() const;
+  // Now, instead of at destruction.
+  void Release();
+
+ private:
+  friend class SessionCore;
+  std::shared_ptr<SessionCore> core_;
+  LeaseId id_;
+  uint32_t word_ = 0;
+  std::vector<wire::BlockGrant> blocks_;
+};
+
+// Extents promised to this writer, mapped mode.  Movable; what is not published is returned when dropped.
+class Reservation {
+ public:
+  Reservation() = default;
+  Reservation(Reservation&&) noexcept;
+  Reservation& operator=(Reservation&&) noexcept;
+  ~Reservation();
+
+  [[nodiscard]] size_t size() const { return extents_.size(); }
+  // Writable memory of extent i.
+  [[nodiscard]] std::span<std::byte> Bytes(size_t i) const;
+  struct Block {
+    uint32_t extent = 0;
+    Digest digest;
+    Digest parent;
+    std::span<const uint32_t> tokens;
+    SegmentTable table;  // hashed by the writer, or not
+  };
+  // Makes them visible.  Padding between segments must be zero.
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Publish(const VariantHandle& variant,
+                                                                 std::span<const Block> blocks,
+                                                                 const CallOptions& options = {});
+
+ private:
+  friend class SessionCore;
+  std::shared_ptr<SessionCore> core_;
+  ReservationId id_;
+  std::vector<wire::ExtentGrant> extents_;
+  std::vector<bool> published_;
+};
+
+class Session {
+ public:
+  ~Session();  // releases everything and half-closes
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // What this engine is: call before Put and Get.  The answer's order is that of `variants`.
+  [[nodiscard]] absl::StatusOr<std::vector<VariantHandle>> Register(std::span<const ContentSpec> contents,
+                                                                    std::span<const VariantSpec> variants,
+                                                                    const CallOptions& options = {});
+  // The id of a content for this session's tenant (content.tenant is ignored): the chain's seed.
+  [[nodiscard]] Digest Seed(ContentSpec content) const;
+
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(const VariantHandle& variant,
+                                                             std::span<const PutBlock> blocks,
+                                                             const CallOptions& options = {});
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Get(const VariantHandle& variant,
+                                                             std::span<const GetBlock> blocks,
+                                                             const CallOptions& options = {});
+  // Holds blocks for reading in place.  Unavailable in stream mode, with the reason.
+  [[nodiscard]] absl::StatusOr<Lease> Acquire(const VariantHandle& variant, std::span<const Digest> digests,
+                                              const CallOptions& options = {});
+  // Extents to be filled in place.  Unavailable unless mapped; ResourceExhausted when the pool is full.
+  [[nodiscard]] absl::StatusOr<Reservation> Reserve(std::span<const ByteCount> bytes,
+                                                    const CallOptions& options = {});
+
+  [[nodiscard]] WriteMode write_mode() const;
+  [[nodiscard]] const std::string& write_mode_reason() const;
+  [[nodiscard]] const wire::Attached& attached() const;
+  // Unavailable once the stream is gone; the sentence says what happened.
+  [[nodiscard]] absl::Status status() const;
+  [[nodiscard]] bool draining() const;  // the daemon asked to finish
+
+  struct Counters {
+    uint64_t blocks_put = 0, blocks_got = 0, bytes_put = 0, bytes_got = 0;
+    uint64_t checked = 0, damaged = 0, revoked = 0;
+  };
+  [[nodiscard]] Counters counters() const;
+
+ private:
+  friend class Client;
+  explicit Session(std::shared_ptr<SessionCore> core);
+  std::shared_ptr<SessionCore> core_;
+};
+
+class Client {
+ public:
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Session>> Attach(const SessionOptions& options);
+  [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
+                                                          const CallOptions& options = {});
+  [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(const CallOptions& options = {});
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace larder

@@ -1,0 +1,37 @@
+// Owns one file descriptor of the kernel; closes it when dropped.
+//
+// Ownership: the number, alone.  Thread-safety: as an int.  Lifecycle: movable, empty after a move.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace larder {
+
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  // Takes `fd` over; negative: empty.
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    Reset(std::exchange(other.fd_, -1));
+    return *this;
+  }
+  ~FileDescriptor() { Reset(-1); }
+
+  [[nodiscard]] explicit operator bool() const { return fd_ >= 0; }
+  [[nodiscard]] int get() const { return fd_; }
+  // The caller closes it from here on.
+  [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  void Reset(int fd) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = fd;
+  }
+  int fd_ = -1;
+};
+
+}  // namespace larder

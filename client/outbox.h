@@ -1,0 +1,68 @@
+// What the daemon should hear soon but nobody waits for: releases, acknowledgements, aborts, cancels.  They ride on
+// the next request; when none comes within 2 ms, a thread of its own sends them.
+//
+// The order among what is collected is not kept, and need not be: each of these is final for its id.
+// Ownership: does not own the channel.  Thread-safety: all methods from any thread.
+// Lifecycle: made -> Start(channel) -> ... -> Stop (joins the thread) -> destroyed.
+// Limits: one message takes at most kKeysMax ids and kPartsMax parts; the rest waits for the next.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/session_channel.h"
+#include "storage/clock.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class Outbox {
+ public:
+  // Called by the thread about every `Arm`; answers when it wants to be called next.  May call Add.
+  using Chores = std::function<std::optional<TimePoint>(TimePoint now)>;
+  explicit Outbox(Chores chores) : chores_(std::move(chores)) {}
+  ~Outbox() { Stop(); }
+  Outbox(const Outbox&) = delete;
+  Outbox& operator=(const Outbox&) = delete;
+
+  // REQUIRES: called once; the channel lives until Stop.
+  void Start(SessionChannel* channel) LARDER_EXCLUDES(mu_);
+  void Release(LeaseId lease) LARDER_EXCLUDES(mu_);
+  void Acknowledge(LeaseId lease) LARDER_EXCLUDES(mu_);
+  void Acknowledge(ReservationId reservation) LARDER_EXCLUDES(mu_);
+  void Add(wire::Abort abort) LARDER_EXCLUDES(mu_);
+  void Cancel(uint64_t acquire_id) LARDER_EXCLUDES(mu_);
+  // Chores are wanted.
+  void Arm() LARDER_EXCLUDES(mu_);
+  // Sends `up` with what has been collected.  Unavailable before Start and after Stop.
+  [[nodiscard]] absl::Status Send(wire::Up up) LARDER_EXCLUDES(mu_);
+  // Sends what is left.
+  void Stop() LARDER_EXCLUDES(mu_);
+
+ private:
+  void Run() LARDER_EXCLUDES(mu_);
+  // Waits until there is something to do, then 2 ms for a request to take it along.
+  void WaitForWork() LARDER_REQUIRES(mu_);
+  void ArmLocked() LARDER_REQUIRES(mu_);
+  void TakeInto(wire::Up* up) LARDER_REQUIRES(mu_);
+  [[nodiscard]] bool HasLeft() const LARDER_REQUIRES(mu_);
+
+  const Chores chores_;
+  std::thread thread_;
+  Mutex mu_;
+  CondVar wake_;
+  SessionChannel* channel_ LARDER_GUARDED_BY(mu_) = nullptr;
+  bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  bool armed_ LARDER_GUARDED_BY(mu_) = false;
+  bool asleep_ LARDER_GUARDED_BY(mu_) = false;  // in a wait that only Arm or `due_` ends
+  std::optional<TimePoint> due_ LARDER_GUARDED_BY(mu_);
+  std::vector<LeaseId> releases_ LARDER_GUARDED_BY(mu_);
+  wire::RevokeAck acks_ LARDER_GUARDED_BY(mu_);
+  std::vector<wire::Abort> aborts_ LARDER_GUARDED_BY(mu_);
+  std::vector<uint64_t> cancels_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder

@@ -1,0 +1,51 @@
+// What a session stands on: a stream of messages, and memory that it may map.  Interfaces, so that SessionCore runs
+// over gRPC and the sideband as well as over a test's plain vectors.
+//
+// Thread-safety: all methods from any thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/wire/messages.h"
+#include "storage/types.h"
+
+namespace larder {
+
+// The way up.  Messages down come through SessionCore::OnDown, in order, one at a time.
+class SessionChannel {
+ public:
+  virtual ~SessionChannel() = default;
+  // May call back into OnDown before it returns.  Unavailable once the stream is gone.
+  [[nodiscard]] virtual absl::Status Send(wire::Up up) = 0;
+};
+
+// Memory of the daemon, readable (or writable, where asked for) while `owner` lives.
+struct MappedBytes {
+  std::shared_ptr<const void> owner;
+  std::span<std::byte> bytes;
+};
+
+// The session page as far as anybody needs it.
+class RevocationWords {
+ public:
+  virtual ~RevocationWords() = default;
+  // True while the word is the id.  Read after the bytes that it guards.  False for an index that is not there.
+  [[nodiscard]] virtual bool Holds(uint32_t word, uint64_t id) const = 0;
+};
+
+// Where mappings come from.
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  [[nodiscard]] virtual absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) = 0;
+  [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(
+      SessionId session) = 0;
+  // Shows the daemon a sealed memfd of the caller's; answers the id to name in Publish.
+  [[nodiscard]] virtual absl::StatusOr<uint32_t> SendStaging(int descriptor, ByteCount bytes) = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,223 @@
+#include "client/session_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+namespace {
+
+// Of the session's share of the pool, so that a stock never starves the session's own reads, nor others.
+constexpr uint64_t kStockShareOfLease = 8;
+
+}  // namespace
+
+SessionCore::SessionCore(std::shared_ptr<SharedMemory> memory)
+    : memory_(memory),
+      calls_([this](Answer answer) { OnUnclaimed(std::move(answer)); }),
+      slabs_(std::move(memory)),
+      outbox_([this](TimePoint now) { return Chores(now); }) {}
+
+SessionCore::~SessionCore() { Close(); }
+
+absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel, ByteCount staging_bytes) {
+  attached_ = std::move(attached);
+  const std::shared_ptr<SharedMemory> memory = std::exchange(memory_, nullptr);
+  if (attached_.write_mode != WriteMode::kStream) {
+    if (memory == nullptr) return absl::InternalError("the daemon granted shared memory to a session without sideband");
+    absl::StatusOr<std::shared_ptr<const RevocationWords>> page = memory->MapSessionPage(attached_.session);
+    if (!page.ok()) return page.status();
+    {
+      MutexLock lock(mu_);
+      if (status_.ok()) page_ = *std::move(page);
+    }
+    if (attached_.write_mode == WriteMode::kStaged) {
+      if (absl::Status status = BringStaging(*memory, staging_bytes); !status.ok()) return status;
+    }
+    book_.SetStockLimit(ByteCount(attached_.lease_bytes_max.value() / kStockShareOfLease));
+  }
+  outbox_.Start(channel);
+  return status();
+}
+
+absl::Status SessionCore::BringStaging(SharedMemory& memory, ByteCount bytes) {
+  absl::StatusOr<std::unique_ptr<StagingArea>> staging = StagingArea::Create(bytes);
+  if (!staging.ok()) return staging.status();
+  const absl::StatusOr<uint32_t> id = memory.SendStaging((*staging)->descriptor(), (*staging)->size());
+  if (!id.ok()) return id.status();
+  (*staging)->set_id(*id);
+  staging_ = *std::move(staging);
+  return absl::OkStatus();
+}
+
+void SessionCore::Close() {
+  if (status().ok()) {
+    DropStock();
+    bool in_use = book_.in_use();
+    {
+      MutexLock lock(mu_);
+      in_use = in_use || !leases_.empty();
+    }
+    wire::Up up;
+    up.bye = !in_use;  // else the daemon keeps what we hold until this process has said CLEAN, or ended
+    (void)outbox_.Send(std::move(up));
+  }
+  outbox_.Stop();
+  OnBroken(absl::UnavailableError("the session was closed"));
+}
+
+void SessionCore::OnBroken(const absl::Status& status) {
+  std::shared_ptr<const RevocationWords> page;  // unmapped after the lock
+  absl::Status told(absl::StatusCode::kUnavailable, status.message());
+  {
+    MutexLock lock(mu_);
+    if (!status_.ok()) return;
+    status_ = told;
+    std::swap(page, page_);
+    leases_.clear();
+  }
+  slabs_.Drop();
+  book_.SetStockLimit(ByteCount(0));
+  calls_.FailAll(told);
+}
+
+absl::Status SessionCore::status() const {
+  MutexLock lock(mu_);
+  return status_;
+}
+
+// ---- messages down
+
+void SessionCore::OnDown(wire::Down down) {
+  for (wire::Registered& part : down.registered) {
+    const uint64_t id = part.id;
+    calls_.Deliver(id, std::move(part));
+  }
+  for (wire::Reserved& part : down.reserved) OnReserved(std::move(part));
+  for (wire::Published& part : down.published) {
+    const uint64_t id = part.id;
+    calls_.Deliver(id, std::move(part));
+  }
+  for (wire::Grant& part : down.grants) OnGrant(std::move(part));
+  for (wire::BlockReady& part : down.ready) calls_.DeliverReady(std::move(part));
+  for (const wire::BlockFailed& part : down.failed) {
+    wire::BlockReady failed{.id = part.id, .key = part.key, .block = {}};
+    failed.block.status = part.status;
+    calls_.DeliverReady(std::move(failed));
+  }
+  for (const wire::Revocation& part : down.revocations) OnRevocation(part);
+  for (const wire::Directive& part : down.directives) {
+    if (part.kind == wire::DirectiveKind::kDrain) draining_.store(true, std::memory_order_relaxed);
+  }
+}
+
+void SessionCore::OnReserved(wire::Reserved reserved) {
+  if (book_.OnReserved(reserved, std::chrono::steady_clock::now())) {
+    outbox_.Arm();  // the stock has chores from here on
+    return;
+  }
+  const bool granted = reserved.status == BlockStatus::kOk;
+  if (granted && (!reserved.reservation || !book_.Add(reserved.reservation, reserved.extents.size()))) {
+    reserved.status = BlockStatus::kInvalid;  // a reservation that cannot be: nothing of it may be used
+    reserved.extents.clear();
+  }
+  const uint64_t id = reserved.id;
+  calls_.Deliver(id, std::move(reserved));
+}
+
+void SessionCore::OnGrant(wire::Grant grant) {
+  if (grant.lease) {
+    MutexLock lock(mu_);
+    if (!leases_.emplace(grant.lease, false).second) {  // a lease that cannot be
+      grant.lease = {};
+      grant.blocks.clear();
+    }
+  }
+  const uint64_t id = grant.id;
+  calls_.Deliver(id, std::move(grant));
+}
+
+void SessionCore::OnRevocation(const wire::Revocation& revocation) {
+  for (const LeaseId lease : revocation.leases) {
+    {
+      MutexLock lock(mu_);
+      if (const auto found = leases_.find(lease); found != leases_.end()) {
+        found->second = true;
+        counters_.revoked.fetch_add(1, std::memory_order_relaxed);
+        continue;  // acknowledged when its reader ends it
+      }
+    }
+    outbox_.Acknowledge(lease);
+  }
+  for (const ReservationId reservation : revocation.reservations) {
+    if (book_.Revoke(reservation)) outbox_.Acknowledge(reservation);
+  }
+}
+
+void SessionCore::OnUnclaimed(Answer answer) {
+  if (const auto* grant = std::get_if<wire::Grant>(&answer); grant != nullptr && grant->lease) {
+    EndLease(grant->lease);
+  }
+  if (const auto* reserved = std::get_if<wire::Reserved>(&answer)) {
+    for (uint32_t i = 0; i < reserved->extents.size(); ++i) {
+      EndExtent({reserved->reservation, i, reserved->extents[i]}, /*abort=*/true);
+    }
+  }
+}
+
+// ---- leases and extents
+
+bool SessionCore::Holds(LeaseId lease, uint32_t word) const {
+  MutexLock lock(mu_);
+  return page_ != nullptr && page_->Holds(word, lease.value);
+}
+
+void SessionCore::EndLease(LeaseId lease) {
+  bool revoked;
+  {
+    MutexLock lock(mu_);
+    const auto found = leases_.find(lease);
+    if (found == leases_.end()) return;  // void since the stream broke
+    revoked = found->second;
+    leases_.erase(found);
+  }
+  revoked ? outbox_.Acknowledge(lease) : outbox_.Release(lease);
+}
+
+std::optional<HeldExtent> SessionCore::TakeStock(ByteCount bytes) {
+  return book_.Take(bytes, std::chrono::steady_clock::now());
+}
+
+void SessionCore::AskStock(ByteCount bytes, size_t wanted, wire::Up* up) {
+  const uint64_t id = calls_.NextId();
+  const TimePoint now = std::chrono::steady_clock::now();
+  std::vector<wire::Abort> aborts;
+  const size_t count = book_.Ask(id, bytes, wanted, now, &aborts);
+  for (wire::Abort& abort : aborts) outbox_.Add(std::move(abort));
+  if (count == 0) return;
+  const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(ReservationBook::kStockDeadline);
+  up->reserves.push_back({.id = id,
+                          .bytes = std::vector<ByteCount>(count, bytes),
+                          .deadline_ms = static_cast<uint32_t>(deadline.count())});
+}
+
+void SessionCore::DropStock() {
+  std::vector<wire::Abort> aborts;
+  (void)book_.Expire(TimePoint(), /*all=*/true, &aborts);
+  for (wire::Abort& abort : aborts) outbox_.Add(std::move(abort));
+}
+
+void SessionCore::EndExtent(const HeldExtent& extent, bool abort) {
+  if (abort) outbox_.Add({extent.reservation, {extent.index}});
+  if (book_.Leave(extent.reservation)) outbox_.Acknowledge(extent.reservation);
+}
+
+std::optional<TimePoint> SessionCore::Chores(TimePoint now) {
+  std::vector<wire::Abort> aborts;
+  const std::optional<TimePoint> next = book_.Expire(now, /*all=*/false, &aborts);
+  for (wire::Abort& abort : aborts) outbox_.Add(std::move(abort));
+  return next;
+}
+
+}  // namespace larder

@@ -1,0 +1,112 @@
+// One session, without gRPC and without bytes: requests and their answers, leases, reservations, mappings,
+// revocations.  Transports and handles are built on it.
+//
+// It trusts the daemon to name blocks, not to be sane: ids that are unknown are given back, offsets are checked by
+// SlabCache.
+// Ownership: shared by Session, transports, Leases and Reservations.  Does not own the channel.
+// Thread-safety: all methods from any thread; OnDown and OnBroken from one thread at a time (the stream's reader).
+// Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.  After OnBroken or
+// Close every request answers Unavailable and nothing new is mapped.
+// Locks: mu_ is a leaf.  Nothing is held while the channel or a call is talked to.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "client/outbox.h"
+#include "client/pending_calls.h"
+#include "client/reservation_book.h"
+#include "client/session_channel.h"
+#include "client/slab_cache.h"
+#include "client/staging_area.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class SessionCore {
+ public:
+  // `memory` is null in stream mode.
+  explicit SessionCore(std::shared_ptr<SharedMemory> memory);
+  ~SessionCore();
+  SessionCore(const SessionCore&) = delete;
+  SessionCore& operator=(const SessionCore&) = delete;
+
+  // Maps the session page and, when staged, brings a staging segment.  An error ends the session.
+  // REQUIRES: called once; the channel lives until Close returned.
+  [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel, ByteCount staging_bytes);
+  // Gives everything back, says goodbye unless a Lease or Reservation is still in use, then behaves as after
+  // OnBroken.
+  void Close() LARDER_EXCLUDES(mu_);
+
+  // ---- the stream's reader
+  void OnDown(wire::Down down) LARDER_EXCLUDES(mu_);
+  void OnBroken(const absl::Status& status) LARDER_EXCLUDES(mu_);
+
+  // ---- requests: open a call, put its id into a message, send, wait
+  [[nodiscard]] OpenCall Open() { return calls_.Open(); }
+  [[nodiscard]] absl::Status Send(wire::Up up) { return outbox_.Send(std::move(up)); }
+  void CancelAcquire(const OpenCall& call) { outbox_.Cancel(call.id()); }
+
+  // ---- leases: whoever consumed a Grant with a lease ends it, once
+  // True while the daemon promises the bytes of this lease: check after reading them.
+  [[nodiscard]] bool Holds(LeaseId lease, uint32_t word) const LARDER_EXCLUDES(mu_);
+  void EndLease(LeaseId lease) LARDER_EXCLUDES(mu_);
+
+  // ---- extents in use: whoever consumed a Reserved, or took from the stock, ends each, once
+  [[nodiscard]] std::optional<HeldExtent> TakeStock(ByteCount bytes);
+  // Adds a Reserve to `up` so that `wanted` extents of this size lie ready later.
+  void AskStock(ByteCount bytes, size_t wanted, wire::Up* up);
+  // Gives the stock back.
+  void DropStock();
+  void EndExtent(const HeldExtent& extent, bool abort);
+
+  // The bytes of an extent, for reading or for writing.
+  [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable) {
+    return slabs_.Map(extent, writable);
+  }
+  // Null unless staged.
+  [[nodiscard]] StagingArea* staging() const { return staging_.get(); }
+
+  // REQUIRES: started.
+  [[nodiscard]] const wire::Attached& attached() const { return attached_; }
+  [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
+
+  struct Counters {
+    std::atomic<uint64_t> blocks_put{0}, blocks_got{0}, bytes_put{0}, bytes_got{0};
+    std::atomic<uint64_t> checked{0}, damaged{0}, revoked{0};
+  };
+  [[nodiscard]] Counters& counters() { return counters_; }
+
+ private:
+  void OnReserved(wire::Reserved reserved);
+  void OnGrant(wire::Grant grant) LARDER_EXCLUDES(mu_);
+  void OnRevocation(const wire::Revocation& revocation) LARDER_EXCLUDES(mu_);
+  void OnUnclaimed(Answer answer);
+  [[nodiscard]] absl::Status BringStaging(SharedMemory& memory, ByteCount bytes);
+  [[nodiscard]] std::optional<TimePoint> Chores(TimePoint now);
+
+  std::shared_ptr<SharedMemory> memory_;  // until Start
+  wire::Attached attached_;               // const after Start
+  std::unique_ptr<StagingArea> staging_;  // likewise
+  Counters counters_;
+  std::atomic<bool> draining_{false};
+  PendingCalls calls_;
+  ReservationBook book_;
+  SlabCache slabs_;
+
+  mutable Mutex mu_;
+  absl::Status status_ LARDER_GUARDED_BY(mu_);
+  std::shared_ptr<const RevocationWords> page_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<LeaseId, bool> leases_ LARDER_GUARDED_BY(mu_);  // in use; true: revoked
+
+  Outbox outbox_;  // last: its thread uses the others
+};
+
+}  // namespace larder

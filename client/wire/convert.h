@@ -1,0 +1,80 @@
+// Between the messages of proto/larder/v1 and the values of messages.h, both ways: the only code
+// that sees both.
+//
+// Decode treats its input as hostile, from a client and from a daemon alike.  What breaks a limit
+// of the contract (lengths, counts, digests that are not whole, enum values that are zero or
+// unknown, lists that should be equally long) is InvalidArgument with the field in front:
+// "acquires[2].digests: 17 bytes is not a multiple of 16".  What it accepts keeps every promise of
+// messages.h, and takes memory in proportion to the message.  It does not know the session: whether
+// an id is open, a variant registered, a digest right, a hello first, is for the caller.
+//
+// Encode checks nothing; a value that breaks a limit is refused by whoever decodes it.  Sentences
+// for people (`message`, `write_mode_reason`) are cut at 256 bytes.
+//
+// Ownership: results own what they hold, but for the `data` of the byte streams, which lies in the
+// message.  Both overwrite all of *out.  A value that is decoded into again keeps its memory: a
+// loop over messages of one shape stops allocating.  After an error *out is some mixture; it may
+// only be destroyed or overwritten.
+// Thread-safety: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/wire/messages.h"
+
+namespace larder::v1 {
+class Content;
+class Down;
+class FetchBlocksReply;
+class FetchBlocksRequest;
+class ListInstancesReply;
+class ListInstancesRequest;
+class LookupReply;
+class LookupRequest;
+class SegmentTable;
+class StoreBlocksReply;
+class StoreBlocksRequest;
+class Up;
+class Variant;
+}  // namespace larder::v1
+
+namespace larder::wire {
+
+// The session stream.  Deadlines: 0 becomes the default, more than the maximum becomes the maximum.
+[[nodiscard]] absl::Status Decode(const v1::Up& in, Up* out);
+[[nodiscard]] absl::Status Decode(const v1::Down& in, Down* out);
+void Encode(const Up& in, v1::Up* out);
+void Encode(const Down& in, v1::Down* out);
+
+// Cache.
+[[nodiscard]] absl::Status Decode(const v1::LookupRequest& in, LookupQuery* out);
+[[nodiscard]] absl::Status Decode(const v1::LookupReply& in, LookupResult* out);
+[[nodiscard]] absl::Status Decode(const v1::ListInstancesRequest& in, std::string* tenant);
+[[nodiscard]] absl::Status Decode(const v1::ListInstancesReply& in, std::vector<InstanceInfo>* out);
+void Encode(const LookupQuery& in, v1::LookupRequest* out);
+void Encode(const LookupResult& in, v1::LookupReply* out);
+void Encode(std::string_view tenant, v1::ListInstancesRequest* out);
+void Encode(const std::vector<InstanceInfo>& in, v1::ListInstancesReply* out);
+
+// Byte streams.  Decode leaves `data` in the message, where the view points; Encode copies it.
+[[nodiscard]] absl::Status Decode(const v1::StoreBlocksRequest& in, StoreBlocksPart* out);
+[[nodiscard]] absl::Status Decode(const v1::StoreBlocksReply& in, StoreBlocksResult* out);
+[[nodiscard]] absl::Status Decode(const v1::FetchBlocksRequest& in, FetchBlocksQuery* out);
+[[nodiscard]] absl::Status Decode(const v1::FetchBlocksReply& in, FetchBlocksPart* out);
+void Encode(const StoreBlocksPart& in, v1::StoreBlocksRequest* out);
+void Encode(const StoreBlocksResult& in, v1::StoreBlocksReply* out);
+void Encode(const FetchBlocksQuery& in, v1::FetchBlocksRequest* out);
+void Encode(const FetchBlocksPart& in, v1::FetchBlocksReply* out);
+
+// Values inside the messages.  A content's tenant is never on the wire: Decode leaves it empty.
+[[nodiscard]] absl::Status Decode(const v1::Content& in, ContentSpec* out);
+[[nodiscard]] absl::Status Decode(const v1::Variant& in, VariantSpec* out);
+[[nodiscard]] absl::Status Decode(const v1::SegmentTable& in, SegmentTable* out);
+void Encode(const ContentSpec& in, v1::Content* out);
+void Encode(const VariantSpec& in, v1::Variant* out);
+void Encode(const SegmentTable& in, v1::SegmentTable* out);
+
+}  // namespace larder::wire

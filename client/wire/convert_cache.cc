@@ -1,0 +1,184 @@
+// Cache: Lookup and ListInstances.
+#include <algorithm>
+#include <limits>
+
+#include "client/wire/convert.h"
+#include "client/wire/convert_field.h"
+#include "larder/v1/cache.pb.h"
+
+namespace larder::wire {
+namespace {
+
+constexpr size_t kTiersMax = v1::Tier_MAX;
+constexpr size_t kRangesMax = kLookupTokensMax / kStepTokens;
+
+void DecodeSeconds(const Field& at, double in, double* out) {
+  if (!(in >= 0)) return at.Refuse("not a duration");  // NaN too; endless is one
+  *out = in;
+}
+
+void DecodeRanges(const Field& at, const google::protobuf::RepeatedPtrField<v1::TokenRange>& in,
+                  std::vector<TokenRange>* out) {
+  if (!CheckCount(at, in.size(), kRangesMax)) return;
+  out->clear();
+  out->reserve(static_cast<size_t>(in.size()));
+  uint32_t after = 0;
+  for (int i = 0; i < in.size(); ++i) {
+    const TokenRange range{in[i].begin(), in[i].end()};
+    if (range.begin >= range.end || range.begin < after ||
+        (range.begin | range.end) % kStepTokens != 0) {
+      return at[i].Refuse("[", range.begin, ", ", range.end,
+                          ") is not a range of whole steps behind ", after);
+    }
+    after = range.end;
+    out->push_back(range);
+  }
+}
+
+void DecodeTierHit(const Field& at, const v1::TierHit& in, TierHit* out) {
+  DecodeEnum(at("tier"), in.tier(), &out->tier);
+  out->contiguous = TokenCount(in.contiguous_tokens());
+  DecodeRanges(at("ranges"), in.ranges(), &out->ranges);
+  out->bytes = ByteCount(in.bytes());
+  DecodeSeconds(at("load_s"), in.load_s(), &out->load_s);
+}
+
+void EncodeTierHit(const TierHit& in, v1::TierHit* out) {
+  constexpr uint64_t kMax = std::numeric_limits<uint32_t>::max();
+  out->set_tier(static_cast<v1::Tier>(in.tier));
+  out->set_contiguous_tokens(static_cast<uint32_t>(std::min(in.contiguous.value(), kMax)));
+  out->mutable_ranges()->Reserve(static_cast<int>(in.ranges.size()));
+  for (const TokenRange& range : in.ranges) {
+    v1::TokenRange* to = out->add_ranges();
+    to->set_begin(range.begin);
+    to->set_end(range.end);
+  }
+  out->set_bytes(in.bytes.value());
+  out->set_load_s(in.load_s);
+}
+
+void DecodeInstanceHit(const Field& at, const v1::InstanceHit& in, InstanceHit* out) {
+  DecodeString(at("engine_id"), in.engine_id(), {1, kStringBytesMax}, &out->engine_id);
+  out->attached = in.attached();
+  DecodeEach(at("tiers"), in.tiers(), kTiersMax, DecodeTierHit, &out->tiers);
+}
+
+void EncodeInstanceHit(const InstanceHit& in, v1::InstanceHit* out) {
+  out->set_engine_id(in.engine_id);
+  out->set_attached(in.attached);
+  EncodeEach(in.tiers, EncodeTierHit, out->mutable_tiers());
+}
+
+// An enum that travels by the name that ToString gives it.
+template <class Enum>
+void DecodeName(const Field& at, const std::string& in, Enum* out) {
+  for (int i = 1; i <= LastOf(Enum{}); ++i) {
+    if (in != ToString(static_cast<Enum>(i))) continue;
+    *out = static_cast<Enum>(i);
+    return;
+  }
+  at.Refuse("unknown name");
+}
+
+void DecodeSession(const Field& at, const v1::InstanceSession& in, InstanceSession* out) {
+  out->session = SessionId{in.session_id()};
+  DecodeName(at("role"), in.role(), &out->role);
+  out->rank = in.rank();
+  DecodeString(at("peer"), in.peer(), kAnyString, &out->peer);
+  DecodeName(at("write_mode"), in.write_mode(), &out->write_mode);
+  DecodeSeconds(at("age_s"), in.age_s(), &out->age_s);
+}
+
+void EncodeSession(const InstanceSession& in, v1::InstanceSession* out) {
+  out->set_session_id(in.session.value);
+  out->set_role(ToString(in.role));
+  out->set_rank(in.rank);
+  out->set_peer(in.peer);
+  out->set_write_mode(ToString(in.write_mode));
+  out->set_age_s(in.age_s);
+}
+
+void DecodeInstance(const Field& at, const v1::Instance& in, InstanceInfo* out) {
+  DecodeString(at("engine_id"), in.engine_id(), {1, kStringBytesMax}, &out->engine_id);
+  out->attached = in.attached();
+  DecodeEach(at("sessions"), in.sessions(), kKeysMax, DecodeSession, &out->sessions);
+  DecodeEach(at("contents"), in.contents(), kContentsMax, DecodeContent, &out->contents);
+  DecodeEach(at("variants"), in.variants(), kVariantsMax, DecodeVariant, &out->variants);
+  out->blocks = in.blocks();
+  out->bytes = ByteCount(in.bytes());
+}
+
+void EncodeInstance(const InstanceInfo& in, v1::Instance* out) {
+  out->set_engine_id(in.engine_id);
+  out->set_attached(in.attached);
+  EncodeEach(in.sessions, EncodeSession, out->mutable_sessions());
+  EncodeEach<v1::Content, ContentSpec>(in.contents, Encode, out->mutable_contents());
+  EncodeEach<v1::Variant, VariantSpec>(in.variants, Encode, out->mutable_variants());
+  out->set_blocks(in.blocks);
+  out->set_bytes(in.bytes.value());
+}
+
+}  // namespace
+
+absl::Status Decode(const v1::LookupRequest& in, LookupQuery* out) {
+  absl::Status error;
+  const Field at(&error);
+  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
+  DecodeContent(at("content"), in.content(), &out->content);
+  DecodeString(at("engine_id"), in.engine_id(), kAnyString, &out->engine_id);
+  if (in.tokens().empty() == in.digests().empty()) {
+    at("tokens").Refuse(in.tokens().empty() ? "neither tokens nor digests"
+                                            : "both tokens and digests");
+  }
+  if (CheckCount(at("tokens"), in.tokens_size(), kLookupTokensMax)) {
+    out->tokens.assign(in.tokens().begin(), in.tokens().end());
+  }
+  DecodeDigests(at("digests"), in.digests(), kLookupDigestsMax, &out->digests);
+  return error;
+}
+
+absl::Status Decode(const v1::LookupReply& in, LookupResult* out) {
+  absl::Status error;
+  const Field at(&error);
+  DecodeEach(at("instances"), in.instances(), kInstancesMax, DecodeInstanceHit, &out->instances);
+  DecodeString(at("boot_id"), in.boot_id(), kAnyString, &out->boot_id);
+  return error;
+}
+
+absl::Status Decode(const v1::ListInstancesRequest& in, std::string* tenant) {
+  absl::Status error;
+  DecodeString(Field(&error)("tenant"), in.tenant(), {0, kTenantBytesMax}, tenant);
+  return error;
+}
+
+absl::Status Decode(const v1::ListInstancesReply& in, std::vector<InstanceInfo>* out) {
+  absl::Status error;
+  DecodeEach(Field(&error)("instances"), in.instances(), kInstancesMax, DecodeInstance, out);
+  return error;
+}
+
+void Encode(const LookupQuery& in, v1::LookupRequest* out) {
+  out->Clear();
+  out->set_tenant(in.tenant);
+  Encode(in.content, out->mutable_content());
+  out->mutable_tokens()->Add(in.tokens.begin(), in.tokens.end());
+  EncodeDigests(in.digests, out->mutable_digests());
+  out->set_engine_id(in.engine_id);
+}
+
+void Encode(const LookupResult& in, v1::LookupReply* out) {
+  out->Clear();
+  EncodeEach(in.instances, EncodeInstanceHit, out->mutable_instances());
+  out->set_boot_id(in.boot_id);
+}
+
+void Encode(std::string_view tenant, v1::ListInstancesRequest* out) {
+  out->mutable_tenant()->assign(tenant);
+}
+
+void Encode(const std::vector<InstanceInfo>& in, v1::ListInstancesReply* out) {
+  out->Clear();
+  EncodeEach(in, EncodeInstance, out->mutable_instances());
+}
+
+}  // namespace larder::wire

@@ -1,0 +1,281 @@
+// Down: from the daemon to the client.
+#include <algorithm>
+
+#include "client/wire/convert.h"
+#include "client/wire/convert_field.h"
+
+namespace larder::wire {
+namespace {
+
+// What storage/types.h can name: 2^16 slabs of 2^32 pages.
+constexpr uint64_t kSlabsMax = uint64_t{1} << 16;
+constexpr uint64_t kSlabBytesMax = kPageBytes << 32;
+
+void DecodeAttached(const Field& at, const v1::Attached& in, Attached* out) {
+  DecodeRequestId(at("session_id"), in.session_id(), &out->session.value);
+  DecodeString(at("boot_id"), in.boot_id(), kAnyString, &out->boot_id);
+  DecodeString(at("tenant"), in.tenant(), {1, kTenantBytesMax}, &out->tenant);
+  DecodeEnum(at("write_mode"), in.write_mode(), &out->write_mode);
+  DecodeString(at("write_mode_reason"), in.write_mode_reason(), kAnyString,
+               &out->write_mode_reason);
+  out->feature_bits = in.feature_bits();
+  out->slab_bytes = ByteCount(in.slab_bytes());
+  out->lease_bytes_max = ByteCount(in.lease_bytes_max());
+  out->check_one_in = in.check_one_in();
+  // Batches are cut by it: 0 would never end.  A daemon that takes more gets what we decode.
+  if (in.keys_max() == 0) return at("keys_max").Refuse("0 keys per request");
+  out->keys_max = std::min(in.keys_max(), static_cast<uint32_t>(kKeysMax));
+}
+
+void EncodeAttached(const Attached& in, v1::Attached* out) {
+  out->set_session_id(in.session.value);
+  out->set_boot_id(in.boot_id);
+  out->set_tenant(in.tenant);
+  out->set_write_mode(static_cast<v1::WriteMode>(in.write_mode));
+  out->mutable_write_mode_reason()->assign(CutSentence(in.write_mode_reason));
+  out->set_feature_bits(in.feature_bits);
+  out->set_slab_bytes(in.slab_bytes.value());
+  out->set_lease_bytes_max(in.lease_bytes_max.value());
+  out->set_check_one_in(in.check_one_in);
+  out->set_keys_max(in.keys_max);
+}
+
+void DecodeRegistered(const Field& at, const v1::Registered& in, Registered* out) {
+  DecodeRequestId(at("id"), in.id(), &out->id);
+  DecodeEnum(at("status"), in.status(), &out->status);
+  DecodeString(at("message"), in.message(), kAnyString, &out->message);
+  if (!CheckCount(at("variants"), in.variants_size(), kVariantsMax)) return;
+  out->variants.assign(in.variants().begin(), in.variants().end());
+  DecodeDigests(at("variant_ids"), in.variant_ids(), kVariantsMax, &out->variant_ids);
+  DecodeDigests(at("content_ids"), in.content_ids(), kContentsMax, &out->content_ids);
+  if (out->variant_ids.size() != out->variants.size()) {
+    at("variant_ids")
+        .Refuse(out->variant_ids.size(), " digests for ", out->variants.size(), " variants");
+  }
+}
+
+void EncodeRegistered(const Registered& in, v1::Registered* out) {
+  out->set_id(in.id);
+  out->set_status(static_cast<v1::BlockStatus>(in.status));
+  out->mutable_message()->assign(CutSentence(in.message));
+  out->mutable_variants()->Add(in.variants.begin(), in.variants.end());
+  EncodeDigests(in.variant_ids, out->mutable_variant_ids());
+  EncodeDigests(in.content_ids, out->mutable_content_ids());
+}
+
+// Whether slab and range exist, only the client's mapping knows; here nothing can overflow any
+// more.  A segment range begins inside its extent, so offsets are aligned as segments are, not as
+// pages.
+void DecodeExtent(const Field& at, const v1::ExtentGrant& in, ExtentGrant* out) {
+  if (in.slab() >= kSlabsMax)
+    return at("slab").Refuse(in.slab(), "; allowed are less than ", kSlabsMax);
+  if (in.offset() % kSegmentAlign != 0) {
+    return at("offset").Refuse(in.offset(), " is not a multiple of ", kSegmentAlign);
+  }
+  if (in.offset() > kSlabBytesMax || in.bytes() > kSlabBytesMax - in.offset()) {
+    return at("bytes").Refuse(in.bytes(), " bytes at ", in.offset(), " reach over ", kSlabBytesMax);
+  }
+  *out = {in.slab(), in.offset(), in.bytes()};
+}
+
+void EncodeExtent(const ExtentGrant& in, v1::ExtentGrant* out) {
+  out->set_slab(in.slab);
+  out->set_offset(in.offset);
+  out->set_bytes(in.bytes);
+}
+
+void DecodeReserved(const Field& at, const v1::Reserved& in, Reserved* out) {
+  DecodeRequestId(at("id"), in.id(), &out->id);
+  DecodeEnum(at("status"), in.status(), &out->status);
+  out->retry_after_ms = in.retry_after_ms();
+  out->reservation = ReservationId{in.reservation_id()};
+  DecodeEach(at("extents"), in.extents(), kKeysMax, DecodeExtent, &out->extents);
+  out->word = in.word();
+  DecodeString(at("message"), in.message(), kAnyString, &out->message);
+  if (at.ok() && out->status == BlockStatus::kOk && !out->reservation) {
+    at("reservation_id").Refuse("0 is not a reservation, and the status is OK");
+  }
+}
+
+void EncodeReserved(const Reserved& in, v1::Reserved* out) {
+  out->set_id(in.id);
+  out->set_status(static_cast<v1::BlockStatus>(in.status));
+  out->set_retry_after_ms(in.retry_after_ms);
+  out->set_reservation_id(in.reservation.value);
+  EncodeEach(in.extents, EncodeExtent, out->mutable_extents());
+  out->set_word(in.word);
+  out->mutable_message()->assign(CutSentence(in.message));
+}
+
+void DecodePublished(const Field& at, const v1::Published& in, Published* out) {
+  DecodeRequestId(at("id"), in.id(), &out->id);
+  DecodeEnums(at("status"), in.status(), kKeysMax, &out->status);
+  DecodeString(at("message"), in.message(), kAnyString, &out->message);
+}
+
+void EncodePublished(const Published& in, v1::Published* out) {
+  out->set_id(in.id);
+  EncodeEnums(in.status, out->mutable_status());
+  out->mutable_message()->assign(CutSentence(in.message));
+}
+
+[[nodiscard]] bool IsHeld(BlockStatus status) {
+  return status == BlockStatus::kOk || status == BlockStatus::kPending;
+}
+
+void DecodeBlockGrant(const Field& at, const v1::BlockGrant& in, BlockGrant* out) {
+  DecodeEnum(at("status"), in.status(), &out->status);
+  out->tier = BlockGrant{}.tier;
+  // What was not found was found in no tier.
+  if (in.tier() != v1::TIER_UNSPECIFIED || IsHeld(out->status))
+    DecodeEnum(at("tier"), in.tier(), &out->tier);
+  out->extent = {};
+  if (in.has_extent()) DecodeExtent(at("extent"), in.extent(), &out->extent);
+  out->table.reset();
+  if (in.has_table()) DecodeTable(at("table"), in.table(), &out->table.emplace());
+}
+
+void EncodeBlockGrant(const BlockGrant& in, v1::BlockGrant* out) {
+  out->set_status(static_cast<v1::BlockStatus>(in.status));
+  out->set_tier(static_cast<v1::Tier>(in.tier));
+  if (in.extent != ExtentGrant{}) EncodeExtent(in.extent, out->mutable_extent());
+  if (in.table) Encode(*in.table, out->mutable_table());
+}
+
+void DecodeGrant(const Field& at, const v1::Grant& in, Grant* out) {
+  DecodeRequestId(at("id"), in.id(), &out->id);
+  out->lease = LeaseId{in.lease_id()};
+  out->deadline_ms = std::min(in.deadline_ms(), kDeadlineMaxMs);
+  out->word = in.word();
+  DecodeEach(at("blocks"), in.blocks(), kKeysMax, DecodeBlockGrant, &out->blocks);
+  out->retry_after_ms = in.retry_after_ms();
+  if (!at.ok() || out->lease) return;
+  for (const BlockGrant& block : out->blocks) {
+    if (IsHeld(block.status)) return at("lease_id").Refuse("0 is not a lease, and blocks are held");
+  }
+}
+
+void EncodeGrant(const Grant& in, v1::Grant* out) {
+  out->set_id(in.id);
+  out->set_lease_id(in.lease.value);
+  out->set_deadline_ms(in.deadline_ms);
+  out->set_word(in.word);
+  EncodeEach(in.blocks, EncodeBlockGrant, out->mutable_blocks());
+  out->set_retry_after_ms(in.retry_after_ms);
+}
+
+void DecodeKey(const Field& at, uint32_t in, uint32_t* out) {
+  if (in >= kKeysMax) return at.Refuse(in, "; allowed are less than ", kKeysMax);
+  *out = in;
+}
+
+void DecodeReady(const Field& at, const v1::BlockReady& in, BlockReady* out) {
+  DecodeRequestId(at("id"), in.id(), &out->id);
+  DecodeKey(at("key"), in.key(), &out->key);
+  DecodeBlockGrant(at("block"), in.block(), &out->block);
+  if (at.ok() && out->block.status != BlockStatus::kOk) {
+    at("block")("status").Refuse(ToString(out->block.status),
+                                 ", but the block is said to be ready");
+  }
+}
+
+void EncodeReady(const BlockReady& in, v1::BlockReady* out) {
+  out->set_id(in.id);
+  out->set_key(in.key);
+  EncodeBlockGrant(in.block, out->mutable_block());
+}
+
+void DecodeFailed(const Field& at, const v1::BlockFailed& in, BlockFailed* out) {
+  DecodeRequestId(at("id"), in.id(), &out->id);
+  DecodeKey(at("key"), in.key(), &out->key);
+  DecodeEnum(at("status"), in.status(), &out->status);
+  if (at.ok() && IsHeld(out->status)) {
+    at("status").Refuse(ToString(out->status), ", but the block is said to have failed");
+  }
+}
+
+void EncodeFailed(const BlockFailed& in, v1::BlockFailed* out) {
+  out->set_id(in.id);
+  out->set_key(in.key);
+  out->set_status(static_cast<v1::BlockStatus>(in.status));
+}
+
+void DecodeDurable(const Field& at, const v1::Durable& in, Durable* out) {
+  out->variant = in.variant();
+  DecodeDigests(at("digests"), in.digests(), kKeysMax, &out->digests);
+}
+
+void EncodeDurable(const Durable& in, v1::Durable* out) {
+  out->set_variant(in.variant);
+  EncodeDigests(in.digests, out->mutable_digests());
+}
+
+void DecodeRevocation(const Field& at, const v1::Revocation& in, Revocation* out) {
+  DecodeIds(at("lease_ids"), in.lease_ids(), &out->leases);
+  DecodeIds(at("reservation_ids"), in.reservation_ids(), &out->reservations);
+  DecodeEnum(at("cause"), in.cause(), &out->cause);
+}
+
+void EncodeRevocation(const Revocation& in, v1::Revocation* out) {
+  EncodeIds(in.leases, out->mutable_lease_ids());
+  EncodeIds(in.reservations, out->mutable_reservation_ids());
+  out->set_cause(static_cast<v1::RevocationCause>(in.cause));
+}
+
+void DecodeDirective(const Field& at, const v1::Directive& in, Directive* out) {
+  out->directive_id = in.directive_id();
+  DecodeEnum(at("kind"), in.kind(), &out->kind);
+  out->variant = in.variant();
+  DecodeDigests(at("digests"), in.digests(), kKeysMax, &out->digests);
+  out->deadline_unix_ms = in.deadline_unix_ms();
+  DecodeString(at("owner"), in.owner(), kAnyString, &out->owner);
+  out->codec.reset();
+  const bool needed = at.ok() && out->kind == DirectiveKind::kCompress;
+  if (needed || in.codec() != v1::CODEC_UNSPECIFIED)
+    DecodeEnum(at("codec"), in.codec(), &out->codec.emplace());
+}
+
+void EncodeDirective(const Directive& in, v1::Directive* out) {
+  out->set_directive_id(in.directive_id);
+  out->set_kind(static_cast<v1::DirectiveKind>(in.kind));
+  out->set_variant(in.variant);
+  EncodeDigests(in.digests, out->mutable_digests());
+  out->set_deadline_unix_ms(in.deadline_unix_ms);
+  out->set_owner(in.owner);
+  if (in.codec) out->set_codec(static_cast<v1::Codec>(*in.codec));
+}
+
+}  // namespace
+
+absl::Status Decode(const v1::Down& in, Down* out) {
+  absl::Status error;
+  const Field at(&error);
+  out->attached.reset();
+  if (in.has_attached()) DecodeAttached(at("attached"), in.attached(), &out->attached.emplace());
+  DecodeEach(at("registered"), in.registered(), kPartsMax, DecodeRegistered, &out->registered);
+  DecodeEach(at("reserved"), in.reserved(), kPartsMax, DecodeReserved, &out->reserved);
+  DecodeEach(at("published"), in.published(), kPartsMax, DecodePublished, &out->published);
+  DecodeEach(at("grants"), in.grants(), kPartsMax, DecodeGrant, &out->grants);
+  DecodeEach(at("ready"), in.ready(), kKeysMax, DecodeReady, &out->ready);
+  DecodeEach(at("failed"), in.failed(), kKeysMax, DecodeFailed, &out->failed);
+  DecodeEach(at("durable"), in.durable(), kPartsMax, DecodeDurable, &out->durable);
+  DecodeEach(at("revocations"), in.revocations(), kPartsMax, DecodeRevocation, &out->revocations);
+  DecodeEach(at("directives"), in.directives(), kPartsMax, DecodeDirective, &out->directives);
+  return error;
+}
+
+void Encode(const Down& in, v1::Down* out) {
+  out->Clear();
+  if (in.attached) EncodeAttached(*in.attached, out->mutable_attached());
+  EncodeEach(in.registered, EncodeRegistered, out->mutable_registered());
+  EncodeEach(in.reserved, EncodeReserved, out->mutable_reserved());
+  EncodeEach(in.published, EncodePublished, out->mutable_published());
+  EncodeEach(in.grants, EncodeGrant, out->mutable_grants());
+  EncodeEach(in.ready, EncodeReady, out->mutable_ready());
+  EncodeEach(in.failed, EncodeFailed, out->mutable_failed());
+  EncodeEach(in.durable, EncodeDurable, out->mutable_durable());
+  EncodeEach(in.revocations, EncodeRevocation, out->mutable_revocations());
+  EncodeEach(in.directives, EncodeDirective, out->mutable_directives());
+}
+
+}  // namespace larder::wire

@@ -1,0 +1,388 @@
+// The session stream's messages as domain values: what proto/larder/v1/engine.proto says, with types that cannot be
+// confused.  Both ends speak these; only wire/convert and the stubs see the generated code.
+//
+// Values only: no ownership beyond their members, no threads.  engine.proto states unit, default, limit and error of
+// every field; convert refuses what breaks a limit, so whoever holds one of these may rely on them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "storage/block_key.h"
+#include "storage/layout.h"
+#include "storage/types.h"
+
+namespace larder::wire {
+
+inline constexpr size_t kKeysMax = 4096;           // per request of the session stream
+inline constexpr size_t kLookupDigestsMax = 8192;
+inline constexpr size_t kLookupTokensMax = 1 << 20;
+inline constexpr size_t kMessageBytesMax = 16 << 20;
+inline constexpr size_t kPartsMax = 64;            // of one kind in one Up or Down; ready, failed: kKeysMax
+inline constexpr size_t kIdsMax = 65'536;          // leases or reservations of one list
+inline constexpr size_t kContentsMax = 64;         // of one engine
+inline constexpr size_t kVariantsMax = 1024;       // of one engine
+inline constexpr size_t kInstancesMax = 65'536;    // of one answer
+inline constexpr size_t kTenantBytesMax = 64;
+inline constexpr size_t kDataBytesMax = 1 << 20;   // of one message of a byte stream
+inline constexpr uint32_t kDeadlineDefaultMs = 30'000;
+inline constexpr uint32_t kDeadlineMaxMs = 600'000;
+
+enum class WriteMode : uint8_t { kMapped = 1, kStaged = 2, kStream = 3 };
+enum class Role : uint8_t { kScheduler = 1, kWorker = 2, kBoth = 3 };
+enum class AcquireWhat : uint8_t { kBytes = 1, kView = 2, kPromise = 3 };
+enum class RevocationCause : uint8_t { kDeadline = 1, kDamage = 2, kDrain = 3 };
+enum class DirectiveKind : uint8_t { kPin = 1, kUnpin = 2, kDrop = 3, kCompress = 4, kDrain = 5 };
+[[nodiscard]] const char* ToString(WriteMode mode);
+[[nodiscard]] const char* ToString(Role role);
+
+// ---- client to server
+
+struct Hello {
+  std::string engine_id;
+  Role role = Role::kBoth;
+  uint32_t rank = 0;
+  WriteMode write_mode = WriteMode::kMapped;
+  uint64_t feature_bits = 0;
+  std::string tenant;
+  std::string client;
+  friend bool operator==(const Hello&, const Hello&) = default;
+};
+
+struct Register {
+  uint64_t id = 0;
+  std::vector<ContentSpec> contents;  // tenant left empty: the server sets it
+  std::vector<VariantSpec> variants;
+  friend bool operator==(const Register&, const Register&) = default;
+};
+
+struct RevokeAck {
+  std::vector<LeaseId> leases;
+  std::vector<ReservationId> reservations;
+  friend bool operator==(const RevokeAck&, const RevokeAck&) = default;
+};
+
+struct Abort {
+  ReservationId reservation;
+  std::vector<uint32_t> extents;  // empty: all that are left
+  friend bool operator==(const Abort&, const Abort&) = default;
+};
+
+struct PublishBlock {
+  uint32_t extent = 0;
+  Digest digest;
+  Digest parent;
+  std::vector<uint32_t> tokens;
+  SegmentTable segments;
+  uint64_t staging_offset = 0;
+  uint32_t staging_id = 0;
+  friend bool operator==(const PublishBlock&, const PublishBlock&) = default;
+};
+
+struct Publish {
+  uint64_t id = 0;
+  ReservationId reservation;
+  uint32_t variant = 0;
+  std::vector<PublishBlock> blocks;
+  friend bool operator==(const Publish&, const Publish&) = default;
+};
+
+struct Reserve {
+  uint64_t id = 0;
+  std::vector<ByteCount> bytes;
+  uint32_t deadline_ms = kDeadlineDefaultMs;
+  friend bool operator==(const Reserve&, const Reserve&) = default;
+};
+
+struct Acquire {
+  uint64_t id = 0;
+  uint32_t variant = 0;
+  std::vector<Digest> digests;
+  uint32_t first_layer = 0;
+  uint32_t layers = 0;
+  uint32_t deadline_ms = kDeadlineDefaultMs;
+  uint64_t remaining_bytes = 0;
+  std::vector<Codec> accepted_codecs;  // never empty
+  AcquireWhat what = AcquireWhat::kBytes;
+  bool want_tables = false;
+  LeaseId promised_lease;
+  friend bool operator==(const Acquire&, const Acquire&) = default;
+};
+
+struct DirectiveDone {
+  uint64_t directive_id = 0;
+  std::vector<BlockStatus> status;
+  friend bool operator==(const DirectiveDone&, const DirectiveDone&) = default;
+};
+
+struct DeviceBlocks {
+  uint32_t variant = 0;
+  std::vector<Digest> stored;
+  std::vector<Digest> removed;
+  bool cleared = false;
+  std::optional<Digest> parent;
+  std::vector<uint32_t> tokens;
+  friend bool operator==(const DeviceBlocks&, const DeviceBlocks&) = default;
+};
+
+struct DamageReport {
+  uint32_t variant = 0;
+  std::vector<Digest> digests;
+  friend bool operator==(const DamageReport&, const DamageReport&) = default;
+};
+
+// One message up.  Handled in this order.
+struct Up {
+  std::optional<Hello> hello;
+  std::vector<Register> registers;
+  std::vector<LeaseId> releases;
+  std::optional<RevokeAck> revoke_ack;
+  std::vector<Abort> aborts;
+  std::vector<uint64_t> cancels;
+  std::vector<Publish> publishes;
+  std::vector<Reserve> reserves;
+  std::vector<Acquire> acquires;
+  std::vector<DirectiveDone> directives_done;
+  std::vector<DeviceBlocks> device_blocks;
+  std::vector<DamageReport> damaged;
+  bool bye = false;
+  friend bool operator==(const Up&, const Up&) = default;
+};
+
+// ---- server to client
+
+struct Attached {
+  SessionId session;
+  std::string boot_id;
+  std::string tenant;
+  WriteMode write_mode = WriteMode::kStream;
+  std::string write_mode_reason;
+  uint64_t feature_bits = 0;
+  ByteCount slab_bytes;
+  ByteCount lease_bytes_max;
+  uint32_t check_one_in = 0;
+  uint32_t keys_max = kKeysMax;
+  friend bool operator==(const Attached&, const Attached&) = default;
+};
+
+struct Registered {
+  uint64_t id = 0;
+  BlockStatus status = BlockStatus::kOk;
+  std::string message;
+  std::vector<uint32_t> variants;
+  std::vector<Digest> variant_ids;
+  std::vector<Digest> content_ids;
+  friend bool operator==(const Registered&, const Registered&) = default;
+};
+
+struct ExtentGrant {
+  uint32_t slab = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  friend bool operator==(const ExtentGrant&, const ExtentGrant&) = default;
+};
+
+struct Reserved {
+  uint64_t id = 0;
+  BlockStatus status = BlockStatus::kOk;
+  uint32_t retry_after_ms = 0;
+  ReservationId reservation;
+  std::vector<ExtentGrant> extents;
+  uint32_t word = 0;
+  std::string message;
+  friend bool operator==(const Reserved&, const Reserved&) = default;
+};
+
+struct Published {
+  uint64_t id = 0;
+  std::vector<BlockStatus> status;
+  std::string message;
+  friend bool operator==(const Published&, const Published&) = default;
+};
+
+struct BlockGrant {
+  BlockStatus status = BlockStatus::kMissing;
+  Tier tier = Tier::kHost;
+  ExtentGrant extent;
+  std::optional<SegmentTable> table;
+  friend bool operator==(const BlockGrant&, const BlockGrant&) = default;
+};
+
+struct Grant {
+  uint64_t id = 0;
+  LeaseId lease;
+  uint32_t deadline_ms = 0;
+  uint32_t word = 0;
+  std::vector<BlockGrant> blocks;
+  uint32_t retry_after_ms = 0;
+  friend bool operator==(const Grant&, const Grant&) = default;
+};
+
+struct BlockReady {
+  uint64_t id = 0;
+  uint32_t key = 0;
+  BlockGrant block;
+  friend bool operator==(const BlockReady&, const BlockReady&) = default;
+};
+
+struct BlockFailed {
+  uint64_t id = 0;
+  uint32_t key = 0;
+  BlockStatus status = BlockStatus::kMissing;
+  friend bool operator==(const BlockFailed&, const BlockFailed&) = default;
+};
+
+struct Durable {
+  uint32_t variant = 0;
+  std::vector<Digest> digests;
+  friend bool operator==(const Durable&, const Durable&) = default;
+};
+
+struct Revocation {
+  std::vector<LeaseId> leases;
+  std::vector<ReservationId> reservations;
+  RevocationCause cause = RevocationCause::kDeadline;
+  friend bool operator==(const Revocation&, const Revocation&) = default;
+};
+
+struct Directive {
+  uint64_t directive_id = 0;
+  DirectiveKind kind = DirectiveKind::kDrain;
+  uint32_t variant = 0;
+  std::vector<Digest> digests;
+  uint64_t deadline_unix_ms = 0;
+  std::string owner;
+  std::optional<Codec> codec;
+  friend bool operator==(const Directive&, const Directive&) = default;
+};
+
+// One message down.
+struct Down {
+  std::optional<Attached> attached;
+  std::vector<Registered> registered;
+  std::vector<Reserved> reserved;
+  std::vector<Published> published;
+  std::vector<Grant> grants;
+  std::vector<BlockReady> ready;
+  std::vector<BlockFailed> failed;
+  std::vector<Durable> durable;
+  std::vector<Revocation> revocations;
+  std::vector<Directive> directives;
+  friend bool operator==(const Down&, const Down&) = default;
+};
+
+// ---- Cache.Lookup, ListInstances
+
+struct LookupQuery {
+  std::string tenant;  // empty: the caller's own
+  ContentSpec content; // tenant left empty
+  std::vector<uint32_t> tokens;  // either these
+  std::vector<Digest> digests;   // or the chain
+  std::string engine_id;         // empty: all
+  friend bool operator==(const LookupQuery&, const LookupQuery&) = default;
+};
+
+struct TierHit {
+  Tier tier = Tier::kHost;
+  TokenCount contiguous;
+  std::vector<TokenRange> ranges;
+  ByteCount bytes;
+  double load_s = 0;
+  friend bool operator==(const TierHit&, const TierHit&) = default;
+};
+
+struct InstanceHit {
+  std::string engine_id;
+  bool attached = false;
+  std::vector<TierHit> tiers;
+  friend bool operator==(const InstanceHit&, const InstanceHit&) = default;
+};
+
+struct LookupResult {
+  std::vector<InstanceHit> instances;
+  std::string boot_id;
+  friend bool operator==(const LookupResult&, const LookupResult&) = default;
+};
+
+struct InstanceSession {
+  SessionId session;
+  Role role = Role::kBoth;
+  uint32_t rank = 0;
+  std::string peer;
+  WriteMode write_mode = WriteMode::kStream;
+  double age_s = 0;
+  friend bool operator==(const InstanceSession&, const InstanceSession&) = default;
+};
+
+struct InstanceInfo {
+  std::string engine_id;
+  bool attached = false;
+  std::vector<InstanceSession> sessions;
+  std::vector<ContentSpec> contents;
+  std::vector<VariantSpec> variants;
+  uint64_t blocks = 0;
+  ByteCount bytes;
+  friend bool operator==(const InstanceInfo&, const InstanceInfo&) = default;
+};
+
+// ---- Engine.StoreBlocks, FetchBlocks
+
+struct StoreHead {
+  ContentSpec content;  // tenant left empty
+  VariantSpec variant;
+  std::string engine_id;
+  std::string tenant;  // empty: the caller's own
+  friend bool operator==(const StoreHead&, const StoreHead&) = default;
+};
+
+struct StoreBlock {
+  std::optional<Digest> parent;  // none: the content id
+  std::vector<uint32_t> tokens;
+  SegmentTable segments;  // hashed
+  friend bool operator==(const StoreBlock&, const StoreBlock&) = default;
+};
+
+// One message of a StoreBlocks stream.
+struct StoreBlocksPart {
+  std::optional<StoreHead> head;  // first message only, which the stream's reader sees to
+  std::optional<StoreBlock> block;
+  std::string_view data;  // not a copy: lies in the decoded message
+  friend bool operator==(const StoreBlocksPart&, const StoreBlocksPart&) = default;
+};
+
+struct StoreBlocksResult {
+  std::vector<BlockStatus> status;
+  std::vector<Digest> digests;  // as many
+  std::string message;
+  friend bool operator==(const StoreBlocksResult&, const StoreBlocksResult&) = default;
+};
+
+struct FetchBlocksQuery {
+  std::string tenant;  // empty: the caller's own
+  VariantSpec variant;
+  std::vector<Digest> digests;
+  uint32_t first_layer = 0;
+  uint32_t layers = 0;
+  friend bool operator==(const FetchBlocksQuery&, const FetchBlocksQuery&) = default;
+};
+
+struct FetchStart {
+  uint32_t key = 0;
+  BlockStatus status = BlockStatus::kMissing;
+  std::string record_header;
+  uint32_t first_segment = 0;
+  uint32_t segments = 0;
+  friend bool operator==(const FetchStart&, const FetchStart&) = default;
+};
+
+// One message of a FetchBlocks stream: the beginning of a key's answer, or bytes of it.
+struct FetchBlocksPart {
+  std::optional<FetchStart> start;
+  std::string_view data;  // not a copy: lies in the decoded message
+  friend bool operator==(const FetchBlocksPart&, const FetchBlocksPart&) = default;
+};
+
+}  // namespace larder::wire

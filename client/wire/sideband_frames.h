@@ -1,0 +1,177 @@
+// Frames of the sideband, the SOCK_SEQPACKET socket beside gRPC that carries descriptors and names
+// processes (docs/format.md, "Sideband", has the bytes and who sends what when).
+//
+// A codec only: it opens no socket, passes no descriptor and keeps no order of frames.  One frame
+// is one packet. Decoding treats its input as hostile: any bytes give a frame or a Status, and what
+// decodes encodes back to the same bytes.
+//
+// Ownership: values.  Thread-safety: pure functions.  Nothing here allocates but the text of an
+// error. Limits: kFrameBytesMax a packet; one descriptor beside it, where CarriesDescriptor says
+// so.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/types.h"
+
+namespace larder {
+
+inline constexpr uint16_t kSidebandVersion = 1;
+inline constexpr size_t kNonceBytes = 16;
+inline constexpr size_t kTokenBytes = 16;
+inline constexpr size_t kBootIdBytes = 36;
+inline constexpr size_t kErrorTextBytesMax = 256;
+inline constexpr size_t kFrameHeaderBytes = 8;
+inline constexpr size_t kFrameBytesMax = kFrameHeaderBytes + 8 + kErrorTextBytesMax;
+
+// Numbers of the wire.
+enum class FrameType : uint16_t {
+  kHello = 1,
+  kChallenge = 2,
+  kChallengeReply = 3,
+  kWelcome = 4,
+  kMapSlab = 5,
+  kSlab = 6,
+  kMapSessionPage = 7,
+  kSessionPage = 8,
+  kStaging = 9,
+  kStagingOk = 10,
+  kClean = 11,
+  kCleanOk = 12,
+  kError = 13,
+  kDropStaging = 14,
+  kDropStagingOk = 15,
+};
+
+using Nonce = std::array<std::byte, kNonceBytes>;
+using SidebandToken = std::array<std::byte, kTokenBytes>;
+using BootId = std::array<char, kBootIdBytes>;  // text without a NUL, printable ASCII
+
+// In comments: C>D the client sends it, D>C the daemon does, +fd it carries one descriptor.
+
+struct HelloFrame {  // C>D
+  static constexpr FrameType kType = FrameType::kHello;
+  uint32_t flags = 0;  // none defined; a receiver ignores what it does not know
+  friend bool operator==(const HelloFrame&, const HelloFrame&) = default;
+};
+struct ChallengeFrame {  // D>C
+  static constexpr FrameType kType = FrameType::kChallenge;
+  Nonce nonce{};
+  friend bool operator==(const ChallengeFrame&, const ChallengeFrame&) = default;
+};
+struct ChallengeReplyFrame {  // C>D
+  static constexpr FrameType kType = FrameType::kChallengeReply;
+  Nonce nonce{};
+  friend bool operator==(const ChallengeReplyFrame&, const ChallengeReplyFrame&) = default;
+};
+struct WelcomeFrame {  // D>C
+  static constexpr FrameType kType = FrameType::kWelcome;
+  SidebandToken token{};
+  ProcessId process;
+  ByteCount slab_bytes;
+  bool writable = false;  // this uid may map slabs writable
+  BootId boot_id{};
+  friend bool operator==(const WelcomeFrame&, const WelcomeFrame&) = default;
+};
+struct MapSlabFrame {  // C>D
+  static constexpr FrameType kType = FrameType::kMapSlab;
+  SlabId slab{};
+  bool writable = false;
+  friend bool operator==(const MapSlabFrame&, const MapSlabFrame&) = default;
+};
+struct SlabFrame {  // D>C +fd
+  static constexpr FrameType kType = FrameType::kSlab;
+  SlabId slab{};
+  bool writable = false;
+  ByteCount bytes;
+  friend bool operator==(const SlabFrame&, const SlabFrame&) = default;
+};
+struct MapSessionPageFrame {  // C>D
+  static constexpr FrameType kType = FrameType::kMapSessionPage;
+  SessionId session;
+  friend bool operator==(const MapSessionPageFrame&, const MapSessionPageFrame&) = default;
+};
+struct SessionPageFrame {  // D>C +fd
+  static constexpr FrameType kType = FrameType::kSessionPage;
+  SessionId session;
+  ByteCount bytes;
+  friend bool operator==(const SessionPageFrame&, const SessionPageFrame&) = default;
+};
+struct StagingFrame {  // C>D +fd
+  static constexpr FrameType kType = FrameType::kStaging;
+  ByteCount bytes;
+  friend bool operator==(const StagingFrame&, const StagingFrame&) = default;
+};
+struct StagingOkFrame {  // D>C
+  static constexpr FrameType kType = FrameType::kStagingOk;
+  uint32_t staging_id = 0;
+  friend bool operator==(const StagingOkFrame&, const StagingOkFrame&) = default;
+};
+struct CleanFrame {  // C>D: this process has unmapped all of its earlier sessions and has no copy
+                     // under way
+  static constexpr FrameType kType = FrameType::kClean;
+  friend bool operator==(const CleanFrame&, const CleanFrame&) = default;
+};
+struct CleanOkFrame {  // D>C
+  static constexpr FrameType kType = FrameType::kCleanOk;
+  ByteCount released;
+  friend bool operator==(const CleanOkFrame&, const CleanOkFrame&) = default;
+};
+struct ErrorFrame {  // D>C
+  static constexpr FrameType kType = FrameType::kError;
+  absl::StatusCode code = absl::StatusCode::kUnknown;  // 1..16; the numbers are gRPC's
+  std::string text;                                    // <= 256 bytes, the peer's: print it escaped
+  friend bool operator==(const ErrorFrame&, const ErrorFrame&) = default;
+};
+struct DropStagingFrame {  // C>D
+  static constexpr FrameType kType = FrameType::kDropStaging;
+  uint32_t staging_id = 0;
+  friend bool operator==(const DropStagingFrame&, const DropStagingFrame&) = default;
+};
+struct DropStagingOkFrame {  // D>C
+  static constexpr FrameType kType = FrameType::kDropStagingOk;
+  friend bool operator==(const DropStagingOkFrame&, const DropStagingOkFrame&) = default;
+};
+
+using Frame =
+    std::variant<HelloFrame, ChallengeFrame, ChallengeReplyFrame, WelcomeFrame, MapSlabFrame,
+                 SlabFrame, MapSessionPageFrame, SessionPageFrame, StagingFrame, StagingOkFrame,
+                 CleanFrame, CleanOkFrame, ErrorFrame, DropStagingFrame, DropStagingOkFrame>;
+
+[[nodiscard]] FrameType TypeOf(const Frame& frame);
+[[nodiscard]] const char* ToString(FrameType type);
+// The packet comes with exactly one descriptor; every other type comes with none.
+[[nodiscard]] bool CarriesDescriptor(FrameType type);
+
+// A packet, in place.
+class EncodedFrame {
+ public:
+  [[nodiscard]] std::span<const std::byte> bytes() const { return std::span(data_).first(size_); }
+
+ private:
+  friend class FrameWriter;
+  std::array<std::byte, kFrameBytesMax> data_{};
+  size_t size_ = 0;
+};
+
+// Text of an error beyond 256 bytes is cut off, and a code that is none of an error becomes
+// UNKNOWN.
+[[nodiscard]] EncodedFrame EncodeFrame(const Frame& frame);
+
+// An error to be sent, from what went wrong.  REQUIRES: !status.ok().
+[[nodiscard]] ErrorFrame ErrorOf(const absl::Status& status);
+// What a received error says: its code, and its text as the peer wrote it.
+[[nodiscard]] absl::Status StatusOf(const ErrorFrame& error);
+
+// Unimplemented: type or version unknown.  InvalidArgument: all else that is wrong.  Either ends
+// the connection.
+[[nodiscard]] absl::StatusOr<Frame> DecodeFrame(std::span<const std::byte> packet);
+
+}  // namespace larder

@@ -1,0 +1,200 @@
+#include "server/byte_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/record.h"
+
+namespace larder {
+
+// ---- receiver
+
+absl::Status BlockReceiver::Open(ContentSpec content, const VariantSpec& variant, const std::string& engine_id) {
+  content.tenant = deps_.tenant;
+  if (absl::Status s = content.Validate(); !s.ok()) return s;
+  if (absl::Status s = variant.Validate(); !s.ok()) return s;
+  if (!engine_id.empty()) {
+    if (auto r = deps_.instances.Register(engine_id, {&content, 1}, {&variant, 1}); !r.ok()) return r.status();
+  }
+  absl::StatusOr<VariantIndex> index = deps_.store.index().InternVariant(variant.Id());
+  if (!index.ok()) return index.status();
+  index_ = *index;
+  variant_ = variant;
+  seed_ = content.Id();
+  open_ = true;
+  return absl::OkStatus();
+}
+
+void BlockReceiver::Fail(BlockStatus status, const std::string& why) {
+  status_.back() = status;
+  if (message_.empty()) message_ = absl::StrCat("block ", status_.size() - 1, ": ", why);
+  reservation_ = {};
+}
+
+absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
+  if (!open_) return absl::InvalidArgumentError("content and variant: required in the first message");
+  if (block_) return absl::InvalidArgumentError(absl::StrCat("block ", status_.size() - 1, " is cut short"));
+  if (block.tokens.size() != variant_.block_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokens: ", block.tokens.size(), ", the variant has blocks of ", variant_.block_tokens));
+  }
+  if (absl::Status s = block.segments.Validate(variant_.layers); !s.ok()) return s;
+  if (!block.segments.hashed) return absl::InvalidArgumentError("segments.xxh3: required on a byte stream");
+  if (!block.parent) block.parent = seed_;
+  status_.push_back(BlockStatus::kOk);
+  digests_.push_back(Chain(*block.parent, block.tokens).back());
+  missing_bytes_ = block.segments.StoredBytes().value();
+  segment_ = 0;
+  in_segment_ = 0;
+  at_ = 0;
+  const ByteCount payload = block.segments.PayloadBytes();
+  block_ = std::move(block);
+  BlockStore::ReserveResult result = deps_.store.Reserve({&payload, 1}, deps_.store.lease_budget());
+  if (result.status != BlockStatus::kOk) {
+    Fail(result.status, "no room in the pool now: retry later");
+    return absl::OkStatus();
+  }
+  reservation_ = std::move(result.reservation);
+  return absl::OkStatus();
+}
+
+absl::Status BlockReceiver::Append(std::span<const std::byte> data) {
+  if (data.empty()) return absl::OkStatus();
+  if (!block_) return absl::InvalidArgumentError("data: no block was begun");
+  if (data.size() > missing_bytes_) return absl::InvalidArgumentError("data: more than the block's table says");
+  missing_bytes_ -= data.size();
+  while (!data.empty() && reservation_.open(0)) {
+    const std::span<std::byte> payload = deps_.store.Bytes(reservation_.extent(0));
+    const Segment& segment = block_->segments.segments[segment_];
+    const size_t n = std::min<size_t>(data.size(), segment.bytes - in_segment_);
+    std::memcpy(payload.data() + at_, data.data(), n);
+    at_ += n;
+    in_segment_ += n;
+    data = data.subspan(n);
+    if (in_segment_ < segment.bytes) continue;
+    const uint64_t padded = std::min<uint64_t>(RoundUp(at_, kSegmentAlign), payload.size());
+    std::memset(payload.data() + at_, 0, padded - at_);
+    at_ = padded;
+    ++segment_;
+    in_segment_ = 0;
+  }
+  if (missing_bytes_ == 0) Finish();
+  return absl::OkStatus();
+}
+
+void BlockReceiver::Finish() {
+  const wire::StoreBlock block = *std::exchange(block_, std::nullopt);
+  if (!reservation_.open(0)) return;  // failed before; its bytes were thrown away
+  const SegmentRange all{0, static_cast<uint32_t>(block.segments.segments.size()), 0,
+                         block.segments.PayloadBytes().value()};
+  if (FirstDamaged(deps_.store.Bytes(reservation_.extent(0)), block.segments, all) >= 0) {
+    ++deps_.counters.blocks_damaged_in_transit;
+    Fail(BlockStatus::kDamaged, "the bytes received do not match their hash");
+    return;
+  }
+  const BlockStatus status = deps_.store.Publish(
+      reservation_, 0, {index_, digests_.back(), *block.parent, block.tokens, &block.segments});
+  if (status != BlockStatus::kOk && status != BlockStatus::kDuplicate) {
+    Fail(status, "refused by the store");
+    return;
+  }
+  ++(status == BlockStatus::kOk ? deps_.counters.blocks_published : deps_.counters.blocks_duplicate);
+  status_.back() = status;
+  reservation_ = {};
+}
+
+absl::Status BlockReceiver::Close() {
+  if (!block_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("block ", status_.size() - 1, " is cut short"));
+}
+
+// ---- sender
+
+BlockSender::BlockSender(SessionDeps& deps, VariantSpec variant, std::vector<Digest> digests, uint32_t first_layer,
+                         uint32_t layers)
+    : deps_(deps),
+      variant_(std::move(variant)),
+      digests_(std::move(digests)),
+      first_layer_(first_layer),
+      layers_(layers),
+      variant_id_(variant_.Id()),
+      index_(deps.store.index().FindVariant(variant_id_)) {}
+
+void BlockSender::Refill() {
+  window_ = {};
+  window_begin_ = next_key_;
+  const size_t n = std::min(kWindow, digests_.size() - next_key_);
+  if (index_) {
+    window_ = deps_.store.Acquire(*index_, std::span(digests_).subspan(next_key_, n), deps_.store.lease_budget());
+  } else {
+    window_.blocks.resize(n);
+  }
+}
+
+void BlockSender::StartKey(Piece* piece) {
+  const BlockIndex::Held& held = window_.blocks[next_key_ - window_begin_];
+  piece->start = true;
+  piece->key = static_cast<uint32_t>(next_key_++);
+  if (held.ref.value == 0 || held.metadata == nullptr) {
+    ++deps_.counters.blocks_missing;
+    piece->status = held.full ? BlockStatus::kFull : BlockStatus::kMissing;
+    return;
+  }
+  SegmentRange range;
+  const bool hashed = deps_.store.EnsureHashed(held);
+  table_ = held.metadata->Table();
+  if (!table_.Range(first_layer_, layers_, &range).ok()) {
+    piece->status = BlockStatus::kInvalid;
+    return;
+  }
+  if (!hashed || !deps_.store.Check(held, range)) {
+    deps_.store.DropDamaged(held.ref);
+    piece->status = BlockStatus::kDamaged;
+    return;
+  }
+  ++deps_.counters.blocks_hit;
+  RecordHeader header;
+  header.key = {variant_id_, digests_[piece->key]};
+  header.parent = held.metadata->parent();
+  header.block_tokens = variant_.block_tokens;
+  header.first_layer = variant_.first_layer;
+  header.layout = variant_.layout;
+  header.dtype = variant_.dtype;
+  header.table = table_;
+  piece->record_header = EncodeRecordHeader(header);
+  piece->status = BlockStatus::kOk;
+  piece->first_segment = segment_ = range.first;
+  piece->segments = range.count;
+  segments_end_ = range.first + range.count;
+  offset_ = range.begin;
+  in_segment_ = 0;
+  payload_ = deps_.store.Bytes(held.extent);
+}
+
+bool BlockSender::Next(Piece* piece) {
+  *piece = {};
+  if (segment_ < segments_end_) {
+    const Segment& segment = table_.segments[segment_];
+    const size_t n = std::min<size_t>(wire::kDataBytesMax, segment.bytes - in_segment_);
+    piece->data = payload_.subspan(offset_ + in_segment_, n);
+    in_segment_ += n;
+    deps_.counters.fetched_bytes += n;
+    if (in_segment_ == segment.bytes) {
+      offset_ += RoundUp(segment.bytes, kSegmentAlign);
+      in_segment_ = 0;
+      ++segment_;
+    }
+    return true;
+  }
+  if (next_key_ == digests_.size()) {
+    window_ = {};
+    return false;
+  }
+  if (next_key_ == window_begin_ + window_.blocks.size()) Refill();
+  StartKey(piece);
+  return true;
+}
+
+}  // namespace larder

@@ -1,0 +1,256 @@
+#include "server/config_options.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "server/config_values.h"
+
+namespace larder {
+namespace {
+
+template <class T>
+absl::Status Store(absl::StatusOr<T> parsed, T* field) {
+  if (!parsed.ok()) return parsed.status();
+  *field = *std::move(parsed);
+  return absl::OkStatus();
+}
+
+absl::Status AssignSocketDir(std::string_view text, uid_t, Config* c) {
+  // sun_path has 108 bytes with its NUL, and clients need the same path.
+  constexpr size_t kDirBytesMax = 107 - std::string_view("/sideband.sock").size();
+  if (!text.starts_with('/')) {
+    return absl::InvalidArgumentError("is not an absolute path: clients start elsewhere");
+  }
+  if (text.size() > kDirBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "is too long: socket files need a directory of at most ", kDirBytesMax, " bytes"));
+  }
+  if (std::any_of(text.begin(), text.end(), [](char ch) { return absl::ascii_iscntrl(ch); })) {
+    return absl::InvalidArgumentError("has control characters in it");
+  }
+  while (text.size() > 1 && text.ends_with('/')) text.remove_suffix(1);
+  c->socket_dir = std::string(text);
+  return absl::OkStatus();
+}
+
+absl::Status AssignPool(std::string_view text, uid_t, Config* c) {
+  const absl::Status status = Store(ParseSize(text), &c->pool);
+  if (status.ok() && c->pool < MiB(2)) {
+    return absl::InvalidArgumentError("is too small: write at least 2MiB");
+  }
+  return status;
+}
+
+absl::Status AssignSlab(std::string_view text, uid_t, Config* c) {
+  const absl::Status status = Store(ParseSize(text), &c->slab);
+  if (status.ok() && c->slab.value() % MiB(2).value() != 0) {
+    return absl::InvalidArgumentError("is not a multiple of 2MiB");
+  }
+  return status;
+}
+
+absl::Status AssignMemoryLimit(std::string_view text, uid_t, Config* c) {
+  const absl::Status status = Store(ParseSize(text), &c->memory_limit);
+  if (status.ok() && c->memory_limit < MiB(32)) {
+    return absl::InvalidArgumentError("is too small: two messages of 16MiB need 32MiB");
+  }
+  return status;
+}
+
+// A value out of a few words.
+template <class T>
+absl::Status AssignWord(std::string_view text, std::initializer_list<std::pair<const char*, T>> all,
+                        T* field) {
+  std::string words;
+  for (const auto& [word, value] : all) {
+    if (text == word) {
+      *field = value;
+      return absl::OkStatus();
+    }
+    absl::StrAppend(&words, words.empty() ? "" : ", ", word);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("is none of ", words));
+}
+
+constexpr std::string_view kListen = "Where it listens";
+constexpr std::string_view kMemory = "Memory";
+constexpr std::string_view kLimits = "Who may do what, and how much of it";
+constexpr std::string_view kReads = "Checking";
+constexpr std::string_view kRunning = "Running";
+
+constexpr ConfigOption kOptions[] = {
+    {"socket_dir", kListen, "DIR", "", true,
+     "Directory of the socket files data.sock, sideband.sock and admin.sock and of the lock file; "
+     "made when missing. One daemon serves one directory. Default: $RUNTIME_DIRECTORY (systemd), "
+     "else /run/larder for root, else $XDG_RUNTIME_DIR/larder.",
+     AssignSocketDir},
+    {"data_socket_mode", kListen, "MODE", "0660", true,
+     "Permissions of data.sock and sideband.sock, octal: who may use the cache at all. admin.sock "
+     "is always 0600.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseSocketMode(t), &c->data_socket_mode);
+     }},
+    {"metrics_listen", kListen, "HOST:PORT", "127.0.0.1:9464", true,
+     "Where Prometheus reads /metrics. Loopback only, as nobody is asked who they are; empty "
+     "turns it off.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseLoopbackAddress(t), &c->metrics_listen);
+     }},
+    {"pool", kMemory, "SIZE", "1GiB", true,
+     "Host memory for blocks, such as 8GiB; held exactly. It is populated while the daemon already "
+     "serves.",
+     AssignPool},
+    {"slab", kMemory, "SIZE", "0", true,
+     "Size of one shared-memory file of the pool, a multiple of 2MiB, and so of the largest block. "
+     "0: about a 32nd of the pool, 64MiB to 1GiB.",
+     AssignSlab},
+    {"lock_memory", kMemory, "BOOL", "true", false,
+     "Keep the pool out of swap where the host allows it (RLIMIT_MEMLOCK). Where not, it serves "
+     "all the same, and the statistics say so.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseBool(t), &c->lock_memory); }},
+    {"huge_pages", kMemory, "BOOL", "true", false,
+     "Use hugetlb pages of 2 MiB when enough are free for the whole pool, else pages of 4 KiB.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseBool(t), &c->huge_pages); }},
+    {"evict_watermark", kMemory, "SHARE", "0.04", true,
+     "Blocks are evicted in the background while less than this share of the pool is free, so "
+     "that writers find room without waiting. 0 turns that off, 0.5 is the most.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseShare(t, 0, 0.5), &c->evict_watermark);
+     }},
+    {"trusted_uids", kLimits, "UIDS", "self", true,
+     "Users whose processes may map the pool writable and so write blocks without a copy, with "
+     "commas between them; self is the daemon's own. They can harm each other's blocks. Everybody "
+     "else writes through the daemon. Empty: nobody.",
+     [](std::string_view t, uid_t self, Config* c) {
+       return Store(ParseUids(t, self), &c->trusted_uids);
+     }},
+    {"lease_share", kLimits, "SHARE", "0.25", true,
+     "The share of the pool that one session may hold under leases, and again in reservations.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseShare(t, 0.001, 1), &c->lease_share);
+     }},
+    {"sessions_max", kLimits, "COUNT", "1024", false,
+     "Sessions attached at once. One more is refused, with a hint when to try again.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 65536), &c->sessions_max);
+     }},
+    {"calls_max", kLimits, "COUNT", "256", false,
+     "Calls under way at once besides the sessions' streams. One more is refused, with a hint when "
+     "to try again.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 65536), &c->calls_max);
+     }},
+    {"memory_limit", kLimits, "SIZE", "256MiB", true,
+     "Memory for messages and byte streams under way, at least 32MiB, beside the pool and its "
+     "index. What does not fit is refused, with a hint when to try again.",
+     AssignMemoryLimit},
+    {"rpc_threads_max", kLimits, "COUNT", "0", false,
+     "Threads that gRPC may start. 0: it decides.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 0, 4096), &c->rpc_threads_max);
+     }},
+    {"staging_limit", kLimits, "SIZE", "256MiB", true,
+     "Staging memory that one process without the right to write the pool may hand in. It is the "
+     "process's own memory; the daemon maps it.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseSize(t), &c->staging_limit); }},
+    {"copy_threads", kLimits, "COUNT", "1", false,
+     "Threads that copy blocks out of staging memory into the pool.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 256), &c->copy_threads);
+     }},
+    {"check_host_reads", kReads, "WHEN", "sampled", true,
+     "Which reads of blocks in host memory are checked against their hashes: never, sampled (one in "
+     "check_one_in), always. What does not match is dropped and counts as a miss.",
+     [](std::string_view t, uid_t, Config* c) {
+       return AssignWord<HostReadPolicy>(t,
+                                         {{"never", HostReadPolicy::kNever},
+                                          {"sampled", HostReadPolicy::kSampled},
+                                          {"always", HostReadPolicy::kAlways}},
+                                         &c->check_host_reads);
+     }},
+    {"check_one_in", kReads, "COUNT", "64", false,
+     "With check_host_reads = sampled, one block in so many is checked.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 1'000'000), &c->check_one_in);
+     }},
+    {"drain_limit", kRunning, "DURATION", "30s", true,
+     "How long a drain (SIGTERM, or the Drain call without a limit) waits for the sessions' work "
+     "before it exits anyway.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseDuration(t), &c->drain_limit); }},
+    {"log_level", kRunning, "LEVEL", "info", true,
+     "The least that is logged: debug, info, warning, error.",
+     [](std::string_view t, uid_t, Config* c) {
+       return AssignWord<LogLevel>(t,
+                                   {{"debug", LogLevel::kDebug},
+                                    {"info", LogLevel::kInfo},
+                                    {"warning", LogLevel::kWarning},
+                                    {"error", LogLevel::kError}},
+                                   &c->log_level);
+     }},
+    {"log_format", kRunning, "FORMAT", "text", true,
+     "Form of the log on standard error, one event a line: text (key=value) or json.",
+     [](std::string_view t, uid_t, Config* c) {
+       return AssignWord<LogFormat>(
+           t, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, &c->log_format);
+     }},
+};
+
+// Insertions, removals and changes from one to the other.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string WithDashes(std::string_view name) {
+  return absl::StrReplaceAll(absl::string_view(name.data(), name.size()), {{"_", "-"}});
+}
+
+}  // namespace
+
+std::span<const ConfigOption> ConfigOptions() { return kOptions; }
+
+const ConfigOption* FindConfigOption(std::string_view name) {
+  const auto* const found = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                         [&](const auto& option) { return option.name == name; });
+  return found == std::end(kOptions) ? nullptr : found;
+}
+
+std::string_view NearestConfigOption(std::string_view name) {
+  constexpr size_t kNameBytesMax = 64;  // a hostile key is not worth the arithmetic
+  std::string_view nearest;
+  size_t least = name.size() / 3 + 1;
+  if (name.size() > kNameBytesMax) return nearest;
+  for (const ConfigOption& option : kOptions) {
+    const size_t distance = EditDistance(name, option.name);
+    if (distance < least) {
+      least = distance;
+      nearest = option.name;
+    }
+  }
+  return nearest;
+}
+
+std::string FlagName(const ConfigOption& option) {
+  return absl::StrCat("--", WithDashes(option.name));
+}
+
+std::string VariableName(const ConfigOption& option) {
+  return absl::StrCat("LARDER_", absl::AsciiStrToUpper(
+                                     absl::string_view(option.name.data(), option.name.size())));
+}
+
+}  // namespace larder

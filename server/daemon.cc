@@ -1,0 +1,286 @@
+#include "server/daemon.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+
+#include "absl/strings/str_cat.h"
+#include "server/admission.h"
+#include "server/staged_copier.h"
+#include "server/instance_table.h"
+#include "server/metrics_table.h"
+#include "server/process_table.h"
+#include "server/services/admin_service.h"
+#include "server/services/cache_service.h"
+#include "server/services/engine_service.h"
+#include "server/session_table.h"
+#include "server/sideband.h"
+#include "server/staging_table.h"
+#include "storage/quarantine.h"
+
+namespace larder {
+namespace {
+
+constexpr std::chrono::milliseconds kHousekeepingPeriod{10};
+constexpr int kPeriodsPerCollect = 500;
+constexpr size_t kEvictionsPerPeriod = 512;
+constexpr size_t kCopyQueueMax = 1024;
+constexpr int kStreamsPerConnectionMax = 128;
+
+// Serves `services` on one socket file of this mode.
+std::unique_ptr<grpc::Server> Listen(const std::string& path, mode_t mode, const DaemonOptions& options,
+                                     std::initializer_list<grpc::Service*> services) {
+  grpc::ServerBuilder builder;
+  int port = 0;  // 1 when bound: a socket file has no port
+  builder.AddListeningPort(absl::StrCat("unix:", path), grpc::InsecureServerCredentials(), &port);
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
+  builder.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  grpc::ResourceQuota quota("larderd");
+  quota.Resize(options.memory_limit.value());
+  if (options.rpc_threads_max > 0) quota.SetMaxThreads(options.rpc_threads_max);
+  builder.SetResourceQuota(quota);
+  // The mode must hold from the first instant that the file is there.
+  const mode_t before = umask(static_cast<mode_t>(~mode & 0777));
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  umask(before);
+  if (port == 0) return nullptr;
+  return server;
+}
+
+}  // namespace
+
+// Members are built top to bottom, and end bottom to top.
+struct Daemon::Parts final : SidebandHost {
+  Parts(const DaemonOptions& o, BlockStore& s, Counters& c, const Clock& k)
+      : options(o),
+        store(s),
+        clock(k),
+        started(k.Now()),
+        instances(s, k, o.host_bytes_per_s),
+        staging({.process_bytes_max = o.staging_bytes_max}),
+        copies(o.copy_threads, kCopyQueueMax),
+        admission({.calls_max = o.calls_max, .sessions_max = o.sessions_max, .bytes_max = o.memory_limit}),
+        sessions(o.sessions_max),
+        counters(c) {}
+
+  // SidebandHost
+  absl::StatusOr<int> OpenSlab(ProcessId, uint32_t slab, bool writable) override {
+    if (slab >= store.pool().slab_count()) return absl::NotFoundError(absl::StrCat("no slab ", slab));
+    return store.pool().OpenDescriptor(SlabId(static_cast<uint16_t>(slab)), writable);
+  }
+  absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(ProcessId process, SessionId id) override {
+    const std::shared_ptr<Session> session = sessions.Find(id);
+    if (!session || session->process() != process) return absl::NotFoundError("no such session of this process");
+    absl::StatusOr<int> fd = session->OpenPage();
+    if (!fd.ok()) return fd.status();
+    return std::make_pair(*fd, session->page_bytes());
+  }
+  ByteCount ReleaseClean(ProcessId process) override {
+    const Quarantine::Released released = quarantine.Release(process);
+    for (size_t i = 0; i < released.sessions; ++i) processes->RemoveQuarantine(process);
+    return released.bytes;
+  }
+  ByteCount slab_bytes() override { return store.pool().slab_bytes(); }
+  std::string boot_id() override { return options.boot_id; }
+
+  [[nodiscard]] absl::Status Start();
+  void Housekeep();
+  void RunDrain(std::chrono::milliseconds limit);
+  [[nodiscard]] AdminService::Hooks AdminHooks(Daemon* daemon);
+
+  const DaemonOptions options;
+  BlockStore& store;
+  const Clock& clock;
+  const TimePoint started;
+  Quarantine quarantine;
+  InstanceTable instances;
+  StagingTable staging;
+  std::unique_ptr<ProcessTable> processes;
+  std::unique_ptr<Sideband> sideband;
+  StagedCopier copies;
+  Admission admission;
+  SessionTable sessions;
+  Counters& counters;
+  std::optional<SessionDeps> deps;
+  std::optional<EngineService> engine;
+  std::optional<CacheService> cache;
+  std::optional<AdminService> admin;
+  std::unique_ptr<grpc::Server> data_server;
+  std::unique_ptr<grpc::Server> admin_server;
+
+  Mutex mu;
+  CondVar changed;
+  bool stop LARDER_GUARDED_BY(mu) = false;
+  bool draining LARDER_GUARDED_BY(mu) = false;
+  bool drained LARDER_GUARDED_BY(mu) = false;
+  std::thread housekeeper;
+  std::thread drainer LARDER_GUARDED_BY(mu);
+};
+
+absl::Status Daemon::Parts::Start() {
+  absl::StatusOr<std::unique_ptr<ProcessTable>> table =
+      ProcessTable::Create({.processes_max = options.sessions_max});
+  if (!table.ok()) return table.status();
+  processes = *std::move(table);
+  Sideband::Options sideband_options;
+  sideband_options.path = options.socket_dir + "/sideband.sock";
+  sideband_options.mode = options.data_socket_mode;
+  sideband_options.trusted_uids = options.trusted_uids;
+  sideband_options.connections_max = options.sessions_max;
+  sideband_options.connections_per_uid_max = options.sessions_max;
+  absl::StatusOr<std::unique_ptr<Sideband>> listening =
+      Sideband::Create(sideband_options, *this, *processes, staging);
+  if (!listening.ok()) return listening.status();
+  sideband = *std::move(listening);
+
+  deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, copies, counters, clock,
+                           options.boot_id, "default", options.check_one_in});
+  engine.emplace(*deps, sessions, admission);
+  cache.emplace(*deps, admission);
+  const std::string data = options.socket_dir + "/data.sock";
+  data_server = Listen(data, options.data_socket_mode, options, {&*engine, &*cache});
+  if (!data_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", data));
+  const std::string control = options.socket_dir + "/admin.sock";
+  admin_server = Listen(control, 0600, options, {&*admin});
+  if (!admin_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", control));
+
+  processes->Start([this](ProcessId process) {
+    quarantine.Release(process);
+    sideband->OnProcessDeath(process);
+  });
+  sideband->Start();
+  housekeeper = std::thread([this] { Housekeep(); });
+  return absl::OkStatus();
+}
+
+void Daemon::Parts::Housekeep() {
+  int periods = 0;
+  MutexLock lock(mu);
+  while (!stop) {
+    changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
+    if (stop) return;
+    mu.Unlock();
+    const TimePoint now = clock.Now();
+    for (const std::shared_ptr<Session>& session : sessions.All()) session->Tick(now);
+    store.EvictToWatermark(kEvictionsPerPeriod);
+    if (++periods % kPeriodsPerCollect == 0) instances.Collect();
+    mu.Lock();
+  }
+}
+
+void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  {
+    MutexLock lock(mu);
+    // Sessions end on RPC threads, which do not wake us: look again each period.
+    while (!stop && sessions.size() > 0 && std::chrono::steady_clock::now() < deadline) {
+      changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
+    }
+  }
+  for (const std::shared_ptr<Session>& session : sessions.All()) session->Abandon();
+  const auto grace = std::chrono::system_clock::now() + std::chrono::seconds(1);
+  data_server->Shutdown(grace);
+  admin_server->Shutdown(grace);
+  MutexLock lock(mu);
+  drained = true;
+  changed.NotifyAll();
+}
+
+AdminService::Hooks Daemon::Parts::AdminHooks(Daemon* daemon) {
+  AdminService::Hooks hooks;
+  hooks.gauges = [daemon] { return daemon->gauges(); };
+  hooks.drain = [daemon](std::chrono::milliseconds limit) { return daemon->Drain(limit); };
+  hooks.counters = [this] {
+    std::vector<std::pair<std::string, uint64_t>> named;
+    VisitCounters(counters, [&named](const std::string& name, uint64_t value) { named.emplace_back(name, value); });
+    return named;
+  };
+  hooks.version = options.version;
+  hooks.boot_id = options.boot_id;
+  hooks.tenant = "default";
+  hooks.pages = store.pool().pages();
+  hooks.started = started;
+  return hooks;
+}
+
+Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options, BlockStore& store,
+                                                      Counters& counters, const Clock& clock) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  std::unique_ptr<Daemon> daemon(new Daemon(std::make_unique<Parts>(options, store, counters, clock)));
+  daemon->parts_->admin.emplace(daemon->parts_->AdminHooks(daemon.get()), clock);
+  if (absl::Status s = daemon->parts_->Start(); !s.ok()) return s;
+  return daemon;
+}
+
+Daemon::~Daemon() {
+  Parts& p = *parts_;
+  {
+    MutexLock lock(p.mu);
+    p.stop = true;
+    p.changed.NotifyAll();
+  }
+  if (p.housekeeper.joinable()) p.housekeeper.join();
+  std::thread drainer;
+  {
+    MutexLock lock(p.mu);
+    drainer = std::move(p.drainer);
+  }
+  if (drainer.joinable()) drainer.join();
+  for (const std::shared_ptr<Session>& session : p.sessions.All()) session->Abandon();
+  const auto now = std::chrono::system_clock::now();
+  if (p.data_server) p.data_server->Shutdown(now);
+  if (p.admin_server) p.admin_server->Shutdown(now);
+  if (p.data_server) p.data_server->Wait();
+  if (p.admin_server) p.admin_server->Wait();
+  if (p.processes) p.processes->Stop();
+}
+
+size_t Daemon::Drain(std::chrono::milliseconds limit) {
+  Parts& p = *parts_;
+  {
+    MutexLock lock(p.mu);
+    if (std::exchange(p.draining, true)) return 0;
+  }
+  for (grpc::Server* server : {p.data_server.get(), p.admin_server.get()}) {
+    if (auto* health = server->GetHealthCheckService()) health->SetServingStatus(false);
+  }
+  const size_t told = p.sessions.Drain();
+  MutexLock lock(p.mu);
+  p.drainer = std::thread([&p, limit] { p.RunDrain(limit); });
+  return told;
+}
+
+void Daemon::Wait() {
+  Parts& p = *parts_;
+  MutexLock lock(p.mu);
+  while (!p.drained) p.changed.Wait(p.mu);
+}
+
+Daemon::Gauges Daemon::gauges() const {
+  Parts& p = *parts_;
+  Gauges g;
+  g.store = p.store.stats();
+  g.sessions = p.sessions.size();
+  g.quarantined = p.quarantine.bytes();
+  g.processes = p.processes->counts().processes;
+  MutexLock lock(p.mu);
+  g.draining = p.draining;
+  return g;
+}
+
+}  // namespace larder

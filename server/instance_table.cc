@@ -1,0 +1,213 @@
+#include "server/instance_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+namespace {
+
+constexpr size_t kEnginesMax = 4096;
+constexpr size_t kContentsMax = 64;
+constexpr size_t kVariantsMax = 1024;
+
+// One variant's blocks along a chain.
+struct Presence {
+  uint32_t block_steps = 1;
+  std::vector<BlockIndex::Presence> blocks;
+};
+
+bool InHost(const BlockIndex::Presence& p) { return (p.tiers & (1u << static_cast<int>(Tier::kHost))) != 0; }
+
+// Clears the steps that this variant does not have.
+void Intersect(const Presence& presence, std::vector<char>* steps) {
+  const size_t covered = presence.blocks.size() * presence.block_steps;
+  std::fill(steps->begin() + static_cast<ptrdiff_t>(std::min(covered, steps->size())), steps->end(), 0);
+  for (size_t b = 0; b < presence.blocks.size(); ++b) {
+    if (InHost(presence.blocks[b])) continue;
+    const auto begin = steps->begin() + static_cast<ptrdiff_t>(b * presence.block_steps);
+    std::fill(begin, begin + presence.block_steps, 0);
+  }
+}
+
+std::vector<TokenRange> Ranges(const std::vector<char>& steps) {
+  std::vector<TokenRange> ranges;
+  for (uint32_t i = 0; i < steps.size(); ++i) {
+    if (!steps[i]) continue;
+    if (!ranges.empty() && ranges.back().end == i * kStepTokens) {
+      ranges.back().end += kStepTokens;
+    } else {
+      ranges.push_back({i * kStepTokens, (i + 1) * kStepTokens});
+    }
+  }
+  return ranges;
+}
+
+// Bytes of the blocks that lie wholly in steps that all variants have.
+uint64_t BytesIn(const Presence& presence, const std::vector<char>& steps) {
+  uint64_t pages = 0;
+  for (size_t b = 0; b < presence.blocks.size(); ++b) {
+    const auto begin = steps.begin() + static_cast<ptrdiff_t>(b * presence.block_steps);
+    if (std::all_of(begin, begin + presence.block_steps, [](char s) { return s != 0; })) {
+      pages += presence.blocks[b].pages;
+    }
+  }
+  return pages * kPageBytes;
+}
+
+}  // namespace
+
+InstanceTable::InstanceTable(BlockStore& store, const Clock& clock, double host_bytes_per_s)
+    : store_(store), clock_(clock), host_bytes_per_s_(host_bytes_per_s) {}
+
+absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(const std::string& engine_id,
+                                                                  std::span<const ContentSpec> contents,
+                                                                  std::span<const VariantSpec> variants) {
+  for (const ContentSpec& content : contents) {
+    if (absl::Status s = content.Validate(); !s.ok()) return s;
+  }
+  std::vector<VariantIndex> indices;
+  for (const VariantSpec& variant : variants) {
+    if (absl::Status s = variant.Validate(); !s.ok()) return s;
+    absl::StatusOr<VariantIndex> index = store_.index().InternVariant(variant.Id());
+    if (!index.ok()) return index.status();
+    indices.push_back(*index);
+  }
+  MutexLock lock(mu_);
+  if (engines_.size() >= kEnginesMax && !engines_.contains(engine_id)) {
+    return absl::ResourceExhaustedError(absl::StrCat("limit of ", kEnginesMax, " engines: clear what is not used"));
+  }
+  Engine& engine = engines_[engine_id];
+  auto next = std::make_shared<Registration>(*engine.registration);
+  for (const ContentSpec& content : contents) {
+    if (std::find(next->contents.begin(), next->contents.end(), content) != next->contents.end()) continue;
+    next->contents.push_back(content);
+    next->content_ids.push_back(content.Id());
+  }
+  for (size_t i = 0; i < variants.size(); ++i) {
+    const auto same = [&](const Variant& v) { return v.index == indices[i]; };
+    if (std::any_of(next->variants.begin(), next->variants.end(), same)) continue;
+    next->variants.push_back({variants[i], indices[i]});
+  }
+  if (next->contents.size() > kContentsMax || next->variants.size() > kVariantsMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("engine '", engine_id, "': limit of ", kContentsMax,
+                                                     " contents and ", kVariantsMax, " variants"));
+  }
+  engine.registration = std::move(next);
+  return indices;
+}
+
+void InstanceTable::SessionBegan(const std::string& engine_id, const wire::InstanceSession& session) {
+  MutexLock lock(mu_);
+  engines_[engine_id].sessions.push_back({session, clock_.Now()});
+}
+
+void InstanceTable::SessionEnded(const std::string& engine_id, SessionId session) {
+  MutexLock lock(mu_);
+  const auto it = engines_.find(engine_id);
+  if (it == engines_.end()) return;
+  std::erase_if(it->second.sessions, [&](const Live& live) { return live.session.session == session; });
+}
+
+std::vector<InstanceTable::Candidate> InstanceTable::Candidates(const Digest& content_id,
+                                                                std::string_view engine_id) const {
+  std::vector<Candidate> out;
+  MutexLock lock(mu_);
+  for (const auto& [id, engine] : engines_) {
+    if (!engine_id.empty() && engine_id != id) continue;
+    const auto& ids = engine.registration->content_ids;
+    if (engine.registration->variants.empty()) continue;
+    if (std::find(ids.begin(), ids.end(), content_id) == ids.end()) continue;
+    out.push_back({id, !engine.sessions.empty(), engine.registration});
+  }
+  return out;
+}
+
+wire::TierHit InstanceTable::HostHit(const Registration& registration, std::span<const Digest> chain) const {
+  std::vector<char> steps(chain.size(), 1);
+  std::vector<Presence> all;
+  all.reserve(registration.variants.size());
+  std::vector<Digest> keys;
+  for (const Variant& variant : registration.variants) {
+    Presence presence;
+    presence.block_steps = variant.spec.block_tokens / kStepTokens;
+    const size_t blocks = chain.size() / presence.block_steps;
+    presence.blocks.resize(blocks);
+    if (presence.block_steps == 1) {
+      store_.index().Lookup(variant.index, chain, presence.blocks);
+    } else {
+      keys.resize(blocks);
+      for (size_t b = 0; b < blocks; ++b) keys[b] = chain[(b + 1) * presence.block_steps - 1];
+      store_.index().Lookup(variant.index, keys, presence.blocks);
+    }
+    Intersect(presence, &steps);
+    all.push_back(std::move(presence));
+  }
+  wire::TierHit hit;
+  hit.tier = Tier::kHost;
+  hit.ranges = Ranges(steps);
+  if (!hit.ranges.empty() && hit.ranges.front().begin == 0) hit.contiguous = TokenCount(hit.ranges.front().end);
+  for (const Presence& presence : all) hit.bytes += ByteCount(BytesIn(presence, steps));
+  hit.load_s = static_cast<double>(hit.bytes.value()) / host_bytes_per_s_;
+  return hit;
+}
+
+std::vector<wire::InstanceHit> InstanceTable::Lookup(const Digest& content_id, std::span<const Digest> chain,
+                                                     std::string_view engine_id) const {
+  std::vector<wire::InstanceHit> hits;
+  for (const Candidate& candidate : Candidates(content_id, engine_id)) {
+    wire::TierHit host = HostHit(*candidate.registration, chain);
+    if (host.ranges.empty()) continue;
+    hits.push_back({candidate.engine_id, candidate.attached, {std::move(host)}});
+  }
+  std::stable_sort(hits.begin(), hits.end(), [](const wire::InstanceHit& a, const wire::InstanceHit& b) {
+    return a.tiers.front().contiguous > b.tiers.front().contiguous;
+  });
+  return hits;
+}
+
+wire::InstanceInfo InstanceTable::Describe(const std::string& engine_id, const Engine& engine) const {
+  wire::InstanceInfo info;
+  info.engine_id = engine_id;
+  info.attached = !engine.sessions.empty();
+  for (const Live& live : engine.sessions) {
+    info.sessions.push_back(live.session);
+    info.sessions.back().age_s = std::chrono::duration<double>(clock_.Now() - live.since).count();
+  }
+  info.contents = engine.registration->contents;
+  for (const Variant& variant : engine.registration->variants) {
+    info.variants.push_back(variant.spec);
+    const BlockIndex::VariantTotals totals = store_.index().TotalsOf(variant.index);
+    info.blocks += totals.blocks;
+    info.bytes += totals.bytes;
+  }
+  return info;
+}
+
+std::vector<wire::InstanceInfo> InstanceTable::List() const {
+  std::vector<wire::InstanceInfo> out;
+  MutexLock lock(mu_);
+  for (const auto& [id, engine] : engines_) out.push_back(Describe(id, engine));
+  return out;
+}
+
+wire::InstanceInfo InstanceTable::Find(const std::string& engine_id) const {
+  MutexLock lock(mu_);
+  const auto it = engines_.find(engine_id);
+  return it == engines_.end() ? wire::InstanceInfo{} : Describe(engine_id, it->second);
+}
+
+void InstanceTable::Collect() {
+  MutexLock lock(mu_);
+  absl::erase_if(engines_, [this](const auto& entry) {
+    const Engine& engine = entry.second;
+    if (!engine.sessions.empty()) return false;
+    const auto& variants = engine.registration->variants;
+    return std::all_of(variants.begin(), variants.end(), [this](const Variant& variant) {
+      return store_.index().TotalsOf(variant.index).blocks == 0;
+    });
+  });
+}
+
+}  // namespace larder

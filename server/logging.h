@@ -1,0 +1,120 @@
+// The daemon's log: one event a line on standard error, as key=value text or JSON.
+//
+//   log.Info("session_attached", {{"session", id.value}, {"engine", engine_id}});
+//   2026-01-31T12:00:00.123Z info session_attached session=7 engine=llama-0
+//
+// An event is a name in snake_case that stays the same for good, so that alerts can rest on it;
+// what varies goes into fields.  Values may come from clients: whatever their bytes, the line stays
+// one line, and a long value is cut.  What hostile input can cause as often as it likes goes through
+// a LogLimiter, never straight into the log.
+//
+// Does not promise that a line was written: a full disk or a closed pipe loses lines, never work.
+// Ownership: made by server/main and handed to every part that logs.  Thread-safety: all methods of
+// Log and LogLimiter from any thread.
+// Limits: kLogValueBytesMax bytes of each value.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <initializer_list>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "storage/clock.h"
+#include "storage/mutex.h"
+
+namespace spdlog {
+class logger;
+}
+
+namespace larder {
+
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
+enum class LogFormat : uint8_t { kText, kJson };
+
+inline constexpr size_t kLogValueBytesMax = 512;
+
+// A name and a value, alive until the line is written.
+struct LogField {
+  LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
+  LogField(std::string_view k, const std::string& v) : key(k), value(std::string_view(v)) {}
+  LogField(std::string_view k, const char* v) : key(k), value(std::string_view(v)) {}
+  LogField(std::string_view k, bool v) : key(k), value(v) {}
+  LogField(std::string_view k, double v) : key(k), value(v) {}
+  template <std::signed_integral T>
+  LogField(std::string_view k, T v) : key(k), value(static_cast<int64_t>(v)) {}
+  template <std::unsigned_integral T>
+    requires(!std::same_as<T, bool>)
+  LogField(std::string_view k, T v) : key(k), value(static_cast<uint64_t>(v)) {}
+
+  std::string_view key;
+  std::variant<std::string_view, bool, double, int64_t, uint64_t> value;
+};
+using LogFields = std::initializer_list<LogField>;
+
+class Log {
+ public:
+  Log(LogLevel level, LogFormat format);                    // to standard error
+  Log(LogLevel level, LogFormat format, std::ostream& out);  // REQUIRES: `out` outlives this
+  ~Log();
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
+  [[nodiscard]] bool Enabled(LogLevel level) const { return level >= level_; }
+  void Write(LogLevel level, std::string_view event, LogFields fields = {}) const;
+
+  void Debug(std::string_view event, LogFields fields = {}) const {
+    Write(LogLevel::kDebug, event, fields);
+  }
+  void Info(std::string_view event, LogFields fields = {}) const {
+    Write(LogLevel::kInfo, event, fields);
+  }
+  void Warning(std::string_view event, LogFields fields = {}) const {
+    Write(LogLevel::kWarning, event, fields);
+  }
+  void Error(std::string_view event, LogFields fields = {}) const {
+    Write(LogLevel::kError, event, fields);
+  }
+
+ private:
+  Log(LogLevel level, LogFormat format, std::unique_ptr<spdlog::logger> logger);
+
+  const LogLevel level_;
+  const LogFormat format_;
+  const std::unique_ptr<spdlog::logger> logger_;
+};
+
+// Lets at most so many lines a second of one kind through and says how many it kept back: one for
+// each place that hostile input can reach.
+//
+//   if (const auto pass = limiter.Pass()) {
+//     log.Warning("frame_refused", {{"why", why}, {"suppressed", pass->suppressed}});
+//   }
+//
+// What is kept back at the very end of a flood shows with the next line of this kind, or never:
+// counters have the true number.
+class LogLimiter {
+ public:
+  struct Line {
+    uint64_t suppressed = 0;  // of this kind since the last line that passed
+  };
+  // REQUIRES: lines_per_s > 0; the clock outlives this.
+  LogLimiter(const Clock& clock, uint32_t lines_per_s)
+      : clock_(clock), lines_per_s_(lines_per_s) {}
+
+  [[nodiscard]] std::optional<Line> Pass() LARDER_EXCLUDES(mu_);
+
+ private:
+  const Clock& clock_;
+  const uint32_t lines_per_s_;
+  Mutex mu_;
+  TimePoint window_ LARDER_GUARDED_BY(mu_){};  // of one second; begins with its first line
+  uint32_t passed_ LARDER_GUARDED_BY(mu_) = 0;  // in the window
+  uint64_t suppressed_ LARDER_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace larder

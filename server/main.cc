@@ -1,0 +1,224 @@
+// larderd: builds all parts of the daemon, in order, and shows them; there are no others.
+// Exit codes: `larderd --help`.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "server/command_line.h"
+#include "server/config.h"
+#include "server/config_values.h"
+#include "server/counters.h"
+#include "server/daemon.h"
+#include "server/lock_file.h"
+#include "server/logging.h"
+#include "server/metrics.h"
+#include "server/metrics_table.h"
+#include "server/notify.h"
+#include "server/signals.h"
+#include "server/version.h"
+#include "storage/block_store.h"
+#include "storage/clock.h"
+#include "storage/slab_pool.h"
+
+namespace larder {
+namespace {
+
+enum ExitCode : int { kOk = 0, kInternal = 1, kBadConfig = 2, kCannotStart = 3 };
+
+int Fail(ExitCode code, const absl::Status& status) {
+  std::fprintf(stderr, "larderd: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+std::vector<std::string> Environment() {
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
+  return all;
+}
+
+absl::StatusOr<std::string> FreshBootId() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/uuid") >> id;
+  if (id.size() != 36) return absl::UnavailableError("cannot read /proc/sys/kernel/random/uuid");
+  return id;
+}
+
+SlabPool::Options PoolOptions(const Config& config) {
+  SlabPool::Options options;
+  options.bytes = config.pool;
+  options.slab_bytes = config.slab;
+  options.seal_future_write = config.trusted_uids.empty();
+  options.lock_memory = config.lock_memory;
+  options.huge_pages = config.huge_pages;
+  return options;
+}
+
+DaemonOptions OptionsOf(const Config& config, std::string boot_id) {
+  DaemonOptions options;
+  options.socket_dir = config.socket_dir;
+  options.data_socket_mode = config.data_socket_mode;
+  options.trusted_uids = config.trusted_uids;
+  options.sessions_max = config.sessions_max;
+  options.calls_max = config.calls_max;
+  options.memory_limit = config.memory_limit;
+  options.rpc_threads_max = static_cast<int>(config.rpc_threads_max);
+  options.check_one_in = config.CheckOneIn();
+  options.copy_threads = config.copy_threads;
+  options.staging_bytes_max = config.staging_limit;
+  options.boot_id = std::move(boot_id);
+  options.version = Version();
+  return options;
+}
+
+// For whoever started it by hand; the log has the same for machines.
+void PrintWhereToGo(const Config& config, const SlabPool& pool, const MetricsServer* metrics) {
+  std::printf(
+      "larderd %s serves %s, pool %s (pages of %s)\n"
+      "  engines, routers  unix:%s\n"
+      "  operator          unix:%s\n"
+      "  metrics           %s\n"
+      "Engines find it with LARDER_SOCKET_DIR=%s. Ctrl-C or SIGTERM drains it.\n",
+      Version(), config.socket_dir.c_str(), FormatSize(pool.total_bytes()).c_str(), pool.pages(),
+      config.DataSocket().c_str(), config.AdminSocket().c_str(),
+      metrics == nullptr ? "off" : metrics->url().c_str(), config.socket_dir.c_str());
+  std::fflush(stdout);
+}
+
+// The sockets of a daemon that died are in the way of ours.
+absl::Status RemoveStaleSockets(const LockFile& lock, const Config& config) {
+  for (const std::string& path :
+       {config.DataSocket(), config.AdminSocket(), config.SidebandSocket()}) {
+    const absl::Status status = lock.RemoveStaleSocket(path);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Slabs come online while it serves; the manager hears how far it is.
+void StartPopulating(SlabPool& pool, BlockStore& store, const ServiceManager& manager,
+                     const Log& log) {
+  pool.StartPopulating([&](SlabId slab) {
+    store.AddSlab(slab);
+    const uint32_t online = pool.online_count();
+    manager.Status(absl::StrCat("serving; ", online, " of ", pool.slab_count(), " slabs online"));
+    log.Debug("slab_online", {{"slab", static_cast<uint16_t>(slab)}, {"online", online}});
+    if (online == pool.slab_count()) {
+      log.Info("pool_online", {{"bytes", pool.total_bytes().value()}, {"locked", pool.locked()}});
+    }
+  });
+}
+
+SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config,
+                                      const ServiceManager& manager, const Log& log) {
+  SignalThread::Handlers handlers;
+  handlers.on_end = [&](int signal) {
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(config.drain_limit);
+    manager.Stopping("draining");
+    const size_t told = daemon.Drain(limit);
+    log.Info("draining", {{"signal", signal}, {"sessions", told}, {"limit_ms", limit.count()}});
+  };
+  handlers.on_hangup = [&] {
+    log.Warning("hangup_ignored", {{"do", "restart to read the configuration again"}});
+  };
+  handlers.on_pulse = [&] { manager.StillAlive(); };
+  handlers.pulse = manager.WatchdogInterval();
+  handlers.second_signal_exit_code = kInternal;
+  return handlers;
+}
+
+// Destruction runs from the bottom up, so each part ends before what it leans on.
+int Serve(const Config& config) {
+  BlockSignals();
+  const Log log(config.log_level, config.log_format);
+  const ServiceManager manager;
+  const SteadyClock clock;
+  const auto cannot_start = [&](const char* part, const absl::Status& status) {
+    log.Error("cannot_start", {{"part", part}, {"why", std::string(status.message())}});
+    return kCannotStart;
+  };
+
+  const auto lock = LockFile::Acquire(config.socket_dir);
+  if (!lock.ok()) return cannot_start("lock", lock.status());
+  const absl::Status clean = RemoveStaleSockets(**lock, config);
+  if (!clean.ok()) return cannot_start("sockets", clean);
+  auto boot_id = FreshBootId();
+  if (!boot_id.ok()) return cannot_start("boot_id", boot_id.status());
+
+  const auto pool = SlabPool::Create(PoolOptions(config));
+  if (!pool.ok()) return cannot_start("pool", pool.status());
+  BlockStore store({.lease_share = config.lease_share, .free_watermark = config.evict_watermark},
+                   **pool, clock);
+  Counters counters;
+  const auto daemon = Daemon::Start(OptionsOf(config, *boot_id), store, counters, clock);
+  if (!daemon.ok()) return cannot_start("daemon", daemon.status());
+
+  std::unique_ptr<MetricsServer> metrics;
+  if (!config.metrics_listen.empty()) {
+    auto started = MetricsServer::Start(config.metrics_listen, counters,
+                                        [&] { return (*daemon)->gauges(); });
+    if (!started.ok()) return cannot_start("metrics", started.status());
+    metrics = *std::move(started);
+  }
+  const auto signals = SignalThread::Start(SignalHandlers(**daemon, config, manager, log));
+  if (!signals.ok()) return cannot_start("signals", signals.status());
+
+  StartPopulating(**pool, store, manager, log);
+  log.Info("serving", {{"version", Version()},
+                       {"socket_dir", config.socket_dir},
+                       {"boot_id", *boot_id},
+                       {"pool_bytes", (*pool)->total_bytes().value()},
+                       {"pages", (*pool)->pages()},
+                       {"metrics", metrics == nullptr ? std::string("off") : metrics->url()}});
+  PrintWhereToGo(config, **pool, metrics.get());
+  manager.Ready("serving");
+
+  (*daemon)->Wait();
+  (*pool)->StopPopulating();  // it hands slabs to the store, which goes first
+  log.Info("drained", {{"boot_id", *boot_id}});
+  return kOk;
+}
+
+int CheckConfig(const Config& config) {
+  std::printf("larderd: the configuration is good; it would serve %s with a pool of %s\n",
+              config.socket_dir.c_str(), FormatSize(config.pool).c_str());
+  return kOk;
+}
+
+int Run(const CommandLine& line) {
+  using Action = CommandLine::Action;
+  if (line.action == Action::kHelp) return std::fputs(HelpText().c_str(), stdout) < 0;
+  if (line.action == Action::kVersion) return std::printf("larderd %s\n", Version()) < 0;
+  if (line.action == Action::kPrintMetricsReference) {
+    return std::fputs(MetricsReference().c_str(), stdout) < 0;
+  }
+  const auto loaded = LoadConfig({.flags = line.flags,
+                                  .environment = Environment(),
+                                  .file = line.config_file,
+                                  .uid = geteuid()});
+  if (!loaded.ok()) return Fail(kBadConfig, loaded.status());
+  if (line.action == Action::kCheckConfig) return CheckConfig(loaded->config);
+  if (line.action == Action::kPrintConfig) {
+    return std::fputs(PrintConfig(*loaded).c_str(), stdout) < 0;
+  }
+  return Serve(loaded->config);
+}
+
+}  // namespace
+}  // namespace larder
+
+int main(int argc, char** argv) {
+  const auto line = larder::ParseCommandLine({argv + std::min(argc, 1), argv + argc});
+  if (!line.ok()) return larder::Fail(larder::kBadConfig, line.status());
+  return larder::Run(*line);
+}

@@ -1,0 +1,246 @@
+#include "server/metrics_table.h"
+
+#include <atomic>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "server/sideband_connection.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+using R = MetricReadings;
+
+constexpr MetricSample Count(std::string_view label, Counter Counters::*counter) {
+  return {.label = label, .counter = counter, .reading = nullptr};
+}
+constexpr MetricSample Read(std::string_view label, double (*reading)(const R&)) {
+  return {.label = label, .counter = nullptr, .reading = reading};
+}
+double Double(uint64_t n) { return static_cast<double>(n); }
+double Double(ByteCount bytes) { return Double(bytes.value()); }
+
+// Zero until the sideband is up.
+template <std::atomic<uint64_t> SidebandCounters::*member>
+double OfSideband(const R& r) {
+  const SidebandCounters* const counters = r.daemon.sideband;
+  return counters == nullptr ? 0 : Double((counters->*member).load(std::memory_order_relaxed));
+}
+template <ByteCount BlockStore::Stats::*member>
+double OfStore(const R& r) { return Double(r.daemon.store.*member); }
+template <uint64_t BlockStore::Stats::*member>
+double OfStore(const R& r) { return Double(r.daemon.store.*member); }
+
+using S = SidebandCounters;
+using B = BlockStore::Stats;
+using C = Counters;
+
+constexpr MetricSample kSessions[] = {Count("attached", &C::sessions_attached),
+                                      Count("refused", &C::sessions_refused),
+                                      Count("lost", &C::sessions_lost)};
+constexpr MetricSample kRequests[] = {
+    Count("lookup", &C::requests_lookup),
+    Count("list_instances", &C::requests_list_instances),
+    Count("query_ip", &C::requests_query_ip),
+    Count("store_blocks", &C::requests_store_blocks),
+    Count("fetch_blocks", &C::requests_fetch_blocks),
+    Count("register", &C::requests_register),
+    Count("reserve", &C::requests_reserve),
+    Count("publish", &C::requests_publish),
+    Count("acquire", &C::requests_acquire),
+    Count("stats", &C::requests_stats),
+    Count("drain", &C::requests_drain)};
+constexpr MetricSample kOverloaded[] = {Count("", &C::calls_overloaded)};
+constexpr MetricSample kInvalid[] = {Count("", &C::invalid_messages)};
+constexpr MetricSample kUnknownReleases[] = {Count("", &C::unknown_releases)};
+constexpr MetricSample kPut[] = {Count("published", &C::blocks_published),
+                                 Count("duplicate", &C::blocks_duplicate),
+                                 Count("refused", &C::blocks_refused)};
+constexpr MetricSample kGot[] = {Count("hit", &C::blocks_hit),
+                                 Count("missing", &C::blocks_missing)};
+constexpr MetricSample kHostChecks[] = {Count("", &C::host_checks)};
+constexpr MetricSample kDamaged[] = {Read("host", OfStore<&B::damaged>)};
+constexpr MetricSample kDamagedInTransit[] = {Count("", &C::blocks_damaged_in_transit)};
+constexpr MetricSample kMoved[] = {Count("staged", &C::staged_bytes),
+                                   Count("stored", &C::stored_bytes),
+                                   Count("fetched", &C::fetched_bytes)};
+constexpr MetricSample kExpired[] = {Count("lease", &C::leases_expired),
+                                     Count("reservation", &C::reservations_expired)};
+constexpr MetricSample kEvicted[] = {Read("demand", OfStore<&B::evicted_demand>),
+                                     Read("watermark", OfStore<&B::evicted_watermark>)};
+constexpr MetricSample kReserveFull[] = {Read("", OfStore<&B::full>)};
+
+constexpr MetricSample kSidebandConnections[] = {Read("accepted", OfSideband<&S::accepted>),
+                                                 Read("welcomed", OfSideband<&S::welcomed>)};
+constexpr MetricSample kSidebandRefused[] = {
+    Read("over_limit", OfSideband<&S::over_limit>),
+    Read("handshake_late", OfSideband<&S::handshake_late>),
+    Read("process_unseen", OfSideband<&S::process_unseen>),
+    Read("wrong_answer", OfSideband<&S::wrong_answer>),
+    Read("bad_packet", OfSideband<&S::bad_packets>),
+    Read("bad_descriptor", OfSideband<&S::bad_descriptors>),
+    Read("unread_answer", OfSideband<&S::unread_answers>),
+    Read("write_denied", OfSideband<&S::writes_denied>),
+    Read("staging_refused", OfSideband<&S::staging_refused>),
+    Read("request_failed", OfSideband<&S::requests_failed>)};
+constexpr MetricSample kSidebandGiven[] = {
+    Read("slab_read", OfSideband<&S::slabs_read>), Read("slab_write", OfSideband<&S::slabs_write>),
+    Read("session_page", OfSideband<&S::session_pages>),
+    Read("staging", OfSideband<&S::staging_added>), Read("clean", OfSideband<&S::cleans>)};
+constexpr MetricSample kSidebandOpen[] = {Read("", OfSideband<&S::connections_open>)};
+
+constexpr MetricSample kPool[] = {
+    Read("limit", OfStore<&B::pool_limit>),       Read("online", OfStore<&B::pool_online>),
+    Read("free", OfStore<&B::pool_free>),         Read("stored", OfStore<&B::pool_stored>),
+    Read("reserved", OfStore<&B::pool_reserved>), Read("leased", OfStore<&B::pool_leased>),
+    Read("quarantined", [](const R& r) { return Double(r.daemon.quarantined); })};
+constexpr MetricSample kBlocks[] = {Read("", OfStore<&B::blocks>)};
+constexpr MetricSample kHolds[] = {Read("lease", OfStore<&B::leases>),
+                                   Read("reservation", OfStore<&B::reservations>)};
+constexpr MetricSample kKept[] = {Read("index", OfStore<&B::index_bytes>),
+                                  Read("metadata", OfStore<&B::metadata_bytes>)};
+constexpr MetricSample kAttached[] = {
+    Read("", [](const R& r) { return Double(r.daemon.sessions); })};
+constexpr MetricSample kProcesses[] = {
+    Read("", [](const R& r) { return Double(r.daemon.processes); })};
+constexpr MetricSample kDraining[] = {
+    Read("", [](const R& r) { return r.daemon.draining ? 1.0 : 0.0; })};
+constexpr MetricSample kResident[] = {
+    Read("anonymous", [](const R& r) { return Double(r.memory.anonymous); }),
+    Read("file", [](const R& r) { return Double(r.memory.file); }),
+    Read("shmem", [](const R& r) { return Double(r.memory.shmem); })};
+
+constexpr MetricType kC = MetricType::kCounter;
+constexpr MetricType kG = MetricType::kGauge;
+constexpr Metric kMetrics[] = {
+    {"larder_sessions_total", kC, "sessions", "result", kSessions,
+     "Sessions by what became of them: attached, refused (at the limit, or draining), lost (the "
+     "stream broke; what it held is quarantined until its process is gone)."},
+    {"larder_requests_total", kC, "requests", "kind", kRequests,
+     "Requests taken, by kind. Several may travel in one message of a session's stream."},
+    {"larder_calls_overloaded_total", kC, "calls", "", kOverloaded,
+     "Calls refused with RESOURCE_EXHAUSTED and a retry hint, as too many were under way."},
+    {"larder_invalid_messages_total", kC, "messages", "", kInvalid,
+     "Messages and calls refused with INVALID_ARGUMENT: garbage, broken limits, wrong order."},
+    {"larder_unknown_releases_total", kC, "leases", "", kUnknownReleases,
+     "Releases of leases that the session does not hold (any more)."},
+    {"larder_blocks_put_total", kC, "blocks", "result", kPut,
+     "Blocks that writers published, by result. A duplicate was there already and counts as "
+     "success; refused is invalid, full or not held."},
+    {"larder_blocks_got_total", kC, "blocks", "result", kGot,
+     "Blocks that readers asked for, by result."},
+    {"larder_host_checks_total", kC, "blocks", "", kHostChecks,
+     "Blocks read from host memory that were checked against their hashes, or sent out with them "
+     "to be checked."},
+    {"larder_blocks_damaged_total", kC, "blocks", "tier", kDamaged,
+     "Stored blocks whose bytes did not match their hashes. Each was dropped and read as a miss."},
+    {"larder_blocks_damaged_in_transit_total", kC, "blocks", "", kDamagedInTransit,
+     "Blocks whose bytes did not match their hashes when they arrived by StoreBlocks; not stored."},
+    {"larder_moved_bytes_total", kC, "bytes", "road", kMoved,
+     "Bytes of blocks that the daemon itself moved: copied from staging segments, stored and "
+     "fetched by the byte streams. What engines move through shared memory it does not see."},
+    {"larder_holds_expired_total", kC, "holds", "kind", kExpired,
+     "Leases and reservations that ended at their deadline, not by their holder."},
+    {"larder_blocks_evicted_total", kC, "blocks", "cause", kEvicted,
+     "Blocks evicted, on demand of a writer or in the background to keep the watermark."},
+    {"larder_reserve_full_total", kC, "requests", "", kReserveFull,
+     "Reservations answered \"full, retry after\"."},
+    {"larder_sideband_connections_total", kC, "connections", "step", kSidebandConnections,
+     "Connections to the sideband: accepted, and of these welcomed after the handshake."},
+    {"larder_sideband_refused_total", kC, "events", "cause", kSidebandRefused,
+     "What the sideband refused, by cause: connections, packets and requests."},
+    {"larder_sideband_given_total", kC, "requests", "what", kSidebandGiven,
+     "What the sideband did for attached processes: descriptors of slabs and session pages handed "
+     "out, staging segments taken, CLEAN acknowledged."},
+    {"larder_sideband_connections_open", kG, "connections", "", kSidebandOpen,
+     "Connections to the sideband that are open."},
+    {"larder_pool_bytes", kG, "bytes", "part", kPool,
+     "The pool: its limit, what is populated (online), and of that free, stored, reserved and "
+     "quarantined; leased is the part of stored under at least one lease."},
+    {"larder_blocks", kG, "blocks", "", kBlocks, "Blocks stored."},
+    {"larder_holds", kG, "holds", "kind", kHolds, "Leases and reservations held."},
+    {"larder_kept_bytes", kG, "bytes", "what", kKept,
+     "Memory beside the pool that stored blocks take: the index, and metadata such as token ids "
+     "and segment tables."},
+    {"larder_sessions", kG, "sessions", "", kAttached, "Sessions attached."},
+    {"larder_processes", kG, "processes", "", kProcesses,
+     "Processes known by the sideband: connected, attached, or with something in quarantine."},
+    {"larder_draining", kG, "0 or 1", "", kDraining, "1 while the daemon drains."},
+    {"larder_resident_bytes", kG, "bytes", "kind", kResident,
+     "Resident memory of the daemon by what backs it. shmem is the pool (but for hugetlb pages, "
+     "which nothing counts here); anonymous is the daemon's own."},
+};
+
+std::string SampleName(const Metric& metric, const MetricSample& sample) {
+  const absl::string_view name(metric.name.data(), metric.name.size());
+  if (metric.label_name.empty()) return std::string(metric.name);
+  return absl::StrCat(name, "{", absl::string_view(metric.label_name.data(), metric.label_name.size()),
+                      "=\"", absl::string_view(sample.label.data(), sample.label.size()), "\"}");
+}
+
+// The values of a metric's label, as `a`, `b`.
+std::string Labels(const Metric& metric) {
+  if (metric.label_name.empty()) return "";
+  std::string out = absl::StrCat("`", std::string(metric.label_name), "`: ");
+  return out + absl::StrJoin(metric.samples, ", ", [](std::string* to, const MetricSample& sample) {
+           absl::StrAppend(to, "`", std::string(sample.label), "`");
+         });
+}
+
+}  // namespace
+
+ProcessMemory ReadProcessMemory() {
+  ProcessMemory memory;
+  std::ifstream status("/proc/self/status");
+  uint64_t kib = 0;
+  for (std::string line; std::getline(status, line);) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(": \t"), absl::SkipEmpty());
+    if (words.size() < 2 || !absl::SimpleAtoi(words[1], &kib)) continue;
+    if (words[0] == "RssAnon") memory.anonymous = KiB(kib);
+    if (words[0] == "RssFile") memory.file = KiB(kib);
+    if (words[0] == "RssShmem") memory.shmem = KiB(kib);
+  }
+  return memory;
+}
+
+double MetricSample::Read(const Counters& counters, const MetricReadings& readings) const {
+  LARDER_CHECK((counter == nullptr) != (reading == nullptr));
+  return counter != nullptr ? Double((counters.*counter).value()) : reading(readings);
+}
+
+std::span<const Metric> Metrics() { return kMetrics; }
+
+void VisitCounters(const Counters& counters,
+                   const std::function<void(const std::string&, uint64_t)>& visit) {
+  for (const Metric& metric : kMetrics) {
+    for (const MetricSample& sample : metric.samples) {
+      if (sample.counter == nullptr) continue;
+      visit(SampleName(metric, sample), (counters.*sample.counter).value());
+    }
+  }
+}
+
+std::string MetricsReference() {
+  std::string out =
+      "# Metrics of larderd\n\n"
+      "Made by `larderd --print-metrics-reference`; do not edit. Prometheus reads them at\n"
+      "`http://127.0.0.1:9464/metrics` (option `metrics_listen`); `Admin.Stats` has the counters "
+      "too.\nCounters begin at zero with every start of the daemon.\n\n"
+      "| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n";
+  for (const Metric& metric : kMetrics) {
+    absl::StrAppend(&out, "| `", std::string(metric.name), "` | ",
+                    metric.type == MetricType::kCounter ? "counter" : "gauge", " | ",
+                    std::string(metric.unit), " | ", Labels(metric), " | ",
+                    std::string(metric.help), " |\n");
+  }
+  return out;
+}
+
+}  // namespace larder

@@ -1,0 +1,50 @@
+#include "server/services/admin_service.h"
+
+namespace larder {
+
+grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* context, const v1::StatsRequest*,
+                                              v1::StatsReply* reply) {
+  const Daemon::Gauges gauges = hooks_.gauges();
+  reply->set_version(hooks_.version);
+  reply->set_boot_id(hooks_.boot_id);
+  reply->set_uptime_s(std::chrono::duration<double>(clock_.Now() - hooks_.started).count());
+  reply->set_draining(gauges.draining);
+  v1::TenantStats* tenant = reply->add_tenants();
+  const BlockStore::Stats& s = gauges.store;
+  tenant->set_tenant(hooks_.tenant);
+  tenant->set_pool_limit(s.pool_limit.value());
+  tenant->set_pool_online(s.pool_online.value());
+  tenant->set_pool_free(s.pool_free.value());
+  tenant->set_pool_stored(s.pool_stored.value());
+  tenant->set_pool_reserved(s.pool_reserved.value());
+  tenant->set_pool_leased(s.pool_leased.value());
+  tenant->set_pool_quarantined(gauges.quarantined.value());
+  tenant->set_blocks(s.blocks);
+  tenant->set_leases(s.leases);
+  tenant->set_reservations(s.reservations);
+  tenant->set_sessions(gauges.sessions);
+  tenant->set_index_bytes(s.index_bytes.value());
+  tenant->set_metadata_bytes(s.metadata_bytes.value());
+  tenant->set_pages(hooks_.pages);
+  tenant->set_durability("memory only: blocks and pins live until exit");
+  for (const auto& [name, value] : hooks_.counters()) (*reply->mutable_counters())[name] = value;
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+                                              v1::DrainReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const double limit_s = request->limit_s() == 0 ? 30.0 : request->limit_s();
+  if (!(limit_s > 0 && limit_s <= 86'400)) {
+    reactor->Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "limit_s: 0 (default 30) .. 86400"));
+    return reactor;
+  }
+  reply->set_sessions(static_cast<uint32_t>(
+      hooks_.drain(std::chrono::milliseconds(static_cast<int64_t>(limit_s * 1e3)))));
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+}  // namespace larder

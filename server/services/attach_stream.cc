@@ -1,0 +1,105 @@
+#include "server/services/attach_stream.h"
+
+#include <utility>
+
+#include "client/wire/convert.h"
+#include "server/services/rpc_status.h"
+
+namespace larder {
+
+void AttachStream::Start(std::optional<AttachedProcess> process, std::string peer) {
+  absl::StatusOr<std::shared_ptr<Session>> session =
+      sessions_.Add(deps_, std::move(process), std::move(peer), *this);
+  if (!session.ok()) {
+    ++deps_.counters.sessions_refused;
+    Refuse(session.status());
+    return;
+  }
+  ++deps_.counters.sessions_attached;
+  session_ = *std::move(session);
+  StartRead(&up_);
+}
+
+void AttachStream::Refuse(const absl::Status& status) { Finish(status); }
+
+void AttachStream::OnReadDone(bool ok) {
+  if (!ok) {
+    // Half-closed or broken: which of them, the session knows by whether it was told `bye`.
+    MutexLock lock(mu_);
+    if (!finish_) finish_ = absl::OkStatus();
+    if (!writing_ && queue_.empty()) FinishNow();
+    return;
+  }
+  absl::Status status = wire::Decode(up_, &message_);
+  if (status.ok()) status = session_->OnUp(message_);
+  if (!status.ok()) {
+    ++deps_.counters.invalid_messages;
+    Finish(std::move(status));
+    return;
+  }
+  MutexLock lock(mu_);
+  if (queue_.size() > kQueueMax) {
+    read_paused_ = true;
+    return;
+  }
+  StartRead(&up_);
+}
+
+void AttachStream::Send(wire::Down message) {
+  MutexLock lock(mu_);
+  if (finished_ || finish_) return;
+  queue_.push_back(std::move(message));
+  if (!writing_) WriteNext();
+}
+
+void AttachStream::WriteNext() {
+  down_.Clear();
+  wire::Encode(queue_.front(), &down_);
+  queue_.pop_front();
+  writing_ = true;
+  StartWrite(&down_);
+}
+
+void AttachStream::OnWriteDone(bool ok) {
+  MutexLock lock(mu_);
+  writing_ = false;
+  if (!ok) queue_.clear();
+  if (!queue_.empty()) {
+    WriteNext();
+  } else if (finish_) {
+    FinishNow();
+  }
+  if (read_paused_ && queue_.size() <= kQueueMax / 2 && !finish_) {
+    read_paused_ = false;
+    StartRead(&up_);
+  }
+}
+
+void AttachStream::Finish(absl::Status status) {
+  MutexLock lock(mu_);
+  if (finish_) return;
+  finish_ = std::move(status);
+  if (!writing_ && queue_.empty()) FinishNow();
+}
+
+void AttachStream::FinishNow() {
+  if (std::exchange(finished_, true)) return;
+  grpc::ServerBidiReactor<v1::Up, v1::Down>::Finish(ToRpcStatus(*finish_));
+}
+
+void AttachStream::OnCancel() {
+  MutexLock lock(mu_);
+  queue_.clear();
+  if (!finish_) finish_ = absl::CancelledError("the client went away");
+  if (!writing_) FinishNow();
+}
+
+void AttachStream::OnDone() {
+  if (session_) {
+    session_->OnClosed();
+    sessions_.Remove(session_->id());
+  }
+  delete this;
+}
+
+}  // namespace larder

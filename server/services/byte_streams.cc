@@ -1,0 +1,88 @@
+#include "server/services/byte_streams.h"
+
+#include <span>
+#include <string_view>
+
+#include "client/wire/convert.h"
+#include "server/services/caller.h"
+#include "server/services/rpc_status.h"
+
+namespace larder {
+namespace {
+
+std::span<const std::byte> AsBytes(std::string_view s) { return std::as_bytes(std::span(s.data(), s.size())); }
+
+}  // namespace
+
+StoreStream::StoreStream(SessionDeps& deps, v1::StoreBlocksReply* reply, Admission::Ticket ticket)
+    : deps_(deps), receiver_(deps), ticket_(std::move(ticket)), reply_(reply) {
+  StartRead(&request_);
+}
+
+void StoreStream::OnReadDone(bool ok) {
+  absl::Status status = ok ? OnMessage() : receiver_.Close();
+  if (ok && status.ok()) {
+    StartRead(&request_);
+    return;
+  }
+  if (status.ok()) {
+    wire::Encode(wire::StoreBlocksResult{receiver_.status(), receiver_.digests(), receiver_.message()}, reply_);
+  } else {
+    ++deps_.counters.invalid_messages;
+  }
+  Finish(ToRpcStatus(status));
+}
+
+absl::Status StoreStream::OnMessage() {
+  wire::StoreBlocksPart part;
+  if (absl::Status s = wire::Decode(request_, &part); !s.ok()) return s;
+  if (part.head.has_value() != first_) {
+    return absl::InvalidArgumentError("content and variant: in the first message of the stream, and only there");
+  }
+  if (part.head) {
+    first_ = false;
+    if (absl::Status s = CheckTenant(part.head->tenant, deps_.tenant); !s.ok()) return s;
+    if (absl::Status s = receiver_.Open(part.head->content, part.head->variant, part.head->engine_id); !s.ok()) {
+      return s;
+    }
+  }
+  if (part.block) {
+    if (receiver_.status().size() >= wire::kKeysMax) {
+      return absl::InvalidArgumentError("more than 4,096 blocks in one stream: open another");
+    }
+    if (absl::Status s = receiver_.Begin(*std::move(part.block)); !s.ok()) return s;
+  }
+  deps_.counters.stored_bytes += part.data.size();
+  return receiver_.Append(AsBytes(part.data));
+}
+
+FetchStream::FetchStream(BlockSender sender, Admission::Ticket ticket)
+    : sender_(std::move(sender)), ticket_(std::move(ticket)) {
+  WriteNext();
+}
+
+void FetchStream::WriteNext() {
+  BlockSender::Piece piece;
+  if (!sender_.Next(&piece)) {
+    Finish(grpc::Status::OK);
+    return;
+  }
+  wire::FetchBlocksPart part;
+  if (piece.start) {
+    part.start = wire::FetchStart{piece.key, piece.status, std::move(piece.record_header), piece.first_segment,
+                                  piece.segments};
+  }
+  part.data = {reinterpret_cast<const char*>(piece.data.data()), piece.data.size()};
+  wire::Encode(part, &reply_);
+  StartWrite(&reply_);
+}
+
+void FetchStream::OnWriteDone(bool ok) {
+  if (ok) {
+    WriteNext();
+  } else {
+    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client went away"));
+  }
+}
+
+}  // namespace larder

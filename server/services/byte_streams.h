@@ -1,0 +1,47 @@
+// The gRPC side of StoreBlocks and FetchBlocks: reactors that pump messages between the wire and server/byte_stream.
+//
+// Ownership: each deletes itself in OnDone.  Memory: one message at a time each way.
+#pragma once
+
+#include <utility>
+
+#include <grpcpp/support/server_callback.h>
+
+#include "larder/v1/engine.pb.h"
+#include "server/admission.h"
+#include "server/byte_stream.h"
+
+namespace larder {
+
+class StoreStream final : public grpc::ServerReadReactor<v1::StoreBlocksRequest> {
+ public:
+  StoreStream(SessionDeps& deps, v1::StoreBlocksReply* reply, Admission::Ticket ticket);
+
+ private:
+  void OnReadDone(bool ok) override;
+  void OnDone() override { delete this; }
+  [[nodiscard]] absl::Status OnMessage();
+
+  SessionDeps& deps_;
+  BlockReceiver receiver_;
+  const Admission::Ticket ticket_;
+  v1::StoreBlocksRequest request_;
+  v1::StoreBlocksReply* const reply_;
+  bool first_ = true;
+};
+
+class FetchStream final : public grpc::ServerWriteReactor<v1::FetchBlocksReply> {
+ public:
+  FetchStream(BlockSender sender, Admission::Ticket ticket);
+
+ private:
+  void OnWriteDone(bool ok) override;
+  void OnDone() override { delete this; }
+  void WriteNext();
+
+  BlockSender sender_;
+  const Admission::Ticket ticket_;
+  v1::FetchBlocksReply reply_;
+};
+
+}  // namespace larder

@@ -1,0 +1,52 @@
+#include "server/services/caller.h"
+
+#include <cstring>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include <grpcpp/grpcpp.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+namespace {
+
+// Debian's absl::string_view is not std's, so what goes to absl is one of its own.
+bool ParseToken(absl::string_view hex, SidebandToken* token) {
+  if (hex.size() != 2 * token->size()) return false;
+  for (const char c : hex) {
+    if (!absl::ascii_isxdigit(static_cast<unsigned char>(c))) return false;
+  }
+  const std::string bytes = absl::HexStringToBytes(hex);
+  std::memcpy(token->data(), bytes.data(), token->size());
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<AttachedProcess>> CallerOf(const grpc::ServerContextBase& context,
+                                                        const ProcessTable& processes) {
+  const auto& metadata = context.client_metadata();
+  const auto it = metadata.find(kTokenMetadata);
+  if (it == metadata.end()) return std::optional<AttachedProcess>();
+  SidebandToken token{};
+  if (!ParseToken({it->second.data(), it->second.size()}, &token)) {
+    return absl::UnauthenticatedError("larder-token: not 32 hex digits");
+  }
+  std::optional<AttachedProcess> process = processes.Find(token);
+  if (!process) return absl::UnauthenticatedError("larder-token: of no live sideband; connect the sideband again");
+  return process;
+}
+
+absl::Status CheckTenant(std::string_view named, std::string_view own) {
+  if (named.empty() || named == own) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("tenant '", absl::string_view(named.data(), named.size()), "': this caller has no role in it"));
+}
+
+absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after, std::string_view what) {
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(retry_after).count();
+  context.AddTrailingMetadata(kRetryMetadata, absl::StrCat(ms));
+  return absl::ResourceExhaustedError(absl::StrCat(absl::string_view(what.data(), what.size()), ": retry after ", ms, " ms"));
+}
+
+}  // namespace larder

@@ -1,0 +1,254 @@
+// Lifecycle of a session: attach, register, deadlines, drain, end.  Writing is in session_write.cc, reading in
+// session_read.cc.
+#include "server/session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+
+absl::StatusOr<std::shared_ptr<Session>> Session::Create(SessionDeps& deps, SessionId id,
+                                                         std::optional<AttachedProcess> process, std::string peer,
+                                                         SessionSink& sink) {
+  std::shared_ptr<Session> session(new Session(deps, id, std::move(process), std::move(peer), sink));
+  if (session->process_) {
+    absl::StatusOr<std::unique_ptr<SessionPage>> page = SessionPage::Create();
+    if (!page.ok()) return page.status();
+    session->page_ = *std::move(page);
+    if (!deps.processes.AddSession(session->process_->id)) {
+      return absl::UnauthenticatedError("the process of this token is dead");
+    }
+  }
+  return session;
+}
+
+Session::Session(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer,
+                 SessionSink& sink)
+    : deps_(deps), id_(id), process_(std::move(process)), peer_(std::move(peer)), sink_(&sink) {}
+
+Session::~Session() = default;
+
+void Session::Send(wire::Down message) {
+  MutexLock lock(sink_mu_);
+  if (sink_ != nullptr) sink_->Send(std::move(message));
+}
+
+absl::Status Session::OnUp(wire::Up& up) {
+  wire::Down down;
+  bool answer = false;
+  {
+    MutexLock lock(mu_);
+    if (closed_) return absl::OkStatus();
+    if (up.hello.has_value() == attached_) {
+      return absl::InvalidArgumentError(attached_ ? "hello: only in the first message"
+                                                  : "hello: required in the first message");
+    }
+    if (up.hello) Attach(*up.hello);
+    Count(up);
+    for (const wire::Register& r : up.registers) down.registered.push_back(Handle(r));
+    for (const LeaseId lease : up.releases) Release(lease);
+    if (up.revoke_ack) Handle(*up.revoke_ack);
+    for (const wire::Abort& a : up.aborts) Handle(a);
+    // Cancels: without a disk tier every acquire is answered at once, so there is nothing left to cancel.
+    for (wire::Publish& p : up.publishes) Handle(std::move(p), &down);
+    for (const wire::Reserve& r : up.reserves) down.reserved.push_back(Handle(r));
+    for (const wire::Acquire& a : up.acquires) down.grants.push_back(Handle(a));
+    for (const wire::DamageReport& d : up.damaged) Handle(d);
+    bye_ = bye_ || up.bye;
+    answer = !down.registered.empty() || !down.published.empty() || !down.reserved.empty() || !down.grants.empty();
+    FinishIfDrained();
+  }
+  if (answer) Send(std::move(down));
+  return absl::OkStatus();
+}
+
+void Session::Count(const wire::Up& up) {
+  if (!up.registers.empty()) deps_.counters.requests_register += up.registers.size();
+  if (!up.publishes.empty()) deps_.counters.requests_publish += up.publishes.size();
+  if (!up.reserves.empty()) deps_.counters.requests_reserve += up.reserves.size();
+  if (!up.acquires.empty()) deps_.counters.requests_acquire += up.acquires.size();
+}
+
+void Session::Attach(const wire::Hello& hello) {
+  attached_ = true;
+  engine_id_ = hello.engine_id;
+  wire::Attached attached;
+  write_mode_ = ChooseWriteMode(hello.write_mode, &attached.write_mode_reason);
+  attached.session = id_;
+  attached.boot_id = deps_.boot_id;
+  attached.tenant = deps_.tenant;
+  attached.write_mode = write_mode_;
+  attached.slab_bytes = deps_.store.pool().slab_bytes();
+  attached.lease_bytes_max = deps_.store.lease_budget();
+  attached.check_one_in = deps_.check_one_in;
+  wire::InstanceSession info;
+  info.session = id_;
+  info.role = hello.role;
+  info.rank = hello.rank;
+  info.peer = peer_;
+  info.write_mode = write_mode_;
+  deps_.instances.SessionBegan(engine_id_, info);
+  wire::Down down;
+  down.attached = std::move(attached);
+  Send(std::move(down));
+}
+
+wire::WriteMode Session::ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const {
+  if (!process_) {
+    if (wanted != wire::WriteMode::kStream) {
+      *reason = "no sideband token: shared memory needs the sideband socket of the same host; bytes go by stream";
+    }
+    return wire::WriteMode::kStream;
+  }
+  if (wanted == wire::WriteMode::kMapped && !process_->writable) {
+    *reason = absl::StrCat("uid ", process_->uid,
+                           " is not trusted to map the pool writable: staged; add it to --trusted-uids to change that");
+    return wire::WriteMode::kStaged;
+  }
+  return wanted;
+}
+
+wire::Registered Session::Handle(const wire::Register& request) {
+  wire::Registered answer;
+  answer.id = request.id;
+  std::vector<ContentSpec> contents = request.contents;
+  for (ContentSpec& content : contents) content.tenant = deps_.tenant;
+  absl::StatusOr<std::vector<VariantIndex>> indices =
+      deps_.instances.Register(engine_id_, contents, request.variants);
+  if (!indices.ok()) {
+    answer.status = absl::IsResourceExhausted(indices.status()) ? BlockStatus::kFull : BlockStatus::kInvalid;
+    answer.message = std::string(indices.status().message());
+    return answer;
+  }
+  for (size_t i = 0; i < indices->size(); ++i) {
+    const VariantIndex index = (*indices)[i];
+    const auto same = [&](const SessionVariant& v) { return v.index == index; };
+    auto it = std::find_if(variants_.begin(), variants_.end(), same);
+    if (it == variants_.end()) {
+      variants_.push_back({index, request.variants[i].block_tokens, request.variants[i].layers});
+      it = variants_.end() - 1;
+    }
+    answer.variants.push_back(static_cast<uint32_t>(it - variants_.begin()));
+    answer.variant_ids.push_back(deps_.store.index().VariantId(index));
+  }
+  for (const ContentSpec& content : contents) answer.content_ids.push_back(content.Id());
+  return answer;
+}
+
+std::optional<uint32_t> Session::TakeWord(uint64_t value) { return page_->AllocateWord(value); }
+
+void Session::Tick(TimePoint now) {
+  wire::Revocation revocation;
+  std::vector<ReservationId> ended;
+  {
+    MutexLock lock(mu_);
+    if (closed_ || now < next_deadline_) return;
+    next_deadline_ = TimePoint::max();
+    for (auto& [id, record] : leases_) {
+      if (record.revoked) continue;
+      if (record.deadline > now) {
+        next_deadline_ = std::min(next_deadline_, record.deadline);
+        continue;
+      }
+      // The process may still read: the holds stay until it answers, releases or dies.
+      record.revoked = true;
+      page_->Clear(record.word, id.value);
+      revocation.leases.push_back(id);
+    }
+    for (auto& [id, record] : reservations_) {
+      if (record->revoked) continue;
+      if (record->deadline > now) {
+        next_deadline_ = std::min(next_deadline_, record->deadline);
+        continue;
+      }
+      if (write_mode_ != wire::WriteMode::kMapped) {
+        ended.push_back(id);  // the client never mapped these extents
+        continue;
+      }
+      record->revoked = true;
+      page_->Clear(record->word, id.value);
+      revocation.reservations.push_back(id);
+    }
+    for (const ReservationId id : ended) CloseReservation(id);
+  }
+  deps_.counters.reservations_expired += ended.size();
+  if (revocation.leases.empty() && revocation.reservations.empty()) return;
+  deps_.counters.leases_expired += revocation.leases.size();
+  deps_.counters.reservations_expired += revocation.reservations.size();
+  revocation.cause = wire::RevocationCause::kDeadline;
+  wire::Down down;
+  down.revocations.push_back(std::move(revocation));
+  Send(std::move(down));
+}
+
+void Session::Drain() {
+  MutexLock lock(mu_);
+  if (closed_ || draining_) return;
+  draining_ = true;
+  wire::Down down;
+  wire::Directive& directive = down.directives.emplace_back();
+  directive.directive_id = 1;
+  directive.kind = wire::DirectiveKind::kDrain;
+  Send(std::move(down));
+  FinishIfDrained();
+}
+
+void Session::FinishIfDrained() {
+  if (!draining_ || !leases_.empty() || !reservations_.empty()) return;
+  MutexLock lock(sink_mu_);
+  if (sink_ != nullptr) sink_->Finish(absl::OkStatus());
+}
+
+void Session::Abandon() {
+  MutexLock lock(sink_mu_);
+  if (sink_ != nullptr) sink_->Finish(absl::UnavailableError("larderd is stopping: attach again when it is back"));
+}
+
+void Session::OnClosed() {
+  {
+    MutexLock lock(sink_mu_);
+    sink_ = nullptr;
+  }
+  absl::flat_hash_map<LeaseId, LeaseRecord> leases;
+  absl::flat_hash_map<ReservationId, std::shared_ptr<ReservationRecord>> reservations;
+  bool attached = false;
+  bool clean = false;
+  {
+    MutexLock lock(mu_);
+    if (std::exchange(closed_, true)) return;
+    clean = bye_;
+    leases = std::exchange(leases_, {});
+    reservations = std::exchange(reservations_, {});
+    attached = attached_;
+  }
+  if (attached) deps_.instances.SessionEnded(engine_id_, id_);
+  if (page_) page_->ClearAll();
+  if (!process_) return;
+  if (!clean) {
+    ++deps_.counters.sessions_lost;
+    std::vector<BlockLease> lost_leases;
+    for (auto& [id, record] : leases) lost_leases.push_back(std::move(record.lease));
+    std::vector<ExtentReservation> lost_reservations;
+    // Staged extents are never mapped by the client: nothing of it can touch them.
+    for (auto& [id, record] : reservations) {
+      if (write_mode_ != wire::WriteMode::kMapped) continue;
+      MutexLock lock(record->mu);
+      lost_reservations.push_back(std::move(record->reservation));
+    }
+    const bool kept = deps_.quarantine.Put(process_->id, std::move(lost_leases), std::move(lost_reservations));
+    // A process that is dead already will not be reported again.
+    if (kept && !deps_.processes.AddQuarantine(process_->id)) deps_.quarantine.Release(process_->id);
+  }
+  deps_.processes.RemoveSession(process_->id);
+}
+
+absl::StatusOr<int> Session::OpenPage() const {
+  if (!page_) return absl::FailedPreconditionError("this session has no revocation words");
+  return page_->OpenDescriptor();
+}
+
+ByteCount Session::page_bytes() const { return page_ ? SessionPage::kBytes : ByteCount(0); }
+
+}  // namespace larder

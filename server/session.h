@@ -1,0 +1,173 @@
+// One attached process of an engine: the state machine behind an Attach stream.  Knows messages, not gRPC.
+//
+// Holds what the session was given (leases, reservations) by RAII handles, and gives all of it back: at once on a
+// end with `bye`, through the quarantine when the stream broke and the process may live on.
+//
+// Ownership: shared by its stream and the SessionTable.  The sink must stay valid until OnClosed returns.
+// Thread-safety: OnUp from one thread at a time (the stream's reads); everything else from any thread.
+// Lifecycle: Create -> OnUp... -> OnClosed (exactly once).
+// Limits: kWords leases and reservations at once; the store's lease budget for each kind; engine.proto.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "client/wire/messages.h"
+#include "server/staged_copier.h"
+#include "server/counters.h"
+#include "server/instance_table.h"
+#include "server/process_table.h"
+#include "server/session_page.h"
+#include "server/staging_table.h"
+#include "storage/block_store.h"
+#include "storage/clock.h"
+#include "storage/mutex.h"
+#include "storage/quarantine.h"
+
+namespace larder {
+
+// Where a session's answers go.
+class SessionSink {
+ public:
+  virtual ~SessionSink() = default;
+  virtual void Send(wire::Down message) = 0;
+  // Ends the stream once what was sent has left.
+  virtual void Finish(absl::Status status) = 0;
+};
+
+[[nodiscard]] inline uint32_t RetryAfterMs(Duration d) {
+  return static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
+}
+
+// The parts of the daemon that sessions share.  All outlive every session.
+struct SessionDeps {
+  BlockStore& store;
+  InstanceTable& instances;
+  Quarantine& quarantine;
+  ProcessTable& processes;
+  StagingTable& staging;
+  StagedCopier& copies;
+  Counters& counters;
+  const Clock& clock;
+  std::string boot_id;
+  std::string tenant;
+  uint32_t check_one_in = 64;  // host reads that are checked: one in so many; 0 = none
+};
+
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  // `process` is empty for a caller without a sideband token: byte streams only.
+  // Unavailable: no memory for the session page.
+  [[nodiscard]] static absl::StatusOr<std::shared_ptr<Session>> Create(SessionDeps& deps, SessionId id,
+                                                                       std::optional<AttachedProcess> process,
+                                                                       std::string peer, SessionSink& sink);
+  ~Session();
+
+  // InvalidArgument ends the stream: hello missing or twice.  Takes what it keeps out of `up`.
+  [[nodiscard]] absl::Status OnUp(wire::Up& up) LARDER_EXCLUDES(mu_);
+  // The stream has ended.  After `bye` all goes back to the store; else what the process may still touch waits.
+  void OnClosed() LARDER_EXCLUDES(mu_);
+  // Ends leases and reservations whose deadline has passed.
+  void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
+  // Tells the client to finish; the stream ends OK after its last release.
+  void Drain() LARDER_EXCLUDES(mu_);
+  // Ends the stream now, Unavailable.
+  void Abandon() LARDER_EXCLUDES(mu_);
+
+  [[nodiscard]] SessionId id() const { return id_; }
+  [[nodiscard]] ProcessId process() const { return process_ ? process_->id : ProcessId{}; }
+  [[nodiscard]] absl::StatusOr<int> OpenPage() const;  // read-only descriptor of the revocation words
+  [[nodiscard]] ByteCount page_bytes() const;
+  [[nodiscard]] const std::string& engine_id() const { return engine_id_; }  // valid after attached
+
+ private:
+  struct LeaseRecord {
+    BlockLease lease;
+    TimePoint deadline;
+    uint32_t word = 0;
+    bool revoked = false;
+  };
+  // Shared with copies under way; `mu` guards the handle.
+  struct ReservationRecord {
+    Mutex mu;
+    ExtentReservation reservation LARDER_GUARDED_BY(mu);
+    TimePoint deadline;
+    uint32_t word = 0;
+    bool revoked = false;
+    ByteCount charged;
+  };
+  struct SessionVariant {
+    VariantIndex index = VariantIndex::kNone;
+    uint32_t block_tokens = 0;
+    uint32_t layers = 0;
+  };
+
+  Session(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer, SessionSink& sink);
+
+  void Send(wire::Down message) LARDER_EXCLUDES(sink_mu_);
+  void Count(const wire::Up& up);
+  void Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
+  [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;
+  [[nodiscard]] wire::Registered Handle(const wire::Register& request) LARDER_REQUIRES(mu_);
+  [[nodiscard]] wire::Reserved Handle(const wire::Reserve& request) LARDER_REQUIRES(mu_);
+  [[nodiscard]] wire::Grant Handle(const wire::Acquire& request) LARDER_REQUIRES(mu_);
+  void Handle(wire::Publish request, wire::Down* down) LARDER_REQUIRES(mu_);
+  void Handle(const wire::Abort& request) LARDER_REQUIRES(mu_);
+  void Handle(const wire::RevokeAck& ack) LARDER_REQUIRES(mu_);
+  void Handle(const wire::DamageReport& report) LARDER_REQUIRES(mu_);
+  void Release(LeaseId id) LARDER_REQUIRES(mu_);
+  void CloseReservation(ReservationId id) LARDER_REQUIRES(mu_);
+  [[nodiscard]] std::optional<uint32_t> TakeWord(uint64_t value) LARDER_REQUIRES(mu_);
+
+  [[nodiscard]] BlockStatus CheckBlock(const SessionVariant& variant, const wire::PublishBlock& block,
+                                       std::string* message) const;
+  [[nodiscard]] BlockStatus PublishMapped(ReservationRecord& record, const SessionVariant& variant,
+                                          const wire::PublishBlock& block, std::string* message);
+  [[nodiscard]] BlockStatus PublishStaged(ReservationRecord& record, const SessionVariant& variant,
+                                          wire::PublishBlock& block, std::string* message);
+  // What is left of a reservation after a publish; closes it when that is nothing.
+  void Recharge(ReservationId id, ReservationRecord& record) LARDER_REQUIRES(mu_);
+  void CountPublished(const wire::Published& answer);
+  void RunStaged(const std::shared_ptr<ReservationRecord>& record, const SessionVariant& variant,
+                 wire::Publish request);
+  void Grants(const wire::Acquire& request, const SessionVariant& variant, BlockStore::AcquireResult& held,
+              wire::Grant* grant) LARDER_REQUIRES(mu_);
+  [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request, const SessionVariant& variant,
+                                          const BlockIndex::Held& held) LARDER_REQUIRES(mu_);
+  [[nodiscard]] bool SampleNow() LARDER_REQUIRES(mu_);
+  void FinishIfDrained() LARDER_REQUIRES(mu_);
+
+  SessionDeps& deps_;
+  const SessionId id_;
+  const std::optional<AttachedProcess> process_;
+  const std::string peer_;
+  std::unique_ptr<SessionPage> page_;  // const after Create; empty without a process
+  std::string engine_id_;              // const after attached
+  wire::WriteMode write_mode_ = wire::WriteMode::kStream;  // const after attached
+
+  Mutex mu_;
+  bool attached_ LARDER_GUARDED_BY(mu_) = false;
+  bool draining_ LARDER_GUARDED_BY(mu_) = false;
+  bool closed_ LARDER_GUARDED_BY(mu_) = false;
+  bool bye_ LARDER_GUARDED_BY(mu_) = false;  // nothing of this session is in use any more
+  std::vector<SessionVariant> variants_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<LeaseId, LeaseRecord> leases_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<ReservationId, std::shared_ptr<ReservationRecord>> reservations_ LARDER_GUARDED_BY(mu_);
+  ByteCount leased_ LARDER_GUARDED_BY(mu_);
+  ByteCount reserved_ LARDER_GUARDED_BY(mu_);
+  TimePoint next_deadline_ LARDER_GUARDED_BY(mu_) = TimePoint::max();
+  uint32_t until_sample_ LARDER_GUARDED_BY(mu_) = 0;
+  uint64_t ids_ LARDER_GUARDED_BY(mu_) = 0;  // low half of lease and reservation ids
+
+  // Apart from mu_, so that a copy that ends can answer while a message is handled.
+  Mutex sink_mu_;
+  SessionSink* sink_ LARDER_GUARDED_BY(sink_mu_);
+};
+
+}  // namespace larder

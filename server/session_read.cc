@@ -1,0 +1,144 @@
+// A session's reading: acquire, release, and the acknowledgement of what was revoked.
+#include <algorithm>
+#include <utility>
+
+#include "server/session.h"
+
+namespace larder {
+
+bool Session::SampleNow() {
+  if (deps_.check_one_in == 0) return false;
+  if (until_sample_ > 0) {
+    --until_sample_;
+    return false;
+  }
+  until_sample_ = deps_.check_one_in - 1;
+  return true;
+}
+
+wire::Grant Session::Handle(const wire::Acquire& request) {
+  wire::Grant grant;
+  grant.id = request.id;
+  grant.blocks.resize(request.digests.size());
+  const auto refuse = [&grant](BlockStatus status) {
+    for (wire::BlockGrant& block : grant.blocks) block.status = status;
+  };
+  if (request.variant >= variants_.size()) {
+    refuse(BlockStatus::kInvalid);
+    return grant;
+  }
+  if (draining_) {
+    refuse(BlockStatus::kCancelled);
+    return grant;
+  }
+  if (write_mode_ == wire::WriteMode::kStream && request.what != wire::AcquireWhat::kPromise) {
+    refuse(BlockStatus::kUnsupported);
+    return grant;
+  }
+  const SessionVariant& variant = variants_[request.variant];
+  const ByteCount share = deps_.store.lease_budget();
+  BlockStore::AcquireResult held =
+      deps_.store.Acquire(variant.index, request.digests, share > leased_ ? share - leased_ : ByteCount(0));
+  Grants(request, variant, held, &grant);
+  return grant;
+}
+
+void Session::Grants(const wire::Acquire& request, const SessionVariant& variant,
+                     BlockStore::AcquireResult& held, wire::Grant* grant) {
+  uint64_t hits = 0;
+  for (size_t i = 0; i < held.blocks.size(); ++i) {
+    grant->blocks[i] = GrantOne(request, variant, held.blocks[i]);
+    hits += grant->blocks[i].status == BlockStatus::kOk ? 1 : 0;
+    if (grant->blocks[i].status == BlockStatus::kFull) grant->retry_after_ms = 20;
+  }
+  deps_.counters.blocks_hit += hits;
+  deps_.counters.blocks_missing += held.blocks.size() - hits;
+  if (hits == 0) return;  // what was held but cannot be given goes back with `held`
+  const LeaseId id{(id_.value << 32) | ++ids_};
+  // A session without a page reads nothing in place, so it has nothing to check.
+  std::optional<uint32_t> word = 0;
+  if (page_) word = TakeWord(id.value);
+  if (!word) {
+    for (wire::BlockGrant& block : grant->blocks) {
+      block = {};
+      block.status = BlockStatus::kFull;
+    }
+    grant->retry_after_ms = 20;
+    return;
+  }
+  grant->lease = id;
+  grant->deadline_ms = request.deadline_ms;
+  grant->word = *word;
+  LeaseRecord record;
+  record.deadline = deps_.clock.Now() + std::chrono::milliseconds(request.deadline_ms);
+  record.word = *word;
+  leased_ += held.lease.held_bytes();
+  record.lease = std::move(held.lease);
+  next_deadline_ = std::min(next_deadline_, record.deadline);
+  leases_.emplace(id, std::move(record));
+}
+
+wire::BlockGrant Session::GrantOne(const wire::Acquire& request, const SessionVariant& variant,
+                                   const BlockIndex::Held& held) {
+  wire::BlockGrant grant;
+  if (held.ref.value == 0) {
+    grant.status = held.full ? BlockStatus::kFull : BlockStatus::kMissing;
+    return grant;
+  }
+  grant.status = BlockStatus::kOk;
+  if (request.what == wire::AcquireWhat::kPromise || held.metadata == nullptr) return grant;
+  const bool whole = request.first_layer == 0 && (request.layers == 0 || request.layers == variant.layers);
+  const bool sampled = SampleNow();
+  SegmentRange range{0, held.metadata->segment_count(), 0, held.metadata->payload_bytes().value()};
+  if (!whole && !held.metadata->Table().Range(request.first_layer, request.layers, &range).ok()) {
+    grant.status = BlockStatus::kInvalid;
+    return grant;
+  }
+  if (request.what == wire::AcquireWhat::kView && sampled) {
+    ++deps_.counters.host_checks;
+    if (!deps_.store.Check(held, range)) {
+      deps_.store.DropDamaged(held.ref);
+      grant.status = BlockStatus::kDamaged;
+      return grant;
+    }
+  }
+  if (request.want_tables || (sampled && request.what == wire::AcquireWhat::kBytes && held.metadata->hashed())) {
+    SegmentTable table = held.metadata->Table();
+    table.segments = {table.segments.begin() + range.first, table.segments.begin() + range.first + range.count};
+    grant.table = std::move(table);
+  }
+  grant.extent.slab = static_cast<uint32_t>(held.extent.slab);
+  grant.extent.offset = held.extent.offset() + range.begin;
+  grant.extent.bytes = range.end - range.begin;
+  return grant;
+}
+
+void Session::Release(LeaseId id) {
+  const auto it = leases_.find(id);
+  if (it == leases_.end()) {
+    ++deps_.counters.unknown_releases;
+    return;
+  }
+  if (page_) page_->Clear(it->second.word, id.value);
+  leased_ -= it->second.lease.held_bytes();
+  leases_.erase(it);
+}
+
+// A reader's word alone drops nothing: the daemon looks at the bytes itself.
+void Session::Handle(const wire::DamageReport& report) {
+  if (report.variant >= variants_.size()) return;
+  const BlockStore::AcquireResult held =
+      deps_.store.Acquire(variants_[report.variant].index, report.digests, deps_.store.lease_budget());
+  for (const BlockIndex::Held& block : held.blocks) {
+    if (block.ref.value == 0 || block.metadata == nullptr) continue;
+    const SegmentRange all{0, block.metadata->segment_count(), 0, block.metadata->payload_bytes().value()};
+    if (!deps_.store.Check(block, all)) deps_.store.DropDamaged(block.ref);
+  }
+}
+
+void Session::Handle(const wire::RevokeAck& ack) {
+  for (const LeaseId id : ack.leases) Release(id);
+  for (const ReservationId id : ack.reservations) CloseReservation(id);
+}
+
+}  // namespace larder

@@ -1,0 +1,44 @@
+// The sessions that live now.  Gives out ids, ticks deadlines, tells everybody to drain.
+//
+// Ownership: shares each session with its stream.  Thread-safety: all methods from any thread.
+// Limits: `sessions_max` at once; beyond it Add answers ResourceExhausted.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "server/session.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class SessionTable {
+ public:
+  explicit SessionTable(size_t sessions_max) : sessions_max_(sessions_max) {}
+
+  // Makes a session under a fresh id.  ResourceExhausted at the limit.
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<Session>> Add(SessionDeps& deps, std::optional<AttachedProcess> process,
+                                                             std::string peer, SessionSink& sink)
+      LARDER_EXCLUDES(mu_);
+  void Remove(SessionId id) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::shared_ptr<Session> Find(SessionId id) const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::vector<std::shared_ptr<Session>> All() const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] size_t size() const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool full() const { return size() >= sessions_max_; }
+  // Refuses further sessions (Unavailable), tells those that live to finish, and answers how many.
+  size_t Drain() LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
+
+ private:
+  const size_t sessions_max_;
+  std::atomic<bool> draining_{false};
+  mutable Mutex mu_;
+  uint64_t next_id_ LARDER_GUARDED_BY(mu_) = 1;
+  absl::flat_hash_map<SessionId, std::shared_ptr<Session>> sessions_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder

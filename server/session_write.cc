@@ -1,0 +1,235 @@
+// A session's writing: reserve, publish (mapped: at once; staged: copied by the StagedCopier), abort.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/session.h"
+
+namespace larder {
+namespace {
+
+// Copies a payload that lies padded in staging into its extent, hashing what was stored: staging is memory that the
+// client may write at any moment, so each byte is read from it once and hashed where the daemon alone can write.
+void CopyStaged(std::span<const std::byte> from, std::span<std::byte> to, SegmentTable* table) {
+  uint64_t at = 0;
+  for (Segment& segment : table->segments) {
+    std::memcpy(to.data() + at, from.data() + at, segment.bytes);
+    segment.xxh3 = HashBytes(to.subspan(at, segment.bytes));
+    const uint64_t end = at + segment.bytes;
+    at = std::min<uint64_t>(RoundUp(end, kSegmentAlign), to.size());
+    std::memset(to.data() + end, 0, at - end);
+  }
+  table->hashed = true;
+}
+
+void Note(std::string* message, const std::string& what) {
+  if (message->empty()) *message = what;
+}
+
+}  // namespace
+
+wire::Reserved Session::Handle(const wire::Reserve& request) {
+  wire::Reserved answer;
+  answer.id = request.id;
+  if (write_mode_ == wire::WriteMode::kStream) {
+    answer.status = BlockStatus::kUnsupported;
+    answer.message = "this session writes by StoreBlocks: it has no sideband token";
+    return answer;
+  }
+  if (draining_) {
+    answer.status = BlockStatus::kCancelled;
+    answer.message = "larderd is draining";
+    return answer;
+  }
+  const ByteCount share = deps_.store.lease_budget();
+  BlockStore::ReserveResult result =
+      deps_.store.Reserve(request.bytes, share > reserved_ ? share - reserved_ : ByteCount(0));
+  answer.status = result.status;
+  if (result.status == BlockStatus::kInvalid) {
+    answer.message = absl::StrCat("a block is 1 .. ", deps_.store.pool().slab_bytes().value(), " bytes (one slab)");
+  }
+  const ReservationId id{(id_.value << 32) | ++ids_};
+  std::optional<uint32_t> word;
+  if (answer.status == BlockStatus::kOk) word = TakeWord(id.value);
+  if (!word) {
+    if (answer.status == BlockStatus::kOk) answer.status = BlockStatus::kFull;  // of words
+    if (answer.status == BlockStatus::kFull) answer.retry_after_ms = RetryAfterMs(result.retry_after);
+    return answer;
+  }
+  auto record = std::make_shared<ReservationRecord>();
+  record->word = *word;
+  record->deadline = deps_.clock.Now() + std::chrono::milliseconds(request.deadline_ms);
+  next_deadline_ = std::min(next_deadline_, record->deadline);
+  answer.reservation = id;
+  answer.word = *word;
+  for (size_t i = 0; i < result.reservation.size(); ++i) {
+    const Extent& extent = result.reservation.extent(i);
+    wire::ExtentGrant& grant = answer.extents.emplace_back();
+    grant.bytes = result.reservation.bytes(i).value();
+    if (write_mode_ != wire::WriteMode::kMapped) continue;  // the daemon keeps the places to itself
+    grant.slab = static_cast<uint32_t>(extent.slab);
+    grant.offset = extent.offset();
+  }
+  record->charged = result.reservation.held_bytes();
+  reserved_ += record->charged;
+  {
+    MutexLock lock(record->mu);
+    record->reservation = std::move(result.reservation);
+  }
+  reservations_.emplace(id, std::move(record));
+  return answer;
+}
+
+void Session::CloseReservation(ReservationId id) {
+  const auto it = reservations_.find(id);
+  if (it == reservations_.end()) return;
+  page_->Clear(it->second->word, id.value);
+  reserved_ -= it->second->charged;
+  reservations_.erase(it);  // a copy under way keeps the handle until it is done
+}
+
+void Session::Handle(const wire::Abort& request) {
+  const auto it = reservations_.find(request.reservation);
+  if (it == reservations_.end()) return;
+  bool empty = request.extents.empty();
+  if (!empty) {
+    MutexLock lock(it->second->mu);
+    for (const uint32_t i : request.extents) it->second->reservation.Return(i);
+    empty = it->second->reservation.open_count() == 0;
+  }
+  if (empty) CloseReservation(request.reservation);
+}
+
+BlockStatus Session::CheckBlock(const SessionVariant& variant, const wire::PublishBlock& block,
+                                std::string* message) const {
+  if (block.tokens.size() != variant.block_tokens) {
+    Note(message, absl::StrCat("tokens: ", block.tokens.size(), ", the variant has blocks of ", variant.block_tokens));
+    return BlockStatus::kInvalid;
+  }
+  if (absl::Status s = block.segments.Validate(variant.layers); !s.ok()) {
+    Note(message, absl::StrCat("segments: ", s.message()));
+    return BlockStatus::kInvalid;
+  }
+  Digest digest = block.parent;
+  for (size_t at = 0; at < block.tokens.size(); at += kStepTokens) {
+    digest = NextDigest(digest, std::span(block.tokens).subspan(at, kStepTokens));
+  }
+  if (digest != block.digest) {
+    Note(message, "digest: does not follow from parent and tokens");
+    return BlockStatus::kInvalid;
+  }
+  return BlockStatus::kOk;
+}
+
+BlockStatus Session::PublishMapped(ReservationRecord& record, const SessionVariant& variant,
+                                   const wire::PublishBlock& block, std::string* message) {
+  if (const BlockStatus s = CheckBlock(variant, block, message); s != BlockStatus::kOk) return s;
+  MutexLock lock(record.mu);
+  const BlockStatus status = deps_.store.Publish(
+      record.reservation, block.extent,
+      {variant.index, block.digest, block.parent, block.tokens, &block.segments});
+  if (status == BlockStatus::kInvalid) Note(message, "segments: their sum is not the bytes reserved");
+  return status;
+}
+
+BlockStatus Session::PublishStaged(ReservationRecord& record, const SessionVariant& variant,
+                                   wire::PublishBlock& block, std::string* message) {
+  if (const BlockStatus s = CheckBlock(variant, block, message); s != BlockStatus::kOk) return s;
+  const std::shared_ptr<const StagingSegment> staging = deps_.staging.Get(process_->id, block.staging_id);
+  const uint64_t bytes = block.segments.PayloadBytes().value();
+  if (!staging || block.staging_offset > staging->bytes().size() ||
+      bytes > staging->bytes().size() - block.staging_offset) {
+    Note(message, "staging: no such segment, or the block reaches over its end");
+    return BlockStatus::kInvalid;
+  }
+  MutexLock lock(record.mu);
+  const BlockStore::NewBlock named{variant.index, block.digest, block.parent, block.tokens, &block.segments};
+  EntryRef claim;
+  const BlockStatus status = deps_.store.Claim(record.reservation, block.extent, named, &claim);
+  if (status != BlockStatus::kOk) {
+    record.reservation.Return(block.extent);
+    return status;
+  }
+  const std::span<std::byte> to = deps_.store.Bytes(record.reservation.extent(block.extent)).first(bytes);
+  CopyStaged(staging->bytes().subspan(block.staging_offset, bytes), to, &block.segments);
+  deps_.store.Fill(record.reservation, block.extent, named, claim);
+  deps_.counters.staged_bytes += bytes;
+  return BlockStatus::kOk;
+}
+
+void Session::RunStaged(const std::shared_ptr<ReservationRecord>& record, const SessionVariant& variant,
+                        wire::Publish request) {
+  wire::Published answer;
+  answer.id = request.id;
+  for (wire::PublishBlock& block : request.blocks) {
+    answer.status.push_back(PublishStaged(*record, variant, block, &answer.message));
+  }
+  CountPublished(answer);
+  {
+    MutexLock lock(mu_);
+    Recharge(request.reservation, *record);
+    FinishIfDrained();
+  }
+  wire::Down down;
+  down.published.push_back(std::move(answer));
+  Send(std::move(down));
+}
+
+void Session::Handle(wire::Publish request, wire::Down* down) {
+  const auto it = reservations_.find(request.reservation);
+  const bool held = it != reservations_.end() && !it->second->revoked;
+  wire::Published answer;
+  answer.id = request.id;
+  if (!held || request.variant >= variants_.size()) {
+    answer.status.assign(request.blocks.size(), held ? BlockStatus::kInvalid : BlockStatus::kNotHeld);
+    answer.message = held ? "variant: not registered by this session" : "reservation: unknown, ended or revoked";
+    down->published.push_back(std::move(answer));
+    return;
+  }
+  const std::shared_ptr<ReservationRecord> record = it->second;
+  const SessionVariant variant = variants_[request.variant];
+  if (write_mode_ == wire::WriteMode::kStaged) {
+    const size_t blocks = request.blocks.size();
+    if (deps_.copies.Submit([self = shared_from_this(), record, variant, request = std::move(request)]() mutable {
+          self->RunStaged(record, variant, std::move(request));
+        })) {
+      return;  // answered when copied
+    }
+    answer.status.assign(blocks, BlockStatus::kFull);
+    answer.message = "too many staged copies under way: publish again later";
+    down->published.push_back(std::move(answer));
+    return;
+  }
+  for (const wire::PublishBlock& block : request.blocks) {
+    answer.status.push_back(PublishMapped(*record, variant, block, &answer.message));
+  }
+  CountPublished(answer);
+  Recharge(request.reservation, *record);
+  down->published.push_back(std::move(answer));
+}
+
+void Session::Recharge(ReservationId id, ReservationRecord& record) {
+  const auto it = reservations_.find(id);
+  if (it == reservations_.end() || it->second.get() != &record) return;
+  ByteCount held;
+  {
+    MutexLock lock(record.mu);
+    held = record.reservation.held_bytes();
+  }
+  reserved_ -= record.charged - held;
+  record.charged = held;
+  if (held == ByteCount(0)) CloseReservation(id);
+}
+
+void Session::CountPublished(const wire::Published& answer) {
+  for (const BlockStatus status : answer.status) {
+    switch (status) {
+      case BlockStatus::kOk: ++deps_.counters.blocks_published; break;
+      case BlockStatus::kDuplicate: ++deps_.counters.blocks_duplicate; break;
+      default: ++deps_.counters.blocks_refused; break;
+    }
+  }
+}
+
+}  // namespace larder

@@ -1,0 +1,119 @@
+// The sideband: the socket file at which processes of this host attach and get descriptors.
+//
+// Listens, accepts within limits, and runs all SidebandConnections on one thread.  Does not make
+// directories and does not keep two daemons apart beyond refusing a path at which one listens; the
+// file's mode is the authority over who may connect, made before the first connection is possible.
+//
+// Ownership: the socket file (unlinked at the end if it is still ours), the connections, the thread.
+// Borrows host, processes and staging, which outlive it.
+// Thread-safety: Create, Start, destruction from one thread; all else from any.
+// Lifecycle: Create (the path is taken, connections wait) -> Start -> destroyed (closes all).  The
+// daemon's death callback calls OnProcessDeath, so ProcessTable::Stop comes before the destruction.
+// Limits: Options.  Needs Linux 5.3, SOCK_SEQPACKET, a path below 108 bytes.
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/file_descriptor.h"
+#include "server/process_table.h"
+#include "server/sideband_connection.h"
+#include "server/staging_table.h"
+#include "storage/mutex.h"
+#include "storage/types.h"
+
+namespace larder {
+
+class Sideband {
+ public:
+  struct Options {
+    std::string path;
+    mode_t mode = 0660;
+    std::vector<uid_t> trusted_uids = {geteuid()};  // may map slabs writable; none: nobody may
+    size_t connections_max = 1024;
+    size_t connections_per_uid_max = 256;
+    std::chrono::milliseconds handshake_deadline{5'000};
+    [[nodiscard]] absl::Status Validate() const;
+  };
+
+  // FailedPrecondition: somebody listens at the path, or what lies there is no socket.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Sideband>> Create(const Options& options,
+                                                                        SidebandHost& host,
+                                                                        ProcessTable& processes,
+                                                                        StagingTable& staging);
+  ~Sideband();
+  Sideband(const Sideband&) = delete;
+  Sideband& operator=(const Sideband&) = delete;
+
+  void Start();
+
+  // Drops its staging segments before it returns, and soon its connections, which a forked child
+  // may keep open.
+  void OnProcessDeath(ProcessId process);
+
+  [[nodiscard]] const SidebandCounters& counters() const { return counters_; }
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  struct Connection {
+    uid_t uid = 0;
+    std::unique_ptr<SidebandConnection> connection;
+  };
+  struct Handshake {
+    Time deadline;
+    uint64_t id = 0;
+  };
+  struct SocketFile {
+    dev_t device = 0;
+    ino_t inode = 0;
+  };
+  Sideband(const Options& options, SidebandHost& host, ProcessTable& processes,
+           StagingTable& staging);
+  [[nodiscard]] absl::Status Listen();
+  [[nodiscard]] absl::Status Bind();
+  [[nodiscard]] absl::Status OpenLoop();
+
+  void Run();
+  void Accept();
+  void AcceptAndDrop();
+  void Admit(FileDescriptor socket);
+  [[nodiscard]] absl::Status CheckRoom(uid_t uid) const;
+  void Close(uint64_t id);
+  void CloseLate();
+  void CloseDead();
+  [[nodiscard]] int WaitMs() const;
+
+  const Options options_;
+  StagingTable& staging_;
+  SidebandCounters counters_;
+  const SidebandConnection::Context context_;
+  FileDescriptor listener_;
+  FileDescriptor epoll_;
+  FileDescriptor wake_;
+  FileDescriptor spare_;  // given up for a moment to accept and refuse when no descriptor is left
+  SocketFile file_;
+  std::thread thread_;
+
+  // The thread's own.
+  uint64_t last_id_ = 0;
+  absl::flat_hash_map<uint64_t, Connection> connections_;
+  absl::flat_hash_map<uid_t, size_t> per_uid_;
+  std::deque<Handshake> handshakes_;  // in order of their deadlines; some are over already
+
+  Mutex mu_;
+  bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  std::vector<ProcessId> dead_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder

@@ -1,0 +1,231 @@
+#include "server/sideband_connection.h"
+
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+// Our own parts gave it: a writable one here would undo every other check.
+void CheckReadOnly(int fd) {
+  const int flags = fcntl(fd, F_GETFL);
+  LARDER_CHECK(flags >= 0 && (flags & O_ACCMODE) == O_RDONLY);
+}
+
+}  // namespace
+
+SidebandConnection::SidebandConnection(const Context& context, FileDescriptor socket)
+    : context_(context), socket_(std::move(socket)) {}
+
+SidebandConnection::~SidebandConnection() {
+  if (!welcomed()) return;
+  for (const uint32_t id : staging_) context_.staging.Drop(attachment_.process, id);
+  context_.processes.Detach(attachment_.token);
+}
+
+bool SidebandConnection::OnReadable() {
+  ReceivedPacket packet;
+  switch (ReceivePacket(socket_.get(), packet)) {
+    case ReceiveResult::kNothingYet:
+      return true;
+    case ReceiveResult::kClosed:
+      return false;
+    case ReceiveResult::kPacket:
+      break;
+  }
+  const absl::Status status = Handle(packet);
+  if (!status.ok()) Refuse(status);
+  return status.ok();
+}
+
+void SidebandConnection::Refuse(const absl::Status& why) {
+  // Who does not read it does not get it: the connection ends either way.
+  static_cast<void>(SendPacket(socket_.get(), EncodeFrame(ErrorOf(why)).bytes()));
+}
+
+absl::Status SidebandConnection::Handle(ReceivedPacket& packet) {
+  if (absl::Status status = CheckPacket(packet); !status.ok()) return status;
+  absl::StatusOr<Frame> frame = DecodeFrame(packet.bytes());
+  if (!frame.ok()) {
+    ++context_.counters.bad_packets;
+    return frame.status();
+  }
+  // The kernel may hand over descriptors beside any frame; those not wanted close with the packet.
+  if (packet.descriptors.size() != (CarriesDescriptor(TypeOf(*frame)) ? 1 : 0)) {
+    ++context_.counters.bad_descriptors;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "frame ", ToString(TypeOf(*frame)), " came with ", packet.descriptors.size(),
+        " descriptors"));
+  }
+  switch (state_) {
+    case State::kHello:
+      if (const auto* hello = std::get_if<HelloFrame>(&*frame)) return On(*hello);
+      break;
+    case State::kReply:
+      if (const auto* reply = std::get_if<ChallengeReplyFrame>(&*frame)) return On(*reply, packet);
+      break;
+    case State::kReady:
+      return HandleReady(*frame, packet);
+  }
+  return NotNow(*frame);
+}
+
+absl::Status SidebandConnection::HandleReady(const Frame& frame, ReceivedPacket& packet) {
+  int unread = 0;
+  if (ioctl(socket_.get(), SIOCOUTQ, &unread) != 0 || unread > kUnreadBytesMax) {
+    ++context_.counters.unread_answers;
+    return absl::ResourceExhaustedError("read the answers before asking for more");
+  }
+  if (const auto* map_slab = std::get_if<MapSlabFrame>(&frame)) return On(*map_slab);
+  if (const auto* map_page = std::get_if<MapSessionPageFrame>(&frame)) return On(*map_page);
+  if (const auto* staging = std::get_if<StagingFrame>(&frame)) {
+    return On(*staging, std::move(packet.descriptors.front()));
+  }
+  if (const auto* drop = std::get_if<DropStagingFrame>(&frame)) return On(*drop);
+  if (const auto* clean = std::get_if<CleanFrame>(&frame)) return On(*clean);
+  return NotNow(frame);
+}
+
+absl::Status SidebandConnection::CheckPacket(const ReceivedPacket& packet) {
+  if (packet.control_lost) {
+    ++context_.counters.bad_descriptors;
+    return absl::InvalidArgumentError(
+        "a packet came with more descriptors than one, or the daemon has none left");
+  }
+  if (packet.oversize) {
+    ++context_.counters.bad_packets;
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packet is longer than ", kFrameBytesMax, " bytes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SidebandConnection::NotNow(const Frame& frame) {
+  ++context_.counters.bad_packets;
+  return absl::FailedPreconditionError(
+      absl::StrCat("frame ", ToString(TypeOf(frame)), " is not for a client to send now"));
+}
+
+absl::Status SidebandConnection::On(const HelloFrame&) {
+  absl::StatusOr<PeerProcess> peer = PeerProcess::OfSocket(socket_.get());
+  if (!peer.ok()) {
+    ++context_.counters.process_unseen;
+    return peer.status();
+  }
+  peer_ = *std::move(peer);
+  LARDER_CHECK(getrandom(nonce_.data(), nonce_.size(), 0) == ssize_t{kNonceBytes});
+  state_ = State::kReply;
+  return Answer(ChallengeFrame{.nonce = nonce_});
+}
+
+absl::Status SidebandConnection::On(const ChallengeReplyFrame& frame,
+                                    const ReceivedPacket& packet) {
+  // The answer was sent after our pidfd was taken (it has the nonce) by a process with this pid (the
+  // kernel says so).  If the pidfd's process lives still, the pid was its own all the while.
+  if (frame.nonce != nonce_ || !packet.credentials || packet.credentials->pid != peer_->pid() ||
+      packet.credentials->uid != peer_->uid() || !peer_->alive()) {
+    ++context_.counters.wrong_answer;
+    return absl::UnauthenticatedError(
+        "the process that answers is not the one that connected: connect anew in this process");
+  }
+  writable_ = Trusted(peer_->uid());
+  auto attachment = context_.processes.Attach(*std::move(peer_), writable_);
+  peer_.reset();
+  if (!attachment.ok()) {
+    ++context_.counters.over_limit;
+    return attachment.status();
+  }
+  attachment_ = *attachment;
+  state_ = State::kReady;
+  ++context_.counters.welcomed;
+  WelcomeFrame welcome{.token = attachment_.token,
+                       .process = attachment_.process,
+                       .slab_bytes = context_.host.slab_bytes(),
+                       .writable = writable_,
+                       .boot_id = {}};
+  const std::string boot_id = context_.host.boot_id();
+  LARDER_CHECK(boot_id.size() == kBootIdBytes);
+  std::ranges::copy(boot_id, welcome.boot_id.begin());
+  return Answer(welcome);
+}
+
+absl::Status SidebandConnection::On(const MapSlabFrame& frame) {
+  if (frame.writable && !writable_) {
+    return Fail(absl::PermissionDeniedError(
+                    "this uid may not write slabs: use write mode staged, or have the daemon's "
+                    "operator trust the uid"),
+                context_.counters.writes_denied);
+  }
+  absl::StatusOr<int> fd = context_.host.OpenSlab(
+      attachment_.process, static_cast<uint32_t>(frame.slab), frame.writable);
+  if (!fd.ok()) return Fail(fd.status(), context_.counters.requests_failed);
+  const FileDescriptor slab(*fd);
+  if (!frame.writable) CheckReadOnly(slab.get());
+  ++(frame.writable ? context_.counters.slabs_write : context_.counters.slabs_read);
+  return Answer(SlabFrame{.slab = frame.slab,
+                          .writable = frame.writable,
+                          .bytes = context_.host.slab_bytes()},
+                slab.get());
+}
+
+absl::Status SidebandConnection::On(const MapSessionPageFrame& frame) {
+  auto opened = context_.host.OpenSessionPage(attachment_.process, frame.session);
+  if (!opened.ok()) return Fail(opened.status(), context_.counters.requests_failed);
+  const FileDescriptor page(opened->first);
+  CheckReadOnly(page.get());
+  ++context_.counters.session_pages;
+  return Answer(SessionPageFrame{.session = frame.session, .bytes = opened->second}, page.get());
+}
+
+absl::Status SidebandConnection::On(const StagingFrame& frame, FileDescriptor memfd) {
+  absl::StatusOr<uint32_t> id =
+      context_.staging.Add(attachment_.process, std::move(memfd), frame.bytes);
+  if (!id.ok()) return Fail(id.status(), context_.counters.staging_refused);
+  staging_.push_back(*id);
+  ++context_.counters.staging_added;
+  return Answer(StagingOkFrame{.staging_id = *id});
+}
+
+absl::Status SidebandConnection::On(const DropStagingFrame& frame) {
+  // Another connection of this process may have brought it: then it forgets the id when it ends.
+  if (!context_.staging.Drop(attachment_.process, frame.staging_id)) {
+    return Fail(absl::NotFoundError(absl::StrCat("this process has no staging segment ",
+                                                 frame.staging_id)),
+                context_.counters.requests_failed);
+  }
+  std::erase(staging_, frame.staging_id);
+  return Answer(DropStagingOkFrame{});
+}
+
+absl::Status SidebandConnection::On(const CleanFrame&) {
+  ++context_.counters.cleans;
+  return Answer(CleanOkFrame{.released = context_.host.ReleaseClean(attachment_.process)});
+}
+
+bool SidebandConnection::Trusted(uid_t uid) const {
+  return std::ranges::find(context_.trusted_uids, uid) != context_.trusted_uids.end();
+}
+
+absl::Status SidebandConnection::Answer(const Frame& frame, int descriptor) {
+  const SendResult sent =
+      SendPacket(socket_.get(), EncodeFrame(frame).bytes(), {.descriptor = descriptor});
+  if (sent == SendResult::kSent) return absl::OkStatus();
+  if (sent == SendResult::kFull) ++context_.counters.unread_answers;
+  return absl::UnavailableError("the client does not read");
+}
+
+absl::Status SidebandConnection::Fail(const absl::Status& why,
+                                      SidebandCounters::Counter& counter) {
+  ++counter;
+  return Answer(ErrorOf(why));
+}
+
+}  // namespace larder

@@ -1,0 +1,132 @@
+// One connection of the sideband: HELLO, CHALLENGE, CHALLENGE_REPLY, WELCOME, then requests.
+//
+// Does not listen, wait or know other connections (Sideband does).  Everything that it reads is
+// hostile.  A request that cannot be granted is answered with ERROR and the connection goes on; a
+// packet that breaks the protocol is answered with ERROR and ends it.
+//
+// Ownership: the socket, its token in the ProcessTable and the staging segments that came by it; all
+// given back when it is destroyed.  Borrows the Context.
+// Thread-safety: none; the Sideband's thread calls it.
+// Limits: one request at a time is what a client should send; kUnreadBytesMax of answers that it did
+// not read end the connection, as they may hold descriptors of the daemon's allowance.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/file_descriptor.h"
+#include "client/sideband_packet.h"
+#include "client/wire/sideband_frames.h"
+#include "server/peer_process.h"
+#include "server/process_table.h"
+#include "server/staging_table.h"
+#include "storage/types.h"
+
+namespace larder {
+
+// What the sideband hands out, given by the daemon's other parts.  Called on the sideband's thread:
+// quick, and with nothing that waits for a client.
+class SidebandHost {
+ public:
+  virtual ~SidebandHost() = default;
+  // The caller owns the descriptor.  `writable` is set for trusted processes only; without it the
+  // descriptor must be read-only (CHECKed).
+  [[nodiscard]] virtual absl::StatusOr<int> OpenSlab(ProcessId process, uint32_t slab,
+                                                     bool writable) = 0;
+  // A read-only descriptor of a session of this process, NotFound otherwise.
+  [[nodiscard]] virtual absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(
+      ProcessId process, SessionId session) = 0;
+  // The process says that it unmapped everything of its earlier sessions: what was in quarantine.
+  [[nodiscard]] virtual ByteCount ReleaseClean(ProcessId process) = 0;
+  [[nodiscard]] virtual ByteCount slab_bytes() = 0;
+  [[nodiscard]] virtual std::string boot_id() = 0;  // kBootIdBytes printable characters
+};
+
+// Written by the sideband's thread, read by anybody.
+struct SidebandCounters {
+  using Counter = std::atomic<uint64_t>;
+  Counter connections_open = 0;  // now
+  Counter accepted = 0;
+  Counter welcomed = 0;
+  Counter over_limit = 0;          // connections refused by a limit, of processes too
+  Counter handshake_late = 0;      // no CHALLENGE_REPLY in time
+  Counter process_unseen = 0;      // another PID namespace, or no pidfd
+  Counter wrong_answer = 0;        // nonce or credentials of CHALLENGE_REPLY
+  Counter bad_packets = 0;         // undecodable, oversize, or not for a client to send now
+  Counter bad_descriptors = 0;     // too many, lost, missing or not expected
+  Counter unread_answers = 0;      // connections ended because the client did not read
+  Counter slabs_read = 0;          // descriptors handed out
+  Counter slabs_write = 0;
+  Counter writes_denied = 0;       // writable slabs asked for by others than trusted ones
+  Counter session_pages = 0;
+  Counter staging_added = 0;
+  Counter staging_refused = 0;
+  Counter cleans = 0;
+  Counter requests_failed = 0;     // answered with ERROR for any other reason
+};
+
+class SidebandConnection {
+ public:
+  static constexpr int kUnreadBytesMax = 16 * 1024;
+
+  struct Context {
+    SidebandHost& host;
+    ProcessTable& processes;
+    StagingTable& staging;
+    SidebandCounters& counters;
+    std::span<const uid_t> trusted_uids;
+  };
+  SidebandConnection(const Context& context, FileDescriptor socket);
+  ~SidebandConnection();
+  SidebandConnection(const SidebandConnection&) = delete;
+  SidebandConnection& operator=(const SidebandConnection&) = delete;
+
+  // Reads and answers one packet, if there is one.  False: this connection is over, destroy it.
+  [[nodiscard]] bool OnReadable();
+  // Tells the client why, as far as it listens.  The caller destroys the connection next.
+  void Refuse(const absl::Status& why);
+
+  [[nodiscard]] bool welcomed() const { return state_ == State::kReady; }
+  [[nodiscard]] ProcessId process() const { return attachment_.process; }  // once welcomed
+  [[nodiscard]] int socket() const { return socket_.get(); }
+
+ private:
+  enum class State : uint8_t { kHello, kReply, kReady };
+
+  // What ends the connection; OK for all that is answered.
+  [[nodiscard]] absl::Status Handle(ReceivedPacket& packet);
+  [[nodiscard]] absl::Status HandleReady(const Frame& frame, ReceivedPacket& packet);
+  [[nodiscard]] absl::Status CheckPacket(const ReceivedPacket& packet);
+  [[nodiscard]] absl::Status NotNow(const Frame& frame);
+
+  [[nodiscard]] absl::Status On(const HelloFrame& frame);
+  [[nodiscard]] absl::Status On(const ChallengeReplyFrame& frame, const ReceivedPacket& packet);
+  [[nodiscard]] absl::Status On(const MapSlabFrame& frame);
+  [[nodiscard]] absl::Status On(const MapSessionPageFrame& frame);
+  [[nodiscard]] absl::Status On(const StagingFrame& frame, FileDescriptor memfd);
+  [[nodiscard]] absl::Status On(const DropStagingFrame& frame);
+  [[nodiscard]] absl::Status On(const CleanFrame& frame);
+
+  [[nodiscard]] bool Trusted(uid_t uid) const;
+  [[nodiscard]] absl::Status Answer(const Frame& frame, int descriptor = -1);
+  // Answers a request that was in order but is not granted.
+  [[nodiscard]] absl::Status Fail(const absl::Status& why, SidebandCounters::Counter& counter);
+
+  const Context context_;
+  const FileDescriptor socket_;
+  State state_ = State::kHello;
+  std::optional<PeerProcess> peer_;  // between HELLO and WELCOME
+  Nonce nonce_{};
+  bool writable_ = false;
+  ProcessTable::Attachment attachment_;
+  std::vector<uint32_t> staging_;
+};
+
+}  // namespace larder

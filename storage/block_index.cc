@@ -1,0 +1,297 @@
+#include "storage/block_index.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "storage/check.h"
+#include "storage/index_entry.h"
+
+namespace larder {
+namespace {
+
+constexpr size_t kWindow = IndexShard::kKeysMax;  // keys that are grouped at a time, on the stack
+
+// A stable counting sort of up to kWindow things by shard.
+template <uint32_t kShards>
+class Grouping {
+ public:
+  template <class ShardOf>
+  Grouping(size_t n, ShardOf shard_of) {
+    std::array<uint8_t, kWindow> shard;
+    for (size_t i = 0; i < n; ++i) {
+      shard[i] = static_cast<uint8_t>(shard_of(i));
+      ++begin_[shard[i] + 1];
+    }
+    for (uint32_t s = 0; s < kShards; ++s)
+      begin_[s + 1] = static_cast<uint16_t>(begin_[s + 1] + begin_[s]);
+    std::array<uint16_t, kShards + 1> next = begin_;
+    for (size_t i = 0; i < n; ++i) order_[next[shard[i]]++] = static_cast<uint16_t>(i);
+  }
+  [[nodiscard]] std::span<const uint16_t> of(uint32_t shard) const {
+    return {order_.data() + begin_[shard], order_.data() + begin_[shard + 1]};
+  }
+
+ private:
+  std::array<uint16_t, kShards + 1> begin_{};
+  std::array<uint16_t, kWindow> order_;
+};
+
+}  // namespace
+
+BlockIndex::BlockIndex() {
+  for (auto& shard : shards_) shard = std::make_unique<IndexShard>(variants_);
+}
+
+BlockIndex::~BlockIndex() = default;
+
+// ---- variants
+
+absl::StatusOr<VariantIndex> BlockIndex::InternVariant(const Digest& variant_id) {
+  return variants_.Intern(variant_id);
+}
+std::optional<VariantIndex> BlockIndex::FindVariant(const Digest& variant_id) const {
+  return variants_.Find(variant_id);
+}
+Digest BlockIndex::VariantId(VariantIndex variant) const { return variants_.IdOf(variant); }
+BlockIndex::VariantTotals BlockIndex::TotalsOf(VariantIndex variant) const {
+  return variants_.TotalsOf(variant);
+}
+
+// ---- parents
+
+bool BlockIndex::RaiseParent(VariantIndex variant, const BlockMetadata* metadata) {
+  if (metadata == nullptr) return false;
+  const uint64_t hash = IndexHash(variant, metadata->parent());
+  return shards_[ShardOf(hash)]->RaiseChildren(hash, variant, metadata->parent());
+}
+
+void BlockIndex::LowerParent(VariantIndex variant, const Digest& parent,
+                             std::optional<uint32_t> child_last_use_s) {
+  const uint64_t hash = IndexHash(variant, parent);
+  shards_[ShardOf(hash)]->LowerChildren(hash, variant, parent, child_last_use_s);
+}
+
+// ---- entering
+
+// The parent is raised before its child enters: after, the child could have left meanwhile and
+// would have to be found again to know.
+BlockIndex::InsertResult BlockIndex::Insert(NewBlock block, uint32_t now_s, EntryRef* ref) {
+  LARDER_CHECK(variants_.Contains(block.variant));
+  const bool counted = RaiseParent(block.variant, block.metadata.get());
+  const uint64_t hash = IndexHash(block.variant, block.digest);
+  uint32_t slot = 0;
+  const IndexShard::EnterResult entered =
+      shards_[ShardOf(hash)]->Insert(hash, block, counted, now_s, &slot);
+  if (entered == IndexShard::EnterResult::kEntered) {
+    if (ref != nullptr) *ref = MakeRef(ShardOf(hash), slot);
+    return InsertResult::kInserted;
+  }
+  if (counted) LowerParent(block.variant, block.metadata->parent(), std::nullopt);
+  return entered == IndexShard::EnterResult::kFull ? InsertResult::kFull : InsertResult::kDuplicate;
+}
+
+BlockIndex::InsertResult BlockIndex::Claim(VariantIndex variant, const Digest& digest,
+                                           EntryRef* ref) {
+  LARDER_CHECK(variants_.Contains(variant));
+  const uint64_t hash = IndexHash(variant, digest);
+  uint32_t slot = 0;
+  switch (shards_[ShardOf(hash)]->Claim(hash, variant, digest, &slot)) {
+    case IndexShard::EnterResult::kEntered:
+      break;
+    case IndexShard::EnterResult::kDuplicate:
+      return InsertResult::kDuplicate;
+    case IndexShard::EnterResult::kFull:
+      return InsertResult::kFull;
+  }
+  *ref = MakeRef(ShardOf(hash), slot);
+  return InsertResult::kInserted;
+}
+
+void BlockIndex::Fill(EntryRef claimed, Extent extent,
+                      std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s) {
+  IndexShard& shard = *shards_[ShardOf(claimed)];
+  const bool counted = RaiseParent(shard.VariantOf(SlotOf(claimed)), metadata.get());
+  shard.Fill(SlotOf(claimed), extent, std::move(metadata), counted, now_s);
+}
+
+void BlockIndex::Abandon(EntryRef claimed) { shards_[ShardOf(claimed)]->Abandon(SlotOf(claimed)); }
+
+// ---- batches
+
+template <class Visit>
+void BlockIndex::ForGroups(VariantIndex variant, std::span<const Digest> digests,
+                           Visit visit) const {
+  std::array<uint64_t, kWindow> hashes;
+  for (size_t at = 0; at < digests.size(); at += kWindow) {
+    const std::span<const Digest> keys =
+        digests.subspan(at, std::min(kWindow, digests.size() - at));
+    for (size_t i = 0; i < keys.size(); ++i) hashes[i] = IndexHash(variant, keys[i]);
+    const Grouping<kShards> groups(keys.size(), [&](size_t i) { return ShardOf(hashes[i]); });
+    for (uint32_t s = 0; s < kShards; ++s) {
+      if (groups.of(s).empty()) continue;
+      visit(s,
+            IndexShard::Group{
+                .variant = variant, .keys = keys, .hashes = hashes, .order = groups.of(s)},
+            at);
+    }
+  }
+}
+
+template <class Visit>
+void BlockIndex::ForSlots(std::span<const EntryRef> refs, Visit visit) const {
+  std::array<uint32_t, kWindow> slots;
+  // From the last window, as each shard goes from its last slot: Unhold makes earlier refs more
+  // recent.
+  for (size_t end = refs.size(); end > 0;) {
+    const size_t n = std::min(kWindow, end);
+    end -= n;
+    const std::span<const EntryRef> window = refs.subspan(end, n);
+    const Grouping<kShards> groups(n, [&](size_t i) { return ShardOf(window[i]); });
+    for (uint32_t s = 0; s < kShards; ++s) {
+      const std::span<const uint16_t> order = groups.of(s);
+      if (order.empty()) continue;
+      for (size_t i = 0; i < order.size(); ++i) slots[i] = SlotOf(window[order[i]]);
+      visit(s, std::span<const uint32_t>(slots).first(order.size()));
+    }
+  }
+}
+
+void BlockIndex::Lookup(VariantIndex variant, std::span<const Digest> digests,
+                        std::span<Presence> out) const {
+  LARDER_CHECK(out.size() == digests.size());
+  ForGroups(variant, digests, [&](uint32_t s, const IndexShard::Group& group, size_t at) {
+    shards_[s]->Lookup(group, out.subspan(at));
+  });
+}
+
+void BlockIndex::Hold(VariantIndex variant, std::span<const Digest> digests, uint32_t now_s,
+                      std::span<Held> out) {
+  LARDER_CHECK(out.size() == digests.size());
+  ForGroups(variant, digests, [&](uint32_t s, const IndexShard::Group& group, size_t at) {
+    const std::span<Held> answers = out.subspan(at);
+    shards_[s]->Hold(group, now_s, answers);
+    for (const uint16_t key : group.order) {
+      EntryRef& ref = answers[key].ref;
+      if (ref.value != 0) ref = MakeRef(s, ref.value);
+    }
+  });
+}
+
+bool BlockIndex::HoldAgain(std::span<const EntryRef> refs) {
+  bool full = false;
+  std::vector<EntryRef> held;
+  held.reserve(refs.size());
+  ForSlots(refs, [&](uint32_t s, std::span<const uint32_t> slots) {
+    if (full) return;
+    const size_t n = shards_[s]->HoldAgain(slots);
+    for (const uint32_t slot : slots.first(n)) held.push_back(MakeRef(s, slot));
+    full = n < slots.size();
+  });
+  if (!full) return true;
+  std::vector<Extent> freed;
+  Unhold(held, &freed);
+  LARDER_CHECK(freed.empty());  // the caller holds them still
+  return false;
+}
+
+void BlockIndex::Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed) {
+  ForSlots(refs,
+           [&](uint32_t s, std::span<const uint32_t> slots) { shards_[s]->Unhold(slots, freed); });
+}
+
+// ---- leaving
+
+BlockIndex::Evicted BlockIndex::Finish(IndexShard::Departure gone) {
+  if (gone.parent) LowerParent(gone.block.variant, *gone.parent, gone.last_use_s);
+  return gone.block;
+}
+
+bool BlockIndex::FinishDrop(std::optional<IndexShard::Departure> gone,
+                            std::optional<Extent>* freed) {
+  freed->reset();
+  if (!gone) return false;
+  const bool doomed = gone->doomed;
+  const Evicted block = Finish(std::move(*gone));
+  if (!doomed && block.extent.pages > 0) *freed = block.extent;
+  return true;
+}
+
+bool BlockIndex::Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed) {
+  const uint64_t hash = IndexHash(variant, digest);
+  return FinishDrop(shards_[ShardOf(hash)]->Drop(hash, variant, digest), freed);
+}
+
+bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed) {
+  return FinishDrop(shards_[ShardOf(ref)]->Drop(SlotOf(ref)), freed);
+}
+
+std::optional<BlockIndex::Evicted> BlockIndex::EvictOne(const EvictionPolicy& policy,
+                                                        uint32_t now_s) {
+  const uint32_t turn = eviction_turn_.fetch_add(1, std::memory_order_relaxed);
+  for (const bool parents_too : {false, true}) {
+    for (uint32_t i = 0; i < kShards; ++i) {
+      if (auto gone = shards_[(turn + i) % kShards]->EvictColdest(policy, parents_too, now_s))
+        return Finish(std::move(*gone));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<BlockIndex::Evicted> BlockIndex::EvictRef(EntryRef ref) {
+  auto gone = shards_[ShardOf(ref)]->Evict(SlotOf(ref));
+  if (!gone) return std::nullopt;
+  return Finish(std::move(*gone));
+}
+
+bool BlockIndex::Evictable(EntryRef ref) const {
+  return shards_[ShardOf(ref)]->Evictable(SlotOf(ref));
+}
+
+// ---- pins
+
+bool BlockIndex::Pin(VariantIndex variant, const Digest& digest) {
+  const uint64_t hash = IndexHash(variant, digest);
+  return shards_[ShardOf(hash)]->Pin(hash, variant, digest);
+}
+
+void BlockIndex::Unpin(VariantIndex variant, const Digest& digest) {
+  const uint64_t hash = IndexHash(variant, digest);
+  shards_[ShardOf(hash)]->Unpin(hash, variant, digest);
+}
+
+// ---- totals
+
+uint64_t BlockIndex::blocks() const {
+  uint64_t sum = 0;
+  for (const auto& shard : shards_) sum += shard->totals().named;
+  return sum;
+}
+
+uint64_t BlockIndex::doomed() const {
+  uint64_t sum = 0;
+  for (const auto& shard : shards_) sum += shard->totals().doomed;
+  return sum;
+}
+
+ByteCount BlockIndex::memory_bytes() const {
+  ByteCount sum = variants_.memory_bytes();
+  for (const auto& shard : shards_) sum += shard->totals().memory;
+  return sum;
+}
+
+ByteCount BlockIndex::metadata_bytes() const {
+  ByteCount sum;
+  for (const auto& shard : shards_) sum += shard->totals().metadata;
+  return sum;
+}
+
+void BlockIndex::CheckInvariants() const {
+  std::vector<VariantTotals> sums(variants_.size());
+  for (const auto& shard : shards_) shard->CheckInvariants(sums);
+  for (size_t v = 0; v < sums.size(); ++v) {
+    const VariantTotals totals = variants_.TotalsOf(static_cast<VariantIndex>(v));
+    LARDER_CHECK(totals.blocks == sums[v].blocks && totals.bytes == sums[v].bytes);
+  }
+}
+
+}  // namespace larder

@@ -1,0 +1,363 @@
+#include "storage/block_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+// How long a writer should wait before it asks a full pool again: about what the held leases need to end.
+constexpr Duration kRetryAfterFull = std::chrono::milliseconds(20);
+// Worst blocks that one allocation takes before it clears a window instead: bounds the time under the lock.
+constexpr int kEvictionsPerAllocation = 64;
+// Evictions under one hold of the lock in the background.
+constexpr size_t kEvictionBatch = 32;
+
+}  // namespace
+
+// ---- handles
+
+ExtentReservation& ExtentReservation::operator=(ExtentReservation&& other) noexcept {
+  if (this != &other) {
+    Reset();
+    store_ = std::exchange(other.store_, nullptr);
+    slots_ = std::exchange(other.slots_, {});
+    held_ = std::exchange(other.held_, ByteCount(0));
+    open_count_ = std::exchange(other.open_count_, 0);
+  }
+  return *this;
+}
+
+Extent ExtentReservation::Take(size_t i) {
+  const Extent extent = std::exchange(slots_[i].extent, Extent{});
+  held_ -= extent.bytes();
+  --open_count_;
+  return extent;
+}
+
+void ExtentReservation::Return(size_t i) {
+  if (!open(i)) return;
+  const Extent extent = Take(i);
+  MutexLock lock(store_->mu_);
+  store_->reserved_pages_ -= extent.pages;
+  store_->allocator_.Free(extent);
+}
+
+void ExtentReservation::Reset() {
+  if (store_ == nullptr) return;
+  {
+    MutexLock lock(store_->mu_);
+    for (Slot& slot : slots_) {
+      if (slot.extent.pages == 0) continue;
+      store_->reserved_pages_ -= slot.extent.pages;
+      store_->allocator_.Free(slot.extent);
+    }
+  }
+  store_->reservations_.fetch_sub(1, std::memory_order_relaxed);
+  store_ = nullptr;
+  slots_.clear();
+  held_ = ByteCount(0);
+  open_count_ = 0;
+}
+
+BlockLease& BlockLease::operator=(BlockLease&& other) noexcept {
+  if (this != &other) {
+    Reset();
+    store_ = std::exchange(other.store_, nullptr);
+    refs_ = std::exchange(other.refs_, {});
+    held_ = std::exchange(other.held_, ByteCount(0));
+  }
+  return *this;
+}
+
+void BlockLease::Reset() {
+  if (store_ == nullptr) return;
+  store_->ReleaseHolds(refs_);
+  store_->leases_.fetch_sub(1, std::memory_order_relaxed);
+  store_->leased_bytes_.fetch_sub(held_.value(), std::memory_order_relaxed);
+  store_ = nullptr;
+  refs_.clear();
+  held_ = ByteCount(0);
+}
+
+// ---- the store
+
+BlockStore::BlockStore(const Options& options, SlabPool& pool, const Clock& clock)
+    : options_(options),
+      pool_(pool),
+      clock_(clock),
+      start_(clock.Now()),
+      allocator_(pool.slab_bytes()) {}
+
+BlockStore::~BlockStore() {
+  LARDER_CHECK(reservations_.load() == 0 && leases_.load() == 0);  // handles must not outlive their store
+}
+
+void BlockStore::AddSlab(SlabId slab) {
+  MutexLock lock(mu_);
+  allocator_.AddSlab(slab);
+}
+
+uint32_t BlockStore::NowSeconds() const {
+  return static_cast<uint32_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - start_).count());
+}
+
+ByteCount BlockStore::lease_budget() const {
+  return ByteCount(static_cast<uint64_t>(static_cast<double>(pool_.total_bytes().value()) * options_.lease_share));
+}
+
+BlockStore::ReserveResult BlockStore::Reserve(std::span<const ByteCount> sizes, ByteCount budget) {
+  ReserveResult result;
+  ByteCount total;
+  for (const ByteCount bytes : sizes) {
+    if (bytes.value() == 0 || bytes > pool_.slab_bytes()) {
+      result.status = BlockStatus::kInvalid;
+      return result;
+    }
+    total += ByteCount(RoundUp(bytes.value(), kPageBytes));
+  }
+  result.retry_after = kRetryAfterFull;
+  result.status = BlockStatus::kFull;
+  if (total > budget) {
+    full_.fetch_add(1, std::memory_order_relaxed);
+    return result;
+  }
+  ExtentReservation reservation;
+  reservation.slots_.reserve(sizes.size());
+  reservations_.fetch_add(1, std::memory_order_relaxed);
+  reservation.store_ = this;
+  bool complete = true;
+  {
+    MutexLock lock(mu_);
+    for (const ByteCount bytes : sizes) {
+      const std::optional<Extent> extent = AllocateEvicting(PagesFor(bytes));
+      if (!extent) {
+        complete = false;
+        break;
+      }
+      reserved_pages_ += extent->pages;
+      reservation.slots_.push_back({*extent, bytes});
+      reservation.held_ += extent->bytes();
+      ++reservation.open_count_;
+    }
+  }
+  if (!complete) {
+    full_.fetch_add(1, std::memory_order_relaxed);
+    return result;  // the partial reservation returns what it got
+  }
+  result.status = BlockStatus::kOk;
+  result.reservation = std::move(reservation);
+  return result;
+}
+
+std::optional<Extent> BlockStore::AllocateEvicting(uint32_t pages) {
+  const uint32_t now_s = NowSeconds();
+  for (int tries = 0; tries < kEvictionsPerAllocation; ++tries) {
+    if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
+    // Enough is free, but apart: make one window free instead of emptying the pool.
+    if (allocator_.free_bytes() >= ByteCount(2 * pages * kPageBytes)) break;
+    const std::optional<BlockIndex::Evicted> gone = index_.EvictOne(policy_, now_s);
+    if (!gone) break;
+    evicted_demand_.fetch_add(1, std::memory_order_relaxed);
+    if (gone->extent.pages != 0) allocator_.Free(gone->extent);
+  }
+  if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
+  return EvictWindow(pages) ? allocator_.Allocate(pages) : std::nullopt;
+}
+
+bool BlockStore::EvictWindow(uint32_t pages) {
+  const std::vector<ExtentAllocator::Owner> owners = allocator_.FindWindow(
+      pages, &window_cursor_,
+      [this](ExtentAllocator::Owner owner) { return index_.Evictable(EntryRef{owner}); });
+  bool any = false;
+  for (const ExtentAllocator::Owner owner : owners) {
+    const std::optional<BlockIndex::Evicted> gone = index_.EvictRef(EntryRef{owner});
+    if (!gone || gone->extent.pages == 0) continue;
+    evicted_demand_.fetch_add(1, std::memory_order_relaxed);
+    allocator_.Free(gone->extent);
+    any = true;
+  }
+  return any;
+}
+
+BlockStatus BlockStore::Publish(ExtentReservation& reservation, size_t i, const NewBlock& block) {
+  if (!reservation.open(i)) return BlockStatus::kNotHeld;
+  if (block.table->PayloadBytes() != reservation.bytes(i)) return BlockStatus::kInvalid;
+  BlockIndex::NewBlock entry;
+  entry.variant = block.variant;
+  entry.digest = block.digest;
+  entry.extent = reservation.extent(i);
+  entry.metadata = BlockMetadata::Make(block.parent, block.tokens, *block.table);
+  BlockIndex::InsertResult inserted;
+  {
+    // Under mu_, so that nothing can evict the entry before its extent knows its owner.
+    MutexLock lock(mu_);
+    EntryRef ref;
+    inserted = index_.Insert(std::move(entry), NowSeconds(), &ref);
+    if (inserted == BlockIndex::InsertResult::kInserted) {
+      const Extent extent = reservation.Take(i);
+      reserved_pages_ -= extent.pages;
+      allocator_.SetOwner(extent, ref.value);
+      return BlockStatus::kOk;
+    }
+  }
+  reservation.Return(i);
+  if (inserted == BlockIndex::InsertResult::kFull) return BlockStatus::kFull;
+  duplicates_.fetch_add(1, std::memory_order_relaxed);
+  return BlockStatus::kDuplicate;
+}
+
+BlockStatus BlockStore::Claim(const ExtentReservation& reservation, size_t i, const NewBlock& block,
+                              EntryRef* claim) {
+  if (!reservation.open(i)) return BlockStatus::kNotHeld;
+  if (block.table->PayloadBytes() != reservation.bytes(i)) return BlockStatus::kInvalid;
+  switch (index_.Claim(block.variant, block.digest, claim)) {
+    case BlockIndex::InsertResult::kInserted: return BlockStatus::kOk;
+    case BlockIndex::InsertResult::kFull: return BlockStatus::kFull;
+    case BlockIndex::InsertResult::kDuplicate: break;
+  }
+  duplicates_.fetch_add(1, std::memory_order_relaxed);
+  return BlockStatus::kDuplicate;
+}
+
+void BlockStore::Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim) {
+  std::unique_ptr<const BlockMetadata> metadata =
+      BlockMetadata::Make(block.parent, block.tokens, *block.table);
+  MutexLock lock(mu_);
+  const Extent extent = reservation.Take(i);
+  reserved_pages_ -= extent.pages;
+  allocator_.SetOwner(extent, claim.value);
+  index_.Fill(claim, extent, std::move(metadata), NowSeconds());
+}
+
+void BlockStore::Abandon(EntryRef claim) { index_.Abandon(claim); }
+
+BlockStore::AcquireResult BlockStore::Acquire(VariantIndex variant, std::span<const Digest> digests,
+                                              ByteCount budget) {
+  AcquireResult result;
+  result.blocks.resize(digests.size());
+  index_.Hold(variant, digests, NowSeconds(), result.blocks);
+  std::vector<EntryRef> beyond;
+  BlockLease& lease = result.lease;
+  lease.refs_.reserve(digests.size());
+  for (BlockIndex::Held& held : result.blocks) {
+    if (held.ref.value == 0) continue;
+    if (lease.held_ + held.extent.bytes() > budget) {
+      beyond.push_back(held.ref);
+      held = {};
+      held.full = true;
+      continue;
+    }
+    lease.held_ += held.extent.bytes();
+    lease.refs_.push_back(held.ref);
+  }
+  if (!beyond.empty()) {
+    full_.fetch_add(1, std::memory_order_relaxed);
+    ReleaseHolds(beyond);
+  }
+  if (!lease.refs_.empty()) {
+    lease.store_ = this;
+    leases_.fetch_add(1, std::memory_order_relaxed);
+    leased_bytes_.fetch_add(lease.held_.value(), std::memory_order_relaxed);
+  }
+  return result;
+}
+
+void BlockStore::ReleaseHolds(std::span<const EntryRef> refs) {
+  std::vector<Extent> freed;
+  index_.Unhold(refs, &freed);
+  FreeExtents(freed);
+}
+
+void BlockStore::FreeExtents(std::span<const Extent> extents) {
+  if (extents.empty()) return;
+  MutexLock lock(mu_);
+  for (const Extent& extent : extents) {
+    if (extent.pages != 0) allocator_.Free(extent);
+  }
+}
+
+void BlockStore::DropDamaged(EntryRef held) {
+  std::optional<Extent> freed;
+  if (!index_.Drop(held, &freed)) return;
+  damaged_.fetch_add(1, std::memory_order_relaxed);
+  if (freed) FreeExtents({&*freed, 1});
+}
+
+bool BlockStore::Drop(VariantIndex variant, const Digest& digest) {
+  std::optional<Extent> freed;
+  if (!index_.Drop(variant, digest, &freed)) return false;
+  if (freed) FreeExtents({&*freed, 1});
+  return true;
+}
+
+size_t BlockStore::EvictToWatermark(size_t blocks_max) {
+  size_t evicted = 0;
+  while (evicted < blocks_max) {
+    MutexLock lock(mu_);
+    const auto low = static_cast<uint64_t>(static_cast<double>(allocator_.total_bytes().value()) *
+                                           options_.free_watermark);
+    for (size_t i = 0; i < kEvictionBatch && evicted < blocks_max; ++i) {
+      if (allocator_.free_bytes().value() >= low) return evicted;
+      const std::optional<BlockIndex::Evicted> gone = index_.EvictOne(policy_, NowSeconds());
+      if (!gone) return evicted;
+      if (gone->extent.pages != 0) allocator_.Free(gone->extent);
+      evicted_watermark_.fetch_add(1, std::memory_order_relaxed);
+      ++evicted;
+    }
+  }
+  return evicted;
+}
+
+bool BlockStore::EnsureHashed(const BlockIndex::Held& held) const {
+  if (held.metadata == nullptr) return false;
+  if (held.metadata->hashed()) return true;
+  SegmentTable table = held.metadata->Table();
+  HashPayload(Bytes(held.extent), &table);
+  std::vector<uint64_t> hashes;
+  hashes.reserve(table.segments.size());
+  for (const Segment& segment : table.segments) hashes.push_back(segment.xxh3);
+  held.metadata->SetHashes(hashes);
+  return true;
+}
+
+bool BlockStore::Check(const BlockIndex::Held& held, const SegmentRange& range) const {
+  if (!EnsureHashed(held)) return false;
+  return FirstDamaged(Bytes(held.extent), held.metadata->Table(), range) < 0;
+}
+
+BlockStore::Stats BlockStore::stats() const {
+  Stats s;
+  s.pool_limit = pool_.total_bytes();
+  {
+    MutexLock lock(mu_);
+    s.pool_online = allocator_.total_bytes();
+    s.pool_free = allocator_.free_bytes();
+    s.pool_reserved = ByteCount(reserved_pages_ * kPageBytes);
+  }
+  s.pool_stored = s.pool_online - s.pool_free - s.pool_reserved;
+  s.pool_leased = ByteCount(leased_bytes_.load(std::memory_order_relaxed));
+  s.blocks = index_.blocks();
+  s.reservations = reservations_.load(std::memory_order_relaxed);
+  s.leases = leases_.load(std::memory_order_relaxed);
+  s.evicted_demand = evicted_demand_.load(std::memory_order_relaxed);
+  s.evicted_watermark = evicted_watermark_.load(std::memory_order_relaxed);
+  s.duplicates = duplicates_.load(std::memory_order_relaxed);
+  s.damaged = damaged_.load(std::memory_order_relaxed);
+  s.full = full_.load(std::memory_order_relaxed);
+  s.index_bytes = index_.memory_bytes();
+  s.metadata_bytes = index_.metadata_bytes();
+  return s;
+}
+
+void BlockStore::CheckInvariants() const {
+  index_.CheckInvariants();
+  MutexLock lock(mu_);
+  allocator_.CheckInvariants();
+  LARDER_CHECK(reserved_pages_ * kPageBytes + allocator_.free_bytes().value() <= allocator_.total_bytes().value());
+}
+
+}  // namespace larder

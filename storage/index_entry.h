@@ -1,0 +1,111 @@
+// One block in the index: a cache line.  And where entries live: a slab of slots with stable
+// addresses.
+//
+// All zeros is a free entry.
+// Ownership: EntrySlots owns the memory, not what entries point to.
+// Thread-safety: none, under the shard's lock.
+// Limits: slots 1 .. 2^24 - 1; slab numbers of 16 bits, pages of 24 bits (slabs of up to 64 GiB).
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "storage/block_metadata.h"
+#include "storage/block_state.h"
+#include "storage/check.h"
+#include "storage/types.h"
+#include "storage/zeroed_memory.h"
+
+namespace larder {
+
+// An Extent in 8 bytes: {slab 16 | page 24 | pages 24}.
+class PackedExtent {
+ public:
+  static constexpr uint32_t kPageLimit = 1u << 24;
+
+  void Set(const Extent& e) {
+    LARDER_CHECK(e.page < kPageLimit && e.pages < kPageLimit);
+    bits_ = uint64_t{static_cast<uint16_t>(e.slab)} << 48 | uint64_t{e.page} << 24 | e.pages;
+  }
+  [[nodiscard]] uint32_t pages() const { return static_cast<uint32_t>(bits_) & (kPageLimit - 1); }
+  [[nodiscard]] Extent Get() const {
+    return {.slab = SlabId{static_cast<uint16_t>(bits_ >> 48)},
+            .page = static_cast<uint32_t>(bits_ >> 24) & (kPageLimit - 1),
+            .pages = pages()};
+  }
+
+ private:
+  uint64_t bits_ = 0;
+};
+
+struct alignas(64) IndexEntry {
+  Digest digest;
+  const BlockMetadata* metadata = nullptr;  // owned
+  uint64_t disk_location = 0;               // the disk tier's; 0: none
+  PackedExtent extent;
+  uint32_t newer = 0;  // in the list of evictable blocks; next free slot when free
+  uint32_t older = 0;
+  uint32_t last_use_s = 0;
+  uint16_t holds = 0;
+  uint16_t children = 0;  // saturates, so it is a hint and not a law
+  uint16_t pins = 0;
+  VariantIndex variant{};
+  BlockState state = BlockState::kAbsent;
+  uint8_t frequency = 0;
+  bool counted_in_parent = false;  // its leaving lowers the parent's `children`
+  bool listed = false;
+};
+static_assert(sizeof(IndexEntry) == 64);
+
+// Hash of a key.  The variant takes part, since the ranks of an engine store the same digests:
+// without it each of them would sit in one run of cells.  The multiplication spreads digests that a
+// client made up. Bits 60..63 choose the shard, 52..59 are the tag, the lowest choose the cell.
+[[nodiscard]] inline uint64_t IndexHash(VariantIndex variant, const Digest& digest) {
+  constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
+  uint64_t h = digest.Hash64();
+  uint64_t high;
+  std::memcpy(&high, digest.bytes.data() + sizeof h, sizeof high);
+  h ^= (high << 32 | high >> 32) + (uint64_t{static_cast<uint16_t>(variant)} + 1) * kOdd;
+  h ^= h >> 32;
+  h *= kOdd;
+  return h ^ h >> 29;
+}
+
+class EntrySlots {
+ public:
+  static constexpr uint32_t kNone = 0;
+  static constexpr uint32_t kSlotsMax = (1u << 24) - 1;
+
+  // REQUIRES: 0 < entries_max <= kSlotsMax.
+  explicit EntrySlots(uint32_t entries_max) : entries_max_(entries_max) {}
+
+  [[nodiscard]] IndexEntry& operator[](uint32_t slot) const {
+    return chunks_[slot / kChunkSlots].as<IndexEntry>()[slot % kChunkSlots];
+  }
+  // kNone when full.  The entry is all zeros.
+  [[nodiscard]] uint32_t Allocate();
+  // REQUIRES: from Allocate.  Zeroes the entry.
+  void Free(uint32_t slot);
+
+  // Slots [1, end) were used at some time.
+  [[nodiscard]] uint32_t end() const { return end_; }
+  [[nodiscard]] uint32_t used() const { return used_; }
+  // What is touched; huge pages count whole.
+  [[nodiscard]] uint64_t memory_bytes() const;
+  void CheckInvariants() const;
+
+ private:
+  static constexpr uint32_t kChunkSlots = ZeroedMemory::kHugePageBytes / sizeof(IndexEntry);
+  // Chunks from this one on are huge pages: then the unused part of the last is at most an eighth
+  // of the rest.
+  static constexpr uint32_t kSmallPageChunks = 8;
+
+  const uint32_t entries_max_;
+  std::vector<ZeroedMemory> chunks_;
+  uint32_t end_ = 1;
+  uint32_t free_ = kNone;
+  uint32_t used_ = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,439 @@
+#include "storage/index_shard.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace larder {
+namespace {
+
+constexpr uint32_t kNone = EntrySlots::kNone;
+constexpr uint16_t kCountMax = std::numeric_limits<uint16_t>::max();
+
+uint32_t IdleSeconds(const IndexEntry& entry, uint32_t now_s) {
+  return now_s > entry.last_use_s ? now_s - entry.last_use_s : 0;
+}
+
+}  // namespace
+
+IndexShard::~IndexShard() {
+  for (uint32_t slot = 1; slot < entries_.end(); ++slot) delete entries_[slot].metadata;
+}
+
+void IndexShard::SetState(IndexEntry& entry, BlockState to) {
+  LARDER_CHECK(TransitionAllowed(entry.state, to));
+  entry.state = to;
+}
+
+// ---- finding
+
+uint32_t IndexShard::Find(uint64_t hash, VariantIndex variant, const Digest& digest) const {
+  SlotTable::Probe probe = table_.First(hash);
+  while (probe.slot != kNone && !Is(entries_[probe.slot], variant, digest))
+    probe = table_.Next(hash, probe);
+  return probe.slot;
+}
+
+void IndexShard::FindAll(const Group& group, std::span<uint32_t> slots) const {
+  std::array<SlotTable::Probe, kKeysMax> probes;
+  const size_t n = group.order.size();
+  for (const uint16_t key : group.order) table_.Prefetch(group.hashes[key]);
+  for (size_t i = 0; i < n; ++i) {
+    probes[i] = table_.First(group.hashes[group.order[i]]);
+    if (probes[i].slot != kNone) __builtin_prefetch(&entries_[probes[i].slot]);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    const uint16_t key = group.order[i];
+    SlotTable::Probe probe = probes[i];
+    while (probe.slot != kNone && !Is(entries_[probe.slot], group.variant, group.keys[key])) {
+      probe = table_.Next(group.hashes[key], probe);
+    }
+    slots[i] = probe.slot;
+  }
+}
+
+bool IndexShard::InUse(uint32_t slot) const {
+  return slot != kNone && slot < entries_.end() && entries_[slot].state != BlockState::kAbsent;
+}
+
+bool IndexShard::EvictableLocked(uint32_t slot) const {
+  return InUse(slot) && entries_[slot].listed;
+}
+
+void IndexShard::Lookup(const Group& group, std::span<BlockPresence> out) const {
+  std::array<uint32_t, kKeysMax> slots;
+  MutexLock lock(mu_);
+  FindAll(group, slots);
+  for (size_t i = 0; i < group.order.size(); ++i) {
+    BlockPresence presence;
+    if (slots[i] != kNone) {
+      const IndexEntry& entry = entries_[slots[i]];
+      presence = {.tiers = TiersOf(entry.state),
+                  .pages = InHost(entry.state) ? entry.extent.pages() : 0};
+    }
+    out[group.order[i]] = presence;
+  }
+}
+
+// ---- holding
+
+void IndexShard::Hold(const Group& group, uint32_t now_s, std::span<HeldBlock> out) {
+  std::array<uint32_t, kKeysMax> slots;
+  MutexLock lock(mu_);
+  FindAll(group, slots);
+  for (size_t i = 0; i < group.order.size(); ++i) {
+    if (slots[i] != kNone && entries_[slots[i]].listed) recency_.PrefetchRemove(entries_[slots[i]]);
+  }
+  for (size_t i = 0; i < group.order.size(); ++i) {
+    out[group.order[i]] = HeldBlock{};
+    if (slots[i] != kNone) HoldOne(slots[i], now_s, &out[group.order[i]]);
+  }
+}
+
+void IndexShard::HoldOne(uint32_t slot, uint32_t now_s, HeldBlock* out) {
+  IndexEntry& entry = entries_[slot];
+  if (!InHost(entry.state)) return;
+  out->state = entry.state;
+  if (entry.holds == kCountMax) {
+    out->full = true;
+    return;
+  }
+  ++entry.holds;
+  Relist(slot);
+  entry.frequency = UsedAgain(entry.frequency, IdleSeconds(entry, now_s));
+  entry.last_use_s = std::max(entry.last_use_s, now_s);
+  out->ref = EntryRef{slot};
+  out->extent = entry.extent.Get();
+  out->metadata = entry.metadata;
+}
+
+size_t IndexShard::HoldAgain(std::span<const uint32_t> slots) {
+  MutexLock lock(mu_);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    LARDER_CHECK(InUse(slots[i]));
+    IndexEntry& entry = entries_[slots[i]];
+    LARDER_CHECK(entry.holds > 0);
+    if (entry.holds == kCountMax) return i;
+    ++entry.holds;
+  }
+  return slots.size();
+}
+
+void IndexShard::Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed) {
+  MutexLock lock(mu_);
+  for (const uint32_t slot : slots) {
+    LARDER_CHECK(slot != kNone && slot < entries_.end());
+    __builtin_prefetch(&entries_[slot], 1);
+  }
+  // From the last: so the first of a chain becomes the most recent, and tails leave first.
+  for (size_t i = slots.size(); i-- > 0;) UnholdOne(slots[i], freed);
+}
+
+void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed) {
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(entry.holds > 0);
+  --entry.holds;
+  if (entry.holds > 0) return;
+  if (entry.state != BlockState::kDoomed) {
+    Relist(slot);
+    return;
+  }
+  if (entry.extent.pages() > 0) freed->push_back(entry.extent.Get());
+  TakeMetadata(entry).reset();
+  SetState(entry, BlockState::kAbsent);
+  entries_.Free(slot);
+  --doomed_;
+}
+
+void IndexShard::Relist(uint32_t slot) {
+  const IndexEntry& entry = entries_[slot];
+  const bool evictable = InHost(entry.state) && entry.holds == 0 && entry.pins == 0;
+  if (evictable == entry.listed) return;
+  if (evictable) {
+    recency_.PushHot(slot);
+  } else {
+    recency_.Remove(slot);
+  }
+}
+
+// ---- entering
+
+IndexShard::EnterResult IndexShard::Enter(uint64_t hash, VariantIndex variant, const Digest& digest,
+                                          uint32_t* slot) {
+  if (Find(hash, variant, digest) != kNone) return EnterResult::kDuplicate;
+  *slot = entries_.Allocate();
+  if (*slot == kNone) return EnterResult::kFull;
+  entries_[*slot].variant = variant;
+  entries_[*slot].digest = digest;
+  table_.Insert(
+      hash, *slot,
+      [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { return HashOf(entries_[s]); },
+      [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { __builtin_prefetch(&entries_[s]); });
+  return EnterResult::kEntered;
+}
+
+void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
+                            std::unique_ptr<const BlockMetadata> metadata, bool counted_in_parent,
+                            uint32_t now_s) {
+  IndexEntry& entry = entries_[slot];
+  SetState(entry, BlockState::kHost);
+  entry.extent.Set(extent);
+  entry.counted_in_parent = counted_in_parent;
+  entry.last_use_s = now_s;
+  if (metadata != nullptr) metadata_bytes_ += metadata->memory_bytes().value();
+  entry.metadata = metadata.release();
+  variants_.Count(entry.variant, extent.bytes());
+  Relist(slot);
+}
+
+IndexShard::EnterResult IndexShard::Insert(uint64_t hash, IndexedBlock& block,
+                                           bool counted_in_parent, uint32_t now_s, uint32_t* slot) {
+  MutexLock lock(mu_);
+  const EnterResult result = Enter(hash, block.variant, block.digest, slot);
+  if (result == EnterResult::kEntered) {
+    BecomeHost(*slot, block.extent, std::move(block.metadata), counted_in_parent, now_s);
+  }
+  return result;
+}
+
+IndexShard::EnterResult IndexShard::Claim(uint64_t hash, VariantIndex variant, const Digest& digest,
+                                          uint32_t* slot) {
+  MutexLock lock(mu_);
+  const EnterResult result = Enter(hash, variant, digest, slot);
+  if (result == EnterResult::kEntered) SetState(entries_[*slot], BlockState::kReserved);
+  return result;
+}
+
+VariantIndex IndexShard::VariantOf(uint32_t slot) const {
+  MutexLock lock(mu_);
+  LARDER_CHECK(InUse(slot));
+  return entries_[slot].variant;
+}
+
+void IndexShard::Fill(uint32_t slot, const Extent& extent,
+                      std::unique_ptr<const BlockMetadata> metadata, bool counted_in_parent,
+                      uint32_t now_s) {
+  MutexLock lock(mu_);
+  LARDER_CHECK(InUse(slot) && entries_[slot].state == BlockState::kReserved);
+  BecomeHost(slot, extent, std::move(metadata), counted_in_parent, now_s);
+}
+
+void IndexShard::Abandon(uint32_t slot) {
+  MutexLock lock(mu_);
+  LARDER_CHECK(InUse(slot) && entries_[slot].state == BlockState::kReserved);
+  Unname(slot);
+  SetState(entries_[slot], BlockState::kAbsent);
+  entries_.Free(slot);
+}
+
+// ---- leaving
+
+void IndexShard::Unname(uint32_t slot) {
+  table_.Erase(
+      HashOf(entries_[slot]), slot,
+      [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { return HashOf(entries_[s]); },
+      [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { __builtin_prefetch(&entries_[s]); });
+}
+
+std::unique_ptr<const BlockMetadata> IndexShard::TakeMetadata(IndexEntry& entry) {
+  std::unique_ptr<const BlockMetadata> metadata(std::exchange(entry.metadata, nullptr));
+  if (metadata != nullptr) metadata_bytes_ -= metadata->memory_bytes().value();
+  return metadata;
+}
+
+IndexShard::Departure IndexShard::Leave(uint32_t slot) {
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InHost(entry.state));
+  Departure gone;
+  gone.block = {.variant = entry.variant, .digest = entry.digest, .extent = entry.extent.Get()};
+  gone.last_use_s = entry.last_use_s;
+  if (entry.counted_in_parent) gone.parent = entry.metadata->parent();
+  variants_.Uncount(entry.variant, gone.block.extent.bytes());
+  if (entry.listed) recency_.Remove(slot);
+  Unname(slot);
+  if (entry.holds > 0) {
+    SetState(entry, BlockState::kDoomed);
+    entry.counted_in_parent = false;
+    entry.pins = 0;
+    entry.children = 0;
+    ++doomed_;
+    gone.doomed = true;
+    return gone;
+  }
+  gone.metadata = TakeMetadata(entry);
+  SetState(entry, BlockState::kAbsent);
+  entries_.Free(slot);
+  return gone;
+}
+
+std::optional<IndexShard::Departure> IndexShard::Drop(uint64_t hash, VariantIndex variant,
+                                                      const Digest& digest) {
+  MutexLock lock(mu_);
+  const uint32_t slot = Find(hash, variant, digest);
+  if (slot == kNone || !InHost(entries_[slot].state)) return std::nullopt;
+  return Leave(slot);
+}
+
+std::optional<IndexShard::Departure> IndexShard::Drop(uint32_t slot) {
+  MutexLock lock(mu_);
+  if (!InUse(slot) || !InHost(entries_[slot].state)) return std::nullopt;
+  return Leave(slot);
+}
+
+double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy, uint32_t now_s) {
+  const size_t tokens = entry.metadata == nullptr ? 0 : entry.metadata->tokens().size();
+  return policy.Worth({.bytes = ByteCount(entry.extent.pages() * kPageBytes),
+                       .tokens = static_cast<uint32_t>(tokens),
+                       .idle_s = IdleSeconds(entry, now_s),
+                       .frequency = entry.frequency,
+                       .children = entry.children});
+}
+
+std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
+                                                              bool parents_too, uint32_t now_s) {
+  MutexLock lock(mu_);
+  uint32_t least = kNone;
+  double least_worth = 0;
+  uint32_t slot = recency_.coldest();
+  for (uint32_t looks = std::min(kEvictionLook, recency_.size()); looks > 0; --looks) {
+    const IndexEntry& entry = entries_[slot];
+    const uint32_t newer = entry.newer;
+    if (newer != kNone) __builtin_prefetch(&entries_[newer]);
+    if (entry.children > 0 && !parents_too) {
+      recency_.Remove(slot);
+      recency_.PushHot(slot);
+    } else if (const double worth = WorthOf(entry, policy, now_s);
+               least == kNone || worth < least_worth) {
+      least = slot;
+      least_worth = worth;
+    }
+    slot = newer;
+  }
+  if (least == kNone) return std::nullopt;
+  return Leave(least);
+}
+
+std::optional<IndexShard::Departure> IndexShard::Evict(uint32_t slot) {
+  MutexLock lock(mu_);
+  if (!EvictableLocked(slot)) return std::nullopt;
+  return Leave(slot);
+}
+
+bool IndexShard::Evictable(uint32_t slot) const {
+  MutexLock lock(mu_);
+  return EvictableLocked(slot);
+}
+
+// ---- pins and children
+
+bool IndexShard::Pin(uint64_t hash, VariantIndex variant, const Digest& digest) {
+  MutexLock lock(mu_);
+  const uint32_t slot = Find(hash, variant, digest);
+  if (slot == kNone || !InHost(entries_[slot].state) || entries_[slot].pins == kCountMax)
+    return false;
+  ++entries_[slot].pins;
+  Relist(slot);
+  return true;
+}
+
+void IndexShard::Unpin(uint64_t hash, VariantIndex variant, const Digest& digest) {
+  MutexLock lock(mu_);
+  const uint32_t slot = Find(hash, variant, digest);
+  if (slot == kNone || entries_[slot].pins == 0) return;
+  --entries_[slot].pins;
+  Relist(slot);
+}
+
+bool IndexShard::RaiseChildren(uint64_t hash, VariantIndex variant, const Digest& digest) {
+  MutexLock lock(mu_);
+  const uint32_t slot = Find(hash, variant, digest);
+  if (slot == kNone || !InHost(entries_[slot].state) || entries_[slot].children == kCountMax)
+    return false;
+  ++entries_[slot].children;
+  return true;
+}
+
+void IndexShard::LowerChildren(uint64_t hash, VariantIndex variant, const Digest& digest,
+                               std::optional<uint32_t> child_last_use_s) {
+  MutexLock lock(mu_);
+  const uint32_t slot = Find(hash, variant, digest);
+  // 0: the parent that was counted in has left, and this is a later one of the same name.
+  if (slot == kNone || entries_[slot].children == 0) return;
+  IndexEntry& entry = entries_[slot];
+  --entry.children;
+  if (entry.children > 0 || !entry.listed || !child_last_use_s ||
+      entry.last_use_s > *child_last_use_s)
+    return;
+  recency_.Remove(slot);
+  recency_.PushCold(slot);
+}
+
+// ---- reports
+
+IndexShard::Totals IndexShard::totals() const {
+  MutexLock lock(mu_);
+  return {.named = table_.size(),
+          .doomed = doomed_,
+          .memory = ByteCount(sizeof *this + entries_.memory_bytes() + table_.memory_bytes()),
+          .metadata = ByteCount(metadata_bytes_)};
+}
+
+uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* count) const {
+  MutexLock lock(mu_);
+  *count = 0;
+  // Free slots count too, so that the lock is held for a bounded time.
+  const uint32_t end = static_cast<uint32_t>(std::min<uint64_t>(entries_.end(), from + out.size()));
+  for (uint32_t slot = from; slot < end; ++slot) {
+    const IndexEntry& entry = entries_[slot];
+    if (entry.state == BlockState::kAbsent || entry.state == BlockState::kDoomed) continue;
+    out[(*count)++] = {.digest = entry.digest,
+                       .variant = entry.variant,
+                       .state = entry.state,
+                       .extent = entry.extent.Get(),
+                       .holds = entry.holds,
+                       .pins = entry.pins,
+                       .children = entry.children};
+  }
+  return end == entries_.end() ? 0 : end;
+}
+
+void IndexShard::CheckEntry(uint32_t slot) const {
+  const IndexEntry& entry = entries_[slot];
+  const bool evictable = InHost(entry.state) && entry.holds == 0 && entry.pins == 0;
+  LARDER_CHECK(entry.listed == evictable);
+  LARDER_CHECK(!entry.counted_in_parent || (InHost(entry.state) && entry.metadata != nullptr));
+  LARDER_CHECK(InHost(entry.state) || (entry.pins == 0 && entry.children == 0));
+  if (entry.state == BlockState::kDoomed) {
+    LARDER_CHECK(entry.holds > 0);
+  } else {
+    LARDER_CHECK(Find(HashOf(entry), entry.variant, entry.digest) == slot);
+    LARDER_CHECK(InHost(entry.state) || entry.holds == 0);
+  }
+}
+
+void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
+  MutexLock lock(mu_);
+  uint32_t used = 0, listed = 0, doomed = 0;
+  uint64_t metadata_bytes = 0;
+  for (uint32_t slot = 1; slot < entries_.end(); ++slot) {
+    const IndexEntry& entry = entries_[slot];
+    if (entry.state == BlockState::kAbsent) continue;
+    CheckEntry(slot);
+    ++used;
+    listed += entry.listed ? 1 : 0;
+    doomed += entry.state == BlockState::kDoomed ? 1 : 0;
+    if (entry.metadata != nullptr) metadata_bytes += entry.metadata->memory_bytes().value();
+    if (InHost(entry.state)) {
+      VariantTotals& sum = sums[static_cast<size_t>(entry.variant)];
+      ++sum.blocks;
+      sum.bytes += entry.extent.Get().bytes();
+    }
+  }
+  entries_.CheckInvariants();
+  recency_.CheckInvariants();
+  LARDER_CHECK(used == entries_.used() && listed == recency_.size());
+  LARDER_CHECK(doomed == doomed_ && used - doomed == table_.size());
+  LARDER_CHECK(metadata_bytes == metadata_bytes_);
+}
+
+}  // namespace larder

@@ -1,0 +1,157 @@
+// A sixteenth of a BlockIndex: the entries whose hash begins with its number, their table, their
+// recency, their lock.
+//
+// BlockIndex alone uses it, and documents what the operations mean; here is what differs.  A shard
+// does not know of other shards: what concerns a parent (which may lie in any) BlockIndex does
+// before or after, never under this lock.
+// Ownership: made by BlockIndex; owns metadata.  The VariantTable must outlive it.
+// Thread-safety: all methods from any thread.
+// Limits: `entries_max`, at most EntrySlots::kSlotsMax.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "storage/eviction.h"
+#include "storage/index_entry.h"
+#include "storage/index_values.h"
+#include "storage/mutex.h"
+#include "storage/recency_list.h"
+#include "storage/slot_table.h"
+#include "storage/types.h"
+#include "storage/variant_table.h"
+
+namespace larder {
+
+class IndexShard {
+ public:
+  static constexpr size_t kKeysMax = 1024;       // in a group
+  static constexpr uint32_t kEvictionLook = 16;  // coldest entries that one eviction compares
+
+  IndexShard(VariantTable& variants, uint32_t entries_max = EntrySlots::kSlotsMax)
+      : variants_(variants), entries_(entries_max) {}
+  ~IndexShard();
+  IndexShard(const IndexShard&) = delete;
+  IndexShard& operator=(const IndexShard&) = delete;
+
+  // Keys of one call that fall to this shard: keys[order[i]], whose IndexHash is hashes[order[i]].
+  // REQUIRES: order.size() <= kKeysMax.
+  struct Group {
+    VariantIndex variant = VariantIndex::kNone;
+    std::span<const Digest> keys;
+    std::span<const uint64_t> hashes;
+    std::span<const uint16_t> order;
+  };
+  // Answers out[order[i]].  Refs of Hold are slots.
+  void Lookup(const Group& group, std::span<BlockPresence> out) const LARDER_EXCLUDES(mu_);
+  void Hold(const Group& group, uint32_t now_s, std::span<HeldBlock> out) LARDER_EXCLUDES(mu_);
+  // How many of `slots`, from the first, it held; the next one has 65,535 holds already.
+  [[nodiscard]] size_t HoldAgain(std::span<const uint32_t> slots) LARDER_EXCLUDES(mu_);
+  void Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed) LARDER_EXCLUDES(mu_);
+
+  enum class EnterResult { kEntered, kDuplicate, kFull };
+  // absent -> host.  Takes block.metadata on kEntered only.
+  [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, bool counted_in_parent,
+                                   uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
+  // absent -> reserved
+  [[nodiscard]] EnterResult Claim(uint64_t hash, VariantIndex variant, const Digest& digest,
+                                  uint32_t* slot) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] VariantIndex VariantOf(uint32_t slot) const LARDER_EXCLUDES(mu_);
+  void Fill(uint32_t slot, const Extent& extent, std::unique_ptr<const BlockMetadata> metadata,
+            bool counted_in_parent, uint32_t now_s) LARDER_EXCLUDES(mu_);
+  void Abandon(uint32_t slot) LARDER_EXCLUDES(mu_);
+
+  // What left HOST.
+  struct Departure {
+    EvictedBlock block;
+    bool doomed = false;  // held: extent and metadata follow with the last Unhold
+    std::unique_ptr<const BlockMetadata> metadata;  // to be freed without the lock
+    std::optional<Digest> parent;                   // whose `children` counts it still
+    uint32_t last_use_s = 0;
+  };
+  [[nodiscard]] std::optional<Departure> Drop(uint64_t hash, VariantIndex variant,
+                                              const Digest& digest) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::optional<Departure> Drop(uint32_t slot) LARDER_EXCLUDES(mu_);
+  // Of the kEvictionLook coldest.  Parents that it passes over go to the hot end, lest they hide
+  // the rest for ever; LowerChildren brings them back.
+  [[nodiscard]] std::optional<Departure> EvictColdest(const EvictionPolicy& policy,
+                                                      bool parents_too, uint32_t now_s)
+      LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::optional<Departure> Evict(uint32_t slot) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool Evictable(uint32_t slot) const LARDER_EXCLUDES(mu_);
+
+  [[nodiscard]] bool Pin(uint64_t hash, VariantIndex variant, const Digest& digest)
+      LARDER_EXCLUDES(mu_);
+  void Unpin(uint64_t hash, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
+
+  // False: not in HOST.
+  [[nodiscard]] bool RaiseChildren(uint64_t hash, VariantIndex variant, const Digest& digest)
+      LARDER_EXCLUDES(mu_);
+  // A parent whose last child has left, and which was used no later than that child, is next to
+  // leave. nullopt: the child never entered.
+  void LowerChildren(uint64_t hash, VariantIndex variant, const Digest& digest,
+                     std::optional<uint32_t> child_last_use_s) LARDER_EXCLUDES(mu_);
+
+  struct Totals {
+    uint64_t named = 0;
+    uint64_t doomed = 0;
+    ByteCount memory, metadata;
+  };
+  [[nodiscard]] Totals totals() const LARDER_EXCLUDES(mu_);
+
+  // Writes named entries from slot `from` (1 at first) on until `out` is full; where to go on, 0 at
+  // the end.
+  [[nodiscard]] uint32_t Views(uint32_t from, std::span<BlockView> out, size_t* count) const
+      LARDER_EXCLUDES(mu_);
+
+  // Adds the shard's blocks to `sums` by variant.  REQUIRES: sums.size() covers every variant.
+  void CheckInvariants(std::span<VariantTotals> sums) const LARDER_EXCLUDES(mu_);
+
+ private:
+  [[nodiscard]] static uint64_t HashOf(const IndexEntry& entry) {
+    return IndexHash(entry.variant, entry.digest);
+  }
+  [[nodiscard]] static bool Is(const IndexEntry& entry, VariantIndex variant,
+                               const Digest& digest) {
+    return entry.digest == digest && entry.variant == variant;
+  }
+  static void SetState(IndexEntry& entry, BlockState to);
+
+  [[nodiscard]] uint32_t Find(uint64_t hash, VariantIndex variant, const Digest& digest) const
+      LARDER_REQUIRES(mu_);
+  // Find of a whole group in three waves of misses: cells, entries, comparison.  slots[i] belongs
+  // to order[i].
+  void FindAll(const Group& group, std::span<uint32_t> slots) const LARDER_REQUIRES(mu_);
+  [[nodiscard]] bool InUse(uint32_t slot) const LARDER_REQUIRES(mu_);
+  [[nodiscard]] bool EvictableLocked(uint32_t slot) const LARDER_REQUIRES(mu_);
+  [[nodiscard]] EnterResult Enter(uint64_t hash, VariantIndex variant, const Digest& digest,
+                                  uint32_t* slot) LARDER_REQUIRES(mu_);
+  void BecomeHost(uint32_t slot, const Extent& extent,
+                  std::unique_ptr<const BlockMetadata> metadata, bool counted_in_parent,
+                  uint32_t now_s) LARDER_REQUIRES(mu_);
+  void HoldOne(uint32_t slot, uint32_t now_s, HeldBlock* out) LARDER_REQUIRES(mu_);
+  void UnholdOne(uint32_t slot, std::vector<Extent>* freed) LARDER_REQUIRES(mu_);
+  // Lists or unlists an entry as its holds, pins and state say.
+  void Relist(uint32_t slot) LARDER_REQUIRES(mu_);
+  void Unname(uint32_t slot) LARDER_REQUIRES(mu_);
+  [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
+  [[nodiscard]] std::unique_ptr<const BlockMetadata> TakeMetadata(IndexEntry& entry)
+      LARDER_REQUIRES(mu_);
+  [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
+                                      uint32_t now_s);
+  void CheckEntry(uint32_t slot) const LARDER_REQUIRES(mu_);
+
+  VariantTable& variants_;
+  mutable Mutex mu_;
+  EntrySlots entries_ LARDER_GUARDED_BY(mu_);
+  SlotTable table_ LARDER_GUARDED_BY(mu_);
+  RecencyList recency_ LARDER_GUARDED_BY(mu_){entries_};
+  uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
+  uint64_t metadata_bytes_ LARDER_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,103 @@
+// Runs larder-dump as an operator does: arguments in, output and exit status out.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace larder {
+namespace {
+
+constexpr size_t kHeaderBytes = 256;  // of the golden record
+constexpr size_t kRecordBytes = 481;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+};
+
+Outcome Dump(const std::string& arguments) {
+  Outcome outcome;
+  FILE* pipe = ::popen((std::string(LARDER_DUMP) + " " + arguments + " 2>/dev/null").c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  char buffer[4096];
+  for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
+    outcome.out.append(buffer, n);
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) outcome.exit_code = WEXITSTATUS(status);
+  return outcome;
+}
+
+std::string Golden() {
+  std::ifstream file(std::string(LARDER_GOLDEN_DIR) + "/record_v1.bin", std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::string Write(const std::string& bytes) {
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string path = ::testing::TempDir() + "larder_dump_" + test->name();
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+nlohmann::json DumpJson(const std::string& bytes, int want_exit_code) {
+  const Outcome outcome = Dump("-o json " + Write(bytes));
+  EXPECT_EQ(outcome.exit_code, want_exit_code);
+  return nlohmann::json::parse(outcome.out);
+}
+
+TEST(LarderDump, WholeRecord) {
+  ASSERT_EQ(Golden().size(), kRecordBytes);
+  const auto records = DumpJson(Golden(), 0);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].at("digest"), "d61aa64875c51c6984d7fb7d2ab84f85");
+  EXPECT_EQ(records[0].at("segments").size(), 3u);
+  const Outcome table = Dump(Write(Golden()));
+  EXPECT_EQ(table.exit_code, 0);
+  EXPECT_NE(table.out.find("llama.cpp/rows/1"), std::string::npos);
+}
+
+TEST(LarderDump, DamagedSegmentIsNamedAndTheRestIsShown) {
+  std::string bytes = Golden();
+  bytes[kHeaderBytes + 130] ^= 1;
+  const auto records = DumpJson(bytes, 1);
+  EXPECT_EQ(records[0].at("ok"), false);
+  const char* const want[] = {"ok", "damaged", "ok"};
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(records[0].at("segments")[i].at("state"), want[i]);
+}
+
+TEST(LarderDump, CutShort) {
+  const auto records = DumpJson(Golden().substr(0, kRecordBytes - 1), 1);
+  EXPECT_EQ(records[0].at("segments")[2].at("state"), "cut short");
+  EXPECT_TRUE(DumpJson(Golden().substr(0, kHeaderBytes - 1), 1)[0].contains("error"));
+  EXPECT_TRUE(DumpJson("", 1)[0].contains("error"));
+}
+
+TEST(LarderDump, SeveralRecordsInOneFile) {
+  std::string bytes = Golden();
+  bytes.resize(512);  // records begin at multiples of 64
+  bytes += Golden();
+  const auto records = DumpJson(bytes, 0);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[1].at("file_offset"), 512);
+  const auto with_garbage = DumpJson(bytes + std::string(64, 'x'), 1);
+  ASSERT_EQ(with_garbage.size(), 3u);
+  EXPECT_EQ(with_garbage[1].at("ok"), true);
+  EXPECT_TRUE(with_garbage[2].contains("error"));
+}
+
+TEST(LarderDump, UsageAndUnreadableFiles) {
+  EXPECT_EQ(Dump("--help").exit_code, 0);
+  EXPECT_EQ(Dump("").exit_code, 2);
+  EXPECT_EQ(Dump("-o yaml " + Write(Golden())).exit_code, 2);
+  EXPECT_EQ(Dump("/nonexistent/file").exit_code, 2);
+  EXPECT_EQ(Dump("/").exit_code, 2);
+  EXPECT_EQ(Dump("/dev/null").exit_code, 2);
+}
+
+}  // namespace
+}  // namespace larder

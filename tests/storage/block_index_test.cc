@@ -1,0 +1,556 @@
+#include "storage/block_index.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace larder {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+using InsertResult = BlockIndex::InsertResult;
+
+// Spread as digests are; equal for equal numbers.
+Digest Name(uint64_t i) {
+  Digest digest;
+  const uint64_t words[2] = {(i + 1) * 0x9E3779B97F4A7C15, (i + 1) * 0xD1B54A32D192ED03};
+  std::memcpy(digest.bytes.data(), words, sizeof words);
+  return digest;
+}
+Extent Pages(uint32_t page, uint32_t pages) {
+  return {.slab = SlabId{3}, .page = page, .pages = pages};
+}
+constexpr uint8_t kInHost = 1u << static_cast<int>(Tier::kHost);
+
+TEST(BlockStateLaw, EveryPair) {
+  using enum BlockState;
+  const std::set<std::pair<BlockState, BlockState>> allowed = {
+      {kAbsent, kReserved},  {kAbsent, kHost},      {kAbsent, kDisk},        {kReserved, kHost},
+      {kReserved, kAbsent},  {kHost, kHostDisk},    {kHost, kAbsent},        {kHost, kDoomed},
+      {kHostDisk, kDisk},    {kHostDisk, kHost},    {kHostDisk, kAbsent},    {kHostDisk, kDoomed},
+      {kDisk, kPromoting},   {kDisk, kAbsent},      {kPromoting, kHostDisk}, {kPromoting, kDisk},
+      {kPromoting, kAbsent}, {kPromoting, kDoomed}, {kDoomed, kAbsent},
+  };
+  for (int from = 0; from < kBlockStates; ++from) {
+    for (int to = 0; to < kBlockStates; ++to) {
+      const std::pair pair(static_cast<BlockState>(from), static_cast<BlockState>(to));
+      EXPECT_EQ(TransitionAllowed(pair.first, pair.second), allowed.contains(pair))
+          << from << " -> " << to;
+    }
+  }
+}
+
+TEST(BlockStateLaw, ReadersSeeWholeCopiesOnly) {
+  using enum BlockState;
+  const uint8_t disk = 1u << static_cast<int>(Tier::kDisk);
+  const std::map<BlockState, uint8_t> tiers = {
+      {kAbsent, 0},  {kReserved, 0},     {kHost, kInHost}, {kHostDisk, kInHost | disk},
+      {kDisk, disk}, {kPromoting, disk}, {kDoomed, 0}};
+  ASSERT_EQ(tiers.size(), size_t{kBlockStates});
+  for (const auto& [state, expected] : tiers) {
+    EXPECT_EQ(TiersOf(state), expected);
+    EXPECT_EQ(InHost(state), (expected & kInHost) != 0);
+  }
+}
+
+TEST(PackedExtent, RoundTrips) {
+  for (const Extent& extent :
+       {Extent{}, Pages(7, 9), Extent{SlabId{0xFFFF}, (1u << 24) - 1, (1u << 24) - 1}}) {
+    PackedExtent packed;
+    packed.Set(extent);
+    EXPECT_EQ(packed.Get(), extent);
+  }
+}
+
+class BlockIndexTest : public testing::Test {
+ protected:
+  BlockIndexTest() : variant_(*index_.InternVariant(Name(1'000'000))) {}
+  ~BlockIndexTest() override { index_.CheckInvariants(); }
+
+  static std::unique_ptr<const BlockMetadata> After(uint64_t parent) {
+    return BlockMetadata::Make(Name(parent), std::vector<uint32_t>(16), UniformTable(1, 64));
+  }
+  InsertResult Insert(uint64_t name, Extent extent, EntryRef* ref = nullptr,
+                      std::unique_ptr<const BlockMetadata> metadata = nullptr) {
+    return index_.Insert({.variant = variant_,
+                          .digest = Name(name),
+                          .extent = extent,
+                          .metadata = std::move(metadata)},
+                         now_s_, ref);
+  }
+  BlockIndex::Held Hold(uint64_t name) {
+    const Digest digest = Name(name);
+    BlockIndex::Held held;
+    index_.Hold(variant_, {&digest, 1}, now_s_, {&held, 1});
+    return held;
+  }
+  std::vector<Extent> Unhold(EntryRef ref) {
+    std::vector<Extent> freed;
+    index_.Unhold({&ref, 1}, &freed);
+    return freed;
+  }
+  BlockIndex::Presence Lookup(uint64_t name) const {
+    const Digest digest = Name(name);
+    BlockIndex::Presence presence;
+    index_.Lookup(variant_, {&digest, 1}, {&presence, 1});
+    return presence;
+  }
+  std::optional<Extent> Drop(uint64_t name) {
+    std::optional<Extent> freed;
+    EXPECT_TRUE(index_.Drop(variant_, Name(name), &freed));
+    return freed;
+  }
+  BlockIndex::View View(uint64_t name) const {
+    BlockIndex::View found;
+    index_.ForEach([&](const BlockIndex::View& view) {
+      if (view.digest == Name(name)) found = view;
+    });
+    return found;
+  }
+  // Numbers of names 0..99 in the order in which they leave.
+  std::vector<int> EvictAll() {
+    std::vector<int> order;
+    while (const auto gone = index_.EvictOne(policy_, now_s_)) {
+      for (int i = 0; i < 100; ++i) {
+        if (Name(static_cast<uint64_t>(i)) == gone->digest) order.push_back(i);
+      }
+    }
+    return order;
+  }
+
+  BlockIndex index_;
+  EvictionPolicy policy_;
+  VariantIndex variant_;
+  uint32_t now_s_ = 1000;
+};
+
+TEST_F(BlockIndexTest, InsertedBlocksAreThere) {
+  EntryRef ref;
+  EXPECT_EQ(Insert(1, Pages(5, 2), &ref), InsertResult::kInserted);
+  EXPECT_NE(ref.value, 0u);
+  EXPECT_EQ(Lookup(1), (BlockIndex::Presence{.tiers = kInHost, .pages = 2}));
+  EXPECT_EQ(Lookup(2), BlockIndex::Presence{});
+  EXPECT_EQ(index_.blocks(), 1u);
+  EXPECT_EQ(index_.TotalsOf(variant_).blocks, 1u);
+  EXPECT_EQ(index_.TotalsOf(variant_).bytes, ByteCount(2 * kPageBytes));
+}
+
+TEST_F(BlockIndexTest, EntriesWithoutBytesAreThereToo) {
+  EXPECT_EQ(Insert(1, {}), InsertResult::kInserted);
+  EXPECT_EQ(Lookup(1), (BlockIndex::Presence{.tiers = kInHost, .pages = 0}));
+  EXPECT_EQ(Drop(1), std::nullopt) << "no extent to hand out";
+}
+
+TEST_F(BlockIndexTest, DuplicatesChangeNothing) {
+  EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
+  EXPECT_EQ(Insert(1, Pages(9, 4)), InsertResult::kDuplicate);
+  EXPECT_EQ(Lookup(1).pages, 2u);
+  EXPECT_EQ(index_.TotalsOf(variant_).blocks, 1u);
+}
+
+TEST_F(BlockIndexTest, VariantsDoNotSeeEachOther) {
+  const VariantIndex other = *index_.InternVariant(Name(2'000'000));
+  EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
+  const Digest digest = Name(1);
+  BlockIndex::Presence presence;
+  index_.Lookup(other, {&digest, 1}, {&presence, 1});
+  EXPECT_EQ(presence, BlockIndex::Presence{});
+  EXPECT_EQ(index_.Insert({.variant = other, .digest = digest, .extent = {}, .metadata = nullptr},
+                          now_s_),
+            InsertResult::kInserted);
+  EXPECT_EQ(index_.TotalsOf(other).blocks, 1u);
+  EXPECT_EQ(index_.TotalsOf(other).bytes, ByteCount(0));
+}
+
+TEST_F(BlockIndexTest, VariantsAreToldApartInOneCell) {
+  // Two variants for which the same digest has the same shard, tag and cell of the smallest table.
+  std::map<uint64_t, VariantIndex> seen;
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    const VariantIndex variant = *index_.InternVariant(Name(3'000'000 + i));
+    const uint64_t hash = IndexHash(variant, Name(1));
+    const auto [twin, fresh] = seen.emplace((hash >> 52) << 10 | (hash & 1023), variant);
+    if (fresh) continue;
+    for (const VariantIndex v : {twin->second, variant}) {
+      EXPECT_EQ(index_.Insert({.variant = v, .digest = Name(1), .extent = {}, .metadata = nullptr},
+                              now_s_),
+                InsertResult::kInserted);
+    }
+    const Digest digest = Name(1);
+    std::vector<BlockIndex::Held> held(2);
+    index_.Hold(twin->second, {&digest, 1}, now_s_, std::span(held).first(1));
+    index_.Hold(variant, {&digest, 1}, now_s_, std::span(held).last(1));
+    EXPECT_NE(held[0].ref, held[1].ref);
+    return;
+  }
+  FAIL() << "no such pair any more: give the test more variants";
+}
+
+TEST_F(BlockIndexTest, VariantNumbersAreStable) {
+  EXPECT_EQ(*index_.InternVariant(Name(1'000'000)), variant_);
+  EXPECT_EQ(index_.FindVariant(Name(1'000'000)), variant_);
+  EXPECT_EQ(index_.FindVariant(Name(3)), std::nullopt);
+  EXPECT_EQ(index_.VariantId(variant_), Name(1'000'000));
+}
+
+TEST_F(BlockIndexTest, ManyVariantsAndThenFull) {
+  for (uint64_t i = 1; i < VariantTable::kVariantsMax; ++i) {
+    ASSERT_TRUE(index_.InternVariant(Name(2'000'000 + i)).ok());
+  }
+  EXPECT_EQ(index_.InternVariant(Name(1)).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(*index_.InternVariant(Name(1'000'000)), variant_) << "known ones still answer";
+  EXPECT_EQ(index_.VariantId(VariantIndex{65'533}), Name(2'000'000 + 65'533));
+}
+
+TEST_F(BlockIndexTest, ClaimsAreInvisibleUntilFilled) {
+  EntryRef claim, second;
+  EXPECT_EQ(index_.Claim(variant_, Name(1), &claim), InsertResult::kInserted);
+  EXPECT_EQ(index_.Claim(variant_, Name(1), &second), InsertResult::kDuplicate);
+  EXPECT_EQ(Insert(1, Pages(1, 1)), InsertResult::kDuplicate);
+  EXPECT_EQ(Lookup(1), BlockIndex::Presence{});
+  EXPECT_EQ(Hold(1).ref, EntryRef{});
+  EXPECT_FALSE(index_.Pin(variant_, Name(1)));
+  EXPECT_FALSE(index_.Evictable(claim));
+  EXPECT_FALSE(index_.EvictRef(claim));
+  std::optional<Extent> freed;
+  EXPECT_FALSE(index_.Drop(variant_, Name(1), &freed));
+  EXPECT_FALSE(index_.Drop(claim, &freed));
+  EXPECT_EQ(View(1).state, BlockState::kReserved);
+  EXPECT_EQ(index_.TotalsOf(variant_).blocks, 0u);
+
+  index_.Fill(claim, Pages(5, 2), After(9), now_s_);
+  EXPECT_EQ(Lookup(1).pages, 2u);
+  EXPECT_EQ(Hold(1).ref, claim);
+  EXPECT_EQ(index_.TotalsOf(variant_).blocks, 1u);
+  EXPECT_GT(index_.metadata_bytes(), ByteCount(0));
+}
+
+TEST_F(BlockIndexTest, AbandonedClaimsAreGone) {
+  EntryRef claim;
+  EXPECT_EQ(index_.Claim(variant_, Name(1), &claim), InsertResult::kInserted);
+  index_.Abandon(claim);
+  EXPECT_EQ(index_.blocks(), 0u);
+  EXPECT_EQ(Insert(1, Pages(1, 1)), InsertResult::kInserted);
+}
+
+TEST_F(BlockIndexTest, HeldBlocksStay) {
+  EXPECT_EQ(Insert(1, Pages(5, 2), nullptr, After(9)), InsertResult::kInserted);
+  const BlockIndex::Held held = Hold(1);
+  EXPECT_EQ(held.state, BlockState::kHost);
+  EXPECT_EQ(held.extent, Pages(5, 2));
+  ASSERT_NE(held.metadata, nullptr);
+  EXPECT_EQ(held.metadata->parent(), Name(9));
+  EXPECT_FALSE(index_.Evictable(held.ref));
+  EXPECT_FALSE(index_.EvictRef(held.ref));
+  EXPECT_FALSE(index_.EvictOne(policy_, now_s_));
+  EXPECT_THAT(Unhold(held.ref), IsEmpty());
+  EXPECT_TRUE(index_.Evictable(held.ref));
+  const auto gone = index_.EvictRef(held.ref);
+  ASSERT_TRUE(gone);
+  EXPECT_EQ(gone->digest, Name(1));
+  EXPECT_EQ(gone->variant, variant_);
+  EXPECT_EQ(gone->extent, Pages(5, 2));
+  EXPECT_FALSE(gone->kept_on_disk);
+  EXPECT_EQ(index_.metadata_bytes(), ByteCount(0));
+}
+
+TEST_F(BlockIndexTest, BatchesAnswerInKeyOrder) {
+  constexpr size_t kKeys = 3000;  // more than one window
+  for (uint64_t i = 0; i < kKeys; i += 2) {
+    ASSERT_EQ(Insert(i, Pages(static_cast<uint32_t>(i), 1)), InsertResult::kInserted);
+  }
+  std::vector<Digest> digests;
+  for (uint64_t i = 0; i < kKeys; ++i) digests.push_back(Name(i));
+  std::vector<BlockIndex::Presence> presence(kKeys);
+  index_.Lookup(variant_, digests, presence);
+  std::vector<BlockIndex::Held> held(kKeys);
+  index_.Hold(variant_, digests, now_s_, held);
+  std::vector<EntryRef> refs;
+  for (size_t i = 0; i < kKeys; ++i) {
+    ASSERT_EQ(presence[i].tiers, i % 2 == 0 ? kInHost : 0);
+    ASSERT_EQ(held[i].ref.value != 0, i % 2 == 0);
+    if (i % 2 != 0) continue;
+    ASSERT_EQ(held[i].extent.page, i);
+    refs.push_back(held[i].ref);
+  }
+  ASSERT_TRUE(index_.HoldAgain(refs));
+  std::vector<Extent> freed;
+  index_.Unhold(refs, &freed);
+  EXPECT_FALSE(index_.EvictOne(policy_, now_s_)) << "held twice";
+  index_.Unhold(refs, &freed);
+  EXPECT_TRUE(index_.EvictOne(policy_, now_s_));
+  EXPECT_THAT(freed, IsEmpty());
+}
+
+TEST_F(BlockIndexTest, AKeyTwiceInABatchIsHeldTwice) {
+  EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
+  const std::vector<Digest> digests = {Name(1), Name(1)};
+  std::vector<BlockIndex::Held> held(2);
+  index_.Hold(variant_, digests, now_s_, held);
+  EXPECT_EQ(View(1).holds, 2u);
+  const std::vector<EntryRef> refs = {held[0].ref, held[1].ref};
+  std::vector<Extent> freed;
+  index_.Unhold(refs, &freed);
+  EXPECT_EQ(View(1).holds, 0u);
+}
+
+TEST_F(BlockIndexTest, DroppedWhileHeldIsDoomed) {
+  EXPECT_EQ(Insert(1, Pages(5, 2), nullptr, After(9)), InsertResult::kInserted);
+  const EntryRef first = Hold(1).ref;
+  const BlockIndex::Held held = Hold(1);
+  EXPECT_EQ(Drop(1), std::nullopt) << "the extent is still read";
+  EXPECT_EQ(index_.blocks(), 0u);
+  EXPECT_EQ(index_.doomed(), 1u);
+  EXPECT_EQ(index_.TotalsOf(variant_).blocks, 0u);
+  EXPECT_EQ(Lookup(1), BlockIndex::Presence{});
+  EXPECT_EQ(Hold(1).ref, EntryRef{});
+  EXPECT_EQ(held.metadata->parent(), Name(9)) << "valid while held";
+  std::optional<Extent> freed;
+  EXPECT_FALSE(index_.Drop(first, &freed));
+  EXPECT_FALSE(index_.EvictRef(first));
+
+  EXPECT_EQ(Insert(1, Pages(7, 1)), InsertResult::kInserted) << "the name is free";
+  EXPECT_THAT(Unhold(first), IsEmpty());
+  EXPECT_THAT(Unhold(held.ref), ElementsAre(Pages(5, 2)));
+  EXPECT_EQ(index_.doomed(), 0u);
+  EXPECT_EQ(Lookup(1).pages, 1u);
+}
+
+TEST_F(BlockIndexTest, DropHandsTheExtentOut) {
+  EntryRef ref;
+  EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
+  EXPECT_EQ(Insert(2, Pages(8, 3), &ref), InsertResult::kInserted);
+  EXPECT_EQ(Drop(1), Pages(5, 2));
+  std::optional<Extent> freed;
+  EXPECT_FALSE(index_.Drop(variant_, Name(1), &freed));
+  EXPECT_TRUE(index_.Drop(ref, &freed));
+  EXPECT_EQ(freed, Pages(8, 3));
+  EXPECT_FALSE(index_.Drop(ref, &freed)) << "stale";
+  EXPECT_EQ(freed, std::nullopt);
+  EXPECT_FALSE(index_.Evictable(ref));
+  EXPECT_FALSE(index_.Evictable(EntryRef{}));
+  EXPECT_FALSE(index_.Evictable(EntryRef{0x0FFFFFFF}));
+}
+
+TEST_F(BlockIndexTest, HoldsHaveALimit) {
+  EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
+  EXPECT_EQ(Insert(2, Pages(8, 2)), InsertResult::kInserted);
+  EntryRef ref;
+  for (int i = 0; i < 65'535; ++i) ref = Hold(1).ref;
+  const BlockIndex::Held over = Hold(1);
+  EXPECT_TRUE(over.full);
+  EXPECT_EQ(over.ref, EntryRef{});
+  EXPECT_EQ(over.state, BlockState::kHost);
+  const std::vector<EntryRef> refs = {Hold(2).ref, ref};
+  EXPECT_FALSE(index_.HoldAgain(refs));
+  EXPECT_EQ(View(1).holds, 65'535u);
+  EXPECT_EQ(View(2).holds, 1u) << "all or none";
+  std::vector<Extent> freed;
+  const std::vector<EntryRef> all(65'535, ref);
+  index_.Unhold(all, &freed);
+  EXPECT_EQ(View(1).holds, 0u);
+  EXPECT_FALSE(Hold(1).full);
+}
+
+TEST_F(BlockIndexTest, PinnedBlocksStayUntilTheLastUnpin) {
+  EXPECT_FALSE(index_.Pin(variant_, Name(1)));
+  EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
+  EXPECT_TRUE(index_.Pin(variant_, Name(1)));
+  EXPECT_TRUE(index_.Pin(variant_, Name(1)));
+  index_.Unpin(variant_, Name(1));
+  Unhold(Hold(1).ref);
+  EXPECT_FALSE(index_.EvictOne(policy_, now_s_));
+  index_.Unpin(variant_, Name(1));
+  EXPECT_TRUE(index_.EvictOne(policy_, now_s_));
+  index_.Unpin(variant_, Name(1));  // left meanwhile
+}
+
+TEST_F(BlockIndexTest, PinsDoNotOutliveTheirBlock) {
+  EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
+  EXPECT_TRUE(index_.Pin(variant_, Name(1)));
+  EXPECT_EQ(Drop(1), Pages(5, 2));
+  EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
+  EXPECT_EQ(View(1).pins, 0u);
+}
+
+TEST_F(BlockIndexTest, PinsHaveALimit) {
+  EXPECT_EQ(Insert(1, {}), InsertResult::kInserted);
+  for (int i = 0; i < 65'535; ++i) ASSERT_TRUE(index_.Pin(variant_, Name(1)));
+  EXPECT_FALSE(index_.Pin(variant_, Name(1)));
+}
+
+TEST_F(BlockIndexTest, ChildrenLeaveBeforeTheirParents) {
+  for (uint64_t i = 0; i < 40; ++i) {  // 0 <- 1 <- 2 ...: heads are the oldest, as written
+    ASSERT_EQ(Insert(i, Pages(static_cast<uint32_t>(i), 1), nullptr, After(i == 0 ? 99 : i - 1)),
+              InsertResult::kInserted);
+    ++now_s_;
+  }
+  EXPECT_EQ(View(0).children, 1u);
+  EXPECT_EQ(View(39).children, 0u);
+  std::vector<int> tail_first(40);
+  for (int i = 0; i < 40; ++i) tail_first[static_cast<size_t>(i)] = 39 - i;
+  EXPECT_EQ(EvictAll(), tail_first);
+}
+
+TEST_F(BlockIndexTest, AChainThatNobodyReadsDoesNotHideOthers) {
+  // A chain long enough that parents fill every shard's cold end, and one newer block that is no
+  // parent.
+  for (uint64_t i = 100; i < 1000; ++i) {
+    ASSERT_EQ(Insert(i, Pages(0, 1), nullptr, After(i - 1)), InsertResult::kInserted);
+  }
+  ASSERT_EQ(Insert(1, Pages(0, 1)), InsertResult::kInserted);
+  bool met = false;
+  for (int i = 0; i < 20 && !met; ++i) met = index_.EvictOne(policy_, now_s_)->digest == Name(1);
+  EXPECT_TRUE(met);
+}
+
+TEST_F(BlockIndexTest, ParentsLeaveWhenOnlyTheyAreLeft) {
+  ASSERT_EQ(Insert(1, Pages(1, 1)), InsertResult::kInserted);
+  ASSERT_EQ(Insert(2, Pages(2, 1), nullptr, After(1)), InsertResult::kInserted);
+  const EntryRef child = Hold(2).ref;
+  EXPECT_THAT(EvictAll(), ElementsAre(1));
+  Unhold(child);
+  EXPECT_THAT(EvictAll(), ElementsAre(2));
+}
+
+TEST_F(BlockIndexTest, ChildrenAreCountedWhereTheParentIsInHost) {
+  ASSERT_EQ(Insert(2, {}, nullptr, After(1)), InsertResult::kInserted);  // no parent yet
+  ASSERT_EQ(Insert(1, {}), InsertResult::kInserted);
+  EXPECT_EQ(View(1).children, 0u);
+  ASSERT_EQ(Insert(3, {}, nullptr, After(1)), InsertResult::kInserted);
+  EntryRef claim;
+  ASSERT_EQ(index_.Claim(variant_, Name(4), &claim), InsertResult::kInserted);
+  index_.Fill(claim, {}, After(1), now_s_);
+  EXPECT_EQ(View(1).children, 2u);
+  ASSERT_EQ(Insert(3, {}, nullptr, After(1)), InsertResult::kDuplicate);
+  EXPECT_EQ(View(1).children, 2u) << "a duplicate is no child";
+  Drop(2);
+  EXPECT_EQ(View(1).children, 2u) << "was never counted";
+  Drop(3);
+  Hold(4);
+  Drop(4);
+  EXPECT_EQ(View(1).children, 0u) << "a doomed child is gone";
+}
+
+TEST_F(BlockIndexTest, ForEachSeesEveryNamedBlockAndMayChangeTheIndex) {
+  for (uint64_t i = 0; i < 2000; ++i) ASSERT_EQ(Insert(i, Pages(0, 1)), InsertResult::kInserted);
+  Hold(5);
+  Drop(5);
+  std::set<Digest> seen;
+  index_.ForEach([&](const BlockIndex::View& view) {
+    std::optional<Extent> freed;
+    EXPECT_TRUE(index_.Drop(view.variant, view.digest, &freed));
+    EXPECT_TRUE(seen.insert(view.digest).second);
+  });
+  EXPECT_EQ(seen.size(), 1999u);
+  EXPECT_FALSE(seen.contains(Name(5))) << "doomed";
+  EXPECT_EQ(index_.blocks(), 0u);
+}
+
+TEST_F(BlockIndexTest, MemoryIsBounded) {
+  constexpr uint64_t kBlocks = 200'000;
+  for (uint64_t i = 0; i < kBlocks; ++i) ASSERT_EQ(Insert(i, {}), InsertResult::kInserted);
+  EXPECT_LE(index_.memory_bytes().value(), kBlocks * 85);
+  EXPECT_GE(index_.memory_bytes().value(), kBlocks * 64);
+  const ByteCount full = index_.memory_bytes();
+  for (uint64_t i = 0; i < kBlocks; ++i) Drop(i);
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    ASSERT_EQ(Insert(i, {}), InsertResult::kInserted);
+  }
+  EXPECT_EQ(index_.memory_bytes(), full) << "free entries are used again";
+}
+
+TEST(IndexShard, FullIsAnAnswer) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  IndexShard shard(variants, /*entries_max=*/3);
+  uint32_t slot = 0;
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(shard.Claim(IndexHash(variant, Name(i)), variant, Name(i), &slot),
+              IndexShard::EnterResult::kEntered);
+  }
+  IndexedBlock block{.variant = variant,
+                     .digest = Name(3),
+                     .extent = {},
+                     .metadata = BlockMetadata::Make({}, {}, UniformTable(1, 1))};
+  uint32_t none = 0;
+  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, false, 0, &none),
+            IndexShard::EnterResult::kFull);
+  EXPECT_NE(block.metadata, nullptr) << "stays the caller's";
+  shard.Abandon(slot);
+  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, false, 0, &slot),
+            IndexShard::EnterResult::kEntered);
+  std::vector<VariantTotals> sums(1);
+  shard.CheckInvariants(sums);
+}
+
+// Parents go to the hot end when eviction passes over them, and come back when their last child has
+// left.
+TEST(IndexShard, AParentFollowsItsLastChild) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  for (const bool used_after_child : {false, true}) {
+    IndexShard shard(variants);
+    const auto hash = [&](uint64_t name) { return IndexHash(variant, Name(name)); };
+    const auto insert = [&](uint64_t name, uint32_t now_s) {
+      uint32_t slot = 0;
+      IndexedBlock block{
+          .variant = variant, .digest = Name(name), .extent = Pages(0, 1), .metadata = nullptr};
+      EXPECT_EQ(shard.Insert(hash(name), block, false, now_s, &slot),
+                IndexShard::EnterResult::kEntered);
+    };
+    insert(1, used_after_child ? 200 : 100);
+    ASSERT_TRUE(shard.RaiseChildren(hash(1), variant, Name(1)));
+    // Not all of them are compared at once, so the order of the list shows.
+    for (uint64_t i = 2; i < 2 + 2 * IndexShard::kEvictionLook; ++i) insert(i, 150);
+    ASSERT_EQ(shard.EvictColdest(EvictionPolicy(), false, 300)->block.digest, Name(2));
+    shard.LowerChildren(hash(1), variant, Name(1), /*child_last_use_s=*/100);
+    // Least worthy in sight: the oldest, be it that the parent came back.
+    const auto next = shard.EvictColdest(EvictionPolicy(), false, 300);
+    EXPECT_EQ(next->block.digest, used_after_child ? Name(3) : Name(1));
+    while (shard.EvictColdest(EvictionPolicy(), true, 300)) {
+    }
+  }
+}
+
+// Within one shard the least worthy of the cold end leaves first.
+TEST(IndexShard, ReadBlocksOutliveUnreadOnes) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  IndexShard shard(variants);
+  std::vector<uint32_t> slots(40);
+  for (uint64_t i = 0; i < slots.size(); ++i) {
+    IndexedBlock block{
+        .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
+    ASSERT_EQ(shard.Insert(IndexHash(variant, Name(i)), block, false, 100, &slots[i]),
+              IndexShard::EnterResult::kEntered);
+  }
+  // A lease on the first ten as one chain, ended at once: key 0 becomes the most recent.
+  std::vector<Digest> keys;
+  std::vector<uint64_t> hashes;
+  std::vector<uint16_t> order;
+  for (uint64_t i = 0; i < 10; ++i) {
+    keys.push_back(Name(i));
+    hashes.push_back(IndexHash(variant, Name(i)));
+    order.push_back(static_cast<uint16_t>(i));
+  }
+  std::vector<HeldBlock> held(10);
+  shard.Hold({.variant = variant, .keys = keys, .hashes = hashes, .order = order}, 500, held);
+  std::vector<Extent> freed;
+  shard.Unhold(std::span(slots).first(10), &freed);
+  std::vector<Digest> gone;
+  while (auto departure = shard.EvictColdest(EvictionPolicy(), false, 600)) {
+    gone.push_back(departure->block.digest);
+  }
+  ASSERT_EQ(gone.size(), 40u);
+  for (uint64_t i = 0; i < 30; ++i) EXPECT_EQ(gone[i], Name(10 + i)) << i;
+  for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(gone[30 + i], Name(9 - i)) << "tails first";
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,194 @@
+#include "storage/block_store.h"
+
+#include <gtest/gtest.h>
+
+#include "storage/quarantine.h"
+#include "tests/storage/store_fixture.h"
+
+namespace larder {
+namespace {
+
+using testing::StoreFixture;
+using testing::TestTokens;
+
+constexpr ByteCount kAll(1ull << 40);
+
+BlockStore::AcquireResult AcquireOne(StoreFixture& f, const Digest& digest) {
+  return f.store().Acquire(f.variant(), {&digest, 1}, kAll);
+}
+
+TEST(BlockStore, PublishedBlockIsFoundWithItsBytes) {
+  StoreFixture f;
+  Digest digest;
+  ASSERT_EQ(f.Put({}, 1, 10000, std::byte{7}, &digest), BlockStatus::kOk);
+  auto got = AcquireOne(f, digest);
+  ASSERT_NE(got.blocks[0].ref.value, 0u);
+  EXPECT_EQ(f.store().Bytes(got.blocks[0].extent)[9999], std::byte{7});
+  EXPECT_EQ(got.blocks[0].metadata->payload_bytes(), ByteCount(10000));
+  EXPECT_EQ(got.blocks[0].metadata->tokens().size(), 16u);
+  EXPECT_EQ(got.lease.held_bytes(), ByteCount(12288));
+  f.store().CheckInvariants();
+}
+
+TEST(BlockStore, FirstWriterWins) {
+  StoreFixture f;
+  Digest digest;
+  ASSERT_EQ(f.Put({}, 1, 4096, std::byte{1}, &digest), BlockStatus::kOk);
+  const ByteCount free = f.store().stats().pool_free;
+  EXPECT_EQ(f.Put({}, 1, 4096, std::byte{2}), BlockStatus::kDuplicate);
+  EXPECT_EQ(f.store().stats().pool_free, free);  // the loser's extent came back
+  EXPECT_EQ(f.store().Bytes(AcquireOne(f, digest).blocks[0].extent)[0], std::byte{1});
+}
+
+TEST(BlockStore, DroppedReservationIsReturned) {
+  StoreFixture f;
+  const ByteCount before = f.store().stats().pool_free;
+  {
+    const std::vector<ByteCount> sizes = {KiB(4), KiB(100), MiB(1)};
+    auto r = f.store().Reserve(sizes, kAll);
+    ASSERT_EQ(r.status, BlockStatus::kOk);
+    EXPECT_EQ(f.store().stats().pool_reserved, KiB(4 + 100 + 1024));
+    r.reservation.Return(1);
+    EXPECT_EQ(r.reservation.open_count(), 2u);
+    EXPECT_EQ(f.store().stats().pool_reserved, KiB(4 + 1024));
+  }
+  EXPECT_EQ(f.store().stats().pool_free, before);
+  EXPECT_EQ(f.store().stats().reservations, 0u);
+}
+
+TEST(BlockStore, RefusesWhatCannotFit) {
+  StoreFixture f;
+  const ByteCount over_slab = MiB(2) + ByteCount(1);
+  EXPECT_EQ(f.store().Reserve({&over_slab, 1}, kAll).status, BlockStatus::kInvalid);
+  const ByteCount none(0);
+  EXPECT_EQ(f.store().Reserve({&none, 1}, kAll).status, BlockStatus::kInvalid);
+  const ByteCount one = MiB(1);
+  const auto full = f.store().Reserve({&one, 1}, KiB(512));  // over the caller's budget
+  EXPECT_EQ(full.status, BlockStatus::kFull);
+  EXPECT_GT(full.retry_after.count(), 0);
+}
+
+TEST(BlockStore, AllOrNothing) {
+  StoreFixture f;
+  const std::vector<ByteCount> sizes(9, MiB(1));  // pool: 8 MiB
+  EXPECT_EQ(f.store().Reserve(sizes, kAll).status, BlockStatus::kFull);
+  EXPECT_EQ(f.store().stats().pool_free, MiB(8));
+  f.store().CheckInvariants();
+}
+
+TEST(BlockStore, ReserveEvictsWhatNobodyHolds) {
+  StoreFixture f;
+  std::vector<Digest> digests(8);
+  for (uint32_t i = 0; i < 8; ++i) ASSERT_EQ(f.Put({}, i, 1 << 20, std::byte(i), &digests[i]), BlockStatus::kOk);
+  auto held = f.store().Acquire(f.variant(), digests, MiB(3));  // the first three
+  EXPECT_EQ(held.lease.size(), 3u);
+  EXPECT_TRUE(held.blocks[3].full);
+  for (uint32_t i = 100; i < 105; ++i) EXPECT_EQ(f.Put({}, i, 1 << 20, std::byte{9}), BlockStatus::kOk);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(f.store().Bytes(held.blocks[i].extent)[77], std::byte(i));
+  const std::vector<ByteCount> six(6, MiB(1));
+  EXPECT_EQ(f.store().Reserve(six, kAll).status, BlockStatus::kFull);  // five are evictable
+  f.store().CheckInvariants();
+}
+
+TEST(BlockStore, ClearedWhileHeldKeepsItsBytesUntilRelease) {
+  StoreFixture f;
+  Digest digest;
+  ASSERT_EQ(f.Put({}, 1, 4096, std::byte{5}, &digest), BlockStatus::kOk);
+  auto held = AcquireOne(f, digest);
+  const ByteCount free = f.store().stats().pool_free;
+  EXPECT_TRUE(f.store().Drop(f.variant(), digest));
+  EXPECT_FALSE(f.store().Drop(f.variant(), digest));
+  EXPECT_EQ(AcquireOne(f, digest).lease.size(), 0u);
+  EXPECT_EQ(f.store().stats().pool_free, free);
+  EXPECT_EQ(f.store().Bytes(held.blocks[0].extent)[0], std::byte{5});
+  held.lease.Reset();
+  EXPECT_EQ(f.store().stats().pool_free, free + KiB(4));
+  f.store().CheckInvariants();
+}
+
+TEST(BlockStore, DamageIsSeenAndDropped) {
+  StoreFixture f;
+  Digest digest;
+  ASSERT_EQ(f.Put({}, 1, 4096, std::byte{5}, &digest), BlockStatus::kOk);
+  auto held = AcquireOne(f, digest);
+  const SegmentRange all{0, 1, 0, 4096};
+  EXPECT_TRUE(f.store().Check(held.blocks[0], all));
+  f.store().Bytes(held.blocks[0].extent)[100] = std::byte{6};
+  EXPECT_FALSE(f.store().Check(held.blocks[0], all));
+  f.store().DropDamaged(held.blocks[0].ref);
+  EXPECT_EQ(f.store().stats().damaged, 1u);
+  EXPECT_EQ(AcquireOne(f, digest).lease.size(), 0u);
+}
+
+TEST(BlockStore, StagedClaimHidesUntilFilled) {
+  StoreFixture f;
+  const ByteCount size = KiB(8);
+  auto r = f.store().Reserve({&size, 1}, kAll);
+  const auto tokens = TestTokens(3);
+  const Digest digest = Chain({}, tokens).back();
+  SegmentTable table = UniformTable(1, 8192);
+  const BlockStore::NewBlock block{f.variant(), digest, {}, tokens, &table};
+  EntryRef claim;
+  ASSERT_EQ(f.store().Claim(r.reservation, 0, block, &claim), BlockStatus::kOk);
+  EXPECT_EQ(AcquireOne(f, digest).lease.size(), 0u);
+  EXPECT_EQ(f.Put({}, 3, 8192, std::byte{1}), BlockStatus::kDuplicate);
+  f.store().Fill(r.reservation, 0, block, claim);
+  EXPECT_EQ(AcquireOne(f, digest).lease.size(), 1u);
+
+  const auto other = TestTokens(4);
+  const Digest second = Chain({}, other).back();
+  auto r2 = f.store().Reserve({&size, 1}, kAll);
+  const BlockStore::NewBlock block2{f.variant(), second, {}, other, &table};
+  ASSERT_EQ(f.store().Claim(r2.reservation, 0, block2, &claim), BlockStatus::kOk);
+  f.store().Abandon(claim);
+  EXPECT_EQ(f.Put({}, 4, 8192, std::byte{1}), BlockStatus::kOk);
+  f.store().CheckInvariants();
+}
+
+TEST(BlockStore, MixedSizesNeverStarveALargeBlock) {
+  StoreFixture f;
+  for (uint32_t i = 0; i < 2048; ++i) ASSERT_EQ(f.Put({}, i, 4096, std::byte{1}), BlockStatus::kOk);
+  ASSERT_EQ(f.store().stats().pool_free, ByteCount(0));
+  EXPECT_EQ(f.Put({}, 9999, 2 << 20, std::byte{2}), BlockStatus::kOk);  // needs a whole slab in one run
+  EXPECT_GT(f.store().stats().blocks, 500u);                            // and does not empty the pool for it
+  f.store().CheckInvariants();
+}
+
+TEST(BlockStore, WatermarkEvictsInTheBackground) {
+  BlockStore::Options options;
+  options.free_watermark = 0.25;
+  StoreFixture f(MiB(8), MiB(2), options);
+  for (uint32_t i = 0; i < 8; ++i) ASSERT_EQ(f.Put({}, i, 1 << 20, std::byte{1}), BlockStatus::kOk);
+  EXPECT_EQ(f.store().EvictToWatermark(1), 1u);
+  EXPECT_EQ(f.store().EvictToWatermark(100), 1u);
+  EXPECT_GE(f.store().stats().pool_free, MiB(2));
+  EXPECT_EQ(f.store().EvictToWatermark(100), 0u);
+}
+
+TEST(Quarantine, HoldsUntilReleased) {
+  StoreFixture f;
+  Quarantine quarantine;
+  Digest digest;
+  ASSERT_EQ(f.Put({}, 1, 4096, std::byte{5}, &digest), BlockStatus::kOk);
+  const ByteCount size = KiB(8);
+  const ByteCount free = f.store().stats().pool_free;
+  std::vector<BlockLease> leases;
+  leases.push_back(AcquireOne(f, digest).lease);
+  std::vector<ExtentReservation> reservations;
+  reservations.push_back(f.store().Reserve({&size, 1}, kAll).reservation);
+  EXPECT_FALSE(quarantine.Put(ProcessId{7}, {}, {}));
+  EXPECT_TRUE(quarantine.Put(ProcessId{7}, std::move(leases), {}));
+  EXPECT_TRUE(quarantine.Put(ProcessId{7}, {}, std::move(reservations)));
+  EXPECT_EQ(quarantine.bytes(), KiB(12));
+  EXPECT_EQ(f.store().stats().pool_free, free - KiB(8));
+  EXPECT_EQ(quarantine.Release(ProcessId{8}).bytes, ByteCount(0));
+  const Quarantine::Released released = quarantine.Release(ProcessId{7});
+  EXPECT_EQ(released.bytes, KiB(12));
+  EXPECT_EQ(released.sessions, 2u);
+  EXPECT_EQ(quarantine.bytes(), ByteCount(0));
+  EXPECT_EQ(f.store().stats().pool_free, free);
+  EXPECT_EQ(f.store().stats().leases, 0u);
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,102 @@
+#include "storage/host_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace larder {
+namespace {
+
+// A directory that looks like a host.
+class HostMemoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "/host_memory_XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    root_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = root_ + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  void WriteMeminfo() {
+    Write("/proc/meminfo",
+          "MemTotal:       16777216 kB\nMemFree:         1048576 kB\n"
+          "MemAvailable:    8388608 kB\n");
+  }
+
+  std::string root_;
+};
+
+TEST_F(HostMemoryTest, ThisHostHasSome) {
+  const HostMemory memory = ReadHostMemory();
+  EXPECT_GT(memory.available, MiB(1));
+  EXPECT_LT(memory.available, GiB(1 << 20));
+}
+
+TEST_F(HostMemoryTest, NothingReadableLimitsNothing) {
+  EXPECT_EQ(ReadHostMemory(root_).available, ByteCount(UINT64_MAX));
+  EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, ByteCount(0));
+}
+
+TEST_F(HostMemoryTest, MeminfoAlone) {
+  WriteMeminfo();
+  EXPECT_EQ(ReadHostMemory(root_).available, GiB(8));
+}
+
+TEST_F(HostMemoryTest, Version2GroupAndThoseAboveIt) {
+  WriteMeminfo();
+  Write("/proc/self/cgroup", "0::/system.slice/larderd.service\n");
+  const std::string slice = "/sys/fs/cgroup/system.slice";
+  Write(slice + "/larderd.service/memory.max", "max\n");
+  EXPECT_EQ(ReadHostMemory(root_).available, GiB(8));
+  Write(slice + "/memory.max", "4294967296\n");
+  Write(slice + "/memory.current", "3221225472\n");
+  EXPECT_EQ(ReadHostMemory(root_).available, GiB(1));
+  Write(slice + "/memory.stat", "anon 1\ninactive_file 536870912\nactive_file 536870912\n");
+  EXPECT_EQ(ReadHostMemory(root_).available, GiB(2));  // page cache is given back
+}
+
+TEST_F(HostMemoryTest, Version2InsideAContainer) {
+  WriteMeminfo();
+  Write("/proc/self/cgroup", "0::/../../not/visible/here\n");
+  Write("/sys/fs/cgroup/memory.max", "2147483648\n");
+  Write("/sys/fs/cgroup/memory.current", "0\n");
+  EXPECT_EQ(ReadHostMemory(root_).available, GiB(2));
+}
+
+TEST_F(HostMemoryTest, Version1) {
+  WriteMeminfo();
+  Write("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/a/b\n0::/\n");
+  const std::string group = "/sys/fs/cgroup/memory/a";
+  Write(group + "/b/memory.limit_in_bytes", "9223372036854771712\n");  // its way to say none
+  EXPECT_EQ(ReadHostMemory(root_).available, GiB(8));
+  Write(group + "/memory.limit_in_bytes", "3221225472\n");
+  Write(group + "/memory.usage_in_bytes", "1073741824\n");
+  Write(group + "/memory.stat", "inactive_file 1\ntotal_inactive_file 536870912\n");
+  EXPECT_EQ(ReadHostMemory(root_).available, MiB(2560));
+}
+
+TEST_F(HostMemoryTest, AGroupAboveItsLimitHasNothingLeft) {
+  Write("/proc/self/cgroup", "0::/\n");
+  Write("/sys/fs/cgroup/memory.max", "1000\n");
+  Write("/sys/fs/cgroup/memory.current", "2000\n");
+  EXPECT_EQ(ReadHostMemory(root_).available, ByteCount(0));
+}
+
+TEST_F(HostMemoryTest, ReservedHugePagesAreNotFree) {
+  const std::string pages = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
+  Write(pages + "free_hugepages", "10\n");
+  Write(pages + "resv_hugepages", "4\n");
+  EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, MiB(12));
+  Write(pages + "resv_hugepages", "11\n");
+  EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, ByteCount(0));
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,223 @@
+#include "storage/record.h"
+
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace larder {
+namespace {
+
+constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
+
+std::string ReadGolden(const char* name) {
+  std::ifstream file(absl::StrCat(LARDER_GOLDEN_DIR, "/", name), std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::span<const std::byte> Bytes(const std::string& s) { return std::as_bytes(std::span(s)); }
+
+Digest Filled(int value) {
+  Digest digest;
+  digest.bytes.fill(static_cast<std::byte>(value));
+  return digest;
+}
+
+RecordHeader SomeHeader() {
+  RecordHeader header;
+  header.key = {Filled(1), Filled(2)};
+  header.parent = Filled(3);
+  header.block_tokens = 64;
+  header.first_layer = 8;
+  header.layout = "llama.cpp/rows/1";
+  header.dtype = "f16";
+  header.table.segments = {
+      {2, Codec::kIdentity, 100, 11}, {1, Codec::kLossless, 64, 22}, {3, Codec::kJoint, 33, 33}};
+  header.table.hashed = true;
+  return header;
+}
+
+// Puts the right checksum under a changed header: what then is refused is refused by its meaning.
+void Seal(std::string* bytes) {
+  const uint64_t sum = HashBytes(Bytes(*bytes).first(bytes->size() - 8));
+  std::memcpy(bytes->data() + bytes->size() - 8, &sum, sizeof sum);
+}
+
+template <class T>
+void Set(std::string* bytes, size_t offset, T value) {
+  std::memcpy(bytes->data() + offset, &value, sizeof value);
+}
+
+TEST(Record, GoldenDecodesAndEncodesToTheSameBytes) {
+  const std::string file = ReadGolden("record_v1.bin");
+  const auto want = nlohmann::json::parse(ReadGolden("record_v1.json"));
+  const auto decoded = DecodeRecordHeader(Bytes(file));
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  const RecordHeader& header = decoded->header;
+  EXPECT_EQ(decoded->header_bytes.value(), want.at("header_bytes"));
+  EXPECT_EQ(header.key.variant.Hex(), want.at("variant"));
+  EXPECT_EQ(header.key.digest.Hex(), want.at("digest"));
+  EXPECT_EQ(header.parent.Hex(), want.at("parent"));
+  EXPECT_EQ(header.block_tokens, want.at("block_tokens"));
+  EXPECT_EQ(header.first_layer, want.at("first_layer"));
+  EXPECT_EQ(header.layout, want.at("layout"));
+  EXPECT_EQ(header.dtype, want.at("dtype"));
+  EXPECT_EQ(header.table.PayloadBytes().value(), want.at("payload_bytes"));
+  ASSERT_EQ(header.table.segments.size(), want.at("segments").size());
+  for (size_t i = 0; i < header.table.segments.size(); ++i) {
+    const Segment& segment = header.table.segments[i];
+    const auto& w = want.at("segments")[i];
+    EXPECT_EQ(segment.layers, w.at("layers"));
+    EXPECT_EQ(static_cast<int>(segment.codec), w.at("codec"));
+    EXPECT_EQ(segment.bytes, w.at("bytes"));
+    EXPECT_EQ(absl::StrCat(absl::Hex(segment.xxh3, absl::kZeroPad16)), w.at("xxh3"));
+  }
+  const size_t size = decoded->header_bytes.value();
+  EXPECT_EQ(EncodeRecordHeader(header), file.substr(0, size));
+  SegmentRange all;
+  ASSERT_TRUE(header.table.Range(0, 0, &all).ok());
+  EXPECT_EQ(FirstDamaged(Bytes(file).subspan(size), header.table, all), -1);
+}
+
+TEST(Record, RoundTripsOfSmallestAndLargest) {
+  RecordHeader smallest = SomeHeader();
+  smallest.layout = "l";
+  smallest.dtype = "d";
+  smallest.block_tokens = 16;
+  smallest.first_layer = 0;
+  smallest.table.segments = {{1, Codec::kIdentity, 1, 0}};
+  RecordHeader largest = SomeHeader();
+  largest.layout = std::string(kLayoutBytesMax, '\xff');
+  largest.dtype = std::string(kDtypeBytesMax, '\0');
+  largest.block_tokens = kBlockTokensMax;
+  largest.first_layer = kFirstLayerMax;
+  largest.table.segments.assign(kSegmentsMax, {1, Codec::kQuantized, kSegmentBytesMax, ~0ull});
+  for (const RecordHeader& header : {SomeHeader(), smallest, largest}) {
+    const std::string bytes = EncodeRecordHeader(header);
+    EXPECT_EQ(bytes.size() % kSegmentAlign, 0u);
+    EXPECT_LE(bytes.size(), kRecordHeaderBytesMax);
+    const auto size = RecordHeaderBytes(Bytes(bytes).first(kRecordPrefixBytes));
+    ASSERT_TRUE(size.ok()) << size.status();
+    EXPECT_EQ(size->value(), bytes.size());
+    for (const std::string& input : {bytes, bytes + "payload"}) {
+      const auto decoded = DecodeRecordHeader(Bytes(input));
+      ASSERT_TRUE(decoded.ok()) << decoded.status();
+      EXPECT_EQ(decoded->header, header);
+      EXPECT_EQ(decoded->header_bytes.value(), bytes.size());
+    }
+  }
+}
+
+// All lengths of names: wherever padding begins, it ends where it should.
+TEST(Record, RoundTripsOfAllNameLengths) {
+  for (size_t n = 1; n <= kLayoutBytesMax; ++n) {
+    RecordHeader header = SomeHeader();
+    header.layout = std::string(n, 'l');
+    header.dtype = std::string(1 + n % kDtypeBytesMax, 'd');
+    const auto decoded = DecodeRecordHeader(Bytes(EncodeRecordHeader(header)));
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(decoded->header, header);
+  }
+}
+
+TEST(Record, OtherKeyIsDamage) {
+  const RecordHeader header = SomeHeader();
+  const std::string bytes = EncodeRecordHeader(header);
+  EXPECT_TRUE(DecodeRecordHeaderOf(header.key, Bytes(bytes)).ok());
+  for (const BlockKey& other : {BlockKey{Filled(1), Filled(9)}, BlockKey{Filled(9), Filled(2)}}) {
+    EXPECT_EQ(DecodeRecordHeaderOf(other, Bytes(bytes)).status().code(), kDataLoss);
+  }
+}
+
+TEST(Record, EveryFlippedBitIsDamage) {
+  const std::string good = EncodeRecordHeader(SomeHeader());
+  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    EXPECT_EQ(DecodeRecordHeader(Bytes(bad)).status().code(), kDataLoss) << "bit " << bit;
+  }
+}
+
+TEST(Record, EveryShorterInputIsDamage) {
+  const std::string good = EncodeRecordHeader(SomeHeader());
+  for (size_t size = 0; size < good.size(); ++size) {
+    EXPECT_EQ(DecodeRecordHeader(Bytes(good).first(size)).status().code(), kDataLoss) << size;
+  }
+  for (size_t size = 0; size < kRecordPrefixBytes; ++size) {
+    EXPECT_EQ(RecordHeaderBytes(Bytes(good).first(size)).status().code(), kDataLoss) << size;
+  }
+}
+
+TEST(Record, UnknownVersionIsNamed) {
+  std::string bytes = EncodeRecordHeader(SomeHeader());
+  Set(&bytes, 4, uint32_t{7});
+  Seal(&bytes);
+  for (const absl::Status& status :
+       {DecodeRecordHeader(Bytes(bytes)).status(), RecordHeaderBytes(Bytes(bytes)).status()}) {
+    EXPECT_EQ(status.code(), kDataLoss);
+    EXPECT_TRUE(absl::StrContains(status.message(), "version 7")) << status;
+  }
+}
+
+// A header with a right checksum that says something else than docs/format.md allows.
+TEST(Record, SealedNonsenseIsDamage) {
+  // Of SomeHeader: names 88..107, table at 112, three entries of 32, padding from 208, checksum at
+  // 248.
+  constexpr size_t kTable = 112;
+  using Change = std::function<void(std::string*)>;
+  const std::pair<const char*, Change> changes[] = {
+      {"prefix not zero", [](auto* b) { Set(b, 12, uint32_t{1}); }},
+      {"header too long", [](auto* b) { Set(b, 8, uint32_t{320}); }},
+      {"header too short", [](auto* b) { Set(b, 8, uint32_t{192}); }},
+      {"header not aligned", [](auto* b) { Set(b, 8, uint32_t{255}); }},
+      {"header without end", [](auto* b) { Set(b, 8, ~uint32_t{0} - 63); }},
+      {"no tokens", [](auto* b) { Set(b, 64, uint32_t{0}); }},
+      {"odd tokens", [](auto* b) { Set(b, 64, uint32_t{63}); }},
+      {"many tokens", [](auto* b) { Set(b, 64, uint32_t{4112}); }},
+      {"first layer", [](auto* b) { Set(b, 68, uint32_t{65'536}); }},
+      {"layers", [](auto* b) { Set(b, 72, uint32_t{7}); }},
+      {"no segments", [](auto* b) { Set(b, 76, uint16_t{0}); }},
+      {"more segments", [](auto* b) { Set(b, 76, uint16_t{4}); }},
+      {"all segments", [](auto* b) { Set(b, 76, uint16_t{65'535}); }},
+      {"no layout", [](auto* b) { Set(b, 78, uint8_t{0}); }},
+      {"long layout", [](auto* b) { Set(b, 78, uint8_t{255}); }},
+      {"no dtype", [](auto* b) { Set(b, 79, uint8_t{0}); }},
+      {"payload bytes", [](auto* b) { Set(b, 80, uint64_t{226}); }},
+      {"padding of names", [](auto* b) { Set(b, 111, uint8_t{1}); }},
+      {"no layers", [](auto* b) { Set(b, kTable, uint16_t{0}); }},
+      {"codec 0", [](auto* b) { Set(b, kTable + 2, uint8_t{0}); }},
+      {"codec 5", [](auto* b) { Set(b, kTable + 2, uint8_t{5}); }},
+      {"reserved 1", [](auto* b) { Set(b, kTable + 3, uint8_t{1}); }},
+      {"first layer of 0", [](auto* b) { Set(b, kTable + 4, uint32_t{1}); }},
+      {"offset of 1", [](auto* b) { Set(b, kTable + 32 + 8, uint64_t{64}); }},
+      {"no bytes", [](auto* b) { Set(b, kTable + 64 + 16, uint32_t{0}); }},
+      {"too many bytes", [](auto* b) { Set(b, kTable + 64 + 16, uint32_t{1u << 30}); }},
+      {"reserved 2", [](auto* b) { Set(b, kTable + 20, uint32_t{1}); }},
+      {"padding of table", [](auto* b) { Set(b, 247, uint8_t{1}); }},
+  };
+  ASSERT_EQ(EncodeRecordHeader(SomeHeader()).size(), 256u);
+  for (const auto& [what, change] : changes) {
+    std::string bytes = EncodeRecordHeader(SomeHeader());
+    change(&bytes);
+    Seal(&bytes);
+    EXPECT_EQ(DecodeRecordHeader(Bytes(bytes)).status().code(), kDataLoss) << what;
+  }
+}
+
+TEST(RecordDeathTest, EncodingWhatIsNotValidIsABug) {
+  RecordHeader unhashed = SomeHeader();
+  unhashed.table.hashed = false;
+  EXPECT_DEATH((void)EncodeRecordHeader(unhashed), "invariant");
+  RecordHeader nameless = SomeHeader();
+  nameless.layout.clear();
+  EXPECT_DEATH((void)EncodeRecordHeader(nameless), "invariant");
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,82 @@
+// A small store over real slabs, and blocks to put into it.  For tests only.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "storage/block_key.h"
+#include "storage/block_store.h"
+#include "storage/check.h"
+#include "storage/clock.h"
+#include "storage/layout.h"
+#include "storage/slab_pool.h"
+
+namespace larder::testing {
+
+inline std::unique_ptr<SlabPool> MakePool(ByteCount bytes, ByteCount slab_bytes) {
+  SlabPool::Options options;
+  options.bytes = bytes;
+  options.slab_bytes = slab_bytes;
+  options.lock_memory = false;
+  options.huge_pages = false;
+  auto pool = SlabPool::Create(options);
+  LARDER_CHECK(pool.ok());
+  LARDER_CHECK((*pool)->PopulateAll().ok());
+  return *std::move(pool);
+}
+
+inline VariantSpec TestVariant(uint32_t block_tokens = 16, uint32_t layers = 1) {
+  VariantSpec v;
+  v.dtype = "f16";
+  v.layout = "test/rows/1";
+  v.block_tokens = block_tokens;
+  v.layers = layers;
+  return v;
+}
+
+// The same token everywhere: block `i` of a chain of such blocks.
+inline std::vector<uint32_t> TestTokens(uint32_t seed, uint32_t n = 16) {
+  std::vector<uint32_t> t(n);
+  for (uint32_t i = 0; i < n; ++i) t[i] = seed * 1000 + i;
+  return t;
+}
+
+class StoreFixture {
+ public:
+  explicit StoreFixture(ByteCount pool_bytes = MiB(8), ByteCount slab_bytes = MiB(2),
+                        BlockStore::Options options = {})
+      : pool_(MakePool(pool_bytes, slab_bytes)), store_(std::make_unique<BlockStore>(options, *pool_, clock_)) {
+    for (uint32_t i = 0; i < pool_->slab_count(); ++i) store_->AddSlab(SlabId(static_cast<uint16_t>(i)));
+    variant_ = *store_->index().InternVariant(TestVariant().Id());
+  }
+
+  [[nodiscard]] BlockStore& store() { return *store_; }
+  [[nodiscard]] ManualClock& clock() { return clock_; }
+  [[nodiscard]] VariantIndex variant() const { return variant_; }
+
+  // Reserves, fills with `fill` and publishes; the digest follows from parent and seed.
+  BlockStatus Put(const Digest& parent, uint32_t seed, uint32_t bytes, std::byte fill, Digest* digest = nullptr) {
+    const ByteCount size(bytes);
+    BlockStore::ReserveResult r = store_->Reserve({&size, 1}, pool_->total_bytes());
+    if (r.status != BlockStatus::kOk) return r.status;
+    const std::vector<uint32_t> tokens = TestTokens(seed);
+    const Digest name = Chain(parent, tokens).back();
+    if (digest != nullptr) *digest = name;
+    const std::span<std::byte> to = store_->Bytes(r.reservation.extent(0)).first(bytes);
+    std::memset(to.data(), static_cast<int>(fill), to.size());
+    SegmentTable table = UniformTable(1, bytes);
+    HashPayload(to, &table);
+    return store_->Publish(r.reservation, 0, {variant_, name, parent, tokens, &table});
+  }
+
+ private:
+  ManualClock clock_;
+  std::unique_ptr<SlabPool> pool_;
+  std::unique_ptr<BlockStore> store_;
+  VariantIndex variant_ = VariantIndex::kNone;
+};
+
+}  // namespace larder::testing
