@@ -14,8 +14,9 @@
 // Thread-safety: Client and Session from any thread; a Lease or Reservation from one thread at a time.
 // Errors: Unavailable (no daemon, drained, restarted: Attach again), DeadlineExceeded, ResourceExhausted (sessions),
 // InvalidArgument (says which limit), Unauthenticated.  A batch has a BlockStatus per block.
-// After the daemon restarted every call of the Session answers Unavailable, all its mappings are gone before the
-// next Attach of the same Client returns, and Leases are void.
+// After the daemon restarted every call of the Session answers Unavailable and Leases are void.  All mappings of a lost
+// session are gone before the next Attach of the same Client returns: it waits for copies under way, and answers
+// FailedPrecondition while a Lease or Reservation of a lost session still exists.
 // Limits: 4,096 blocks a call; a block fits a slab; see proto/larder/v1.
 #pragma once
 
@@ -86,6 +87,7 @@ struct VariantHandle {
 };
 
 class SessionCore;  // client/session_core.h
+struct SessionImpl;  // client/session_impl.h
 
 // Blocks held for reading in place.  Movable; releases when dropped.
 class Lease {
@@ -97,19 +99,28 @@ class Lease {
 
   [[nodiscard]] size_t size() const { return blocks_.size(); }
   [[nodiscard]] BlockStatus status(size_t i) const { return blocks_[i].status; }
-  // The payload as stored (segments 64 B apart); read-only memory.  Empty unless status is kOk.
-  [[nodiscard]] std::span<const std::byte> View(size_t i) const;
+  // The payload as stored (segments at multiples of 64 B); read-only memory.  Empty unless status is kOk.
+  [[nodiscard]] std::span<const std::byte> View(size_t i) const { return blocks_[i].view; }
   // True while the daemon still promises the bytes.  Check after the last read of a view: when false, discard.
   [[nodiscard]] bool Valid() const;
   // Now, instead of at destruction.
   void Release();
 
  private:
-  friend class SessionCore;
-  std::shared_ptr<SessionCore> core_;
+  friend class Session;
+  struct Block {
+    BlockStatus status = BlockStatus::kMissing;
+    std::span<const std::byte> view;
+    std::shared_ptr<const void> mapping;  // keeps the view's memory mapped
+  };
+  [[nodiscard]] static absl::StatusOr<Lease> Take(const std::shared_ptr<SessionCore>& core,
+                                                  const VariantHandle& variant,
+                                                  std::span<const Digest> digests, const CallOptions& options);
+  void Fill(size_t i, const wire::BlockGrant& grant);
+  std::shared_ptr<SessionCore> core_;  // null: released
   LeaseId id_;
   uint32_t word_ = 0;
-  std::vector<wire::BlockGrant> blocks_;
+  std::vector<Block> blocks_;
 };
 
 // Extents promised to this writer, mapped mode.  Movable; what is not published is returned when dropped.
@@ -121,8 +132,8 @@ class Reservation {
   ~Reservation();
 
   [[nodiscard]] size_t size() const { return extents_.size(); }
-  // Writable memory of extent i.
-  [[nodiscard]] std::span<std::byte> Bytes(size_t i) const;
+  // Writable memory of extent i.  Not to be touched once it was published.
+  [[nodiscard]] std::span<std::byte> Bytes(size_t i) const { return extents_[i].bytes; }
   struct Block {
     uint32_t extent = 0;
     Digest digest;
@@ -136,16 +147,25 @@ class Reservation {
                                                                  const CallOptions& options = {});
 
  private:
-  friend class SessionCore;
-  std::shared_ptr<SessionCore> core_;
+  friend class Session;
+  struct Extent {
+    std::span<std::byte> bytes;
+    std::shared_ptr<const void> mapping;
+    bool open = true;  // neither published nor given back
+  };
+  [[nodiscard]] static absl::StatusOr<Reservation> Take(const std::shared_ptr<SessionCore>& core,
+                                                        const wire::Reserved& reserved,
+                                                        std::span<const ByteCount> bytes);
+  void End(uint32_t i, bool abort);
+  void Reset();
+  std::shared_ptr<SessionCore> core_;  // null: empty
   ReservationId id_;
-  std::vector<wire::ExtentGrant> extents_;
-  std::vector<bool> published_;
+  std::vector<Extent> extents_;
 };
 
 class Session {
  public:
-  ~Session();  // releases everything and half-closes
+  ~Session();  // releases everything and half-closes.  REQUIRES: no call of it is under way
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
@@ -184,8 +204,8 @@ class Session {
 
  private:
   friend class Client;
-  explicit Session(std::shared_ptr<SessionCore> core);
-  std::shared_ptr<SessionCore> core_;
+  explicit Session(std::unique_ptr<SessionImpl> impl);
+  const std::unique_ptr<SessionImpl> impl_;
 };
 
 class Client {

@@ -111,6 +111,18 @@ void Outbox::WaitForWork() {
   }
 }
 
+void Outbox::Flush() {
+  while (channel_ != nullptr && HasLeft()) {
+    wire::Up up;
+    TakeInto(&up);
+    SessionChannel* const channel = channel_;
+    mu_.Unlock();
+    // A broken stream tells OnBroken; what was to be released is then void.
+    (void)channel->Send(std::move(up));
+    mu_.Lock();
+  }
+}
+
 void Outbox::Run() {
   mu_.Lock();
   while (!stop_) {
@@ -119,28 +131,28 @@ void Outbox::Run() {
     const std::optional<TimePoint> due = chores_(std::chrono::steady_clock::now());
     mu_.Lock();
     due_ = due;
-    while (HasLeft()) {
-      wire::Up up;
-      TakeInto(&up);
-      SessionChannel* const channel = channel_;
-      mu_.Unlock();
-      // A broken stream tells OnBroken; what was to be released is then void.
-      (void)channel->Send(std::move(up));
-      mu_.Lock();
-    }
+    Flush();
   }
   mu_.Unlock();
 }
 
-void Outbox::Stop() {
+bool Outbox::Stop(bool bye) {
   {
     MutexLock lock(mu_);
     stop_ = true;
     wake_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
-  MutexLock lock(mu_);
-  channel_ = nullptr;
+  SessionChannel* channel;
+  {
+    MutexLock lock(mu_);
+    Flush();
+    channel = std::exchange(channel_, nullptr);
+  }
+  if (!bye || channel == nullptr) return false;
+  wire::Up up;
+  up.bye = true;
+  return channel->Send(std::move(up)).ok();
 }
 
 }  // namespace larder

@@ -24,7 +24,7 @@ class Outbox {
   // Called by the thread about every `Arm`; answers when it wants to be called next.  May call Add.
   using Chores = std::function<std::optional<TimePoint>(TimePoint now)>;
   explicit Outbox(Chores chores) : chores_(std::move(chores)) {}
-  ~Outbox() { Stop(); }
+  ~Outbox() { Stop(/*bye=*/false); }
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
@@ -39,11 +39,13 @@ class Outbox {
   void Arm() LARDER_EXCLUDES(mu_);
   // Sends `up` with what has been collected.  Unavailable before Start and after Stop.
   [[nodiscard]] absl::Status Send(wire::Up up) LARDER_EXCLUDES(mu_);
-  // Sends what is left.
-  void Stop() LARDER_EXCLUDES(mu_);
+  // Sends what is left; with `bye`, as the last message of all, that nothing is in use any more.  True: that went out.
+  bool Stop(bool bye) LARDER_EXCLUDES(mu_);
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
+  // Sends until nothing is left.
+  void Flush() LARDER_REQUIRES(mu_);
   // Waits until there is something to do, then 2 ms for a request to take it along.
   void WaitForWork() LARDER_REQUIRES(mu_);
   void ArmLocked() LARDER_REQUIRES(mu_);

@@ -52,18 +52,14 @@ absl::Status SessionCore::BringStaging(SharedMemory& memory, ByteCount bytes) {
 }
 
 void SessionCore::Close() {
-  if (status().ok()) {
+  bool bye = status().ok();
+  if (bye) {
     DropStock();
-    bool in_use = book_.in_use();
-    {
-      MutexLock lock(mu_);
-      in_use = in_use || !leases_.empty();
-    }
-    wire::Up up;
-    up.bye = !in_use;  // else the daemon keeps what we hold until this process has said CLEAN, or ended
-    (void)outbox_.Send(std::move(up));
+    bye = !book_.in_use();
+    MutexLock lock(mu_);
+    bye = bye && leases_.empty();  // else the daemon keeps them until this process has said CLEAN, or ended
   }
-  outbox_.Stop();
+  if (outbox_.Stop(bye)) said_bye_.store(true, std::memory_order_relaxed);
   OnBroken(absl::UnavailableError("the session was closed"));
 }
 

@@ -76,6 +76,8 @@ class SessionCore {
   // REQUIRES: started.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
   [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
+  // Close told the daemon that nothing is in use any more.
+  [[nodiscard]] bool said_bye() const { return said_bye_.load(std::memory_order_relaxed); }
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
 
   struct Counters {
@@ -97,6 +99,7 @@ class SessionCore {
   std::unique_ptr<StagingArea> staging_;  // likewise
   Counters counters_;
   std::atomic<bool> draining_{false};
+  std::atomic<bool> said_bye_{false};
   PendingCalls calls_;
   ReservationBook book_;
   SlabCache slabs_;

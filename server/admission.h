@@ -1,8 +1,8 @@
 // How much work the daemon takes on at once: calls, sessions, and bytes of messages under way.
 //
 // Keeps the daemon's own memory bounded under any offered load: what does not fit is refused at the
-// door, at once, with a hint when to come back; nothing queues here.  Each gate is exact: never more
-// inside than its limit, also while many threads knock.
+// door, at once, with a hint when to come back; nothing queues here.  Each gate is exact: never
+// more inside than its limit, also while many threads knock.
 //
 // Does not know fairness between callers (quotas per tenant are another thing), nor gRPC: a service
 // turns a refusal into RESOURCE_EXHAUSTED with `larder-retry-after-ms`.
@@ -26,7 +26,7 @@ class Admission {
   enum class Gate : uint8_t { kCalls, kSessions, kBytes };
 
   struct Limits {
-    uint64_t calls_max = 256;        // all but the sessions' streams
+    uint64_t calls_max = 256;  // all but the sessions' streams
     uint64_t sessions_max = 1024;
     ByteCount bytes_max = MiB(256);  // of messages under way
   };
@@ -59,8 +59,8 @@ class Admission {
   };
 
   struct Answer {
-    Ticket ticket;            // empty: refused
-    Duration retry_after{};   // when refused; zero: never fits, do not come back with so much
+    Ticket ticket;           // empty: refused
+    Duration retry_after{};  // when refused; zero: never fits, do not come back with so much
     [[nodiscard]] bool admitted() const { return static_cast<bool>(ticket); }
   };
 

@@ -1,7 +1,6 @@
 #include "server/command_line.h"
 
 #include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -19,7 +18,8 @@ namespace {
 
 using Action = CommandLine::Action;
 
-constexpr const char* kIntro = R"(larderd - the Larder daemon: keeps the KV cache of large language models
+constexpr const char* kIntro =
+    R"(larderd - the Larder daemon: keeps the KV cache of large language models
 
 Usage: larderd [OPTION VALUE]...
        larderd --check-config | --print-config [OPTION VALUE]...
@@ -91,15 +91,17 @@ std::string OptionHelp(const ConfigOption& option) {
 absl::Status Unexpected(const std::string& argument) {
   const std::string shown = absl::CHexEscape(argument.substr(0, 64));
   if (!argument.starts_with("-")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "unexpected \"", shown, "\": every option has two dashes and one value, such as --pool 8GiB"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("unexpected \"", shown,
+                     "\": every option has two dashes and one value, such as --pool 8GiB"));
   }
   std::string name = argument.substr(std::min(argument.find_first_not_of('-'), argument.size()));
   name = absl::StrReplaceAll(name.substr(0, name.find('=')), {{"-", "_"}});
   const std::string_view nearest = NearestConfigOption(name);
   return absl::InvalidArgumentError(absl::StrCat(
       "unknown option ", shown, ": ",
-      nearest.empty() ? "" : absl::StrCat("did you mean ", FlagName(*FindConfigOption(nearest)), "? "),
+      nearest.empty() ? ""
+                      : absl::StrCat("did you mean ", FlagName(*FindConfigOption(nearest)), "? "),
       "larderd --help lists the options"));
 }
 
@@ -111,8 +113,9 @@ absl::StatusOr<Action> ChooseAction(const Actions& a) {
   if (a.help) return Action::kHelp;
   if (a.version) return Action::kVersion;
   if (int{a.check} + int{a.print} + int{a.metrics} > 1) {
-    return absl::InvalidArgumentError("write one action at most: they are --check-config, "
-                                      "--print-config and --print-metrics-reference");
+    return absl::InvalidArgumentError(
+        "write one action at most: they are --check-config, "
+        "--print-config and --print-metrics-reference");
   }
   return a.check     ? Action::kCheckConfig
          : a.print   ? Action::kPrintConfig
@@ -144,8 +147,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
-    return absl::InvalidArgumentError(absl::StrCat(error.what(), ": write each option once, with "
-                                                                 "one value; larderd --help"));
+    return absl::InvalidArgumentError(absl::StrCat(error.what(),
+                                                   ": write each option once, with "
+                                                   "one value; larderd --help"));
   }
   const std::vector<std::string> left = app.remaining();
   if (!left.empty()) return Unexpected(left.front());

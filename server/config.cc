@@ -92,12 +92,12 @@ void Loader::Apply(std::string_view name, std::string_view text, const std::stri
                    const std::string& origin) {
   const ConfigOption* const option = FindConfigOption(name);
   if (option != nullptr) return Assign(*option, text, place, origin);
-  std::string error = absl::StrCat(place, ": unknown option ",
-                                   absl::CHexEscape(View(name.substr(0, 64))));
+  std::string error =
+      absl::StrCat(place, ": unknown option ", absl::CHexEscape(View(name.substr(0, 64))));
   const std::string_view nearest = NearestConfigOption(name);
   if (!nearest.empty()) absl::StrAppend(&error, ": did you mean ", View(nearest), "?");
-  errors_.push_back(absl::StrCat(error, nearest.empty() ? ": " : " ",
-                                 "larderd --help lists the options"));
+  errors_.push_back(
+      absl::StrCat(error, nearest.empty() ? ": " : " ", "larderd --help lists the options"));
 }
 
 void Loader::ApplyFile() {
@@ -132,7 +132,8 @@ void Loader::ApplyEnvironment() {
     const bool upper = std::none_of(name.begin(), name.end(), absl::ascii_islower);
     // In lower case it is no option's name, and stays as it is for the message.
     const std::string key = upper ? absl::AsciiStrToLower(name.substr(kPrefix.size())) : name;
-    Apply(key, std::string_view(entry).substr(equals + 1), name, absl::StrCat("environment ", name));
+    Apply(key, std::string_view(entry).substr(equals + 1), name,
+          absl::StrCat("environment ", name));
   }
 }
 
@@ -214,8 +215,8 @@ std::string PrintConfig(const LoadedConfig& loaded) {
       absl::StrAppend(&out, "\n# ", View(group), "\n");
     }
     const std::string value = option.quoted ? TomlString(setting.text) : setting.text;
-    absl::StrAppend(&out, View(option.name), " = ", value, "  # ",
-                    absl::CHexEscape(setting.origin), "\n");
+    absl::StrAppend(&out, View(option.name), " = ", value, "  # ", absl::CHexEscape(setting.origin),
+                    "\n");
   }
   return out;
 }

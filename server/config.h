@@ -51,7 +51,7 @@ struct Config {
   double lease_share = 0;           // of the pool, per session
   uint32_t sessions_max = 0;
   uint32_t calls_max = 0;
-  ByteCount memory_limit;  // of messages under way
+  ByteCount memory_limit;        // of messages under way
   uint32_t rpc_threads_max = 0;  // 0: gRPC decides
   ByteCount staging_limit;       // per process
   uint32_t copy_threads = 0;

@@ -82,8 +82,10 @@ FileSetting Setting(std::string_view key, uint32_t line, const toml::node& node)
   const auto* array = node.as_array();
   if (node.is_table() || node.is_array_of_tables()) {
     setting.error = "there are no sections in this file: write all options at the top";
-  } else if (array != nullptr ? !TextOfArray(*array, &setting.text) : !TextOf(node, &setting.text)) {
-    setting.error = "is of a kind that no option has: write a string, number, true, false or a list";
+  } else if (array != nullptr ? !TextOfArray(*array, &setting.text)
+                              : !TextOf(node, &setting.text)) {
+    setting.error =
+        "is of a kind that no option has: write a string, number, true, false or a list";
   }
   return setting;
 }
@@ -97,7 +99,8 @@ absl::StatusOr<std::vector<FileSetting>> ReadConfigFile(const std::string& path)
   if (!parsed) {
     const std::string_view why = parsed.error().description();
     return absl::InvalidArgumentError(absl::StrCat(path, ":", parsed.error().source().begin.line,
-                                                   ": ", absl::string_view(why.data(), why.size())));
+                                                   ": ",
+                                                   absl::string_view(why.data(), why.size())));
   }
   std::vector<FileSetting> settings;
   for (const auto& [key, node] : parsed.table()) {

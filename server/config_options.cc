@@ -148,8 +148,7 @@ constexpr ConfigOption kOptions[] = {
      "Memory for messages and byte streams under way, at least 32MiB, beside the pool and its "
      "index. What does not fit is refused, with a hint when to try again.",
      AssignMemoryLimit},
-    {"rpc_threads_max", kLimits, "COUNT", "0", false,
-     "Threads that gRPC may start. 0: it decides.",
+    {"rpc_threads_max", kLimits, "COUNT", "0", false, "Threads that gRPC may start. 0: it decides.",
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 0, 4096), &c->rpc_threads_max);
      }},
@@ -163,7 +162,8 @@ constexpr ConfigOption kOptions[] = {
        return Store(ParseCount(t, 1, 256), &c->copy_threads);
      }},
     {"check_host_reads", kReads, "WHEN", "sampled", true,
-     "Which reads of blocks in host memory are checked against their hashes: never, sampled (one in "
+     "Which reads of blocks in host memory are checked against their hashes: never, sampled (one "
+     "in "
      "check_one_in), always. What does not match is dropped and counts as a miss.",
      [](std::string_view t, uid_t, Config* c) {
        return AssignWord<HostReadPolicy>(t,
@@ -194,8 +194,8 @@ constexpr ConfigOption kOptions[] = {
     {"log_format", kRunning, "FORMAT", "text", true,
      "Form of the log on standard error, one event a line: text (key=value) or json.",
      [](std::string_view t, uid_t, Config* c) {
-       return AssignWord<LogFormat>(
-           t, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}, &c->log_format);
+       return AssignWord<LogFormat>(t, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
+                                    &c->log_format);
      }},
 };
 
@@ -249,8 +249,8 @@ std::string FlagName(const ConfigOption& option) {
 }
 
 std::string VariableName(const ConfigOption& option) {
-  return absl::StrCat("LARDER_", absl::AsciiStrToUpper(
-                                     absl::string_view(option.name.data(), option.name.size())));
+  return absl::StrCat(
+      "LARDER_", absl::AsciiStrToUpper(absl::string_view(option.name.data(), option.name.size())));
 }
 
 }  // namespace larder

@@ -1,8 +1,8 @@
 // The table of options: everything that can be configured, each declared once.
 //
 // Flags, environment variables, file keys, --help and --print-config are all made from it.  An
-// option `data_socket_mode` is the flag --data-socket-mode, the variable LARDER_DATA_SOCKET_MODE and
-// the key data_socket_mode.
+// option `data_socket_mode` is the flag --data-socket-mode, the variable LARDER_DATA_SOCKET_MODE
+// and the key data_socket_mode.
 //
 // Thread-safety: constant data.
 #pragma once

@@ -87,7 +87,8 @@ absl::StatusOr<ByteCount> ParseSize(std::string_view text) {
   }
   const double* const factor = FindUnit(kSizeUnits, unit);
   if (factor == nullptr) {
-    return Bad(text, "has an unknown unit: write KiB, MiB, GiB, TiB (powers of 1024) or kB, MB, "
+    return Bad(text,
+               "has an unknown unit: write KiB, MiB, GiB, TiB (powers of 1024) or kB, MB, "
                "GB, TB (powers of 1000)");
   }
   const double bytes = value * *factor;
@@ -151,8 +152,7 @@ absl::StatusOr<mode_t> ParseSocketMode(std::string_view text) {
   std::string_view digits = text;
   if (digits.starts_with("0o")) digits.remove_prefix(2);
   uint32_t mode = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), mode, 8);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), mode, 8);
   // A decimal 660 is most likely a forgotten zero, and 438 is nobody's idea of rw-rw-rw-.
   if (error != std::errc() || end != digits.data() + digits.size() || text.front() != '0') {
     return Bad(text, "is not an octal mode: write it with a leading zero, such as 0660");
@@ -172,7 +172,8 @@ absl::StatusOr<std::vector<uid_t>> ParseUids(std::string_view text, uid_t self) 
     // The largest one means "no uid" to the kernel.
     if (part != "self" && (!ToNumber(std::string_view(part.data(), part.size()), &uid) ||
                            uid == static_cast<uid_t>(-1))) {
-      return Bad(text, "is not a list of uids: write numbers or self, with commas, such as "
+      return Bad(text,
+                 "is not a list of uids: write numbers or self, with commas, such as "
                  "self,1001; empty for nobody");
     }
     uids.push_back(uid);
@@ -195,7 +196,8 @@ absl::StatusOr<std::string> ParseLoopbackAddress(std::string_view text) {
   if (bracketed) host = host.substr(1, host.size() - 2);
   const std::string bind(host == "localhost" && !bracketed ? "127.0.0.1" : host);
   if (!IsLoopback(bind, bracketed)) {
-    return Bad(text, "is not a loopback address: metrics are served without authentication, so "
+    return Bad(text,
+               "is not a loopback address: metrics are served without authentication, so "
                "only to this host; write 127.0.0.1:9464 or [::1]:9464 and let a proxy with "
                "authentication carry them further");
   }

@@ -38,8 +38,6 @@ struct Counters {
   Counter requests_reserve;
   Counter requests_publish;
   Counter requests_acquire;
-  Counter requests_stats;
-  Counter requests_drain;
 
   // Refusals.
   Counter calls_overloaded;  // RESOURCE_EXHAUSTED at the admission

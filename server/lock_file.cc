@@ -27,15 +27,15 @@ absl::Status PrepareDirectory(const std::string& dir) {
   if (mkdir(dir.c_str(), 0755) != 0 && errno != EEXIST) {
     return FromErrno(errno, "cannot make the socket directory", dir);
   }
-  struct stat st{};
+  struct stat st {};
   if (stat(dir.c_str(), &st) != 0) return FromErrno(errno, "cannot look at", dir);
   if (!S_ISDIR(st.st_mode)) {
     return absl::FailedPreconditionError(
         absl::StrCat(dir, " is not a directory: move it away or choose --socket-dir"));
   }
   if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("everybody may replace files in ", dir, ": chmod o-w it or choose --socket-dir"));
+    return absl::FailedPreconditionError(absl::StrCat("everybody may replace files in ", dir,
+                                                      ": chmod o-w it or choose --socket-dir"));
   }
   return absl::OkStatus();
 }
@@ -79,7 +79,7 @@ absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& s
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
   if (fd < 0) return FromErrno(errno, "cannot open the lock file", path);
   std::unique_ptr<LockFile> lock(new LockFile(fd));
-  struct stat st{};
+  struct stat st {};
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is not a regular file: move it away or choose --socket-dir"));
@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& s
 LockFile::~LockFile() { close(fd_); }
 
 absl::Status LockFile::RemoveStaleSocket(const std::string& path) const {
-  struct stat st{};
+  struct stat st {};
   if (lstat(path.c_str(), &st) != 0) {
     return errno == ENOENT ? absl::OkStatus() : FromErrno(errno, "cannot look at", path);
   }
@@ -116,8 +116,8 @@ absl::Status LockFile::RemoveStaleSocket(const std::string& path) const {
     const int error = ConnectErrno(address, type);
     if (error == EPROTOTYPE) continue;  // a listener, or a dead one, of another kind
     if (error == ECONNREFUSED) break;   // nobody: whoever bound it is gone
-    return absl::FailedPreconditionError(absl::StrCat(
-        "another program listens on ", path, ": stop it or choose --socket-dir"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("another program listens on ", path, ": stop it or choose --socket-dir"));
   }
   if (unlink(path.c_str()) != 0 && errno != ENOENT) return FromErrno(errno, "cannot remove", path);
   return absl::OkStatus();

@@ -30,9 +30,8 @@ std::unique_ptr<spdlog::logger> MakeLogger(spdlog::sink_ptr sink, LogLevel level
   // Without this spdlog answers a failed write with a line of its own for each.
   logger->set_error_handler([](const std::string&) {});
   logger->set_formatter(std::make_unique<spdlog::pattern_formatter>(
-      format == LogFormat::kText
-          ? "%Y-%m-%dT%H:%M:%S.%eZ %l %v"
-          : R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})",
+      format == LogFormat::kText ? "%Y-%m-%dT%H:%M:%S.%eZ %l %v"
+                                 : R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})",
       spdlog::pattern_time_type::utc));
   return logger;
 }
@@ -61,7 +60,8 @@ void AppendText(std::string_view text, LogFormat format, std::string* out) {
   const bool cut = text.size() > kLogValueBytesMax;
   const std::string_view shown = text.substr(0, kLogValueBytesMax);
   bool bare = format == LogFormat::kText && !shown.empty() && !cut;
-  for (const char c : shown) bare = bare && IsPlain(static_cast<unsigned char>(c)) && c != ' ' && c != '=';
+  for (const char c : shown)
+    bare = bare && IsPlain(static_cast<unsigned char>(c)) && c != ' ' && c != '=';
   if (bare) {
     out->append(shown);
   } else if (cut) {

@@ -5,8 +5,8 @@
 //
 // An event is a name in snake_case that stays the same for good, so that alerts can rest on it;
 // what varies goes into fields.  Values may come from clients: whatever their bytes, the line stays
-// one line, and a long value is cut.  What hostile input can cause as often as it likes goes through
-// a LogLimiter, never straight into the log.
+// one line, and a long value is cut.  What hostile input can cause as often as it likes goes
+// through a LogLimiter, never straight into the log.
 //
 // Does not promise that a line was written: a full disk or a closed pipe loses lines, never work.
 // Ownership: made by server/main and handed to every part that logs.  Thread-safety: all methods of
@@ -48,8 +48,8 @@ struct LogField {
   template <std::signed_integral T>
   LogField(std::string_view k, T v) : key(k), value(static_cast<int64_t>(v)) {}
   template <std::unsigned_integral T>
-    requires(!std::same_as<T, bool>)
-  LogField(std::string_view k, T v) : key(k), value(static_cast<uint64_t>(v)) {}
+  requires(!std::same_as<T, bool>) LogField(std::string_view k, T v)
+      : key(k), value(static_cast<uint64_t>(v)) {}
 
   std::string_view key;
   std::variant<std::string_view, bool, double, int64_t, uint64_t> value;
@@ -58,7 +58,7 @@ using LogFields = std::initializer_list<LogField>;
 
 class Log {
  public:
-  Log(LogLevel level, LogFormat format);                    // to standard error
+  Log(LogLevel level, LogFormat format);                     // to standard error
   Log(LogLevel level, LogFormat format, std::ostream& out);  // REQUIRES: `out` outlives this
   ~Log();
   Log(const Log&) = delete;
@@ -103,8 +103,7 @@ class LogLimiter {
     uint64_t suppressed = 0;  // of this kind since the last line that passed
   };
   // REQUIRES: lines_per_s > 0; the clock outlives this.
-  LogLimiter(const Clock& clock, uint32_t lines_per_s)
-      : clock_(clock), lines_per_s_(lines_per_s) {}
+  LogLimiter(const Clock& clock, uint32_t lines_per_s) : clock_(clock), lines_per_s_(lines_per_s) {}
 
   [[nodiscard]] std::optional<Line> Pass() LARDER_EXCLUDES(mu_);
 
@@ -112,7 +111,7 @@ class LogLimiter {
   const Clock& clock_;
   const uint32_t lines_per_s_;
   Mutex mu_;
-  TimePoint window_ LARDER_GUARDED_BY(mu_){};  // of one second; begins with its first line
+  TimePoint window_ LARDER_GUARDED_BY(mu_){};   // of one second; begins with its first line
   uint32_t passed_ LARDER_GUARDED_BY(mu_) = 0;  // in the window
   uint64_t suppressed_ LARDER_GUARDED_BY(mu_) = 0;
 };

@@ -105,6 +105,15 @@ absl::Status RemoveStaleSockets(const LockFile& lock, const Config& config) {
   return absl::OkStatus();
 }
 
+// Null when they are turned off.
+absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Config& config,
+                                                            const Counters& counters,
+                                                            Daemon& daemon) {
+  if (config.metrics_listen.empty()) return nullptr;
+  return MetricsServer::Start(config.metrics_listen, counters,
+                              [&daemon] { return daemon.gauges(); });
+}
+
 // Slabs come online while it serves; the manager hears how far it is.
 void StartPopulating(SlabPool& pool, BlockStore& store, const ServiceManager& manager,
                      const Log& log) {
@@ -163,13 +172,8 @@ int Serve(const Config& config) {
   const auto daemon = Daemon::Start(OptionsOf(config, *boot_id), store, counters, clock);
   if (!daemon.ok()) return cannot_start("daemon", daemon.status());
 
-  std::unique_ptr<MetricsServer> metrics;
-  if (!config.metrics_listen.empty()) {
-    auto started = MetricsServer::Start(config.metrics_listen, counters,
-                                        [&] { return (*daemon)->gauges(); });
-    if (!started.ok()) return cannot_start("metrics", started.status());
-    metrics = *std::move(started);
-  }
+  const auto metrics = StartMetrics(config, counters, **daemon);
+  if (!metrics.ok()) return cannot_start("metrics", metrics.status());
   const auto signals = SignalThread::Start(SignalHandlers(**daemon, config, manager, log));
   if (!signals.ok()) return cannot_start("signals", signals.status());
 
@@ -179,8 +183,8 @@ int Serve(const Config& config) {
                        {"boot_id", *boot_id},
                        {"pool_bytes", (*pool)->total_bytes().value()},
                        {"pages", (*pool)->pages()},
-                       {"metrics", metrics == nullptr ? std::string("off") : metrics->url()}});
-  PrintWhereToGo(config, **pool, metrics.get());
+                       {"metrics", *metrics == nullptr ? std::string("off") : (*metrics)->url()}});
+  PrintWhereToGo(config, **pool, metrics->get());
   manager.Ready("serving");
 
   (*daemon)->Wait();

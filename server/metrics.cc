@@ -1,10 +1,16 @@
 #include "server/metrics.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <exception>
+#include <future>
 #include <utility>
 #include <vector>
 
@@ -49,16 +55,44 @@ class TableCollectable final : public prometheus::Collectable {
   const std::function<Daemon::Gauges()> gauges_;
 };
 
+// Connects and hangs up; whether that works does not matter.
+void Knock(const std::string& host, int port) {
+  const bool v6 = host.starts_with('[');
+  sockaddr_in to4{};
+  to4.sin_family = AF_INET;
+  to4.sin_port = htons(static_cast<uint16_t>(port));
+  sockaddr_in6 to6{};
+  to6.sin6_family = AF_INET6;
+  to6.sin6_port = to4.sin_port;
+  to6.sin6_addr = in6addr_loopback;
+  if (!v6 && inet_pton(AF_INET, host.c_str(), &to4.sin_addr) != 1) return;
+  const int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return;
+  const auto* const to =
+      v6 ? reinterpret_cast<const sockaddr*>(&to6) : reinterpret_cast<const sockaddr*>(&to4);
+  (void)connect(fd, to, v6 ? socklen_t{sizeof to6} : socklen_t{sizeof to4});
+  close(fd);
+}
+
 }  // namespace
 
 struct MetricsServer::Impl {
-  std::string host;
+  std::string host;  // as in a URL
+  int port = 0;
   std::shared_ptr<TableCollectable> collectable;
   std::unique_ptr<prometheus::Exposer> exposer;
 };
 
 MetricsServer::MetricsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-MetricsServer::~MetricsServer() = default;
+
+// The library's listener looks whether it should stop every 2 s, or when somebody connects: without
+// the knocking every end of the daemon would take that long.
+MetricsServer::~MetricsServer() {
+  auto ended = std::async(std::launch::async, [this] { impl_->exposer.reset(); });
+  do {
+    Knock(impl_->host, impl_->port);
+  } while (ended.wait_for(std::chrono::milliseconds(5)) != std::future_status::ready);
+}
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     const std::string& address, const Counters& counters, std::function<Daemon::Gauges()> gauges) {
@@ -76,13 +110,12 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
                      "--metrics-listen HOST:PORT, or turn metrics off with --metrics-listen \"\""));
   }
   impl->exposer->RegisterCollectable(impl->collectable);
+  const std::vector<int> ports = impl->exposer->GetListeningPorts();
+  impl->port = ports.empty() ? 0 : ports.front();
   return std::unique_ptr<MetricsServer>(new MetricsServer(std::move(impl)));
 }
 
-int MetricsServer::port() const {
-  const std::vector<int> ports = impl_->exposer->GetListeningPorts();
-  return ports.empty() ? 0 : ports.front();
-}
+int MetricsServer::port() const { return impl_->port; }
 
 std::string MetricsServer::url() const {
   return absl::StrCat("http://", impl_->host, ":", port(), "/metrics");

@@ -33,9 +33,13 @@ double OfSideband(const R& r) {
   return counters == nullptr ? 0 : Double((counters->*member).load(std::memory_order_relaxed));
 }
 template <ByteCount BlockStore::Stats::*member>
-double OfStore(const R& r) { return Double(r.daemon.store.*member); }
+double OfStore(const R& r) {
+  return Double(r.daemon.store.*member);
+}
 template <uint64_t BlockStore::Stats::*member>
-double OfStore(const R& r) { return Double(r.daemon.store.*member); }
+double OfStore(const R& r) {
+  return Double(r.daemon.store.*member);
+}
 
 using S = SidebandCounters;
 using B = BlockStore::Stats;
@@ -44,18 +48,15 @@ using C = Counters;
 constexpr MetricSample kSessions[] = {Count("attached", &C::sessions_attached),
                                       Count("refused", &C::sessions_refused),
                                       Count("lost", &C::sessions_lost)};
-constexpr MetricSample kRequests[] = {
-    Count("lookup", &C::requests_lookup),
-    Count("list_instances", &C::requests_list_instances),
-    Count("query_ip", &C::requests_query_ip),
-    Count("store_blocks", &C::requests_store_blocks),
-    Count("fetch_blocks", &C::requests_fetch_blocks),
-    Count("register", &C::requests_register),
-    Count("reserve", &C::requests_reserve),
-    Count("publish", &C::requests_publish),
-    Count("acquire", &C::requests_acquire),
-    Count("stats", &C::requests_stats),
-    Count("drain", &C::requests_drain)};
+constexpr MetricSample kRequests[] = {Count("lookup", &C::requests_lookup),
+                                      Count("list_instances", &C::requests_list_instances),
+                                      Count("query_ip", &C::requests_query_ip),
+                                      Count("store_blocks", &C::requests_store_blocks),
+                                      Count("fetch_blocks", &C::requests_fetch_blocks),
+                                      Count("register", &C::requests_register),
+                                      Count("reserve", &C::requests_reserve),
+                                      Count("publish", &C::requests_publish),
+                                      Count("acquire", &C::requests_acquire)};
 constexpr MetricSample kOverloaded[] = {Count("", &C::calls_overloaded)};
 constexpr MetricSample kInvalid[] = {Count("", &C::invalid_messages)};
 constexpr MetricSample kUnknownReleases[] = {Count("", &C::unknown_releases)};
@@ -96,9 +97,12 @@ constexpr MetricSample kSidebandGiven[] = {
 constexpr MetricSample kSidebandOpen[] = {Read("", OfSideband<&S::connections_open>)};
 
 constexpr MetricSample kPool[] = {
-    Read("limit", OfStore<&B::pool_limit>),       Read("online", OfStore<&B::pool_online>),
-    Read("free", OfStore<&B::pool_free>),         Read("stored", OfStore<&B::pool_stored>),
-    Read("reserved", OfStore<&B::pool_reserved>), Read("leased", OfStore<&B::pool_leased>),
+    Read("limit", OfStore<&B::pool_limit>),
+    Read("online", OfStore<&B::pool_online>),
+    Read("free", OfStore<&B::pool_free>),
+    Read("stored", OfStore<&B::pool_stored>),
+    Read("reserved", OfStore<&B::pool_reserved>),
+    Read("leased", OfStore<&B::pool_leased>),
     Read("quarantined", [](const R& r) { return Double(r.daemon.quarantined); })};
 constexpr MetricSample kBlocks[] = {Read("", OfStore<&B::blocks>)};
 constexpr MetricSample kHolds[] = {Read("lease", OfStore<&B::leases>),
@@ -180,8 +184,9 @@ constexpr Metric kMetrics[] = {
 std::string SampleName(const Metric& metric, const MetricSample& sample) {
   const absl::string_view name(metric.name.data(), metric.name.size());
   if (metric.label_name.empty()) return std::string(metric.name);
-  return absl::StrCat(name, "{", absl::string_view(metric.label_name.data(), metric.label_name.size()),
-                      "=\"", absl::string_view(sample.label.data(), sample.label.size()), "\"}");
+  return absl::StrCat(name, "{",
+                      absl::string_view(metric.label_name.data(), metric.label_name.size()), "=\"",
+                      absl::string_view(sample.label.data(), sample.label.size()), "\"}");
 }
 
 // The values of a metric's label, as `a`, `b`.

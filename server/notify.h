@@ -14,7 +14,7 @@ namespace larder {
 
 class ServiceManager {
  public:
-  void Ready(const std::string& status) const;  // it serves; once
+  void Ready(const std::string& status) const;   // it serves; once
   void Status(const std::string& status) const;  // a sentence for `systemctl status`
   void Stopping(const std::string& status) const;
   void StillAlive() const;  // WATCHDOG=1

@@ -1,6 +1,6 @@
 // Turns signals into calls on a thread of its own, where anything may be done.
 //
-// SIGTERM and SIGINT call `on_end`, the first time; the second one ends the process at once.  SIGHUP
+// SIGTERM and SIGINT call `on_end`, the first time; the second one ends the process at once. SIGHUP
 // calls `on_hangup`.  SIGPIPE is ignored: a peer that went away is an error of the write.
 // Also the pulse for a service manager's watchdog: a thread that does nothing else and wakes now
 // and then.

@@ -66,16 +66,19 @@ void EncodeRegistered(const Registered& in, v1::Registered* out) {
 // Whether slab and range exist, only the client's mapping knows; here nothing can overflow any
 // more.  A segment range begins inside its extent, so offsets are aligned as segments are, not as
 // pages.
+void CheckExtent(const Field& slab, const Field& offset, const Field& bytes, const ExtentGrant& extent) {
+  if (extent.slab >= kSlabsMax) return slab.Refuse(extent.slab, "; allowed are less than ", kSlabsMax);
+  if (extent.offset % kSegmentAlign != 0) {
+    return offset.Refuse(extent.offset, " is not a multiple of ", kSegmentAlign);
+  }
+  if (extent.offset > kSlabBytesMax || extent.bytes > kSlabBytesMax - extent.offset) {
+    return bytes.Refuse(extent.bytes, " bytes at ", extent.offset, " reach over ", kSlabBytesMax);
+  }
+}
+
 void DecodeExtent(const Field& at, const v1::ExtentGrant& in, ExtentGrant* out) {
-  if (in.slab() >= kSlabsMax)
-    return at("slab").Refuse(in.slab(), "; allowed are less than ", kSlabsMax);
-  if (in.offset() % kSegmentAlign != 0) {
-    return at("offset").Refuse(in.offset(), " is not a multiple of ", kSegmentAlign);
-  }
-  if (in.offset() > kSlabBytesMax || in.bytes() > kSlabBytesMax - in.offset()) {
-    return at("bytes").Refuse(in.bytes(), " bytes at ", in.offset(), " reach over ", kSlabBytesMax);
-  }
   *out = {in.slab(), in.offset(), in.bytes()};
+  CheckExtent(at("slab"), at("offset"), at("bytes"), *out);
 }
 
 void EncodeExtent(const ExtentGrant& in, v1::ExtentGrant* out) {
@@ -142,13 +145,59 @@ void EncodeBlockGrant(const BlockGrant& in, v1::BlockGrant* out) {
   if (in.table) Encode(*in.table, out->mutable_table());
 }
 
+// Empty, or one per key.
+bool CheckList(const Field& at, int size, int keys) {
+  if (size == keys || size == 0) return true;
+  at.Refuse(size, " for ", keys, " keys");
+  return false;
+}
+
+// The lists of a Grant as one value per key.
+void DecodeGrantBlocks(const Field& at, const v1::Grant& in, std::vector<BlockGrant>* out) {
+  const int keys = in.status_size();
+  if (!CheckCount(at("status"), keys, kKeysMax) || !CheckList(at("tiers"), in.tiers_size(), keys) ||
+      !CheckList(at("slabs"), in.slabs_size(), keys)) {
+    return;
+  }
+  if (in.offsets_size() != in.slabs_size()) {
+    return at("offsets").Refuse(in.offsets_size(), " for ", in.slabs_size(), " slabs");
+  }
+  if (in.bytes_size() != in.slabs_size()) {
+    return at("bytes").Refuse(in.bytes_size(), " for ", in.slabs_size(), " slabs");
+  }
+  out->resize(static_cast<size_t>(keys));
+  for (int i = 0; i < keys && at.ok(); ++i) {
+    BlockGrant& block = (*out)[static_cast<size_t>(i)];
+    block = {};
+    DecodeEnum(at("status")[i], in.status(i), &block.status);
+    const int tier = in.tiers().empty() ? v1::TIER_UNSPECIFIED : in.tiers(i);
+    // What was not found was found in no tier.
+    if (tier != v1::TIER_UNSPECIFIED || IsHeld(block.status)) DecodeEnum(at("tiers")[i], tier, &block.tier);
+    if (in.slabs().empty()) continue;
+    block.extent = {in.slabs(i), in.offsets(i), in.bytes(i)};
+    CheckExtent(at("slabs")[i], at("offsets")[i], at("bytes")[i], block.extent);
+  }
+}
+
+void DecodeGrantTables(const Field& at, const v1::Grant& in, std::vector<BlockGrant>* out) {
+  if (!CheckCount(at, in.tables_size(), out->size())) return;
+  for (int i = 0; i < in.tables_size() && at.ok(); ++i) {
+    const v1::GrantTable& table = in.tables(i);
+    if (table.key() >= out->size() || (i > 0 && table.key() <= in.tables(i - 1).key())) {
+      return at[i]("key").Refuse(table.key(), " is not an ascending index of ", out->size(), " keys");
+    }
+    DecodeTable(at[i]("table"), table.table(), &(*out)[table.key()].table.emplace());
+  }
+}
+
 void DecodeGrant(const Field& at, const v1::Grant& in, Grant* out) {
   DecodeRequestId(at("id"), in.id(), &out->id);
   out->lease = LeaseId{in.lease_id()};
   out->deadline_ms = std::min(in.deadline_ms(), kDeadlineMaxMs);
   out->word = in.word();
-  DecodeEach(at("blocks"), in.blocks(), kKeysMax, DecodeBlockGrant, &out->blocks);
   out->retry_after_ms = in.retry_after_ms();
+  DecodeGrantBlocks(at, in, &out->blocks);
+  if (at.ok()) DecodeGrantTables(at("tables"), in, &out->blocks);
   if (!at.ok() || out->lease) return;
   for (const BlockGrant& block : out->blocks) {
     if (IsHeld(block.status)) return at("lease_id").Refuse("0 is not a lease, and blocks are held");
@@ -160,8 +209,33 @@ void EncodeGrant(const Grant& in, v1::Grant* out) {
   out->set_lease_id(in.lease.value);
   out->set_deadline_ms(in.deadline_ms);
   out->set_word(in.word);
-  EncodeEach(in.blocks, EncodeBlockGrant, out->mutable_blocks());
   out->set_retry_after_ms(in.retry_after_ms);
+  const int keys = static_cast<int>(in.blocks.size());
+  out->mutable_status()->Reserve(keys);
+  out->mutable_tiers()->Reserve(keys);
+  bool extents = false;
+  for (const BlockGrant& block : in.blocks) {
+    out->mutable_status()->AddAlreadyReserved(static_cast<int>(block.status));
+    out->mutable_tiers()->AddAlreadyReserved(static_cast<int>(block.tier));
+    extents = extents || block.extent != ExtentGrant{};
+  }
+  if (extents) {
+    out->mutable_slabs()->Reserve(keys);
+    out->mutable_offsets()->Reserve(keys);
+    out->mutable_bytes()->Reserve(keys);
+  }
+  for (int i = 0; i < keys; ++i) {
+    const BlockGrant& block = in.blocks[static_cast<size_t>(i)];
+    if (extents) {
+      out->mutable_slabs()->AddAlreadyReserved(block.extent.slab);
+      out->mutable_offsets()->AddAlreadyReserved(block.extent.offset);
+      out->mutable_bytes()->AddAlreadyReserved(block.extent.bytes);
+    }
+    if (!block.table) continue;
+    v1::GrantTable* table = out->add_tables();
+    table->set_key(static_cast<uint32_t>(i));
+    Encode(*block.table, table->mutable_table());
+  }
 }
 
 void DecodeKey(const Field& at, uint32_t in, uint32_t* out) {

@@ -6,7 +6,8 @@
 // Building a Field costs a few stores; its text is made only when something is refused.
 //
 // Ownership: refers to its parent and to the status, which outlive it (temporaries of one
-// expression do). Thread-safety: used by the one thread that decodes.
+// expression do).
+// Thread-safety: used by the one thread that decodes.
 #pragma once
 
 #include <google/protobuf/repeated_field.h>

@@ -11,6 +11,11 @@ namespace larder {
 namespace {
 
 class SlotTableTest : public testing::Test {
+ private:
+  [[nodiscard]] auto HashOf() const {
+    return [this](uint32_t slot) { return hashes_[slot]; };
+  }
+
  protected:
   void Insert(uint64_t hash) {
     const auto slot = static_cast<uint32_t>(hashes_.size());
@@ -43,11 +48,6 @@ class SlotTableTest : public testing::Test {
   std::vector<uint64_t> hashes_ = {0};  // by slot; 0 is none
   std::set<uint32_t> live_;
   std::mt19937_64 rng_{7};
-
- private:
-  auto HashOf() const {
-    return [this](uint32_t slot) { return hashes_[slot]; };
-  }
 };
 
 TEST_F(SlotTableTest, ErasingKeepsLongRunsWhole) {

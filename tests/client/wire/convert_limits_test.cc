@@ -53,7 +53,7 @@ void ExpectAccepted(const Value& right, const std::vector<std::function<void(Wir
 
 std::string Text(size_t bytes) { return std::string(bytes, 'x'); }
 v1::PublishBlock* Block(v1::Up* up) { return up->mutable_publishes(0)->mutable_blocks(0); }
-v1::BlockGrant* Granted(v1::Down* down) { return down->mutable_grants(0)->mutable_blocks(0); }
+v1::Grant* Granted(v1::Down* down) { return down->mutable_grants(0); }
 
 template <class List>
 void Fill(List* list, int count) {
@@ -301,20 +301,36 @@ TEST(ConvertLimits, Grants) {
         [](v1::Down* down) { down->mutable_published(0)->mutable_status()->Resize(4097, 1); }},
        {"grants[0].id: 0", [](v1::Down* down) { down->mutable_grants(0)->clear_id(); }},
        {"grants: 65 entries", [](v1::Down* down) { Fill(down->mutable_grants(), 65); }},
-       {"grants[0].blocks: 4097 entries",
-        [](v1::Down* down) { Fill(down->mutable_grants(0)->mutable_blocks(), 4097); }},
+       {"grants[0].status: 4097 entries",
+        [](v1::Down* down) { Granted(down)->mutable_status()->Resize(4097, 1); }},
        {"grants[0].lease_id: 0 is not a lease",
-        [](v1::Down* down) { down->mutable_grants(0)->clear_lease_id(); }},
-       {"grants[0].blocks[0].status: 0", [](v1::Down* down) { Granted(down)->clear_status(); }},
-       {"grants[0].blocks[0].status: 11",
-        [](v1::Down* down) { Granted(down)->set_status(v1::BlockStatus(11)); }},
-       {"grants[0].blocks[0].tier: 0", [](v1::Down* down) { Granted(down)->clear_tier(); }},
-       {"grants[0].blocks[1].tier: 5",
-        [](v1::Down* down) { down->mutable_grants(0)->mutable_blocks(1)->set_tier(v1::Tier(5)); }},
-       {"grants[0].blocks[0].extent.offset: 1",
-        [](v1::Down* down) { Granted(down)->mutable_extent()->set_offset(1); }},
-       {"grants[0].blocks[0].table.bytes[0]: 0",
-        [](v1::Down* down) { Granted(down)->mutable_table()->set_bytes(0, 0); }},
+        [](v1::Down* down) { Granted(down)->clear_lease_id(); }},
+       {"grants[0].status[0]: 0",
+        [](v1::Down* down) { Granted(down)->set_status(0, v1::BLOCK_STATUS_UNSPECIFIED); }},
+       {"grants[0].status[0]: 11",
+        [](v1::Down* down) { Granted(down)->set_status(0, v1::BlockStatus(11)); }},
+       {"grants[0].tiers[0]: 0",
+        [](v1::Down* down) { Granted(down)->set_tiers(0, v1::TIER_UNSPECIFIED); }},
+       {"grants[0].tiers[1]: 5", [](v1::Down* down) { Granted(down)->set_tiers(1, v1::Tier(5)); }},
+       {"grants[0].tiers: ", [](v1::Down* down) { Granted(down)->add_tiers(v1::TIER_HOST); }},
+       {"grants[0].slabs: ", [](v1::Down* down) { Granted(down)->add_slabs(0); }},
+       {"grants[0].slabs[0]: 65536", [](v1::Down* down) { Granted(down)->set_slabs(0, 65536); }},
+       {"grants[0].offsets: ", [](v1::Down* down) { Granted(down)->add_offsets(0); }},
+       {"grants[0].offsets[0]: 1", [](v1::Down* down) { Granted(down)->set_offsets(0, 1); }},
+       {"grants[0].bytes: ", [](v1::Down* down) { Granted(down)->add_bytes(0); }},
+       {"grants[0].bytes[0]: 18446744073709551615 bytes",
+        [](v1::Down* down) { Granted(down)->set_bytes(0, ~0ull); }},
+       {"grants[0].tables: ", [](v1::Down* down) { Fill(Granted(down)->mutable_tables(), 4097); }},
+       {"grants[0].tables[0].key: 4096",
+        [](v1::Down* down) { Granted(down)->mutable_tables(0)->set_key(4096); }},
+       {"grants[0].tables[1].key: 0",
+        [](v1::Down* down) {
+          *Granted(down)->add_tables() = Granted(down)->tables(0);
+          Granted(down)->mutable_tables(0)->set_key(0);
+          Granted(down)->mutable_tables(1)->set_key(0);
+        }},
+       {"grants[0].tables[0].table.bytes[0]: 0",
+        [](v1::Down* down) { Granted(down)->mutable_tables(0)->mutable_table()->set_bytes(0, 0); }},
        {"ready: 4097 entries", [](v1::Down* down) { Fill(down->mutable_ready(), 4097); }},
        {"ready[0].id: 0", [](v1::Down* down) { down->mutable_ready(0)->clear_id(); }},
        {"ready[0].key: 4096", [](v1::Down* down) { down->mutable_ready(0)->set_key(4096); }},

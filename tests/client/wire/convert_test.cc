@@ -198,7 +198,7 @@ TEST(Convert, AMissingBlockNeedsNoTier) {
   v1::Down in;
   v1::Grant* grant = in.add_grants();
   grant->set_id(1);
-  grant->add_blocks()->set_status(v1::BLOCK_STATUS_MISSING);
+  grant->add_status(v1::BLOCK_STATUS_MISSING);
   Down out;
   ASSERT_TRUE(Decode(in, &out).ok());
   EXPECT_EQ(out.grants[0].blocks[0].status, BlockStatus::kMissing);

@@ -144,7 +144,7 @@ inline Down FullDown() {
                   .lease = LeaseId{5},
                   .deadline_ms = 6,
                   .word = 7,
-                  .blocks = {block, {}},
+                  .blocks = {block, {}, block},
                   .retry_after_ms = 8}};
   down.ready = {{.id = 5, .key = 4095, .block = block}};
   down.failed = {{.id = 6, .key = 1, .status = BlockStatus::kCancelled}};

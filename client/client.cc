@@ -1,0 +1,191 @@
+#include "client/client.h"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/session_impl.h"
+#include "client/sideband.h"
+#include "client/sideband_memory.h"
+#include "client/wire/rpc_stub.h"
+
+namespace larder {
+namespace {
+
+constexpr char kClientName[] = "liblarder_client/0.1";
+
+std::string FromEnvironment(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read only
+  return value == nullptr ? "" : value;
+}
+
+bool IsDirectory(const std::string& path) {
+  struct stat info {};
+  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+std::string SocketDir(const ClientOptions& options) {
+  if (!options.socket_dir.empty()) return options.socket_dir;
+  if (std::string dir = FromEnvironment("LARDER_SOCKET_DIR"); !dir.empty()) return dir;
+  constexpr char kSystem[] = "/run/larder";
+  const std::string runtime = FromEnvironment("XDG_RUNTIME_DIR");
+  if (IsDirectory(kSystem) || runtime.empty()) return kSystem;
+  return absl::StrCat(runtime, "/larder");
+}
+
+}  // namespace
+
+struct Client::Impl {
+  explicit Impl(const ClientOptions& the_options)
+      : options(the_options),
+        socket_dir(SocketDir(the_options)),
+        stub({absl::StrCat(socket_dir, "/data.sock"), the_options.retry_budget, the_options.retries_max}),
+        kernel(ChooseKernel()) {}
+
+  // A session that was attached and may have mappings.
+  struct Tracked {
+    std::weak_ptr<SessionCore> core;
+    std::shared_ptr<SidebandMemory> memory;
+  };
+
+  absl::StatusOr<std::unique_ptr<SessionImpl>> Attach(const SessionOptions& wanted) LARDER_EXCLUDES(mu);
+  absl::StatusOr<std::unique_ptr<SessionImpl>> AttachOnce(const SessionOptions& wanted) LARDER_REQUIRES(mu);
+  // Unmaps what lost sessions left, tells the daemon, and sees to a sideband that works.
+  absl::Status Recover() LARDER_REQUIRES(mu);
+  // Sideband or none; the reason stays in `sideband_status`.
+  void ConnectSideband() LARDER_REQUIRES(mu);
+
+  const ClientOptions options;
+  const std::string socket_dir;
+  RpcStub stub;
+  const CopyKernel kernel;
+
+  Mutex mu;  // attaching is rare, and one at a time keeps CLEAN from racing with a new session
+  std::shared_ptr<SidebandClient> sideband LARDER_GUARDED_BY(mu);
+  absl::Status sideband_status LARDER_GUARDED_BY(mu);
+  std::vector<Tracked> tracked LARDER_GUARDED_BY(mu);
+};
+
+void Client::Impl::ConnectSideband() {
+  absl::StatusOr<std::unique_ptr<SidebandClient>> connected =
+      SidebandClient::Connect(absl::StrCat(socket_dir, "/sideband.sock"), options.connect_deadline);
+  sideband_status = connected.status();
+  sideband = connected.ok() ? std::shared_ptr<SidebandClient>(*std::move(connected)) : nullptr;
+  stub.SetToken(sideband != nullptr ? sideband->TokenHex() : "");
+}
+
+absl::Status Client::Impl::Recover() {
+  const TimePoint deadline = std::chrono::steady_clock::now() + options.connect_deadline;
+  bool lost = false;
+  for (auto it = tracked.begin(); it != tracked.end();) {
+    const std::shared_ptr<SessionCore> core = it->core.lock();
+    if (core != nullptr && core->status().ok()) {
+      ++it;
+      continue;
+    }
+    if (!it->memory->WaitUnmapped(deadline)) {
+      return absl::FailedPreconditionError(
+          "a lost session's memory is still in use: drop its Leases and Reservations, then attach again");
+    }
+    lost = lost || core == nullptr || !core->said_bye();
+    it = tracked.erase(it);
+  }
+  // The daemon may have kept what the lost ones held: nothing of it is mapped any more.
+  if (lost && sideband != nullptr && !sideband->Clean().ok()) sideband = nullptr;
+  if (sideband != nullptr) return absl::OkStatus();
+  ConnectSideband();
+  if (lost && sideband != nullptr) {
+    if (absl::StatusOr<ByteCount> freed = sideband->Clean(); !freed.ok()) return freed.status();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const SessionOptions& wanted) {
+  wire::Hello hello;
+  hello.engine_id = wanted.engine_id;
+  hello.role = wanted.role;
+  hello.rank = wanted.rank;
+  hello.write_mode = sideband != nullptr ? wanted.write_mode : WriteMode::kStream;
+  hello.tenant = options.tenant;
+  hello.client = kClientName;
+
+  auto impl = std::make_unique<SessionImpl>();
+  const auto memory =
+      hello.write_mode == WriteMode::kStream ? nullptr : std::make_shared<SidebandMemory>(sideband);
+  impl->core = std::make_shared<SessionCore>(memory);
+  impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
+  // The stream's reader ends before the core does: Session closes it first.
+  SessionCore* const core = impl->core.get();
+  absl::StatusOr<std::unique_ptr<SessionStream>> stream = SessionStream::Open(
+      stub.channel(), std::move(hello),
+      {.on_down = [core](wire::Down down) { core->OnDown(std::move(down)); },
+       .on_broken = [core](const absl::Status& status) { core->OnBroken(status); }},
+      options.connect_deadline);
+  if (!stream.ok()) return stream.status();
+  impl->stream = *std::move(stream);
+
+  wire::Attached attached = impl->stream->attached();
+  if (sideband == nullptr && !sideband_status.ok()) {
+    attached.write_mode_reason = absl::StrCat("no sideband: ", sideband_status.message());
+  }
+  if (memory != nullptr) tracked.push_back({impl->core, memory});
+  if (absl::Status status = core->Start(std::move(attached), impl->stream.get(), wanted.staging_bytes);
+      !status.ok()) {
+    core->Close();
+    return status;
+  }
+  if (core->attached().write_mode == WriteMode::kStream) {
+    impl->byte_stream = std::make_unique<GrpcStreamTransport>(stub.channel(), options.tenant, /*engine_id=*/"");
+  } else {
+    impl->shm = std::make_unique<ShmTransport>(*core, kernel, *impl->pool);
+  }
+  return impl;
+}
+
+absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionOptions& wanted) {
+  if (wanted.engine_id.empty() || wanted.engine_id.size() > kStringBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("engine_id: 1 to ", kStringBytesMax, " bytes"));
+  }
+  MutexLock lock(mu);
+  if (absl::Status status = Recover(); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<SessionImpl>> impl = AttachOnce(wanted);
+  if (!absl::IsUnauthenticated(impl.status()) || sideband == nullptr) return impl;
+  // The daemon restarted since: our token is of its former life.
+  sideband = nullptr;
+  if (absl::Status status = Recover(); !status.ok()) return status;
+  return AttachOnce(wanted);
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  {
+    MutexLock lock(impl->mu);
+    impl->ConnectSideband();  // first, so that whatever is asked comes with the token
+  }
+  if (absl::Status status = impl->stub.WaitConnected(options.connect_deadline); !status.ok()) return status;
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+absl::StatusOr<std::unique_ptr<Session>> Client::Attach(const SessionOptions& options) {
+  absl::StatusOr<std::unique_ptr<SessionImpl>> impl = impl_->Attach(options);
+  if (!impl.ok()) return impl.status();
+  return std::unique_ptr<Session>(new Session(*std::move(impl)));
+}
+
+absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query, const CallOptions& options) {
+  if (!query.tenant.empty() || impl_->options.tenant.empty()) return impl_->stub.Lookup(query, options.deadline);
+  wire::LookupQuery of_tenant = query;
+  of_tenant.tenant = impl_->options.tenant;
+  return impl_->stub.Lookup(of_tenant, options.deadline);
+}
+
+absl::StatusOr<std::vector<wire::InstanceInfo>> Client::ListInstances(const CallOptions& options) {
+  return impl_->stub.ListInstances(impl_->options.tenant, options.deadline);
+}
+
+}  // namespace larder

@@ -1,0 +1,208 @@
+#include "client/llama_cpp/engine.h"
+
+#include <llama.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/check.h"
+
+namespace larder::llama {
+namespace {
+
+void LogErrorsOnly(ggml_log_level level, const char* text, void*) {
+  if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+}
+
+// llama.cpp keeps its backends and its log per process; doing this again changes nothing.
+void InitBackend() {
+  llama_log_set(LogErrorsOnly, nullptr);
+  llama_backend_init();
+}
+
+// A batch of llama.cpp with room for `tokens`.
+class Batch {
+ public:
+  explicit Batch(int32_t tokens) : batch_(llama_batch_init(tokens, 0, 1)) {}
+  ~Batch() { llama_batch_free(batch_); }
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  void Add(Token token, uint32_t position, bool logits) {
+    const int32_t i = batch_.n_tokens++;
+    batch_.token[i] = static_cast<llama_token>(token);
+    batch_.pos[i] = static_cast<llama_pos>(position);
+    batch_.n_seq_id[i] = 1;
+    batch_.seq_id[i][0] = 0;
+    batch_.logits[i] = logits ? 1 : 0;
+  }
+  [[nodiscard]] const llama_batch& get() const { return batch_; }
+
+ private:
+  llama_batch batch_;
+};
+
+llama_context_params ContextParams(const EngineOptions& options) {
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = options.context_tokens;
+  params.n_batch = params.n_ubatch = Engine::kBatchTokens;
+  params.n_seq_max = 4;
+  params.kv_unified = true;
+  params.n_threads = params.n_threads_batch = static_cast<int32_t>(options.threads);
+  params.type_k = params.type_v = GGML_TYPE_F16;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
+  return params;
+}
+
+EngineOptions WithThreads(EngineOptions options) {
+  if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());
+  return options;
+}
+
+}  // namespace
+
+void Engine::FreeModel::operator()(llama_model* model) const { llama_model_free(model); }
+void Engine::FreeContext::operator()(llama_context* context) const { llama_free(context); }
+
+Engine::Engine(const EngineOptions& options) : options_(WithThreads(options)) {}
+Engine::~Engine() = default;
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(options.model_path, error)) {
+    return absl::NotFoundError(absl::StrCat("no model file ", options.model_path,
+                                            "; deploy/fetch-model.sh fetches one and prints its path"));
+  }
+  InitBackend();
+  std::unique_ptr<Engine> engine(new Engine(options));
+  llama_model_params params = llama_model_default_params();
+  params.use_extra_bufts = false;  // repacked weights crash on machines with AMX, and add nothing here
+  engine->model_.reset(llama_model_load_from_file(options.model_path.c_str(), params));
+  if (engine->model_ == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("llama.cpp cannot load ", options.model_path));
+  }
+  if (absl::Status s = engine->WarmUp(); !s.ok()) return s;
+  return engine;
+}
+
+absl::Status Engine::WarmUp() {
+  if (absl::Status s = ResetContext(); !s.ok()) return s;
+  const std::vector<Token> tokens(kBatchTokens, 0);
+  if (absl::Status s = Decode(tokens, 0, kBatchTokens); !s.ok()) return s;
+  const absl::StatusOr<std::vector<std::byte>> state = SaveState();
+  if (!state.ok()) return state.status();
+  absl::StatusOr<StateView> view = StateView::Parse(*state);
+  if (!view.ok()) return view.status();
+  shape_ = view->shape();
+  Clear();
+  return absl::OkStatus();
+}
+
+std::string Engine::ChatPrompt(const std::string& message) const {
+  const char* form = llama_model_chat_template(model_.get(), nullptr);
+  if (form == nullptr) return message;
+  const llama_chat_message chat = {.role = "user", .content = message.c_str()};
+  std::string prompt(message.size() + 1024, '\0');
+  int32_t size = 0;
+  // The second try has the room that the first one asked for.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    size = llama_chat_apply_template(form, &chat, 1, true, prompt.data(), static_cast<int32_t>(prompt.size()));
+    if (size < 0) return message;  // a template that llama.cpp does not know
+    if (static_cast<size_t>(size) <= prompt.size()) break;
+    prompt.resize(static_cast<size_t>(size));
+  }
+  prompt.resize(static_cast<size_t>(size));
+  return prompt;
+}
+
+absl::StatusOr<std::vector<Token>> Engine::Tokenize(const std::string& text) const {
+  // A token is at least a byte; a few more for those that a model adds at the ends.
+  std::vector<llama_token> tokens(text.size() + 8);
+  const int32_t count = llama_tokenize(llama_model_get_vocab(model_.get()), text.data(),
+                                       static_cast<int32_t>(text.size()), tokens.data(),
+                                       static_cast<int32_t>(tokens.size()), true, true);
+  if (count < 0) return absl::InvalidArgumentError("llama.cpp cannot tokenize the text");
+  return std::vector<Token>(tokens.begin(), tokens.begin() + count);
+}
+
+std::string Engine::Text(std::span<const Token> tokens) const {
+  std::string text;
+  for (const Token token : tokens) {
+    char piece[256];
+    const int32_t size = llama_token_to_piece(llama_model_get_vocab(model_.get()), static_cast<llama_token>(token),
+                                              piece, sizeof piece, 0, false);
+    if (size > 0) text.append(piece, static_cast<size_t>(size));
+  }
+  return text;
+}
+
+bool Engine::EndsAnswer(Token token) const {
+  return llama_vocab_is_eog(llama_model_get_vocab(model_.get()), static_cast<llama_token>(token));
+}
+
+absl::Status Engine::ResetContext() {
+  context_.reset();
+  context_.reset(llama_init_from_model(model_.get(), ContextParams(options_)));
+  if (context_ == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("llama.cpp cannot make a context of ", options_.context_tokens, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Decode(std::span<const Token> prompt, uint32_t begin, uint32_t end) {
+  LARDER_CHECK(begin < end && end <= prompt.size());
+  if (end > options_.context_tokens) {
+    return absl::OutOfRangeError(absl::StrCat("position ", end, " is beyond the context of ",
+                                              options_.context_tokens, " tokens"));
+  }
+  while (begin < end) {
+    const uint32_t next = std::min(end, (begin / kBatchTokens + 1) * kBatchTokens);
+    Batch batch(static_cast<int32_t>(next - begin));
+    for (uint32_t i = begin; i < next; ++i) batch.Add(prompt[i], i, i + 1 == next);
+    if (const int32_t code = llama_decode(context_.get(), batch.get()); code != 0) {
+      return absl::InternalError(absl::StrCat("llama_decode answers ", code, " at token ", begin));
+    }
+    begin = next;
+  }
+  llama_synchronize(context_.get());
+  return absl::OkStatus();
+}
+
+std::span<const float> Engine::Logits() const {
+  const float* logits = llama_get_logits_ith(context_.get(), -1);
+  LARDER_CHECK(logits != nullptr);
+  return {logits, static_cast<size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_.get())))};
+}
+
+Token Engine::Greedy() const {
+  const std::span<const float> logits = Logits();
+  return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+absl::StatusOr<std::vector<std::byte>> Engine::SaveState() {
+  std::vector<std::byte> state(llama_state_seq_get_size(context_.get(), 0));
+  const size_t size =
+      llama_state_seq_get_data(context_.get(), reinterpret_cast<uint8_t*>(state.data()), state.size(), 0);
+  if (size == 0 || size != state.size()) return absl::InternalError("llama.cpp cannot save its state");
+  return state;
+}
+
+absl::Status Engine::LoadState(std::span<const std::byte> state) {
+  Clear();
+  const size_t size =
+      llama_state_seq_set_data(context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), 0);
+  if (size == state.size()) return absl::OkStatus();
+  Clear();
+  return absl::InternalError("llama.cpp refuses the restored state");
+}
+
+// Positions only: rows that no cell names are never read.
+void Engine::Clear() { llama_memory_clear(llama_get_memory(context_.get()), false); }
+
+}  // namespace larder::llama

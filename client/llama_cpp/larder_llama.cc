@@ -1,0 +1,149 @@
+// larder-llama: runs a prompt through llama.cpp, with the KV of its beginning from Larder where it has it.
+//
+// Exit codes: 0 an answer; 1 the engine or the measurement failed; 2 the command line is wrong.
+// Larder's absence is no error: the prompt is computed, and a line on standard error says so.
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "client/llama_cpp/bench_lengths.h"
+#include "client/llama_cpp/engine.h"
+#include "client/llama_cpp/model_revision.h"
+#include "client/llama_cpp/prompt_cache.h"
+#include "client/llama_cpp/report.h"
+#include "client/llama_cpp/run.h"
+
+namespace larder::llama {
+namespace {
+
+struct Flags {
+  EngineOptions engine;
+  PromptCacheOptions cache;
+  RunOptions run;
+  std::string prompt_file;
+  std::string question;
+  uint32_t tokens = 0;  // 0: all
+  bool no_larder = false;
+  bool json = false;
+  bool bench = false;
+  std::vector<uint32_t> lengths{std::begin(kBenchLengths), std::end(kBenchLengths)};
+};
+
+void Declare(CLI::App* app, Flags* flags) {
+  app->add_option("--model", flags->engine.model_path, "GGUF file")->required();
+  app->add_option("--prompt-file", flags->prompt_file, "text that the question is about")->required();
+  app->add_option("--question", flags->question, "asked behind the text");
+  app->add_option("--tokens", flags->tokens, "only the first N tokens of the prompt (0: all)");
+  app->add_option("--predict", flags->run.predict, "tokens of the answer at most")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app->add_option("--context", flags->engine.context_tokens, "room for tokens")
+      ->check(CLI::Range(512, 131072))
+      ->capture_default_str();
+  app->add_option("--threads", flags->engine.threads, "that compute (0: one per core)");
+  app->add_option("--engine-id", flags->cache.engine_id, "name of this engine")->capture_default_str();
+  app->add_option("--socket-dir", flags->cache.socket_dir, "where larderd listens (default: $LARDER_SOCKET_DIR)");
+  app->add_option("--revision", flags->cache.revision,
+                  "names the model's weights (default: SHA-256 of the whole model file)");
+  app->add_flag("--no-larder", flags->no_larder, "compute everything, talk to nobody");
+  app->add_flag("--store,!--no-store", flags->run.store, "store what was computed (default: yes)");
+  app->add_flag("--restore,!--no-restore", flags->run.restore, "use what is stored (default: yes)");
+  app->add_flag("--json", flags->json, "one line of JSON");
+  app->add_flag("--bench-lengths", flags->bench, "measure cold against restored over prompt lengths");
+  app->add_option("--lengths", flags->lengths, "of --bench-lengths, in tokens")
+      ->delimiter(',')
+      ->check(CLI::Range(33, 131072));
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "larder-llama: %s\n", status.ToString().c_str());
+  return 1;
+}
+
+absl::StatusOr<std::vector<Token>> ReadPrompt(const Flags& flags, const Engine& engine) {
+  std::ifstream file(flags.prompt_file, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot open ", flags.prompt_file));
+  std::string message{std::istreambuf_iterator<char>(file), {}};
+  if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read ", flags.prompt_file));
+  if (!flags.question.empty()) absl::StrAppend(&message, "\n\n", flags.question);
+  absl::StatusOr<std::vector<Token>> tokens = engine.Tokenize(engine.ChatPrompt(message));
+  if (!tokens.ok()) return tokens.status();
+  if (tokens->empty()) return absl::InvalidArgumentError(absl::StrCat(flags.prompt_file, " is empty"));
+  if (flags.tokens != 0 && flags.tokens < tokens->size()) tokens->resize(flags.tokens);
+  return tokens;
+}
+
+// Fills in what names the model.
+absl::Status NameModel(Flags* flags) {
+  const std::string& path = flags->engine.model_path;
+  flags->cache.model = path.substr(path.rfind('/') + 1);
+  if (!flags->cache.revision.empty()) return absl::OkStatus();
+  absl::StatusOr<std::string> revision = ModelRevision(path);
+  if (!revision.ok()) return revision.status();
+  flags->cache.revision = *std::move(revision);
+  return absl::OkStatus();
+}
+
+int Bench(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) {
+  const absl::StatusOr<std::vector<LengthResult>> results =
+      BenchLengths(prompt, flags.lengths, flags.run.predict, flags.cache, engine);
+  if (!results.ok()) return Fail(results.status());
+  std::fputs(BenchAsText(*results).c_str(), flags.json ? stderr : stdout);
+  std::fputs(BenchAsJson(*results).c_str(), stdout);
+  for (const LengthResult& result : *results) {
+    if (result.whole_hit() && result.same_answer() && result.same_logits()) continue;
+    return Fail(absl::InternalError(absl::StrCat("at ", result.cold.prompt_tokens,
+                                                 " tokens the restored answer is not the computed one, or not all "
+                                                 "was restored: ", result.restored.cache_status.ToString())));
+  }
+  return 0;
+}
+
+int RunOnce(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) {
+  std::unique_ptr<PromptCache> cache;
+  if (!flags.no_larder) {
+    absl::StatusOr<std::unique_ptr<PromptCache>> connected = PromptCache::Connect(flags.cache, engine->shape());
+    if (connected.ok()) {
+      cache = *std::move(connected);
+    } else {
+      std::fprintf(stderr, "larder-llama: without Larder, everything is computed: %s\n",
+                   connected.status().ToString().c_str());
+    }
+  }
+  const absl::StatusOr<RunResult> result = RunPrompt(prompt, flags.run, engine, cache.get());
+  if (!result.ok()) return Fail(result.status());
+  std::fputs((flags.json ? RunAsJson(*result) : RunAsText(*result)).c_str(), stdout);
+  return 0;
+}
+
+int Run(Flags* flags) {
+  const absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Load(flags->engine);
+  if (!engine.ok()) return Fail(engine.status());
+  if (absl::Status s = NameModel(flags); !s.ok()) return Fail(s);
+  const absl::StatusOr<std::vector<Token>> prompt = ReadPrompt(*flags, **engine);
+  if (!prompt.ok()) return Fail(prompt.status());
+  return flags->bench ? Bench(*flags, *prompt, engine->get()) : RunOnce(*flags, *prompt, engine->get());
+}
+
+}  // namespace
+}  // namespace larder::llama
+
+int main(int argc, char** argv) {
+  CLI::App app("Runs a prompt through llama.cpp, with the KV of its beginning from Larder where it has it.",
+               "larder-llama");
+  larder::llama::Flags flags;
+  larder::llama::Declare(&app, &flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return larder::llama::Run(&flags);
+}

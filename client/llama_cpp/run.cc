@@ -1,0 +1,88 @@
+#include "client/llama_cpp/run.h"
+
+#include <chrono>
+#include <utility>
+
+#include "storage/check.h"
+
+namespace larder::llama {
+namespace {
+
+class Stopwatch {
+ public:
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Computes what is missing of the prompt, with a cut at the border of the last restorable block.
+absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* engine) {
+  const uint32_t border = PromptCache::RestorableTokens(prompt.size());
+  if (begin < border) {
+    if (absl::Status s = engine->Decode(prompt, begin, border); !s.ok()) return s;
+  }
+  return engine->Decode(prompt, border, static_cast<uint32_t>(prompt.size()));
+}
+
+void StorePrompt(std::span<const Token> prompt, Engine* engine, PromptCache* cache, RunResult* result) {
+  const Stopwatch watch;
+  const absl::StatusOr<PromptCache::Stored> stored = cache->Store(prompt, result->hit_tokens, engine);
+  result->store_s = watch.seconds();
+  if (!stored.ok()) {
+    result->cache_status.Update(stored.status());
+    return;
+  }
+  result->stored_blocks = stored->blocks;
+  result->refused_blocks = stored->refused;
+  result->stored_bytes = stored->bytes;
+}
+
+// The rest of the answer, the most likely word each time.
+absl::Status Continue(std::span<const Token> prompt, uint32_t predict, Engine* engine, RunResult* result) {
+  std::vector<Token> text(prompt.begin(), prompt.end());
+  while (result->answer.size() < predict && !engine->EndsAnswer(result->answer.back())) {
+    text.push_back(result->answer.back());
+    const uint32_t size = static_cast<uint32_t>(text.size());
+    if (size > engine->context_tokens()) break;
+    if (absl::Status s = engine->Decode(text, size - 1, size); !s.ok()) return s;
+    result->answer.push_back(engine->Greedy());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOptions& options, Engine* engine,
+                                    PromptCache* cache) {
+  LARDER_CHECK(!prompt.empty());
+  RunResult result;
+  result.prompt_tokens = static_cast<uint32_t>(prompt.size());
+  if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
+
+  const Stopwatch watch;
+  if (cache != nullptr && options.restore) {
+    PromptCache::Restored restored = cache->Restore(prompt, engine);
+    result.hit_tokens = restored.tokens;
+    result.restored_bytes = restored.bytes;
+    result.cache_status = std::move(restored.status);
+    result.load_s = watch.seconds();
+  }
+  const Stopwatch compute;
+  if (absl::Status s = ComputeRest(prompt, result.hit_tokens, engine); !s.ok()) return s;
+  result.answer.push_back(engine->Greedy());
+  result.compute_s = compute.seconds();
+  result.ttft_s = watch.seconds();
+
+  const std::span<const float> logits = engine->Logits();
+  result.first_logits.assign(logits.begin(), logits.end());
+  // The answer is not stored with the prompt: blocks behind the prompt's end would only ever help this very text.
+  if (cache != nullptr && options.store) StorePrompt(prompt, engine, cache, &result);
+  if (absl::Status s = Continue(prompt, options.predict, engine, &result); !s.ok()) return s;
+  result.text = engine->Text(result.answer);
+  return result;
+}
+
+}  // namespace larder::llama

@@ -1,0 +1,132 @@
+// Session: requests of the public API over SessionCore.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/session_impl.h"
+
+namespace larder {
+namespace {
+
+// A daemon that hangs does not keep an engine from ending.
+constexpr std::chrono::milliseconds kCloseDeadline{2'000};
+
+TimePoint Until(const CallOptions& options) { return std::chrono::steady_clock::now() + options.deadline; }
+
+absl::Status StatusOf(BlockStatus status, const std::string& message) {
+  const std::string text = message.empty() ? absl::StrCat("the daemon says: ", ToString(status)) : message;
+  switch (status) {
+    case BlockStatus::kOk: return absl::OkStatus();
+    case BlockStatus::kFull: return absl::ResourceExhaustedError(text);
+    case BlockStatus::kInvalid: return absl::InvalidArgumentError(text);
+    case BlockStatus::kCancelled:
+    case BlockStatus::kUnsupported: return absl::UnavailableError(text);
+    default: return absl::InternalError(text);
+  }
+}
+
+}  // namespace
+
+Session::Session(std::unique_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
+
+Session::~Session() {
+  impl_->core->Close();
+  impl_->stream->Close(kCloseDeadline);
+}
+
+absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const ContentSpec> contents,
+                                                             std::span<const VariantSpec> variants,
+                                                             const CallOptions& options) {
+  SessionCore& core = *impl_->core;
+  wire::Up up;
+  wire::Register& request = up.registers.emplace_back();
+  OpenCall call = core.Open();
+  request.id = call.id();
+  request.contents.assign(contents.begin(), contents.end());
+  request.variants.assign(variants.begin(), variants.end());
+  for (ContentSpec& content : request.contents) {
+    content.tenant = core.attached().tenant;
+    if (absl::Status status = content.Validate(); !status.ok()) return status;
+    content.tenant.clear();  // the daemon knows who calls
+  }
+  for (const VariantSpec& variant : variants) {
+    if (absl::Status status = variant.Validate(); !status.ok()) return status;
+  }
+  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
+  const absl::StatusOr<wire::Registered> answer = call.Wait<wire::Registered>(Until(options));
+  if (!answer.ok()) return answer.status();
+  if (absl::Status status = StatusOf(answer->status, answer->message); !status.ok()) return status;
+  if (answer->variants.size() != variants.size()) {
+    return absl::InternalError("the daemon registered another number of variants");
+  }
+  if (impl_->byte_stream != nullptr) {
+    for (const ContentSpec& content : contents) impl_->byte_stream->AddContent(content);
+  }
+  std::vector<VariantHandle> handles;
+  for (size_t i = 0; i < variants.size(); ++i) {
+    handles.push_back({answer->variants[i], variants[i].Id(), variants[i]});
+  }
+  return handles;
+}
+
+Digest Session::Seed(ContentSpec content) const {
+  content.tenant = impl_->core->attached().tenant;
+  return content.Id();
+}
+
+absl::StatusOr<std::vector<BlockStatus>> Session::Put(const VariantHandle& variant, std::span<const PutBlock> blocks,
+                                                      const CallOptions& options) {
+  if (absl::Status status = impl_->core->status(); !status.ok()) return status;
+  return impl_->transport().Put(variant, blocks, options);
+}
+
+absl::StatusOr<std::vector<BlockStatus>> Session::Get(const VariantHandle& variant, std::span<const GetBlock> blocks,
+                                                      const CallOptions& options) {
+  if (absl::Status status = impl_->core->status(); !status.ok()) return status;
+  return impl_->transport().Get(variant, blocks, options);
+}
+
+absl::StatusOr<Lease> Session::Acquire(const VariantHandle& variant, std::span<const Digest> digests,
+                                       const CallOptions& options) {
+  if (absl::Status status = impl_->core->status(); !status.ok()) return status;
+  if (write_mode() == WriteMode::kStream) {
+    return absl::UnavailableError(absl::StrCat("nothing can be read in place: ", write_mode_reason()));
+  }
+  return Lease::Take(impl_->core, variant, digests, options);
+}
+
+absl::StatusOr<Reservation> Session::Reserve(std::span<const ByteCount> bytes, const CallOptions& options) {
+  if (absl::Status status = impl_->core->status(); !status.ok()) return status;
+  if (write_mode() != WriteMode::kMapped) {
+    return absl::UnavailableError(absl::StrCat("nothing can be written in place: ", write_mode_reason()));
+  }
+  SessionCore& core = *impl_->core;
+  OpenCall call = core.Open();
+  wire::Up up;
+  up.reserves.push_back({call.id(), {bytes.begin(), bytes.end()}, DeadlineMs(options)});
+  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
+  const absl::StatusOr<wire::Reserved> answer = call.Wait<wire::Reserved>(Until(options));
+  if (!answer.ok()) return answer.status();
+  if (absl::Status status = StatusOf(answer->status, answer->message); !status.ok()) return status;
+  return Reservation::Take(impl_->core, *answer, bytes);
+}
+
+WriteMode Session::write_mode() const { return attached().write_mode; }
+const std::string& Session::write_mode_reason() const { return attached().write_mode_reason; }
+const wire::Attached& Session::attached() const { return impl_->core->attached(); }
+absl::Status Session::status() const { return impl_->core->status(); }
+bool Session::draining() const { return impl_->core->draining(); }
+
+Session::Counters Session::counters() const {
+  const SessionCore::Counters& counted = impl_->core->counters();
+  Counters out;
+  out.blocks_put = counted.blocks_put.load(std::memory_order_relaxed);
+  out.blocks_got = counted.blocks_got.load(std::memory_order_relaxed);
+  out.bytes_put = counted.bytes_put.load(std::memory_order_relaxed);
+  out.bytes_got = counted.bytes_got.load(std::memory_order_relaxed);
+  out.checked = counted.checked.load(std::memory_order_relaxed);
+  out.damaged = counted.damaged.load(std::memory_order_relaxed);
+  out.revoked = counted.revoked.load(std::memory_order_relaxed);
+  return out;
+}
+
+}  // namespace larder

@@ -1,0 +1,279 @@
+#include "client/transport/grpc_stream_transport.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/wire/convert.h"
+#include "client/wire/rpc_channel.h"
+#include "larder/v1/engine.grpc.pb.h"
+#include "storage/record.h"
+
+namespace larder {
+namespace {
+
+std::span<const std::byte> AsBytes(std::string_view text) { return std::as_bytes(std::span(text)); }
+std::string_view AsText(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// ---- writing
+
+class StoreCall {
+ public:
+  StoreCall(RpcChannel& channel, std::chrono::milliseconds deadline) : stub_(v1::Engine::NewStub(channel.channel())) {
+    channel.Sign(context_, deadline);
+    writer_ = stub_->StoreBlocks(&context_, &reply_);
+  }
+
+  // False: the stream ended early; Finish says why.
+  [[nodiscard]] bool Send(const PutBlock& block, std::optional<wire::StoreHead> head);
+  [[nodiscard]] absl::StatusOr<wire::StoreBlocksResult> Finish();
+
+ private:
+  [[nodiscard]] bool Write(const wire::StoreBlocksPart& part) {
+    wire::Encode(part, &message_);
+    return writer_->Write(message_);
+  }
+
+  const std::unique_ptr<v1::Engine::Stub> stub_;
+  grpc::ClientContext context_;
+  v1::StoreBlocksReply reply_;
+  v1::StoreBlocksRequest message_;
+  std::unique_ptr<grpc::ClientWriter<v1::StoreBlocksRequest>> writer_;
+};
+
+bool StoreCall::Send(const PutBlock& block, std::optional<wire::StoreHead> head) {
+  wire::StoreBlocksPart part;
+  part.head = std::move(head);
+  wire::StoreBlock& begin = part.block.emplace();
+  begin.parent = block.parent;
+  begin.tokens.assign(block.tokens.begin(), block.tokens.end());
+  begin.segments = TableOf(block);
+  for (size_t i = 0; i < block.segments.size(); ++i) begin.segments.segments[i].xxh3 = HashBytes(block.segments[i]);
+  begin.segments.hashed = true;
+  if (!Write(part)) return false;
+  std::string gathered;  // small segments together in one message
+  const auto flush = [&] {
+    wire::StoreBlocksPart data;
+    data.data = gathered;
+    const bool sent = gathered.empty() || Write(data);
+    gathered.clear();
+    return sent;
+  };
+  for (std::span<const std::byte> segment : block.segments) {
+    while (!segment.empty()) {
+      const size_t bytes = std::min(segment.size(), wire::kDataBytesMax - gathered.size());
+      gathered.append(AsText(segment.first(bytes)));
+      segment = segment.subspan(bytes);
+      if (gathered.size() == wire::kDataBytesMax && !flush()) return false;
+    }
+  }
+  return flush();
+}
+
+absl::StatusOr<wire::StoreBlocksResult> StoreCall::Finish() {
+  writer_->WritesDone();
+  absl::Status status = FromRpcStatus(writer_->Finish());
+  wire::StoreBlocksResult result;
+  if (status.ok()) status = wire::Decode(reply_, &result);
+  if (!status.ok()) return status;
+  return result;
+}
+
+// ---- reading
+
+// Takes the messages of one FetchBlocks stream apart.
+class Fetched {
+ public:
+  Fetched(const VariantHandle& variant, std::span<const GetBlock> blocks, std::span<const size_t> keys,
+          std::span<BlockStatus> status)
+      : variant_(variant), blocks_(blocks), keys_(keys), status_(status) {}
+
+  // DataLoss: the stream makes no sense; nothing of it from here on is to be believed.
+  [[nodiscard]] absl::Status On(const wire::FetchBlocksPart& part);
+  // After the last message.
+  [[nodiscard]] absl::Status End() const;
+
+ private:
+  [[nodiscard]] absl::Status Start(const wire::FetchStart& start);
+  [[nodiscard]] absl::Status Data(std::span<const std::byte> data);
+  void FinishBlock();
+  [[nodiscard]] const GetBlock& block() const { return blocks_[keys_[next_key_ - 1]]; }
+  [[nodiscard]] BlockStatus& status() { return status_[keys_[next_key_ - 1]]; }
+
+  const VariantHandle& variant_;
+  const std::span<const GetBlock> blocks_;
+  const std::span<const size_t> keys_;
+  const std::span<BlockStatus> status_;
+  size_t next_key_ = 0;
+  // The block at hand.
+  SegmentTable table_;
+  SegmentRange range_;
+  uint64_t missing_bytes_ = 0;
+  bool wanted_ = false;   // its shape is what the caller expects: bytes go to him
+  size_t segment_ = 0;    // of the caller's spans
+  size_t in_segment_ = 0;
+};
+
+absl::Status Fetched::On(const wire::FetchBlocksPart& part) {
+  if (part.start) {
+    if (absl::Status status = Start(*part.start); !status.ok()) return status;
+  }
+  return Data(AsBytes(part.data));
+}
+
+absl::Status Fetched::Start(const wire::FetchStart& start) {
+  if (missing_bytes_ > 0) return absl::DataLossError("a block of the byte stream is cut short");
+  if (start.key != next_key_ || next_key_ >= keys_.size()) {
+    return absl::DataLossError("the byte stream answers keys out of order");
+  }
+  ++next_key_;
+  status() = start.status;
+  if (start.status != BlockStatus::kOk) return absl::OkStatus();
+  const absl::StatusOr<DecodedHeader> decoded =
+      DecodeRecordHeaderOf({variant_.id, block().digest}, AsBytes(start.record_header));
+  if (!decoded.ok()) {
+    return absl::DataLossError(absl::StrCat("the byte stream's record header: ", decoded.status().message()));
+  }
+  table_ = decoded->header.table;
+  const uint64_t segments_end = uint64_t{start.first_segment} + start.segments;
+  if (segments_end > table_.segments.size() || start.segments == 0) {
+    return absl::DataLossError("the byte stream names segments that the record does not have");
+  }
+  for (uint64_t i = start.first_segment; i < segments_end; ++i) missing_bytes_ += table_.segments[i].bytes;
+  wanted_ = RangeFits(table_, block(), &range_) && range_.first == start.first_segment &&
+            range_.count == start.segments;
+  if (!wanted_) status() = BlockStatus::kInvalid;
+  segment_ = in_segment_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status Fetched::Data(std::span<const std::byte> data) {
+  if (data.empty()) return absl::OkStatus();
+  if (data.size() > missing_bytes_) return absl::DataLossError("the byte stream has more bytes than its table says");
+  missing_bytes_ -= data.size();
+  while (wanted_ && !data.empty()) {
+    const std::span<std::byte> to = block().segments[segment_].subspan(in_segment_);
+    const size_t bytes = std::min(to.size(), data.size());
+    std::memcpy(to.data(), data.data(), bytes);
+    data = data.subspan(bytes);
+    in_segment_ += bytes;
+    if (bytes < to.size()) continue;
+    ++segment_;
+    in_segment_ = 0;
+  }
+  if (missing_bytes_ == 0) FinishBlock();
+  return absl::OkStatus();
+}
+
+void Fetched::FinishBlock() {
+  if (!wanted_) return;
+  for (uint32_t i = 0; i < range_.count; ++i) {
+    if (HashBytes(block().segments[i]) == table_.segments[range_.first + i].xxh3) continue;
+    status() = BlockStatus::kDamaged;
+    return;
+  }
+}
+
+absl::Status Fetched::End() const {
+  if (missing_bytes_ == 0 && next_key_ == keys_.size()) return absl::OkStatus();
+  return absl::DataLossError("the byte stream ended early");
+}
+
+absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant, const VariantHandle& variant,
+                        std::span<const GetBlock> blocks, std::span<const size_t> keys,
+                        std::chrono::milliseconds deadline, std::span<BlockStatus> status) {
+  const GetBlock& first = blocks[keys.front()];
+  wire::FetchBlocksQuery query;
+  query.tenant = tenant;
+  query.variant = variant.spec;
+  for (const size_t key : keys) query.digests.push_back(blocks[key].digest);
+  query.first_layer = first.first_layer;
+  query.layers = static_cast<uint32_t>(first.segments.size());
+  v1::FetchBlocksRequest request;
+  wire::Encode(query, &request);
+
+  const auto stub = v1::Engine::NewStub(channel.channel());
+  grpc::ClientContext context;
+  channel.Sign(context, deadline);
+  const auto reader = stub->FetchBlocks(&context, request);
+  Fetched fetched(variant, blocks, keys, status);
+  v1::FetchBlocksReply message;
+  absl::Status result;
+  while (result.ok() && reader->Read(&message)) {
+    wire::FetchBlocksPart part;
+    result = wire::Decode(message, &part);
+    if (result.ok()) result = fetched.On(part);
+  }
+  if (!result.ok()) context.TryCancel();
+  const absl::Status ended = FromRpcStatus(reader->Finish());
+  if (!result.ok()) return result;
+  return ended.ok() ? fetched.End() : ended;
+}
+
+}  // namespace
+
+void GrpcStreamTransport::AddContent(const ContentSpec& content) {
+  MutexLock lock(mu_);
+  if (std::find(contents_.begin(), contents_.end(), content) == contents_.end()) contents_.push_back(content);
+}
+
+absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantHandle& variant,
+                                                                  std::span<const PutBlock> blocks,
+                                                                  const CallOptions& options) {
+  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  std::vector<BlockStatus> result(blocks.size(), BlockStatus::kInvalid);
+  std::vector<size_t> sent;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    // The daemon names a block by its tokens: what it would store under another name stays here.
+    if (!ShapeFits(variant.spec, blocks[i])) continue;
+    const std::vector<Digest> chain = Chain(blocks[i].parent, blocks[i].tokens);
+    if (!chain.empty() && chain.back() == blocks[i].digest) sent.push_back(i);
+  }
+  if (sent.empty()) return result;
+  wire::StoreHead head{.content = {}, .variant = variant.spec, .engine_id = engine_id_, .tenant = tenant_};
+  {
+    MutexLock lock(mu_);
+    if (contents_.empty()) return absl::FailedPreconditionError("register a content before the first Put");
+    head.content = contents_.front();
+    head.content.tenant.clear();  // the daemon knows who calls
+  }
+  StoreCall call(*channel_, options.deadline);
+  bool open = true;
+  for (size_t i = 0; i < sent.size() && open; ++i) {
+    open = call.Send(blocks[sent[i]], i == 0 ? std::optional(head) : std::nullopt);
+  }
+  const absl::StatusOr<wire::StoreBlocksResult> stored = call.Finish();
+  if (!stored.ok()) return stored.status();
+  if (stored->status.size() != sent.size()) {
+    return absl::InternalError("the daemon answered a byte stream with another number of blocks");
+  }
+  for (size_t i = 0; i < sent.size(); ++i) {
+    const bool named = stored->digests[i] == blocks[sent[i]].digest;
+    result[sent[i]] = named ? stored->status[i] : BlockStatus::kInvalid;
+  }
+  return result;
+}
+
+absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Get(const VariantHandle& variant,
+                                                                  std::span<const GetBlock> blocks,
+                                                                  const CallOptions& options) {
+  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  std::vector<BlockStatus> result(blocks.size(), BlockStatus::kInvalid);
+  std::map<std::pair<uint32_t, size_t>, std::vector<size_t>> groups;  // by range of layers
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (!ShapeFits(variant.spec, blocks[i])) continue;
+    groups[{blocks[i].first_layer, blocks[i].segments.size()}].push_back(i);
+  }
+  for (const auto& [range, keys] : groups) {
+    absl::Status status = FetchGroup(*channel_, tenant_, variant, blocks, keys, options.deadline, result);
+    if (!status.ok()) return status;
+  }
+  return result;
+}
+
+}  // namespace larder

@@ -1,0 +1,40 @@
+// The simplest Transport: a map in this process.  Documentation by example, oracle of the contract suite, and a
+// stand-in for a daemon in tests of what is built on top.
+//
+// Stores bytes without limit and never loses any.
+// Ownership: copies of what was put.  Thread-safety: all methods from any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "client/transport/transport.h"
+#include "storage/block_key.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class LoopbackTransport final : public Transport {
+ public:
+  [[nodiscard]] const char* name() const override { return "loopback"; }
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(const VariantHandle& variant,
+                                                             std::span<const PutBlock> blocks,
+                                                             const CallOptions& options) override;
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Get(const VariantHandle& variant,
+                                                             std::span<const GetBlock> blocks,
+                                                             const CallOptions& options) override;
+
+ private:
+  struct Stored {
+    SegmentTable table;
+    std::string payload;  // segments one after the other
+  };
+  BlockStatus PutOne(const VariantHandle& variant, const PutBlock& block) LARDER_REQUIRES(mu_);
+  BlockStatus GetOne(const VariantHandle& variant, const GetBlock& block) LARDER_REQUIRES(mu_);
+
+  Mutex mu_;
+  absl::flat_hash_map<BlockKey, Stored> blocks_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder

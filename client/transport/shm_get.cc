@@ -1,0 +1,263 @@
+// ShmTransport::Get.
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/transport/shm_transport.h"
+
+namespace larder {
+namespace {
+
+// Blocks of a window, where a batch is larger: enough that a window's copy hides the next one's round trip.
+constexpr size_t kWindowBlocks = 16;
+
+struct Window {
+  std::vector<size_t> keys;  // indices of the batch
+  OpenCall call;
+};
+
+// One Get call.
+class GetRun {
+ public:
+  GetRun(SessionCore& core, const CopyKernel& kernel, CopyPool& pool, const VariantHandle& variant,
+         std::span<const GetBlock> blocks, const CallOptions& options)
+      : core_(core),
+        kernel_(kernel),
+        pool_(pool),
+        variant_(variant),
+        blocks_(blocks),
+        lease_ms_(DeadlineMs(options)),
+        deadline_(std::chrono::steady_clock::now() + options.deadline),
+        status_(blocks.size(), BlockStatus::kCancelled) {}
+
+  [[nodiscard]] absl::Status Run();
+  [[nodiscard]] std::vector<BlockStatus> TakeStatus() { return std::move(status_); }
+
+ private:
+  [[nodiscard]] std::vector<Window> Cut(const std::vector<size_t>& keys) const;
+  [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
+  [[nodiscard]] absl::Status Ask(Window& window);
+  [[nodiscard]] absl::Status Finish(Window& window);
+  void CopyReady(const Window& window, std::span<const size_t> at, const std::vector<wire::BlockGrant>& grants);
+  [[nodiscard]] absl::Status CopyPending(Window& window, std::vector<wire::BlockGrant>& grants);
+  [[nodiscard]] BlockStatus CopyOne(const GetBlock& block, const wire::BlockGrant& grant);
+  [[nodiscard]] bool HashesMatch(const GetBlock& block, const SegmentTable& table);
+  void Settle(const Window& window);
+
+  SessionCore& core_;
+  const CopyKernel& kernel_;
+  CopyPool& pool_;
+  const VariantHandle& variant_;
+  const std::span<const GetBlock> blocks_;
+  const uint32_t lease_ms_;
+  const TimePoint deadline_;
+  std::vector<BlockStatus> status_;
+};
+
+uint64_t PayloadOf(const GetBlock& block) {
+  uint64_t end = 0;
+  for (const std::span<std::byte> segment : block.segments) end = RoundUp(end, kSegmentAlign) + segment.size();
+  return end;
+}
+
+// The table names the wanted segments, one per span.
+bool TableFits(const SegmentTable& table, const GetBlock& block) {
+  if (table.segments.size() != block.segments.size()) return false;
+  for (size_t i = 0; i < table.segments.size(); ++i) {
+    const Segment& segment = table.segments[i];
+    if (segment.layers != 1 || segment.codec != Codec::kIdentity) return false;
+    if (segment.bytes != block.segments[i].size()) return false;
+  }
+  return true;
+}
+
+bool GetRun::HashesMatch(const GetBlock& block, const SegmentTable& table) {
+  core_.counters().checked.fetch_add(1, std::memory_order_relaxed);
+  for (size_t i = 0; i < block.segments.size(); ++i) {
+    if (HashBytes(block.segments[i]) != table.segments[i].xxh3) return false;
+  }
+  return true;
+}
+
+BlockStatus GetRun::CopyOne(const GetBlock& block, const wire::BlockGrant& grant) {
+  const uint64_t payload = PayloadOf(block);
+  if (grant.extent.bytes != payload) return BlockStatus::kInvalid;
+  if (grant.table && !TableFits(*grant.table, block)) return BlockStatus::kInvalid;
+  const absl::StatusOr<MappedBytes> mapped = core_.Map(grant.extent, /*writable=*/false);
+  if (!mapped.ok()) return BlockStatus::kDamaged;  // the daemon names memory that is not there: not to be believed
+  uint64_t at = 0;
+  for (const std::span<std::byte> segment : block.segments) {
+    kernel_.Copy(segment, mapped->bytes.subspan(at, segment.size()));
+    at = RoundUp(at + segment.size(), kSegmentAlign);
+  }
+  StoreFence();
+  if (grant.table && grant.table->hashed && !HashesMatch(block, *grant.table)) {
+    core_.counters().damaged.fetch_add(1, std::memory_order_relaxed);
+    return BlockStatus::kDamaged;
+  }
+  return BlockStatus::kOk;
+}
+
+void GetRun::CopyReady(const Window& window, std::span<const size_t> at,
+                       const std::vector<wire::BlockGrant>& grants) {
+  pool_.ForEach(at.size(), [&](size_t i) {
+    const size_t key = window.keys[at[i]];
+    const wire::BlockGrant& grant = grants[at[i]];
+    status_[key] = grant.status == BlockStatus::kOk ? CopyOne(blocks_[key], grant) : grant.status;
+  });
+}
+
+// Blocks that the daemon still brings: each is copied when it is there.
+absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& grants) {
+  size_t pending = std::count_if(grants.begin(), grants.end(), [](const wire::BlockGrant& grant) {
+    return grant.status == BlockStatus::kPending;
+  });
+  while (pending > 0) {
+    absl::StatusOr<std::vector<wire::BlockReady>> ready = window.call.WaitReady(deadline_);
+    if (absl::IsDeadlineExceeded(ready.status())) {
+      core_.CancelAcquire(window.call);
+      for (size_t i = 0; i < grants.size(); ++i) {
+        if (grants[i].status == BlockStatus::kPending) status_[window.keys[i]] = BlockStatus::kCancelled;
+      }
+      return absl::OkStatus();
+    }
+    if (!ready.ok()) return ready.status();
+    std::vector<size_t> arrived;
+    for (wire::BlockReady& one : *ready) {
+      if (one.key >= grants.size() || grants[one.key].status != BlockStatus::kPending) continue;
+      if (one.block.status == BlockStatus::kPending) one.block.status = BlockStatus::kMissing;  // it may not wait again
+      grants[one.key] = std::move(one.block);
+      arrived.push_back(one.key);
+    }
+    pending -= arrived.size();
+    CopyReady(window, arrived, grants);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GetRun::Ask(Window& window) {
+  const GetBlock& first = blocks_[window.keys.front()];
+  const bool whole = first.segments.size() == variant_.spec.layers;
+  window.call = core_.Open();
+  wire::Up up;
+  wire::Acquire& acquire = up.acquires.emplace_back();
+  acquire.id = window.call.id();
+  acquire.variant = variant_.index;
+  acquire.digests.reserve(window.keys.size());
+  for (const size_t key : window.keys) acquire.digests.push_back(blocks_[key].digest);
+  acquire.first_layer = first.first_layer;
+  acquire.layers = whole ? 0 : static_cast<uint32_t>(first.segments.size());
+  acquire.deadline_ms = lease_ms_;
+  acquire.accepted_codecs = {Codec::kIdentity};
+  return core_.Send(std::move(up));
+}
+
+// Counts what arrived and tells of damage.
+void GetRun::Settle(const Window& window) {
+  uint64_t blocks = 0, bytes = 0;
+  wire::Up up;
+  for (const size_t key : window.keys) {
+    if (status_[key] == BlockStatus::kOk) {
+      ++blocks;
+      bytes += PayloadOf(blocks_[key]);
+    } else if (status_[key] == BlockStatus::kDamaged) {
+      if (up.damaged.empty()) up.damaged.push_back({variant_.index, {}});
+      up.damaged.front().digests.push_back(blocks_[key].digest);
+    }
+  }
+  core_.counters().blocks_got.fetch_add(blocks, std::memory_order_relaxed);
+  core_.counters().bytes_got.fetch_add(bytes, std::memory_order_relaxed);
+  if (!up.damaged.empty()) (void)core_.Send(std::move(up));  // the daemon finds it by itself later, if this is lost
+}
+
+absl::Status GetRun::Finish(Window& window) {
+  absl::StatusOr<wire::Grant> grant = window.call.Wait<wire::Grant>(deadline_);
+  if (!grant.ok()) return grant.status();
+  absl::Status result;
+  if (grant->blocks.size() != window.keys.size()) {
+    result = absl::InternalError(absl::StrCat("the daemon answered ", window.keys.size(), " keys with ",
+                                              grant->blocks.size(), " blocks"));
+  } else {
+    std::vector<size_t> now;
+    for (size_t i = 0; i < grant->blocks.size(); ++i) {
+      if (grant->blocks[i].status != BlockStatus::kPending) now.push_back(i);
+    }
+    CopyReady(window, now, grant->blocks);
+    result = CopyPending(window, grant->blocks);
+  }
+  // Bytes count only if the daemon still promised them after the last was read.
+  if (!grant->lease || !core_.Holds(grant->lease, grant->word)) {
+    for (const size_t key : window.keys) {
+      if (status_[key] == BlockStatus::kOk || status_[key] == BlockStatus::kDamaged) {
+        status_[key] = BlockStatus::kCancelled;
+      }
+    }
+  }
+  Settle(window);
+  if (grant->lease) core_.EndLease(grant->lease);
+  return result;
+}
+
+std::vector<Window> GetRun::Cut(const std::vector<size_t>& keys) const {
+  std::vector<Window> windows;
+  for (const size_t key : keys) {
+    const bool fits = !windows.empty() && windows.back().keys.size() < kWindowBlocks &&
+                      blocks_[windows.back().keys.front()].first_layer == blocks_[key].first_layer &&
+                      blocks_[windows.back().keys.front()].segments.size() == blocks_[key].segments.size();
+    if (!fits) windows.emplace_back();
+    windows.back().keys.push_back(key);
+  }
+  return windows;
+}
+
+absl::Status GetRun::Pass(const std::vector<size_t>& keys) {
+  std::vector<Window> windows = Cut(keys);
+  if (absl::Status status = Ask(windows.front()); !status.ok()) return status;
+  for (size_t i = 0; i < windows.size(); ++i) {
+    if (i + 1 < windows.size()) {
+      if (absl::Status status = Ask(windows[i + 1]); !status.ok()) return status;
+    }
+    if (absl::Status status = Finish(windows[i]); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GetRun::Run() {
+  std::vector<size_t> todo;
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    if (ShapeFits(variant_.spec, blocks_[i])) {
+      todo.push_back(i);
+    } else {
+      status_[i] = BlockStatus::kInvalid;
+    }
+  }
+  // What was full may have been so because of this call's own leases: ask again while it helps.
+  while (!todo.empty()) {
+    if (absl::Status status = Pass(todo); !status.ok()) return status;
+    std::vector<size_t> full;
+    std::copy_if(todo.begin(), todo.end(), std::back_inserter(full),
+                 [this](size_t key) { return status_[key] == BlockStatus::kFull; });
+    if (full.size() == todo.size()) break;
+    todo = std::move(full);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+uint32_t DeadlineMs(const CallOptions& options) {
+  constexpr int64_t kLeast = 1000;  // a lease is not worth its revocation below this
+  return static_cast<uint32_t>(std::clamp<int64_t>(options.deadline.count(), kLeast, wire::kDeadlineMaxMs));
+}
+
+absl::StatusOr<std::vector<BlockStatus>> ShmTransport::Get(const VariantHandle& variant,
+                                                           std::span<const GetBlock> blocks,
+                                                           const CallOptions& options) {
+  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  GetRun run(core_, kernel_, pool_, variant, blocks, options);
+  if (absl::Status status = run.Run(); !status.ok()) return status;
+  return run.TakeStatus();
+}
+
+}  // namespace larder

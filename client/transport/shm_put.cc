@@ -1,0 +1,380 @@
+// ShmTransport::Put.
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "client/transport/shm_transport.h"
+
+namespace larder {
+namespace {
+
+// What is reserved at a time.  Bounded by blocks, by bytes, and by what one message may hold (16 MiB; a token takes 4
+// bytes, a segment about 20).
+constexpr size_t kWindowBlocks = 64;
+constexpr uint64_t kWindowBytesMax = 64 << 20;
+constexpr uint64_t kWindowMessageBytes = 4 << 20;
+// Of the session's share of the pool: two windows may be under way, and so may a stock.
+constexpr uint64_t kWindowShareOfLease = 4;
+// Published and not yet answered: beyond it the oldest is waited for, so that the share is never used up by waiting.
+constexpr size_t kPublishedMax = 4;
+// What is staged before the daemon is told: small enough that its copy overlaps with ours, large enough that the
+// messages do not matter.
+constexpr uint64_t kPieceBytes = 512 << 10;
+
+// One block on its way.
+struct Item {
+  size_t key = 0;  // index of the batch
+  uint64_t bytes = 0;
+  SegmentTable table;
+  std::optional<HeldExtent> extent;
+  StagingArea::Chunk chunk;  // staged: where its bytes lie
+  BlockStatus status = BlockStatus::kCancelled;
+};
+
+struct Window {
+  std::vector<Item> items;
+  OpenCall reserve;  // for those without extent
+};
+
+// Blocks that were published and not yet answered.
+struct Published {
+  OpenCall call;
+  std::vector<Item> items;
+};
+
+// One Put call.
+class PutRun {
+ public:
+  PutRun(SessionCore& core, const CopyKernel& kernel, CopyPool& pool, const VariantHandle& variant,
+         std::span<const PutBlock> blocks, const CallOptions& options)
+      : core_(core),
+        kernel_(kernel),
+        pool_(pool),
+        variant_(variant),
+        blocks_(blocks),
+        hash_(options.hash),
+        lease_ms_(DeadlineMs(options)),
+        deadline_(std::chrono::steady_clock::now() + options.deadline),
+        status_(blocks.size(), BlockStatus::kCancelled) {}
+  ~PutRun();
+  PutRun(const PutRun&) = delete;
+  PutRun& operator=(const PutRun&) = delete;
+
+  [[nodiscard]] absl::Status Run();
+  [[nodiscard]] std::vector<BlockStatus> TakeStatus() { return std::move(status_); }
+
+ private:
+  [[nodiscard]] std::vector<Window> Cut();
+  [[nodiscard]] absl::Status AskExtents(Window& window);
+  [[nodiscard]] absl::StatusOr<wire::Reserved> AwaitReserved(Window& window);
+  [[nodiscard]] absl::Status AwaitExtents(Window& window);
+  [[nodiscard]] absl::Status WriteMapped(Window& window);
+  [[nodiscard]] absl::Status WriteStaged(Window& window);
+  [[nodiscard]] absl::StatusOr<StagingArea::Chunk> AllocateChunk(uint64_t bytes);
+  void CopyIn(Item& item, std::span<std::byte> to, bool hash);
+  void CopyToExtents(std::vector<Item>& items);
+  [[nodiscard]] absl::Status Publish(std::vector<Item> items, size_t restock);
+  [[nodiscard]] absl::Status CollectOldest();
+  void End(Item& item, bool answered);
+
+  SessionCore& core_;
+  const CopyKernel& kernel_;
+  CopyPool& pool_;
+  const VariantHandle& variant_;
+  const std::span<const PutBlock> blocks_;
+  const bool hash_;
+  const uint32_t lease_ms_;
+  const TimePoint deadline_;
+  std::vector<Window> windows_;
+  std::vector<Item> piece_;  // staged, to be published
+  std::deque<Published> published_;
+  std::vector<BlockStatus> status_;
+};
+
+// What an error left open goes back.
+PutRun::~PutRun() {
+  for (Window& window : windows_) {
+    for (Item& item : window.items) End(item, /*answered=*/true);
+  }
+  for (Item& item : piece_) End(item, /*answered=*/true);
+  for (Published& published : published_) {
+    for (Item& item : published.items) End(item, /*answered=*/false);
+  }
+}
+
+// Gives back what the item holds and writes its status down.  Staging memory that was published without an answer
+// stays taken: the daemon may yet copy from it.
+void PutRun::End(Item& item, bool answered) {
+  status_[item.key] = item.status;
+  if (item.extent) {
+    const bool stored = item.status == BlockStatus::kOk || item.status == BlockStatus::kDuplicate;
+    core_.EndExtent(*item.extent, /*abort=*/!stored);
+    item.extent.reset();
+  }
+  if (answered && !item.chunk.bytes.empty()) core_.staging()->Free(item.chunk);
+  item.chunk = {};
+}
+
+std::vector<Window> PutRun::Cut() {
+  const uint64_t share = core_.attached().lease_bytes_max.value() / kWindowShareOfLease;
+  const uint64_t bytes_max = std::min(kWindowBytesMax, std::max<uint64_t>(share, 1));
+  std::vector<Window> windows;
+  uint64_t bytes = 0, message = 0;
+  for (size_t key = 0; key < blocks_.size(); ++key) {
+    Item item;
+    item.key = key;
+    if (ShapeFits(variant_.spec, blocks_[key])) {
+      item.table = TableOf(blocks_[key]);
+      item.bytes = item.table.PayloadBytes().value();
+    }
+    if (item.bytes == 0 || item.bytes > core_.attached().slab_bytes.value()) {
+      status_[key] = BlockStatus::kInvalid;
+      continue;
+    }
+    const uint64_t words = 4 * blocks_[key].tokens.size() + 20 * item.table.segments.size();
+    const bool fits = !windows.empty() && windows.back().items.size() < kWindowBlocks &&
+                      bytes + item.bytes <= bytes_max && message + words <= kWindowMessageBytes;
+    if (!fits) {
+      windows.emplace_back();
+      bytes = message = 0;
+    }
+    bytes += item.bytes;
+    message += words;
+    windows.back().items.push_back(std::move(item));
+  }
+  return windows;
+}
+
+// From the stock what is there; the rest is asked for, without waiting.
+absl::Status PutRun::AskExtents(Window& window) {
+  wire::Reserve reserve;
+  for (Item& item : window.items) {
+    if (!item.extent) item.extent = core_.TakeStock(ByteCount(item.bytes));
+    if (!item.extent) reserve.bytes.push_back(ByteCount(item.bytes));
+  }
+  if (reserve.bytes.empty()) return absl::OkStatus();
+  window.reserve = core_.Open();
+  reserve.id = window.reserve.id();
+  reserve.deadline_ms = lease_ms_;
+  wire::Up up;
+  up.reserves.push_back(std::move(reserve));
+  return core_.Send(std::move(up));
+}
+
+absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
+  absl::StatusOr<wire::Reserved> reserved = window.reserve.Wait<wire::Reserved>(deadline_);
+  window.reserve = {};
+  if (!reserved.ok() || reserved->status != BlockStatus::kFull) return reserved;
+  // Maybe full of what this session itself holds: let that go, then ask once more.
+  core_.DropStock();
+  while (!published_.empty()) {
+    if (absl::Status status = CollectOldest(); !status.ok()) return status;
+  }
+  if (absl::Status status = AskExtents(window); !status.ok()) return status;
+  if (!window.reserve) return wire::Reserved{};
+  reserved = window.reserve.Wait<wire::Reserved>(deadline_);
+  window.reserve = {};
+  return reserved;
+}
+
+// Items that the daemon has no room for are ended here, and leave the window.
+absl::Status PutRun::AwaitExtents(Window& window) {
+  if (!window.reserve) return absl::OkStatus();
+  absl::StatusOr<wire::Reserved> reserved = AwaitReserved(window);
+  if (!reserved.ok()) return reserved.status();
+  const auto missing = std::count_if(window.items.begin(), window.items.end(),
+                                     [](const Item& item) { return !item.extent; });
+  if (reserved->status == BlockStatus::kOk && reserved->extents.size() != static_cast<size_t>(missing)) {
+    for (uint32_t i = 0; i < reserved->extents.size(); ++i) {
+      core_.EndExtent({reserved->reservation, i, reserved->extents[i]}, /*abort=*/true);
+    }
+    return absl::InternalError("the daemon granted another number of extents than was asked for");
+  }
+  uint32_t next = 0;
+  for (Item& item : window.items) {
+    if (item.extent) continue;
+    if (reserved->status == BlockStatus::kOk) {
+      item.extent = HeldExtent{reserved->reservation, next, reserved->extents[next]};
+      item.extent->where.bytes = item.bytes;
+      ++next;
+    } else {
+      item.status = reserved->status;
+      End(item, /*answered=*/true);
+    }
+  }
+  std::erase_if(window.items, [](const Item& item) { return !item.extent; });
+  return absl::OkStatus();
+}
+
+// Segments at multiples of 64 bytes, zeros between.
+void PutRun::CopyIn(Item& item, std::span<std::byte> to, bool hash) {
+  const PutBlock& block = blocks_[item.key];
+  uint64_t at = 0;
+  for (size_t i = 0; i < block.segments.size(); ++i) {
+    const std::span<const std::byte> segment = block.segments[i];
+    if (hash) {
+      item.table.segments[i].xxh3 = kernel_.CopyAndHash(to.subspan(at, segment.size()), segment);
+    } else {
+      kernel_.Copy(to.subspan(at, segment.size()), segment);
+    }
+    const uint64_t end = at + segment.size();
+    at = std::min<uint64_t>(RoundUp(end, kSegmentAlign), to.size());
+    std::memset(to.data() + end, 0, at - end);
+  }
+  item.table.hashed = hash;
+  StoreFence();
+}
+
+// Those that have their extent and were not copied yet: their status is still the initial one.
+void PutRun::CopyToExtents(std::vector<Item>& items) {
+  pool_.ForEach(items.size(), [&](size_t i) {
+    Item& item = items[i];
+    if (!item.extent || item.status != BlockStatus::kCancelled) return;
+    const absl::StatusOr<MappedBytes> mapped = core_.Map(item.extent->where, /*writable=*/true);
+    item.status = mapped.ok() ? BlockStatus::kPending : BlockStatus::kNotHeld;
+    if (mapped.ok()) CopyIn(item, mapped->bytes, hash_);
+  });
+}
+
+absl::Status PutRun::WriteMapped(Window& window) {
+  CopyToExtents(window.items);  // what the stock gave, while the daemon looks for the rest
+  if (absl::Status status = AwaitExtents(window); !status.ok()) return status;
+  CopyToExtents(window.items);
+  std::vector<Item> copied;
+  for (Item& item : window.items) {
+    if (item.status == BlockStatus::kPending) {
+      copied.push_back(std::move(item));
+    } else {
+      End(item, /*answered=*/true);
+    }
+  }
+  const size_t count = copied.size();
+  window.items.clear();
+  return Publish(std::move(copied), count);
+}
+
+absl::StatusOr<StagingArea::Chunk> PutRun::AllocateChunk(uint64_t bytes) {
+  StagingArea& staging = *core_.staging();
+  absl::StatusOr<StagingArea::Chunk> chunk = staging.Allocate(ByteCount(bytes), TimePoint());
+  // No room: what we staged ourselves comes back when it is published and answered; then wait for others.
+  while (absl::IsDeadlineExceeded(chunk.status()) && (!piece_.empty() || !published_.empty())) {
+    absl::Status status = piece_.empty() ? CollectOldest() : Publish(std::exchange(piece_, {}), 0);
+    if (!status.ok()) return status;
+    chunk = staging.Allocate(ByteCount(bytes), TimePoint());
+  }
+  if (absl::IsDeadlineExceeded(chunk.status())) chunk = staging.Allocate(ByteCount(bytes), deadline_);
+  return chunk;
+}
+
+absl::Status PutRun::WriteStaged(Window& window) {
+  if (absl::Status status = AwaitExtents(window); !status.ok()) return status;
+  const size_t count = window.items.size();
+  uint64_t piece_bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    Item& item = window.items[i];
+    absl::StatusOr<StagingArea::Chunk> chunk = AllocateChunk(item.bytes);
+    if (!chunk.ok()) return chunk.status();
+    item.chunk = *chunk;
+    CopyIn(item, item.chunk.bytes, /*hash=*/false);
+    item.status = BlockStatus::kPending;
+    piece_bytes += item.bytes;
+    piece_.push_back(std::move(item));
+    item.extent.reset();  // the piece's now, whatever ends it
+    item.chunk = {};
+    const bool last = i + 1 == count;
+    if (piece_bytes < kPieceBytes && !last) continue;
+    if (absl::Status status = Publish(std::exchange(piece_, {}), last ? count : 0); !status.ok()) return status;
+    piece_bytes = 0;
+  }
+  window.items.clear();
+  return absl::OkStatus();
+}
+
+// One message; a part per reservation.  With `restock` the extents for the next Put like this one are asked for.
+absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
+  if (items.empty()) return absl::OkStatus();
+  wire::Up up;
+  const ByteCount restock_bytes(items.front().bytes);
+  std::map<ReservationId, size_t> part_of;
+  const size_t first = published_.size();
+  for (Item& item : items) {
+    const auto [found, fresh] = part_of.try_emplace(item.extent->reservation, up.publishes.size());
+    if (fresh) {
+      Published& published = published_.emplace_back();
+      published.call = core_.Open();
+      up.publishes.push_back({published.call.id(), item.extent->reservation, variant_.index, {}});
+    }
+    const PutBlock& block = blocks_[item.key];
+    wire::PublishBlock& part = up.publishes[found->second].blocks.emplace_back();
+    part.extent = item.extent->index;
+    part.digest = block.digest;
+    part.parent = block.parent;
+    part.tokens.assign(block.tokens.begin(), block.tokens.end());
+    part.segments = item.table;
+    if (core_.staging() != nullptr) {
+      part.staging_offset = item.chunk.offset;
+      part.staging_id = core_.staging()->id();
+    }
+    published_[first + found->second].items.push_back(std::move(item));
+  }
+  if (restock > 0) core_.AskStock(restock_bytes, restock, &up);
+  if (absl::Status status = core_.Send(std::move(up)); !status.ok()) return status;
+  while (published_.size() > kPublishedMax) {
+    if (absl::Status status = CollectOldest(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PutRun::CollectOldest() {
+  Published& oldest = published_.front();
+  absl::StatusOr<wire::Published> answer = oldest.call.Wait<wire::Published>(deadline_);
+  if (!answer.ok()) return answer.status();
+  if (answer->status.size() != oldest.items.size()) {
+    return absl::InternalError("the daemon answered a publish with another number of blocks");
+  }
+  uint64_t blocks = 0, bytes = 0;
+  for (size_t i = 0; i < oldest.items.size(); ++i) {
+    Item& item = oldest.items[i];
+    item.status = answer->status[i];
+    if (item.status == BlockStatus::kOk) ++blocks, bytes += item.bytes;
+    End(item, /*answered=*/true);
+  }
+  core_.counters().blocks_put.fetch_add(blocks, std::memory_order_relaxed);
+  core_.counters().bytes_put.fetch_add(bytes, std::memory_order_relaxed);
+  published_.pop_front();
+  return absl::OkStatus();
+}
+
+absl::Status PutRun::Run() {
+  windows_ = Cut();
+  const bool staged = core_.staging() != nullptr;
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    if (i == 0) {
+      if (absl::Status status = AskExtents(windows_[0]); !status.ok()) return status;
+    }
+    if (i + 1 < windows_.size()) {
+      if (absl::Status status = AskExtents(windows_[i + 1]); !status.ok()) return status;
+    }
+    absl::Status status = staged ? WriteStaged(windows_[i]) : WriteMapped(windows_[i]);
+    if (!status.ok()) return status;
+  }
+  while (!published_.empty()) {
+    if (absl::Status status = CollectOldest(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<BlockStatus>> ShmTransport::Put(const VariantHandle& variant,
+                                                           std::span<const PutBlock> blocks,
+                                                           const CallOptions& options) {
+  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  PutRun run(core_, kernel_, pool_, variant, blocks, options);
+  if (absl::Status status = run.Run(); !status.ok()) return status;
+  return run.TakeStatus();
+}
+
+}  // namespace larder

@@ -1,0 +1,45 @@
+// Blocks through shared memory: reads are copied out of the mapped slabs; writes go straight into reserved extents
+// (mapped) or by way of the staging segment (staged), as the session was attached.
+//
+// A read takes a lease for a window of blocks, copies, checks hashes where a table came along (on the bytes that
+// arrived, not on the source), then looks at the revocation word: when it no longer holds, all of the window is
+// kCancelled.  While a window is copied the next one's lease is already asked for.
+// A write publishes windows (mapped) or pieces (staged) as they are ready, and collects the answers at the end.
+//
+// Ownership: none; core and pool outlive it.  Thread-safety: all methods from any thread.
+// Limits: a batch larger than the session's share of the pool still goes through, window by window.
+#pragma once
+
+#include "client/copy_pool.h"
+#include "client/session_core.h"
+#include "client/transport/copy_kernels.h"
+#include "client/transport/transport.h"
+
+namespace larder {
+
+class ShmTransport final : public Transport {
+ public:
+  // REQUIRES: the core was started, mapped or staged.
+  ShmTransport(SessionCore& core, const CopyKernel& kernel, CopyPool& pool)
+      : core_(core), kernel_(kernel), pool_(pool) {}
+
+  [[nodiscard]] const char* name() const override {
+    return core_.staging() != nullptr ? "shm staged" : "shm mapped";
+  }
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(const VariantHandle& variant,
+                                                             std::span<const PutBlock> blocks,
+                                                             const CallOptions& options) override;
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Get(const VariantHandle& variant,
+                                                             std::span<const GetBlock> blocks,
+                                                             const CallOptions& options) override;
+
+ private:
+  SessionCore& core_;
+  const CopyKernel kernel_;
+  CopyPool& pool_;
+};
+
+// Milliseconds left for a lease or reservation that serves a call with this deadline.
+[[nodiscard]] uint32_t DeadlineMs(const CallOptions& options);
+
+}  // namespace larder

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Installs what building and testing Larder needs, from Debian 12 alone.  Asks nothing; does nothing when all is there.
+set -euo pipefail
+
+PACKAGES=(
+  g++ cmake ninja-build ccache pkg-config
+  libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
+  libabsl-dev libspdlog-dev libcli11-dev libtomlplusplus-dev libxxhash-dev libssl-dev libsystemd-dev
+  libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev prometheus-cpp-dev
+  python3 python3-grpcio python3-protobuf python3-grpc-tools python3-pip
+)
+CLANG_PACKAGES=(clang clang-tidy clang-format libclang-rt-14-dev)
+
+usage() {
+  cat <<'HELP'
+Usage: deploy/install-deps.sh [--with-clang]
+Installs the Debian 12 packages that Larder is built and tested with, as root or by sudo.
+  --with-clang   also clang, clang-tidy, clang-format and libFuzzer's runtime
+HELP
+}
+
+say() { printf '%s\n' "install-deps: $*" >&2; }
+fail() { say "$*"; exit 1; }
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    --with-clang) PACKAGES+=("${CLANG_PACKAGES[@]}") ;;
+    --help | -h) usage; exit 0 ;;
+    *) usage >&2; fail "unknown option '$1'" ;;
+  esac
+  shift
+done
+
+for tool in dpkg-query apt-get; do
+  command -v "$tool" >/dev/null ||
+    fail "no $tool, so this is not Debian; install by other means what Debian 12 calls: ${PACKAGES[*]}"
+done
+
+missing=()
+for package in "${PACKAGES[@]}"; do
+  case $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true) in
+    installed) ;;
+    *) missing+=("$package") ;;
+  esac
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  say "all ${#PACKAGES[@]} packages are there"
+  exit 0
+fi
+
+AS_ROOT=(env DEBIAN_FRONTEND=noninteractive)
+if [ "$(id -u)" -ne 0 ]; then
+  if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    AS_ROOT=(sudo -n env DEBIAN_FRONTEND=noninteractive)
+  elif command -v sudo >/dev/null && [ -t 0 ]; then
+    AS_ROOT=(sudo env DEBIAN_FRONTEND=noninteractive)
+  else
+    fail "needs root; run as root: apt-get install --no-install-recommends ${missing[*]}"
+  fi
+fi
+case $(cat /etc/debian_version 2>/dev/null) in
+  12 | 12.*) ;;
+  *) say "written for Debian 12, which this is not: some packages may be missing or differ" ;;
+esac
+
+say "installing ${#missing[@]} packages: ${missing[*]}"
+APT=(apt-get -y -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
+"${AS_ROOT[@]}" "${APT[@]}" update >&2 || fail "apt-get update failed; the lines above say why"
+"${AS_ROOT[@]}" "${APT[@]}" install --no-install-recommends "${missing[@]}" >&2 ||
+  fail "apt-get install failed; the lines above say why"
+say "done"

@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# The whole of Larder once, on a real model: build, start the daemon, ask a question about a text twice.  The second
+# engine process finds the text's KV in the pool and answers the same words sooner.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+BUILD=$ROOT/build/release
+TEXT=$ROOT/deploy/quickstart.txt
+QUESTION="Question: What colour is the lamp that Marguerite Oakes put on the roof?"
+POOL=2GiB
+KEEP=
+JOBS=$(nproc)
+
+usage() {
+  cat <<HELP
+Usage: deploy/quickstart.sh [--keep] [--question TEXT] [--jobs N]
+Installs what is missing, builds Larder and llama.cpp, fetches a model of 98 MB, starts larderd with a pool of $POOL
+in a private folder, and asks a question about deploy/quickstart.txt: cold, then restored by a new engine process.
+  --keep            leaves the daemon running and says how to use and stop it
+  --question TEXT   asks something else
+  --jobs N          compilers at once (default: cores, here $JOBS)
+The first run takes some minutes, mostly compilers; the next less than one.
+HELP
+}
+
+say() { printf '%s\n' "quickstart: $*" >&2; }
+fail() { say "$*"; exit 1; }
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    --keep) KEEP=1 ;;
+    --question) QUESTION=${2:?--question needs a text}; shift ;;
+    --jobs) JOBS=${2:?--jobs needs a number}; shift ;;
+    --help | -h) usage; exit 0 ;;
+    *) usage >&2; fail "unknown option '$1'" ;;
+  esac
+  shift
+done
+
+RUN=$(mktemp -d "${TMPDIR:-/tmp}/larder-quickstart.XXXXXX")
+DAEMON=
+cleanup() {
+  local code=$?
+  trap - EXIT INT TERM
+  if [ -n "$DAEMON" ] && { [ -z "$KEEP" ] || [ "$code" -ne 0 ]; }; then
+    kill -TERM "$DAEMON" 2>/dev/null || true
+    wait "$DAEMON" 2>/dev/null || true
+    DAEMON=
+  fi
+  [ -n "$DAEMON" ] || rm -rf "$RUN"
+  exit "$code"
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+quietly() {  # runs a command; its output is shown only when it fails
+  if ! "$@" >"$RUN/log" 2>&1; then
+    tail -n 40 "$RUN/log" >&2
+    fail "failed: $*"
+  fi
+}
+
+build() {
+  "$ROOT/deploy/install-deps.sh"
+  LLAMA=$("$ROOT/deploy/build-llama.sh" --jobs "$JOBS")
+  MODEL=$("$ROOT/deploy/fetch-model.sh")
+  say "building Larder"
+  (cd "$ROOT" && quietly cmake --preset release -DLARDER_LLAMA=ON -DCMAKE_PREFIX_PATH="$LLAMA")
+  quietly cmake --build "$BUILD" --parallel "$JOBS" --target larderd larder-llama
+}
+
+start_daemon() {
+  "$BUILD/server/larderd" --pool "$POOL" --socket-dir "$RUN" >"$RUN/larderd.log" 2>&1 &
+  DAEMON=$!
+  local tries
+  for tries in $(seq 300); do
+    kill -0 "$DAEMON" 2>/dev/null || break
+    if [ -S "$RUN/data.sock" ] && [ -S "$RUN/sideband.sock" ]; then return; fi
+    sleep 0.1
+  done
+  tail -n 20 "$RUN/larderd.log" >&2
+  kill -0 "$DAEMON" 2>/dev/null && fail "larderd does not serve after $((tries / 10)) s; its log is above"
+  fail "larderd ended; its log is above"
+}
+
+ask() {  # NAME: one engine process; its JSON line goes to $RUN/NAME.json
+  "$BUILD/client/llama_cpp/larder-llama" --model "$MODEL" --prompt-file "$TEXT" --question "$QUESTION" \
+    --socket-dir "$RUN" --engine-id "quickstart-$1" --json >"$RUN/$1.json" || fail "the $1 engine failed"
+}
+
+# Prints the table; fails unless the second run was restored and gave the same answer.
+compare() {
+  /usr/bin/python3 - "$RUN/cold.json" "$RUN/restored.json" <<'PYTHON'
+import json
+import sys
+
+cold, restored = (json.load(open(path, encoding="utf-8")) for path in sys.argv[1:3])
+same = cold["answer"] == restored["answer"]
+rows = [
+    ("", "(a) cold", "(b) restored"),
+    ("prompt, tokens", cold["prompt_tokens"], restored["prompt_tokens"]),
+    ("from Larder, tokens", cold["hit_tokens"], restored["hit_tokens"]),
+    ("from Larder, bytes", f'{cold["restored_bytes"]:,}', f'{restored["restored_bytes"]:,}'),
+    ("time to first token, s", f'{cold["ttft_s"]:.3f}', f'{restored["ttft_s"]:.3f}'),
+    ("  moving blocks, s", f'{cold["load_s"]:.3f}', f'{restored["load_s"]:.3f}'),
+    ("  computing, s", f'{cold["compute_s"]:.3f}', f'{restored["compute_s"]:.3f}'),
+    ("stored, bytes", f'{cold["stored_bytes"]:,}', f'{restored["stored_bytes"]:,}'),
+    ("storing (after it), s", f'{cold["store_s"]:.3f}', f'{restored["store_s"]:.3f}'),
+]
+print()
+for name, a, b in rows:
+    print(f"  {name:<24}{a:>16}{b:>16}")
+print()
+print(f'  first token {cold["ttft_s"] / restored["ttft_s"]:.1f} times sooner; '
+      f'same answer: {"yes" if same else "NO"}')
+print(f'  answer: {restored["text"]}')
+print()
+for name, run in (("cold", cold), ("restored", restored)):
+    if "larder" in run:
+        sys.exit(f"quickstart: Larder failed in the {name} run: {run['larder']}")
+if cold["hit_tokens"] != 0:
+    sys.exit("quickstart: the cold run was not cold")
+if restored["hit_tokens"] != (restored["prompt_tokens"] - 1) // 32 * 32:
+    sys.exit("quickstart: not everything was restored")
+if not same:
+    sys.exit("quickstart: the restored answer is not the computed one")
+PYTHON
+}
+
+whats_next() {
+  local llama="$BUILD/client/llama_cpp/larder-llama --model $MODEL --prompt-file $TEXT"
+  if [ -n "$KEEP" ]; then
+    cat <<NEXT
+larderd (process $DAEMON) keeps running.  Try:
+  $llama --socket-dir $RUN --question "How tall is the new lighthouse?"
+  $llama --socket-dir $RUN --bench-lengths
+Stop it:
+  kill $DAEMON; rm -r $RUN
+NEXT
+  else
+    cat <<NEXT
+What to try next:
+  deploy/quickstart.sh --keep                 leaves the daemon running, with commands to use it
+  deploy/quickstart.sh --question "..."       asks something else about deploy/quickstart.txt
+  tests/run.sh                                runs the tests
+NEXT
+  fi
+}
+
+build
+say "starting larderd"
+start_daemon
+say "(a) cold: an engine process computes the text, answers and stores its blocks"
+ask cold
+say "(b) restored: a new engine process takes the blocks from the pool"
+ask restored
+compare
+whats_next

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Builds the tests and runs them.  The last line of the output counts the cases: "N passed, N failed".
+# Writes only below build/.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+PRESET=release
+JOBS=$(nproc)
+LABEL=
+PATTERN=
+: "${LARDER_TEST_SCALE:=0.1}"
+
+usage() {
+  cat <<HELP
+Usage: tests/run.sh [--full] [--preset NAME] [--label REGEX] [--tests REGEX] [--jobs N]
+Configures and builds a preset, runs its tests, and ends with "N passed, N failed".  Exit code 0 when none failed.
+  --full          long counts in full (LARDER_TEST_SCALE=1.0) instead of a tenth of them
+  --preset NAME   release (default), dev, asan, tsan or clang
+  --label REGEX   only tests with such a label
+  --tests REGEX   only tests of such a name
+  --jobs N        compilers at once (default: cores, here $JOBS)
+HELP
+}
+
+say() { printf '%s\n' "tests: $*"; }
+fail() { printf '%s\n' "tests: $*" >&2; exit 2; }
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    --full) LARDER_TEST_SCALE=1.0 ;;
+    --preset) PRESET=${2:?--preset needs a name}; shift ;;
+    --label) LABEL=${2:?--label needs a regular expression}; shift ;;
+    --tests) PATTERN=${2:?--tests needs a regular expression}; shift ;;
+    --jobs) JOBS=${2:?--jobs needs a number}; shift ;;
+    --help | -h) usage; exit 0 ;;
+    *) usage >&2; fail "unknown option '$1'" ;;
+  esac
+  shift
+done
+export LARDER_TEST_SCALE
+cd "$ROOT"
+BUILD=build/$PRESET
+mkdir -p "$BUILD"
+
+say "building $PRESET"
+if ! cmake --preset "$PRESET" -DLARDER_TESTS=ON -DPython3_EXECUTABLE=/usr/bin/python3 >"$BUILD/configure.log" 2>&1; then
+  tail -n 40 "$BUILD/configure.log"
+  fail "cannot configure; deploy/install-deps.sh installs what is needed"
+fi
+# Without colours and redrawn lines: only what failed is worth reading in a log.
+if ! cmake --build "$BUILD" --parallel "$JOBS" >"$BUILD/build.log" 2>&1; then
+  tail -n 60 "$BUILD/build.log"
+  fail "does not build; the whole log is $BUILD/build.log"
+fi
+
+# Every GoogleTest program leaves its cases here; other tests count as one case each.
+CASES=$ROOT/$BUILD/test-results
+rm -rf "$CASES"
+mkdir -p "$CASES"
+say "running, long counts at $LARDER_TEST_SCALE of their full length"
+# Our scripts are Python of the distribution, which has its gRPC; they leave no compiled files beside their sources.
+# Two at once; a test that needs the machine for itself says so to ctest (RUN_SERIAL).
+ctest_code=0
+PYTHONDONTWRITEBYTECODE=1 GTEST_OUTPUT="xml:$CASES/" ctest --test-dir "$BUILD" --parallel 2 --output-on-failure \
+  --no-tests=error --output-junit "$CASES/ctest.junit" \
+  ${LABEL:+--label-regex "$LABEL"} ${PATTERN:+--tests-regex "$PATTERN"} || ctest_code=$?
+
+/usr/bin/python3 - "$CASES" "$ctest_code" <<'PYTHON'
+"""Counts cases: GoogleTest's own where a program wrote them, else one per ctest test."""
+import pathlib
+import sys
+import xml.etree.ElementTree as xml
+
+folder, ctest_code = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+by_program = {path.stem: xml.parse(path).getroot() for path in folder.glob("*.xml")}
+passed = failed = skipped = 0
+junit = folder / "ctest.junit"
+tests = xml.parse(junit).getroot().iter("testcase") if junit.exists() else []
+for test in tests:
+    broke = test.get("status") == "fail"
+    cases = by_program.get(test.get("name"))
+    if test.get("status") in ("notrun", "disabled"):
+        skipped += 1
+    elif cases is None:
+        passed += not broke
+        failed += broke
+    else:
+        bad = sum(int(cases.get(kind, 0)) for kind in ("failures", "errors"))
+        out = sum(1 for case in cases.iter("testcase")
+                  if case.get("status") == "notrun" or case.get("result") == "skipped")
+        # A program that broke without a failed case (a crash, a timeout, a leak) is a failure too.
+        bad = max(bad, 1) if broke else bad
+        failed += bad
+        skipped += out
+        passed += max(0, int(cases.get("tests", 0)) - bad - out)
+if ctest_code != 0 and failed == 0:
+    failed = 1
+if skipped:
+    print(f"{skipped} skipped")
+print(f"{passed} passed, {failed} failed")
+sys.exit(1 if failed else 0)
+PYTHON

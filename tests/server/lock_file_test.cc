@@ -1,0 +1,142 @@
+// One daemon per directory, and nothing but a dead daemon's socket is ever removed.
+#include "server/lock_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+namespace larder {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// A bound socket; the file stays when this is gone, as after a crash.
+class BoundSocket {
+ public:
+  BoundSocket(const std::string& path, int type, bool listens)
+      : fd_(socket(AF_UNIX, type | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path.data(), path.size());
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    if (listens) {
+      EXPECT_EQ(listen(fd_, 0), 0);
+    }
+  }
+  ~BoundSocket() { close(fd_); }
+
+ private:
+  const int fd_;
+};
+
+class LockFileTest : public ::testing::Test {
+ protected:
+  LockFileTest() {
+    char name[] = "/tmp/larder_lock_XXXXXX";
+    dir_ = mkdtemp(name);
+  }
+  ~LockFileTest() override { fs::remove_all(dir_); }
+
+  std::string dir_;
+};
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+TEST_F(LockFileTest, ASecondDaemonHearsWhoServesAndWhatToDo) {
+  auto first = LockFile::Acquire(dir_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = LockFile::Acquire(dir_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Message(second.status()), "another larderd (pid " + std::to_string(getpid()) +
+                                          ") serves " + dir_ + ": stop it or choose --socket-dir");
+  first->reset();
+  EXPECT_TRUE(LockFile::Acquire(dir_).ok());
+}
+
+TEST_F(LockFileTest, AKilledDaemonHoldsNothing) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const auto lock = LockFile::Acquire(dir_);
+    const char ok = lock.ok() ? 1 : 0;
+    if (write(ready[1], &ok, 1) != 1) _exit(1);
+    pause();
+    _exit(0);
+  }
+  char ok = 0;
+  ASSERT_EQ(read(ready[0], &ok, 1), 1);
+  ASSERT_EQ(ok, 1);
+  EXPECT_THAT(Message(LockFile::Acquire(dir_).status()),
+              HasSubstr("(pid " + std::to_string(child) + ")"));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  EXPECT_TRUE(LockFile::Acquire(dir_).ok());
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST_F(LockFileTest, MakesTheDirectoryAndSaysWhyItCannot) {
+  EXPECT_TRUE(LockFile::Acquire(dir_ + "/new").ok());
+  EXPECT_THAT(Message(LockFile::Acquire(dir_ + "/no/such").status()), HasSubstr("cannot make"));
+  std::ofstream(dir_ + "/file") << "x";
+  EXPECT_THAT(Message(LockFile::Acquire(dir_ + "/file").status()), HasSubstr("is not a directory"));
+}
+
+TEST_F(LockFileTest, RefusesADirectoryThatAllMayWrite) {
+  ASSERT_EQ(chmod(dir_.c_str(), 0777), 0);
+  EXPECT_THAT(Message(LockFile::Acquire(dir_).status()), HasSubstr("chmod o-w"));
+  ASSERT_EQ(chmod(dir_.c_str(), 01777), 0);
+  EXPECT_TRUE(LockFile::Acquire(dir_).ok());
+}
+
+TEST_F(LockFileTest, DoesNotFollowALinkToAnotherFile) {
+  std::ofstream(dir_ + "/precious") << "bytes";
+  fs::create_symlink(dir_ + "/precious", dir_ + "/larderd.lock");
+  EXPECT_FALSE(LockFile::Acquire(dir_).ok());
+  EXPECT_EQ(fs::file_size(dir_ + "/precious"), 5u);
+}
+
+TEST_F(LockFileTest, RemovesOnlySocketsOfTheDead) {
+  const auto lock = LockFile::Acquire(dir_);
+  ASSERT_TRUE(lock.ok());
+  const std::string path = dir_ + "/data.sock";
+  EXPECT_TRUE((*lock)->RemoveStaleSocket(path).ok()) << "none there";
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
+    { const BoundSocket dead(path, type, /*listens=*/false); }
+    ASSERT_TRUE(fs::exists(path));
+    EXPECT_TRUE((*lock)->RemoveStaleSocket(path).ok()) << type;
+    EXPECT_FALSE(fs::exists(path));
+  }
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
+    const BoundSocket alive(path, type, /*listens=*/type != SOCK_DGRAM);
+    EXPECT_THAT(Message((*lock)->RemoveStaleSocket(path)), HasSubstr("another program listens on"));
+    EXPECT_TRUE(fs::exists(path)) << type;
+    fs::remove(path);
+  }
+}
+
+TEST_F(LockFileTest, NeverRemovesWhatIsNoSocket) {
+  const auto lock = LockFile::Acquire(dir_);
+  ASSERT_TRUE(lock.ok());
+  std::ofstream(dir_ + "/file") << "x";
+  fs::create_directory(dir_ + "/directory");
+  fs::create_symlink(dir_ + "/file", dir_ + "/link");
+  for (const char* name : {"/file", "/directory", "/link"}) {
+    EXPECT_THAT(Message((*lock)->RemoveStaleSocket(dir_ + name)), HasSubstr("is not a socket"));
+    EXPECT_TRUE(fs::exists(dir_ + name));
+  }
+}
+
+}  // namespace
+}  // namespace larder

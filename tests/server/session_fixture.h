@@ -1,0 +1,104 @@
+// A session without gRPC: the parts it shares with the daemon, a sink that keeps what it is sent, and a child process
+// that it belongs to.  For tests only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "server/session.h"
+#include "server/session_table.h"
+#include "storage/check.h"
+#include "storage/quarantine.h"
+#include "tests/server/child_process.h"
+#include "tests/storage/store_fixture.h"
+
+namespace larder::testing {
+
+class RecordingSink final : public SessionSink {
+ public:
+  void Send(wire::Down message) override {
+    MutexLock lock(mu_);
+    sent_.push_back(std::move(message));
+    arrived_.NotifyAll();
+  }
+  void Finish(absl::Status status) override {
+    MutexLock lock(mu_);
+    if (!finished_) finished_ = std::move(status);
+  }
+  // The next message; waits for one that a copy still owes.
+  [[nodiscard]] wire::Down Next() {
+    MutexLock lock(mu_);
+    while (sent_.empty()) arrived_.Wait(mu_);
+    wire::Down first = std::move(sent_.front());
+    sent_.erase(sent_.begin());
+    return first;
+  }
+  [[nodiscard]] bool empty() const {
+    MutexLock lock(mu_);
+    return sent_.empty();
+  }
+  [[nodiscard]] std::optional<absl::Status> finished() const {
+    MutexLock lock(mu_);
+    return finished_;
+  }
+
+ private:
+  mutable Mutex mu_;
+  CondVar arrived_;
+  std::vector<wire::Down> sent_ LARDER_GUARDED_BY(mu_);
+  std::optional<absl::Status> finished_ LARDER_GUARDED_BY(mu_);
+};
+
+class SessionFixture {
+ public:
+  SessionFixture() {
+    processes_->Start([this](ProcessId process) { quarantine_.Release(process); });
+  }
+  ~SessionFixture() { processes_->Stop(); }
+
+  // A process of the table, as the sideband would attach it.
+  [[nodiscard]] AttachedProcess Process(pid_t pid, bool writable) {
+    auto attachment = processes_->Attach(*PeerProcess::OfPid(pid, 0), writable);
+    LARDER_CHECK(attachment.ok());
+    return *processes_->Find(attachment->token);
+  }
+  [[nodiscard]] std::shared_ptr<Session> Open(std::optional<AttachedProcess> process, RecordingSink& sink) {
+    auto session = sessions_.Add(deps_, std::move(process), "test", sink);
+    LARDER_CHECK(session.ok());
+    return *session;
+  }
+
+  [[nodiscard]] BlockStore& store() { return store_.store(); }
+  [[nodiscard]] ManualClock& clock() { return store_.clock(); }
+  [[nodiscard]] Quarantine& quarantine() { return quarantine_; }
+  [[nodiscard]] StagingTable& staging() { return staging_; }
+  [[nodiscard]] InstanceTable& instances() { return instances_; }
+  [[nodiscard]] SessionTable& sessions() { return sessions_; }
+  [[nodiscard]] Counters& counters() { return counters_; }
+  [[nodiscard]] SessionDeps& deps() { return deps_; }
+
+ private:
+  StoreFixture store_{MiB(32), MiB(2)};
+  Quarantine quarantine_;
+  InstanceTable instances_{store_.store(), store_.clock(), 1e10};
+  StagingTable staging_{StagingTable::Options{}};
+  std::unique_ptr<ProcessTable> processes_ = *ProcessTable::Create({});
+  StagedCopier copies_{2, 64};
+  Counters counters_;
+  SessionTable sessions_{8};
+  SessionDeps deps_{.store = store_.store(),
+                    .instances = instances_,
+                    .quarantine = quarantine_,
+                    .processes = *processes_,
+                    .staging = staging_,
+                    .copies = copies_,
+                    .counters = counters_,
+                    .clock = store_.clock(),
+                    .boot_id = "boot",
+                    .tenant = "default",
+                    .check_one_in = 2};
+};
+
+}  // namespace larder::testing

@@ -1,0 +1,353 @@
+#include "server/session.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "tests/server/session_fixture.h"
+
+namespace larder {
+namespace {
+
+using testing::RecordingSink;
+using testing::SessionFixture;
+using testing::TestTokens;
+using testing::TestVariant;
+
+constexpr uint32_t kBytes = 8192;
+
+// One session of this process, and the messages that a client would send.
+class SessionTest : public ::testing::Test {
+ protected:
+  void Start(wire::WriteMode mode, bool writable = true) { StartAs(f_.Process(getpid(), writable), mode); }
+  void StartAs(std::optional<AttachedProcess> process, wire::WriteMode mode) {
+    session_ = f_.Open(std::move(process), sink_);
+    wire::Up up;
+    up.hello.emplace();
+    up.hello->engine_id = "engine";
+    up.hello->write_mode = mode;
+    ASSERT_TRUE(session_->OnUp(up).ok());
+    attached_ = *sink_.Next().attached;
+    wire::Up reg;
+    reg.registers.push_back({.id = 1, .contents = {Content()}, .variants = {TestVariant()}});
+    ASSERT_TRUE(session_->OnUp(reg).ok());
+    const wire::Down down = sink_.Next();
+    ASSERT_EQ(down.registered.at(0).status, BlockStatus::kOk) << down.registered[0].message;
+    ASSERT_EQ(down.registered[0].variant_ids.at(0), TestVariant().Id());
+  }
+  void TearDown() override {
+    if (session_) End(true);
+  }
+  void End(bool bye) {
+    wire::Up up;
+    up.bye = bye;
+    if (bye) {
+      EXPECT_TRUE(session_->OnUp(up).ok());
+    }
+    session_->OnClosed();
+    f_.sessions().Remove(session_->id());
+    session_.reset();
+  }
+
+  static ContentSpec Content() {
+    ContentSpec content;
+    content.model = "m";
+    return content;
+  }
+  static Digest Name(uint32_t seed) { return Chain({}, TestTokens(seed)).back(); }
+
+  wire::Reserved Reserve(std::vector<ByteCount> sizes, uint32_t deadline_ms = 1000) {
+    wire::Up up;
+    up.reserves.push_back({.id = 2, .bytes = std::move(sizes), .deadline_ms = deadline_ms});
+    EXPECT_TRUE(session_->OnUp(up).ok());
+    return sink_.Next().reserved.at(0);
+  }
+  std::span<std::byte> Place(const wire::ExtentGrant& e) {
+    return f_.store().Bytes({SlabId(static_cast<uint16_t>(e.slab)), static_cast<uint32_t>(e.offset / kPageBytes),
+                             PagesFor(ByteCount(e.bytes))}).first(e.bytes);
+  }
+  wire::PublishBlock Block(uint32_t seed, SegmentTable table) {
+    wire::PublishBlock block;
+    block.digest = Name(seed);
+    block.tokens = TestTokens(seed);
+    block.segments = std::move(table);
+    return block;
+  }
+  wire::Published Publish(ReservationId id, std::vector<wire::PublishBlock> blocks) {
+    wire::Up up;
+    up.publishes.push_back({.id = 3, .reservation = id, .variant = 0, .blocks = std::move(blocks)});
+    EXPECT_TRUE(session_->OnUp(up).ok());
+    return sink_.Next().published.at(0);
+  }
+  BlockStatus Put(uint32_t seed, std::byte fill) {
+    const wire::Reserved reserved = Reserve({ByteCount(kBytes)});
+    if (reserved.status != BlockStatus::kOk) return reserved.status;
+    SegmentTable table = UniformTable(1, kBytes);
+    const auto to = Place(reserved.extents.at(0));
+    std::memset(to.data(), static_cast<int>(fill), to.size());
+    HashPayload(to, &table);
+    return Publish(reserved.reservation, {Block(seed, table)}).status.at(0);
+  }
+  wire::Grant Acquire(std::vector<Digest> digests, uint32_t deadline_ms = 1000,
+                      wire::AcquireWhat what = wire::AcquireWhat::kBytes) {
+    wire::Up up;
+    wire::Acquire& acquire = up.acquires.emplace_back();
+    acquire.id = 4;
+    acquire.digests = std::move(digests);
+    acquire.deadline_ms = deadline_ms;
+    acquire.accepted_codecs = {Codec::kIdentity};
+    acquire.what = what;
+    EXPECT_TRUE(session_->OnUp(up).ok());
+    return sink_.Next().grants.at(0);
+  }
+  void Release(LeaseId id) {
+    wire::Up up;
+    up.releases.push_back(id);
+    ASSERT_TRUE(session_->OnUp(up).ok());
+  }
+  uint64_t Word(uint32_t index) {
+    const int fd = *session_->OpenPage();
+    uint64_t word = 0;
+    EXPECT_EQ(pread(fd, &word, sizeof word, index * sizeof word), static_cast<ssize_t>(sizeof word));
+    close(fd);
+    return word;
+  }
+
+  SessionFixture f_;
+  RecordingSink sink_;
+  std::shared_ptr<Session> session_;
+  wire::Attached attached_;
+};
+
+TEST_F(SessionTest, MappedPutThenGet) {
+  Start(wire::WriteMode::kMapped);
+  EXPECT_EQ(attached_.write_mode, wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{9}), BlockStatus::kOk);
+  const wire::Grant grant = Acquire({Name(1), Name(2)});
+  ASSERT_EQ(grant.blocks.at(0).status, BlockStatus::kOk);
+  EXPECT_EQ(grant.blocks.at(1).status, BlockStatus::kMissing);
+  EXPECT_EQ(Place(grant.blocks[0].extent)[kBytes - 1], std::byte{9});
+  EXPECT_EQ(Word(grant.word), grant.lease.value);
+  Release(grant.lease);
+  EXPECT_NE(Word(grant.word), grant.lease.value);
+  EXPECT_EQ(f_.store().stats().leases, 0u);
+}
+
+TEST_F(SessionTest, HelloMustComeFirstAndOnce) {
+  session_ = f_.Open(std::nullopt, sink_);
+  wire::Up up;
+  EXPECT_TRUE(absl::IsInvalidArgument(session_->OnUp(up)));
+  up.hello.emplace();
+  up.hello->engine_id = "e";
+  EXPECT_TRUE(session_->OnUp(up).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(session_->OnUp(up)));
+}
+
+TEST_F(SessionTest, UntrustedUidIsStagedWithAReason) {
+  Start(wire::WriteMode::kMapped, /*writable=*/false);
+  EXPECT_EQ(attached_.write_mode, wire::WriteMode::kStaged);
+  EXPECT_NE(attached_.write_mode_reason.find("--trusted-uids"), std::string::npos);
+}
+
+TEST_F(SessionTest, WithoutSidebandOnlyPromises) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  End(true);
+  StartAs(std::nullopt, wire::WriteMode::kMapped);
+  EXPECT_EQ(attached_.write_mode, wire::WriteMode::kStream);
+  EXPECT_EQ(Reserve({KiB(4)}).status, BlockStatus::kUnsupported);
+  EXPECT_EQ(Acquire({Name(1)}).blocks.at(0).status, BlockStatus::kUnsupported);
+  const wire::Grant promise = Acquire({Name(1)}, 1000, wire::AcquireWhat::kPromise);
+  EXPECT_EQ(promise.blocks.at(0).status, BlockStatus::kOk);
+  EXPECT_EQ(promise.blocks.at(0).extent.bytes, 0u);
+  EXPECT_EQ(f_.store().stats().leases, 1u);
+}
+
+TEST_F(SessionTest, PublishIsCheckedBlockByBlock) {
+  Start(wire::WriteMode::kMapped);
+  const wire::Reserved r = Reserve({KiB(4), KiB(4), KiB(4), KiB(4)});
+  std::vector<wire::PublishBlock> blocks(4, Block(1, UniformTable(1, 4096)));
+  blocks[0].digest = Name(2);  // does not follow
+  blocks[1].extent = 1;
+  blocks[1].tokens.resize(32);
+  blocks[2].extent = 2;
+  blocks[2].segments = UniformTable(1, 4000);  // not what was reserved
+  blocks[3].extent = 99;
+  const wire::Published p = Publish(r.reservation, blocks);
+  EXPECT_EQ(p.status, (std::vector<BlockStatus>{BlockStatus::kInvalid, BlockStatus::kInvalid, BlockStatus::kInvalid,
+                                                BlockStatus::kNotHeld}));
+  EXPECT_FALSE(p.message.empty());
+  EXPECT_EQ(Publish(ReservationId{777}, {blocks[0]}).status.at(0), BlockStatus::kNotHeld);
+  EXPECT_EQ(f_.store().stats().blocks, 0u);
+}
+
+TEST_F(SessionTest, StagedPublishIsCopiedAndHashed) {
+  Start(wire::WriteMode::kStaged, false);
+  const int memfd = memfd_create("staging", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(memfd, 1 << 20), 0);
+  ASSERT_EQ(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  std::vector<std::byte> bytes(kBytes, std::byte{3});
+  ASSERT_EQ(pwrite(memfd, bytes.data(), bytes.size(), 4096), kBytes);
+  const auto id = f_.staging().Add(session_->process(), FileDescriptor(memfd), MiB(1));
+  ASSERT_TRUE(id.ok()) << id.status();
+  const wire::Reserved r = Reserve({ByteCount(kBytes), ByteCount(kBytes)});
+  EXPECT_EQ(r.extents.at(0).offset, 0u);  // places are the daemon's own business
+  std::vector<wire::PublishBlock> blocks = {Block(1, UniformTable(1, kBytes)), Block(2, UniformTable(1, kBytes))};
+  blocks[0].staging_id = blocks[1].staging_id = *id;
+  blocks[0].staging_offset = 4096;
+  blocks[1].extent = 1;
+  blocks[1].staging_offset = (1 << 20) - 100;  // reaches over the end
+  const wire::Published p = Publish(r.reservation, blocks);
+  EXPECT_EQ(p.status, (std::vector<BlockStatus>{BlockStatus::kOk, BlockStatus::kInvalid}));
+  const wire::Grant grant = Acquire({Name(1)});
+  ASSERT_EQ(grant.blocks.at(0).status, BlockStatus::kOk);
+  EXPECT_EQ(Place(grant.blocks[0].extent)[0], std::byte{3});
+}
+
+TEST_F(SessionTest, DeadlinesRevokeAndKeepUntilAcknowledged) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  const wire::Grant grant = Acquire({Name(1)}, 100);
+  const wire::Reserved reserved = Reserve({KiB(4)}, 100);
+  f_.clock().Advance(std::chrono::milliseconds(99));
+  session_->Tick(f_.clock().Now());
+  EXPECT_TRUE(sink_.empty());
+  f_.clock().Advance(std::chrono::milliseconds(1));
+  session_->Tick(f_.clock().Now());
+  const wire::Revocation revoked = sink_.Next().revocations.at(0);
+  EXPECT_EQ(revoked.leases, std::vector<LeaseId>{grant.lease});
+  EXPECT_EQ(revoked.reservations, std::vector<ReservationId>{reserved.reservation});
+  EXPECT_NE(Word(grant.word), grant.lease.value);
+  EXPECT_EQ(f_.store().stats().leases, 1u);
+  EXPECT_EQ(f_.store().stats().reservations, 1u);
+  EXPECT_EQ(Publish(reserved.reservation, {Block(5, UniformTable(1, 4096))}).status.at(0), BlockStatus::kNotHeld);
+  wire::Up ack;
+  ack.revoke_ack = wire::RevokeAck{revoked.leases, revoked.reservations};
+  ASSERT_TRUE(session_->OnUp(ack).ok());
+  EXPECT_EQ(f_.store().stats().leases, 0u);
+  EXPECT_EQ(f_.store().stats().reservations, 0u);
+}
+
+TEST_F(SessionTest, LostSessionOfALiveProcessIsQuarantined) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
+  ASSERT_EQ(Reserve({KiB(4)}).status, BlockStatus::kOk);
+  const ProcessId process = session_->process();
+  End(/*bye=*/false);
+  EXPECT_EQ(f_.quarantine().bytes(), KiB(12));
+  EXPECT_EQ(f_.quarantine().Release(process).sessions, 1u);
+  EXPECT_EQ(f_.store().stats().leases, 0u);
+}
+
+TEST_F(SessionTest, LostSessionOfADeadProcessIsFree) {
+  ChildProcess child([](const Line& line) { (void)line.Hear(); });
+  StartAs(f_.Process(child.pid(), true), wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
+  child.Kill();
+  End(/*bye=*/false);
+  while (f_.store().stats().leases != 0) std::this_thread::yield();  // the reaper's turn
+  EXPECT_EQ(f_.quarantine().bytes(), ByteCount(0));
+}
+
+TEST_F(SessionTest, ByeGivesAllBackAtOnce) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
+  ASSERT_EQ(Reserve({KiB(4)}).status, BlockStatus::kOk);
+  End(/*bye=*/true);
+  EXPECT_EQ(f_.quarantine().bytes(), ByteCount(0));
+  EXPECT_EQ(f_.store().stats().leases, 0u);
+  EXPECT_EQ(f_.store().stats().reservations, 0u);
+}
+
+TEST_F(SessionTest, OneSessionHoldsAtMostItsShare) {
+  Start(wire::WriteMode::kMapped);
+  const uint64_t share = attached_.lease_bytes_max.value();
+  EXPECT_EQ(share, MiB(8).value());  // a quarter of 32 MiB
+  ASSERT_EQ(Reserve({MiB(2), MiB(2), MiB(2), MiB(2)}).status, BlockStatus::kOk);
+  const wire::Reserved more = Reserve({KiB(4)});
+  EXPECT_EQ(more.status, BlockStatus::kFull);
+  EXPECT_GT(more.retry_after_ms, 0u);
+}
+
+TEST_F(SessionTest, DrainEndsAfterTheLastRelease) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  const wire::Grant grant = Acquire({Name(1)});
+  session_->Drain();
+  EXPECT_EQ(sink_.Next().directives.at(0).kind, wire::DirectiveKind::kDrain);
+  EXPECT_FALSE(sink_.finished());
+  EXPECT_EQ(Acquire({Name(1)}).blocks.at(0).status, BlockStatus::kCancelled);
+  EXPECT_EQ(Reserve({KiB(4)}).status, BlockStatus::kCancelled);
+  Release(grant.lease);
+  ASSERT_TRUE(sink_.finished());
+  EXPECT_TRUE(sink_.finished()->ok());
+}
+
+TEST_F(SessionTest, SampledReadsCarryTheirTable) {
+  Start(wire::WriteMode::kMapped);  // one in two
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  const wire::Grant grant = Acquire({Name(1), Name(1), Name(1), Name(1)});
+  int tables = 0;
+  for (const wire::BlockGrant& block : grant.blocks) tables += block.table ? 1 : 0;
+  EXPECT_EQ(tables, 2);
+}
+
+TEST_F(SessionTest, DamageReportIsCheckedBeforeItIsBelieved) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  ASSERT_EQ(Put(2, std::byte{2}), BlockStatus::kOk);
+  Place(Acquire({Name(2)}).blocks.at(0).extent)[5] = std::byte{77};
+  wire::Up up;
+  up.damaged.push_back({0, {Name(1), Name(2)}});
+  ASSERT_TRUE(session_->OnUp(up).ok());
+  const wire::Grant grant = Acquire({Name(1), Name(2)});
+  EXPECT_EQ(grant.blocks.at(0).status, BlockStatus::kOk);
+  EXPECT_EQ(grant.blocks.at(1).status, BlockStatus::kMissing);
+  EXPECT_EQ(f_.store().stats().damaged, 1u);
+}
+
+// Message thread, housekeeping and copies at once: for the thread sanitizer.
+TEST_F(SessionTest, TicksAndMessagesRunTogether) {
+  Start(wire::WriteMode::kMapped);
+  std::atomic<bool> stop{false};
+  std::thread housekeeper([&] {
+    while (!stop) {
+      f_.clock().Advance(std::chrono::milliseconds(1));
+      session_->Tick(f_.clock().Now());
+      f_.store().EvictToWatermark(8);
+    }
+  });
+  for (uint32_t i = 0; i < 300; ++i) {
+    wire::Up up;
+    up.reserves.push_back({.id = 2, .bytes = {KiB(4)}, .deadline_ms = 1});
+    wire::Acquire& acquire = up.acquires.emplace_back();
+    acquire.id = 4;
+    acquire.digests = {Name(i)};
+    acquire.deadline_ms = 1;
+    acquire.accepted_codecs = {Codec::kIdentity};
+    ASSERT_TRUE(session_->OnUp(up).ok());
+    while (!sink_.empty()) {
+      const wire::Down down = sink_.Next();
+      wire::Up ack;
+      ack.revoke_ack.emplace();
+      for (const auto& r : down.revocations) {
+        for (const auto id : r.leases) ack.revoke_ack->leases.push_back(id);
+        for (const auto id : r.reservations) ack.revoke_ack->reservations.push_back(id);
+      }
+      ASSERT_TRUE(session_->OnUp(ack).ok());
+    }
+  }
+  stop = true;
+  housekeeper.join();
+}
+
+}  // namespace
+}  // namespace larder

@@ -1,0 +1,107 @@
+#include "storage/index_shard.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+namespace larder {
+namespace {
+
+// Spread as digests are; equal for equal numbers.
+Digest Name(uint64_t i) {
+  Digest digest;
+  const uint64_t words[2] = {(i + 1) * 0x9E3779B97F4A7C15, (i + 1) * 0xD1B54A32D192ED03};
+  std::memcpy(digest.bytes.data(), words, sizeof words);
+  return digest;
+}
+Extent Pages(uint32_t page, uint32_t pages) {
+  return {.slab = SlabId{3}, .page = page, .pages = pages};
+}
+
+TEST(IndexShard, FullIsAnAnswer) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  IndexShard shard(variants, /*entries_max=*/3);
+  uint32_t slot = 0;
+  for (uint64_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(shard.Claim(IndexHash(variant, Name(i)), variant, Name(i), &slot),
+              IndexShard::EnterResult::kEntered);
+  }
+  IndexedBlock block{.variant = variant,
+                     .digest = Name(3),
+                     .extent = {},
+                     .metadata = BlockMetadata::Make({}, {}, UniformTable(1, 1))};
+  uint32_t none = 0;
+  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, false, 0, &none),
+            IndexShard::EnterResult::kFull);
+  EXPECT_NE(block.metadata, nullptr) << "stays the caller's";
+  shard.Abandon(slot);
+  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, false, 0, &slot),
+            IndexShard::EnterResult::kEntered);
+  std::vector<VariantTotals> sums(1);
+  shard.CheckInvariants(sums);
+}
+
+// Parents go to the hot end when eviction passes over them, and come back when their last child has
+// left.
+TEST(IndexShard, AParentFollowsItsLastChild) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  for (const bool used_after_child : {false, true}) {
+    IndexShard shard(variants);
+    const auto hash = [&](uint64_t name) { return IndexHash(variant, Name(name)); };
+    const auto insert = [&](uint64_t name, uint32_t now_s) {
+      uint32_t slot = 0;
+      IndexedBlock block{
+          .variant = variant, .digest = Name(name), .extent = Pages(0, 1), .metadata = nullptr};
+      EXPECT_EQ(shard.Insert(hash(name), block, false, now_s, &slot),
+                IndexShard::EnterResult::kEntered);
+    };
+    insert(1, used_after_child ? 200 : 100);
+    ASSERT_TRUE(shard.RaiseChildren(hash(1), variant, Name(1)));
+    // The clock stands still, so that all are worth the same and the order of the list shows.
+    for (uint64_t i = 2; i < 2 + 2 * IndexShard::kEvictionLook; ++i) insert(i, 150);
+    ASSERT_EQ(shard.EvictColdest(EvictionPolicy(), false, 100)->block.digest, Name(2));
+    shard.LowerChildren(hash(1), variant, Name(1), /*child_last_use_s=*/100);
+    const auto next = shard.EvictColdest(EvictionPolicy(), false, 100);
+    EXPECT_EQ(next->block.digest, used_after_child ? Name(3) : Name(1));
+  }
+}
+
+// Within one shard the least worthy of the cold end leaves first.
+TEST(IndexShard, ReadBlocksOutliveUnreadOnes) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  IndexShard shard(variants);
+  std::vector<uint32_t> slots(40);
+  for (uint64_t i = 0; i < slots.size(); ++i) {
+    IndexedBlock block{
+        .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
+    ASSERT_EQ(shard.Insert(IndexHash(variant, Name(i)), block, false, 100, &slots[i]),
+              IndexShard::EnterResult::kEntered);
+  }
+  // A lease on the first ten as one chain, ended at once: key 0 becomes the most recent.
+  std::vector<Digest> keys;
+  std::vector<uint64_t> hashes;
+  std::vector<uint16_t> order;
+  for (uint64_t i = 0; i < 10; ++i) {
+    keys.push_back(Name(i));
+    hashes.push_back(IndexHash(variant, Name(i)));
+    order.push_back(static_cast<uint16_t>(i));
+  }
+  std::vector<HeldBlock> held(10);
+  shard.Hold({.variant = variant, .keys = keys, .hashes = hashes, .order = order}, 500, held);
+  std::vector<Extent> freed;
+  shard.Unhold(std::span(slots).first(10), &freed);
+  std::vector<Digest> gone;
+  while (auto departure = shard.EvictColdest(EvictionPolicy(), false, 600)) {
+    gone.push_back(departure->block.digest);
+  }
+  ASSERT_EQ(gone.size(), 40u);
+  for (uint64_t i = 0; i < 30; ++i) EXPECT_EQ(gone[i], Name(10 + i)) << i;
+  for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(gone[30 + i], Name(9 - i)) << "tails first";
+}
+
+}  // namespace
+}  // namespace larder
