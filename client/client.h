@@ -42,8 +42,8 @@ using wire::WriteMode;
 struct ClientOptions {
   // Directory of the daemon's socket files (data.sock, sideband.sock, admin.sock).
   // Default "": $LARDER_SOCKET_DIR, else /run/larder, else $XDG_RUNTIME_DIR/larder.
-  std::string socket_dir;
-  std::string tenant;                             // default "": the caller's own
+  std::string socket_dir = {};
+  std::string tenant = {};                        // default "": the caller's own
   std::chrono::milliseconds connect_deadline{5'000};
   // Fraction of calls that may be spent on retries of Unavailable and ResourceExhausted, and how often one is retried.
   double retry_budget = 0.1;
@@ -51,7 +51,7 @@ struct ClientOptions {
 };
 
 struct SessionOptions {
-  std::string engine_id;                          // required
+  std::string engine_id = {};                     // required
   Role role = Role::kBoth;
   uint32_t rank = 0;
   WriteMode write_mode = WriteMode::kMapped;      // wanted; write_mode() says what was given

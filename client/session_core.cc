@@ -75,6 +75,8 @@ void SessionCore::OnBroken(const absl::Status& status) {
   }
   slabs_.Drop();
   book_.SetStockLimit(ByteCount(0));
+  std::vector<wire::Abort> void_now;
+  (void)book_.Expire(TimePoint(), /*all=*/true, &void_now);
   calls_.FailAll(told);
 }
 

@@ -27,8 +27,8 @@ absl::Status ConnectError(int error, const std::string& path) {
     case ENOENT:
     case ECONNREFUSED:
     case ENOTDIR:
-      return absl::UnavailableError(absl::StrCat(
-          "no larderd listens at ", path, ": start it or set LARDER_SOCKET_DIR"));
+      return absl::UnavailableError(
+          absl::StrCat("no larderd listens at ", path, ": start it or set LARDER_SOCKET_DIR"));
     case EACCES:
     case EPERM:
       return absl::PermissionDeniedError(absl::StrCat(
@@ -71,8 +71,8 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool w
   if (fstat(fd, &file) != 0) return absl::ErrnoToStatus(errno, "fstat of shared memory");
   if (bytes.value() == 0 || file.st_size < 0 ||
       static_cast<uint64_t>(file.st_size) < bytes.value()) {
-    return absl::InvalidArgumentError(absl::StrCat("shared memory of ", file.st_size,
-                                                   " bytes was announced as ", bytes.value()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("shared memory of ", file.st_size, " bytes was announced as ", bytes.value()));
   }
   const size_t size = bytes.value();
   void* base =
@@ -93,11 +93,11 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool w
 bool MappedSessionPage::Holds(uint32_t word, uint64_t id) const {
   if (word >= words()) return false;
   auto* at = reinterpret_cast<const uint64_t*>(mapping_.bytes().data()) + word;
-  // Before the load: no read of the data may come after it.  (A fence that the sanitizers know as
-  // nothing at all, as the data is another process's anyway.)
+  // No read of the data may come after the load.  Not atomic_thread_fence, which the thread
+  // sanitizer does not know; on x86 the processor keeps the order of loads by itself.
   std::atomic_signal_fence(std::memory_order_seq_cst);
 #if !defined(__x86_64__)
-  __sync_synchronize();  // where loads are reordered
+  __sync_synchronize();
 #endif
   return __atomic_load_n(at, __ATOMIC_ACQUIRE) == id;
 }
@@ -111,8 +111,8 @@ absl::StatusOr<std::unique_ptr<SidebandClient>> SidebandClient::Connect(
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path ||
       path.find('\0') != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the path of a socket file has 1 to ", sizeof address.sun_path - 1, " bytes: ", path));
+    return absl::InvalidArgumentError(absl::StrCat("the path of a socket file has 1 to ",
+                                                   sizeof address.sun_path - 1, " bytes: ", path));
   }
   if (deadline <= std::chrono::milliseconds(0)) {
     return absl::InvalidArgumentError("a deadline lies in the future");
@@ -255,8 +255,8 @@ absl::StatusOr<Frame> SidebandClient::Receive(FileDescriptor* answer_fd, Time un
 
 absl::Status SidebandClient::Wait(int16_t events, Time until) const {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        until - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
     if (left.count() <= 0) return absl::DeadlineExceededError("larderd did not answer in time");
     pollfd ready{.fd = socket_.get(), .events = events, .revents = 0};
     const auto wait_ms = std::min<int64_t>(left.count(), std::numeric_limits<int>::max());

@@ -5,7 +5,7 @@
 //   auto slab = (*sideband)->MapSlab(SlabId{0}, /*writable=*/false);
 //
 // Does not know sessions, and does not reconnect: when a request failed with Unavailable or
-// DeadlineExceeded, all later ones say Unavailable, and the owner connects anew.  The token is worth
+// DeadlineExceeded, all later ones say Unavailable, and the owner connects anew. The token is worth
 // something while this object lives, or a session that was opened with it.
 //
 // Ownership: the socket.  Mappings are the caller's and outlive it.
@@ -80,7 +80,8 @@ class MappedSessionPage {
 class SidebandClient {
  public:
   // Unavailable: no daemon there.  PermissionDenied: the socket file's mode keeps this uid out.
-  // Whatever the daemon refuses with: limits, or FailedPrecondition when it cannot see this process.
+  // Whatever the daemon refuses with: limits, or FailedPrecondition when it cannot see this
+  // process.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SidebandClient>> Connect(
       const std::string& path, std::chrono::milliseconds deadline);
   SidebandClient(const SidebandClient&) = delete;

@@ -32,9 +32,9 @@ struct ReceivedPacket {
 
   std::array<std::byte, kFrameBytesMax> data;
   size_t size = 0;
-  bool oversize = false;                // the packet was longer than any frame
-  bool control_lost = false;            // descriptors were sent that did not arrive
-  std::vector<FileDescriptor> descriptors;      // close-on-exec
+  bool oversize = false;                         // the packet was longer than any frame
+  bool control_lost = false;                     // descriptors were sent that did not arrive
+  std::vector<FileDescriptor> descriptors;       // close-on-exec
   std::optional<SenderCredentials> credentials;  // with SO_PASSCRED on the receiving socket
 };
 

@@ -1,1 +1,41 @@
-# What an installed prefix holds; filled in with the client library.
+# What an installed prefix holds, so that `find_package(larder)` gives larder::client:
+#
+#   bin/                larderd, larder-dump
+#   lib/                liblarder_client.a and the static libraries it leans on
+#   lib/cmake/larder/   the package; asks for Debian 12's gRPC, Protobuf, Abseil, OpenSSL, xxHash
+#   include/larder/     the public headers, under their paths in this repository: "client/client.h"
+#   share/larder/proto/ the wire contract, for other languages
+#
+# tests/consumer builds a project against it.
+include(CMakePackageConfigHelpers)
+
+set(larder_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/larder)
+
+# The client library and what a static library of it needs at link time.  Of these only client is a promise.
+set_target_properties(larder_client PROPERTIES EXPORT_NAME client)
+add_library(larder::client ALIAS larder_client)  # the same name inside this build
+install(TARGETS larder_client larder_wire larder_storage larder_sideband_client larder_sideband_packet
+                larder_sideband_frames larder_proto
+        EXPORT larder_targets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder)
+install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_dir})
+
+# client/client.h and what it includes; tests/structure/include_rules.toml keeps that list short.
+foreach(header client/client.h client/wire/messages.h storage/types.h storage/block_key.h storage/layout.h)
+  get_filename_component(folder ${header} DIRECTORY)
+  install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder})
+endforeach()
+
+install(TARGETS larderd larder-dump RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/proto/larder DESTINATION ${CMAKE_INSTALL_DATADIR}/larder/proto
+        FILES_MATCHING PATTERN "*.proto")
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/docs/format.md ${PROJECT_SOURCE_DIR}/docs/metrics.md
+        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/larder-config.cmake.in
+  ${PROJECT_BINARY_DIR}/larder-config.cmake INSTALL_DESTINATION ${larder_package_dir} NO_SET_AND_CHECK_MACRO)
+# Before 1.0 a minor version may change the API.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/larder-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/larder-config.cmake ${PROJECT_BINARY_DIR}/larder-config-version.cmake
+        DESTINATION ${larder_package_dir})

@@ -71,7 +71,7 @@ build() {
 }
 
 start_daemon() {
-  "$BUILD/server/larderd" --pool "$POOL" --socket-dir "$RUN" >"$RUN/larderd.log" 2>&1 &
+  "$BUILD/server/larderd" --pool "$POOL" --socket-dir "$RUN" --metrics-listen "" >"$RUN/larderd.log" 2>&1 &
   DAEMON=$!
   local tries
   for tries in $(seq 300); do
@@ -136,7 +136,7 @@ larderd (process $DAEMON) keeps running.  Try:
   $llama --socket-dir $RUN --question "How tall is the new lighthouse?"
   $llama --socket-dir $RUN --bench-lengths
 Stop it:
-  kill $DAEMON; rm -r $RUN
+  kill $DAEMON; tail --pid=$DAEMON -f /dev/null; rm -rf $RUN
 NEXT
   else
     cat <<NEXT

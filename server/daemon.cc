@@ -81,7 +81,7 @@ struct Daemon::Parts final : SidebandHost {
     return store.pool().OpenDescriptor(SlabId(static_cast<uint16_t>(slab)), writable);
   }
   absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(ProcessId process, SessionId id) override {
-    const std::shared_ptr<Session> session = sessions.Find(id);
+    const std::shared_ptr<AttachedSession> session = sessions.Find(id);
     if (!session || session->process() != process) return absl::NotFoundError("no such session of this process");
     absl::StatusOr<int> fd = session->OpenPage();
     if (!fd.ok()) return fd.status();
@@ -157,6 +157,9 @@ absl::Status Daemon::Parts::Start() {
   if (!admin_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", control));
 
   processes->Start([this](ProcessId process) {
+    for (const std::shared_ptr<AttachedSession>& session : sessions.All()) {
+      if (session->process() == process) session->OnProcessDeath();
+    }
     quarantine.Release(process);
     sideband->OnProcessDeath(process);
   });
@@ -173,7 +176,7 @@ void Daemon::Parts::Housekeep() {
     if (stop) return;
     mu.Unlock();
     const TimePoint now = clock.Now();
-    for (const std::shared_ptr<Session>& session : sessions.All()) session->Tick(now);
+    for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
     if (++periods % kPeriodsPerCollect == 0) instances.Collect();
     mu.Lock();
@@ -189,7 +192,7 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
       changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
     }
   }
-  for (const std::shared_ptr<Session>& session : sessions.All()) session->Abandon();
+  for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Abandon();
   const auto grace = std::chrono::system_clock::now() + std::chrono::seconds(1);
   data_server->Shutdown(grace);
   admin_server->Shutdown(grace);
@@ -241,7 +244,7 @@ Daemon::~Daemon() {
     drainer = std::move(p.drainer);
   }
   if (drainer.joinable()) drainer.join();
-  for (const std::shared_ptr<Session>& session : p.sessions.All()) session->Abandon();
+  for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
   const auto now = std::chrono::system_clock::now();
   if (p.data_server) p.data_server->Shutdown(now);
   if (p.admin_server) p.admin_server->Shutdown(now);
@@ -278,6 +281,8 @@ Daemon::Gauges Daemon::gauges() const {
   g.sessions = p.sessions.size();
   g.quarantined = p.quarantine.bytes();
   g.processes = p.processes->counts().processes;
+  g.sideband = &p.sideband->counters();
+  g.sideband = &p.sideband->counters();
   MutexLock lock(p.mu);
   g.draining = p.draining;
   return g;

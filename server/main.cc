@@ -117,7 +117,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Config& config
 // Slabs come online while it serves; the manager hears how far it is.
 void StartPopulating(SlabPool& pool, BlockStore& store, const ServiceManager& manager,
                      const Log& log) {
-  pool.StartPopulating([&](SlabId slab) {
+  const auto on_slab = [&](SlabId slab) {
     store.AddSlab(slab);
     const uint32_t online = pool.online_count();
     manager.Status(absl::StrCat("serving; ", online, " of ", pool.slab_count(), " slabs online"));
@@ -125,6 +125,10 @@ void StartPopulating(SlabPool& pool, BlockStore& store, const ServiceManager& ma
     if (online == pool.slab_count()) {
       log.Info("pool_online", {{"bytes", pool.total_bytes().value()}, {"locked", pool.locked()}});
     }
+  };
+  pool.StartPopulating(on_slab, [&log](const absl::Status& status) {
+    if (status.ok() || absl::IsCancelled(status)) return;
+    log.Error("pool_incomplete", {{"why", std::string(status.message())}});
   });
 }
 

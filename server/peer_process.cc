@@ -24,10 +24,10 @@ absl::Status NoPidfd(int error) {
     return absl::ResourceExhaustedError(
         "the daemon has no descriptor left; raise LimitNOFILE= (ulimit -n)");
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("the daemon got no pidfd of this process (errno ", error,
-                   "): run larderd on Linux 5.3 or newer with pidfd_open allowed, or use write mode "
-                   "stream"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the daemon got no pidfd of this process (errno ", error,
+      "): run larderd on Linux 5.3 or newer with pidfd_open allowed, or use write mode "
+      "stream"));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // The process at the other end of a unix socket, as the kernel names it: pid, uid and a pidfd that
 // stays with this process whatever becomes of the number.
 //
-// It does not prove that this process is the one that speaks on the socket: sockets travel.  That is
+// It does not prove that this process is the one that speaks on the socket: sockets travel. That is
 // for the sideband's challenge, and it needs alive() to hold after the answer: then the pid in the
 // answer's credentials cannot be a later process's.
 //
@@ -17,7 +17,7 @@ namespace larder {
 
 class PeerProcess {
  public:
-  // Who connected (SO_PEERCRED, and SO_PEERPIDFD where the kernel has it).  FailedPrecondition, with
+  // Who connected (SO_PEERCRED, and SO_PEERPIDFD where the kernel has it). FailedPrecondition, with
   // what to do: the process is in a PID namespace that the daemon does not see, or there is no
   // pidfd.  Unavailable: it is dead already.
   [[nodiscard]] static absl::StatusOr<PeerProcess> OfSocket(int socket);

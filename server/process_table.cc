@@ -102,21 +102,19 @@ void ProcessTable::Reap() {
 
 absl::StatusOr<ProcessTable::Attachment> ProcessTable::Attach(PeerProcess peer, bool writable) {
   MutexLock lock(mu_);
-  AttachedProcess attached{
-      .id = {}, .pid = peer.pid(), .uid = peer.uid(), .writable = writable};
+  AttachedProcess attached{.id = {}, .pid = peer.pid(), .uid = peer.uid(), .writable = writable};
   absl::StatusOr<ProcessId> id = EntryOf(std::move(peer));
   if (!id.ok()) return id.status();
   attached.id = *id;
   Entry& entry = entries_.at(*id);
   if (entry.tokens.size() == options_.tokens_per_process_max) {
     const auto closed = std::ranges::find_if(
-        entry.tokens, [this](const SidebandToken& t) LARDER_NO_THREAD_SAFETY_ANALYSIS {
-          return !tokens_.at(t).connected;
-        });
+        entry.tokens, [this](const SidebandToken& t)
+                          LARDER_NO_THREAD_SAFETY_ANALYSIS { return !tokens_.at(t).connected; });
     if (closed == entry.tokens.end()) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("a process has at most ", options_.tokens_per_process_max,
-                       " sideband connections; close one"));
+      return absl::ResourceExhaustedError(absl::StrCat("a process has at most ",
+                                                       options_.tokens_per_process_max,
+                                                       " sideband connections; close one"));
     }
     EraseToken(entry, SidebandToken(*closed));
   }
@@ -138,9 +136,9 @@ absl::StatusOr<ProcessId> ProcessTable::EntryOf(PeerProcess peer) {
     }
   }
   if (entries_.size() >= options_.processes_max) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the daemon serves at most ", options_.processes_max,
-        " processes; stop some, or raise its limit of processes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the daemon serves at most ", options_.processes_max,
+                     " processes; stop some, or raise its limit of processes"));
   }
   const ProcessId id{++last_id_};
   if (absl::Status status = Watch(epoll_.get(), peer.pidfd(), id.value); !status.ok()) {

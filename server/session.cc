@@ -9,10 +9,10 @@
 
 namespace larder {
 
-absl::StatusOr<std::shared_ptr<Session>> Session::Create(SessionDeps& deps, SessionId id,
+absl::StatusOr<std::shared_ptr<AttachedSession>> AttachedSession::Create(SessionDeps& deps, SessionId id,
                                                          std::optional<AttachedProcess> process, std::string peer,
                                                          SessionSink& sink) {
-  std::shared_ptr<Session> session(new Session(deps, id, std::move(process), std::move(peer), sink));
+  std::shared_ptr<AttachedSession> session(new AttachedSession(deps, id, std::move(process), std::move(peer), sink));
   if (session->process_) {
     absl::StatusOr<std::unique_ptr<SessionPage>> page = SessionPage::Create();
     if (!page.ok()) return page.status();
@@ -24,18 +24,23 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Create(SessionDeps& deps, Sess
   return session;
 }
 
-Session::Session(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer,
+AttachedSession::AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer,
                  SessionSink& sink)
-    : deps_(deps), id_(id), process_(std::move(process)), peer_(std::move(peer)), sink_(&sink) {}
+    : deps_(deps),
+      id_(id),
+      process_(std::move(process)),
+      peer_(std::move(peer)),
+      next_deadline_(deps.clock.Now() + kHelloDeadline),
+      sink_(&sink) {}
 
-Session::~Session() = default;
+AttachedSession::~AttachedSession() = default;
 
-void Session::Send(wire::Down message) {
+void AttachedSession::Send(wire::Down message) {
   MutexLock lock(sink_mu_);
   if (sink_ != nullptr) sink_->Send(std::move(message));
 }
 
-absl::Status Session::OnUp(wire::Up& up) {
+absl::Status AttachedSession::OnUp(wire::Up& up) {
   wire::Down down;
   bool answer = false;
   {
@@ -44,6 +49,10 @@ absl::Status Session::OnUp(wire::Up& up) {
     if (up.hello.has_value() == attached_) {
       return absl::InvalidArgumentError(attached_ ? "hello: only in the first message"
                                                   : "hello: required in the first message");
+    }
+    if (up.hello && !up.hello->tenant.empty() && up.hello->tenant != deps_.tenant) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("hello.tenant: this caller has no role in '", up.hello->tenant, "'"));
     }
     if (up.hello) Attach(*up.hello);
     Count(up);
@@ -64,14 +73,14 @@ absl::Status Session::OnUp(wire::Up& up) {
   return absl::OkStatus();
 }
 
-void Session::Count(const wire::Up& up) {
+void AttachedSession::Count(const wire::Up& up) {
   if (!up.registers.empty()) deps_.counters.requests_register += up.registers.size();
   if (!up.publishes.empty()) deps_.counters.requests_publish += up.publishes.size();
   if (!up.reserves.empty()) deps_.counters.requests_reserve += up.reserves.size();
   if (!up.acquires.empty()) deps_.counters.requests_acquire += up.acquires.size();
 }
 
-void Session::Attach(const wire::Hello& hello) {
+void AttachedSession::Attach(const wire::Hello& hello) {
   attached_ = true;
   engine_id_ = hello.engine_id;
   wire::Attached attached;
@@ -95,7 +104,7 @@ void Session::Attach(const wire::Hello& hello) {
   Send(std::move(down));
 }
 
-wire::WriteMode Session::ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const {
+wire::WriteMode AttachedSession::ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const {
   if (!process_) {
     if (wanted != wire::WriteMode::kStream) {
       *reason = "no sideband token: shared memory needs the sideband socket of the same host; bytes go by stream";
@@ -110,7 +119,7 @@ wire::WriteMode Session::ChooseWriteMode(wire::WriteMode wanted, std::string* re
   return wanted;
 }
 
-wire::Registered Session::Handle(const wire::Register& request) {
+wire::Registered AttachedSession::Handle(const wire::Register& request) {
   wire::Registered answer;
   answer.id = request.id;
   std::vector<ContentSpec> contents = request.contents;
@@ -137,15 +146,20 @@ wire::Registered Session::Handle(const wire::Register& request) {
   return answer;
 }
 
-std::optional<uint32_t> Session::TakeWord(uint64_t value) { return page_->AllocateWord(value); }
+std::optional<uint32_t> AttachedSession::TakeWord(uint64_t value) { return page_->AllocateWord(value); }
 
-void Session::Tick(TimePoint now) {
+void AttachedSession::Tick(TimePoint now) {
   wire::Revocation revocation;
   std::vector<ReservationId> ended;
   {
     MutexLock lock(mu_);
     if (closed_ || now < next_deadline_) return;
     next_deadline_ = TimePoint::max();
+    if (!attached_) {
+      // A stream that says nothing must not keep a place among the sessions.
+      End(absl::DeadlineExceededError("hello: not sent in time; it is the first message of a stream"));
+      return;
+    }
     for (auto& [id, record] : leases_) {
       if (record.revoked) continue;
       if (record.deadline > now) {
@@ -183,7 +197,7 @@ void Session::Tick(TimePoint now) {
   Send(std::move(down));
 }
 
-void Session::Drain() {
+void AttachedSession::Drain() {
   MutexLock lock(mu_);
   if (closed_ || draining_) return;
   draining_ = true;
@@ -195,18 +209,27 @@ void Session::Drain() {
   FinishIfDrained();
 }
 
-void Session::FinishIfDrained() {
-  if (!draining_ || !leases_.empty() || !reservations_.empty()) return;
-  MutexLock lock(sink_mu_);
-  if (sink_ != nullptr) sink_->Finish(absl::OkStatus());
+void AttachedSession::FinishIfDrained() {
+  if (draining_ && leases_.empty() && reservations_.empty()) End(absl::OkStatus());
 }
 
-void Session::Abandon() {
+void AttachedSession::Abandon() { End(absl::UnavailableError("larderd is stopping: attach again when it is back")); }
+
+void AttachedSession::End(absl::Status status) {
   MutexLock lock(sink_mu_);
-  if (sink_ != nullptr) sink_->Finish(absl::UnavailableError("larderd is stopping: attach again when it is back"));
+  if (sink_ != nullptr) sink_->Finish(std::move(status));
 }
 
-void Session::OnClosed() {
+void AttachedSession::OnProcessDeath() {
+  {
+    MutexLock lock(mu_);
+    bye_ = true;  // the dead use nothing
+  }
+  End(absl::CancelledError("the process of this session is dead"));
+  OnClosed();
+}
+
+void AttachedSession::OnClosed() {
   {
     MutexLock lock(sink_mu_);
     sink_ = nullptr;
@@ -244,11 +267,11 @@ void Session::OnClosed() {
   deps_.processes.RemoveSession(process_->id);
 }
 
-absl::StatusOr<int> Session::OpenPage() const {
+absl::StatusOr<int> AttachedSession::OpenPage() const {
   if (!page_) return absl::FailedPreconditionError("this session has no revocation words");
   return page_->OpenDescriptor();
 }
 
-ByteCount Session::page_bytes() const { return page_ ? SessionPage::kBytes : ByteCount(0); }
+ByteCount AttachedSession::page_bytes() const { return page_ ? SessionPage::kBytes : ByteCount(0); }
 
 }  // namespace larder

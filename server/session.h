@@ -5,7 +5,7 @@
 //
 // Ownership: shared by its stream and the SessionTable.  The sink must stay valid until OnClosed returns.
 // Thread-safety: OnUp from one thread at a time (the stream's reads); everything else from any thread.
-// Lifecycle: Create -> OnUp... -> OnClosed (exactly once).
+// Lifecycle: Create -> OnUp... -> OnClosed (exactly once).  Without a hello it ends after kHelloDeadline.
 // Limits: kWords leases and reservations at once; the store's lease budget for each kind; engine.proto.
 #pragma once
 
@@ -39,6 +39,8 @@ class SessionSink {
   virtual void Send(wire::Down message) = 0;
   // Ends the stream once what was sent has left.
   virtual void Finish(absl::Status status) = 0;
+  // Ends it now: nobody is there to read.
+  virtual void Abort() { Finish(absl::CancelledError("the process of this session is dead")); }
 };
 
 [[nodiscard]] inline uint32_t RetryAfterMs(Duration d) {
@@ -60,19 +62,24 @@ struct SessionDeps {
   uint32_t check_one_in = 64;  // host reads that are checked: one in so many; 0 = none
 };
 
-class Session : public std::enable_shared_from_this<Session> {
+class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
  public:
+  static constexpr std::chrono::seconds kHelloDeadline{5};
+
   // `process` is empty for a caller without a sideband token: byte streams only.
   // Unavailable: no memory for the session page.
-  [[nodiscard]] static absl::StatusOr<std::shared_ptr<Session>> Create(SessionDeps& deps, SessionId id,
+  [[nodiscard]] static absl::StatusOr<std::shared_ptr<AttachedSession>> Create(SessionDeps& deps, SessionId id,
                                                                        std::optional<AttachedProcess> process,
                                                                        std::string peer, SessionSink& sink);
-  ~Session();
+  ~AttachedSession();
 
-  // InvalidArgument ends the stream: hello missing or twice.  Takes what it keeps out of `up`.
+  // An error ends the stream.  InvalidArgument: hello missing or twice.  PermissionDenied: another's tenant.  Takes
+  // what it keeps out of `up`.
   [[nodiscard]] absl::Status OnUp(wire::Up& up) LARDER_EXCLUDES(mu_);
   // The stream has ended.  After `bye` all goes back to the store; else what the process may still touch waits.
   void OnClosed() LARDER_EXCLUDES(mu_);
+  // Its process is proven dead, though a forked child may keep the stream open: all goes back at once.
+  void OnProcessDeath() LARDER_EXCLUDES(mu_);
   // Ends leases and reservations whose deadline has passed.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
   // Tells the client to finish; the stream ends OK after its last release.
@@ -108,9 +115,10 @@ class Session : public std::enable_shared_from_this<Session> {
     uint32_t layers = 0;
   };
 
-  Session(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer, SessionSink& sink);
+  AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer, SessionSink& sink);
 
   void Send(wire::Down message) LARDER_EXCLUDES(sink_mu_);
+  void End(absl::Status status) LARDER_EXCLUDES(sink_mu_);  // of the stream, after what was sent
   void Count(const wire::Up& up);
   void Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
   [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;
@@ -161,7 +169,7 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::flat_hash_map<ReservationId, std::shared_ptr<ReservationRecord>> reservations_ LARDER_GUARDED_BY(mu_);
   ByteCount leased_ LARDER_GUARDED_BY(mu_);
   ByteCount reserved_ LARDER_GUARDED_BY(mu_);
-  TimePoint next_deadline_ LARDER_GUARDED_BY(mu_) = TimePoint::max();
+  TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);  // the hello's first
   uint32_t until_sample_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t ids_ LARDER_GUARDED_BY(mu_) = 0;  // low half of lease and reservation ids
 

@@ -24,8 +24,7 @@ namespace {
 static_assert(std::atomic_ref<uint64_t>::is_always_lock_free, "shared between processes");
 
 FileDescriptor OpenMemfd() {
-  const int fd =
-      memfd_create("larder-session", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  const int fd = memfd_create("larder-session", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (fd >= 0 || errno != EINVAL) return FileDescriptor(fd);
   return FileDescriptor(memfd_create("larder-session", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 }
@@ -48,8 +47,7 @@ absl::StatusOr<std::unique_ptr<SessionPage>> SessionPage::Create() {
       ftruncate(memfd.get(), static_cast<off_t>(kBytes.value())) != 0) {
     return absl::ErrnoToStatus(errno, "sizing a session page");
   }
-  void* base =
-      mmap(nullptr, kBytes.value(), PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
+  void* base = mmap(nullptr, kBytes.value(), PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
   if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "mmap of a session page");
   auto page = absl::WrapUnique(
       new SessionPage(std::move(memfd), std::span(static_cast<uint64_t*>(base), kWords)));

@@ -2,12 +2,13 @@
 // that a lease or a reservation still holds.
 //
 // A word holds the id of its lease or reservation while that holds, and 0 or another id afterwards.
-// A reader copies, then loads the word (acquire, after a fence), and discards the copy when the word
-// is not its id.  So: Clear comes before the extent is given to anybody else, and as extents change
-// hands through locks and sockets, whoever saw the new bytes sees the cleared word.  The page does
-// not know leases, and does not wait for readers.
+// A reader copies, then loads the word (acquire, after a fence), and discards the copy when the
+// word is not its id. So: Clear comes before the extent is given to anybody else, and as extents
+// change hands through locks and sockets, whoever saw the new bytes sees the cleared word. The page
+// does not know leases, and does not wait for readers. Values are never used twice in one page, be
+// they ids of leases or of reservations: words are used again at once.
 //
-// Ownership: the memfd and the daemon's mapping of it, of the session.  A client's mapping lives on.
+// Ownership: the memfd and the daemon's mapping of it, of the session. A client's mapping lives on.
 // Nobody else ever writes: descriptors are opened read-only, and the memfd is sealed against every
 // later writable mapping.
 // Thread-safety: all methods from any thread.

@@ -6,7 +6,7 @@
 
 namespace larder {
 
-bool Session::SampleNow() {
+bool AttachedSession::SampleNow() {
   if (deps_.check_one_in == 0) return false;
   if (until_sample_ > 0) {
     --until_sample_;
@@ -16,7 +16,7 @@ bool Session::SampleNow() {
   return true;
 }
 
-wire::Grant Session::Handle(const wire::Acquire& request) {
+wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
   wire::Grant grant;
   grant.id = request.id;
   grant.blocks.resize(request.digests.size());
@@ -43,7 +43,7 @@ wire::Grant Session::Handle(const wire::Acquire& request) {
   return grant;
 }
 
-void Session::Grants(const wire::Acquire& request, const SessionVariant& variant,
+void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant& variant,
                      BlockStore::AcquireResult& held, wire::Grant* grant) {
   uint64_t hits = 0;
   for (size_t i = 0; i < held.blocks.size(); ++i) {
@@ -78,7 +78,7 @@ void Session::Grants(const wire::Acquire& request, const SessionVariant& variant
   leases_.emplace(id, std::move(record));
 }
 
-wire::BlockGrant Session::GrantOne(const wire::Acquire& request, const SessionVariant& variant,
+wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request, const SessionVariant& variant,
                                    const BlockIndex::Held& held) {
   wire::BlockGrant grant;
   if (held.ref.value == 0) {
@@ -113,7 +113,7 @@ wire::BlockGrant Session::GrantOne(const wire::Acquire& request, const SessionVa
   return grant;
 }
 
-void Session::Release(LeaseId id) {
+void AttachedSession::Release(LeaseId id) {
   const auto it = leases_.find(id);
   if (it == leases_.end()) {
     ++deps_.counters.unknown_releases;
@@ -125,7 +125,7 @@ void Session::Release(LeaseId id) {
 }
 
 // A reader's word alone drops nothing: the daemon looks at the bytes itself.
-void Session::Handle(const wire::DamageReport& report) {
+void AttachedSession::Handle(const wire::DamageReport& report) {
   if (report.variant >= variants_.size()) return;
   const BlockStore::AcquireResult held =
       deps_.store.Acquire(variants_[report.variant].index, report.digests, deps_.store.lease_budget());
@@ -136,7 +136,7 @@ void Session::Handle(const wire::DamageReport& report) {
   }
 }
 
-void Session::Handle(const wire::RevokeAck& ack) {
+void AttachedSession::Handle(const wire::RevokeAck& ack) {
   for (const LeaseId id : ack.leases) Release(id);
   for (const ReservationId id : ack.reservations) CloseReservation(id);
 }

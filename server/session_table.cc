@@ -6,7 +6,7 @@
 
 namespace larder {
 
-absl::StatusOr<std::shared_ptr<Session>> SessionTable::Add(SessionDeps& deps, std::optional<AttachedProcess> process,
+absl::StatusOr<std::shared_ptr<AttachedSession>> SessionTable::Add(SessionDeps& deps, std::optional<AttachedProcess> process,
                                                            std::string peer, SessionSink& sink) {
   MutexLock lock(mu_);
   if (draining_) return absl::UnavailableError("larderd is draining: attach again when it is back");
@@ -15,14 +15,14 @@ absl::StatusOr<std::shared_ptr<Session>> SessionTable::Add(SessionDeps& deps, st
         absl::StrCat("limit of ", sessions_max_, " sessions reached: raise --sessions-max or attach later"));
   }
   const SessionId id{next_id_++};
-  absl::StatusOr<std::shared_ptr<Session>> session =
-      Session::Create(deps, id, std::move(process), std::move(peer), sink);
+  absl::StatusOr<std::shared_ptr<AttachedSession>> session =
+      AttachedSession::Create(deps, id, std::move(process), std::move(peer), sink);
   if (session.ok()) sessions_.emplace(id, *session);
   return session;
 }
 
 void SessionTable::Remove(SessionId id) {
-  std::shared_ptr<Session> gone;  // destroyed outside the lock
+  std::shared_ptr<AttachedSession> gone;  // destroyed outside the lock
   MutexLock lock(mu_);
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
@@ -30,14 +30,14 @@ void SessionTable::Remove(SessionId id) {
   sessions_.erase(it);
 }
 
-std::shared_ptr<Session> SessionTable::Find(SessionId id) const {
+std::shared_ptr<AttachedSession> SessionTable::Find(SessionId id) const {
   MutexLock lock(mu_);
   const auto it = sessions_.find(id);
   return it == sessions_.end() ? nullptr : it->second;
 }
 
-std::vector<std::shared_ptr<Session>> SessionTable::All() const {
-  std::vector<std::shared_ptr<Session>> all;
+std::vector<std::shared_ptr<AttachedSession>> SessionTable::All() const {
+  std::vector<std::shared_ptr<AttachedSession>> all;
   MutexLock lock(mu_);
   all.reserve(sessions_.size());
   for (const auto& [id, session] : sessions_) all.push_back(session);
@@ -49,8 +49,8 @@ size_t SessionTable::Drain() {
     MutexLock lock(mu_);
     draining_ = true;  // under the lock: a session is either refused by Add or in All
   }
-  const std::vector<std::shared_ptr<Session>> all = All();
-  for (const std::shared_ptr<Session>& session : all) session->Drain();
+  const std::vector<std::shared_ptr<AttachedSession>> all = All();
+  for (const std::shared_ptr<AttachedSession>& session : all) session->Drain();
   return all.size();
 }
 

@@ -21,12 +21,12 @@ class SessionTable {
   explicit SessionTable(size_t sessions_max) : sessions_max_(sessions_max) {}
 
   // Makes a session under a fresh id.  ResourceExhausted at the limit.
-  [[nodiscard]] absl::StatusOr<std::shared_ptr<Session>> Add(SessionDeps& deps, std::optional<AttachedProcess> process,
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<AttachedSession>> Add(SessionDeps& deps, std::optional<AttachedProcess> process,
                                                              std::string peer, SessionSink& sink)
       LARDER_EXCLUDES(mu_);
   void Remove(SessionId id) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] std::shared_ptr<Session> Find(SessionId id) const LARDER_EXCLUDES(mu_);
-  [[nodiscard]] std::vector<std::shared_ptr<Session>> All() const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::shared_ptr<AttachedSession> Find(SessionId id) const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::vector<std::shared_ptr<AttachedSession>> All() const LARDER_EXCLUDES(mu_);
   [[nodiscard]] size_t size() const LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool full() const { return size() >= sessions_max_; }
   // Refuses further sessions (Unavailable), tells those that live to finish, and answers how many.
@@ -38,7 +38,7 @@ class SessionTable {
   std::atomic<bool> draining_{false};
   mutable Mutex mu_;
   uint64_t next_id_ LARDER_GUARDED_BY(mu_) = 1;
-  absl::flat_hash_map<SessionId, std::shared_ptr<Session>> sessions_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<SessionId, std::shared_ptr<AttachedSession>> sessions_ LARDER_GUARDED_BY(mu_);
 };
 
 }  // namespace larder

@@ -29,7 +29,7 @@ void Note(std::string* message, const std::string& what) {
 
 }  // namespace
 
-wire::Reserved Session::Handle(const wire::Reserve& request) {
+wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
   wire::Reserved answer;
   answer.id = request.id;
   if (write_mode_ == wire::WriteMode::kStream) {
@@ -53,7 +53,10 @@ wire::Reserved Session::Handle(const wire::Reserve& request) {
   std::optional<uint32_t> word;
   if (answer.status == BlockStatus::kOk) word = TakeWord(id.value);
   if (!word) {
-    if (answer.status == BlockStatus::kOk) answer.status = BlockStatus::kFull;  // of words
+    if (answer.status == BlockStatus::kOk) {
+      answer.status = BlockStatus::kFull;  // of words
+      result.retry_after = std::chrono::milliseconds(20);
+    }
     if (answer.status == BlockStatus::kFull) answer.retry_after_ms = RetryAfterMs(result.retry_after);
     return answer;
   }
@@ -81,7 +84,7 @@ wire::Reserved Session::Handle(const wire::Reserve& request) {
   return answer;
 }
 
-void Session::CloseReservation(ReservationId id) {
+void AttachedSession::CloseReservation(ReservationId id) {
   const auto it = reservations_.find(id);
   if (it == reservations_.end()) return;
   page_->Clear(it->second->word, id.value);
@@ -89,7 +92,7 @@ void Session::CloseReservation(ReservationId id) {
   reservations_.erase(it);  // a copy under way keeps the handle until it is done
 }
 
-void Session::Handle(const wire::Abort& request) {
+void AttachedSession::Handle(const wire::Abort& request) {
   const auto it = reservations_.find(request.reservation);
   if (it == reservations_.end()) return;
   bool empty = request.extents.empty();
@@ -101,7 +104,7 @@ void Session::Handle(const wire::Abort& request) {
   if (empty) CloseReservation(request.reservation);
 }
 
-BlockStatus Session::CheckBlock(const SessionVariant& variant, const wire::PublishBlock& block,
+BlockStatus AttachedSession::CheckBlock(const SessionVariant& variant, const wire::PublishBlock& block,
                                 std::string* message) const {
   if (block.tokens.size() != variant.block_tokens) {
     Note(message, absl::StrCat("tokens: ", block.tokens.size(), ", the variant has blocks of ", variant.block_tokens));
@@ -122,7 +125,7 @@ BlockStatus Session::CheckBlock(const SessionVariant& variant, const wire::Publi
   return BlockStatus::kOk;
 }
 
-BlockStatus Session::PublishMapped(ReservationRecord& record, const SessionVariant& variant,
+BlockStatus AttachedSession::PublishMapped(ReservationRecord& record, const SessionVariant& variant,
                                    const wire::PublishBlock& block, std::string* message) {
   if (const BlockStatus s = CheckBlock(variant, block, message); s != BlockStatus::kOk) return s;
   MutexLock lock(record.mu);
@@ -133,7 +136,7 @@ BlockStatus Session::PublishMapped(ReservationRecord& record, const SessionVaria
   return status;
 }
 
-BlockStatus Session::PublishStaged(ReservationRecord& record, const SessionVariant& variant,
+BlockStatus AttachedSession::PublishStaged(ReservationRecord& record, const SessionVariant& variant,
                                    wire::PublishBlock& block, std::string* message) {
   if (const BlockStatus s = CheckBlock(variant, block, message); s != BlockStatus::kOk) return s;
   const std::shared_ptr<const StagingSegment> staging = deps_.staging.Get(process_->id, block.staging_id);
@@ -158,7 +161,7 @@ BlockStatus Session::PublishStaged(ReservationRecord& record, const SessionVaria
   return BlockStatus::kOk;
 }
 
-void Session::RunStaged(const std::shared_ptr<ReservationRecord>& record, const SessionVariant& variant,
+void AttachedSession::RunStaged(const std::shared_ptr<ReservationRecord>& record, const SessionVariant& variant,
                         wire::Publish request) {
   wire::Published answer;
   answer.id = request.id;
@@ -176,7 +179,7 @@ void Session::RunStaged(const std::shared_ptr<ReservationRecord>& record, const 
   Send(std::move(down));
 }
 
-void Session::Handle(wire::Publish request, wire::Down* down) {
+void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
   const auto it = reservations_.find(request.reservation);
   const bool held = it != reservations_.end() && !it->second->revoked;
   wire::Published answer;
@@ -184,6 +187,7 @@ void Session::Handle(wire::Publish request, wire::Down* down) {
   if (!held || request.variant >= variants_.size()) {
     answer.status.assign(request.blocks.size(), held ? BlockStatus::kInvalid : BlockStatus::kNotHeld);
     answer.message = held ? "variant: not registered by this session" : "reservation: unknown, ended or revoked";
+    CountPublished(answer);
     down->published.push_back(std::move(answer));
     return;
   }
@@ -198,6 +202,7 @@ void Session::Handle(wire::Publish request, wire::Down* down) {
     }
     answer.status.assign(blocks, BlockStatus::kFull);
     answer.message = "too many staged copies under way: publish again later";
+    CountPublished(answer);
     down->published.push_back(std::move(answer));
     return;
   }
@@ -209,7 +214,7 @@ void Session::Handle(wire::Publish request, wire::Down* down) {
   down->published.push_back(std::move(answer));
 }
 
-void Session::Recharge(ReservationId id, ReservationRecord& record) {
+void AttachedSession::Recharge(ReservationId id, ReservationRecord& record) {
   const auto it = reservations_.find(id);
   if (it == reservations_.end() || it->second.get() != &record) return;
   ByteCount held;
@@ -222,7 +227,7 @@ void Session::Recharge(ReservationId id, ReservationRecord& record) {
   if (held == ByteCount(0)) CloseReservation(id);
 }
 
-void Session::CountPublished(const wire::Published& answer) {
+void AttachedSession::CountPublished(const wire::Published& answer) {
   for (const BlockStatus status : answer.status) {
     switch (status) {
       case BlockStatus::kOk: ++deps_.counters.blocks_published; break;

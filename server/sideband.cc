@@ -67,9 +67,9 @@ absl::Status CheckLeftOver(const std::string& path) {
 absl::Status Sideband::Options::Validate() const {
   if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path) ||
       path.find('\0') != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the path of a socket file has 1 to ", sizeof(sockaddr_un::sun_path) - 1,
-        " bytes: \"", path, "\"; choose a shorter socket directory"));
+    return absl::InvalidArgumentError(absl::StrCat("the path of a socket file has 1 to ",
+                                                   sizeof(sockaddr_un::sun_path) - 1, " bytes: \"",
+                                                   path, "\"; choose a shorter socket directory"));
   }
   if (connections_max == 0 || connections_per_uid_max == 0) {
     return absl::InvalidArgumentError("limits of sideband connections are at least 1");
@@ -101,8 +101,8 @@ Sideband::~Sideband() {
     thread_.join();
   }
   struct stat now {};
-  if (file_.inode != 0 && lstat(options_.path.c_str(), &now) == 0 &&
-      now.st_dev == file_.device && now.st_ino == file_.inode) {
+  if (file_.inode != 0 && lstat(options_.path.c_str(), &now) == 0 && now.st_dev == file_.device &&
+      now.st_ino == file_.inode) {
     unlink(options_.path.c_str());
   }
 }
@@ -155,7 +155,8 @@ absl::Status Sideband::OpenLoop() {
   epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_ = OpenSpare();
-  if (!epoll_ || !wake_ || !spare_) return absl::ErrnoToStatus(errno, "opening the sideband's loop");
+  if (!epoll_ || !wake_ || !spare_)
+    return absl::ErrnoToStatus(errno, "opening the sideband's loop");
   if (absl::Status status = Watch(epoll_.get(), wake_.get(), kWake); !status.ok()) return status;
   return Watch(epoll_.get(), listener_.get(), kListener);
 }
@@ -202,8 +203,7 @@ void Sideband::Run() {
 }
 
 void Sideband::Accept() {
-  FileDescriptor socket(
-      accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (socket) {
     ++counters_.accepted;
     Admit(std::move(socket));
@@ -270,8 +270,7 @@ void Sideband::CloseLate() {
   while (!handshakes_.empty()) {
     const Handshake handshake = handshakes_.front();
     const auto found = connections_.find(handshake.id);
-    const bool pending =
-        found != connections_.end() && !found->second.connection->welcomed();
+    const bool pending = found != connections_.end() && !found->second.connection->welcomed();
     if (pending && handshake.deadline > now) return;
     handshakes_.pop_front();
     if (!pending) continue;
@@ -300,8 +299,8 @@ void Sideband::CloseDead() {
 
 int Sideband::WaitMs() const {
   if (handshakes_.empty()) return -1;
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-      handshakes_.front().deadline - std::chrono::steady_clock::now());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(handshakes_.front().deadline -
+                                                                 std::chrono::steady_clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
 }
 

@@ -4,8 +4,8 @@
 // directories and does not keep two daemons apart beyond refusing a path at which one listens; the
 // file's mode is the authority over who may connect, made before the first connection is possible.
 //
-// Ownership: the socket file (unlinked at the end if it is still ours), the connections, the thread.
-// Borrows host, processes and staging, which outlive it.
+// Ownership: the socket file (unlinked at the end if it is still ours), the connections, the
+// thread. Borrows host, processes and staging, which outlive it.
 // Thread-safety: Create, Start, destruction from one thread; all else from any.
 // Lifecycle: Create (the path is taken, connections wait) -> Start -> destroyed (closes all).  The
 // daemon's death callback calls OnProcessDeath, so ProcessTable::Stop comes before the destruction.

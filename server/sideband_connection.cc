@@ -61,9 +61,9 @@ absl::Status SidebandConnection::Handle(ReceivedPacket& packet) {
   // The kernel may hand over descriptors beside any frame; those not wanted close with the packet.
   if (packet.descriptors.size() != (CarriesDescriptor(TypeOf(*frame)) ? 1 : 0)) {
     ++context_.counters.bad_descriptors;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "frame ", ToString(TypeOf(*frame)), " came with ", packet.descriptors.size(),
-        " descriptors"));
+    return absl::InvalidArgumentError(absl::StrCat("frame ", ToString(TypeOf(*frame)),
+                                                   " came with ", packet.descriptors.size(),
+                                                   " descriptors"));
   }
   switch (state_) {
     case State::kHello:
@@ -128,8 +128,8 @@ absl::Status SidebandConnection::On(const HelloFrame&) {
 
 absl::Status SidebandConnection::On(const ChallengeReplyFrame& frame,
                                     const ReceivedPacket& packet) {
-  // The answer was sent after our pidfd was taken (it has the nonce) by a process with this pid (the
-  // kernel says so).  If the pidfd's process lives still, the pid was its own all the while.
+  // The answer was sent after our pidfd was taken (it has the nonce) by a process with this pid
+  // (the kernel says so).  If the pidfd's process lives still, the pid was its own all the while.
   if (frame.nonce != nonce_ || !packet.credentials || packet.credentials->pid != peer_->pid() ||
       packet.credentials->uid != peer_->uid() || !peer_->alive()) {
     ++context_.counters.wrong_answer;
@@ -170,10 +170,10 @@ absl::Status SidebandConnection::On(const MapSlabFrame& frame) {
   const FileDescriptor slab(*fd);
   if (!frame.writable) CheckReadOnly(slab.get());
   ++(frame.writable ? context_.counters.slabs_write : context_.counters.slabs_read);
-  return Answer(SlabFrame{.slab = frame.slab,
-                          .writable = frame.writable,
-                          .bytes = context_.host.slab_bytes()},
-                slab.get());
+  return Answer(
+      SlabFrame{
+          .slab = frame.slab, .writable = frame.writable, .bytes = context_.host.slab_bytes()},
+      slab.get());
 }
 
 absl::Status SidebandConnection::On(const MapSessionPageFrame& frame) {
@@ -197,9 +197,9 @@ absl::Status SidebandConnection::On(const StagingFrame& frame, FileDescriptor me
 absl::Status SidebandConnection::On(const DropStagingFrame& frame) {
   // Another connection of this process may have brought it: then it forgets the id when it ends.
   if (!context_.staging.Drop(attachment_.process, frame.staging_id)) {
-    return Fail(absl::NotFoundError(absl::StrCat("this process has no staging segment ",
-                                                 frame.staging_id)),
-                context_.counters.requests_failed);
+    return Fail(
+        absl::NotFoundError(absl::StrCat("this process has no staging segment ", frame.staging_id)),
+        context_.counters.requests_failed);
   }
   std::erase(staging_, frame.staging_id);
   return Answer(DropStagingOkFrame{});
@@ -222,8 +222,7 @@ absl::Status SidebandConnection::Answer(const Frame& frame, int descriptor) {
   return absl::UnavailableError("the client does not read");
 }
 
-absl::Status SidebandConnection::Fail(const absl::Status& why,
-                                      SidebandCounters::Counter& counter) {
+absl::Status SidebandConnection::Fail(const absl::Status& why, SidebandCounters::Counter& counter) {
   ++counter;
   return Answer(ErrorOf(why));
 }

@@ -4,11 +4,11 @@
 // hostile.  A request that cannot be granted is answered with ERROR and the connection goes on; a
 // packet that breaks the protocol is answered with ERROR and ends it.
 //
-// Ownership: the socket, its token in the ProcessTable and the staging segments that came by it; all
-// given back when it is destroyed.  Borrows the Context.
+// Ownership: the socket, its token in the ProcessTable and the staging segments that came by it;
+// all given back when it is destroyed.  Borrows the Context.
 // Thread-safety: none; the Sideband's thread calls it.
-// Limits: one request at a time is what a client should send; kUnreadBytesMax of answers that it did
-// not read end the connection, as they may hold descriptors of the daemon's allowance.
+// Limits: one request at a time is what a client should send; kUnreadBytesMax of answers that it
+// did not read end the connection, as they may hold descriptors of the daemon's allowance.
 #pragma once
 
 #include <atomic>
@@ -55,21 +55,21 @@ struct SidebandCounters {
   Counter connections_open = 0;  // now
   Counter accepted = 0;
   Counter welcomed = 0;
-  Counter over_limit = 0;          // connections refused by a limit, of processes too
-  Counter handshake_late = 0;      // no CHALLENGE_REPLY in time
-  Counter process_unseen = 0;      // another PID namespace, or no pidfd
-  Counter wrong_answer = 0;        // nonce or credentials of CHALLENGE_REPLY
-  Counter bad_packets = 0;         // undecodable, oversize, or not for a client to send now
-  Counter bad_descriptors = 0;     // too many, lost, missing or not expected
-  Counter unread_answers = 0;      // connections ended because the client did not read
-  Counter slabs_read = 0;          // descriptors handed out
+  Counter over_limit = 0;       // connections refused by a limit, of processes too
+  Counter handshake_late = 0;   // no CHALLENGE_REPLY in time
+  Counter process_unseen = 0;   // another PID namespace, or no pidfd
+  Counter wrong_answer = 0;     // nonce or credentials of CHALLENGE_REPLY
+  Counter bad_packets = 0;      // undecodable, oversize, or not for a client to send now
+  Counter bad_descriptors = 0;  // too many, lost, missing or not expected
+  Counter unread_answers = 0;   // connections ended because the client did not read
+  Counter slabs_read = 0;       // descriptors handed out
   Counter slabs_write = 0;
-  Counter writes_denied = 0;       // writable slabs asked for by others than trusted ones
+  Counter writes_denied = 0;  // writable slabs asked for by others than trusted ones
   Counter session_pages = 0;
   Counter staging_added = 0;
   Counter staging_refused = 0;
   Counter cleans = 0;
-  Counter requests_failed = 0;     // answered with ERROR for any other reason
+  Counter requests_failed = 0;  // answered with ERROR for any other reason
 };
 
 class SidebandConnection {

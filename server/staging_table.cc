@@ -45,8 +45,8 @@ absl::StatusOr<std::shared_ptr<const StagingSegment>> Map(int fd, ByteCount byte
                            : absl::InvalidArgumentError(absl::StrCat(
                                  "a staging segment that cannot be read (errno ", errno, ")"));
   }
-  auto segment = std::make_shared<const StagingSegment>(
-      std::span(static_cast<const std::byte*>(base), size));
+  auto segment =
+      std::make_shared<const StagingSegment>(std::span(static_cast<const std::byte*>(base), size));
   if (madvise(base, size, MADV_DONTFORK) != 0 || madvise(base, size, MADV_DONTDUMP) != 0) {
     return absl::ErrnoToStatus(errno, "madvise of a staging segment");
   }
@@ -74,9 +74,9 @@ absl::Status StagingTable::CheckRoom(ProcessId process, ByteCount bytes) const {
                      " bytes of staging; use a smaller segment, or drop one"));
   }
   if (bytes > options_.total_bytes_max || total_ > options_.total_bytes_max - bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the daemon maps at most ", options_.total_bytes_max.value(),
-                     " bytes of staging in all; try again later"));
+    return absl::ResourceExhaustedError(absl::StrCat("the daemon maps at most ",
+                                                     options_.total_bytes_max.value(),
+                                                     " bytes of staging in all; try again later"));
   }
   return absl::OkStatus();
 }

@@ -170,11 +170,13 @@ absl::Status SlabPool::AddSlab() {
   return absl::OkStatus();
 }
 
-void SlabPool::StartPopulating(std::function<void(SlabId)> online) {
+void SlabPool::StartPopulating(std::function<void(SlabId)> online,
+                               std::function<void(const absl::Status&)> ended) {
   LARDER_CHECK(!populating_.exchange(true));
-  populator_ = std::thread([this, online = std::move(online)] {
+  populator_ = std::thread([this, online = std::move(online), ended = std::move(ended)] {
     pthread_setname_np(pthread_self(), "pool-populate");
-    PopulateFrom(online).IgnoreError();  // kept in populate_status_
+    const absl::Status status = PopulateFrom(online);  // also kept in populate_status_
+    if (ended) ended(status);
   });
 }
 

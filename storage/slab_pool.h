@@ -61,7 +61,9 @@ class SlabPool {
 
   // Populates slabs in order on a background thread and calls `online` (on that thread) after each.
   // `online` must stay callable until StopPopulating or destruction.  REQUIRES: called once.
-  void StartPopulating(std::function<void(SlabId)> online);
+  // `ended`, when given, hears at last how it went: not OK when the rest of the pool stays offline.
+  void StartPopulating(std::function<void(SlabId)> online,
+                       std::function<void(const absl::Status&)> ended = nullptr);
   // No call of `online` is under way or follows; slabs that are not online yet never will be.
   // Returns within milliseconds.  Idempotent, from the thread that called StartPopulating.
   void StopPopulating();

@@ -372,6 +372,7 @@ absl::StatusOr<std::vector<BlockStatus>> ShmTransport::Put(const VariantHandle& 
                                                            std::span<const PutBlock> blocks,
                                                            const CallOptions& options) {
   if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  if (absl::Status status = core_.status(); !status.ok()) return status;
   PutRun run(core_, kernel_, pool_, variant, blocks, options);
   if (absl::Status status = run.Run(); !status.ok()) return status;
   return run.TakeStatus();

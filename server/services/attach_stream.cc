@@ -8,7 +8,7 @@
 namespace larder {
 
 void AttachStream::Start(std::optional<AttachedProcess> process, std::string peer) {
-  absl::StatusOr<std::shared_ptr<Session>> session =
+  absl::StatusOr<std::shared_ptr<AttachedSession>> session =
       sessions_.Add(deps_, std::move(process), std::move(peer), *this);
   if (!session.ok()) {
     ++deps_.counters.sessions_refused;

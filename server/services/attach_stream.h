@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
 #include "larder/v1/engine.pb.h"
@@ -19,7 +20,8 @@ namespace larder {
 
 class AttachStream final : public grpc::ServerBidiReactor<v1::Up, v1::Down>, public SessionSink {
  public:
-  AttachStream(SessionDeps& deps, SessionTable& sessions) : deps_(deps), sessions_(sessions) {}
+  AttachStream(grpc::CallbackServerContext& context, SessionDeps& deps, SessionTable& sessions)
+      : context_(context), deps_(deps), sessions_(sessions) {}
   // Begins a session, or ends the stream with why not.
   void Start(std::optional<AttachedProcess> process, std::string peer);
   // Ends the stream before it began.
@@ -27,6 +29,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::Up, v1::Down>, pub
 
   void Send(wire::Down message) override LARDER_EXCLUDES(mu_);
   void Finish(absl::Status status) override LARDER_EXCLUDES(mu_);
+  void Abort() override { context_.TryCancel(); }
 
  private:
   static constexpr size_t kQueueMax = 256;
@@ -38,9 +41,10 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::Up, v1::Down>, pub
   void WriteNext() LARDER_REQUIRES(mu_);
   void FinishNow() LARDER_REQUIRES(mu_);
 
+  grpc::CallbackServerContext& context_;
   SessionDeps& deps_;
   SessionTable& sessions_;
-  std::shared_ptr<Session> session_;  // const after Start
+  std::shared_ptr<AttachedSession> session_;  // const after Start
   v1::Up up_;                         // of the read under way; its memory is reused, as is
   wire::Up message_;                  // what it says
   v1::Down down_;                     // of the write under way

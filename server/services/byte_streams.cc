@@ -14,8 +14,9 @@ std::span<const std::byte> AsBytes(std::string_view s) { return std::as_bytes(st
 
 }  // namespace
 
-StoreStream::StoreStream(SessionDeps& deps, v1::StoreBlocksReply* reply, Admission::Ticket ticket)
-    : deps_(deps), receiver_(deps), ticket_(std::move(ticket)), reply_(reply) {
+StoreStream::StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps, v1::StoreBlocksReply* reply,
+                         Admission::Ticket ticket)
+    : deps_(deps), receiver_(deps), ticket_(std::move(ticket)), deadline_(context), reply_(reply) {
   StartRead(&request_);
 }
 
@@ -56,8 +57,8 @@ absl::Status StoreStream::OnMessage() {
   return receiver_.Append(AsBytes(part.data));
 }
 
-FetchStream::FetchStream(BlockSender sender, Admission::Ticket ticket)
-    : sender_(std::move(sender)), ticket_(std::move(ticket)) {
+FetchStream::FetchStream(grpc::CallbackServerContext& context, BlockSender sender, Admission::Ticket ticket)
+    : sender_(std::move(sender)), ticket_(std::move(ticket)), deadline_(context) {
   WriteNext();
 }
 

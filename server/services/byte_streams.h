@@ -10,12 +10,14 @@
 #include "larder/v1/engine.pb.h"
 #include "server/admission.h"
 #include "server/byte_stream.h"
+#include "server/services/call_deadline.h"
 
 namespace larder {
 
 class StoreStream final : public grpc::ServerReadReactor<v1::StoreBlocksRequest> {
  public:
-  StoreStream(SessionDeps& deps, v1::StoreBlocksReply* reply, Admission::Ticket ticket);
+  StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps, v1::StoreBlocksReply* reply,
+              Admission::Ticket ticket);
 
  private:
   void OnReadDone(bool ok) override;
@@ -25,6 +27,7 @@ class StoreStream final : public grpc::ServerReadReactor<v1::StoreBlocksRequest>
   SessionDeps& deps_;
   BlockReceiver receiver_;
   const Admission::Ticket ticket_;
+  CallDeadline deadline_;
   v1::StoreBlocksRequest request_;
   v1::StoreBlocksReply* const reply_;
   bool first_ = true;
@@ -32,7 +35,7 @@ class StoreStream final : public grpc::ServerReadReactor<v1::StoreBlocksRequest>
 
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchBlocksReply> {
  public:
-  FetchStream(BlockSender sender, Admission::Ticket ticket);
+  FetchStream(grpc::CallbackServerContext& context, BlockSender sender, Admission::Ticket ticket);
 
  private:
   void OnWriteDone(bool ok) override;
@@ -41,6 +44,7 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchBlocksReply> 
 
   BlockSender sender_;
   const Admission::Ticket ticket_;
+  CallDeadline deadline_;
   v1::FetchBlocksReply reply_;
 };
 

@@ -37,7 +37,7 @@ grpc::ServerBidiReactor<v1::Up, v1::Down>* EngineService::Attach(grpc::CallbackS
     return new Refused<Base>(Overloaded(*context, std::chrono::seconds(1), "limit of sessions reached"));
   }
   std::string peer = *caller ? absl::StrCat("uid ", (*caller)->uid, " pid ", (*caller)->pid) : context->peer();
-  auto* stream = new AttachStream(deps_, sessions_);
+  auto* stream = new AttachStream(*context, deps_, sessions_);
   stream->Start(*std::move(caller), std::move(peer));
   return stream;
 }
@@ -53,7 +53,7 @@ grpc::ServerReadReactor<v1::StoreBlocksRequest>* EngineService::StoreBlocks(grpc
     ++deps_.counters.calls_overloaded;
     return new Refused<Base>(Overloaded(*context, answer.retry_after, "too many byte streams"));
   }
-  return new StoreStream(deps_, reply, std::move(answer.ticket));
+  return new StoreStream(*context, deps_, reply, std::move(answer.ticket));
 }
 
 grpc::ServerWriteReactor<v1::FetchBlocksReply>* EngineService::FetchBlocks(grpc::CallbackServerContext* context,
@@ -75,7 +75,7 @@ grpc::ServerWriteReactor<v1::FetchBlocksReply>* EngineService::FetchBlocks(grpc:
     return new Refused<Base>(Overloaded(*context, answer.retry_after, "too many byte streams"));
   }
   return new FetchStream(
-      BlockSender(deps_, std::move(query.variant), std::move(query.digests), query.first_layer, query.layers),
+      *context, BlockSender(deps_, std::move(query.variant), std::move(query.digests), query.first_layer, query.layers),
       std::move(answer.ticket));
 }
 

@@ -65,6 +65,11 @@ absl::Status FakeDaemon::Send(wire::Up up) {
   return absl::OkStatus();
 }
 
+void FakeDaemon::SetTamper(std::function<void(wire::Down&)> tamper) {
+  MutexLock lock(mu_);
+  tamper_ = std::move(tamper);
+}
+
 void FakeDaemon::Push(wire::Down down) {
   MutexLock lock(mu_);
   pushed_.push_back(std::move(down));
@@ -86,7 +91,7 @@ void FakeDaemon::Run() {
       Handle(up, &down);
       ups_.push_back(up);
       changed_.NotifyAll();
-      if (tamper) {
+      if (const std::function<void(wire::Down&)> tamper = tamper_) {
         mu_.Unlock();
         tamper(down);
         mu_.Lock();
@@ -258,7 +263,11 @@ BlockStatus FakeDaemon::PublishOne(Reserved& reserved, uint32_t variant, const w
   }
   const std::vector<Digest> chain = Chain(block.parent, block.tokens);
   if (chain.empty() || chain.back() != block.digest) return BlockStatus::kInvalid;
-  if (blocks_.contains({variant, block.digest})) return BlockStatus::kDuplicate;
+  if (blocks_.contains({variant, block.digest})) {
+    free_.emplace(PagesFor(ByteCount(bytes)), extent->second.offset);
+    reserved.open.erase(extent);
+    return BlockStatus::kDuplicate;
+  }
   Stored stored{extent->second, block.segments};
   const std::span<std::byte> payload = std::span(*slab_).subspan(stored.extent.offset, bytes);
   if (options_.write_mode == WriteMode::kStaged) {

@@ -21,10 +21,10 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
  public:
   struct Options {
     WriteMode write_mode = WriteMode::kMapped;
-    ByteCount pool = MiB(96);
-    ByteCount lease_bytes_max = MiB(64);
+    ByteCount pool = MiB(16);
+    ByteCount lease_bytes_max = MiB(8);
     bool tables = false;  // every grant comes with the segment table
-    std::vector<Digest> pending;  // these are answered PENDING, then READY
+    std::vector<Digest> pending = {};  // these are answered PENDING, then READY
   };
   explicit FakeDaemon(const Options& options);
   ~FakeDaemon() override;
@@ -34,8 +34,8 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   // Ends the fake's thread: no message goes down afterwards.
   void Stop() LARDER_EXCLUDES(mu_);
 
-  // Runs on the fake's thread for every message down, before it is delivered.
-  std::function<void(wire::Down&)> tamper;  // set before Attach
+  // Runs on the fake's thread for every answer, before it is delivered.
+  void SetTamper(std::function<void(wire::Down&)> tamper) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] absl::Status Send(wire::Up up) override LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) override;
@@ -89,6 +89,7 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   Mutex mu_;
   CondVar changed_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  std::function<void(wire::Down&)> tamper_ LARDER_GUARDED_BY(mu_);
   std::deque<wire::Up> inbox_ LARDER_GUARDED_BY(mu_);
   std::deque<wire::Down> pushed_ LARDER_GUARDED_BY(mu_);
   std::vector<wire::Up> ups_ LARDER_GUARDED_BY(mu_);

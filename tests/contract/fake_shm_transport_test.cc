@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Road("mapped_three_threads", {.tables = true}, 3),
                       Road("staged", {.write_mode = WriteMode::kStaged}),
                       Road("staged_checked", {.write_mode = WriteMode::kStaged, .tables = true})),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& road) { return road.param.name; });
 
 }  // namespace
 }  // namespace larder

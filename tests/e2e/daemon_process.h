@@ -46,7 +46,7 @@ class TemporaryFolder {
 class DaemonProcess {
  public:
   struct Options {
-    std::shared_ptr<TemporaryFolder> folder;  // default: a fresh one
+    std::shared_ptr<TemporaryFolder> folder = nullptr;  // default: a fresh one
     uint64_t address_space_max = 0;           // bytes, RLIMIT_AS; 0: no limit
     bool wait = true;                         // until it serves or is gone
   };

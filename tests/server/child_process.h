@@ -22,12 +22,12 @@
 #include "client/file_descriptor.h"
 
 // In a child: ends it with a line on stderr.
-#define CHILD_CHECK(condition)                                                         \
-  do {                                                                                 \
-    if (!(condition)) {                                                                \
+#define CHILD_CHECK(condition)                                                           \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
       std::fprintf(stderr, "%s:%d: in the child: %s\n", __FILE__, __LINE__, #condition); \
-      _exit(1);                                                                        \
-    }                                                                                  \
+      _exit(1);                                                                          \
+    }                                                                                    \
   } while (false)
 
 namespace larder {
@@ -101,8 +101,7 @@ class ChildProcess {
 };
 
 // Waits for what another thread is about to do; false after half a minute.
-template <class Condition>
-[[nodiscard]] bool Eventually(Condition condition) {
+template <class Condition> [[nodiscard]] bool Eventually(Condition condition) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > until) return false;

@@ -211,7 +211,8 @@ TEST_F(ProcessTableTest, ReusedPidIsAnotherProcessEvenBeforeTheReaperKnows) {
   EXPECT_THAT(deaths_.Wait(2), ElementsAre(first.process, before.process));
   EXPECT_FALSE(table_->Find(before.token));
   EXPECT_TRUE(table_->Find(after.token));
-  EXPECT_EQ(Attach(pid).process, after.process);  // the old one's end did not take the new one's pid
+  EXPECT_EQ(Attach(pid).process,
+            after.process);  // the old one's end did not take the new one's pid
   kill(reused, SIGKILL);
   waitpid(reused, nullptr, 0);
   EXPECT_EQ(deaths_.Wait(3)[2], after.process);

@@ -64,7 +64,7 @@ class SessionFixture {
     LARDER_CHECK(attachment.ok());
     return *processes_->Find(attachment->token);
   }
-  [[nodiscard]] std::shared_ptr<Session> Open(std::optional<AttachedProcess> process, RecordingSink& sink) {
+  [[nodiscard]] std::shared_ptr<AttachedSession> Open(std::optional<AttachedProcess> process, RecordingSink& sink) {
     auto session = sessions_.Add(deps_, std::move(process), "test", sink);
     LARDER_CHECK(session.ok());
     return *session;

@@ -46,7 +46,7 @@ TEST(SessionPageTest, ClientSeesAWordWhileItHolds) {
 TEST(SessionPageTest, ClearOfAnEndedPromiseLeavesTheNextOneAlone) {
   const auto page = MakePage();
   const uint32_t word = *page->AllocateWord(1);
-  EXPECT_TRUE(page->Clear(word, 1));   // revoked
+  EXPECT_TRUE(page->Clear(word, 1));  // revoked
   ASSERT_EQ(page->AllocateWord(2), word);
   EXPECT_FALSE(page->Clear(word, 1));  // and released by the client later
   EXPECT_EQ(page->Load(word), 2u);
@@ -56,7 +56,8 @@ TEST(SessionPageTest, ClearOfAnEndedPromiseLeavesTheNextOneAlone) {
 TEST(SessionPageTest, AllWordsAreDistinctAndThenNoneIsFree) {
   const auto page = MakePage();
   std::set<uint32_t> words;
-  for (uint32_t i = 0; i < SessionPage::kWords; ++i) words.insert(page->AllocateWord(i + 1).value());
+  for (uint32_t i = 0; i < SessionPage::kWords; ++i)
+    words.insert(page->AllocateWord(i + 1).value());
   EXPECT_EQ(words.size(), SessionPage::kWords);
   EXPECT_EQ(*words.rbegin(), SessionPage::kWords - 1);
   EXPECT_FALSE(page->AllocateWord(1));

@@ -120,7 +120,7 @@ class SessionTest : public ::testing::Test {
 
   SessionFixture f_;
   RecordingSink sink_;
-  std::shared_ptr<Session> session_;
+  std::shared_ptr<AttachedSession> session_;
   wire::Attached attached_;
 };
 

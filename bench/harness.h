@@ -1,0 +1,85 @@
+// What every benchmark shares: options, interleaved rounds, medians, and one line per figure.
+//
+// A ratio is the median over rounds of (ours / floor in the same round): a machine that slows down for a while slows
+// both.  Value and floor are the medians of their own.  Where a floor has several candidates, it is the one with the
+// best median.
+// Ownership: values.  Thread-safety: none.
+// Limits: a figure's name is matched exactly or, on the command line, as a prefix ("host_get" runs all of them).
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace larder::bench {
+
+struct Figure {
+  std::string name;
+  double value = 0;
+  std::string unit;  // "B/s", "s", "B", "fraction"
+  std::optional<double> floor, ratio;
+  int rounds = 1;
+};
+
+class Harness {
+ public:
+  // `figures`: all that this program can measure, for --list and for checking names.
+  Harness(int argc, char** argv, std::vector<std::string> figures);
+
+  // The program should end now with this code (--list, --help, a bad option, or no figure of ours is wanted).
+  [[nodiscard]] std::optional<int> done() const { return done_; }
+  [[nodiscard]] bool quick() const { return quick_; }
+  [[nodiscard]] int rounds() const { return quick_ ? 5 : 9; }
+  [[nodiscard]] bool Wants(std::string_view figure) const;
+
+  // Prints a row, and a line to the JSON file.
+  void Report(const Figure& figure);
+  // A line of explanation below the row.
+  void Note(std::string_view text) const;
+  // Prints the error; answers the exit code.
+  int Fail(const absl::Status& status) const;
+
+ private:
+  void ReadOptions(std::span<char*> args);
+
+  std::vector<std::string> figures_, names_;
+  std::string json_;
+  bool quick_ = false;
+  std::optional<int> done_;
+};
+
+[[nodiscard]] double Median(std::vector<double> values);
+// The value below which a share `q` of them lies.
+[[nodiscard]] double Quantile(std::vector<double> values, double q);
+[[nodiscard]] double SecondsNow();  // monotonic
+// "17.3 GB/s", "54.1 us", "74.2 B".
+[[nodiscard]] std::string Pretty(double value, std::string_view unit);
+
+// result[contestant][round]: in each round every contestant runs once, in order, after one unmeasured round.
+// The first error ends it.
+using Contestant = std::function<absl::StatusOr<double>()>;
+[[nodiscard]] absl::StatusOr<std::vector<std::vector<double>>> Interleave(int rounds,
+                                                                          std::span<const Contestant> contestants);
+
+[[nodiscard]] double MedianRatio(std::span<const double> ours, std::span<const double> floor);
+// Of rates: the candidate with the greatest median.
+[[nodiscard]] size_t Fastest(std::span<const std::vector<double>> rates);
+
+// Latencies of two calls, taken in turn: `calls` of each in every round, changing sides every few calls.
+struct Latencies {
+  std::vector<double> p50, p99;  // per round
+};
+struct Duel {
+  Latencies ours, floor;
+};
+[[nodiscard]] absl::StatusOr<Duel> RunDuel(int rounds, int calls, const Contestant& ours, const Contestant& floor);
+// Reports NAME (p50) and NAME_p99.
+void ReportDuel(Harness& harness, const std::string& name, const Duel& duel);
+
+}  // namespace larder::bench

@@ -1,0 +1,260 @@
+// How close do gets and puts come to the memory itself?  One client thread, batches of 16 blocks in random order over
+// 1 GiB, a real daemon, against the fastest copy kernel on the same work + one stream echo per batch.
+//
+// Blocks: 64 KiB of one segment, 1 MiB of 16, 8 MiB of 32.  Gets: into a ring of 256 MiB; the floor copies the same
+// blocks out of the client's own mapping of the pool, in the same order, into the same ring.  Puts: of ever new keys
+// into a pool of 2 GiB that is full after the first passes, so that each evicts another; the floor copies into a
+// shared memfd of that size.
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/blocks.h"
+#include "bench/echo.h"
+#include "bench/harness.h"
+#include "bench/processes.h"
+#include "client/transport/copy_kernels.h"
+#include "storage/layout.h"
+
+namespace larder::bench {
+namespace {
+
+constexpr uint64_t kPassBytes = 1 << 30;
+constexpr uint64_t kRingBytes = 256 << 20;
+constexpr uint64_t kStagingBytes = 64 << 20;
+constexpr size_t kEchoBytes = 400;  // about an acquire of 16, or its grant
+
+// One stream echo per batch: the round trip of the floor.
+struct Echo {
+  std::unique_ptr<TempDir> dir;
+  std::unique_ptr<Child> server;
+  std::unique_ptr<EchoClient> client;
+};
+
+absl::StatusOr<Echo> StartEcho() {
+  Echo echo;
+  auto dir = TempDir::Make();
+  if (!dir.ok()) return dir.status();
+  echo.dir = *std::move(dir);
+  const std::string path = absl::StrCat(echo.dir->path(), "/echo.sock");
+  auto server = Child::Start({OwnProgram(), EchoServerFlag(path)});
+  if (!server.ok()) return server.status();
+  echo.server = *std::move(server);
+  auto client = EchoClient::Connect(path);
+  if (!client.ok()) return client.status();
+  echo.client = *std::move(client);
+  echo.client->SetSizes(kEchoBytes, kEchoBytes);
+  return echo;
+}
+
+// What a floor does with one block.
+using BlockWork = std::function<void(const CopyKernel& kernel, size_t block)>;
+
+// Rate of a pass over `blocks`, an echo after each batch; without the echoes in *bare.
+absl::StatusOr<double> FloorPass(EchoClient& echo, const CopyKernel& kernel, size_t blocks, uint64_t block_bytes,
+                                 const BlockWork& work, double* bare) {
+  double echo_s = 0;
+  const double begin = SecondsNow();
+  for (size_t at = 0; at < blocks; at += kBatchBlocks) {
+    for (size_t i = at; i < std::min(blocks, at + kBatchBlocks); ++i) work(kernel, i);
+    StoreFence();
+    const double asked = SecondsNow();
+    if (absl::Status s = echo.StreamPing(); !s.ok()) return s;
+    echo_s += SecondsNow() - asked;
+  }
+  const double seconds = SecondsNow() - begin;
+  const double bytes = static_cast<double>(blocks * block_bytes);
+  *bare = bytes / (seconds - echo_s);
+  return bytes / seconds;
+}
+
+// Runs ours and every kernel's floor in turn, and reports the best of those.
+absl::Status Compare(Harness& harness, const std::string& name, EchoClient& echo, const BlockShape& shape,
+                     const Contestant& ours, const BlockWork& work) {
+  const std::vector<CopyKernel> kernels = AllKernels();
+  std::vector<Contestant> contestants = {ours};
+  std::vector<double> memcpy_rates;  // libc's, without echoes; its warm-up first
+  for (const CopyKernel& kernel : kernels) {
+    contestants.push_back([&, kernel]() -> absl::StatusOr<double> {
+      double bare = 0;
+      auto rate = FloorPass(echo, kernel, kPassBytes / shape.bytes(), shape.bytes(), work, &bare);
+      if (kernel.name() == kernels.front().name()) memcpy_rates.push_back(bare);
+      return rate;
+    });
+  }
+  const auto rates = Interleave(harness.rounds(), contestants);
+  if (!rates.ok()) return rates.status();
+  const std::span<const std::vector<double>> floors = std::span(*rates).subspan(1);
+  const size_t best = Fastest(floors);
+  const std::vector<double>& our_rates = rates->front();
+  harness.Report({name, Median(our_rates), "B/s", Median(floors[best]), MedianRatio(our_rates, floors[best]),
+                  harness.rounds()});
+  memcpy_rates.erase(memcpy_rates.begin());
+  std::string note = absl::StrFormat("floor: %s + echo; to libc memcpy alone %.3f; floors GB/s:", kernels[best].name(),
+                                     MedianRatio(our_rates, memcpy_rates));
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    absl::StrAppendFormat(&note, " %s %.2f", kernels[k].name(), Median(floors[k]) / 1e9);
+  }
+  harness.Note(note);
+  return absl::OkStatus();
+}
+
+SessionOptions EngineOptions(WriteMode mode) {
+  SessionOptions options;
+  options.engine_id = "bench";
+  options.write_mode = mode;
+  return options;
+}
+
+// ---- get
+
+absl::Status MeasureGet(Harness& harness, EchoClient& echo, const BlockShape& shape) {
+  auto daemon = DaemonProcess::Start({MiB(1536), {}});
+  if (!daemon.ok()) return daemon.status();
+  auto engine = AttachBench((*daemon)->socket_dir(), shape, EngineOptions(WriteMode::kMapped));
+  if (!engine.ok()) return engine.status();
+  const Memory ring(kRingBytes, Memory::Kind::kPrivate);
+  ring.FillRandom();
+  const Names names = MakeNames(engine->seed, 1, kPassBytes / shape.bytes());
+  const PutPlan puts = PlanPuts(shape, names, ring.bytes(), ShuffledOrder(kRingBytes / shape.bytes(), 1));
+  const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, {}); };
+  if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
+  const auto mapped = MappedBlocks(*engine, shape, names.digests);
+  if (!mapped.ok()) return mapped.status();
+
+  uint64_t salt = 0;
+  std::vector<uint32_t> order;
+  const auto ours = [&]() -> absl::StatusOr<double> {
+    order = ShuffledOrder(names.size(), ++salt);
+    const GetPlan gets = PlanGets(shape, names.digests, order, ring.bytes());
+    const double begin = SecondsNow();
+    const auto get = [&](std::span<const GetBlock> batch) { return GetAll(*engine, batch); };
+    if (absl::Status s = InBatches(gets.blocks, get); !s.ok()) return s;
+    return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
+  };
+  const BlockWork copy = [&](const CopyKernel& kernel, size_t i) {
+    kernel.Copy(RingPiece(ring.bytes(), i, shape.bytes()), (*mapped)[order[i]]);
+  };
+  if (absl::Status s = Compare(harness, absl::StrCat("host_get_", shape.name), echo, shape, ours, copy); !s.ok()) {
+    return s;
+  }
+  const Session::Counters counters = engine->session->counters();
+  harness.Note(absl::StrCat("check policy: one block in ", engine->session->attached().check_one_in, "; checked ",
+                            counters.checked, " of ", counters.blocks_got, ", damaged ", counters.damaged));
+  return absl::OkStatus();
+}
+
+// ---- put
+
+struct PutCase {
+  std::string name;
+  const BlockShape* shape = nullptr;
+  WriteMode mode = WriteMode::kMapped;
+  bool hash = true;
+};
+
+// The memory that puts' floors work on.
+struct PutFloor {
+  Memory pool{2ull << 30, Memory::Kind::kSharedMemfd};
+  Memory staging{kStagingBytes, Memory::Kind::kSharedMemfd};
+  size_t at = 0;             // block of the pool that is written next
+  uint64_t hashes = 0;       // keeps them from being optimized away
+};
+
+BlockWork PutWork(const PutCase& c, std::span<std::byte> source, const std::vector<uint32_t>& order, PutFloor& floor) {
+  return [&c, source, &order, &floor](const CopyKernel& kernel, size_t i) {
+    const uint64_t bytes = c.shape->bytes();
+    std::span<const std::byte> from = RingPiece(source, order[i], bytes);
+    const std::span<std::byte> to = RingPiece(floor.pool.bytes(), floor.at++, bytes);
+    if (c.mode == WriteMode::kStaged) {
+      const std::span<std::byte> staged = RingPiece(floor.staging.bytes(), i, bytes);
+      kernel.Copy(staged, from);
+      from = staged;
+    }
+    kernel.Copy(to, from);
+    if (!c.hash || c.mode == WriteMode::kStaged) return;
+    for (uint32_t s = 0; s < c.shape->segments; ++s) {
+      floor.hashes += HashBytes(from.subspan(s * c.shape->segment_bytes, c.shape->segment_bytes));
+    }
+  };
+}
+
+absl::Status MeasurePut(Harness& harness, EchoClient& echo, const PutCase& c, std::span<std::byte> source) {
+  PutFloor floor;
+  auto daemon = DaemonProcess::Start({ByteCount(floor.pool.bytes().size()), {}});
+  if (!daemon.ok()) return daemon.status();
+  auto engine = AttachBench((*daemon)->socket_dir(), *c.shape, EngineOptions(c.mode));
+  if (!engine.ok()) return engine.status();
+
+  uint64_t salt = 0;
+  std::vector<uint32_t> order;
+  const auto ours = [&]() -> absl::StatusOr<double> {
+    const size_t blocks = kPassBytes / c.shape->bytes();
+    order = ShuffledOrder(blocks, ++salt);
+    const Names names = MakeNames(engine->seed, salt, blocks);
+    const PutPlan puts = PlanPuts(*c.shape, names, source, order);
+    CallOptions options;
+    options.hash = c.hash;
+    const double begin = SecondsNow();
+    const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, options); };
+    if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
+    return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
+  };
+  for (int fill = 0; fill < 2; ++fill) {  // from here on every put evicts
+    if (auto rate = ours(); !rate.ok()) return rate.status();
+  }
+  const BlockWork work = PutWork(c, source, order, floor);
+  return Compare(harness, c.name, echo, *c.shape, ours, work);
+}
+
+std::vector<PutCase> PutCases() {
+  std::vector<PutCase> cases;
+  for (const bool hash : {true, false}) {
+    for (const BlockShape& shape : Shapes()) {
+      cases.push_back({absl::StrCat("host_put_mapped_", shape.name, hash ? "" : "_nohash"), &shape, WriteMode::kMapped,
+                       hash});
+    }
+  }
+  cases.push_back({"host_put_staged_1mib", &ShapeNamed("1mib"), WriteMode::kStaged, true});
+  return cases;
+}
+
+// ---- all
+
+std::vector<std::string> Figures() {
+  std::vector<std::string> figures;
+  for (const BlockShape& shape : Shapes()) figures.push_back(absl::StrCat("host_get_", shape.name));
+  for (const PutCase& c : PutCases()) figures.push_back(c.name);
+  return figures;
+}
+
+absl::Status Run(Harness& harness) {
+  auto echo = StartEcho();
+  if (!echo.ok()) return echo.status();
+  for (const BlockShape& shape : Shapes()) {
+    if (!harness.Wants(absl::StrCat("host_get_", shape.name))) continue;
+    if (absl::Status s = MeasureGet(harness, *echo->client, shape); !s.ok()) return s;
+  }
+  std::unique_ptr<Memory> source;
+  for (const PutCase& c : PutCases()) {
+    if (!harness.Wants(c.name)) continue;
+    if (!source) {
+      source = std::make_unique<Memory>(kPassBytes, Memory::Kind::kPrivate);
+      source->FillRandom();
+    }
+    if (absl::Status s = MeasurePut(harness, *echo->client, c, source->bytes()); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace larder::bench
+
+int main(int argc, char** argv) {
+  using namespace larder::bench;
+  if (const auto code = MaybeServeEcho(argc, argv)) return *code;
+  Harness harness(argc, argv, Figures());
+  if (harness.done()) return *harness.done();
+  const absl::Status status = Run(harness);
+  return status.ok() ? 0 : harness.Fail(status);
+}

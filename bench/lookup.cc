@@ -1,0 +1,288 @@
+// How much does asking cost beside the round trip itself?  Lookup by digests and by token ids among 10 million blocks,
+// and holding 128 real blocks, each against an echo of as many bytes over the same kind of call and server.
+//
+// Client and server are two processes, the client a generated stub.  Every Lookup asks for another chain, whose entries
+// lie scattered over the index; acquires repeat.  A release rides on the next acquire, as the client library sends it.
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/strings/str_cat.h"
+#include "bench/blocks.h"
+#include "bench/echo.h"
+#include "bench/harness.h"
+#include "bench/lookup_keys.h"
+#include "bench/processes.h"
+#include "client/sideband.h"
+#include "larder/v1/cache.grpc.pb.h"
+#include "larder/v1/engine.grpc.pb.h"
+
+namespace larder::bench {
+namespace {
+
+constexpr char kByDigests[] = "lookup_500";
+constexpr char kByTokens[] = "lookup_tokens_131072";
+constexpr char kAcquire[] = "acquire_release_128";
+constexpr char kAcquireClient[] = "acquire_release_128_client";
+constexpr size_t kAcquireBlocks = 128;
+constexpr auto kCallLimit = std::chrono::seconds(10);
+
+absl::Status ToStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::UnavailableError(status.error_message());
+}
+
+std::string Packed(std::span<const Digest> digests) {
+  return {reinterpret_cast<const char*>(digests.data()), digests.size() * kDigestBytes};
+}
+
+// Seconds of one call; its error if it has one.
+template <class Call>
+absl::StatusOr<double> Timed(Call call) {
+  const double begin = SecondsNow();
+  const absl::Status status = call();
+  const double seconds = SecondsNow() - begin;
+  if (!status.ok()) return status;
+  return seconds;
+}
+
+// What all three ask.
+struct Server {
+  std::unique_ptr<TempDir> dir;
+  std::unique_ptr<Child> process;
+  std::unique_ptr<EchoClient> echo;
+  std::shared_ptr<grpc::Channel> channel;
+  Attachment engine;
+  uint64_t entries = 0;
+};
+
+absl::StatusOr<Server> StartServer(uint64_t entries) {
+  Server server;
+  server.entries = entries;
+  auto dir = TempDir::Make();
+  if (!dir.ok()) return dir.status();
+  server.dir = *std::move(dir);
+  const auto program = std::filesystem::path(OwnProgram()).parent_path() / "bench_lookup_server";
+  auto process = Child::Start({program.string(), server.dir->path(), absl::StrCat(entries)});
+  if (!process.ok()) return process.status();
+  server.process = *std::move(process);
+  if (auto line = server.process->ReadLine(); !line.ok()) return line.status();
+  auto echo = EchoClient::Connect(absl::StrCat(server.dir->path(), "/echo.sock"));
+  if (!echo.ok()) return echo.status();
+  server.echo = *std::move(echo);
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(16 << 20);
+  server.channel = grpc::CreateCustomChannel(absl::StrCat("unix:", server.dir->path(), "/data.sock"),
+                                             grpc::InsecureChannelCredentials(), arguments);
+  SessionOptions options;
+  options.engine_id = "bench";
+  auto engine = AttachBench(server.dir->path(), ShapeNamed(kLookupShape), options);
+  if (!engine.ok()) return engine.status();
+  server.engine = *std::move(engine);
+  return server;
+}
+
+class LookupCaller {
+ public:
+  explicit LookupCaller(const Server& server) : stub_(v1::Cache::NewStub(server.channel)) {
+    request.mutable_content()->set_model(BenchContent().model);
+  }
+  // Every answer must cover all tokens that were asked for.
+  absl::Status Call(uint32_t tokens) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kCallLimit);
+    if (absl::Status s = ToStatus(stub_->Lookup(&context, request, &reply)); !s.ok()) return s;
+    const bool all = reply.instances_size() == 1 && reply.instances(0).tiers_size() == 1 &&
+                     reply.instances(0).tiers(0).contiguous_tokens() == tokens;
+    return all ? absl::OkStatus() : absl::InternalError(absl::StrCat("lookup: ", reply.ShortDebugString()));
+  }
+  v1::LookupRequest request;
+  v1::LookupReply reply;
+
+ private:
+  std::unique_ptr<v1::Cache::Stub> stub_;
+};
+
+absl::Status MeasureDigests(Harness& harness, const Server& server) {
+  LookupCaller caller(server);
+  uint64_t turn = 0;
+  const auto ours = [&]() -> absl::StatusOr<double> {
+    caller.request.set_digests(PackedFillerChain(++turn, server.entries));
+    return Timed([&] { return caller.Call(kLookupDigests * kStepTokens); });
+  };
+  if (auto first = ours(); !first.ok()) return first.status();
+  server.echo->SetSizes(caller.request.ByteSizeLong(), caller.reply.ByteSizeLong());
+  const auto floor = [&] { return Timed([&] { return server.echo->Call(); }); };
+  const auto duel = RunDuel(harness.rounds(), harness.quick() ? 1000 : 3000, ours, floor);
+  if (!duel.ok()) return duel.status();
+  ReportDuel(harness, kByDigests, *duel);
+  harness.Note(absl::StrCat("among ", server.entries, " blocks; request ", caller.request.ByteSizeLong(), " B, reply ",
+                            caller.reply.ByteSizeLong(), " B"));
+  return absl::OkStatus();
+}
+
+absl::Status MeasureTokens(Harness& harness, const Server& server) {
+  LookupCaller caller(server);
+  const std::vector<uint32_t> tokens = LookupTokens();
+  caller.request.mutable_tokens()->Add(tokens.begin(), tokens.end());
+  const auto ours = [&] { return Timed([&] { return caller.Call(kLookupTokens); }); };
+  if (auto first = ours(); !first.ok()) return first.status();
+  server.echo->SetSizes(caller.request.ByteSizeLong(), caller.reply.ByteSizeLong());
+  std::vector<Digest> chain;
+  const auto floor = [&] {
+    return Timed([&] {
+      chain.clear();
+      AppendChain(server.engine.seed, tokens, &chain);
+      return server.echo->Call();
+    });
+  };
+  const auto duel = RunDuel(harness.rounds(), harness.quick() ? 100 : 300, ours, floor);
+  if (!duel.ok()) return duel.status();
+  ReportDuel(harness, kByTokens, *duel);
+  harness.Note(absl::StrCat("floor: echo + SHA-256 of the chain; request ", caller.request.ByteSizeLong(), " B"));
+  return absl::OkStatus();
+}
+
+// A session stream by the generated stub, to compare call with call.
+class RawSession {
+ public:
+  static absl::StatusOr<std::unique_ptr<RawSession>> Attach(const Server& server) {
+    auto sideband = SidebandClient::Connect(absl::StrCat(server.dir->path(), "/sideband.sock"), kCallLimit);
+    if (!sideband.ok()) return sideband.status();
+    std::unique_ptr<RawSession> session(new RawSession);
+    session->sideband_ = *std::move(sideband);
+    session->context_.AddMetadata("larder-token", session->sideband_->TokenHex());
+    session->stub_ = v1::Engine::NewStub(server.channel);
+    session->stream_ = session->stub_->Attach(&session->context_);
+    v1::Up up;
+    up.mutable_hello()->set_engine_id("bench-raw");
+    up.mutable_hello()->set_role(v1::ROLE_BOTH);
+    up.mutable_hello()->set_write_mode(v1::WRITE_MODE_MAPPED);
+    if (absl::Status s = session->Exchange(up); !s.ok()) return s;
+    v1::Up registers;
+    v1::Register& part = *registers.add_registers();
+    part.set_id(1);
+    part.add_contents()->set_model(BenchContent().model);
+    const VariantSpec spec = BenchVariant(ShapeNamed(kLookupShape));
+    v1::Variant& variant = *part.add_variants();
+    variant.set_dtype(spec.dtype);
+    variant.set_layout(spec.layout);
+    variant.set_ranks(spec.ranks);
+    variant.set_block_tokens(spec.block_tokens);
+    variant.set_layers(spec.layers);
+    if (absl::Status s = session->Exchange(registers); !s.ok()) return s;
+    if (session->down.registered_size() != 1 || session->down.registered(0).variants_size() != 1) {
+      return absl::InternalError(session->down.ShortDebugString());
+    }
+    session->variant_ = session->down.registered(0).variants(0);
+    return session;
+  }
+  ~RawSession() {
+    v1::Up bye;
+    bye.set_bye(true);
+    stream_->Write(bye);
+    stream_->WritesDone();
+    v1::Down rest;
+    while (stream_->Read(&rest)) {
+    }
+    (void)stream_->Finish();
+  }
+  absl::Status Exchange(const v1::Up& message) {
+    if (stream_->Write(message) && stream_->Read(&down)) return absl::OkStatus();
+    return ToStatus(stream_->Finish());
+  }
+  // Takes a lease on all and gives back the one before.
+  absl::Status Acquire(const std::string& digests) {
+    up.Clear();
+    if (lease_ != 0) up.mutable_release()->add_lease_ids(lease_);
+    v1::Acquire& acquire = *up.add_acquires();
+    acquire.set_id(++id_);
+    acquire.set_variant(variant_);
+    acquire.set_digests(digests);
+    acquire.set_what(v1::ACQUIRE_WHAT_BYTES);
+    if (absl::Status s = Exchange(up); !s.ok()) return s;
+    const bool ok = down.grants_size() == 1 && down.grants(0).lease_id() != 0 &&
+                    down.grants(0).offsets_size() == static_cast<int>(kAcquireBlocks);
+    if (!ok) return absl::InternalError(absl::StrCat("acquire: ", down.ShortDebugString()));
+    lease_ = down.grants(0).lease_id();
+    return absl::OkStatus();
+  }
+  v1::Up up;
+  v1::Down down;
+
+ private:
+  RawSession() = default;
+  std::unique_ptr<SidebandClient> sideband_;
+  std::unique_ptr<v1::Engine::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::Up, v1::Down>> stream_;
+  uint32_t variant_ = 0;
+  uint64_t id_ = 1, lease_ = 0;
+};
+
+absl::Status MeasureAcquire(Harness& harness, Server& server) {
+  const BlockShape& shape = ShapeNamed(kLookupShape);
+  const Names names = MakeNames(server.engine.seed, 1, kAcquireBlocks);
+  const Memory source(kAcquireBlocks * shape.bytes(), Memory::Kind::kPrivate);
+  const std::vector<uint32_t> order = ShuffledOrder(kAcquireBlocks, 1);
+  const PutPlan puts = PlanPuts(shape, names, source.bytes(), order);
+  if (absl::Status s = PutAll(server.engine, puts.blocks, {}); !s.ok()) return s;
+
+  auto raw = RawSession::Attach(server);
+  if (!raw.ok()) return raw.status();
+  const std::string digests = Packed(names.digests);
+  const auto by_stub = [&] { return Timed([&] { return (*raw)->Acquire(digests); }); };
+  for (int i = 0; i < 2; ++i) {  // the second has a release in it
+    if (auto one = by_stub(); !one.ok()) return one.status();
+  }
+  const size_t up_bytes = (*raw)->up.ByteSizeLong(), down_bytes = (*raw)->down.ByteSizeLong();
+  server.echo->SetSizes(up_bytes, down_bytes);
+  const auto by_client = [&] {
+    return Timed([&]() -> absl::Status {
+      auto lease = server.engine.session->Acquire(server.engine.variant, names.digests);
+      if (!lease.ok()) return lease.status();
+      return lease->View(kAcquireBlocks - 1).empty() ? absl::InternalError("an empty view") : absl::OkStatus();
+    });
+  };
+  const auto floor = [&] { return Timed([&] { return server.echo->StreamPing(); }); };
+  const int calls = harness.quick() ? 1000 : 3000;
+  if (harness.Wants(kAcquire)) {
+    const auto duel = RunDuel(harness.rounds(), calls, by_stub, floor);
+    if (!duel.ok()) return duel.status();
+    ReportDuel(harness, kAcquire, *duel);
+    harness.Note(absl::StrCat("generated stub; up ", up_bytes, " B, down ", down_bytes, " B"));
+  }
+  if (harness.Wants(kAcquireClient)) {
+    const auto duel = RunDuel(harness.rounds(), calls, by_client, floor);
+    if (!duel.ok()) return duel.status();
+    ReportDuel(harness, kAcquireClient, *duel);
+    harness.Note("the same through liblarder_client, views mapped and checked by the daemon's policy");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(Harness& harness) {
+  auto server = StartServer(harness.quick() ? 1'000'000 : 10'000'000);
+  if (!server.ok()) return server.status();
+  if (harness.Wants(kByDigests)) {
+    if (absl::Status s = MeasureDigests(harness, *server); !s.ok()) return s;
+  }
+  if (harness.Wants(kByTokens)) {
+    if (absl::Status s = MeasureTokens(harness, *server); !s.ok()) return s;
+  }
+  if (harness.Wants(kAcquire) || harness.Wants(kAcquireClient)) return MeasureAcquire(harness, *server);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace larder::bench
+
+int main(int argc, char** argv) {
+  using namespace larder::bench;
+  Harness harness(argc, argv, {kByDigests, kByTokens, kAcquire, kAcquireClient});
+  if (harness.done()) return *harness.done();
+  const absl::Status status = Run(harness);
+  return status.ok() ? 0 : harness.Fail(status);
+}

@@ -1,0 +1,49 @@
+// The names that the lookup server's index is filled with, so that its clients can ask for them.
+//
+// Filler: entry i of N has a name made of i.  A chain asks for every N/chain_length-th of them, so that its entries lie
+// as far apart in the index as they can.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "storage/types.h"
+
+namespace larder::bench {
+
+inline constexpr uint32_t kLookupTokens = 131'072;
+inline constexpr size_t kLookupDigests = 500;
+inline constexpr char kLookupShape[] = "64kib";  // of bench/blocks.h
+
+[[nodiscard]] inline Digest FillerDigest(uint64_t i) {
+  const auto mix = [](uint64_t x) {  // splitmix64
+    x += 0x9E3779B97F4A7C15;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
+    x = (x ^ x >> 27) * 0x94D049BB133111EB;
+    return x ^ x >> 31;
+  };
+  const uint64_t words[2] = {mix(2 * i), mix(2 * i + 1)};
+  Digest digest;
+  std::memcpy(digest.bytes.data(), words, sizeof words);
+  return digest;
+}
+
+// Chain c of the entries / kLookupDigests that there are, packed.
+[[nodiscard]] inline std::string PackedFillerChain(uint64_t c, uint64_t entries) {
+  const uint64_t chains = entries / kLookupDigests;
+  std::string packed;
+  for (size_t k = 0; k < kLookupDigests; ++k) {
+    const Digest digest = FillerDigest(c % chains + k * chains);
+    packed.append(reinterpret_cast<const char*>(digest.bytes.data()), kDigestBytes);
+  }
+  return packed;
+}
+
+[[nodiscard]] inline std::vector<uint32_t> LookupTokens() {
+  std::vector<uint32_t> tokens(kLookupTokens);
+  for (uint32_t i = 0; i < kLookupTokens; ++i) tokens[i] = i * 2654435761u % 50'000;
+  return tokens;
+}
+
+}  // namespace larder::bench

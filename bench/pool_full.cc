@@ -1,0 +1,133 @@
+// What does a full pool cost a writer?  4 client processes put ever new 1 MiB blocks, mapped, into a pool of 2 GiB where
+// each put evicts, against the same into a pool that has room for all of it.  And is the limit held while they do?
+//
+// Two daemons at once, one per pool; rounds alternate.  The full pool's use is sampled from Admin.Stats all the time.
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/blocks.h"
+#include "bench/harness.h"
+#include "bench/processes.h"
+#include "bench/worker.h"
+
+namespace larder::bench {
+namespace {
+
+constexpr char kRate[] = "host_put_full_pool";
+constexpr char kAbove[] = "pool_bytes_above_limit";
+constexpr size_t kClients = 4;
+constexpr uint64_t kRingBytes = 64 << 20;
+constexpr uint64_t kFullPoolBytes = 2ull << 30;
+constexpr uint64_t kRoundBytes = 128 << 20;  // of each client
+constexpr double kHeadStart_s = 0.03;
+constexpr auto kSamplePeriod = std::chrono::milliseconds(2);
+
+const BlockShape& Shape() { return ShapeNamed("1mib"); }
+
+// ---- a client process: SOCKET_DIR; command START BYTES, answer: when it ended
+
+int Work(const WorkerArguments& arguments) {
+  SessionOptions options;
+  options.engine_id = absl::StrCat("bench-", arguments.index);
+  auto engine = AttachBench(arguments.rest.at(0), Shape(), options);
+  if (!engine.ok()) return ServeWorker(engine.status(), {});
+  const Memory ring(kRingBytes, Memory::Kind::kPrivate);
+  ring.FillRandom();
+  uint64_t salt = uint64_t{arguments.index} << 32;
+  const auto handle = [&](const std::vector<double>& command) -> absl::StatusOr<std::string> {
+    const Names names = MakeNames(engine->seed, ++salt, static_cast<size_t>(command.at(1)) / Shape().bytes());
+    const PutPlan puts = PlanPuts(Shape(), names, ring.bytes(), ShuffledOrder(kRingBytes / Shape().bytes(), salt));
+    SleepUntil(command.at(0));
+    const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, {}); };
+    if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
+    return absl::StrFormat("%.9f", SecondsNow());
+  };
+  return ServeWorker(absl::OkStatus(), handle);
+}
+
+// ---- the parent
+
+// Bytes of all clients over the time until the last was done.
+absl::StatusOr<double> PutRate(WorkerGroup& clients, uint64_t bytes_each) {
+  const double start = SecondsNow() + kHeadStart_s;
+  const auto answers = clients.Ask(absl::StrFormat("%.6f %d", start, bytes_each));
+  if (!answers.ok()) return answers.status();
+  double end = start;
+  for (const std::string& answer : *answers) end = std::max(end, std::atof(answer.c_str()));
+  return static_cast<double>(bytes_each * kClients) / (end - start);
+}
+
+// Watches a pool until stopped.
+class LimitSampler {
+ public:
+  LimitSampler(const DaemonProcess& daemon, uint64_t limit)
+      : thread_([this, &daemon, limit] {
+          while (!stop_) {
+            if (const auto memory = daemon.Stats(); memory.ok()) {
+              ++samples_;
+              used_ = std::max(used_, memory->used.value());
+              above_ = std::max(above_, used_ > limit ? used_ - limit : 0);
+            }
+            std::this_thread::sleep_for(kSamplePeriod);
+          }
+        }) {}
+  ~LimitSampler() { Stop(); }
+  void Stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  // After Stop.
+  [[nodiscard]] uint64_t samples() const { return samples_; }
+  [[nodiscard]] uint64_t used_max() const { return used_; }
+  [[nodiscard]] uint64_t above_max() const { return above_; }
+
+ private:
+  std::atomic<bool> stop_{false};
+  uint64_t samples_ = 0, used_ = 0, above_ = 0;
+  std::thread thread_;
+};
+
+absl::Status Run(Harness& harness) {
+  // All rounds and their warm-up, and more than the watermark beside.
+  const uint64_t roomy_bytes = (static_cast<uint64_t>(harness.rounds()) + 3) * kRoundBytes * kClients;
+  auto full = DaemonProcess::Start({ByteCount(kFullPoolBytes), {}});
+  if (!full.ok()) return full.status();
+  auto roomy = DaemonProcess::Start({ByteCount(roomy_bytes), {}});
+  if (!roomy.ok()) return roomy.status();
+  auto full_clients = WorkerGroup::Start(kClients, {(*full)->socket_dir()});
+  if (!full_clients.ok()) return full_clients.status();
+  auto roomy_clients = WorkerGroup::Start(kClients, {(*roomy)->socket_dir()});
+  if (!roomy_clients.ok()) return roomy_clients.status();
+
+  LimitSampler sampler(**full, kFullPoolBytes);
+  if (auto filled = PutRate(*full_clients, kFullPoolBytes / 2); !filled.ok()) return filled.status();
+  const Contestant contestants[] = {[&] { return PutRate(*full_clients, kRoundBytes); },
+                                    [&] { return PutRate(*roomy_clients, kRoundBytes); }};
+  const auto rates = Interleave(harness.rounds(), contestants);
+  if (!rates.ok()) return rates.status();
+  sampler.Stop();
+  if (sampler.samples() == 0) return absl::InternalError("Admin.Stats did not answer while clients were writing");
+  harness.Report({kRate, Median((*rates)[0]), "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]),
+                  harness.rounds()});
+  harness.Note(absl::StrCat(kClients, " client processes; floor: the same into a pool with room"));
+  harness.Report({kAbove, static_cast<double>(sampler.above_max()), "B", std::nullopt, std::nullopt, harness.rounds()});
+  harness.Note(absl::StrCat(sampler.samples(), " samples; at most ", sampler.used_max(), " of ", kFullPoolBytes,
+                            " B stored and reserved"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace larder::bench
+
+int main(int argc, char** argv) {
+  using namespace larder::bench;
+  if (const auto worker = ParseWorker(argc, argv)) return Work(*worker);
+  Harness harness(argc, argv, {kRate, kAbove});
+  if (harness.done()) return *harness.done();
+  const absl::Status status = Run(harness);
+  return status.ok() ? 0 : harness.Fail(status);
+}

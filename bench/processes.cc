@@ -1,0 +1,195 @@
+#include "bench/processes.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/strings/str_cat.h"
+#include "larder/v1/admin.grpc.pb.h"
+
+namespace larder::bench {
+namespace {
+
+constexpr auto kStartLimit = std::chrono::seconds(60);
+constexpr size_t kLineBytesMax = 64 << 10;
+
+absl::Status Errno(const char* what) { return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno))); }
+
+// In the child: only calls that are safe after fork.
+[[noreturn]] void Become(char* const* arguments, pid_t parent, int in, int out) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);
+  if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0) _exit(127);
+  execv(arguments[0], arguments);
+  _exit(127);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TempDir>> TempDir::Make() {
+  const char* base = std::getenv("TMPDIR");
+  std::string path = absl::StrCat(base != nullptr ? base : "/tmp", "/larder-bench-XXXXXX");
+  if (mkdtemp(path.data()) == nullptr) return Errno("mkdtemp");
+  return std::unique_ptr<TempDir>(new TempDir(std::move(path)));
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+absl::StatusOr<std::unique_ptr<Child>> Child::Start(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv;
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  int to[2], from[2];
+  if (pipe2(to, O_CLOEXEC) != 0) return Errno("pipe2");
+  if (pipe2(from, O_CLOEXEC) != 0) {
+    const absl::Status status = Errno("pipe2");
+    close(to[0]);
+    close(to[1]);
+    return status;
+  }
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) Become(argv.data(), parent, to[0], from[1]);
+  close(to[0]);
+  close(from[1]);
+  if (pid < 0) {
+    close(to[1]);
+    close(from[0]);
+    return Errno("fork");
+  }
+  return std::unique_ptr<Child>(new Child(pid, to[1], from[0]));
+}
+
+Child::~Child() {
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  close(to_);
+  close(from_);
+}
+
+bool Child::Alive() const {
+  siginfo_t ended{};
+  return waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
+}
+
+absl::Status Child::Write(const std::string& line) {
+  const std::string text = line + '\n';
+  if (write(to_, text.data(), text.size()) == static_cast<ssize_t>(text.size())) return absl::OkStatus();
+  return Errno("write to a child process");
+}
+
+absl::StatusOr<std::string> Child::ReadLine() {
+  for (;;) {
+    if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
+      std::string line = buffer_.substr(0, end);
+      buffer_.erase(0, end + 1);
+      return line;
+    }
+    char piece[4096];
+    const ssize_t n = read(from_, piece, sizeof piece);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return absl::UnavailableError("a child process ended; its message is above");
+    buffer_.append(piece, static_cast<size_t>(n));
+    if (buffer_.size() > kLineBytesMax) return absl::InternalError("a child process writes too much");
+  }
+}
+
+std::string OwnProgram() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+// ---- the daemon
+
+struct DaemonProcess::Admin {
+  std::unique_ptr<v1::Admin::Stub> stub;
+};
+void DaemonProcess::AdminDeleter::operator()(Admin* admin) const { delete admin; }
+
+absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const DaemonConfig& config) {
+  std::unique_ptr<DaemonProcess> daemon(new DaemonProcess);
+  auto dir = TempDir::Make();
+  if (!dir.ok()) return dir.status();
+  daemon->dir_ = *std::move(dir);
+  const auto beside = std::filesystem::path(OwnProgram()).parent_path().parent_path() / "server" / "larderd";
+  std::vector<std::string> arguments = {beside.string(), "--socket-dir", daemon->socket_dir(),
+                                        "--pool",        absl::StrCat(config.pool.value()),
+                                        "--metrics-listen", "",     "--log-level",     "warning"};
+  arguments.insert(arguments.end(), config.more_flags.begin(), config.more_flags.end());
+  auto child = Child::Start(arguments);
+  if (!child.ok()) return child.status();
+  daemon->child_ = *std::move(child);
+  daemon->admin_.reset(new Admin{v1::Admin::NewStub(grpc::CreateChannel(
+      absl::StrCat("unix:", daemon->socket_dir(), "/admin.sock"), grpc::InsecureChannelCredentials()))});
+  for (const auto until = std::chrono::steady_clock::now() + kStartLimit;;) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    v1::StatsReply reply;
+    const grpc::Status status = daemon->admin_->stub->Stats(&context, {}, &reply);
+    if (status.ok() && reply.tenants_size() > 0 && reply.tenants(0).pool_limit() > 0 &&
+        reply.tenants(0).pool_online() == reply.tenants(0).pool_limit()) {
+      return daemon;
+    }
+    if (!daemon->child_->Alive()) return absl::UnavailableError("larderd ended; its message is above");
+    if (std::chrono::steady_clock::now() > until) {
+      return absl::UnavailableError(absl::StrCat("larderd does not come up: ", status.error_message()));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+absl::StatusOr<DaemonProcess::Memory> DaemonProcess::Stats() const {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  v1::StatsReply reply;
+  const grpc::Status status = admin_->stub->Stats(&context, {}, &reply);
+  if (!status.ok()) return absl::UnavailableError(status.error_message());
+  if (reply.tenants_size() == 0) return absl::InternalError("stats without a tenant");
+  const v1::TenantStats& tenant = reply.tenants(0);
+  return Memory{ByteCount(tenant.pool_limit()), ByteCount(tenant.pool_stored() + tenant.pool_reserved())};
+}
+
+// ---- workers
+
+absl::StatusOr<WorkerGroup> WorkerGroup::Start(size_t count, const std::vector<std::string>& arguments) {
+  WorkerGroup group;
+  for (size_t i = 0; i < count; ++i) {
+    std::vector<std::string> all = {OwnProgram(), absl::StrCat("--worker=", i)};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    auto child = Child::Start(all);
+    if (!child.ok()) return child.status();
+    group.workers_.push_back(*std::move(child));
+  }
+  for (const auto& worker : group.workers_) {
+    absl::StatusOr<std::string> line = worker->ReadLine();
+    if (!line.ok()) return line.status();
+    if (*line != "ready") return absl::InternalError(absl::StrCat("a worker says: ", *line));
+  }
+  return group;
+}
+
+absl::StatusOr<std::vector<std::string>> WorkerGroup::Ask(const std::string& line) {
+  for (const auto& worker : workers_) {
+    if (absl::Status s = worker->Write(line); !s.ok()) return s;
+  }
+  std::vector<std::string> answers;
+  for (const auto& worker : workers_) {
+    absl::StatusOr<std::string> answer = worker->ReadLine();
+    if (!answer.ok()) return answer.status();
+    answers.push_back(*std::move(answer));
+  }
+  return answers;
+}
+
+}  // namespace larder::bench

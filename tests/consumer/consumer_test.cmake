@@ -1,0 +1,26 @@
+# Installs BUILD into an empty prefix under WORK, then configures, builds and runs PROJECT against that prefix alone.
+# From scratch each time: what is no longer installed must be missed.
+
+function(run)
+  execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
+endfunction()
+
+set(prefix ${WORK}/prefix)
+file(REMOVE_RECURSE ${prefix} ${WORK}/build ${WORK}/empty)
+file(MAKE_DIRECTORY ${WORK}/empty)
+
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix})
+run(${CMAKE_COMMAND} -S ${PROJECT} -B ${WORK}/build -G ${GENERATOR} -DCMAKE_MAKE_PROGRAM=${MAKE_PROGRAM}
+    -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} -DCMAKE_CXX_FLAGS=${FLAGS}
+    -DCMAKE_BUILD_TYPE=${BUILD_TYPE} -DCMAKE_PREFIX_PATH=${prefix})
+run(${CMAKE_COMMAND} --build ${WORK}/build)
+run(${WORK}/build/consumer ${WORK}/empty)
+
+# The programs run where they were installed, and the wire contract is there for other languages.
+run(${prefix}/bin/larderd --version)
+run(${prefix}/bin/larder-dump --help)
+foreach(file cache engine admin types)
+  if(NOT EXISTS ${prefix}/share/larder/proto/larder/v1/${file}.proto)
+    message(FATAL_ERROR "share/larder/proto/larder/v1/${file}.proto is not installed")
+  endif()
+endforeach()

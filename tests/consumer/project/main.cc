@@ -1,0 +1,55 @@
+// Names blocks and asks for a daemon that is not there.  Exit code 0 when all is as the headers promise.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/client.h"
+
+namespace {
+
+int failures = 0;
+
+void Expect(bool good, const char* what) {
+  if (good) return;
+  std::fprintf(stderr, "consumer: expected %s\n", what);
+  ++failures;
+}
+
+void NameBlocks() {
+  const larder::ContentSpec content{.tenant = "default", .model = "SmolLM2-135M-Instruct"};
+  larder::VariantSpec variant{.dtype = "f16", .layout = "consumer/1/any", .block_tokens = 32, .layers = 30};
+  Expect(content.Validate().ok() && variant.Validate().ok(), "good specs to be good");
+  const larder::Digest id = variant.Id();
+  variant.rank = 1;
+  variant.ranks = 2;
+  Expect(id != variant.Id(), "another rank to be another variant");
+
+  std::vector<uint32_t> tokens(40);
+  for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = i;
+  const std::vector<larder::Digest> chain = larder::Chain(content.Id(), tokens);
+  Expect(chain.size() == 2, "40 tokens to be two whole steps");
+  tokens[0] = 7;
+  Expect(larder::Chain(content.Id(), tokens)[1] != chain[1], "a digest to name all tokens before it");
+}
+
+void AskNobody(const std::string& socket_dir) {
+  const auto client =
+      larder::Client::Connect({.socket_dir = socket_dir, .connect_deadline = std::chrono::milliseconds(200)});
+  Expect(absl::IsUnavailable(client.status()), "Unavailable without a daemon");
+  std::printf("consumer: %s\n", client.status().ToString().c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: consumer EMPTY_FOLDER\n");
+    return 2;
+  }
+  NameBlocks();
+  AskNobody(argv[1]);
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,198 @@
+// Clients that end badly: killed, stopped, closed without exit, forked, with leases, reservations and half-written
+// blocks.  Nobody may ever read wrong bytes because of it, and nothing may be lost for good.
+//
+// LARDER_TEST_SCALE (default 0.1) of 300 clients; LARDER_TEST_SEED replays a run.
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <random>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/e2e/child_engine.h"
+#include "tests/e2e/daemon_process.h"
+
+namespace larder::e2e {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Scale() {
+  const char* scale = std::getenv("LARDER_TEST_SCALE");
+  return scale == nullptr ? 0.1 : std::atof(scale);
+}
+
+uint32_t Seed() {
+  const char* given = std::getenv("LARDER_TEST_SEED");
+  const uint32_t seed = given == nullptr ? std::random_device()() : static_cast<uint32_t>(std::atoll(given));
+  std::printf("LARDER_TEST_SEED=%u\n", seed);
+  return seed;
+}
+
+bool HoldsNothing(const v1::TenantStats& t) {
+  return t.pool_limit() > 0 && t.leases() == 0 && t.reservations() == 0 && t.pool_reserved() == 0 &&
+         t.pool_leased() == 0 && t.pool_quarantined() == 0 && t.pool_stored() + t.pool_free() == t.pool_limit();
+}
+
+class ClientChurnTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(daemon_.serves()) << daemon_.errors();
+    // What gRPC opens once with the first connections is no leak.
+    ChildEngine warm(daemon_, "mapped", "put", 0);
+    ASSERT_EQ(warm.Wait(), 0);
+    ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_processes") == 0; }));
+    descriptors_ = daemon_.OpenDescriptors();
+  }
+  // After all clients were killed.
+  void ExpectNothingLeft() {
+    EXPECT_TRUE(Eventually([&] {
+      const v1::TenantStats t = daemon_.Tenant();
+      return HoldsNothing(t) && t.sessions() == 0;
+    })) << daemon_.Tenant().ShortDebugString();
+    EXPECT_TRUE(Eventually([&] { return daemon_.Metric("larder_processes") == 0; }));
+    EXPECT_EQ(daemon_.Metric("larder_sideband_connections_open"), 0);
+    EXPECT_TRUE(Eventually([&] { return daemon_.OpenDescriptors() <= descriptors_; }))
+        << daemon_.OpenDescriptors() << " descriptors, " << descriptors_ << " before";
+    EXPECT_EQ(daemon_.Terminate(), 0) << daemon_.errors();
+  }
+
+  DaemonProcess daemon_{{"--pool", "256MiB", "--slab", "16MiB", "--check-one-in", "4"}};
+  size_t descriptors_ = 0;
+};
+
+TEST_F(ClientChurnTest, NobodyReadsWrongBytes) {
+  std::mt19937 random(Seed());
+  const int clients = std::max(16, static_cast<int>(300 * Scale()));
+  ChildEngine reader_a(daemon_, "mapped", "read", random());
+  ChildEngine reader_b(daemon_, "staged", "read", random());
+  ASSERT_EQ(reader_a.Hear(), "ready");
+  ASSERT_EQ(reader_b.Hear(), "ready");
+
+  enum Fate { kKill, kStop, kClose, kFork, kFates };
+  std::array<int, kFates> fates{};
+  std::deque<std::unique_ptr<ChildEngine>> live;       // to be struck
+  std::deque<std::unique_ptr<ChildEngine>> lingering;  // stopped or closed: they keep what they held
+  for (int i = 0; i < clients || !live.empty(); ++i) {
+    if (i < clients) {
+      live.push_back(std::make_unique<ChildEngine>(daemon_, random() % 2 == 0 ? "mapped" : "staged", "churn", random()));
+    }
+    if (i < 3 && i + 1 < clients) continue;  // four at a time
+    std::unique_ptr<ChildEngine> client = std::move(live.front());
+    live.pop_front();
+    ASSERT_EQ(client->Hear(), "ready");
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));  // anywhere in its work
+    const Fate fate = static_cast<Fate>(random() % kFates);
+    ++fates[fate];
+    switch (fate) {
+      case kKill: static_cast<void>(client->KillAndProve()); break;
+      case kStop: client->Signal(SIGSTOP); break;
+      case kClose: client->Signal(SIGUSR1); break;
+      default:
+        client->Signal(SIGUSR2);
+        // Killed while its child keeps every socket open.
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        static_cast<void>(client->KillAndProve());
+        break;
+    }
+    lingering.push_back(std::move(client));
+    // A few stay behind; more would hold the whole pool.
+    if (lingering.size() > 6) lingering.pop_front();
+  }
+  std::printf("%d clients: %d killed, %d stopped, %d closed, %d forked and killed\n", clients, fates[kKill],
+              fates[kStop], fates[kClose], fates[kFork]);
+  lingering.clear();  // kills them all, and what they forked
+
+  for (ChildEngine* reader : {&reader_a, &reader_b}) {
+    reader->Signal(SIGTERM);
+    const std::optional<std::string> said = reader->Hear();
+    ASSERT_TRUE(said.has_value()) << "it found wrong bytes";
+    std::printf("a reader: %s blocks, all right\n", said->c_str());
+    EXPECT_GT(std::atoll(said->c_str() + 5), 0) << "it read nothing, so it proves nothing";
+    EXPECT_EQ(reader->Wait(), 0);
+  }
+  EXPECT_EQ(daemon_.Metric("larder_blocks_damaged_total{tier=\"host\"}"), 0);
+  ExpectNothingLeft();
+}
+
+TEST_F(ClientChurnTest, StoppedClientKeepsItsHolds) {
+  ChildEngine client(daemon_, "mapped", "hold", 77);
+  ASSERT_EQ(client.Hear(), "ready");
+  client.Signal(SIGSTOP);
+  ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_holds_expired_total{kind=\"reservation\"}") >= 1; }));
+  ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_holds_expired_total{kind=\"lease\"}") >= 1; }));
+  {
+    // The pool is turned over by another engine; what the stopped one may touch is not given to anybody.
+    ChildEngine other(daemon_, "mapped", "fill", 1);
+    ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_blocks_evicted_total{cause=\"demand\"}") +
+                                                 daemon_.Metric("larder_blocks_evicted_total{cause=\"watermark\"}") >
+                                             300; }));
+  }
+  ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_processes") == 1; }));
+  EXPECT_TRUE(Eventually([&] { return daemon_.Tenant().leases() == 1 && daemon_.Tenant().reservations() >= 1; }))
+      << daemon_.Tenant().ShortDebugString();
+  static_cast<void>(client.KillAndProve());
+  ExpectNothingLeft();
+}
+
+TEST_F(ClientChurnTest, ClosedClientIsQuarantined) {
+  ChildEngine client(daemon_, "mapped", "hold", 78);
+  ASSERT_EQ(client.Hear(), "ready");
+  client.Signal(SIGUSR1);
+  ASSERT_EQ(client.Hear(), "closed");
+  ASSERT_TRUE(Eventually([&] { return daemon_.Tenant().sessions() == 0; }));
+  EXPECT_GT(daemon_.Tenant().pool_quarantined(), 0u);
+  EXPECT_EQ(daemon_.Tenant().leases(), 1u);
+  static_cast<void>(client.KillAndProve());
+  ExpectNothingLeft();
+}
+
+TEST_F(ClientChurnTest, ForkedChildKeepsNothing) {
+  ChildEngine client(daemon_, "mapped", "hold", 79);
+  ASSERT_EQ(client.Hear(), "ready");
+  client.Signal(SIGUSR2);
+  const std::string children = "/proc/" + std::to_string(client.pid()) + "/task/" + std::to_string(client.pid()) +
+                               "/children";
+  ASSERT_TRUE(Eventually([&] {
+    FILE* file = std::fopen(children.c_str(), "r");
+    int pid = 0;
+    const bool forked = file != nullptr && std::fscanf(file, "%d", &pid) == 1;
+    if (file != nullptr) std::fclose(file);
+    return forked;
+  }));
+  const auto dead = client.KillAndProve();
+  EXPECT_TRUE(Eventually([&] { return HoldsNothing(daemon_.Tenant()); }))
+      << "the child has the sockets, but not the memory: " << daemon_.Tenant().ShortDebugString();
+  std::printf("free %.1f ms after the proof of death\n",
+              std::chrono::duration<double, std::milli>(Clock::now() - dead).count());
+}
+
+// From the moment that the kernel calls a client dead until all that it held is free.
+TEST_F(ClientChurnTest, FreeSoonAfterDeath) {
+  std::mt19937 random(Seed());
+  const int kills = std::max(8, static_cast<int>(100 * Scale()));
+  std::vector<double> ms;
+  for (int i = 0; i < kills; ++i) {
+    ChildEngine client(daemon_, i % 2 == 0 ? "mapped" : "staged", "churn", random());
+    ASSERT_EQ(client.Hear(), "ready");
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5'000));
+    const auto dead = client.KillAndProve();
+    // Without the pauses of Eventually, which would be counted.
+    while (!HoldsNothing(daemon_.Tenant())) {
+      ASSERT_LT(Clock::now() - dead, std::chrono::seconds(30)) << daemon_.Tenant().ShortDebugString();
+    }
+    ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - dead).count());
+  }
+  std::sort(ms.begin(), ms.end());
+  const double p99 = ms[ms.size() * 99 / 100];
+  std::printf("death to free, %zu kills: p50 %.1f ms, p99 %.1f ms, worst %.1f ms\n", ms.size(), ms[ms.size() / 2],
+              p99, ms.back());
+  // The bar is for the full count; a short run on a busy machine only shows the figure.
+  if (Scale() >= 1) EXPECT_LE(p99, 250);
+  ExpectNothingLeft();
+}
+
+}  // namespace
+}  // namespace larder::e2e

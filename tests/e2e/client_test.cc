@@ -1,0 +1,291 @@
+// The public client library against the real daemon: every road, and what happens when the daemon goes.
+#include <algorithm>
+#include <csignal>
+
+#include "client/client.h"
+#include "client/sideband.h"
+#include "tests/contract/transport_contract.h"
+#include "tests/e2e/child_engine.h"
+#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/test_blocks.h"
+
+namespace larder::e2e {
+namespace {
+
+// ---- the contract of transports, over the whole path
+
+class SessionTransport final : public Transport {
+ public:
+  explicit SessionTransport(Session& session) : session_(session) {}
+  [[nodiscard]] const char* name() const override { return "session"; }
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(const VariantHandle& variant,
+                                                             std::span<const PutBlock> blocks,
+                                                             const CallOptions& options) override {
+    return session_.Put(variant, blocks, options);
+  }
+  [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Get(const VariantHandle& variant,
+                                                             std::span<const GetBlock> blocks,
+                                                             const CallOptions& options) override {
+    return session_.Get(variant, blocks, options);
+  }
+
+ private:
+  Session& session_;
+};
+
+class DaemonWorld final : public TransportWorld {
+ public:
+  explicit DaemonWorld(WriteMode mode) : daemon_({"--pool", "80MiB", "--check-host-reads", "always"}) {
+    client_ = *Client::Connect({.socket_dir = daemon_.folder()->path()});
+    session_ = *client_->Attach({.engine_id = "contract", .write_mode = mode});
+    EXPECT_EQ(session_->write_mode(), mode) << session_->write_mode_reason();
+    transport_.emplace(*session_);
+  }
+  Transport& transport() override { return *transport_; }
+  VariantHandle Register(ContentSpec content, const VariantSpec& spec, Digest* seed) override {
+    const auto variants = session_->Register({&content, 1}, {&spec, 1});
+    EXPECT_TRUE(variants.ok()) << variants.status();
+    *seed = session_->Seed(content);
+    return variants->front();
+  }
+
+ private:
+  DaemonProcess daemon_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<Session> session_;
+  std::optional<SessionTransport> transport_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Daemon, TransportContract,
+    ::testing::Values(
+        TransportRoad{"mapped", [] { return std::make_unique<DaemonWorld>(WriteMode::kMapped); }},
+        TransportRoad{"staged", [] { return std::make_unique<DaemonWorld>(WriteMode::kStaged); }},
+        TransportRoad{"stream", [] { return std::make_unique<DaemonWorld>(WriteMode::kStream); }}),
+    [](const auto& road) { return road.param.name; });
+
+}  // namespace
+
+// ---- one engine and its daemon
+
+class ClientTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kLayerBytes = 30'000;
+
+  void Start(const std::vector<std::string>& flags = {}) {
+    daemon_ = std::make_unique<DaemonProcess>(flags);
+    ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
+    auto client = Client::Connect({.socket_dir = daemon_->folder()->path()});
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+    Attach(WriteMode::kMapped);
+  }
+  void Attach(WriteMode mode) {
+    session_.reset();
+    auto session = client_->Attach({.engine_id = "client", .write_mode = mode});
+    ASSERT_TRUE(session.ok()) << session.status();
+    session_ = *std::move(session);
+    const auto variants = session_->Register({&maker_.content, 1}, {&maker_.variant, 1});
+    ASSERT_TRUE(variants.ok()) << variants.status();
+    variant_ = variants->front();
+  }
+  absl::StatusOr<std::vector<BlockStatus>> Put(uint32_t number, const CallOptions& options = {}) {
+    const TestBlock block = maker_.Block(number);
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers, std::vector<std::byte>(kLayerBytes));
+    for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
+    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
+    const PutBlock put{.digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    return session_->Put(variant_, {&put, 1}, options);
+  }
+  // kOk only when the bytes are right, too.
+  absl::StatusOr<std::vector<BlockStatus>> Get(uint32_t number) {
+    const TestBlock block = maker_.Block(number);
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers, std::vector<std::byte>(kLayerBytes));
+    const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
+    const GetBlock get{.digest = block.digest, .segments = views};
+    auto status = session_->Get(variant_, {&get, 1});
+    if (status.ok() && status->front() == BlockStatus::kOk) {
+      for (uint32_t i = 0; i < layers.size(); ++i) EXPECT_TRUE(LayerIsRight(block.digest, i, layers[i])) << number;
+    }
+    return status;
+  }
+  static void ExpectOne(const absl::StatusOr<std::vector<BlockStatus>>& got, BlockStatus want) {
+    ASSERT_TRUE(got.ok()) << got.status();
+    EXPECT_STREQ(ToString(got->front()), ToString(want));
+  }
+
+  const BlockMaker maker_;
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<Session> session_;
+  VariantHandle variant_;
+};
+
+TEST_F(ClientTest, DaemonKilledAndBack) {
+  for (const WriteMode mode : {WriteMode::kMapped, WriteMode::kStaged, WriteMode::kStream}) {
+    SCOPED_TRACE(wire::ToString(mode));
+    Start();
+    Attach(mode);
+    ExpectOne(Put(1), BlockStatus::kOk);
+    ExpectOne(Get(1), BlockStatus::kOk);
+    daemon_->Kill9();
+    ASSERT_TRUE(Eventually([&] { return absl::IsUnavailable(session_->status()); })) << session_->status();
+    EXPECT_FALSE(session_->status().message().empty());
+    EXPECT_TRUE(absl::IsUnavailable(Put(2).status())) << Put(2).status();
+    EXPECT_TRUE(absl::IsUnavailable(Get(1).status())) << Get(1).status();
+    const Digest digest = maker_.Block(1).digest;
+    EXPECT_TRUE(absl::IsUnavailable(session_->Acquire(variant_, {&digest, 1}).status()));
+    const ByteCount bytes(100);
+    EXPECT_TRUE(absl::IsUnavailable(session_->Reserve({&bytes, 1}).status()));
+    EXPECT_FALSE(client_->Attach({.engine_id = "client"}).ok()) << "nobody is there";
+
+    const auto folder = daemon_->folder();
+    daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{}, DaemonProcess::Options{.folder = folder});
+    ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
+    EXPECT_TRUE(absl::IsUnavailable(Get(1).status())) << "the old session stays dead";
+    Attach(mode);
+    ExpectOne(Get(1), BlockStatus::kMissing);
+    ExpectOne(Put(1), BlockStatus::kOk);
+    ExpectOne(Get(1), BlockStatus::kOk);
+  }
+}
+
+TEST_F(ClientTest, LeaseIsAView) {
+  Start();
+  ExpectOne(Put(1), BlockStatus::kOk);
+  const std::vector<Digest> digests = {maker_.Block(1).digest, maker_.Block(2).digest};
+  auto lease = session_->Acquire(variant_, digests);
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  ASSERT_EQ(lease->size(), 2u);
+  EXPECT_EQ(lease->status(1), BlockStatus::kMissing);
+  EXPECT_TRUE(lease->View(1).empty());
+  ASSERT_EQ(lease->status(0), BlockStatus::kOk);
+  const size_t second = RoundUp(kLayerBytes, kSegmentAlign);
+  ASSERT_EQ(lease->View(0).size(), second + kLayerBytes);
+  EXPECT_TRUE(LayerIsRight(digests[0], 0, lease->View(0).first(kLayerBytes)));
+  EXPECT_TRUE(LayerIsRight(digests[0], 1, lease->View(0).subspan(second)));
+  EXPECT_TRUE(lease->Valid());
+  EXPECT_EQ(daemon_->Tenant().leases(), 1u);
+  lease->Release();
+  EXPECT_FALSE(lease->Valid());
+  EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().leases() == 0; }));
+}
+
+TEST_F(ClientTest, LeaseEndsAtItsDeadline) {
+  Start();
+  ExpectOne(Put(1), BlockStatus::kOk);
+  const Digest digest = maker_.Block(1).digest;
+  auto lease = session_->Acquire(variant_, {&digest, 1}, {.deadline = std::chrono::milliseconds(50)});
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  EXPECT_TRUE(Eventually([&] { return !lease->Valid(); }));
+  lease->Release();
+  EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().leases() == 0; }));
+}
+
+TEST_F(ClientTest, ReservationIsFilledInPlace) {
+  Start();
+  const TestBlock block = maker_.Block(5);
+  SegmentTable table = UniformTable(2, kLayerBytes);
+  const ByteCount bytes = table.PayloadBytes();
+  auto reservation = session_->Reserve({&bytes, 1});
+  ASSERT_TRUE(reservation.ok()) << reservation.status();
+  const std::span<std::byte> room = reservation->Bytes(0);
+  ASSERT_GE(room.size(), bytes.value());
+  std::memset(room.data(), 0, room.size());
+  FillLayer(block.digest, 0, room.first(kLayerBytes));
+  FillLayer(block.digest, 1, room.subspan(RoundUp(kLayerBytes, kSegmentAlign), kLayerBytes));
+  const Reservation::Block published{
+      .extent = 0, .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .table = table};
+  ExpectOne(reservation->Publish(variant_, {&published, 1}), BlockStatus::kOk);
+  ExpectOne(Get(5), BlockStatus::kOk);
+}
+
+TEST_F(ClientTest, DetachedEngineIsStillLookedUp) {
+  Start();
+  ExpectOne(Put(1), BlockStatus::kOk);
+  wire::LookupQuery query;
+  query.content = maker_.content;
+  query.content.tenant.clear();
+  query.tokens = maker_.Block(1).tokens;
+  auto found = client_->Lookup(query);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->instances.size(), 1u);
+  EXPECT_TRUE(found->instances[0].attached);
+  session_.reset();
+  ASSERT_TRUE(Eventually([&] { return daemon_->Tenant().sessions() == 0; }));
+  found = client_->Lookup(query);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->instances.size(), 1u);
+  EXPECT_EQ(found->instances[0].engine_id, "client");
+  EXPECT_FALSE(found->instances[0].attached);
+  ASSERT_EQ(found->instances[0].tiers.size(), 1u);
+  EXPECT_EQ(found->instances[0].tiers[0].contiguous.value(), 16u);
+  EXPECT_EQ(daemon_->Tenant().pool_quarantined(), 0u) << "it said goodbye";
+}
+
+TEST_F(ClientTest, AnotherProcessReadsWhatOneWrote) {
+  Start();
+  uint32_t first = 0;
+  for (const char* writer : {"mapped", "staged", "stream"}) {
+    ChildEngine put(*daemon_, writer, "put", first);
+    ASSERT_EQ(put.Wait(), 0) << writer;
+    for (const char* reader : {"mapped", "staged", "stream"}) {
+      ChildEngine get(*daemon_, reader, "get", first);
+      EXPECT_EQ(get.Wait(), 0) << writer << " to " << reader;
+    }
+    first += 32;
+  }
+}
+
+// A trusted writer may damage what it likes; nobody may be given it.
+TEST_F(ClientTest, DamageIsSeenAndDropped) {
+  Start({"--check-host-reads", "always", "--pool", "16MiB"});
+  const auto sideband = SidebandClient::Connect(daemon_->sideband_socket(), std::chrono::seconds(10));
+  ASSERT_TRUE(sideband.ok()) << sideband.status();
+  uint32_t number = 1;
+  for (const WriteMode mode : {WriteMode::kMapped, WriteMode::kStream}) {
+    SCOPED_TRACE(wire::ToString(mode));
+    Attach(mode);
+    ExpectOne(Put(number), BlockStatus::kOk);
+    ExpectOne(Get(number), BlockStatus::kOk);
+    std::vector<std::byte> layer(kLayerBytes);
+    FillLayer(maker_.Block(number).digest, 1, layer);
+    int places = 0;
+    for (uint16_t slab = 0; slab < 2; ++slab) {
+      auto mapped = (*sideband)->MapSlab(SlabId{slab}, /*writable=*/true);
+      ASSERT_TRUE(mapped.ok()) << mapped.status();
+      const std::span<std::byte> bytes = mapped->writable_bytes();
+      const auto at = std::search(bytes.begin(), bytes.end(), layer.begin(), layer.end());
+      if (at == bytes.end()) continue;
+      ++places;
+      at[kLayerBytes / 2] ^= std::byte{1};
+    }
+    ASSERT_EQ(places, 1);
+    const double before = daemon_->Metric("larder_blocks_damaged_total{tier=\"host\"}");
+    ExpectOne(Get(number), BlockStatus::kDamaged);
+    EXPECT_TRUE(Eventually(
+        [&] { return daemon_->Metric("larder_blocks_damaged_total{tier=\"host\"}") == before + 1; }));
+    ExpectOne(Get(number), BlockStatus::kMissing);
+    ExpectOne(Put(number), BlockStatus::kOk);
+    ExpectOne(Get(number), BlockStatus::kOk);
+    ++number;
+  }
+}
+
+TEST_F(ClientTest, NoDaemonNoConnection) {
+  const TemporaryFolder empty;
+  const auto client =
+      Client::Connect({.socket_dir = empty.path(), .connect_deadline = std::chrono::milliseconds(100)});
+  EXPECT_TRUE(absl::IsUnavailable(client.status())) << client.status();
+  EXPECT_NE(client.status().message().find(empty.path()), std::string_view::npos) << client.status();
+}
+
+TEST_F(ClientTest, DrainedSessionHearsOfIt) {
+  Start();
+  daemon_->Signal(SIGTERM);
+  EXPECT_TRUE(Eventually([&] { return session_->draining() || !session_->status().ok(); }));
+  session_.reset();
+  EXPECT_EQ(daemon_->Wait(), 0) << daemon_->errors();
+}
+
+}  // namespace larder::e2e

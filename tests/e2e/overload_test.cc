@@ -1,0 +1,209 @@
+// Ten times what the daemon takes on at once, of everything: look-ups, sessions and byte streams.  Its own memory stays
+// bounded, every answer is the call's or RESOURCE_EXHAUSTED with a hint, and afterwards it is as well as before.
+//
+// LARDER_TEST_SCALE (default 0.1) of 60 s, at least 5 s.
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "client/wire/convert.h"
+#include "gtest/gtest.h"
+#include "larder/v1/cache.grpc.pb.h"
+#include "storage/mutex.h"
+#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/raw_session.h"
+#include "tests/e2e/test_blocks.h"
+
+namespace larder::e2e {
+namespace {
+
+constexpr int kCallsMax = 32;
+constexpr int kSessionsMax = 64;
+constexpr int kTimes = 10;
+
+std::chrono::milliseconds Duration() {
+  const char* given = std::getenv("LARDER_TEST_SCALE");
+  const double scale = given == nullptr ? 0.1 : std::atof(given);
+  return std::chrono::milliseconds(static_cast<int64_t>(std::max(5.0, 60 * scale) * 1e3));
+}
+
+// What the daemon answered, by kind of call.
+class Answers {
+ public:
+  void Add(const std::string& kind, const grpc::Status& status, const grpc::ClientContext& context) {
+    bool hint = true;
+    if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+      const auto& trailers = context.GetServerTrailingMetadata();
+      const auto found = trailers.find("larder-retry-after-ms");
+      hint = found != trailers.end() && std::atoi(std::string(found->second.data(), found->second.size()).c_str()) > 0;
+    }
+    MutexLock lock(mu_);
+    if (status.ok()) {
+      ++ok_[kind];
+    } else if (status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED && hint) {
+      ++overloaded_[kind];
+    } else if (other_.size() < 10) {
+      other_.push_back(kind + ": " + std::to_string(status.error_code()) + (hint ? "" : " without a hint") + " " +
+                       status.error_message());
+    }
+  }
+  void Report() {
+    MutexLock lock(mu_);
+    for (const auto& [kind, count] : ok_) {
+      std::printf("%s: %lu answered, %lu told to come back\n", kind.c_str(), count, overloaded_[kind]);
+      EXPECT_GT(count, 0u);
+    }
+    EXPECT_GT(overloaded_["attach"], 0u) << "no overload, so this proves nothing";
+    for (const std::string& other : other_) ADD_FAILURE() << other;
+  }
+
+ private:
+  Mutex mu_;
+  std::map<std::string, uint64_t> ok_ LARDER_GUARDED_BY(mu_);
+  std::map<std::string, uint64_t> overloaded_ LARDER_GUARDED_BY(mu_);
+  std::vector<std::string> other_ LARDER_GUARDED_BY(mu_);
+};
+
+class OverloadTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(daemon_.serves()) << daemon_.errors();
+    for (uint32_t i = 0; i < 4; ++i) Store(i);
+  }
+  void Store(uint32_t number) {
+    const TestBlock block = maker_.Block(number);
+    grpc::ClientContext context;
+    v1::StoreBlocksReply reply;
+    const auto stub = v1::Engine::NewStub(daemon_.DataChannel());
+    const auto stream = stub->StoreBlocks(&context, &reply);
+    v1::StoreBlocksRequest request;
+    wire::Encode(maker_.content, request.mutable_content());
+    wire::Encode(maker_.variant, request.mutable_variant());
+    request.set_engine_id("overload");
+    request.mutable_block()->mutable_tokens()->Add(block.tokens.begin(), block.tokens.end());
+    wire::Encode(maker_.Table(block.digest, kLayerBytes), request.mutable_block()->mutable_segments());
+    stream->Write(request);
+    std::vector<std::byte> layer(kLayerBytes);
+    for (uint32_t i = 0; i < 2; ++i) {
+      FillLayer(block.digest, i, layer);
+      v1::StoreBlocksRequest data;
+      data.set_data(layer.data(), layer.size());
+      stream->Write(data);
+    }
+    stream->WritesDone();
+    ASSERT_TRUE(stream->Finish().ok());
+    ASSERT_EQ(reply.status(0), v1::BLOCK_STATUS_OK) << reply.message();
+  }
+
+  // `width` threads that call one after the other until the end.
+  void Offer(int width, const std::function<void(const std::shared_ptr<grpc::Channel>&)>& call) {
+    constexpr int kThreadsPerConnection = 16;
+    std::shared_ptr<grpc::Channel> channel;
+    for (int i = 0; i < width; ++i) {
+      if (i % kThreadsPerConnection == 0) channel = daemon_.DataChannel();
+      threads_.emplace_back([this, channel, call] {
+        while (!end_) call(channel);
+      });
+    }
+  }
+  static void Limit(grpc::ClientContext& context) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  }
+  void LookUp(const std::shared_ptr<grpc::Channel>& channel, const v1::LookupRequest& request) {
+    grpc::ClientContext context;
+    Limit(context);
+    v1::LookupReply reply;
+    const grpc::Status status = v1::Cache::NewStub(channel)->Lookup(&context, request, &reply);
+    answers_.Add("lookup", status, context);
+  }
+  void Attach(const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    Limit(context);
+    const auto stub = v1::Engine::NewStub(channel);
+    const auto stream = stub->Attach(&context);
+    v1::Up up;
+    up.mutable_hello()->set_engine_id("overload");
+    up.mutable_hello()->set_role(v1::ROLE_BOTH);
+    up.mutable_hello()->set_write_mode(v1::WRITE_MODE_STREAM);
+    stream->Write(up);
+    v1::Down down;
+    if (stream->Read(&down)) {
+      up.Clear();
+      up.set_bye(true);
+      stream->Write(up);
+      stream->WritesDone();
+      while (stream->Read(&down)) {
+      }
+    }
+    answers_.Add("attach", stream->Finish(), context);
+  }
+  void Fetch(const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    Limit(context);
+    v1::FetchBlocksRequest request;
+    wire::Encode(maker_.variant, request.mutable_variant());
+    std::string digests;
+    for (uint32_t i = 0; i < 16; ++i) digests += Packed(maker_.Block(i % 4).digest);
+    request.set_digests(digests);
+    const auto stub = v1::Engine::NewStub(channel);
+    const auto stream = stub->FetchBlocks(&context, request);
+    v1::FetchBlocksReply reply;
+    while (stream->Read(&reply)) {
+    }
+    answers_.Add("fetch", stream->Finish(), context);
+  }
+
+  static constexpr uint32_t kLayerBytes = 1 << 20;
+  const BlockMaker maker_;
+  DaemonProcess daemon_{{"--calls-max", std::to_string(kCallsMax), "--sessions-max", std::to_string(kSessionsMax),
+                         "--memory-limit", "64MiB"}};
+  std::atomic<bool> end_{false};
+  Answers answers_;
+  std::vector<std::thread> threads_;
+};
+
+TEST_F(OverloadTest, StaysBoundedAndSaysWhenToComeBack) {
+  const uint64_t resident_before = daemon_.ResidentBytesBesidePool();
+  v1::LookupRequest small, large;
+  wire::Encode(maker_.content, small.mutable_content());
+  large = small;
+  small.set_digests(std::string(500 * 16, 'x'));
+  for (uint32_t i = 0; i < 1u << 20; ++i) large.add_tokens(i);
+  // Sessions that stay, so that those who knock find no place.
+  std::vector<std::unique_ptr<RawSession>> held;
+  for (int i = 0; i < kSessionsMax - 4; ++i) {
+    held.push_back(std::make_unique<RawSession>(daemon_.DataChannel(), RawSession::Options{}));
+    ASSERT_NE(held.back()->attached().session_id(), 0u);
+  }
+  Offer(kTimes * kCallsMax, [&](const auto& channel) { LookUp(channel, small); });
+  Offer(kCallsMax, [&](const auto& channel) { LookUp(channel, large); });
+  Offer(kTimes * kSessionsMax / 4, [&](const auto& channel) { Attach(channel); });
+  Offer(kTimes * 16, [&](const auto& channel) { Fetch(channel); });  // 16 streams fit the memory limit
+
+  uint64_t resident_max = 0;
+  const auto until = std::chrono::steady_clock::now() + Duration();
+  while (std::chrono::steady_clock::now() < until && daemon_.alive()) {
+    resident_max = std::max(resident_max, daemon_.ResidentBytesBesidePool());
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  end_ = true;
+  for (std::thread& thread : threads_) thread.join();
+  held.clear();
+  ASSERT_TRUE(daemon_.alive()) << daemon_.errors();
+  answers_.Report();
+  std::printf("resident beside the pool: %lu MiB before, %lu MiB at most\n", resident_before >> 20, resident_max >> 20);
+  EXPECT_LE(resident_max, uint64_t{512} << 20);
+  EXPECT_TRUE(Eventually([&] {
+    const v1::TenantStats t = daemon_.Tenant();
+    return t.pool_limit() > 0 && t.sessions() == 0 && t.leases() == 0 && t.reservations() == 0;
+  })) << daemon_.Tenant().ShortDebugString();
+  EXPECT_EQ(daemon_.Health(), "SERVING");
+  EXPECT_EQ(daemon_.Terminate(), 0) << daemon_.errors();
+}
+
+}  // namespace
+}  // namespace larder::e2e

@@ -1,0 +1,19 @@
+// Runs the client that knows the .proto files only (python_from_proto.py) against the real daemon.
+#include <cstdlib>
+
+#include "gtest/gtest.h"
+#include "tests/e2e/daemon_process.h"
+
+namespace larder::e2e {
+namespace {
+
+TEST(PythonFromProto, SpeaksTheWholeContract) {
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const std::string command = "/usr/bin/python3 -B " LARDER_PYTHON_CLIENT " " LARDER_PROTO_DIR " " + daemon.folder()->path();
+  ASSERT_EQ(std::system(command.c_str()), 0) << "deploy/install-deps.sh installs what the script needs";
+  EXPECT_EQ(daemon.Wait(), 0) << "the script drained it: " << daemon.errors();
+}
+
+}  // namespace
+}  // namespace larder::e2e

@@ -1,0 +1,77 @@
+// Blocks whose bytes follow from their names, so that any process can tell right bytes from wrong ones.
+//
+// Thread-safety: const after construction.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "storage/block_key.h"
+#include "storage/layout.h"
+#include "storage/types.h"
+
+namespace larder::e2e {
+
+// Byte i of layer `layer` of a block.  Any change of the name, the layer or the place gives other bytes.
+inline void FillLayer(const Digest& digest, uint32_t layer, std::span<std::byte> bytes) {
+  uint64_t state = digest.Hash64() ^ ((uint64_t{layer} + 1) * 0x9E3779B97F4A7C15u);
+  for (size_t at = 0; at < bytes.size(); at += sizeof state) {
+    state += 0x9E3779B97F4A7C15u;
+    const uint64_t word = (state ^ (state >> 31)) * 0xBF58476D1CE4E5B9u;
+    std::memcpy(bytes.data() + at, &word, std::min(sizeof word, bytes.size() - at));
+  }
+}
+
+[[nodiscard]] inline bool LayerIsRight(const Digest& digest, uint32_t layer, std::span<const std::byte> bytes) {
+  std::vector<std::byte> want(bytes.size());
+  FillLayer(digest, layer, want);
+  return std::memcmp(want.data(), bytes.data(), want.size()) == 0;
+}
+
+struct TestBlock {
+  Digest digest, parent;
+  std::vector<uint32_t> tokens;
+};
+
+// Blocks of one content and variant, by number: each is the first of a chain of its own.
+struct BlockMaker {
+  ContentSpec content{.tenant = "default", .model = "e2e", .revision = {}, .salt = {}, .lora = {}, .multimodal = {}};
+  VariantSpec variant{.dtype = "f16",
+                      .layout = "e2e/rows/1",
+                      .rank = 0,
+                      .ranks = 1,
+                      .group = {},
+                      .block_tokens = 16,
+                      .layers = 2,
+                      .first_layer = 0};
+
+  [[nodiscard]] TestBlock Block(uint32_t number) const {
+    TestBlock block;
+    block.parent = content.Id();
+    for (uint32_t i = 0; i < variant.block_tokens; ++i) block.tokens.push_back(number * 16 + i);
+    block.digest = Chain(block.parent, block.tokens).back();
+    return block;
+  }
+  // Layers of equal size, hashed.
+  [[nodiscard]] SegmentTable Table(const Digest& digest, uint32_t layer_bytes) const {
+    SegmentTable table = UniformTable(variant.layers, layer_bytes);
+    std::vector<std::byte> bytes(layer_bytes);
+    for (uint32_t layer = 0; layer < variant.layers; ++layer) {
+      FillLayer(digest, layer, bytes);
+      table.segments[layer].xxh3 = HashBytes(bytes);
+    }
+    table.hashed = true;
+    return table;
+  }
+};
+
+[[nodiscard]] inline std::string Packed(const Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()};
+}
+
+}  // namespace larder::e2e

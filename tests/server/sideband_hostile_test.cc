@@ -1,0 +1,243 @@
+// What the sideband bears: wrong answers, garbage, descriptors nobody asked for, too many, too slow.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/server/child_process.h"
+#include "tests/server/sideband_fixture.h"
+
+namespace larder {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST_F(SidebandTest, WrongNonce) {
+  Start();
+  RawClient raw(options_.path);
+  raw.Send(HelloFrame{});
+  auto challenge = raw.Receive();
+  ASSERT_TRUE(challenge);
+  Nonce nonce = std::get<ChallengeFrame>(*challenge).nonce;
+  nonce[15] ^= std::byte{1};
+  raw.Send(ChallengeReplyFrame{.nonce = nonce}, {.descriptor = -1, .credentials = true});
+  EXPECT_EQ(raw.ErrorCode(), absl::StatusCode::kUnauthenticated);
+  EXPECT_TRUE(raw.Closed());
+  EXPECT_EQ(counters().wrong_answer, 1u);
+}
+
+TEST_F(SidebandTest, FramesOutOfTurnEndTheConnection) {
+  Start();
+  const Frame all[] = {
+      HelloFrame{},          ChallengeFrame{},
+      ChallengeReplyFrame{}, WelcomeFrame{},
+      MapSlabFrame{},        MapSessionPageFrame{},
+      StagingOkFrame{},      CleanFrame{},
+      CleanOkFrame{},        DropStagingFrame{},
+      DropStagingOkFrame{},  ErrorFrame{.code = absl::StatusCode::kInternal, .text = "x"}};
+  for (const Frame& frame : all) {
+    const FrameType type = TypeOf(frame);
+    SCOPED_TRACE(ToString(type));
+    if (type != FrameType::kHello) {
+      RawClient first(options_.path);
+      first.Send(frame);
+      EXPECT_NE(first.ErrorCode(), absl::StatusCode::kOk);
+      EXPECT_TRUE(first.Closed());
+    }
+    if (type != FrameType::kChallengeReply) {
+      RawClient second(options_.path);
+      second.Send(HelloFrame{});
+      ASSERT_TRUE(second.Receive());
+      second.Send(frame);
+      EXPECT_NE(second.ErrorCode(), absl::StatusCode::kOk);
+      EXPECT_TRUE(second.Closed());
+    }
+    const bool request = type == FrameType::kMapSlab || type == FrameType::kMapSessionPage ||
+                         type == FrameType::kClean || type == FrameType::kDropStaging;
+    if (!request) {
+      RawClient third(options_.path);
+      ASSERT_TRUE(third.Welcome());
+      third.Send(frame);
+      EXPECT_NE(third.ErrorCode(), absl::StatusCode::kOk);
+      EXPECT_TRUE(third.Closed());
+    }
+  }
+  EXPECT_TRUE(NoneOpen());
+  EXPECT_EQ(processes_->counts().processes, 0u);
+}
+
+TEST_F(SidebandTest, PacketsThatAreNoFrames) {
+  Start();
+  const std::vector<std::byte> oversize(kFrameBytesMax + 1);
+  const std::vector<std::byte> huge(100'000);
+  const std::span<const std::byte> nothing;
+  for (const bool welcomed : {false, true}) {
+    for (const auto bytes : {nothing, std::span(oversize), std::span(huge)}) {
+      SCOPED_TRACE(bytes.size());
+      RawClient raw(options_.path);
+      if (welcomed) {
+        ASSERT_TRUE(raw.Welcome());
+      }
+      ASSERT_TRUE(raw.SendBytes(bytes));
+      EXPECT_EQ(raw.ErrorCode(), absl::StatusCode::kInvalidArgument);
+      EXPECT_TRUE(raw.Closed());
+    }
+  }
+  EXPECT_EQ(counters().bad_packets, 6u);
+}
+
+TEST_F(SidebandTest, GarbageNeverStopsIt) {
+  Start();
+  const size_t before = OpenDescriptors();
+  std::mt19937 random(20240607);
+  for (int i = 0; i < 400; ++i) {
+    RawClient raw(options_.path);
+    if (i % 2 == 0) {
+      ASSERT_TRUE(raw.Welcome());
+    }
+    for (int packet = 0; packet < 4; ++packet) {
+      std::vector<std::byte> bytes(random() % (kFrameBytesMax + 20));
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+      if (i % 4 < 2 && bytes.size() >= kFrameHeaderBytes) {  // a header that is right
+        const auto type = static_cast<uint16_t>(random() % 17);
+        const auto length = static_cast<uint32_t>(bytes.size() - kFrameHeaderBytes);
+        std::memcpy(bytes.data(), &type, sizeof type);
+        std::memcpy(bytes.data() + 2, &kSidebandVersion, sizeof kSidebandVersion);
+        std::memcpy(bytes.data() + 4, &length, sizeof length);
+      }
+      raw.SendBytes(bytes, {.descriptor = random() % 3 == 0 ? 0 : -1});
+    }
+  }
+  EXPECT_TRUE(NoneOpen());
+  EXPECT_EQ(OpenDescriptors(), before);
+  EXPECT_NE(Connect(), nullptr);
+}
+
+TEST_F(SidebandTest, DescriptorsNotAskedForAreClosed) {
+  Start();
+  const FileDescriptor memfd = Memfd(4096);
+  const int fd = memfd.get();
+  // Once before counting, so that what opens lazily is open.
+  ASSERT_NE(Connect(), nullptr);
+  ASSERT_TRUE(NoneOpen());
+  const size_t before = OpenDescriptors();
+  for (const size_t count : {1, 2, 3, 64}) {
+    for (const bool welcomed : {false, true}) {
+      SCOPED_TRACE(count);
+      RawClient raw(options_.path);
+      if (welcomed) {
+        ASSERT_TRUE(raw.Welcome());
+      }
+      raw.SendMany(welcomed ? Frame(CleanFrame{}) : Frame(HelloFrame{}),
+                   std::vector<int>(count, fd));
+      EXPECT_EQ(raw.ErrorCode(), absl::StatusCode::kInvalidArgument);
+      EXPECT_TRUE(raw.Closed());
+    }
+  }
+  for (const size_t count : {2, 5}) {
+    RawClient raw(options_.path);
+    ASSERT_TRUE(raw.Welcome());
+    raw.SendMany(StagingFrame{.bytes = ByteCount(4096)}, std::vector<int>(count, fd));
+    EXPECT_EQ(raw.ErrorCode(), absl::StatusCode::kInvalidArgument);
+  }
+  RawClient none(options_.path);
+  ASSERT_TRUE(none.Welcome());
+  none.Send(StagingFrame{.bytes = ByteCount(4096)});
+  EXPECT_EQ(none.ErrorCode(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(none.Closed());
+  EXPECT_EQ(counters().bad_descriptors, 11u);
+  EXPECT_TRUE(NoneOpen());
+  EXPECT_EQ(OpenDescriptors(), before + 1);  // `none` is ours
+  EXPECT_EQ(staging_.counts().segments, 0u);
+}
+
+TEST_F(SidebandTest, ConnectionLimits) {
+  options_.connections_max = 3;
+  options_.connections_per_uid_max = 2;
+  Start();
+  auto one = Connect();
+  const RawClient two(options_.path);  // counts from the first moment
+  const auto refused = SidebandClient::Connect(options_.path, kPatience);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+  one.reset();
+  EXPECT_TRUE(Eventually([&] { return counters().connections_open == 1; }));
+  EXPECT_NE(Connect(), nullptr);
+  EXPECT_EQ(counters().over_limit, 1u);
+}
+
+TEST_F(SidebandTest, LimitOfAllHoldsForStrangersToo) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another uid";
+  options_.connections_max = 1;
+  options_.mode = 0666;
+  ChildProcess child(
+      [&](const Line& line) {
+        CHILD_CHECK(line.Hear());
+        CHILD_CHECK(SidebandClient::Connect(options_.path, kPatience).status().code() ==
+                    absl::StatusCode::kResourceExhausted);
+      },
+      kStranger);
+  Start();
+  const auto one = Connect();
+  child.line().Tell(1);
+  EXPECT_EQ(child.Wait(), 0);
+}
+
+TEST_F(SidebandTest, HandshakeHasADeadline) {
+  options_.handshake_deadline = milliseconds(20);
+  Start();
+  RawClient silent(options_.path);
+  EXPECT_EQ(silent.ErrorCode(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(silent.Closed());
+  RawClient halfway(options_.path);
+  halfway.Send(HelloFrame{});
+  ASSERT_TRUE(halfway.Receive());
+  EXPECT_EQ(halfway.ErrorCode(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(counters().handshake_late, 2u);
+  EXPECT_TRUE(NoneOpen());
+}
+
+TEST_F(SidebandTest, WhoDoesNotReadIsClosed) {
+  Start();
+  const size_t before = OpenDescriptors();
+  {
+    RawClient raw(options_.path);
+    ASSERT_TRUE(raw.Welcome());
+    const Frame request = MapSlabFrame{.slab = SlabId{0}, .writable = false};
+    EXPECT_TRUE(Eventually([&] {
+      raw.Send(request);
+      return counters().unread_answers == 1;
+    }));
+    // Fewer descriptors under way than would hurt the daemon's allowance.
+    EXPECT_LT(counters().slabs_read, 64u);
+  }
+  EXPECT_TRUE(NoneOpen());
+  EXPECT_EQ(OpenDescriptors(), before);
+}
+
+TEST_F(SidebandTest, ServesAgainAfterRunningOutOfDescriptors) {
+  ChildProcess child([&](const Line& line) {
+    while (line.Hear()) {
+      line.Tell(
+          static_cast<uint64_t>(SidebandClient::Connect(options_.path, kPatience).status().code()));
+    }
+  });
+  Start();
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+  const rlimit low{.rlim_cur = OpenDescriptors() + 40, .rlim_max = old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::vector<FileDescriptor> hog;
+  for (int fd = dup(0); fd >= 0; fd = dup(0)) hog.emplace_back(fd);
+  child.line().Tell(1);
+  // Told at once, not left to its own deadline.
+  EXPECT_EQ(child.line().Hear(), static_cast<uint64_t>(absl::StatusCode::kUnavailable));
+  hog.clear();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+  child.line().Tell(1);
+  EXPECT_EQ(child.line().Hear(), static_cast<uint64_t>(absl::StatusCode::kOk));
+  EXPECT_GE(counters().over_limit, 1u);
+}
+
+}  // namespace
+}  // namespace larder

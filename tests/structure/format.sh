@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Lists C++ files that .clang-format would change, and lines of more than 100 columns, which it leaves alone in
+# comments.  --write rewrites the files first.  Exit code 1 when something is left to do.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+CLANG_FORMAT=${CLANG_FORMAT:-clang-format-14}  # other versions break other lines
+COLUMNS_MAX=100
+
+usage() { printf '%s\n' "Usage: tests/structure/format.sh [--write] [FILE...]"; }
+
+WRITE=
+case ${1:-} in
+  --write) WRITE=1; shift ;;
+  --help | -h) usage; exit 0 ;;
+  -*) usage >&2; exit 2 ;;
+esac
+if ! command -v "$CLANG_FORMAT" >/dev/null; then
+  printf '%s\n' "format: no $CLANG_FORMAT; deploy/install-deps.sh --with-clang installs it" >&2
+  exit 2
+fi
+if [ $# -eq 0 ]; then
+  mapfile -d '' -t files < <(git ls-files -coz --exclude-standard -- '*.h' '*.cc')
+  set -- "${files[@]}"
+fi
+
+[ -z "$WRITE" ] || "$CLANG_FORMAT" -i -- "$@"
+left=0
+for file in "$@"; do
+  [ -e "$file" ] || continue  # deleted, but not yet for git
+  if ! "$CLANG_FORMAT" --dry-run --Werror -- "$file" 2>/dev/null; then
+    printf '%s\n' "$file: not formatted"
+    left=1
+  fi
+  # Bytes beyond ASCII count as one column each time they begin a character.
+  if ! LC_ALL=C.UTF-8 awk -v max="$COLUMNS_MAX" -v file="$file" \
+      'length($0) > max { print file ":" NR ": " length($0) " columns"; bad = 1 } END { exit bad }' "$file"; then
+    left=1
+  fi
+done
+exit "$left"

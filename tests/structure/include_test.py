@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Holds include_rules.toml over every #include line of the tree, and says which line breaks which rule.
+
+include_test.py --self-test breaks a small tree in every way that it knows and expects to notice.
+"""
+
+import fnmatch
+import pathlib
+import re
+import sys
+import tempfile
+import tomllib
+
+import source_tree
+
+RULES = pathlib.Path(__file__).with_name("include_rules.toml")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+OTHER_PROJECT = "tests/consumer/project/"  # built against an installed prefix; sees nothing of this tree
+GENERATED = ".pb.h"
+
+
+def matches(name, patterns):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class Tree:
+    """Every #include of every source, and what each file sees through our own headers."""
+
+    def __init__(self, root):
+        self.names = [str(path) for path in source_tree.sources(root)
+                      if not str(path).startswith(OTHER_PROJECT)]
+        self.lines = {name: self._read(root / name) for name in self.names}
+        self.rooms = {name.split("/")[0] for name in self.names if "/" in name}
+        self._seen = {}
+
+    @staticmethod
+    def _read(path):
+        found = []
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if match := INCLUDE.match(line):
+                found.append((number, match[1], match[2]))
+        return found
+
+    def is_ours(self, header):
+        return header.split("/")[0] in self.rooms and "/" in header and not header.endswith(GENERATED)
+
+    def seen(self, name):
+        """Third-party headers that `name` sees: {header: the chain of our headers that leads to it}."""
+        if name not in self._seen:
+            self._seen[name] = {}  # a circle of our headers ends here
+            found = {}
+            for _, _, header in self.lines.get(name, []):
+                if not self.is_ours(header):
+                    found.setdefault(header, [])
+            for _, _, header in self.lines.get(name, []):
+                if self.is_ours(header):
+                    for far, chain in self.seen(header).items():
+                        found.setdefault(far, [header] + chain)
+            self._seen[name] = found
+        return self._seen[name]
+
+
+def room_of(name, rules):
+    return next((room for room in rules["room"] if matches(name, room["files"])), None)
+
+
+def check_ours(tree, name, rules):
+    """Directions between our own files."""
+    room = room_of(name, rules)
+    if room is None:
+        yield name, 1, "is in no room of include_rules.toml"
+        return
+    for number, quote, header in tree.lines[name]:
+        if not tree.is_ours(header):
+            continue
+        if quote != '"':
+            yield name, number, f"{header} is ours: quote it"
+        if header not in tree.lines:
+            yield name, number, f"{header} does not exist"
+        elif header != name and not (matches(header, room["may"]) and not matches(header, room.get("not", []))):
+            if header != name.rsplit(".", 1)[0] + ".h":  # a .cc may always include its own header
+                yield name, number, f"{room['name']} may not include {header}: {room['why']}"
+
+
+def check_third_party(tree, name, rules):
+    """Headers of others, also those seen through our own headers."""
+    direct = {header: number for number, _, header in tree.lines[name]}
+    for header, chain in tree.seen(name).items():
+        # The last rule that names a header holds: special ones follow general ones.
+        rule = next((rule for rule in reversed(rules["third_party"]) if matches(header, rule["headers"])), None)
+        if rule is None:
+            known = re.fullmatch(r"[a-z_0-9]+", header) or matches(header, rules["system"]["headers"])
+            if not known and not chain:
+                yield name, direct[header], f"nobody decided where {header} may be included"
+        elif not matches(name, rule["files"]) and not (chain and rule.get("direct")):
+            way = f" (through {' -> '.join(chain)})" if chain else ""
+            number = direct.get(chain[0] if chain else header, 1)
+            yield name, number, f"{header} of {rule['name']} is not for this file{way}: {rule['why']}"
+
+
+def check(root, rules):
+    tree = Tree(root)
+    problems = []
+    for name in tree.names:
+        problems += check_ours(tree, name, rules)
+        problems += check_third_party(tree, name, rules)
+    return len(tree.names), problems
+
+
+def self_test(rules):
+    """Each line breaks one rule; the words are those of its message."""
+    broken = {
+        ("storage/a.cc", '#include "client/b.h"'): "storage may not include client/b.h",
+        ("storage/b.cc", "#include <grpcpp/grpcpp.h>"): "of gRPC",
+        ("client/b.h", '#include "server/c.h"'): "client may not include server/c.h",
+        ("client/d.cc", '#include "storage/slab_pool.h"'): "client may not include storage/slab_pool.h",
+        ("client/e.cc", '#include "client/wire/rpc_channel.h"'): "through client/wire/rpc_channel.h",
+        ("client/llama_cpp/f.cc", '#include "client/b.h"'): "runner may not include client/b.h",
+        ("server/c.h", '#include "larder/v1/engine.pb.h"'): "of generated messages",
+        ("server/g.cc", "#include <mutex>"): "of locks",
+        ("server/h.cc", '#include "absl/synchronization/mutex.h"'): "of Abseil's locks",
+        ("server/i.cc", '#include "storage/none.h"'): "does not exist",
+        ("server/j.cc", "#include <storage/slab_pool.h>"): "quote it",
+        ("server/k.cc", "#include <boost/any.hpp>"): "nobody decided",
+        ("server/l.cc", '#include "l.h"'): "nobody decided",
+        ("attic/m.cc", ""): "is in no room",
+    }
+    good = {
+        "storage/slab_pool.h": '#include "storage/mutex.h"\n',
+        "storage/mutex.h": "#include <mutex>\n",
+        "client/wire/rpc_channel.h": "#include <grpcpp/channel.h>\n",
+        "server/services/n.cc": '#include "larder/v1/engine.grpc.pb.h"\n#include "storage/slab_pool.h"\n',
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in list(good.items()) + [(name, line + "\n") for (name, line) in broken]:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        _, problems = check(root, rules)
+    missed = [f"{name}: {line}" for (name, line), words in broken.items()
+              if not any(where == name and words in what for where, _, what in problems)]
+    wrong = [f"{name}: {what}" for name, _, what in problems if name in good]
+    for text in missed:
+        print(f"not noticed: {text}")
+    for text in wrong:
+        print(f"noticed for nothing: {text}")
+    return not missed and not wrong
+
+
+def main():
+    rules = tomllib.loads(RULES.read_text(encoding="utf-8"))
+    if sys.argv[1:] == ["--self-test"]:
+        return 0 if self_test(rules) else 1
+    count, problems = check(source_tree.ROOT, rules)
+    for name, number, what in problems:
+        print(f"{name}:{number}: {what}")
+    print(f"{count} files, {len(problems)} broken rules")
+    return 1 if problems or count == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The repository's files, as git sees them: without what is built and what is ignored."""
+
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def files(root=ROOT):
+    """Paths from the root, sorted.  Without git (an unpacked archive): everything but build/ and hidden folders."""
+    listed = subprocess.run(
+        ["git", "-C", str(root), "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", "-z"],
+        capture_output=True, check=False) if (root / ".git").exists() else None
+    if listed is not None and listed.returncode == 0:
+        paths = [pathlib.PurePosixPath(name) for name in listed.stdout.decode().split("\0") if name]
+    else:
+        paths = [pathlib.PurePosixPath(path.relative_to(root)) for path in root.rglob("*")]
+        paths = [path for path in paths
+                 if path.parts[0] != "build" and not any(part.startswith((".", "__")) for part in path.parts[:-1])]
+    return sorted(path for path in set(paths) if (root / path).is_file())
+
+
+def sources(root=ROOT):
+    return [path for path in files(root) if path.suffix in (".h", ".cc")]
