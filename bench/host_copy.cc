@@ -50,48 +50,45 @@ absl::StatusOr<Echo> StartEcho() {
 // What a floor does with one block.
 using BlockWork = std::function<void(const CopyKernel& kernel, size_t block)>;
 
-// Rate of a pass over `blocks`, an echo after each batch; without the echoes in *bare.
-absl::StatusOr<double> FloorPass(EchoClient& echo, const CopyKernel& kernel, size_t blocks, uint64_t block_bytes,
-                                 const BlockWork& work, double* bare) {
-  double echo_s = 0;
+// Rate of a pass over all blocks; with `echo`, one after each batch.
+absl::StatusOr<double> FloorPass(const CopyKernel& kernel, const BlockShape& shape, const BlockWork& work,
+                                 EchoClient* echo) {
+  const size_t blocks = kPassBytes / shape.bytes();
   const double begin = SecondsNow();
   for (size_t at = 0; at < blocks; at += kBatchBlocks) {
     for (size_t i = at; i < std::min(blocks, at + kBatchBlocks); ++i) work(kernel, i);
     StoreFence();
-    const double asked = SecondsNow();
-    if (absl::Status s = echo.StreamPing(); !s.ok()) return s;
-    echo_s += SecondsNow() - asked;
+    if (echo == nullptr) continue;
+    if (absl::Status s = echo->StreamPing(); !s.ok()) return s;
   }
-  const double seconds = SecondsNow() - begin;
-  const double bytes = static_cast<double>(blocks * block_bytes);
-  *bare = bytes / (seconds - echo_s);
-  return bytes / seconds;
+  return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
 }
 
-// Runs ours and every kernel's floor in turn, and reports the best of those.
-absl::Status Compare(Harness& harness, const std::string& name, EchoClient& echo, const BlockShape& shape,
-                     const Contestant& ours, const BlockWork& work) {
+// One figure: how ours is run, what the floor does with a block, and what a copy of it alone would be.
+struct Comparison {
+  std::string name;
+  const BlockShape* shape = nullptr;
+  Contestant ours;
+  BlockWork work, copy;
+};
+
+// Runs ours, every kernel's floor and libc's memcpy alone in turn, and reports ours and the best of the floors.
+absl::Status Compare(Harness& harness, EchoClient& echo, const Comparison& c) {
   const std::vector<CopyKernel> kernels = AllKernels();
-  std::vector<Contestant> contestants = {ours};
-  std::vector<double> memcpy_rates;  // libc's, without echoes; its warm-up first
+  std::vector<Contestant> contestants = {c.ours};
   for (const CopyKernel& kernel : kernels) {
-    contestants.push_back([&, kernel]() -> absl::StatusOr<double> {
-      double bare = 0;
-      auto rate = FloorPass(echo, kernel, kPassBytes / shape.bytes(), shape.bytes(), work, &bare);
-      if (kernel.name() == kernels.front().name()) memcpy_rates.push_back(bare);
-      return rate;
-    });
+    contestants.push_back([&c, &echo, kernel] { return FloorPass(kernel, *c.shape, c.work, &echo); });
   }
+  contestants.push_back([&c] { return FloorPass(MemcpyKernel(), *c.shape, c.copy, nullptr); });
   const auto rates = Interleave(harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
-  const std::span<const std::vector<double>> floors = std::span(*rates).subspan(1);
+  const std::vector<double>& ours = rates->front();
+  const std::span<const std::vector<double>> floors = std::span(*rates).subspan(1, kernels.size());
   const size_t best = Fastest(floors);
-  const std::vector<double>& our_rates = rates->front();
-  harness.Report({name, Median(our_rates), "B/s", Median(floors[best]), MedianRatio(our_rates, floors[best]),
+  harness.Report({c.name, Median(ours), "B/s", Median(floors[best]), MedianRatio(ours, floors[best]),
                   harness.rounds()});
-  memcpy_rates.erase(memcpy_rates.begin());
-  std::string note = absl::StrFormat("floor: %s + echo; to libc memcpy alone %.3f; floors GB/s:", kernels[best].name(),
-                                     MedianRatio(our_rates, memcpy_rates));
+  std::string note = absl::StrFormat("floor: %s; to libc memcpy alone %.3f; floors GB/s:", kernels[best].name(),
+                                     MedianRatio(ours, rates->back()));
   for (size_t k = 0; k < kernels.size(); ++k) {
     absl::StrAppendFormat(&note, " %s %.2f", kernels[k].name(), Median(floors[k]) / 1e9);
   }
@@ -135,9 +132,8 @@ absl::Status MeasureGet(Harness& harness, EchoClient& echo, const BlockShape& sh
   const BlockWork copy = [&](const CopyKernel& kernel, size_t i) {
     kernel.Copy(RingPiece(ring.bytes(), i, shape.bytes()), (*mapped)[order[i]]);
   };
-  if (absl::Status s = Compare(harness, absl::StrCat("host_get_", shape.name), echo, shape, ours, copy); !s.ok()) {
-    return s;
-  }
+  const Comparison comparison = {absl::StrCat("host_get_", shape.name), &shape, ours, copy, copy};
+  if (absl::Status s = Compare(harness, echo, comparison); !s.ok()) return s;
   const Session::Counters counters = engine->session->counters();
   harness.Note(absl::StrCat("check policy: one block in ", engine->session->attached().check_one_in, "; checked ",
                             counters.checked, " of ", counters.blocks_got, ", damaged ", counters.damaged));
@@ -203,8 +199,9 @@ absl::Status MeasurePut(Harness& harness, EchoClient& echo, const PutCase& c, st
   for (int fill = 0; fill < 2; ++fill) {  // from here on every put evicts
     if (auto rate = ours(); !rate.ok()) return rate.status();
   }
-  const BlockWork work = PutWork(c, source, order, floor);
-  return Compare(harness, c.name, echo, *c.shape, ours, work);
+  const PutCase plain = {c.name, c.shape, WriteMode::kMapped, /*hash=*/false};
+  return Compare(harness, echo, {c.name, c.shape, ours, PutWork(c, source, order, floor),
+                                 PutWork(plain, source, order, floor)});
 }
 
 std::vector<PutCase> PutCases() {

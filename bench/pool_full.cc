@@ -28,7 +28,27 @@ constexpr auto kSamplePeriod = std::chrono::milliseconds(2);
 
 const BlockShape& Shape() { return ShapeNamed("1mib"); }
 
-// ---- a client process: SOCKET_DIR; command START BYTES, answer: when it ended
+// ---- a client process: SOCKET_DIR; command START BYTES, answer: when it ended.  BYTES 0 maps the pool instead
+
+// Mapping a slab for the first time fills page tables, which is not the question: do it before.  An empty pool is
+// reserved as a whole, touched, and given back.
+absl::Status MapWholePool(Attachment& engine) {
+  constexpr uint64_t kPiece = 16 << 20;
+  const uint64_t pool = engine.session->attached().lease_bytes_max.value();
+  const std::vector<ByteCount> sizes(pool / kPiece, ByteCount(kPiece));
+  // What the client before gave back may still be on its way.
+  const double until = SecondsNow() + 10;
+  auto reservation = engine.session->Reserve(sizes);
+  while (absl::IsResourceExhausted(reservation.status()) && SecondsNow() < until) {
+    SleepUntil(SecondsNow() + 0.01);
+    reservation = engine.session->Reserve(sizes);
+  }
+  if (!reservation.ok()) return reservation.status();
+  for (size_t i = 0; i < reservation->size(); ++i) {
+    if (reservation->Bytes(i).empty()) return absl::InternalError("an extent that cannot be mapped");
+  }
+  return absl::OkStatus();
+}
 
 int Work(const WorkerArguments& arguments) {
   SessionOptions options;
@@ -39,6 +59,10 @@ int Work(const WorkerArguments& arguments) {
   ring.FillRandom();
   uint64_t salt = uint64_t{arguments.index} << 32;
   const auto handle = [&](const std::vector<double>& command) -> absl::StatusOr<std::string> {
+    if (command.at(1) == 0) {
+      if (absl::Status s = MapWholePool(*engine); !s.ok()) return s;
+      return "mapped";
+    }
     const Names names = MakeNames(engine->seed, ++salt, static_cast<size_t>(command.at(1)) / Shape().bytes());
     const PutPlan puts = PlanPuts(Shape(), names, ring.bytes(), ShuffledOrder(kRingBytes / Shape().bytes(), salt));
     SleepUntil(command.at(0));
@@ -94,14 +118,19 @@ class LimitSampler {
 absl::Status Run(Harness& harness) {
   // All rounds and their warm-up, and more than the watermark beside.
   const uint64_t roomy_bytes = (static_cast<uint64_t>(harness.rounds()) + 3) * kRoundBytes * kClients;
-  auto full = DaemonProcess::Start({ByteCount(kFullPoolBytes), {}});
+  const std::vector<std::string> flags = {"--lease-share", "1"};
+  auto full = DaemonProcess::Start({ByteCount(kFullPoolBytes), flags});
   if (!full.ok()) return full.status();
-  auto roomy = DaemonProcess::Start({ByteCount(roomy_bytes), {}});
+  auto roomy = DaemonProcess::Start({ByteCount(roomy_bytes), flags});
   if (!roomy.ok()) return roomy.status();
   auto full_clients = WorkerGroup::Start(kClients, {(*full)->socket_dir()});
   if (!full_clients.ok()) return full_clients.status();
   auto roomy_clients = WorkerGroup::Start(kClients, {(*roomy)->socket_dir()});
   if (!roomy_clients.ok()) return roomy_clients.status();
+
+  for (WorkerGroup* clients : {&*full_clients, &*roomy_clients}) {
+    if (absl::Status s = clients->AskInTurn("0 0"); !s.ok()) return s;
+  }
 
   LimitSampler sampler(**full, kFullPoolBytes);
   if (auto filled = PutRate(*full_clients, kFullPoolBytes / 2); !filled.ok()) return filled.status();

@@ -192,4 +192,12 @@ absl::StatusOr<std::vector<std::string>> WorkerGroup::Ask(const std::string& lin
   return answers;
 }
 
+absl::Status WorkerGroup::AskInTurn(const std::string& line) {
+  for (const auto& worker : workers_) {
+    if (absl::Status s = worker->Write(line); !s.ok()) return s;
+    if (auto answer = worker->ReadLine(); !answer.ok()) return answer.status();
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace larder::bench

@@ -88,6 +88,8 @@ class WorkerGroup {
   // Starts `count` of this program with `arguments` and "--worker=I", and waits for "ready" from each.
   [[nodiscard]] static absl::StatusOr<WorkerGroup> Start(size_t count, const std::vector<std::string>& arguments);
   [[nodiscard]] absl::StatusOr<std::vector<std::string>> Ask(const std::string& line);
+  // One after the other.
+  [[nodiscard]] absl::Status AskInTurn(const std::string& line);
 
  private:
   std::vector<std::unique_ptr<Child>> workers_;

@@ -12,7 +12,7 @@ absl::StatusOr<std::shared_ptr<AttachedSession>> SessionTable::Add(SessionDeps& 
   if (draining_) return absl::UnavailableError("larderd is draining: attach again when it is back");
   if (sessions_.size() >= sessions_max_) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("limit of ", sessions_max_, " sessions reached: raise --sessions-max or attach later"));
+        absl::StrCat("limit of ", sessions_max_, " sessions reached; --sessions-max raises it"));
   }
   const SessionId id{next_id_++};
   absl::StatusOr<std::shared_ptr<AttachedSession>> session =

@@ -28,7 +28,6 @@ class SessionTable {
   [[nodiscard]] std::shared_ptr<AttachedSession> Find(SessionId id) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<std::shared_ptr<AttachedSession>> All() const LARDER_EXCLUDES(mu_);
   [[nodiscard]] size_t size() const LARDER_EXCLUDES(mu_);
-  [[nodiscard]] bool full() const { return size() >= sessions_max_; }
   // Refuses further sessions (Unavailable), tells those that live to finish, and answers how many.
   size_t Drain() LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }

@@ -158,7 +158,7 @@ std::optional<Extent> BlockStore::AllocateEvicting(uint32_t pages) {
   for (int tries = 0; tries < kEvictionsPerAllocation; ++tries) {
     if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
     // Enough is free, but apart: make one window free instead of emptying the pool.
-    if (allocator_.free_bytes() >= ByteCount(2 * pages * kPageBytes)) break;
+    if (allocator_.free_bytes() >= ByteCount(uint64_t{2} * pages * kPageBytes)) break;
     const std::optional<BlockIndex::Evicted> gone = index_.EvictOne(policy_, now_s);
     if (!gone) break;
     evicted_demand_.fetch_add(1, std::memory_order_relaxed);

@@ -7,7 +7,8 @@
 // A write publishes windows (mapped) or pieces (staged) as they are ready, and collects the answers at the end.
 //
 // Ownership: none; core and pool outlive it.  Thread-safety: all methods from any thread.
-// Limits: a batch larger than the session's share of the pool still goes through, window by window.
+// Limits: without a table only the sum of a read's padded segment sizes is checked, not each of them.
+// A batch larger than the session's share of the pool still goes through, window by window.
 #pragma once
 
 #include "client/copy_pool.h"

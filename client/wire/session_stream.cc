@@ -16,7 +16,7 @@ struct SessionStream::Impl {
   Impl(const std::shared_ptr<RpcChannel>& channel, Handlers the_handlers)
       : stub(v1::Engine::NewStub(channel->channel())), handlers(std::move(the_handlers)) {
     channel->Sign(context);
-    context.set_wait_for_ready(true);  // the caller's deadline decides, not the first refused connect
+    context.set_initial_metadata_corked(true);  // goes with the hello; else starting the call would wait for it
   }
 
   absl::Status Write(const wire::Up& up) LARDER_EXCLUDES(write_mu);
@@ -120,19 +120,20 @@ void SessionStream::Impl::Join() {
 absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(const std::shared_ptr<RpcChannel>& channel,
                                                                    wire::Hello hello, Handlers handlers,
                                                                    std::chrono::milliseconds deadline) {
-  auto impl = std::make_unique<Impl>(channel, std::move(handlers));
-  impl->stream = impl->stub->Attach(&impl->context);
-  Impl* const reading = impl.get();
-  impl->reader = std::thread([reading] { reading->Read(); });
-  std::unique_ptr<SessionStream> stream(new SessionStream(std::move(impl)));
+  // A call that starts without a connection would wait for one beyond any deadline of ours.
+  if (!channel->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline)) {
+    return absl::UnavailableError("no larderd answers");
+  }
+  const TimePoint until = std::chrono::steady_clock::now() + deadline;
+  std::unique_ptr<SessionStream> stream(
+      new SessionStream(std::make_unique<Impl>(channel, std::move(handlers))));
+  Impl& impl = *stream->impl_;
+  impl.stream = impl.stub->Attach(&impl.context);
   wire::Up up;
   up.hello = std::move(hello);
-  // A write may wait for the connection, so it has the deadline only by way of the cancel below: do it beside.
-  std::thread writer([reading, &up] { (void)reading->Write(up); });  // why it failed, the reader knows
-  absl::Status status = reading->WaitAttached(std::chrono::steady_clock::now() + deadline);
-  if (!status.ok()) reading->context.TryCancel();
-  writer.join();
-  if (!status.ok()) return status;
+  (void)impl.Write(up);  // why it failed, the reader knows
+  impl.reader = std::thread([&impl] { impl.Read(); });
+  if (absl::Status status = impl.WaitAttached(until); !status.ok()) return status;
   return stream;
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/wire/convert.h"
+#include "server/services/caller.h"
 #include "server/services/rpc_status.h"
 
 namespace larder {
@@ -12,7 +13,10 @@ void AttachStream::Start(std::optional<AttachedProcess> process, std::string pee
       sessions_.Add(deps_, std::move(process), std::move(peer), *this);
   if (!session.ok()) {
     ++deps_.counters.sessions_refused;
-    Refuse(session.status());
+    const absl::Status& why = session.status();
+    Refuse(absl::IsResourceExhausted(why)
+               ? Overloaded(context_, std::chrono::seconds(1), std::string(why.message()))
+               : why);
     return;
   }
   ++deps_.counters.sessions_attached;

@@ -32,10 +32,6 @@ grpc::ServerBidiReactor<v1::Up, v1::Down>* EngineService::Attach(grpc::CallbackS
   if (sessions_.draining()) {
     return new Refused<Base>(absl::UnavailableError("larderd is draining: attach again when it is back"));
   }
-  if (sessions_.full()) {
-    ++deps_.counters.sessions_refused;
-    return new Refused<Base>(Overloaded(*context, std::chrono::seconds(1), "limit of sessions reached"));
-  }
   std::string peer = *caller ? absl::StrCat("uid ", (*caller)->uid, " pid ", (*caller)->pid) : context->peer();
   auto* stream = new AttachStream(*context, deps_, sessions_);
   stream->Start(*std::move(caller), std::move(peer));

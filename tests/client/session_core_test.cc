@@ -268,6 +268,7 @@ TEST_F(SessionCoreTest, RevokedLeaseIsAcknowledgedWhenItsReaderEndsIt) {
       return one.revoke_ack && one.revoke_ack->leases == std::vector<LeaseId>{grant->lease};
     });
   };
+  ExpectAll(Put(1, 1), BlockStatus::kOk);  // an acknowledgement would ride on this
   EXPECT_FALSE(acknowledged(daemon_->WaitUps([](const auto&) { return true; })));  // it is still being read
   core_->EndLease(grant->lease);
   daemon_->WaitUps(acknowledged);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 
 #include "storage/check.h"
 
@@ -63,6 +64,15 @@ std::optional<std::string> ChildEngine::Hear(std::chrono::milliseconds limit) {
 
 void ChildEngine::Signal(int signal) const {
   if (!exit_) kill(pid_, signal);
+}
+
+bool ChildEngine::Fork() const {
+  Signal(SIGUSR2);
+  const std::string pid = std::to_string(pid_);
+  return Eventually([&] {
+    int child = 0;
+    return static_cast<bool>(std::ifstream("/proc/" + pid + "/task/" + pid + "/children") >> child);
+  });
 }
 
 std::chrono::steady_clock::time_point ChildEngine::KillAndProve() {

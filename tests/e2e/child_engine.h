@@ -25,6 +25,8 @@ class ChildEngine {
   // The next line that it prints; nothing when it ended or `limit` passed.
   [[nodiscard]] std::optional<std::string> Hear(std::chrono::milliseconds limit = std::chrono::seconds(60));
   void Signal(int signal) const;
+  // Has it fork, and waits until it did; false when it does not.
+  [[nodiscard]] bool Fork() const;
   // SIGKILL, and the moment from which the kernel calls it dead.
   [[nodiscard]] std::chrono::steady_clock::time_point KillAndProve();
   // The exit code; 128 + the signal that ended it.

@@ -24,6 +24,8 @@ double Scale() {
   return scale == nullptr ? 0.1 : std::atof(scale);
 }
 
+using Random = std::independent_bits_engine<std::mt19937, 32, uint32_t>;
+
 uint32_t Seed() {
   const char* given = std::getenv("LARDER_TEST_SEED");
   const uint32_t seed = given == nullptr ? std::random_device()() : static_cast<uint32_t>(std::atoll(given));
@@ -64,7 +66,7 @@ class ClientChurnTest : public ::testing::Test {
 };
 
 TEST_F(ClientChurnTest, NobodyReadsWrongBytes) {
-  std::mt19937 random(Seed());
+  Random random(Seed());
   const int clients = std::max(16, static_cast<int>(300 * Scale()));
   ChildEngine reader_a(daemon_, "mapped", "read", random());
   ChildEngine reader_b(daemon_, "staged", "read", random());
@@ -91,9 +93,8 @@ TEST_F(ClientChurnTest, NobodyReadsWrongBytes) {
       case kStop: client->Signal(SIGSTOP); break;
       case kClose: client->Signal(SIGUSR1); break;
       default:
-        client->Signal(SIGUSR2);
+        ASSERT_TRUE(client->Fork());
         // Killed while its child keeps every socket open.
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
         static_cast<void>(client->KillAndProve());
         break;
     }
@@ -152,16 +153,7 @@ TEST_F(ClientChurnTest, ClosedClientIsQuarantined) {
 TEST_F(ClientChurnTest, ForkedChildKeepsNothing) {
   ChildEngine client(daemon_, "mapped", "hold", 79);
   ASSERT_EQ(client.Hear(), "ready");
-  client.Signal(SIGUSR2);
-  const std::string children = "/proc/" + std::to_string(client.pid()) + "/task/" + std::to_string(client.pid()) +
-                               "/children";
-  ASSERT_TRUE(Eventually([&] {
-    FILE* file = std::fopen(children.c_str(), "r");
-    int pid = 0;
-    const bool forked = file != nullptr && std::fscanf(file, "%d", &pid) == 1;
-    if (file != nullptr) std::fclose(file);
-    return forked;
-  }));
+  ASSERT_TRUE(client.Fork());
   const auto dead = client.KillAndProve();
   EXPECT_TRUE(Eventually([&] { return HoldsNothing(daemon_.Tenant()); }))
       << "the child has the sockets, but not the memory: " << daemon_.Tenant().ShortDebugString();
@@ -171,7 +163,7 @@ TEST_F(ClientChurnTest, ForkedChildKeepsNothing) {
 
 // From the moment that the kernel calls a client dead until all that it held is free.
 TEST_F(ClientChurnTest, FreeSoonAfterDeath) {
-  std::mt19937 random(Seed());
+  Random random(Seed());
   const int kills = std::max(8, static_cast<int>(100 * Scale()));
   std::vector<double> ms;
   for (int i = 0; i < kills; ++i) {
@@ -190,7 +182,9 @@ TEST_F(ClientChurnTest, FreeSoonAfterDeath) {
   std::printf("death to free, %zu kills: p50 %.1f ms, p99 %.1f ms, worst %.1f ms\n", ms.size(), ms[ms.size() / 2],
               p99, ms.back());
   // The bar is for the full count; a short run on a busy machine only shows the figure.
-  if (Scale() >= 1) EXPECT_LE(p99, 250);
+  if (Scale() >= 1) {
+    EXPECT_LE(p99, 250);
+  }
   ExpectNothingLeft();
 }
 

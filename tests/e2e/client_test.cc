@@ -75,7 +75,8 @@ class ClientTest : public ::testing::Test {
   void Start(const std::vector<std::string>& flags = {}) {
     daemon_ = std::make_unique<DaemonProcess>(flags);
     ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
-    auto client = Client::Connect({.socket_dir = daemon_->folder()->path()});
+    auto client = Client::Connect(
+        {.socket_dir = daemon_->folder()->path(), .connect_deadline = std::chrono::milliseconds(2'000)});
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
     Attach(WriteMode::kMapped);
