@@ -125,7 +125,10 @@ void BlockIndex::ForGroups(VariantIndex variant, std::span<const Digest> digests
   for (size_t at = 0; at < digests.size(); at += kWindow) {
     const std::span<const Digest> keys =
         digests.subspan(at, std::min(kWindow, digests.size() - at));
-    for (size_t i = 0; i < keys.size(); ++i) hashes[i] = IndexHash(variant, keys[i]);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      hashes[i] = IndexHash(variant, keys[i]);
+      shards_[ShardOf(hashes[i])]->Prefetch(hashes[i]);
+    }
     const Grouping<kShards> groups(keys.size(), [&](size_t i) { return ShardOf(hashes[i]); });
     for (uint32_t s = 0; s < kShards; ++s) {
       if (groups.of(s).empty()) continue;

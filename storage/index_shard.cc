@@ -35,20 +35,23 @@ uint32_t IndexShard::Find(uint64_t hash, VariantIndex variant, const Digest& dig
 }
 
 void IndexShard::FindAll(const Group& group, std::span<uint32_t> slots) const {
-  std::array<SlotTable::Probe, kKeysMax> probes;
-  const size_t n = group.order.size();
-  for (const uint16_t key : group.order) table_.Prefetch(group.hashes[key]);
-  for (size_t i = 0; i < n; ++i) {
-    probes[i] = table_.First(group.hashes[group.order[i]]);
-    if (probes[i].slot != kNone) __builtin_prefetch(&entries_[probes[i].slot]);
-  }
-  for (size_t i = 0; i < n; ++i) {
-    const uint16_t key = group.order[i];
-    SlotTable::Probe probe = probes[i];
-    while (probe.slot != kNone && !Is(entries_[probe.slot], group.variant, group.keys[key])) {
-      probe = table_.Next(group.hashes[key], probe);
+  constexpr size_t kWave = 64;  // misses under way at once; more than a core can have
+  for (size_t at = 0; at < group.order.size(); at += kWave) {
+    const std::span<const uint16_t> wave =
+        group.order.subspan(at, std::min(kWave, group.order.size() - at));
+    std::array<SlotTable::Probe, kWave> probes;
+    for (size_t i = 0; i < wave.size(); ++i) {
+      probes[i] = table_.First(group.hashes[wave[i]]);
+      if (probes[i].slot != kNone) __builtin_prefetch(&entries_[probes[i].slot]);
     }
-    slots[i] = probe.slot;
+    for (size_t i = 0; i < wave.size(); ++i) {
+      const uint16_t key = wave[i];
+      SlotTable::Probe probe = probes[i];
+      while (probe.slot != kNone && !Is(entries_[probe.slot], group.variant, group.keys[key])) {
+        probe = table_.Next(group.hashes[key], probe);
+      }
+      slots[at + i] = probe.slot;
+    }
   }
 }
 

@@ -9,7 +9,12 @@ constexpr uint32_t kCellsFirst = 1024;  // one page
 
 }  // namespace
 
-SlotTable::SlotTable() : memory_(Memory(kCellsFirst)), mask_(kCellsFirst - 1) {}
+SlotTable::SlotTable() : memory_(Memory(kCellsFirst)), mask_(kCellsFirst - 1) { SetHint(); }
+
+void SlotTable::SetHint() {
+  hint_cells_.store(reinterpret_cast<uintptr_t>(cells()), std::memory_order_relaxed);
+  hint_mask_.store(mask_, std::memory_order_relaxed);
+}
 
 ZeroedMemory SlotTable::Memory(uint64_t cells) {
   return ZeroedMemory(cells * sizeof(uint32_t), /*huge=*/true);

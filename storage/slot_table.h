@@ -8,10 +8,11 @@
 // Hashes must be uniform.  Digests are cut from SHA-256, but a client may claim any: it can make
 // long probes in its own tenant's index and in nobody else's.
 // Ownership: its own memory.
-// Thread-safety: none, under the shard's lock.
+// Thread-safety: none, under the shard's lock; PrefetchUnlocked from any thread.
 // Limits: slots 1 .. 2^24 - 1 (0 is none), at most 7/8 full, doubles; never shrinks.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <utility>
 
@@ -26,7 +27,13 @@ class SlotTable {
 
   SlotTable();
 
-  void Prefetch(uint64_t hash) const { __builtin_prefetch(&cells()[Home(hash)]); }
+  // Brings the cell near where a probe for `hash` begins, or where it began before the table grew.  Only a hint:
+  // nothing is read, so that a batch can start its misses before it has any lock.
+  void PrefetchUnlocked(uint64_t hash) const {
+    const uintptr_t home = hash & hint_mask_.load(std::memory_order_relaxed);
+    const uintptr_t cells = hint_cells_.load(std::memory_order_relaxed);
+    __builtin_prefetch(reinterpret_cast<const void*>(cells + home * sizeof(uint32_t)));
+  }
 
   // Walks the slots with the tag of `hash`; slot kNone: no more.
   struct Probe {
@@ -94,6 +101,7 @@ class SlotTable {
     const ZeroedMemory old = std::exchange(memory_, Memory(uint64_t{2} * (mask_ + 1)));
     const uint32_t old_cells = mask_ + 1;
     mask_ = 2 * old_cells - 1;
+    SetHint();
     const uint32_t* from = old.as<uint32_t>();
     for (uint32_t i = 0; i < old_cells; ++i) {
       if (i + kAhead < old_cells && from[i + kAhead] != 0) prefetch(SlotIn(from[i + kAhead]));
@@ -101,10 +109,13 @@ class SlotTable {
     }
   }
   [[nodiscard]] static ZeroedMemory Memory(uint64_t cells);
+  void SetHint();
 
   ZeroedMemory memory_;
   uint32_t mask_ = 0;
   uint32_t size_ = 0;
+  std::atomic<uintptr_t> hint_cells_{0};  // where memory_ is, for PrefetchUnlocked
+  std::atomic<uint32_t> hint_mask_{0};
 };
 
 }  // namespace larder

@@ -28,7 +28,9 @@ void AttachStream::Refuse(const absl::Status& status) { Finish(status); }
 
 void AttachStream::OnReadDone(bool ok) {
   if (!ok) {
-    // Half-closed or broken: which of them, the session knows by whether it was told `bye`.
+    // Half-closed or broken: which of them, the session knows by whether it was told `bye`.  It ends before its stream
+    // does, so that a client whose stream has ended finds nothing of it any more.
+    EndSession();
     MutexLock lock(mu_);
     if (!finish_) finish_ = absl::OkStatus();
     if (!writing_ && queue_.empty()) FinishNow();
@@ -99,11 +101,14 @@ void AttachStream::OnCancel() {
 }
 
 void AttachStream::OnDone() {
-  if (session_) {
-    session_->OnClosed();
-    sessions_.Remove(session_->id());
-  }
+  EndSession();
   delete this;
+}
+
+void AttachStream::EndSession() {
+  if (!session_) return;
+  session_->OnClosed();
+  sessions_.Remove(session_->id());
 }
 
 }  // namespace larder

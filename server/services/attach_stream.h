@@ -38,6 +38,7 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::Up, v1::Down>, pub
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
+  void EndSession();  // idempotent
   void WriteNext() LARDER_REQUIRES(mu_);
   void FinishNow() LARDER_REQUIRES(mu_);
 
