@@ -1,7 +1,9 @@
 #include "client/client.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -35,28 +37,54 @@ std::string SocketDir(const ClientOptions& options) {
   return absl::StrCat(runtime, "/larder");
 }
 
+// So that no sum of now and a deadline overflows.
+ClientOptions Clamped(ClientOptions options) {
+  options.connect_deadline = std::clamp(options.connect_deadline, std::chrono::milliseconds(0),
+                                        std::chrono::milliseconds(wire::kDeadlineMaxMs));
+  return options;
+}
+
 }  // namespace
 
 struct Client::Impl {
   explicit Impl(const ClientOptions& the_options)
-      : options(the_options),
+      : options(Clamped(the_options)),
         socket_dir(SocketDir(the_options)),
-        stub({absl::StrCat(socket_dir, "/data.sock"), the_options.retry_budget, the_options.retries_max}),
+        stub({absl::StrCat(socket_dir, "/data.sock"), the_options.retry_budget,
+              the_options.retries_max}),
         kernel(ChooseKernel()) {}
 
   // A session that was attached and may have mappings.
   struct Tracked {
     std::weak_ptr<SessionCore> core;
     std::shared_ptr<SidebandMemory> memory;
+    SessionId session;
+    std::string boot_id;  // of the daemon that knew it
+    std::shared_ptr<const std::atomic<bool>> said_bye;
+  };
+  // A session that ended without goodbye, of which nothing is mapped any more.
+  struct Lost {
+    SessionId session;
+    std::string boot_id;
   };
 
-  absl::StatusOr<std::unique_ptr<SessionImpl>> Attach(const SessionOptions& wanted) LARDER_EXCLUDES(mu);
-  absl::StatusOr<std::unique_ptr<SessionImpl>> AttachOnce(const SessionOptions& wanted) LARDER_REQUIRES(mu);
-  // Unmaps what lost sessions left, tells the daemon, and sees to a sideband that works.
+  // FailedPrecondition in a forked child, where nothing of this works.
+  absl::Status CheckProcess() const;
+
+  absl::StatusOr<std::unique_ptr<SessionImpl>> Attach(const SessionOptions& wanted)
+      LARDER_EXCLUDES(mu);
+  absl::StatusOr<std::unique_ptr<SessionImpl>> AttachOnce(const SessionOptions& wanted)
+      LARDER_REQUIRES(mu);
+  // Waits for what lost sessions have mapped, tells the daemon, and sees to a sideband that works.
   absl::Status Recover() LARDER_REQUIRES(mu);
+  // Moves the ended ones of `tracked` to `lost`, once their memory is unmapped.
+  absl::Status AwaitUnmapped() LARDER_REQUIRES(mu);
+  // CLEAN for each of `lost`.  An error: the sideband does not work.
+  absl::Status CleanLost() LARDER_REQUIRES(mu);
   // Sideband or none; the reason stays in `sideband_status`.
   void ConnectSideband() LARDER_REQUIRES(mu);
 
+  const pid_t pid = getpid();
   const ClientOptions options;
   const std::string socket_dir;
   RpcStub stub;
@@ -66,7 +94,14 @@ struct Client::Impl {
   std::shared_ptr<SidebandClient> sideband LARDER_GUARDED_BY(mu);
   absl::Status sideband_status LARDER_GUARDED_BY(mu);
   std::vector<Tracked> tracked LARDER_GUARDED_BY(mu);
+  std::vector<Lost> lost LARDER_GUARDED_BY(mu);
 };
+
+absl::Status Client::Impl::CheckProcess() const {
+  if (getpid() == pid) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this is a forked child of the process that connected: connect in the child");
+}
 
 void Client::Impl::ConnectSideband() {
   absl::StatusOr<std::unique_ptr<SidebandClient>> connected =
@@ -76,9 +111,8 @@ void Client::Impl::ConnectSideband() {
   stub.SetToken(sideband != nullptr ? sideband->TokenHex() : "");
 }
 
-absl::Status Client::Impl::Recover() {
+absl::Status Client::Impl::AwaitUnmapped() {
   const TimePoint deadline = std::chrono::steady_clock::now() + options.connect_deadline;
-  bool lost = false;
   for (auto it = tracked.begin(); it != tracked.end();) {
     const std::shared_ptr<SessionCore> core = it->core.lock();
     if (core != nullptr && core->status().ok()) {
@@ -87,22 +121,40 @@ absl::Status Client::Impl::Recover() {
     }
     if (!it->memory->WaitUnmapped(deadline)) {
       return absl::FailedPreconditionError(
-          "a lost session's memory is still in use: drop its Leases and Reservations, then attach again");
+          "a lost session's memory is still in use: drop its Leases and Reservations, then attach "
+          "again");
     }
-    lost = lost || core == nullptr || !core->said_bye();
+    if (!it->said_bye->load()) lost.push_back({it->session, it->boot_id});
     it = tracked.erase(it);
-  }
-  // The daemon may have kept what the lost ones held: nothing of it is mapped any more.
-  if (lost && sideband != nullptr && !sideband->Clean().ok()) sideband = nullptr;
-  if (sideband != nullptr) return absl::OkStatus();
-  ConnectSideband();
-  if (lost && sideband != nullptr) {
-    if (absl::StatusOr<ByteCount> freed = sideband->Clean(); !freed.ok()) return freed.status();
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const SessionOptions& wanted) {
+absl::Status Client::Impl::CleanLost() {
+  for (auto it = lost.begin(); it != lost.end();) {
+    // Another daemon knows nothing of it, and may by now mean another session by the same id.
+    if (it->boot_id == sideband->boot_id()) {
+      const absl::Status status = sideband->Clean(it->session).status();
+      if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) return status;
+      if (absl::IsFailedPrecondition(status)) {  // it still takes the session for alive: next time
+        ++it;
+        continue;
+      }
+    }
+    it = lost.erase(it);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::Recover() {
+  if (absl::Status status = AwaitUnmapped(); !status.ok()) return status;
+  if (sideband != nullptr && CleanLost().ok()) return absl::OkStatus();
+  ConnectSideband();
+  return sideband != nullptr ? CleanLost() : absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
+    const SessionOptions& wanted) {
   wire::Hello hello;
   hello.engine_id = wanted.engine_id;
   hello.role = wanted.role;
@@ -130,14 +182,18 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const Sess
   if (sideband == nullptr && !sideband_status.ok()) {
     attached.write_mode_reason = absl::StrCat("no sideband: ", sideband_status.message());
   }
-  if (memory != nullptr) tracked.push_back({impl->core, memory});
-  if (absl::Status status = core->Start(std::move(attached), impl->stream.get(), wanted.staging_bytes);
+  if (memory != nullptr) {
+    tracked.push_back({impl->core, memory, attached.session, sideband->boot_id(), core->bye_flag()});
+  }
+  if (absl::Status status =
+          core->Start(std::move(attached), impl->stream.get(), wanted.staging_bytes);
       !status.ok()) {
     core->Close();
     return status;
   }
   if (core->attached().write_mode == WriteMode::kStream) {
-    impl->byte_stream = std::make_unique<GrpcStreamTransport>(stub.channel(), options.tenant, /*engine_id=*/"");
+    impl->byte_stream =
+        std::make_unique<GrpcStreamTransport>(stub.channel(), options.tenant, /*engine_id=*/"");
   } else {
     impl->shm = std::make_unique<ShmTransport>(*core, kernel, *impl->pool);
   }
@@ -148,6 +204,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
   if (wanted.engine_id.empty() || wanted.engine_id.size() > kStringBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("engine_id: 1 to ", kStringBytesMax, " bytes"));
   }
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
   MutexLock lock(mu);
   if (absl::Status status = Recover(); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<SessionImpl>> impl = AttachOnce(wanted);
@@ -164,12 +221,17 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
     MutexLock lock(impl->mu);
     impl->ConnectSideband();  // first, so that whatever is asked comes with the token
   }
-  if (absl::Status status = impl->stub.WaitConnected(options.connect_deadline); !status.ok()) return status;
+  if (absl::Status status = impl->stub.WaitConnected(impl->options.connect_deadline); !status.ok())
+    return status;
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Client::~Client() = default;
+
+Client::~Client() {
+  // The threads that ending it needs are not here.
+  if (!impl_->CheckProcess().ok()) (void)impl_.release();
+}
 
 absl::StatusOr<std::unique_ptr<Session>> Client::Attach(const SessionOptions& options) {
   absl::StatusOr<std::unique_ptr<SessionImpl>> impl = impl_->Attach(options);
@@ -177,14 +239,18 @@ absl::StatusOr<std::unique_ptr<Session>> Client::Attach(const SessionOptions& op
   return std::unique_ptr<Session>(new Session(*std::move(impl)));
 }
 
-absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query, const CallOptions& options) {
-  if (!query.tenant.empty() || impl_->options.tenant.empty()) return impl_->stub.Lookup(query, options.deadline);
+absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query,
+                                                  const CallOptions& options) {
+  if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
+  if (!query.tenant.empty() || impl_->options.tenant.empty())
+    return impl_->stub.Lookup(query, options.deadline);
   wire::LookupQuery of_tenant = query;
   of_tenant.tenant = impl_->options.tenant;
   return impl_->stub.Lookup(of_tenant, options.deadline);
 }
 
 absl::StatusOr<std::vector<wire::InstanceInfo>> Client::ListInstances(const CallOptions& options) {
+  if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
   return impl_->stub.ListInstances(impl_->options.tenant, options.deadline);
 }
 

@@ -1,23 +1,34 @@
-// liblarder_client: what an engine links.  Connects to the daemon of its node, names blocks, and moves their bytes
-// itself, through shared memory where it may and through the gRPC byte stream where not.
+// liblarder_client: what an engine links.  Connects to the daemon of its node, names blocks, and
+// moves their bytes itself, through shared memory where it may and through the gRPC byte stream
+// where not.
 //
-//   auto client  = Client::Connect({});                                   // the socket files of this host
+//   auto client  = Client::Connect({});                      // the socket files of this host
 //   auto session = (*client)->Attach({.engine_id = "llama-0"});
 //   auto variant = (*session)->Register(content, variant_spec);
-//   auto chain   = Chain((*session)->Seed(content), tokens);              // one digest per 16 tokens
-//   auto put     = (*session)->Put(*variant, blocks);                     // status per block
-//   auto got     = (*session)->Get(*variant, wanted);                     // bytes land in the caller's memory
+//   auto chain   = Chain((*session)->Seed(content), tokens); // one digest per 16 tokens
+//   auto put     = (*session)->Put(*variant, blocks);        // status per block
+//   auto got     = (*session)->Get(*variant, wanted);        // bytes land in the caller's memory
 //
-// What it does not promise: that a block is still there a moment later (hold it by a Lease), nor that a Put is kept
-// (pressure may evict it).  It never hands out bytes that failed their check: such a block reads as kDamaged.
-// Ownership: Client outlives its Sessions, a Session its Leases and Reservations; each cleans up when dropped.
-// Thread-safety: Client and Session from any thread; a Lease or Reservation from one thread at a time.
-// Errors: Unavailable (no daemon, drained, restarted: Attach again), DeadlineExceeded, ResourceExhausted (sessions),
-// InvalidArgument (says which limit), Unauthenticated.  A batch has a BlockStatus per block.
-// After the daemon restarted every call of the Session answers Unavailable and Leases are void.  All mappings of a lost
-// session are gone before the next Attach of the same Client returns: it waits for copies under way, and answers
-// FailedPrecondition while a Lease or Reservation of a lost session still exists.
-// Limits: 4,096 blocks a call; a block fits a slab; see proto/larder/v1.
+// What it does not promise: that a block is still there a moment later (hold it by a Lease), nor
+// that a Put is kept (pressure may evict it).  It never hands out bytes that failed their check:
+// such a block reads as kDamaged.
+// Ownership: Client outlives its Sessions, a Session its Leases and Reservations; each cleans up
+// when dropped.
+// Thread-safety: Client and Session from any thread; a Lease or Reservation from one thread at a
+// time.
+// Errors: Unavailable (no daemon, drained, restarted: Attach again), DeadlineExceeded,
+// ResourceExhausted (sessions), InvalidArgument (says which limit), Unauthenticated.  A batch has a
+// BlockStatus per block.  After the daemon restarted every call of the Session answers Unavailable
+// and Leases are void.  All mappings of a lost session are gone before the next Attach of the same
+// Client returns: it waits for copies under way, and answers FailedPrecondition while a Lease or
+// Reservation of a lost session still exists.
+// Fork: all of it belongs to the process that connected.  In a forked child calls answer
+// FailedPrecondition, no Lease is Valid, views must not be touched, and dropping does nothing:
+// connect in the child.
+// A daemon that hangs: a call ends at its deadline, or after 10 s when not even the request can be
+// sent, and then the Session is lost; ~Session waits some seconds at most.
+// Limits: 4,096 blocks a call; a block fits a slab; a deadline counts as at most 10 minutes; see
+// proto/larder/v1.
 #pragma once
 
 #include <chrono>
@@ -43,20 +54,21 @@ struct ClientOptions {
   // Directory of the daemon's socket files (data.sock, sideband.sock, admin.sock).
   // Default "": $LARDER_SOCKET_DIR, else /run/larder, else $XDG_RUNTIME_DIR/larder.
   std::string socket_dir = {};
-  std::string tenant = {};                        // default "": the caller's own
+  std::string tenant = {};  // default "": the caller's own
   std::chrono::milliseconds connect_deadline{5'000};
-  // Fraction of calls that may be spent on retries of Unavailable and ResourceExhausted, and how often one is retried.
+  // Fraction of calls that may be spent on retries of Unavailable and ResourceExhausted, and how
+  // often one is retried.
   double retry_budget = 0.1;
   int retries_max = 3;
 };
 
 struct SessionOptions {
-  std::string engine_id = {};                     // required
+  std::string engine_id = {};  // required
   Role role = Role::kBoth;
   uint32_t rank = 0;
-  WriteMode write_mode = WriteMode::kMapped;      // wanted; write_mode() says what was given
-  uint32_t copy_threads = 1;                      // threads that copy one large batch, the caller's included
-  ByteCount staging_bytes = MiB(64);              // of the staging segment, when staged
+  WriteMode write_mode = WriteMode::kMapped;  // wanted; write_mode() says what was given
+  uint32_t copy_threads = 1;          // threads that copy one large batch, the caller's included
+  ByteCount staging_bytes = MiB(64);  // of the staging segment, when staged
 };
 
 struct CallOptions {
@@ -66,13 +78,14 @@ struct CallOptions {
 
 // One block to store.  Segments in layer order; the bytes are copied before Put returns.
 struct PutBlock {
-  Digest digest;                                          // of the block's last 16 tokens
-  Digest parent;                                          // digest of the block before, or the content's Seed
-  std::span<const uint32_t> tokens;                       // block_tokens of them
-  std::span<const std::span<const std::byte>> segments;   // one per layer
+  Digest digest;                     // of the block's last 16 tokens
+  Digest parent;                     // digest of the block before, or the content's Seed
+  std::span<const uint32_t> tokens;  // block_tokens of them
+  std::span<const std::span<const std::byte>> segments;  // one per layer
 };
 
-// One block to read into the caller's memory: one span per wanted layer, of exactly the stored size.
+// One block to read into the caller's memory: one span per wanted layer, of exactly the stored
+// size.
 struct GetBlock {
   Digest digest;
   std::span<const std::span<std::byte>> segments;
@@ -84,12 +97,14 @@ struct VariantHandle {
   uint32_t index = 0;
   Digest id;
   VariantSpec spec;
+  SessionId session;  // only it may use the handle: others answer InvalidArgument
 };
 
-class SessionCore;  // client/session_core.h
+class SessionCore;   // client/session_core.h
 struct SessionImpl;  // client/session_impl.h
 
-// Blocks held for reading in place.  Movable; releases when dropped.
+// Blocks held for reading in place, until CallOptions.deadline of the Acquire at the latest: then
+// the daemon revokes.  Movable; releases when dropped.
 class Lease {
  public:
   Lease() = default;
@@ -99,9 +114,11 @@ class Lease {
 
   [[nodiscard]] size_t size() const { return blocks_.size(); }
   [[nodiscard]] BlockStatus status(size_t i) const { return blocks_[i].status; }
-  // The payload as stored (segments at multiples of 64 B); read-only memory.  Empty unless status is kOk.
+  // The payload as stored (segments at multiples of 64 B); read-only memory.  Empty unless status
+  // is kOk.
   [[nodiscard]] std::span<const std::byte> View(size_t i) const { return blocks_[i].view; }
-  // True while the daemon still promises the bytes.  Check after the last read of a view: when false, discard.
+  // True while the daemon still promises the bytes.  Check after the last read of a view: when
+  // false, discard.
   [[nodiscard]] bool Valid() const;
   // Now, instead of at destruction.
   void Release();
@@ -115,7 +132,8 @@ class Lease {
   };
   [[nodiscard]] static absl::StatusOr<Lease> Take(const std::shared_ptr<SessionCore>& core,
                                                   const VariantHandle& variant,
-                                                  std::span<const Digest> digests, const CallOptions& options);
+                                                  std::span<const Digest> digests,
+                                                  const CallOptions& options);
   void Fill(size_t i, const wire::BlockGrant& grant);
   std::shared_ptr<SessionCore> core_;  // null: released
   LeaseId id_;
@@ -123,7 +141,9 @@ class Lease {
   std::vector<Block> blocks_;
 };
 
-// Extents promised to this writer, mapped mode.  Movable; what is not published is returned when dropped.
+// Extents promised to this writer, mapped mode, until CallOptions.deadline of the Reserve at the
+// latest.  Movable; what is not published is returned when
+// dropped.
 class Reservation {
  public:
   Reservation() = default;
@@ -141,7 +161,9 @@ class Reservation {
     std::span<const uint32_t> tokens;
     SegmentTable table;  // hashed by the writer, or not
   };
-  // Makes them visible.  Padding between segments must be zero.
+  // Makes them visible.  Padding between segments must be zero.  kInvalid: may be corrected and
+  // published again.  After an error (a deadline, a lost session) the daemon may or may not have
+  // published them: the extents that were named are ended, and Bytes of them is empty.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Publish(const VariantHandle& variant,
                                                                  std::span<const Block> blocks,
                                                                  const CallOptions& options = {});
@@ -170,9 +192,9 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // What this engine is: call before Put and Get.  The answer's order is that of `variants`.
-  [[nodiscard]] absl::StatusOr<std::vector<VariantHandle>> Register(std::span<const ContentSpec> contents,
-                                                                    std::span<const VariantSpec> variants,
-                                                                    const CallOptions& options = {});
+  [[nodiscard]] absl::StatusOr<std::vector<VariantHandle>> Register(
+      std::span<const ContentSpec> contents, std::span<const VariantSpec> variants,
+      const CallOptions& options = {});
   // The id of a content for this session's tenant (content.tenant is ignored): the chain's seed.
   [[nodiscard]] Digest Seed(ContentSpec content) const;
 
@@ -183,9 +205,11 @@ class Session {
                                                              std::span<const GetBlock> blocks,
                                                              const CallOptions& options = {});
   // Holds blocks for reading in place.  Unavailable in stream mode, with the reason.
-  [[nodiscard]] absl::StatusOr<Lease> Acquire(const VariantHandle& variant, std::span<const Digest> digests,
+  [[nodiscard]] absl::StatusOr<Lease> Acquire(const VariantHandle& variant,
+                                              std::span<const Digest> digests,
                                               const CallOptions& options = {});
-  // Extents to be filled in place.  Unavailable unless mapped; ResourceExhausted when the pool is full.
+  // Extents to be filled in place.  Unavailable unless mapped; ResourceExhausted when the pool is
+  // full.
   [[nodiscard]] absl::StatusOr<Reservation> Reserve(std::span<const ByteCount> bytes,
                                                     const CallOptions& options = {});
 
@@ -205,12 +229,13 @@ class Session {
  private:
   friend class Client;
   explicit Session(std::unique_ptr<SessionImpl> impl);
-  const std::unique_ptr<SessionImpl> impl_;
+  std::unique_ptr<SessionImpl> impl_;  // const until the end
 };
 
 class Client {
  public:
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Client>> Connect(
+      const ClientOptions& options);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -218,7 +243,8 @@ class Client {
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Session>> Attach(const SessionOptions& options);
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallOptions& options = {});
-  [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(const CallOptions& options = {});
+  [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
+      const CallOptions& options = {});
 
  private:
   struct Impl;

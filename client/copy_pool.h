@@ -1,7 +1,7 @@
 // A few threads that copy one large batch together with the caller.
 //
-// Ownership: owns its threads.  Thread-safety: ForEach from any thread; one batch is divided at a time, another that
-// comes meanwhile runs on its caller alone.
+// Ownership: owns its threads.  Thread-safety: ForEach from any thread; one batch is divided at a
+// time, another that comes meanwhile runs on its caller alone.
 // Lifecycle: threads live as long as the pool.  Limits: kThreadsMax.
 #pragma once
 

@@ -11,10 +11,13 @@ namespace larder {
 
 namespace {
 
-// Replaces the pending blocks of a grant by what became of them; kCancelled for those not there by the deadline.
+// Replaces the pending blocks of a grant by what became of them; kCancelled for those not there by
+// the deadline.
 absl::Status AwaitPending(SessionCore& core, OpenCall& call, TimePoint deadline,
                           std::vector<wire::BlockGrant>& blocks) {
-  const auto is_pending = [](const wire::BlockGrant& block) { return block.status == BlockStatus::kPending; };
+  const auto is_pending = [](const wire::BlockGrant& block) {
+    return block.status == BlockStatus::kPending;
+  };
   auto pending = std::count_if(blocks.begin(), blocks.end(), is_pending);
   while (pending > 0) {
     absl::StatusOr<std::vector<wire::BlockReady>> ready = call.WaitReady(deadline);
@@ -29,11 +32,23 @@ absl::Status AwaitPending(SessionCore& core, OpenCall& call, TimePoint deadline,
     for (wire::BlockReady& one : *ready) {
       if (one.key >= blocks.size() || !is_pending(blocks[one.key])) continue;
       blocks[one.key] = std::move(one.block);
-      if (is_pending(blocks[one.key])) blocks[one.key].status = BlockStatus::kMissing;  // it may not wait again
+      if (is_pending(blocks[one.key]))
+        blocks[one.key].status = BlockStatus::kMissing;  // it may not wait again
       --pending;
     }
   }
   return absl::OkStatus();
+}
+
+// Sends a publish of `blocks` blocks and waits for what became of each.
+absl::StatusOr<wire::Published> AwaitPublished(SessionCore& core, wire::Up up, OpenCall& call,
+                                               size_t blocks, TimePoint deadline) {
+  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
+  absl::StatusOr<wire::Published> answer = call.Wait<wire::Published>(deadline);
+  if (answer.ok() && answer->status.size() != blocks) {
+    return absl::InternalError("the daemon answered a publish with another number of blocks");
+  }
+  return answer;
 }
 
 }  // namespace
@@ -72,17 +87,18 @@ void Lease::Fill(size_t i, const wire::BlockGrant& grant) {
   if (grant.status != BlockStatus::kOk) return;
   absl::StatusOr<MappedBytes> mapped = core_->Map(grant.extent, /*writable=*/false);
   if (!mapped.ok()) {
-    block.status = BlockStatus::kDamaged;  // the daemon names memory that is not there: not to be believed
+    block.status = StatusOfUnmapped(mapped.status(), BlockStatus::kDamaged);
     return;
   }
   block.view = mapped->bytes;
   block.mapping = std::move(mapped->owner);
 }
 
-absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core, const VariantHandle& variant,
-                                  std::span<const Digest> digests, const CallOptions& options) {
+absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
+                                  const VariantHandle& variant, std::span<const Digest> digests,
+                                  const CallOptions& options) {
   if (absl::Status status = CheckBatch(digests.size()); !status.ok()) return status;
-  const TimePoint deadline = std::chrono::steady_clock::now() + options.deadline;
+  const TimePoint deadline = DeadlineOf(options);
   OpenCall call = core->Open();
   wire::Up up;
   wire::Acquire& acquire = up.acquires.emplace_back();
@@ -100,9 +116,11 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core, cons
   lease.id_ = grant->lease;
   lease.word_ = grant->word;
   if (grant->blocks.size() != digests.size()) {
-    return absl::InternalError("the daemon answered with another number of blocks than it was asked for");
+    return absl::InternalError(
+        "the daemon answered with another number of blocks than it was asked for");
   }
-  if (absl::Status status = AwaitPending(*core, call, deadline, grant->blocks); !status.ok()) return status;
+  if (absl::Status status = AwaitPending(*core, call, deadline, grant->blocks); !status.ok())
+    return status;
   lease.blocks_.resize(digests.size());
   for (size_t i = 0; i < digests.size(); ++i) lease.Fill(i, grant->blocks[i]);
   return lease;
@@ -139,7 +157,8 @@ void Reservation::Reset() {
 }
 
 absl::StatusOr<Reservation> Reservation::Take(const std::shared_ptr<SessionCore>& core,
-                                              const wire::Reserved& reserved, std::span<const ByteCount> bytes) {
+                                              const wire::Reserved& reserved,
+                                              std::span<const ByteCount> bytes) {
   Reservation reservation;
   reservation.core_ = core;
   reservation.id_ = reserved.reservation;
@@ -162,6 +181,7 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
                                                               std::span<const Block> blocks,
                                                               const CallOptions& options) {
   if (core_ == nullptr) return absl::FailedPreconditionError("the reservation is empty");
+  if (absl::Status status = CheckVariant(variant, core_->attached()); !status.ok()) return status;
   if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
   std::vector<BlockStatus> result(blocks.size(), BlockStatus::kNotHeld);
   std::vector<size_t> sent;
@@ -174,6 +194,11 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
   for (size_t i = 0; i < blocks.size(); ++i) {
     const Block& block = blocks[i];
     if (block.extent >= extents_.size() || !extents_[block.extent].open) continue;
+    if (block.tokens.size() != variant.spec.block_tokens ||
+        !block.table.Validate(variant.spec.layers).ok()) {
+      result[i] = BlockStatus::kInvalid;
+      continue;
+    }
     wire::PublishBlock& part = publish.blocks.emplace_back();
     part.extent = block.extent;
     part.digest = block.digest;
@@ -183,12 +208,12 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
     sent.push_back(i);
   }
   if (sent.empty()) return result;
-  if (absl::Status status = core_->Send(std::move(up)); !status.ok()) return status;
   const absl::StatusOr<wire::Published> answer =
-      call.Wait<wire::Published>(std::chrono::steady_clock::now() + options.deadline);
-  if (!answer.ok()) return answer.status();
-  if (answer->status.size() != sent.size()) {
-    return absl::InternalError("the daemon answered a publish with another number of blocks");
+      AwaitPublished(*core_, std::move(up), call, sent.size(), DeadlineOf(options));
+  if (!answer.ok()) {
+    // They may be visible by now, or soon.
+    for (const size_t i : sent) End(blocks[i].extent, /*abort=*/true);
+    return answer.status();
   }
   uint64_t published = 0;
   for (size_t i = 0; i < sent.size(); ++i) {

@@ -31,7 +31,8 @@ void Outbox::Start(SessionChannel* channel) {
 
 void Outbox::ArmLocked() {
   armed_ = true;
-  if (asleep_) wake_.NotifyOne();  // awake it looks again within 2 ms anyway: a busy session pays no wake-up per call
+  // Awake it looks again within 2 ms anyway: a busy session pays no wake-up per call.
+  if (asleep_) wake_.NotifyOne();
 }
 
 void Outbox::Release(LeaseId lease) {
@@ -64,20 +65,26 @@ void Outbox::Cancel(uint64_t acquire_id) {
   ArmLocked();
 }
 
+void Outbox::CancelChannel() {
+  MutexLock lock(mu_);
+  if (channel_ != nullptr) channel_->Cancel();
+}
+
 void Outbox::Arm() {
   MutexLock lock(mu_);
   ArmLocked();
 }
 
 bool Outbox::HasLeft() const {
-  return !releases_.empty() || !acks_.leases.empty() || !acks_.reservations.empty() || !aborts_.empty() ||
-         !cancels_.empty();
+  return !releases_.empty() || !acks_.leases.empty() || !acks_.reservations.empty() ||
+         !aborts_.empty() || !cancels_.empty();
 }
 
 void Outbox::TakeInto(wire::Up* up) {
   MoveSome(&releases_, wire::kKeysMax, &up->releases);
   MoveSome(&aborts_, wire::kPartsMax - std::min(wire::kPartsMax, up->aborts.size()), &up->aborts);
-  MoveSome(&cancels_, wire::kPartsMax - std::min(wire::kPartsMax, up->cancels.size()), &up->cancels);
+  MoveSome(&cancels_, wire::kPartsMax - std::min(wire::kPartsMax, up->cancels.size()),
+           &up->cancels);
   if (acks_.leases.empty() && acks_.reservations.empty()) return;
   wire::RevokeAck& ack = up->revoke_ack ? *up->revoke_ack : up->revoke_ack.emplace();
   MoveSome(&acks_.leases, wire::kKeysMax, &ack.leases);

@@ -1,7 +1,9 @@
-// What the daemon should hear soon but nobody waits for: releases, acknowledgements, aborts, cancels.  They ride on
-// the next request; when none comes within 2 ms, a thread of its own sends them.
+// What the daemon should hear soon but nobody waits for: releases, acknowledgements, aborts,
+// cancels.  They ride on the next request; when none comes within 2 ms, a thread of its own sends
+// them.
 //
-// The order among what is collected is not kept, and need not be: each of these is final for its id.
+// The order among what is collected is not kept, and need not be: each of these is final for its
+// id.
 // Ownership: does not own the channel.  Thread-safety: all methods from any thread.
 // Lifecycle: made -> Start(channel) -> ... -> Stop (joins the thread) -> destroyed.
 // Limits: one message takes at most kKeysMax ids and kPartsMax parts; the rest waits for the next.
@@ -35,11 +37,14 @@ class Outbox {
   void Acknowledge(ReservationId reservation) LARDER_EXCLUDES(mu_);
   void Add(wire::Abort abort) LARDER_EXCLUDES(mu_);
   void Cancel(uint64_t acquire_id) LARDER_EXCLUDES(mu_);
+  // Cancels the channel, if there still is one.
+  void CancelChannel() LARDER_EXCLUDES(mu_);
   // Chores are wanted.
   void Arm() LARDER_EXCLUDES(mu_);
   // Sends `up` with what has been collected.  Unavailable before Start and after Stop.
   [[nodiscard]] absl::Status Send(wire::Up up) LARDER_EXCLUDES(mu_);
-  // Sends what is left; with `bye`, as the last message of all, that nothing is in use any more.  True: that went out.
+  // Sends what is left; with `bye`, as the last message of all, that nothing is in use any more.
+  // True: that went out.
   bool Stop(bool bye) LARDER_EXCLUDES(mu_);
 
  private:

@@ -38,11 +38,13 @@ absl::StatusOr<Answer> PendingCalls::OpenCall::WaitAnswer(TimePoint deadline) {
   return *std::exchange(slot_->answer, std::nullopt);
 }
 
-absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(TimePoint deadline) {
+absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(
+    TimePoint deadline) {
   MutexLock lock(slot_->mu);
   while (slot_->ready.empty()) {
     if (!slot_->failed.ok()) return slot_->failed;
-    if (!slot_->changed.WaitUntil(slot_->mu, deadline) && slot_->ready.empty() && slot_->failed.ok()) {
+    if (!slot_->changed.WaitUntil(slot_->mu, deadline) && slot_->ready.empty() &&
+        slot_->failed.ok()) {
       return absl::DeadlineExceededError("pending blocks did not become ready in time");
     }
   }

@@ -1,7 +1,8 @@
-// Joins a request with its answer: the caller waits on an OpenCall, the stream's reader delivers by id.
+// Joins a request with its answer: the caller waits on an OpenCall, the stream's reader delivers by
+// id.
 //
-// Knows nothing of what an answer means: whoever closes a call that nobody consumed gets the answer back, so that a
-// lease or reservation in it can be returned.
+// Knows nothing of what an answer means: whoever closes a call that nobody consumed gets the answer
+// back, so that a lease or reservation in it can be returned.
 // Ownership: PendingCalls outlives its OpenCalls.
 // Thread-safety: PendingCalls from any thread; an OpenCall from one thread at a time.
 // Lifecycle of a call: Open -> (sent) -> Wait -> [WaitReady ...] -> destroyed.
@@ -46,8 +47,8 @@ class PendingCalls {
 
     [[nodiscard]] uint64_t id() const { return id_; }
     [[nodiscard]] explicit operator bool() const { return slot_ != nullptr; }
-    // The answer.  DeadlineExceeded; Unavailable when the stream broke; Internal when the daemon answered with
-    // another kind of message.
+    // The answer.  DeadlineExceeded; Unavailable when the stream broke; Internal when the daemon
+    // answered with another kind of message.
     template <class A>
     [[nodiscard]] absl::StatusOr<A> Wait(TimePoint deadline);
     // What arrived of an Acquire's pending keys since the last call; waits for at least one.

@@ -65,13 +65,15 @@ size_t ReservationBook::Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoi
   uint64_t have = 0;
   if (const auto found = stock_.find(bytes); found != stock_.end()) have = found->second.size();
   for (const auto& [asked_id, asked] : asked_) have += asked.bytes == bytes ? asked.count : 0;
-  const uint64_t target = std::min({uint64_t{wanted}, kStockExtentsMax, bytes_max_ / bytes.value()});
+  const uint64_t target =
+      std::min({uint64_t{wanted}, kStockExtentsMax, bytes_max_ / bytes.value()});
   if (target <= have) return 0;
   uint64_t count = target - have;
   if (extents_ + count > kStockExtentsMax || bytes_ + count * bytes.value() > bytes_max_) {
     DropOtherSizes(bytes, aborts);
   }
-  const uint64_t room_bytes = bytes_max_ > bytes_ ? bytes_max_ - bytes_ : 0;  // the limit may have been lowered
+  const uint64_t room_bytes =
+      bytes_max_ > bytes_ ? bytes_max_ - bytes_ : 0;  // the limit may have been lowered
   const uint64_t room = kStockExtentsMax > extents_ ? kStockExtentsMax - extents_ : 0;
   count = std::min({count, room, room_bytes / bytes.value()});
   if (count == 0) return 0;
@@ -117,7 +119,8 @@ bool ReservationBook::OnReserved(const wire::Reserved& reserved, TimePoint now) 
   return true;
 }
 
-std::optional<TimePoint> ReservationBook::Expire(TimePoint now, bool all, std::vector<wire::Abort>* aborts) {
+std::optional<TimePoint> ReservationBook::Expire(TimePoint now, bool all,
+                                                 std::vector<wire::Abort>* aborts) {
   MutexLock lock(mu_);
   const bool idle = all || now >= last_use_ + kIdle;
   for (auto it = stock_.begin(); it != stock_.end();) {
@@ -149,7 +152,8 @@ bool ReservationBook::Leave(ReservationId reservation) {
 
 bool ReservationBook::in_use() {
   MutexLock lock(mu_);
-  return std::any_of(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.second.in_use > 0; });
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const auto& entry) { return entry.second.in_use > 0; });
 }
 
 bool ReservationBook::Revoke(ReservationId reservation) {

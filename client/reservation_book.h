@@ -1,12 +1,15 @@
-// The extents that a session holds for writing: which are in use by a Put, which lie ready for the next one.
+// The extents that a session holds for writing: which are in use by a Put, which lie ready for the
+// next one.
 //
-// A small stock is reserved ahead, of the sizes last put, so that a Put need not ask first.  It is given back when
-// it was not used for a second.  A state machine: sends nothing, takes `now` as a parameter.
+// A small stock is reserved ahead, of the sizes last put, so that a Put need not ask first.  It is
+// given back when it was not used for a second.  A state machine: sends nothing, takes `now` as a
+// parameter.
 //
 // Ownership: values.  Thread-safety: all methods from any thread.
-// Lifecycle of an extent: (asked) -> stocked -> in use -> left.  A reservation is forgotten when nothing of it is
-// stocked or in use.
-// Limits: the stock is at most kStockExtentsMax extents and `stock_bytes_max`, those under way included.
+// Lifecycle of an extent: (asked) -> stocked -> in use -> left.  A reservation is forgotten when
+// nothing of it is stocked or in use.
+// Limits: the stock is at most kStockExtentsMax extents and `stock_bytes_max`, those under way
+// included.
 #pragma once
 
 #include <chrono>
@@ -44,20 +47,22 @@ class ReservationBook {
   // ---- the stock
   // An extent of exactly so many bytes, now in use.
   [[nodiscard]] std::optional<HeldExtent> Take(ByteCount bytes, TimePoint now) LARDER_EXCLUDES(mu_);
-  // How many to ask for so that `wanted` of this size lie ready; counted as under way until OnReserved or Unasked.
-  // Extents of other sizes that are in the way go to `aborts`.
+  // How many to ask for so that `wanted` of this size lie ready; counted as under way until
+  // OnReserved or Unasked. Extents of other sizes that are in the way go to `aborts`.
   [[nodiscard]] size_t Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoint now,
                            std::vector<wire::Abort>* aborts) LARDER_EXCLUDES(mu_);
   void Unasked(uint64_t id) LARDER_EXCLUDES(mu_);
   // True: it answers an Ask.  What it brings beyond that is to be aborted.
   [[nodiscard]] bool OnReserved(const wire::Reserved& reserved, TimePoint now) LARDER_EXCLUDES(mu_);
   // What lies idle, or all of it.  Answers when to call again.
-  std::optional<TimePoint> Expire(TimePoint now, bool all, std::vector<wire::Abort>* aborts) LARDER_EXCLUDES(mu_);
+  std::optional<TimePoint> Expire(TimePoint now, bool all, std::vector<wire::Abort>* aborts)
+      LARDER_EXCLUDES(mu_);
 
   // ---- reservations of callers
   // `count` extents are in use from here on.  False: the id is known already.
   [[nodiscard]] bool Add(ReservationId reservation, size_t count) LARDER_EXCLUDES(mu_);
-  // One extent is no longer in use.  True: the daemon revoked it and now waits for the acknowledgement.
+  // One extent is no longer in use.  True: the daemon revoked it and now waits for the
+  // acknowledgement.
   [[nodiscard]] bool Leave(ReservationId reservation) LARDER_EXCLUDES(mu_);
   // True: nobody uses it, acknowledge now.
   [[nodiscard]] bool Revoke(ReservationId reservation) LARDER_EXCLUDES(mu_);

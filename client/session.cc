@@ -10,18 +10,32 @@ namespace {
 // A daemon that hangs does not keep an engine from ending.
 constexpr std::chrono::milliseconds kCloseDeadline{2'000};
 
-TimePoint Until(const CallOptions& options) { return std::chrono::steady_clock::now() + options.deadline; }
-
 absl::Status StatusOf(BlockStatus status, const std::string& message) {
-  const std::string text = message.empty() ? absl::StrCat("the daemon says: ", ToString(status)) : message;
+  const std::string text =
+      message.empty() ? absl::StrCat("the daemon says: ", ToString(status)) : message;
   switch (status) {
-    case BlockStatus::kOk: return absl::OkStatus();
-    case BlockStatus::kFull: return absl::ResourceExhaustedError(text);
-    case BlockStatus::kInvalid: return absl::InvalidArgumentError(text);
+    case BlockStatus::kOk:
+      return absl::OkStatus();
+    case BlockStatus::kFull:
+      return absl::ResourceExhaustedError(text);
+    case BlockStatus::kInvalid:
+      return absl::InvalidArgumentError(text);
     case BlockStatus::kCancelled:
-    case BlockStatus::kUnsupported: return absl::UnavailableError(text);
-    default: return absl::InternalError(text);
+    case BlockStatus::kUnsupported:
+      return absl::UnavailableError(text);
+    default:
+      return absl::InternalError(text);
   }
+}
+
+absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) {
+  if (absl::Status status = CheckBatch(bytes.size()); !status.ok()) return status;
+  for (const ByteCount one : bytes) {
+    if (one.value() > 0 && one <= slab_bytes) continue;
+    return absl::InvalidArgumentError(absl::StrCat("an extent has 1 to ", slab_bytes.value(),
+                                                   " bytes, not ", one.value()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -29,6 +43,11 @@ absl::Status StatusOf(BlockStatus status, const std::string& message) {
 Session::Session(std::unique_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() {
+  if (impl_->core->in_child()) {
+    (void)impl_.release();  // the threads that ending it needs are not here
+    return;
+  }
+  impl_->stream->CancelAt(std::chrono::steady_clock::now() + kCloseDeadline);
   impl_->core->Close();
   impl_->stream->Close(kCloseDeadline);
 }
@@ -37,6 +56,12 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
                                                              std::span<const VariantSpec> variants,
                                                              const CallOptions& options) {
   SessionCore& core = *impl_->core;
+  if (absl::Status status = core.status(); !status.ok()) return status;
+  if (contents.size() > wire::kContentsMax || variants.size() > wire::kVariantsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an engine has at most ", wire::kContentsMax, " contents and ",
+                     wire::kVariantsMax, " variants: ", contents.size(), " and ", variants.size()));
+  }
   wire::Up up;
   wire::Register& request = up.registers.emplace_back();
   OpenCall call = core.Open();
@@ -52,7 +77,7 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
     if (absl::Status status = variant.Validate(); !status.ok()) return status;
   }
   if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
-  const absl::StatusOr<wire::Registered> answer = call.Wait<wire::Registered>(Until(options));
+  const absl::StatusOr<wire::Registered> answer = call.Wait<wire::Registered>(DeadlineOf(options));
   if (!answer.ok()) return answer.status();
   if (absl::Status status = StatusOf(answer->status, answer->message); !status.ok()) return status;
   if (answer->variants.size() != variants.size()) {
@@ -63,7 +88,7 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
   }
   std::vector<VariantHandle> handles;
   for (size_t i = 0; i < variants.size(); ++i) {
-    handles.push_back({answer->variants[i], variants[i].Id(), variants[i]});
+    handles.push_back({answer->variants[i], variants[i].Id(), variants[i], core.attached().session});
   }
   return handles;
 }
@@ -73,38 +98,48 @@ Digest Session::Seed(ContentSpec content) const {
   return content.Id();
 }
 
-absl::StatusOr<std::vector<BlockStatus>> Session::Put(const VariantHandle& variant, std::span<const PutBlock> blocks,
+absl::StatusOr<std::vector<BlockStatus>> Session::Put(const VariantHandle& variant,
+                                                      std::span<const PutBlock> blocks,
                                                       const CallOptions& options) {
   if (absl::Status status = impl_->core->status(); !status.ok()) return status;
+  if (absl::Status status = CheckVariant(variant, attached()); !status.ok()) return status;
   return impl_->transport().Put(variant, blocks, options);
 }
 
-absl::StatusOr<std::vector<BlockStatus>> Session::Get(const VariantHandle& variant, std::span<const GetBlock> blocks,
+absl::StatusOr<std::vector<BlockStatus>> Session::Get(const VariantHandle& variant,
+                                                      std::span<const GetBlock> blocks,
                                                       const CallOptions& options) {
   if (absl::Status status = impl_->core->status(); !status.ok()) return status;
+  if (absl::Status status = CheckVariant(variant, attached()); !status.ok()) return status;
   return impl_->transport().Get(variant, blocks, options);
 }
 
-absl::StatusOr<Lease> Session::Acquire(const VariantHandle& variant, std::span<const Digest> digests,
+absl::StatusOr<Lease> Session::Acquire(const VariantHandle& variant,
+                                       std::span<const Digest> digests,
                                        const CallOptions& options) {
   if (absl::Status status = impl_->core->status(); !status.ok()) return status;
   if (write_mode() == WriteMode::kStream) {
-    return absl::UnavailableError(absl::StrCat("nothing can be read in place: ", write_mode_reason()));
+    return absl::UnavailableError(
+        absl::StrCat("nothing can be read in place: ", write_mode_reason()));
   }
+  if (absl::Status status = CheckVariant(variant, attached()); !status.ok()) return status;
   return Lease::Take(impl_->core, variant, digests, options);
 }
 
-absl::StatusOr<Reservation> Session::Reserve(std::span<const ByteCount> bytes, const CallOptions& options) {
+absl::StatusOr<Reservation> Session::Reserve(std::span<const ByteCount> bytes,
+                                             const CallOptions& options) {
   if (absl::Status status = impl_->core->status(); !status.ok()) return status;
   if (write_mode() != WriteMode::kMapped) {
-    return absl::UnavailableError(absl::StrCat("nothing can be written in place: ", write_mode_reason()));
+    return absl::UnavailableError(
+        absl::StrCat("nothing can be written in place: ", write_mode_reason()));
   }
   SessionCore& core = *impl_->core;
+  if (absl::Status status = CheckSizes(bytes, attached().slab_bytes); !status.ok()) return status;
   OpenCall call = core.Open();
   wire::Up up;
   up.reserves.push_back({call.id(), {bytes.begin(), bytes.end()}, DeadlineMs(options)});
   if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
-  const absl::StatusOr<wire::Reserved> answer = call.Wait<wire::Reserved>(Until(options));
+  const absl::StatusOr<wire::Reserved> answer = call.Wait<wire::Reserved>(DeadlineOf(options));
   if (!answer.ok()) return answer.status();
   if (absl::Status status = StatusOf(answer->status, answer->message); !status.ok()) return status;
   return Reservation::Take(impl_->core, *answer, bytes);

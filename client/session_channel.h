@@ -1,5 +1,5 @@
-// What a session stands on: a stream of messages, and memory that it may map.  Interfaces, so that SessionCore runs
-// over gRPC and the sideband as well as over a test's plain vectors.
+// What a session stands on: a stream of messages, and memory that it may map.  Interfaces, so that
+// SessionCore runs over gRPC and the sideband as well as over a test's plain vectors.
 //
 // Thread-safety: all methods from any thread.
 #pragma once
@@ -21,6 +21,8 @@ class SessionChannel {
   virtual ~SessionChannel() = default;
   // May call back into OnDown before it returns.  Unavailable once the stream is gone.
   [[nodiscard]] virtual absl::Status Send(wire::Up up) = 0;
+  // Ends the stream without goodbye; does not wait.
+  virtual void Cancel() = 0;
 };
 
 // Memory of the daemon, readable (or writable, where asked for) while `owner` lives.
@@ -33,7 +35,8 @@ struct MappedBytes {
 class RevocationWords {
  public:
   virtual ~RevocationWords() = default;
-  // True while the word is the id.  Read after the bytes that it guards.  False for an index that is not there.
+  // True while the word is the id.  Read after the bytes that it guards.  False for an index that
+  // is not there.
   [[nodiscard]] virtual bool Holds(uint32_t word, uint64_t id) const = 0;
 };
 
@@ -46,6 +49,8 @@ class SharedMemory {
       SessionId session) = 0;
   // Shows the daemon a sealed memfd of the caller's; answers the id to name in Publish.
   [[nodiscard]] virtual absl::StatusOr<uint32_t> SendStaging(int descriptor, ByteCount bytes) = 0;
+  // The daemon need not read it any more.
+  [[nodiscard]] virtual absl::Status DropStaging(uint32_t id) = 0;
 };
 
 }  // namespace larder

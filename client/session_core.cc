@@ -8,32 +8,37 @@
 namespace larder {
 namespace {
 
-// Of the session's share of the pool, so that a stock never starves the session's own reads, nor others.
+// Of the session's share of the pool, so that a stock never starves the session's own reads, nor
+// others.
 constexpr uint64_t kStockShareOfLease = 8;
 
 }  // namespace
 
 SessionCore::SessionCore(std::shared_ptr<SharedMemory> memory)
-    : memory_(memory),
+    : pid_(getpid()),
+      memory_(memory),
       calls_([this](Answer answer) { OnUnclaimed(std::move(answer)); }),
       slabs_(std::move(memory)),
       outbox_([this](TimePoint now) { return Chores(now); }) {}
 
 SessionCore::~SessionCore() { Close(); }
 
-absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel, ByteCount staging_bytes) {
+absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel,
+                                ByteCount staging_bytes) {
   attached_ = std::move(attached);
   const std::shared_ptr<SharedMemory> memory = std::exchange(memory_, nullptr);
   if (attached_.write_mode != WriteMode::kStream) {
-    if (memory == nullptr) return absl::InternalError("the daemon granted shared memory to a session without sideband");
-    absl::StatusOr<std::shared_ptr<const RevocationWords>> page = memory->MapSessionPage(attached_.session);
+    if (memory == nullptr)
+      return absl::InternalError("the daemon granted shared memory to a session without sideband");
+    absl::StatusOr<std::shared_ptr<const RevocationWords>> page =
+        memory->MapSessionPage(attached_.session);
     if (!page.ok()) return page.status();
     {
       MutexLock lock(mu_);
       if (status_.ok()) page_ = *std::move(page);
     }
     if (attached_.write_mode == WriteMode::kStaged) {
-      if (absl::Status status = BringStaging(*memory, staging_bytes); !status.ok()) return status;
+      if (absl::Status status = BringStaging(memory, staging_bytes); !status.ok()) return status;
     }
     book_.SetStockLimit(ByteCount(attached_.lease_bytes_max.value() / kStockShareOfLease));
   }
@@ -41,26 +46,53 @@ absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel
   return status();
 }
 
-absl::Status SessionCore::BringStaging(SharedMemory& memory, ByteCount bytes) {
+absl::Status SessionCore::Send(wire::Up up) {
+  if (in_child()) return status();
+  return outbox_.Send(std::move(up));
+}
+
+absl::StatusOr<MappedBytes> SessionCore::Map(const wire::ExtentGrant& extent, bool writable) {
+  absl::StatusOr<MappedBytes> mapped = slabs_.Map(extent, writable);
+  if (absl::IsUnavailable(mapped.status()) || absl::IsDeadlineExceeded(mapped.status())) {
+    OnBroken(mapped.status());
+    outbox_.CancelChannel();
+  }
+  return mapped;
+}
+
+absl::Status SessionCore::BringStaging(const std::shared_ptr<SharedMemory>& memory,
+                                       ByteCount bytes) {
   absl::StatusOr<std::unique_ptr<StagingArea>> staging = StagingArea::Create(bytes);
   if (!staging.ok()) return staging.status();
-  const absl::StatusOr<uint32_t> id = memory.SendStaging((*staging)->descriptor(), (*staging)->size());
+  const absl::StatusOr<uint32_t> id =
+      memory->SendStaging((*staging)->descriptor(), (*staging)->size());
   if (!id.ok()) return id.status();
   (*staging)->set_id(*id);
   staging_ = *std::move(staging);
+  staging_memory_ = memory;
   return absl::OkStatus();
 }
 
 void SessionCore::Close() {
+  if (in_child()) return;
   bool bye = status().ok();
   if (bye) {
     DropStock();
     bye = !book_.in_use();
     MutexLock lock(mu_);
-    bye = bye && leases_.empty();  // else the daemon keeps them until this process has said CLEAN, or ended
+    bye =
+        bye &&
+        leases_.empty();  // else the daemon keeps them until this process has said CLEAN, or ended
   }
-  if (outbox_.Stop(bye)) said_bye_.store(true, std::memory_order_relaxed);
+  if (outbox_.Stop(bye)) said_bye_->store(true);
   OnBroken(absl::UnavailableError("the session was closed"));
+  DropStaging();
+}
+
+void SessionCore::DropStaging() {
+  // A daemon that is gone has dropped it by itself.
+  const std::shared_ptr<SharedMemory> memory = std::exchange(staging_memory_, nullptr);
+  if (memory != nullptr) (void)memory->DropStaging(staging_->id());
 }
 
 void SessionCore::OnBroken(const absl::Status& status) {
@@ -81,6 +113,10 @@ void SessionCore::OnBroken(const absl::Status& status) {
 }
 
 absl::Status SessionCore::status() const {
+  if (in_child()) {
+    return absl::FailedPreconditionError(
+        "this is a forked child of the process that attached: connect in the child");
+  }
   MutexLock lock(mu_);
   return status_;
 }
@@ -116,8 +152,10 @@ void SessionCore::OnReserved(wire::Reserved reserved) {
     return;
   }
   const bool granted = reserved.status == BlockStatus::kOk;
-  if (granted && (!reserved.reservation || !book_.Add(reserved.reservation, reserved.extents.size()))) {
-    reserved.status = BlockStatus::kInvalid;  // a reservation that cannot be: nothing of it may be used
+  if (granted &&
+      (!reserved.reservation || !book_.Add(reserved.reservation, reserved.extents.size()))) {
+    reserved.status =
+        BlockStatus::kInvalid;  // a reservation that cannot be: nothing of it may be used
     reserved.extents.clear();
   }
   const uint64_t id = reserved.id;
@@ -167,11 +205,13 @@ void SessionCore::OnUnclaimed(Answer answer) {
 // ---- leases and extents
 
 bool SessionCore::Holds(LeaseId lease, uint32_t word) const {
+  if (in_child()) return false;
   MutexLock lock(mu_);
   return page_ != nullptr && page_->Holds(word, lease.value);
 }
 
 void SessionCore::EndLease(LeaseId lease) {
+  if (in_child()) return;
   bool revoked;
   {
     MutexLock lock(mu_);
@@ -194,7 +234,8 @@ void SessionCore::AskStock(ByteCount bytes, size_t wanted, wire::Up* up) {
   const size_t count = book_.Ask(id, bytes, wanted, now, &aborts);
   for (wire::Abort& abort : aborts) outbox_.Add(std::move(abort));
   if (count == 0) return;
-  const auto deadline = std::chrono::duration_cast<std::chrono::milliseconds>(ReservationBook::kStockDeadline);
+  const auto deadline =
+      std::chrono::duration_cast<std::chrono::milliseconds>(ReservationBook::kStockDeadline);
   up->reserves.push_back({.id = id,
                           .bytes = std::vector<ByteCount>(count, bytes),
                           .deadline_ms = static_cast<uint32_t>(deadline.count())});
@@ -207,6 +248,7 @@ void SessionCore::DropStock() {
 }
 
 void SessionCore::EndExtent(const HeldExtent& extent, bool abort) {
+  if (in_child()) return;
   if (abort) outbox_.Add({extent.reservation, {extent.index}});
   if (book_.Leave(extent.reservation)) outbox_.Acknowledge(extent.reservation);
 }

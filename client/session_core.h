@@ -1,14 +1,19 @@
-// One session, without gRPC and without bytes: requests and their answers, leases, reservations, mappings,
-// revocations.  Transports and handles are built on it.
+// One session, without gRPC and without bytes: requests and their answers, leases, reservations,
+// mappings, revocations.  Transports and handles are built on it.
 //
-// It trusts the daemon to name blocks, not to be sane: ids that are unknown are given back, offsets are checked by
-// SlabCache.
+// It trusts the daemon to name blocks, not to be sane: ids that are unknown are given back, offsets
+// are checked by SlabCache.
 // Ownership: shared by Session, transports, Leases and Reservations.  Does not own the channel.
-// Thread-safety: all methods from any thread; OnDown and OnBroken from one thread at a time (the stream's reader).
-// Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.  After OnBroken or
-// Close every request answers Unavailable and nothing new is mapped.
+// Thread-safety: all methods from any thread; OnDown from one thread at a time (the stream's reader).
+// Fork: belongs to the process that made it.  In a forked child status is FailedPrecondition,
+// nothing is sent, held or given back, and Close does nothing.
+// Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.
+// After OnBroken or Close every request answers Unavailable and nothing new is mapped.
 // Locks: mu_ is a leaf.  Nothing is held while the channel or a call is talked to.
 #pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
@@ -39,9 +44,10 @@ class SessionCore {
 
   // Maps the session page and, when staged, brings a staging segment.  An error ends the session.
   // REQUIRES: called once; the channel lives until Close returned.
-  [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel, ByteCount staging_bytes);
-  // Gives everything back, says goodbye unless a Lease or Reservation is still in use, then behaves as after
-  // OnBroken.
+  [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
+                                   ByteCount staging_bytes);
+  // Gives everything back, the staging segment too, says goodbye unless a Lease or Reservation is still in use, then behaves
+  // as after OnBroken.
   void Close() LARDER_EXCLUDES(mu_);
 
   // ---- the stream's reader
@@ -50,7 +56,7 @@ class SessionCore {
 
   // ---- requests: open a call, put its id into a message, send, wait
   [[nodiscard]] OpenCall Open() { return calls_.Open(); }
-  [[nodiscard]] absl::Status Send(wire::Up up) { return outbox_.Send(std::move(up)); }
+  [[nodiscard]] absl::Status Send(wire::Up up);
   void CancelAcquire(const OpenCall& call) { outbox_.Cancel(call.id()); }
 
   // ---- leases: whoever consumed a Grant with a lease ends it, once
@@ -66,18 +72,19 @@ class SessionCore {
   void DropStock();
   void EndExtent(const HeldExtent& extent, bool abort);
 
-  // The bytes of an extent, for reading or for writing.
-  [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable) {
-    return slabs_.Map(extent, writable);
-  }
+  // The bytes of an extent, for reading or for writing.  As SlabCache::Map, and a sideband that
+  // does not work ends the session: nothing more could be read by it.
+  [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable);
   // Null unless staged.
   [[nodiscard]] StagingArea* staging() const { return staging_.get(); }
 
   // REQUIRES: started.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
   [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
-  // Close told the daemon that nothing is in use any more.
-  [[nodiscard]] bool said_bye() const { return said_bye_.load(std::memory_order_relaxed); }
+  // Close told the daemon that nothing is in use any more.  May be asked after this is gone.
+  [[nodiscard]] std::shared_ptr<const std::atomic<bool>> bye_flag() const { return said_bye_; }
+  // This is a forked child of the process that made the session.
+  [[nodiscard]] bool in_child() const { return getpid() != pid_; }
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
 
   struct Counters {
@@ -91,15 +98,19 @@ class SessionCore {
   void OnGrant(wire::Grant grant) LARDER_EXCLUDES(mu_);
   void OnRevocation(const wire::Revocation& revocation) LARDER_EXCLUDES(mu_);
   void OnUnclaimed(Answer answer);
-  [[nodiscard]] absl::Status BringStaging(SharedMemory& memory, ByteCount bytes);
+  [[nodiscard]] absl::Status BringStaging(const std::shared_ptr<SharedMemory>& memory,
+                                          ByteCount bytes);
   [[nodiscard]] std::optional<TimePoint> Chores(TimePoint now);
+  void DropStaging();
 
+  const pid_t pid_;
   std::shared_ptr<SharedMemory> memory_;  // until Start
   wire::Attached attached_;               // const after Start
   std::unique_ptr<StagingArea> staging_;  // likewise
+  std::shared_ptr<SharedMemory> staging_memory_;  // that knows it, until Close
   Counters counters_;
   std::atomic<bool> draining_{false};
-  std::atomic<bool> said_bye_{false};
+  const std::shared_ptr<std::atomic<bool>> said_bye_ = std::make_shared<std::atomic<bool>>(false);
   PendingCalls calls_;
   ReservationBook book_;
   SlabCache slabs_;

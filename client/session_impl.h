@@ -1,4 +1,5 @@
-// The parts of a Session, as Client::Attach put them together.  Private to session.cc and client.cc.
+// The parts of a Session, as Client::Attach put them together.  Private to session.cc and
+// client.cc.
 //
 // Thread-safety: const after Attach but for what is guarded.
 #pragma once

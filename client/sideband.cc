@@ -56,14 +56,17 @@ absl::Status FailedInChild() {
 
 SharedMapping& SharedMapping::operator=(SharedMapping&& other) noexcept {
   if (this == &other) return *this;
-  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+  Unmap();
   bytes_ = std::exchange(other.bytes_, {});
   writable_ = std::exchange(other.writable_, false);
+  pid_ = other.pid_;
   return *this;
 }
 
-SharedMapping::~SharedMapping() {
-  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+SharedMapping::~SharedMapping() { Unmap(); }
+
+void SharedMapping::Unmap() {
+  if (!bytes_.empty() && pid_ == getpid()) munmap(bytes_.data(), bytes_.size());
 }
 
 absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool writable) {
@@ -81,6 +84,7 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool w
   SharedMapping mapping;
   mapping.bytes_ = {static_cast<std::byte*>(base), size};
   mapping.writable_ = writable;
+  mapping.pid_ = getpid();
   if (madvise(base, size, MADV_DONTFORK) != 0) {
     return absl::ErrnoToStatus(errno, "madvise of shared memory");
   }
@@ -179,8 +183,8 @@ absl::Status SidebandClient::DropStaging(uint32_t staging_id) {
   return Request<DropStagingOkFrame>(DropStagingFrame{.staging_id = staging_id}).status();
 }
 
-absl::StatusOr<ByteCount> SidebandClient::Clean() {
-  auto answer = Request<CleanOkFrame>(CleanFrame{});
+absl::StatusOr<ByteCount> SidebandClient::Clean(SessionId session) {
+  auto answer = Request<CleanOkFrame>(CleanFrame{.session = session});
   if (!answer.ok()) return answer.status();
   return answer->released;
 }

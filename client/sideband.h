@@ -56,8 +56,11 @@ class SharedMapping {
   }
 
  private:
+  void Unmap();
+
   std::span<std::byte> bytes_;
   bool writable_ = false;
+  pid_t pid_ = 0;  // that mapped it: in a forked child the addresses may be somebody else's
 };
 
 using MappedSlab = SharedMapping;
@@ -102,9 +105,9 @@ class SidebandClient {
   // Lets the daemon read a memfd sealed against shrinking and growing.  `memfd` stays the caller's.
   [[nodiscard]] absl::StatusOr<uint32_t> SendStaging(int memfd, ByteCount bytes);
   [[nodiscard]] absl::Status DropStaging(uint32_t staging_id);
-  // REQUIRES: this process unmapped all of its earlier sessions and has no copy under way.
+  // REQUIRES: this process unmapped all of that session and has no copy of it under way.
   // What that freed.
-  [[nodiscard]] absl::StatusOr<ByteCount> Clean();
+  [[nodiscard]] absl::StatusOr<ByteCount> Clean(SessionId session);
 
  private:
   using Time = std::chrono::steady_clock::time_point;

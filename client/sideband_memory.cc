@@ -19,15 +19,19 @@ SidebandMemory::Counted::~Counted() {
 
 // The mapping goes first, then the count.
 struct SidebandMemory::Slab {
-  Slab(std::shared_ptr<Live> live, MappedSlab the_mapping) : counted(std::move(live)), mapping(std::move(the_mapping)) {}
+  Slab(std::shared_ptr<Live> live, MappedSlab the_mapping)
+      : counted(std::move(live)), mapping(std::move(the_mapping)) {}
   const Counted counted;
   const MappedSlab mapping;
 };
 
 class SidebandMemory::Page final : public RevocationWords {
  public:
-  Page(std::shared_ptr<Live> live, MappedSessionPage page) : counted_(std::move(live)), page_(std::move(page)) {}
-  [[nodiscard]] bool Holds(uint32_t word, uint64_t id) const override { return page_.Holds(word, id); }
+  Page(std::shared_ptr<Live> live, MappedSessionPage page)
+      : counted_(std::move(live)), page_(std::move(page)) {}
+  [[nodiscard]] bool Holds(uint32_t word, uint64_t id) const override {
+    return page_.Holds(word, id);
+  }
 
  private:
   const Counted counted_;
@@ -44,7 +48,8 @@ absl::StatusOr<MappedBytes> SidebandMemory::MapSlab(uint32_t slab, bool writable
   return MappedBytes{std::move(owner), {const_cast<std::byte*>(bytes.data()), bytes.size()}};
 }
 
-absl::StatusOr<std::shared_ptr<const RevocationWords>> SidebandMemory::MapSessionPage(SessionId session) {
+absl::StatusOr<std::shared_ptr<const RevocationWords>> SidebandMemory::MapSessionPage(
+    SessionId session) {
   absl::StatusOr<MappedSessionPage> page = sideband_->MapSessionPage(session);
   if (!page.ok()) return page.status();
   return std::make_shared<const Page>(live_, *std::move(page));
@@ -53,6 +58,8 @@ absl::StatusOr<std::shared_ptr<const RevocationWords>> SidebandMemory::MapSessio
 absl::StatusOr<uint32_t> SidebandMemory::SendStaging(int descriptor, ByteCount bytes) {
   return sideband_->SendStaging(descriptor, bytes);
 }
+
+absl::Status SidebandMemory::DropStaging(uint32_t id) { return sideband_->DropStaging(id); }
 
 bool SidebandMemory::WaitUnmapped(TimePoint deadline) const {
   MutexLock lock(live_->mu);

@@ -1,5 +1,5 @@
-// SharedMemory of a session over the process's sideband.  Counts what is mapped, so that the next attach can wait
-// until nothing of a lost session is.
+// SharedMemory of a session over the process's sideband.  Counts what is mapped, so that the next
+// attach can wait until nothing of a lost session is.
 //
 // Ownership: shares the sideband.  A mapping lives as long as its owner, also after this.
 // Thread-safety: all methods from any thread.
@@ -20,8 +20,10 @@ class SidebandMemory final : public SharedMemory {
       : sideband_(std::move(sideband)), live_(std::make_shared<Live>()) {}
 
   [[nodiscard]] absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) override;
-  [[nodiscard]] absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(SessionId session) override;
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(
+      SessionId session) override;
   [[nodiscard]] absl::StatusOr<uint32_t> SendStaging(int descriptor, ByteCount bytes) override;
+  [[nodiscard]] absl::Status DropStaging(uint32_t id) override;
 
   // False: something is still mapped then.
   [[nodiscard]] bool WaitUnmapped(TimePoint deadline) const;

@@ -29,7 +29,8 @@ void TakeControl(msghdr& message, ReceivedPacket& packet) {
   }
 }
 
-template <class T> void Append(msghdr& message, int type, const T& value) {
+template <class T>
+void Append(msghdr& message, int type, const T& value) {
   auto* at = static_cast<std::byte*>(message.msg_control) + message.msg_controllen;
   auto* header = reinterpret_cast<cmsghdr*>(at);
   header->cmsg_level = SOL_SOCKET;

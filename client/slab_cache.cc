@@ -12,7 +12,8 @@ constexpr uint32_t kSlabsMax = 1 << 16;
 absl::StatusOr<MappedBytes> SlabCache::Slab(uint32_t slab, bool writable) {
   // Mapping is rare and asks the daemon; that others wait for it here keeps it to once.
   MutexLock lock(mu_);
-  if (memory_ == nullptr) return absl::UnavailableError("the session is over; its memory is unmapped");
+  if (memory_ == nullptr)
+    return absl::UnavailableError("the session is over; its memory is unmapped");
   std::vector<MappedBytes>& slabs = slabs_[writable ? 1 : 0];
   if (slab < slabs.size() && slabs[slab].owner != nullptr) return slabs[slab];
   absl::StatusOr<MappedBytes> mapped = memory_->MapSlab(slab, writable);
@@ -24,15 +25,17 @@ absl::StatusOr<MappedBytes> SlabCache::Slab(uint32_t slab, bool writable) {
 
 absl::StatusOr<MappedBytes> SlabCache::Map(const wire::ExtentGrant& extent, bool writable) {
   if (extent.slab >= kSlabsMax || extent.bytes == 0 || extent.offset % kSegmentAlign != 0) {
-    return absl::InternalError(absl::StrCat("the daemon named an impossible extent: slab ", extent.slab,
-                                            ", offset ", extent.offset, ", bytes ", extent.bytes));
+    return absl::InternalError(absl::StrCat("the daemon named an impossible extent: slab ",
+                                            extent.slab, ", offset ", extent.offset, ", bytes ",
+                                            extent.bytes));
   }
   absl::StatusOr<MappedBytes> slab = Slab(extent.slab, writable);
   if (!slab.ok()) return slab.status();
   const uint64_t size = slab->bytes.size();
   if (extent.offset > size || extent.bytes > size - extent.offset) {
     return absl::InternalError(absl::StrCat("the daemon named an extent outside its slab: offset ",
-                                            extent.offset, ", bytes ", extent.bytes, ", slab of ", size));
+                                            extent.offset, ", bytes ", extent.bytes, ", slab of ",
+                                            size));
   }
   slab->bytes = slab->bytes.subspan(extent.offset, extent.bytes);
   return slab;

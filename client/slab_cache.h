@@ -1,8 +1,10 @@
-// The slabs that a session has mapped, on demand, each at most once for reading and once for writing.
+// The slabs that a session has mapped, on demand, each at most once for reading and once for
+// writing.
 //
-// What the daemon says of an extent is checked against the mapping here, so nobody else computes an address from it.
-// Ownership: a mapping lives until Drop and until the last MappedBytes of it is gone, whichever is later: a copy
-// under way keeps its memory.
+// What the daemon says of an extent is checked against the mapping here, so nobody else computes an
+// address from it.
+// Ownership: a mapping lives until Drop and until the last MappedBytes of it is gone, whichever is
+// later: a copy under way keeps its memory.
 // Thread-safety: all methods from any thread.
 // Limits: 65,536 slabs.
 #pragma once
@@ -19,8 +21,8 @@ class SlabCache {
  public:
   explicit SlabCache(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
 
-  // The bytes of an extent.  Internal when it does not lie inside its slab at a segment's border; Unavailable after Drop;
-  // else what mapping the slab says.
+  // The bytes of an extent.  Internal when it does not lie inside its slab at a segment's border;
+  // Unavailable after Drop; else what mapping the slab says.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable)
       LARDER_EXCLUDES(mu_);
   // No new mappings from here on, and the cached ones go.

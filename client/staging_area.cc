@@ -18,7 +18,8 @@ absl::StatusOr<std::unique_ptr<StagingArea>> StagingArea::Create(ByteCount bytes
   FileDescriptor descriptor(memfd_create("larder-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor) return absl::ErrnoToStatus(errno, "cannot make a staging segment");
   if (ftruncate(descriptor.get(), static_cast<off_t>(size)) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot make a staging segment of ", size, " bytes"));
+    return absl::ErrnoToStatus(errno,
+                               absl::StrCat("cannot make a staging segment of ", size, " bytes"));
   }
   if (fcntl(descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return absl::ErrnoToStatus(errno, "cannot seal the staging segment");
@@ -52,9 +53,9 @@ bool StagingArea::TryAllocate(uint64_t bytes, uint64_t* offset) {
 absl::StatusOr<StagingArea::Chunk> StagingArea::Allocate(ByteCount bytes, TimePoint deadline) {
   const uint64_t rounded = RoundUp(bytes.value(), kPageBytes);
   if (bytes.value() == 0 || rounded > memory_.size()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a block of ", bytes.value(), " bytes is larger than the staging segment of ", memory_.size(),
-        ": raise SessionOptions.staging_bytes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a block of ", bytes.value(), " bytes is larger than the staging segment of ",
+                     memory_.size(), ": raise SessionOptions.staging_bytes"));
   }
   MutexLock lock(mu_);
   uint64_t offset = 0;

@@ -1,9 +1,10 @@
-// A segment of this process's memory that the daemon copies from: where a staged Put lays its bytes.
+// A segment of this process's memory that the daemon copies from: where a staged Put lays its
+// bytes.
 //
-// Room is given out lowest address first, so that a small set of pages is used again and again and stays in the
-// cache between our copy and the daemon's.
-// A chunk may be used again only once the daemon has answered for it: until then it may still copy.  One that was
-// never answered stays taken.
+// Room is given out lowest address first, so that a small set of pages is used again and again and
+// stays in the cache between our copy and the daemon's.
+// A chunk may be used again only once the daemon has answered for it: until then it may still copy.
+// One that was never answered stays taken.
 //
 // Ownership: owns memfd and mapping.  Thread-safety: all methods from any thread.
 // Limits: a chunk is at most the segment; else Allocate answers ResourceExhausted.
@@ -41,8 +42,10 @@ class StagingArea {
   [[nodiscard]] uint32_t id() const { return id_; }
   void set_id(uint32_t id) { id_ = id; }
 
-  // At a multiple of 4,096.  Waits until there is room: DeadlineExceeded when there is none by then.
-  [[nodiscard]] absl::StatusOr<Chunk> Allocate(ByteCount bytes, TimePoint deadline) LARDER_EXCLUDES(mu_);
+  // At a multiple of 4,096.  Waits until there is room: DeadlineExceeded when there is none by
+  // then.
+  [[nodiscard]] absl::StatusOr<Chunk> Allocate(ByteCount bytes, TimePoint deadline)
+      LARDER_EXCLUDES(mu_);
   void Free(const Chunk& chunk) LARDER_EXCLUDES(mu_);
 
  private:

@@ -46,7 +46,7 @@ done
 # A python3 whose pip works; Debian's own first, a virtual environment's when that has none.
 find_python() {
   local python
-  for python in ${PYTHON:-} /usr/bin/python3 python3; do
+  for python in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3; do
     if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null &&
       "$python" -m pip --version >/dev/null 2>&1; then
       echo "$python"

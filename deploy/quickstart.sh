@@ -129,14 +129,16 @@ PYTHON
 }
 
 whats_next() {
-  local llama="$BUILD/client/llama_cpp/larder-llama --model $MODEL --prompt-file $TEXT"
+  local llama run  # as a shell reads them
+  llama=$(printf '%q ' "$BUILD/client/llama_cpp/larder-llama" --model "$MODEL" --prompt-file "$TEXT")
+  run=$(printf '%q' "$RUN")
   if [ -n "$KEEP" ]; then
     cat <<NEXT
 larderd (process $DAEMON) keeps running.  Try:
-  $llama --socket-dir $RUN --question "How tall is the new lighthouse?"
-  $llama --socket-dir $RUN --bench-lengths
+  $llama--socket-dir $run --question "How tall is the new lighthouse?"
+  $llama--socket-dir $run --bench-lengths
 Stop it:
-  kill $DAEMON; tail --pid=$DAEMON -f /dev/null; rm -rf $RUN
+  kill $DAEMON; tail --pid=$DAEMON -f /dev/null; rm -rf $run
 NEXT
   else
     cat <<NEXT

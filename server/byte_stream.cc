@@ -11,12 +11,14 @@ namespace larder {
 
 // ---- receiver
 
-absl::Status BlockReceiver::Open(ContentSpec content, const VariantSpec& variant, const std::string& engine_id) {
+absl::Status BlockReceiver::Open(ContentSpec content, const VariantSpec& variant,
+                                 const std::string& engine_id) {
   content.tenant = deps_.tenant;
   if (absl::Status s = content.Validate(); !s.ok()) return s;
   if (absl::Status s = variant.Validate(); !s.ok()) return s;
   if (!engine_id.empty()) {
-    if (auto r = deps_.instances.Register(engine_id, {&content, 1}, {&variant, 1}); !r.ok()) return r.status();
+    if (auto r = deps_.instances.Register(engine_id, {&content, 1}, {&variant, 1}); !r.ok())
+      return r.status();
   }
   absl::StatusOr<VariantIndex> index = deps_.store.index().InternVariant(variant.Id());
   if (!index.ok()) return index.status();
@@ -34,14 +36,17 @@ void BlockReceiver::Fail(BlockStatus status, const std::string& why) {
 }
 
 absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
-  if (!open_) return absl::InvalidArgumentError("content and variant: required in the first message");
-  if (block_) return absl::InvalidArgumentError(absl::StrCat("block ", status_.size() - 1, " is cut short"));
+  if (!open_)
+    return absl::InvalidArgumentError("content and variant: required in the first message");
+  if (block_)
+    return absl::InvalidArgumentError(absl::StrCat("block ", status_.size() - 1, " is cut short"));
   if (block.tokens.size() != variant_.block_tokens) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokens: ", block.tokens.size(), ", the variant has blocks of ", variant_.block_tokens));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tokens: ", block.tokens.size(), ", the variant has blocks of ", variant_.block_tokens));
   }
   if (absl::Status s = block.segments.Validate(variant_.layers); !s.ok()) return s;
-  if (!block.segments.hashed) return absl::InvalidArgumentError("segments.xxh3: required on a byte stream");
+  if (!block.segments.hashed)
+    return absl::InvalidArgumentError("segments.xxh3: required on a byte stream");
   if (!block.parent) block.parent = seed_;
   status_.push_back(BlockStatus::kOk);
   digests_.push_back(Chain(*block.parent, block.tokens).back());
@@ -50,7 +55,13 @@ absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
   in_segment_ = 0;
   at_ = 0;
   const ByteCount payload = block.segments.PayloadBytes();
+  const auto encoded = [](const Segment& segment) { return segment.codec != Codec::kIdentity; };
+  const bool unsupported = std::ranges::any_of(block.segments.segments, encoded);
   block_ = std::move(block);
+  if (unsupported) {
+    Fail(BlockStatus::kUnsupported, "only IDENTITY is stored by this daemon");
+    return absl::OkStatus();
+  }
   BlockStore::ReserveResult result = deps_.store.Reserve({&payload, 1}, deps_.store.lease_budget());
   if (result.status != BlockStatus::kOk) {
     Fail(result.status, "no room in the pool now: retry later");
@@ -63,7 +74,8 @@ absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
 absl::Status BlockReceiver::Append(std::span<const std::byte> data) {
   if (data.empty()) return absl::OkStatus();
   if (!block_) return absl::InvalidArgumentError("data: no block was begun");
-  if (data.size() > missing_bytes_) return absl::InvalidArgumentError("data: more than the block's table says");
+  if (data.size() > missing_bytes_)
+    return absl::InvalidArgumentError("data: more than the block's table says");
   missing_bytes_ -= data.size();
   while (!data.empty() && reservation_.open(0)) {
     const std::span<std::byte> payload = deps_.store.Bytes(reservation_.extent(0));
@@ -100,7 +112,8 @@ void BlockReceiver::Finish() {
     Fail(status, "refused by the store");
     return;
   }
-  ++(status == BlockStatus::kOk ? deps_.counters.blocks_published : deps_.counters.blocks_duplicate);
+  ++(status == BlockStatus::kOk ? deps_.counters.blocks_published
+                                : deps_.counters.blocks_duplicate);
   status_.back() = status;
   reservation_ = {};
 }
@@ -112,8 +125,8 @@ absl::Status BlockReceiver::Close() {
 
 // ---- sender
 
-BlockSender::BlockSender(SessionDeps& deps, VariantSpec variant, std::vector<Digest> digests, uint32_t first_layer,
-                         uint32_t layers)
+BlockSender::BlockSender(SessionDeps& deps, VariantSpec variant, std::vector<Digest> digests,
+                         uint32_t first_layer, uint32_t layers)
     : deps_(deps),
       variant_(std::move(variant)),
       digests_(std::move(digests)),
@@ -127,7 +140,8 @@ void BlockSender::Refill() {
   window_begin_ = next_key_;
   const size_t n = std::min(kWindow, digests_.size() - next_key_);
   if (index_) {
-    window_ = deps_.store.Acquire(*index_, std::span(digests_).subspan(next_key_, n), deps_.store.lease_budget());
+    window_ = deps_.store.Acquire(*index_, std::span(digests_).subspan(next_key_, n),
+                                  deps_.store.lease_budget());
   } else {
     window_.blocks.resize(n);
   }

@@ -1,10 +1,11 @@
-// The byte-stream fallback without gRPC: a receiver that turns StoreBlocks into stored blocks, and a sender that turns
-// stored blocks into FetchBlocks.  Both check every byte: what came over a network is hashed where only the daemon
-// writes, what goes out is checked before it leaves.
+// The byte-stream fallback without gRPC: a receiver that turns StoreBlocks into stored blocks, and
+// a sender that turns stored blocks into FetchBlocks.  Both check every byte: what came over a
+// network is hashed where only the daemon writes, what goes out is checked before it leaves.
 //
 // Ownership: one per call; hold store handles, which go back when they are dropped.
 // Thread-safety: none; one call at a time.
-// Limits: one block of a stream in the pool's reserve at a time; a lease over kWindow keys at a time.
+// Limits: one block of a stream in the pool's reserve at a time; a lease over kWindow keys at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,10 @@ class BlockReceiver {
   explicit BlockReceiver(SessionDeps& deps) : deps_(deps) {}
 
   // From the first message of the stream.  InvalidArgument names what is wrong.
-  [[nodiscard]] absl::Status Open(ContentSpec content, const VariantSpec& variant, const std::string& engine_id);
-  // The next block's head.  Errors of the block itself become its status; only a broken stream is an error.
+  [[nodiscard]] absl::Status Open(ContentSpec content, const VariantSpec& variant,
+                                  const std::string& engine_id);
+  // The next block's head.  Errors of the block itself become its status; only a broken stream is
+  // an error.
   [[nodiscard]] absl::Status Begin(wire::StoreBlock block);
   // Bytes of the block at hand.  InvalidArgument: more than its table says, or no block begun.
   [[nodiscard]] absl::Status Append(std::span<const std::byte> data);
@@ -61,8 +64,8 @@ class BlockReceiver {
 
 class BlockSender {
  public:
-  BlockSender(SessionDeps& deps, VariantSpec variant, std::vector<Digest> digests, uint32_t first_layer,
-              uint32_t layers);
+  BlockSender(SessionDeps& deps, VariantSpec variant, std::vector<Digest> digests,
+              uint32_t first_layer, uint32_t layers);
 
   // One message of the answer.
   struct Piece {
@@ -98,7 +101,7 @@ class BlockSender {
   std::span<const std::byte> payload_;
   uint32_t segment_ = 0;
   uint32_t segments_end_ = 0;
-  uint64_t offset_ = 0;      // of the segment in the payload
+  uint64_t offset_ = 0;  // of the segment in the payload
   uint64_t in_segment_ = 0;
 };
 

@@ -187,9 +187,12 @@ std::string TomlString(std::string_view text) {
 
 uint32_t Config::CheckOneIn() const {
   switch (check_host_reads) {
-    case HostReadPolicy::kNever: return 0;
-    case HostReadPolicy::kAlways: return 1;
-    case HostReadPolicy::kSampled: break;
+    case HostReadPolicy::kNever:
+      return 0;
+    case HostReadPolicy::kAlways:
+      return 1;
+    case HostReadPolicy::kSampled:
+      break;
   }
   return check_one_in;
 }

@@ -15,7 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/admission.h"
-#include "server/staged_copier.h"
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
 #include "server/process_table.h"
@@ -24,6 +23,7 @@
 #include "server/services/engine_service.h"
 #include "server/session_table.h"
 #include "server/sideband.h"
+#include "server/staged_copier.h"
 #include "server/staging_table.h"
 #include "storage/quarantine.h"
 
@@ -37,7 +37,8 @@ constexpr size_t kCopyQueueMax = 1024;
 constexpr int kStreamsPerConnectionMax = 128;
 
 // Serves `services` on one socket file of this mode.
-std::unique_ptr<grpc::Server> Listen(const std::string& path, mode_t mode, const DaemonOptions& options,
+std::unique_ptr<grpc::Server> Listen(const std::string& path, mode_t mode,
+                                     const DaemonOptions& options,
                                      std::initializer_list<grpc::Service*> services) {
   grpc::ServerBuilder builder;
   int port = 0;  // 1 when bound: a socket file has no port
@@ -70,27 +71,35 @@ struct Daemon::Parts final : SidebandHost {
         started(k.Now()),
         instances(s, k, o.host_bytes_per_s),
         staging({.process_bytes_max = o.staging_bytes_max}),
-        copies(o.copy_threads, kCopyQueueMax),
-        admission({.calls_max = o.calls_max, .sessions_max = o.sessions_max, .bytes_max = o.memory_limit}),
+        admission({.calls_max = o.calls_max,
+                   .sessions_max = o.sessions_max,
+                   .bytes_max = o.memory_limit}),
         sessions(o.sessions_max),
-        counters(c) {}
+        counters(c),
+        copies(o.copy_threads, kCopyQueueMax) {}
 
   // SidebandHost
   absl::StatusOr<int> OpenSlab(ProcessId, uint32_t slab, bool writable) override {
-    if (slab >= store.pool().slab_count()) return absl::NotFoundError(absl::StrCat("no slab ", slab));
+    if (slab >= store.pool().slab_count())
+      return absl::NotFoundError(absl::StrCat("no slab ", slab));
     return store.pool().OpenDescriptor(SlabId(static_cast<uint16_t>(slab)), writable);
   }
-  absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(ProcessId process, SessionId id) override {
+  absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(ProcessId process,
+                                                            SessionId id) override {
     const std::shared_ptr<AttachedSession> session = sessions.Find(id);
-    if (!session || session->process() != process) return absl::NotFoundError("no such session of this process");
+    if (!session || session->process() != process)
+      return absl::NotFoundError("no such session of this process");
     absl::StatusOr<int> fd = session->OpenPage();
     if (!fd.ok()) return fd.status();
     return std::make_pair(*fd, session->page_bytes());
   }
-  ByteCount ReleaseClean(ProcessId process) override {
-    const Quarantine::Released released = quarantine.Release(process);
-    for (size_t i = 0; i < released.sessions; ++i) processes->RemoveQuarantine(process);
-    return released.bytes;
+  ByteCount ReleaseClean(ProcessId process, SessionId id) override {
+    // The daemon may not have seen yet that the stream is broken.
+    const std::shared_ptr<AttachedSession> session = sessions.Find(id);
+    if (session && session->process() == process) session->OnUnmapped();
+    const std::optional<ByteCount> released = quarantine.Release(process, id);
+    if (released) processes->RemoveQuarantine(process);
+    return released.value_or(ByteCount(0));
   }
   ByteCount slab_bytes() override { return store.pool().slab_bytes(); }
   std::string boot_id() override { return options.boot_id; }
@@ -109,11 +118,11 @@ struct Daemon::Parts final : SidebandHost {
   StagingTable staging;
   std::unique_ptr<ProcessTable> processes;
   std::unique_ptr<Sideband> sideband;
-  StagedCopier copies;
   Admission admission;
   SessionTable sessions;
   Counters& counters;
   std::optional<SessionDeps> deps;
+  StagedCopier copies;  // ends before what its jobs look at
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;
   std::optional<AdminService> admin;
@@ -145,8 +154,8 @@ absl::Status Daemon::Parts::Start() {
   if (!listening.ok()) return listening.status();
   sideband = *std::move(listening);
 
-  deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, copies, counters, clock,
-                           options.boot_id, "default", options.check_one_in});
+  deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, copies, counters,
+                           clock, options.boot_id, "default", options.check_one_in});
   engine.emplace(*deps, sessions, admission);
   cache.emplace(*deps, admission);
   const std::string data = options.socket_dir + "/data.sock";
@@ -158,7 +167,7 @@ absl::Status Daemon::Parts::Start() {
 
   processes->Start([this](ProcessId process) {
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) {
-      if (session->process() == process) session->OnProcessDeath();
+      if (session->process() == process) session->OnUnmapped();
     }
     quarantine.Release(process);
     sideband->OnProcessDeath(process);
@@ -207,7 +216,9 @@ AdminService::Hooks Daemon::Parts::AdminHooks(Daemon* daemon) {
   hooks.drain = [daemon](std::chrono::milliseconds limit) { return daemon->Drain(limit); };
   hooks.counters = [this] {
     std::vector<std::pair<std::string, uint64_t>> named;
-    VisitCounters(counters, [&named](const std::string& name, uint64_t value) { named.emplace_back(name, value); });
+    VisitCounters(counters, [&named](const std::string& name, uint64_t value) {
+      named.emplace_back(name, value);
+    });
     return named;
   };
   hooks.version = options.version;
@@ -220,11 +231,13 @@ AdminService::Hooks Daemon::Parts::AdminHooks(Daemon* daemon) {
 
 Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options, BlockStore& store,
-                                                      Counters& counters, const Clock& clock) {
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options,
+                                                      BlockStore& store, Counters& counters,
+                                                      const Clock& clock) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  std::unique_ptr<Daemon> daemon(new Daemon(std::make_unique<Parts>(options, store, counters, clock)));
+  std::unique_ptr<Daemon> daemon(
+      new Daemon(std::make_unique<Parts>(options, store, counters, clock)));
   daemon->parts_->admin.emplace(daemon->parts_->AdminHooks(daemon.get()), clock);
   if (absl::Status s = daemon->parts_->Start(); !s.ok()) return s;
   return daemon;
@@ -251,6 +264,7 @@ Daemon::~Daemon() {
   if (p.data_server) p.data_server->Wait();
   if (p.admin_server) p.admin_server->Wait();
   if (p.processes) p.processes->Stop();
+  p.sideband.reset();  // its thread asks for sessions
 }
 
 size_t Daemon::Drain(std::chrono::milliseconds limit) {

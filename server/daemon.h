@@ -1,5 +1,5 @@
-// The running daemon: socket files, services, sideband, sessions, housekeeping.  main.cc builds its parts and this
-// wires them together; tests and benches do the same in a child process.
+// The running daemon: socket files, services, sideband, sessions, housekeeping.  main.cc builds its
+// parts and this wires them together; tests and benches do the same in a child process.
 //
 // Ownership: refers to pool, store, counters and clock, which outlive it; owns everything else.
 // Thread-safety: Drain and Wait from any thread.
@@ -25,32 +25,35 @@ namespace larder {
 struct SidebandCounters;  // server/sideband_connection.h
 
 struct DaemonOptions {
-  std::string socket_dir;             // data.sock, admin.sock, sideband.sock are made in it; it must exist
-  mode_t data_socket_mode = 0660;     // of data.sock and sideband.sock; admin.sock is 0600
-  std::vector<uid_t> trusted_uids;    // may map the pool writable
+  std::string socket_dir;  // data.sock, admin.sock, sideband.sock are made in it; it must exist
+  mode_t data_socket_mode = 0660;   // of data.sock and sideband.sock; admin.sock is 0600
+  std::vector<uid_t> trusted_uids;  // may map the pool writable
   size_t sessions_max = 1024;
-  size_t calls_max = 256;             // unary calls under way at once
-  ByteCount memory_limit = MiB(256);  // of messages under way
-  int rpc_threads_max = 0;            // 0: gRPC decides
-  uint32_t check_one_in = 64;         // host reads that are checked; 0 = none
-  size_t copy_threads = 1;            // of staged publishes
+  size_t calls_max = 256;                  // unary calls under way at once
+  ByteCount memory_limit = MiB(256);       // of messages under way
+  int rpc_threads_max = 0;                 // 0: gRPC decides
+  uint32_t check_one_in = 64;              // host reads that are checked; 0 = none
+  size_t copy_threads = 1;                 // of staged publishes
   ByteCount staging_bytes_max = MiB(256);  // per process
-  double host_bytes_per_s = 10e9;     // for load estimates
-  std::string boot_id;                // a fresh UUID
+  double host_bytes_per_s = 10e9;          // for load estimates
+  std::string boot_id;                     // a fresh UUID
   std::string version;
 };
 
 class Daemon {
  public:
   // Unavailable: a socket cannot be bound, with which and why.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options, BlockStore& store,
-                                                                     Counters& counters, const Clock& clock);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options,
+                                                                     BlockStore& store,
+                                                                     Counters& counters,
+                                                                     const Clock& clock);
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Health turns NOT_SERVING, every session is told, and within `limit` (or when all sessions have ended) the
-  // servers stop.  Answers how many sessions were told.  Idempotent: the first limit counts.
+  // Health turns NOT_SERVING, every session is told, and within `limit` (or when all sessions have
+  // ended) the servers stop.  Answers how many sessions were told.  Idempotent: the first limit
+  // counts.
   size_t Drain(std::chrono::milliseconds limit);
   // Returns when drained.
   void Wait();

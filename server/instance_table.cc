@@ -18,12 +18,15 @@ struct Presence {
   std::vector<BlockIndex::Presence> blocks;
 };
 
-bool InHost(const BlockIndex::Presence& p) { return (p.tiers & (1u << static_cast<int>(Tier::kHost))) != 0; }
+bool InHost(const BlockIndex::Presence& p) {
+  return (p.tiers & (1u << static_cast<int>(Tier::kHost))) != 0;
+}
 
 // Clears the steps that this variant does not have.
 void Intersect(const Presence& presence, std::vector<char>* steps) {
   const size_t covered = presence.blocks.size() * presence.block_steps;
-  std::fill(steps->begin() + static_cast<ptrdiff_t>(std::min(covered, steps->size())), steps->end(), 0);
+  std::fill(steps->begin() + static_cast<ptrdiff_t>(std::min(covered, steps->size())), steps->end(),
+            0);
   for (size_t b = 0; b < presence.blocks.size(); ++b) {
     if (InHost(presence.blocks[b])) continue;
     const auto begin = steps->begin() + static_cast<ptrdiff_t>(b * presence.block_steps);
@@ -47,7 +50,8 @@ std::vector<TokenRange> Ranges(const std::vector<char>& steps) {
 // Bytes of the blocks that lie wholly in steps that all variants have.
 uint64_t BytesIn(const Presence& presence, const std::vector<char>& steps) {
   uint64_t pages = 0;
-  for (size_t b = 0; b < presence.blocks.size(); ++b) {
+  const size_t blocks = std::min(presence.blocks.size(), steps.size() / presence.block_steps);
+  for (size_t b = 0; b < blocks; ++b) {
     const auto begin = steps.begin() + static_cast<ptrdiff_t>(b * presence.block_steps);
     if (std::all_of(begin, begin + presence.block_steps, [](char s) { return s != 0; })) {
       pages += presence.blocks[b].pages;
@@ -61,53 +65,70 @@ uint64_t BytesIn(const Presence& presence, const std::vector<char>& steps) {
 InstanceTable::InstanceTable(BlockStore& store, const Clock& clock, double host_bytes_per_s)
     : store_(store), clock_(clock), host_bytes_per_s_(host_bytes_per_s) {}
 
-absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(const std::string& engine_id,
-                                                                  std::span<const ContentSpec> contents,
-                                                                  std::span<const VariantSpec> variants) {
+absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
+    const std::string& engine_id, std::span<const ContentSpec> contents,
+    std::span<const VariantSpec> variants) {
   for (const ContentSpec& content : contents) {
     if (absl::Status s = content.Validate(); !s.ok()) return s;
   }
-  std::vector<VariantIndex> indices;
   for (const VariantSpec& variant : variants) {
     if (absl::Status s = variant.Validate(); !s.ok()) return s;
-    absl::StatusOr<VariantIndex> index = store_.index().InternVariant(variant.Id());
-    if (!index.ok()) return index.status();
-    indices.push_back(*index);
   }
   MutexLock lock(mu_);
-  if (engines_.size() >= kEnginesMax && !engines_.contains(engine_id)) {
-    return absl::ResourceExhaustedError(absl::StrCat("limit of ", kEnginesMax, " engines: clear what is not used"));
-  }
-  Engine& engine = engines_[engine_id];
-  auto next = std::make_shared<Registration>(*engine.registration);
+  if (absl::Status s = CheckRoom(engine_id); !s.ok()) return s;
+  auto next = std::make_shared<Registration>(*engines_[engine_id].registration);
   for (const ContentSpec& content : contents) {
-    if (std::find(next->contents.begin(), next->contents.end(), content) != next->contents.end()) continue;
+    if (std::find(next->contents.begin(), next->contents.end(), content) != next->contents.end())
+      continue;
     next->contents.push_back(content);
     next->content_ids.push_back(content.Id());
   }
-  for (size_t i = 0; i < variants.size(); ++i) {
-    const auto same = [&](const Variant& v) { return v.index == indices[i]; };
-    if (std::any_of(next->variants.begin(), next->variants.end(), same)) continue;
-    next->variants.push_back({variants[i], indices[i]});
+  for (const VariantSpec& variant : variants) {
+    const auto same = [&](const Variant& v) { return v.spec == variant; };
+    if (std::ranges::any_of(next->variants, same)) continue;
+    next->variants.push_back({variant, VariantIndex::kNone});
   }
   if (next->contents.size() > kContentsMax || next->variants.size() > kVariantsMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("engine '", engine_id, "': limit of ", kContentsMax,
-                                                     " contents and ", kVariantsMax, " variants"));
+    return absl::ResourceExhaustedError(absl::StrCat("engine '", engine_id, "': limit of ",
+                                                     kContentsMax, " contents and ", kVariantsMax,
+                                                     " variants"));
   }
-  engine.registration = std::move(next);
+  // Interned last: what is refused must not use up numbers, which are never given back.
+  for (Variant& variant : next->variants) {
+    if (variant.index != VariantIndex::kNone) continue;
+    absl::StatusOr<VariantIndex> index = store_.index().InternVariant(variant.spec.Id());
+    if (!index.ok()) return index.status();
+    variant.index = *index;
+  }
+  std::vector<VariantIndex> indices;
+  for (const VariantSpec& variant : variants) {
+    const auto same = [&](const Variant& v) { return v.spec == variant; };
+    indices.push_back(std::ranges::find_if(next->variants, same)->index);
+  }
+  engines_[engine_id].registration = std::move(next);
   return indices;
 }
 
-void InstanceTable::SessionBegan(const std::string& engine_id, const wire::InstanceSession& session) {
+absl::Status InstanceTable::CheckRoom(const std::string& engine_id) const {
+  if (engines_.size() < kEnginesMax || engines_.contains(engine_id)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("limit of ", kEnginesMax, " engines: clear what is not used"));
+}
+
+absl::Status InstanceTable::SessionBegan(const std::string& engine_id,
+                                         const wire::InstanceSession& session) {
   MutexLock lock(mu_);
+  if (absl::Status s = CheckRoom(engine_id); !s.ok()) return s;
   engines_[engine_id].sessions.push_back({session, clock_.Now()});
+  return absl::OkStatus();
 }
 
 void InstanceTable::SessionEnded(const std::string& engine_id, SessionId session) {
   MutexLock lock(mu_);
   const auto it = engines_.find(engine_id);
   if (it == engines_.end()) return;
-  std::erase_if(it->second.sessions, [&](const Live& live) { return live.session.session == session; });
+  std::erase_if(it->second.sessions,
+                [&](const Live& live) { return live.session.session == session; });
 }
 
 std::vector<InstanceTable::Candidate> InstanceTable::Candidates(const Digest& content_id,
@@ -124,7 +145,8 @@ std::vector<InstanceTable::Candidate> InstanceTable::Candidates(const Digest& co
   return out;
 }
 
-wire::TierHit InstanceTable::HostHit(const Registration& registration, std::span<const Digest> chain) const {
+wire::TierHit InstanceTable::HostHit(const Registration& registration,
+                                     std::span<const Digest> chain) const {
   std::vector<char> steps(chain.size(), 1);
   std::vector<Presence> all;
   all.reserve(registration.variants.size());
@@ -142,18 +164,24 @@ wire::TierHit InstanceTable::HostHit(const Registration& registration, std::span
       store_.index().Lookup(variant.index, keys, presence.blocks);
     }
     Intersect(presence, &steps);
+    // What lies behind the last step that all have so far is of no use to the next ones.
+    while (!steps.empty() && steps.back() == 0) steps.pop_back();
+    if (steps.empty()) return {.tier = Tier::kHost, .contiguous = {}, .ranges = {}, .bytes = {}};
+    chain = chain.first(steps.size());
     all.push_back(std::move(presence));
   }
   wire::TierHit hit;
   hit.tier = Tier::kHost;
   hit.ranges = Ranges(steps);
-  if (!hit.ranges.empty() && hit.ranges.front().begin == 0) hit.contiguous = TokenCount(hit.ranges.front().end);
+  if (!hit.ranges.empty() && hit.ranges.front().begin == 0)
+    hit.contiguous = TokenCount(hit.ranges.front().end);
   for (const Presence& presence : all) hit.bytes += ByteCount(BytesIn(presence, steps));
   hit.load_s = static_cast<double>(hit.bytes.value()) / host_bytes_per_s_;
   return hit;
 }
 
-std::vector<wire::InstanceHit> InstanceTable::Lookup(const Digest& content_id, std::span<const Digest> chain,
+std::vector<wire::InstanceHit> InstanceTable::Lookup(const Digest& content_id,
+                                                     std::span<const Digest> chain,
                                                      std::string_view engine_id) const {
   std::vector<wire::InstanceHit> hits;
   for (const Candidate& candidate : Candidates(content_id, engine_id)) {
@@ -161,13 +189,15 @@ std::vector<wire::InstanceHit> InstanceTable::Lookup(const Digest& content_id, s
     if (host.ranges.empty()) continue;
     hits.push_back({candidate.engine_id, candidate.attached, {std::move(host)}});
   }
-  std::stable_sort(hits.begin(), hits.end(), [](const wire::InstanceHit& a, const wire::InstanceHit& b) {
-    return a.tiers.front().contiguous > b.tiers.front().contiguous;
-  });
+  std::stable_sort(hits.begin(), hits.end(),
+                   [](const wire::InstanceHit& a, const wire::InstanceHit& b) {
+                     return a.tiers.front().contiguous > b.tiers.front().contiguous;
+                   });
   return hits;
 }
 
-wire::InstanceInfo InstanceTable::Describe(const std::string& engine_id, const Engine& engine) const {
+wire::InstanceInfo InstanceTable::Describe(const std::string& engine_id,
+                                           const Engine& engine) const {
   wire::InstanceInfo info;
   info.engine_id = engine_id;
   info.attached = !engine.sessions.empty();

@@ -1,10 +1,12 @@
 // Which engines there are or were: their contents, variants and sessions; answers Lookup for them.
 //
-// A registration says what an *instance* needs (one variant for each rank and group); Lookup answers the minimum over
-// them, so that "1,024 tokens" means that every rank can load 1,024 tokens.  Registrations outlive sessions: a
-// detached engine stays while blocks of its variants are stored.
+// A registration says what an *instance* needs (one variant for each rank and group); Lookup
+// answers the minimum over them, so that "1,024 tokens" means that every rank can load 1,024
+// tokens.  Registrations outlive sessions: a detached engine stays while blocks of its variants are
+// stored.
 //
-// Ownership: made by the daemon; keeps only references to the store.  Thread-safety: all methods from any thread.
+// Ownership: made by the daemon; keeps only references to the store.  Thread-safety: all methods
+// from any thread.
 // Limits: 4,096 engines, 64 contents and 1,024 variants an engine.
 #pragma once
 
@@ -31,19 +33,23 @@ class InstanceTable {
   // `host_bytes_per_s`: measured rate of the pool, for load estimates.
   InstanceTable(BlockStore& store, const Clock& clock, double host_bytes_per_s);
 
-  // Adds to what the engine's other sessions said.  ResourceExhausted with the limit, InvalidArgument from the specs.
-  // Answers the variants' indices, in order.  REQUIRES: contents carry the authenticated tenant.
-  [[nodiscard]] absl::StatusOr<std::vector<VariantIndex>> Register(const std::string& engine_id,
-                                                                   std::span<const ContentSpec> contents,
-                                                                   std::span<const VariantSpec> variants)
-      LARDER_EXCLUDES(mu_);
+  // Adds to what the engine's other sessions said.  ResourceExhausted with the limit,
+  // InvalidArgument from the specs.  Answers the variants' indices, in order.  REQUIRES: contents
+  // carry the authenticated tenant.
+  [[nodiscard]] absl::StatusOr<std::vector<VariantIndex>> Register(
+      const std::string& engine_id, std::span<const ContentSpec> contents,
+      std::span<const VariantSpec> variants) LARDER_EXCLUDES(mu_);
 
-  void SessionBegan(const std::string& engine_id, const wire::InstanceSession& session) LARDER_EXCLUDES(mu_);
+  // ResourceExhausted: the limit of engines.
+  [[nodiscard]] absl::Status SessionBegan(const std::string& engine_id, const wire::InstanceSession& session)
+      LARDER_EXCLUDES(mu_);
   void SessionEnded(const std::string& engine_id, SessionId session) LARDER_EXCLUDES(mu_);
 
   // What is stored of a chain, per engine that knows `content_id`; best first.
-  [[nodiscard]] std::vector<wire::InstanceHit> Lookup(const Digest& content_id, std::span<const Digest> chain,
-                                                      std::string_view engine_id) const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::vector<wire::InstanceHit> Lookup(const Digest& content_id,
+                                                      std::span<const Digest> chain,
+                                                      std::string_view engine_id) const
+      LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] std::vector<wire::InstanceInfo> List() const LARDER_EXCLUDES(mu_);
   // nullopt-like: empty engine_id when unknown.
@@ -77,11 +83,14 @@ class InstanceTable {
     std::shared_ptr<const Registration> registration;
   };
 
-  [[nodiscard]] std::vector<Candidate> Candidates(const Digest& content_id, std::string_view engine_id) const
+  [[nodiscard]] absl::Status CheckRoom(const std::string& engine_id) const LARDER_REQUIRES(mu_);
+  [[nodiscard]] std::vector<Candidate> Candidates(const Digest& content_id,
+                                                  std::string_view engine_id) const
       LARDER_EXCLUDES(mu_);
-  [[nodiscard]] wire::TierHit HostHit(const Registration& registration, std::span<const Digest> chain) const;
-  [[nodiscard]] wire::InstanceInfo Describe(const std::string& engine_id, const Engine& engine) const
-      LARDER_REQUIRES(mu_);
+  [[nodiscard]] wire::TierHit HostHit(const Registration& registration,
+                                      std::span<const Digest> chain) const;
+  [[nodiscard]] wire::InstanceInfo Describe(const std::string& engine_id,
+                                            const Engine& engine) const LARDER_REQUIRES(mu_);
 
   BlockStore& store_;
   const Clock& clock_;

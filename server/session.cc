@@ -1,5 +1,5 @@
-// Lifecycle of a session: attach, register, deadlines, drain, end.  Writing is in session_write.cc, reading in
-// session_read.cc.
+// Lifecycle of a session: attach, register, deadlines, drain, end.  Writing is in session_write.cc,
+// reading in session_read.cc.
 #include "server/session.h"
 
 #include <algorithm>
@@ -9,10 +9,11 @@
 
 namespace larder {
 
-absl::StatusOr<std::shared_ptr<AttachedSession>> AttachedSession::Create(SessionDeps& deps, SessionId id,
-                                                         std::optional<AttachedProcess> process, std::string peer,
-                                                         SessionSink& sink) {
-  std::shared_ptr<AttachedSession> session(new AttachedSession(deps, id, std::move(process), std::move(peer), sink));
+absl::StatusOr<std::shared_ptr<AttachedSession>> AttachedSession::Create(
+    SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer,
+    SessionSink& sink) {
+  std::shared_ptr<AttachedSession> session(
+      new AttachedSession(deps, id, std::move(process), std::move(peer), sink));
   if (session->process_) {
     absl::StatusOr<std::unique_ptr<SessionPage>> page = SessionPage::Create();
     if (!page.ok()) return page.status();
@@ -24,8 +25,9 @@ absl::StatusOr<std::shared_ptr<AttachedSession>> AttachedSession::Create(Session
   return session;
 }
 
-AttachedSession::AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer,
-                 SessionSink& sink)
+AttachedSession::AttachedSession(SessionDeps& deps, SessionId id,
+                                 std::optional<AttachedProcess> process, std::string peer,
+                                 SessionSink& sink)
     : deps_(deps),
       id_(id),
       process_(std::move(process)),
@@ -54,23 +56,45 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
       return absl::PermissionDeniedError(
           absl::StrCat("hello.tenant: this caller has no role in '", up.hello->tenant, "'"));
     }
-    if (up.hello) Attach(*up.hello);
+    if (up.hello) {
+      if (absl::Status s = Attach(*up.hello); !s.ok()) return s;
+    }
+    if (absl::Status s = CheckAnswerSize(up); !s.ok()) return s;
     Count(up);
     for (const wire::Register& r : up.registers) down.registered.push_back(Handle(r));
     for (const LeaseId lease : up.releases) Release(lease);
     if (up.revoke_ack) Handle(*up.revoke_ack);
     for (const wire::Abort& a : up.aborts) Handle(a);
-    // Cancels: without a disk tier every acquire is answered at once, so there is nothing left to cancel.
+    // Cancels: without a disk tier every acquire is answered at once, so there is nothing left to
+    // cancel.
     for (wire::Publish& p : up.publishes) Handle(std::move(p), &down);
     for (const wire::Reserve& r : up.reserves) down.reserved.push_back(Handle(r));
-    for (const wire::Acquire& a : up.acquires) down.grants.push_back(Handle(a));
+    for (const wire::Acquire& a : up.acquires) {
+      down.grants.push_back(Handle(a));
+      if (!a.want_tables) continue;
+      wire::Down alone;  // tables are large: two such answers may not fit one message
+      alone.grants.push_back(std::move(down.grants.back()));
+      down.grants.pop_back();
+      Send(std::move(alone));
+    }
     for (const wire::DamageReport& d : up.damaged) Handle(d);
     bye_ = bye_ || up.bye;
-    answer = !down.registered.empty() || !down.published.empty() || !down.reserved.empty() || !down.grants.empty();
-    FinishIfDrained();
+    answer = !down.registered.empty() || !down.published.empty() || !down.reserved.empty() ||
+             !down.grants.empty();
   }
   if (answer) Send(std::move(down));
+  MutexLock lock(mu_);
+  FinishIfDrained();  // after the answers, which would not leave any more
   return absl::OkStatus();
+}
+
+// One message must not make an answer of any size.
+absl::Status AttachedSession::CheckAnswerSize(const wire::Up& up) {
+  size_t keys = 0;
+  for (const wire::Acquire& a : up.acquires) keys += a.digests.size();
+  if (keys <= kKeysPerMessageMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("acquires: ", keys, " keys in one message; at most ",
+                                                 kKeysPerMessageMax));
 }
 
 void AttachedSession::Count(const wire::Up& up) {
@@ -80,8 +104,7 @@ void AttachedSession::Count(const wire::Up& up) {
   if (!up.acquires.empty()) deps_.counters.requests_acquire += up.acquires.size();
 }
 
-void AttachedSession::Attach(const wire::Hello& hello) {
-  attached_ = true;
+absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   engine_id_ = hello.engine_id;
   wire::Attached attached;
   write_mode_ = ChooseWriteMode(hello.write_mode, &attached.write_mode_reason);
@@ -98,22 +121,28 @@ void AttachedSession::Attach(const wire::Hello& hello) {
   info.rank = hello.rank;
   info.peer = peer_;
   info.write_mode = write_mode_;
-  deps_.instances.SessionBegan(engine_id_, info);
+  if (absl::Status s = deps_.instances.SessionBegan(engine_id_, info); !s.ok()) return s;
+  attached_ = true;
   wire::Down down;
   down.attached = std::move(attached);
   Send(std::move(down));
+  return absl::OkStatus();
 }
 
-wire::WriteMode AttachedSession::ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const {
+wire::WriteMode AttachedSession::ChooseWriteMode(wire::WriteMode wanted,
+                                                 std::string* reason) const {
   if (!process_) {
     if (wanted != wire::WriteMode::kStream) {
-      *reason = "no sideband token: shared memory needs the sideband socket of the same host; bytes go by stream";
+      *reason =
+          "no sideband token: shared memory needs the sideband socket of the same host; bytes go "
+          "by stream";
     }
     return wire::WriteMode::kStream;
   }
   if (wanted == wire::WriteMode::kMapped && !process_->writable) {
     *reason = absl::StrCat("uid ", process_->uid,
-                           " is not trusted to map the pool writable: staged; add it to --trusted-uids to change that");
+                           " is not trusted to map the pool writable: staged; add it to "
+                           "--trusted-uids to change that");
     return wire::WriteMode::kStaged;
   }
   return wanted;
@@ -127,7 +156,8 @@ wire::Registered AttachedSession::Handle(const wire::Register& request) {
   absl::StatusOr<std::vector<VariantIndex>> indices =
       deps_.instances.Register(engine_id_, contents, request.variants);
   if (!indices.ok()) {
-    answer.status = absl::IsResourceExhausted(indices.status()) ? BlockStatus::kFull : BlockStatus::kInvalid;
+    answer.status =
+        absl::IsResourceExhausted(indices.status()) ? BlockStatus::kFull : BlockStatus::kInvalid;
     answer.message = std::string(indices.status().message());
     return answer;
   }
@@ -146,7 +176,9 @@ wire::Registered AttachedSession::Handle(const wire::Register& request) {
   return answer;
 }
 
-std::optional<uint32_t> AttachedSession::TakeWord(uint64_t value) { return page_->AllocateWord(value); }
+std::optional<uint32_t> AttachedSession::TakeWord(uint64_t value) {
+  return page_->AllocateWord(value);
+}
 
 void AttachedSession::Tick(TimePoint now) {
   wire::Revocation revocation;
@@ -157,7 +189,8 @@ void AttachedSession::Tick(TimePoint now) {
     next_deadline_ = TimePoint::max();
     if (!attached_) {
       // A stream that says nothing must not keep a place among the sessions.
-      End(absl::DeadlineExceededError("hello: not sent in time; it is the first message of a stream"));
+      End(absl::DeadlineExceededError(
+          "hello: not sent in time; it is the first message of a stream"));
       return;
     }
     for (auto& [id, record] : leases_) {
@@ -168,7 +201,7 @@ void AttachedSession::Tick(TimePoint now) {
       }
       // The process may still read: the holds stay until it answers, releases or dies.
       record.revoked = true;
-      page_->Clear(record.word, id.value);
+      if (page_) page_->Clear(record.word, id.value);  // a promise without a process has none
       revocation.leases.push_back(id);
     }
     for (auto& [id, record] : reservations_) {
@@ -186,6 +219,7 @@ void AttachedSession::Tick(TimePoint now) {
       revocation.reservations.push_back(id);
     }
     for (const ReservationId id : ended) CloseReservation(id);
+    FinishIfDrained();
   }
   deps_.counters.reservations_expired += ended.size();
   if (revocation.leases.empty() && revocation.reservations.empty()) return;
@@ -213,19 +247,24 @@ void AttachedSession::FinishIfDrained() {
   if (draining_ && leases_.empty() && reservations_.empty()) End(absl::OkStatus());
 }
 
-void AttachedSession::Abandon() { End(absl::UnavailableError("larderd is stopping: attach again when it is back")); }
+void AttachedSession::Abandon() {
+  End(absl::UnavailableError("larderd is stopping: attach again when it is back"));
+}
 
 void AttachedSession::End(absl::Status status) {
   MutexLock lock(sink_mu_);
   if (sink_ != nullptr) sink_->Finish(std::move(status));
 }
 
-void AttachedSession::OnProcessDeath() {
+void AttachedSession::OnUnmapped() {
   {
     MutexLock lock(mu_);
-    bye_ = true;  // the dead use nothing
+    bye_ = true;
   }
-  End(absl::CancelledError("the process of this session is dead"));
+  {
+    MutexLock lock(sink_mu_);
+    if (sink_ != nullptr) sink_->Abort();
+  }
   OnClosed();
 }
 
@@ -234,8 +273,8 @@ void AttachedSession::OnClosed() {
     MutexLock lock(sink_mu_);
     sink_ = nullptr;
   }
-  absl::flat_hash_map<LeaseId, LeaseRecord> leases;
-  absl::flat_hash_map<ReservationId, std::shared_ptr<ReservationRecord>> reservations;
+  Leases leases;
+  Reservations reservations;
   bool attached = false;
   bool clean = false;
   {
@@ -249,22 +288,30 @@ void AttachedSession::OnClosed() {
   if (attached) deps_.instances.SessionEnded(engine_id_, id_);
   if (page_) page_->ClearAll();
   if (!process_) return;
-  if (!clean) {
-    ++deps_.counters.sessions_lost;
-    std::vector<BlockLease> lost_leases;
-    for (auto& [id, record] : leases) lost_leases.push_back(std::move(record.lease));
-    std::vector<ExtentReservation> lost_reservations;
-    // Staged extents are never mapped by the client: nothing of it can touch them.
-    for (auto& [id, record] : reservations) {
-      if (write_mode_ != wire::WriteMode::kMapped) continue;
-      MutexLock lock(record->mu);
-      lost_reservations.push_back(std::move(record->reservation));
-    }
-    const bool kept = deps_.quarantine.Put(process_->id, std::move(lost_leases), std::move(lost_reservations));
-    // A process that is dead already will not be reported again.
-    if (kept && !deps_.processes.AddQuarantine(process_->id)) deps_.quarantine.Release(process_->id);
-  }
+  if (!clean) PutInQuarantine(std::move(leases), std::move(reservations));
   deps_.processes.RemoveSession(process_->id);
+}
+
+void AttachedSession::PutInQuarantine(Leases leases, Reservations reservations) {
+  std::vector<BlockLease> lost_leases;
+  for (auto& [id, record] : leases) lost_leases.push_back(std::move(record.lease));
+  std::vector<ExtentReservation> lost_reservations;
+  // Staged extents are never mapped by the client: nothing of it can touch them.
+  for (auto& [id, record] : reservations) {
+    if (write_mode_ != wire::WriteMode::kMapped) continue;
+    MutexLock lock(record->mu);
+    lost_reservations.push_back(std::move(record->reservation));
+  }
+  // Counted first: a CLEAN that comes right after the Put takes the count back.
+  const ProcessId process = process_->id;
+  const bool counted = deps_.processes.AddQuarantine(process);
+  if (!deps_.quarantine.Put(process, id_, std::move(lost_leases), std::move(lost_reservations))) {
+    if (counted) deps_.processes.RemoveQuarantine(process);
+    return;
+  }
+  ++deps_.counters.sessions_lost;
+  // A process that is dead already will not be reported again.
+  if (!deps_.processes.Contains(process)) deps_.quarantine.Release(process, id_);
 }
 
 absl::StatusOr<int> AttachedSession::OpenPage() const {

@@ -1,12 +1,18 @@
-// One attached process of an engine: the state machine behind an Attach stream.  Knows messages, not gRPC.
+// One attached process of an engine: the state machine behind an Attach stream.  Knows messages,
+// not gRPC.
 //
-// Holds what the session was given (leases, reservations) by RAII handles, and gives all of it back: at once on a
-// end with `bye`, through the quarantine when the stream broke and the process may live on.
+// Holds what the session was given (leases, reservations) by RAII handles, and gives all of it
+// back: at once on a end with `bye`, through the quarantine when the stream broke and the process
+// may live on.
 //
-// Ownership: shared by its stream and the SessionTable.  The sink must stay valid until OnClosed returns.
-// Thread-safety: OnUp from one thread at a time (the stream's reads); everything else from any thread.
-// Lifecycle: Create -> OnUp... -> OnClosed (exactly once).  Without a hello it ends after kHelloDeadline.
-// Limits: kWords leases and reservations at once; the store's lease budget for each kind; engine.proto.
+// Ownership: shared by its stream and the SessionTable.  The sink must stay valid until OnClosed
+// returns.
+// Thread-safety: OnUp from one thread at a time (the stream's reads); everything else from any
+// thread.
+// Lifecycle: Create -> OnUp... -> OnClosed (exactly once).  Without a hello it ends after
+// kHelloDeadline.
+// Limits: kWords leases and reservations at once; the store's lease budget for each kind;
+// engine.proto.
 #pragma once
 
 #include <atomic>
@@ -19,11 +25,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "client/wire/messages.h"
-#include "server/staged_copier.h"
 #include "server/counters.h"
 #include "server/instance_table.h"
 #include "server/process_table.h"
 #include "server/session_page.h"
+#include "server/staged_copier.h"
 #include "server/staging_table.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
@@ -65,21 +71,24 @@ struct SessionDeps {
 class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
  public:
   static constexpr std::chrono::seconds kHelloDeadline{5};
+  static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // of all acquires of one Up
 
   // `process` is empty for a caller without a sideband token: byte streams only.
   // Unavailable: no memory for the session page.
-  [[nodiscard]] static absl::StatusOr<std::shared_ptr<AttachedSession>> Create(SessionDeps& deps, SessionId id,
-                                                                       std::optional<AttachedProcess> process,
-                                                                       std::string peer, SessionSink& sink);
+  [[nodiscard]] static absl::StatusOr<std::shared_ptr<AttachedSession>> Create(
+      SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer,
+      SessionSink& sink);
   ~AttachedSession();
 
-  // An error ends the stream.  InvalidArgument: hello missing or twice.  PermissionDenied: another's tenant.  Takes
-  // what it keeps out of `up`.
+  // An error ends the stream.  InvalidArgument: hello missing or twice.  PermissionDenied:
+  // another's tenant.  Takes what it keeps out of `up`.
   [[nodiscard]] absl::Status OnUp(wire::Up& up) LARDER_EXCLUDES(mu_);
-  // The stream has ended.  After `bye` all goes back to the store; else what the process may still touch waits.
+  // The stream has ended.  After `bye` all goes back to the store; else what the process may still
+  // touch waits.
   void OnClosed() LARDER_EXCLUDES(mu_);
-  // Its process is proven dead, though a forked child may keep the stream open: all goes back at once.
-  void OnProcessDeath() LARDER_EXCLUDES(mu_);
+  // Its process is proven dead, though a forked child may keep the stream open, or has said that it
+  // unmapped all of this session: all goes back at once, and the stream ends.
+  void OnUnmapped() LARDER_EXCLUDES(mu_);
   // Ends leases and reservations whose deadline has passed.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
   // Tells the client to finish; the stream ends OK after its last release.
@@ -89,7 +98,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
 
   [[nodiscard]] SessionId id() const { return id_; }
   [[nodiscard]] ProcessId process() const { return process_ ? process_->id : ProcessId{}; }
-  [[nodiscard]] absl::StatusOr<int> OpenPage() const;  // read-only descriptor of the revocation words
+  [[nodiscard]] absl::StatusOr<int> OpenPage()
+      const;  // read-only descriptor of the revocation words
   [[nodiscard]] ByteCount page_bytes() const;
   [[nodiscard]] const std::string& engine_id() const { return engine_id_; }  // valid after attached
 
@@ -108,19 +118,24 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
     uint32_t word = 0;
     bool revoked = false;
     ByteCount charged;
+    size_t slots = 0;  // as reserved
   };
+  using Leases = absl::flat_hash_map<LeaseId, LeaseRecord>;
+  using Reservations = absl::flat_hash_map<ReservationId, std::shared_ptr<ReservationRecord>>;
   struct SessionVariant {
     VariantIndex index = VariantIndex::kNone;
     uint32_t block_tokens = 0;
     uint32_t layers = 0;
   };
 
-  AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer, SessionSink& sink);
+  AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
+                  std::string peer, SessionSink& sink);
 
   void Send(wire::Down message) LARDER_EXCLUDES(sink_mu_);
   void End(absl::Status status) LARDER_EXCLUDES(sink_mu_);  // of the stream, after what was sent
   void Count(const wire::Up& up);
-  void Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
+  [[nodiscard]] absl::Status Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
+  [[nodiscard]] static absl::Status CheckAnswerSize(const wire::Up& up);
   [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;
   [[nodiscard]] wire::Registered Handle(const wire::Register& request) LARDER_REQUIRES(mu_);
   [[nodiscard]] wire::Reserved Handle(const wire::Reserve& request) LARDER_REQUIRES(mu_);
@@ -129,12 +144,13 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Handle(const wire::Abort& request) LARDER_REQUIRES(mu_);
   void Handle(const wire::RevokeAck& ack) LARDER_REQUIRES(mu_);
   void Handle(const wire::DamageReport& report) LARDER_REQUIRES(mu_);
+  void CheckReported(VariantIndex variant, std::span<const Digest> digests);
   void Release(LeaseId id) LARDER_REQUIRES(mu_);
   void CloseReservation(ReservationId id) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::optional<uint32_t> TakeWord(uint64_t value) LARDER_REQUIRES(mu_);
 
-  [[nodiscard]] BlockStatus CheckBlock(const SessionVariant& variant, const wire::PublishBlock& block,
-                                       std::string* message) const;
+  [[nodiscard]] BlockStatus CheckBlock(const SessionVariant& variant,
+                                       const wire::PublishBlock& block, std::string* message) const;
   [[nodiscard]] BlockStatus PublishMapped(ReservationRecord& record, const SessionVariant& variant,
                                           const wire::PublishBlock& block, std::string* message);
   [[nodiscard]] BlockStatus PublishStaged(ReservationRecord& record, const SessionVariant& variant,
@@ -144,12 +160,14 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void CountPublished(const wire::Published& answer);
   void RunStaged(const std::shared_ptr<ReservationRecord>& record, const SessionVariant& variant,
                  wire::Publish request);
-  void Grants(const wire::Acquire& request, const SessionVariant& variant, BlockStore::AcquireResult& held,
-              wire::Grant* grant) LARDER_REQUIRES(mu_);
-  [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request, const SessionVariant& variant,
+  void Grants(const wire::Acquire& request, const SessionVariant& variant,
+              BlockStore::AcquireResult& held, wire::Grant* grant) LARDER_REQUIRES(mu_);
+  [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request,
+                                          const SessionVariant& variant,
                                           const BlockIndex::Held& held) LARDER_REQUIRES(mu_);
   [[nodiscard]] bool SampleNow() LARDER_REQUIRES(mu_);
   void FinishIfDrained() LARDER_REQUIRES(mu_);
+  void PutInQuarantine(Leases leases, Reservations reservations);  // what the process may still touch
 
   SessionDeps& deps_;
   const SessionId id_;
@@ -165,8 +183,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   bool closed_ LARDER_GUARDED_BY(mu_) = false;
   bool bye_ LARDER_GUARDED_BY(mu_) = false;  // nothing of this session is in use any more
   std::vector<SessionVariant> variants_ LARDER_GUARDED_BY(mu_);
-  absl::flat_hash_map<LeaseId, LeaseRecord> leases_ LARDER_GUARDED_BY(mu_);
-  absl::flat_hash_map<ReservationId, std::shared_ptr<ReservationRecord>> reservations_ LARDER_GUARDED_BY(mu_);
+  Leases leases_ LARDER_GUARDED_BY(mu_);
+  Reservations reservations_ LARDER_GUARDED_BY(mu_);
   ByteCount leased_ LARDER_GUARDED_BY(mu_);
   ByteCount reserved_ LARDER_GUARDED_BY(mu_);
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);  // the hello's first

@@ -37,14 +37,14 @@ wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
   }
   const SessionVariant& variant = variants_[request.variant];
   const ByteCount share = deps_.store.lease_budget();
-  BlockStore::AcquireResult held =
-      deps_.store.Acquire(variant.index, request.digests, share > leased_ ? share - leased_ : ByteCount(0));
+  BlockStore::AcquireResult held = deps_.store.Acquire(
+      variant.index, request.digests, share > leased_ ? share - leased_ : ByteCount(0));
   Grants(request, variant, held, &grant);
   return grant;
 }
 
 void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant& variant,
-                     BlockStore::AcquireResult& held, wire::Grant* grant) {
+                             BlockStore::AcquireResult& held, wire::Grant* grant) {
   uint64_t hits = 0;
   for (size_t i = 0; i < held.blocks.size(); ++i) {
     grant->blocks[i] = GrantOne(request, variant, held.blocks[i]);
@@ -78,8 +78,9 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
   leases_.emplace(id, std::move(record));
 }
 
-wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request, const SessionVariant& variant,
-                                   const BlockIndex::Held& held) {
+wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
+                                           const SessionVariant& variant,
+                                           const BlockIndex::Held& held) {
   wire::BlockGrant grant;
   if (held.ref.value == 0) {
     grant.status = held.full ? BlockStatus::kFull : BlockStatus::kMissing;
@@ -87,7 +88,8 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request, const S
   }
   grant.status = BlockStatus::kOk;
   if (request.what == wire::AcquireWhat::kPromise || held.metadata == nullptr) return grant;
-  const bool whole = request.first_layer == 0 && (request.layers == 0 || request.layers == variant.layers);
+  const bool whole =
+      request.first_layer == 0 && (request.layers == 0 || request.layers == variant.layers);
   const bool sampled = SampleNow();
   SegmentRange range{0, held.metadata->segment_count(), 0, held.metadata->payload_bytes().value()};
   if (!whole && !held.metadata->Table().Range(request.first_layer, request.layers, &range).ok()) {
@@ -102,9 +104,11 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request, const S
       return grant;
     }
   }
-  if (request.want_tables || (sampled && request.what == wire::AcquireWhat::kBytes && held.metadata->hashed())) {
+  if (request.want_tables ||
+      (sampled && request.what == wire::AcquireWhat::kBytes && held.metadata->hashed())) {
     SegmentTable table = held.metadata->Table();
-    table.segments = {table.segments.begin() + range.first, table.segments.begin() + range.first + range.count};
+    table.segments = {table.segments.begin() + range.first,
+                      table.segments.begin() + range.first + range.count};
     grant.table = std::move(table);
   }
   grant.extent.slab = static_cast<uint32_t>(held.extent.slab);
@@ -124,15 +128,29 @@ void AttachedSession::Release(LeaseId id) {
   leases_.erase(it);
 }
 
-// A reader's word alone drops nothing: the daemon looks at the bytes itself.
+// A reader's word alone drops nothing: the daemon looks at the bytes itself, on a thread that nobody
+// waits for, a few blocks at a time.  When those threads are busy the report is dropped: the block
+// is checked again when it is next sampled.
 void AttachedSession::Handle(const wire::DamageReport& report) {
   if (report.variant >= variants_.size()) return;
-  const BlockStore::AcquireResult held =
-      deps_.store.Acquire(variants_[report.variant].index, report.digests, deps_.store.lease_budget());
-  for (const BlockIndex::Held& block : held.blocks) {
-    if (block.ref.value == 0 || block.metadata == nullptr) continue;
-    const SegmentRange all{0, block.metadata->segment_count(), 0, block.metadata->payload_bytes().value()};
-    if (!deps_.store.Check(block, all)) deps_.store.DropDamaged(block.ref);
+  const VariantIndex variant = variants_[report.variant].index;
+  (void)deps_.copies.Submit([self = shared_from_this(), variant, digests = report.digests] {
+    self->CheckReported(variant, digests);
+  });
+}
+
+void AttachedSession::CheckReported(VariantIndex variant, std::span<const Digest> digests) {
+  constexpr size_t kAtOnce = 4;
+  for (size_t at = 0; at < digests.size(); at += kAtOnce) {
+    const BlockStore::AcquireResult held =
+        deps_.store.Acquire(variant, digests.subspan(at, std::min(kAtOnce, digests.size() - at)),
+                            deps_.store.lease_budget());
+    for (const BlockIndex::Held& block : held.blocks) {
+      if (block.ref.value == 0 || block.metadata == nullptr) continue;
+      const SegmentRange all{0, block.metadata->segment_count(), 0,
+                             block.metadata->payload_bytes().value()};
+      if (!deps_.store.Check(block, all)) deps_.store.DropDamaged(block.ref);
+    }
   }
 }
 

@@ -21,9 +21,9 @@ class SessionTable {
   explicit SessionTable(size_t sessions_max) : sessions_max_(sessions_max) {}
 
   // Makes a session under a fresh id.  ResourceExhausted at the limit.
-  [[nodiscard]] absl::StatusOr<std::shared_ptr<AttachedSession>> Add(SessionDeps& deps, std::optional<AttachedProcess> process,
-                                                             std::string peer, SessionSink& sink)
-      LARDER_EXCLUDES(mu_);
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<AttachedSession>> Add(
+      SessionDeps& deps, std::optional<AttachedProcess> process, std::string peer,
+      SessionSink& sink) LARDER_EXCLUDES(mu_);
   void Remove(SessionId id) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::shared_ptr<AttachedSession> Find(SessionId id) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<std::shared_ptr<AttachedSession>> All() const LARDER_EXCLUDES(mu_);

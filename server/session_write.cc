@@ -1,4 +1,5 @@
-// A session's writing: reserve, publish (mapped: at once; staged: copied by the StagedCopier), abort.
+// A session's writing: reserve, publish (mapped: at once; staged: copied by the StagedCopier),
+// abort.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -9,8 +10,9 @@
 namespace larder {
 namespace {
 
-// Copies a payload that lies padded in staging into its extent, hashing what was stored: staging is memory that the
-// client may write at any moment, so each byte is read from it once and hashed where the daemon alone can write.
+// Copies a payload that lies padded in staging into its extent, hashing what was stored: staging is
+// memory that the client may write at any moment, so each byte is read from it once and hashed
+// where the daemon alone can write.
 void CopyStaged(std::span<const std::byte> from, std::span<std::byte> to, SegmentTable* table) {
   uint64_t at = 0;
   for (Segment& segment : table->segments) {
@@ -47,7 +49,8 @@ wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
       deps_.store.Reserve(request.bytes, share > reserved_ ? share - reserved_ : ByteCount(0));
   answer.status = result.status;
   if (result.status == BlockStatus::kInvalid) {
-    answer.message = absl::StrCat("a block is 1 .. ", deps_.store.pool().slab_bytes().value(), " bytes (one slab)");
+    answer.message = absl::StrCat("a block is 1 .. ", deps_.store.pool().slab_bytes().value(),
+                                  " bytes (one slab)");
   }
   const ReservationId id{(id_.value << 32) | ++ids_};
   std::optional<uint32_t> word;
@@ -57,7 +60,8 @@ wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
       answer.status = BlockStatus::kFull;  // of words
       result.retry_after = std::chrono::milliseconds(20);
     }
-    if (answer.status == BlockStatus::kFull) answer.retry_after_ms = RetryAfterMs(result.retry_after);
+    if (answer.status == BlockStatus::kFull)
+      answer.retry_after_ms = RetryAfterMs(result.retry_after);
     return answer;
   }
   auto record = std::make_shared<ReservationRecord>();
@@ -74,6 +78,7 @@ wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
     grant.slab = static_cast<uint32_t>(extent.slab);
     grant.offset = extent.offset();
   }
+  record->slots = result.reservation.size();
   record->charged = result.reservation.held_bytes();
   reserved_ += record->charged;
   {
@@ -89,30 +94,42 @@ void AttachedSession::CloseReservation(ReservationId id) {
   if (it == reservations_.end()) return;
   page_->Clear(it->second->word, id.value);
   reserved_ -= it->second->charged;
-  reservations_.erase(it);  // a copy under way keeps the handle until it is done
+  {
+    // Copies that wait in the queue find nothing held: what is not charged any more is not used.
+    MutexLock lock(it->second->mu);
+    it->second->reservation.Reset();
+  }
+  reservations_.erase(it);
 }
 
 void AttachedSession::Handle(const wire::Abort& request) {
   const auto it = reservations_.find(request.reservation);
   if (it == reservations_.end()) return;
-  bool empty = request.extents.empty();
-  if (!empty) {
+  if (request.extents.empty()) return CloseReservation(request.reservation);
+  {
     MutexLock lock(it->second->mu);
     for (const uint32_t i : request.extents) it->second->reservation.Return(i);
-    empty = it->second->reservation.open_count() == 0;
   }
-  if (empty) CloseReservation(request.reservation);
+  const std::shared_ptr<ReservationRecord> record = it->second;
+  Recharge(request.reservation, *record);
 }
 
-BlockStatus AttachedSession::CheckBlock(const SessionVariant& variant, const wire::PublishBlock& block,
-                                std::string* message) const {
+BlockStatus AttachedSession::CheckBlock(const SessionVariant& variant,
+                                        const wire::PublishBlock& block,
+                                        std::string* message) const {
   if (block.tokens.size() != variant.block_tokens) {
-    Note(message, absl::StrCat("tokens: ", block.tokens.size(), ", the variant has blocks of ", variant.block_tokens));
+    Note(message, absl::StrCat("tokens: ", block.tokens.size(), ", the variant has blocks of ",
+                               variant.block_tokens));
     return BlockStatus::kInvalid;
   }
   if (absl::Status s = block.segments.Validate(variant.layers); !s.ok()) {
     Note(message, absl::StrCat("segments: ", s.message()));
     return BlockStatus::kInvalid;
+  }
+  for (const Segment& segment : block.segments.segments) {
+    if (segment.codec == Codec::kIdentity) continue;
+    Note(message, "segments.codecs: only IDENTITY is stored by this daemon");
+    return BlockStatus::kUnsupported;
   }
   Digest digest = block.parent;
   for (size_t at = 0; at < block.tokens.size(); at += kStepTokens) {
@@ -126,20 +143,22 @@ BlockStatus AttachedSession::CheckBlock(const SessionVariant& variant, const wir
 }
 
 BlockStatus AttachedSession::PublishMapped(ReservationRecord& record, const SessionVariant& variant,
-                                   const wire::PublishBlock& block, std::string* message) {
+                                           const wire::PublishBlock& block, std::string* message) {
   if (const BlockStatus s = CheckBlock(variant, block, message); s != BlockStatus::kOk) return s;
   MutexLock lock(record.mu);
   const BlockStatus status = deps_.store.Publish(
       record.reservation, block.extent,
       {variant.index, block.digest, block.parent, block.tokens, &block.segments});
-  if (status == BlockStatus::kInvalid) Note(message, "segments: their sum is not the bytes reserved");
+  if (status == BlockStatus::kInvalid)
+    Note(message, "segments: their sum is not the bytes reserved");
   return status;
 }
 
 BlockStatus AttachedSession::PublishStaged(ReservationRecord& record, const SessionVariant& variant,
-                                   wire::PublishBlock& block, std::string* message) {
+                                           wire::PublishBlock& block, std::string* message) {
   if (const BlockStatus s = CheckBlock(variant, block, message); s != BlockStatus::kOk) return s;
-  const std::shared_ptr<const StagingSegment> staging = deps_.staging.Get(process_->id, block.staging_id);
+  const std::shared_ptr<const StagingSegment> staging =
+      deps_.staging.Get(process_->id, block.staging_id);
   const uint64_t bytes = block.segments.PayloadBytes().value();
   if (!staging || block.staging_offset > staging->bytes().size() ||
       bytes > staging->bytes().size() - block.staging_offset) {
@@ -147,22 +166,24 @@ BlockStatus AttachedSession::PublishStaged(ReservationRecord& record, const Sess
     return BlockStatus::kInvalid;
   }
   MutexLock lock(record.mu);
-  const BlockStore::NewBlock named{variant.index, block.digest, block.parent, block.tokens, &block.segments};
+  const BlockStore::NewBlock named{variant.index, block.digest, block.parent, block.tokens,
+                                   &block.segments};
   EntryRef claim;
   const BlockStatus status = deps_.store.Claim(record.reservation, block.extent, named, &claim);
   if (status != BlockStatus::kOk) {
     record.reservation.Return(block.extent);
     return status;
   }
-  const std::span<std::byte> to = deps_.store.Bytes(record.reservation.extent(block.extent)).first(bytes);
+  const std::span<std::byte> to =
+      deps_.store.Bytes(record.reservation.extent(block.extent)).first(bytes);
   CopyStaged(staging->bytes().subspan(block.staging_offset, bytes), to, &block.segments);
   deps_.store.Fill(record.reservation, block.extent, named, claim);
   deps_.counters.staged_bytes += bytes;
   return BlockStatus::kOk;
 }
 
-void AttachedSession::RunStaged(const std::shared_ptr<ReservationRecord>& record, const SessionVariant& variant,
-                        wire::Publish request) {
+void AttachedSession::RunStaged(const std::shared_ptr<ReservationRecord>& record,
+                                const SessionVariant& variant, wire::Publish request) {
   wire::Published answer;
   answer.id = request.id;
   for (wire::PublishBlock& block : request.blocks) {
@@ -172,21 +193,25 @@ void AttachedSession::RunStaged(const std::shared_ptr<ReservationRecord>& record
   {
     MutexLock lock(mu_);
     Recharge(request.reservation, *record);
-    FinishIfDrained();
   }
   wire::Down down;
   down.published.push_back(std::move(answer));
   Send(std::move(down));
+  MutexLock lock(mu_);
+  FinishIfDrained();
 }
 
 void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
   const auto it = reservations_.find(request.reservation);
-  const bool held = it != reservations_.end() && !it->second->revoked;
+  const bool held = it != reservations_.end() && !it->second->revoked &&
+                    request.blocks.size() <= it->second->slots;
   wire::Published answer;
   answer.id = request.id;
   if (!held || request.variant >= variants_.size()) {
-    answer.status.assign(request.blocks.size(), held ? BlockStatus::kInvalid : BlockStatus::kNotHeld);
-    answer.message = held ? "variant: not registered by this session" : "reservation: unknown, ended or revoked";
+    answer.status.assign(request.blocks.size(),
+                         held ? BlockStatus::kInvalid : BlockStatus::kNotHeld);
+    answer.message =
+        held ? "variant: not registered by this session" : "reservation: unknown, ended, revoked, or smaller than this";
     CountPublished(answer);
     down->published.push_back(std::move(answer));
     return;
@@ -195,9 +220,10 @@ void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
   const SessionVariant variant = variants_[request.variant];
   if (write_mode_ == wire::WriteMode::kStaged) {
     const size_t blocks = request.blocks.size();
-    if (deps_.copies.Submit([self = shared_from_this(), record, variant, request = std::move(request)]() mutable {
-          self->RunStaged(record, variant, std::move(request));
-        })) {
+    if (deps_.copies.Submit(
+            [self = shared_from_this(), record, variant, request = std::move(request)]() mutable {
+              self->RunStaged(record, variant, std::move(request));
+            })) {
       return;  // answered when copied
     }
     answer.status.assign(blocks, BlockStatus::kFull);
@@ -230,9 +256,15 @@ void AttachedSession::Recharge(ReservationId id, ReservationRecord& record) {
 void AttachedSession::CountPublished(const wire::Published& answer) {
   for (const BlockStatus status : answer.status) {
     switch (status) {
-      case BlockStatus::kOk: ++deps_.counters.blocks_published; break;
-      case BlockStatus::kDuplicate: ++deps_.counters.blocks_duplicate; break;
-      default: ++deps_.counters.blocks_refused; break;
+      case BlockStatus::kOk:
+        ++deps_.counters.blocks_published;
+        break;
+      case BlockStatus::kDuplicate:
+        ++deps_.counters.blocks_duplicate;
+        break;
+      default:
+        ++deps_.counters.blocks_refused;
+        break;
     }
   }
 }

@@ -205,9 +205,10 @@ absl::Status SidebandConnection::On(const DropStagingFrame& frame) {
   return Answer(DropStagingOkFrame{});
 }
 
-absl::Status SidebandConnection::On(const CleanFrame&) {
+absl::Status SidebandConnection::On(const CleanFrame& frame) {
   ++context_.counters.cleans;
-  return Answer(CleanOkFrame{.released = context_.host.ReleaseClean(attachment_.process)});
+  return Answer(CleanOkFrame{
+      .released = context_.host.ReleaseClean(attachment_.process, frame.session)});
 }
 
 bool SidebandConnection::Trusted(uid_t uid) const {

@@ -43,8 +43,9 @@ class SidebandHost {
   // A read-only descriptor of a session of this process, NotFound otherwise.
   [[nodiscard]] virtual absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(
       ProcessId process, SessionId session) = 0;
-  // The process says that it unmapped everything of its earlier sessions: what was in quarantine.
-  [[nodiscard]] virtual ByteCount ReleaseClean(ProcessId process) = 0;
+  // The process says that it unmapped everything of this session of its own, which is over then:
+  // how much was in quarantine.
+  [[nodiscard]] virtual ByteCount ReleaseClean(ProcessId process, SessionId session) = 0;
   [[nodiscard]] virtual ByteCount slab_bytes() = 0;
   [[nodiscard]] virtual std::string boot_id() = 0;  // kBootIdBytes printable characters
 };

@@ -1,9 +1,10 @@
-// Names of blocks: content id, variant id, digest chain, block key (docs/format.md has the bytes; any language can
-// compute them).
+// Names of blocks: content id, variant id, digest chain, block key (docs/format.md has the bytes;
+// any language can compute them).
 //
-// All names are the first 16 bytes of a SHA-256.  Content and variant hash a canonical, tagged, length-prefixed
-// spec.  The chain has a digest per 16 tokens, h(i) = H(tag, h(i-1), 16 x u32 little endian), seeded by the content
-// id, so a digest names its tokens and all before them.  A block carries the digest of its last step.
+// All names are the first 16 bytes of a SHA-256.  Content and variant hash a canonical, tagged,
+// length-prefixed spec.  The chain has a digest per 16 tokens, h(i) = H(tag, h(i-1), 16 x u32
+// little endian), seeded by the content id, so a digest names its tokens and all before them.  A
+// block carries the digest of its last step.
 //
 // Thread-safety: values and pure functions.  Limits: docs/format.md, checked by Validate.
 #pragma once
@@ -60,7 +61,9 @@ struct BlockKey {
   Digest digest;
   friend bool operator==(const BlockKey&, const BlockKey&) = default;
   template <typename H>
-  friend H AbslHashValue(H h, const BlockKey& k) { return H::combine(std::move(h), k.variant, k.digest); }
+  friend H AbslHashValue(H h, const BlockKey& k) {
+    return H::combine(std::move(h), k.variant, k.digest);
+  }
 };
 
 // One step.  REQUIRES: tokens.size() == 16.

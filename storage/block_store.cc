@@ -8,9 +8,11 @@
 namespace larder {
 namespace {
 
-// How long a writer should wait before it asks a full pool again: about what the held leases need to end.
+// How long a writer should wait before it asks a full pool again: about what the held leases need
+// to end.
 constexpr Duration kRetryAfterFull = std::chrono::milliseconds(20);
-// Worst blocks that one allocation takes before it clears a window instead: bounds the time under the lock.
+// Worst blocks that one allocation takes before it clears a window instead: bounds the time under
+// the lock.
 constexpr int kEvictionsPerAllocation = 64;
 // Evictions under one hold of the lock in the background.
 constexpr size_t kEvictionBatch = 32;
@@ -92,7 +94,8 @@ BlockStore::BlockStore(const Options& options, SlabPool& pool, const Clock& cloc
       allocator_(pool.slab_bytes()) {}
 
 BlockStore::~BlockStore() {
-  LARDER_CHECK(reservations_.load() == 0 && leases_.load() == 0);  // handles must not outlive their store
+  LARDER_CHECK(reservations_.load() == 0 &&
+               leases_.load() == 0);  // handles must not outlive their store
 }
 
 void BlockStore::AddSlab(SlabId slab) {
@@ -106,7 +109,8 @@ uint32_t BlockStore::NowSeconds() const {
 }
 
 ByteCount BlockStore::lease_budget() const {
-  return ByteCount(static_cast<uint64_t>(static_cast<double>(pool_.total_bytes().value()) * options_.lease_share));
+  return ByteCount(static_cast<uint64_t>(static_cast<double>(pool_.total_bytes().value()) *
+                                         options_.lease_share));
 }
 
 BlockStore::ReserveResult BlockStore::Reserve(std::span<const ByteCount> sizes, ByteCount budget) {
@@ -215,15 +219,19 @@ BlockStatus BlockStore::Claim(const ExtentReservation& reservation, size_t i, co
   if (!reservation.open(i)) return BlockStatus::kNotHeld;
   if (block.table->PayloadBytes() != reservation.bytes(i)) return BlockStatus::kInvalid;
   switch (index_.Claim(block.variant, block.digest, claim)) {
-    case BlockIndex::InsertResult::kInserted: return BlockStatus::kOk;
-    case BlockIndex::InsertResult::kFull: return BlockStatus::kFull;
-    case BlockIndex::InsertResult::kDuplicate: break;
+    case BlockIndex::InsertResult::kInserted:
+      return BlockStatus::kOk;
+    case BlockIndex::InsertResult::kFull:
+      return BlockStatus::kFull;
+    case BlockIndex::InsertResult::kDuplicate:
+      break;
   }
   duplicates_.fetch_add(1, std::memory_order_relaxed);
   return BlockStatus::kDuplicate;
 }
 
-void BlockStore::Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim) {
+void BlockStore::Fill(ExtentReservation& reservation, size_t i, const NewBlock& block,
+                      EntryRef claim) {
   std::unique_ptr<const BlockMetadata> metadata =
       BlockMetadata::Make(block.parent, block.tokens, *block.table);
   MutexLock lock(mu_);
@@ -357,7 +365,8 @@ void BlockStore::CheckInvariants() const {
   index_.CheckInvariants();
   MutexLock lock(mu_);
   allocator_.CheckInvariants();
-  LARDER_CHECK(reserved_pages_ * kPageBytes + allocator_.free_bytes().value() <= allocator_.total_bytes().value());
+  LARDER_CHECK(reserved_pages_ * kPageBytes + allocator_.free_bytes().value() <=
+               allocator_.total_bytes().value());
 }
 
 }  // namespace larder

@@ -1,15 +1,17 @@
-// A tenant's blocks: pool, extents, index, eviction and metadata behind one door.  The one class the server calls.
+// A tenant's blocks: pool, extents, index, eviction and metadata behind one door.  The one class
+// the server calls.
 //
-// Bytes are not its business: writers put them into the extents of an ExtentReservation, readers take them from the
-// extents of a BlockLease; it only says who may, and that nothing is reused meanwhile.
+// Bytes are not its business: writers put them into the extents of an ExtentReservation, readers
+// take them from the extents of a BlockLease; it only says who may, and that nothing is reused
+// meanwhile.
 //
 // Ownership: made by server/main, one per tenant.  Outlives every handle that it returned.
 // Thread-safety: BlockStore from any thread; a handle from one thread at a time.
 // Lifecycle of a block: Reserve -> (filled) -> Publish -> Acquire ... -> evicted or dropped.
-// Limits, exact: the pool's bytes; `lease_share` of the pool per session, for leases and for reservations alike
-// (the caller passes what is left of its share).
-// Locks: `mu_` guards the allocator; the index has its own.  Order: mu_, then a shard.  Acquire and release take no
-// lock of the store unless an extent comes free.
+// Limits, exact: the pool's bytes; `lease_share` of the pool per session, for leases and for
+// reservations alike (the caller passes what is left of its share).
+// Locks: `mu_` guards the allocator; the index has its own.  Order: mu_, then a shard.  Acquire and
+// release take no lock of the store unless an extent comes free.
 #pragma once
 
 #include <atomic>
@@ -41,7 +43,9 @@ class ExtentReservation {
 
   [[nodiscard]] size_t size() const { return slots_.size(); }
   // True while slot i waits for its publish.
-  [[nodiscard]] bool open(size_t i) const { return i < slots_.size() && slots_[i].extent.pages != 0; }
+  [[nodiscard]] bool open(size_t i) const {
+    return i < slots_.size() && slots_[i].extent.pages != 0;
+  }
   [[nodiscard]] const Extent& extent(size_t i) const { return slots_[i].extent; }
   [[nodiscard]] ByteCount bytes(size_t i) const { return slots_[i].bytes; }
   [[nodiscard]] ByteCount held_bytes() const { return held_; }  // of the open extents
@@ -63,7 +67,8 @@ class ExtentReservation {
   size_t open_count_ = 0;
 };
 
-// Blocks held for reading: they keep bytes and metadata until this is dropped, whatever happens to their names.
+// Blocks held for reading: they keep bytes and metadata until this is dropped, whatever happens to
+// their names.
 class BlockLease {
  public:
   BlockLease() = default;
@@ -105,8 +110,10 @@ class BlockStore {
     Duration retry_after{};                 // when kFull
     ExtentReservation reservation;
   };
-  // All or nothing; evicts as needed; never waits.  kFull when more than `budget` or when the rest is held.
-  [[nodiscard]] ReserveResult Reserve(std::span<const ByteCount> sizes, ByteCount budget) LARDER_EXCLUDES(mu_);
+  // All or nothing; evicts as needed; never waits.  kFull when more than `budget` or when the rest
+  // is held.
+  [[nodiscard]] ReserveResult Reserve(std::span<const ByteCount> sizes, ByteCount budget)
+      LARDER_EXCLUDES(mu_);
 
   // What a writer says of a block.
   struct NewBlock {
@@ -116,36 +123,44 @@ class BlockStore {
     std::span<const uint32_t> tokens;
     const SegmentTable* table = nullptr;
   };
-  // Makes slot i of the reservation visible under the name.  kOk, kDuplicate (the extent goes back), kNotHeld,
-  // kInvalid (the table's payload is not the bytes reserved), kFull (index full).
-  BlockStatus Publish(ExtentReservation& reservation, size_t i, const NewBlock& block) LARDER_EXCLUDES(mu_);
+  // Makes slot i of the reservation visible under the name.  kOk, kDuplicate (the extent goes
+  // back), kNotHeld, kInvalid (the table's payload is not the bytes reserved), kFull (index full).
+  BlockStatus Publish(ExtentReservation& reservation, size_t i, const NewBlock& block)
+      LARDER_EXCLUDES(mu_);
 
   // The same in two steps, for a daemon-side copy: claim the name, copy, then Fill or Abandon.
   // The claim must not outlive the reservation.
-  BlockStatus Claim(const ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef* claim);
-  void Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim) LARDER_EXCLUDES(mu_);
+  BlockStatus Claim(const ExtentReservation& reservation, size_t i, const NewBlock& block,
+                    EntryRef* claim);
+  void Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim)
+      LARDER_EXCLUDES(mu_);
   void Abandon(EntryRef claim);
 
   // ---- reading
   struct AcquireResult {
     BlockLease lease;
-    std::vector<BlockIndex::Held> blocks;  // per key; metadata valid while the lease holds; ref 0 = missing or full
+    std::vector<BlockIndex::Held>
+        blocks;  // per key; metadata valid while the lease holds; ref 0 = missing or full
   };
   // Holds what is in HOST, in key order, up to `budget` bytes; keys beyond it come back `full`.
-  [[nodiscard]] AcquireResult Acquire(VariantIndex variant, std::span<const Digest> digests, ByteCount budget);
+  [[nodiscard]] AcquireResult Acquire(VariantIndex variant, std::span<const Digest> digests,
+                                      ByteCount budget);
 
   // ---- leaving
   // A block was found damaged: its name goes at once, its bytes with the last lease.
   void DropDamaged(EntryRef held) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // Background eviction: up to `blocks_max` blocks until the watermark holds.  Answers how many left.
+  // Background eviction: up to `blocks_max` blocks until the watermark holds.  Answers how many
+  // left.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
 
   // Hashes a held block whose writer left that to the daemon; then checks `range`.  False: damaged.
   [[nodiscard]] bool EnsureHashed(const BlockIndex::Held& held) const;
   [[nodiscard]] bool Check(const BlockIndex::Held& held, const SegmentRange& range) const;
 
-  [[nodiscard]] std::span<std::byte> Bytes(const Extent& extent) const { return pool_.Bytes(extent); }
+  [[nodiscard]] std::span<std::byte> Bytes(const Extent& extent) const {
+    return pool_.Bytes(extent);
+  }
   [[nodiscard]] BlockIndex& index() { return index_; }
   [[nodiscard]] const BlockIndex& index() const { return index_; }
   [[nodiscard]] SlabPool& pool() { return pool_; }
@@ -183,7 +198,8 @@ class BlockStore {
   uint64_t reserved_pages_ LARDER_GUARDED_BY(mu_) = 0;
 
   std::atomic<uint64_t> reservations_{0}, leases_{0}, leased_bytes_{0};
-  std::atomic<uint64_t> evicted_demand_{0}, evicted_watermark_{0}, duplicates_{0}, damaged_{0}, full_{0};
+  std::atomic<uint64_t> evicted_demand_{0}, evicted_watermark_{0}, duplicates_{0}, damaged_{0},
+      full_{0};
 };
 
 }  // namespace larder

@@ -97,8 +97,8 @@ class ExtentAllocator {
 
   const uint32_t slab_pages_;
   std::vector<Slab> slabs_;
-  absl::btree_map<Page, uint32_t> free_by_place_;              // begin -> pages
-  absl::btree_set<std::pair<uint32_t, Page>> free_by_size_;    // the same, {pages, begin}
+  absl::btree_map<Page, uint32_t> free_by_place_;            // begin -> pages
+  absl::btree_set<std::pair<uint32_t, Page>> free_by_size_;  // the same, {pages, begin}
   uint64_t free_pages_ = 0;
   size_t live_ = 0;
 };

@@ -104,8 +104,7 @@ HostMemory ReadHostMemory(const std::string& root) {
   if (const auto kib = Field(ReadText(absl::StrCat(root, "/proc/meminfo")), "MemAvailable:")) {
     available = *kib * 1024;
   }
-  const std::string huge =
-      absl::StrCat(root, "/sys/kernel/mm/hugepages/hugepages-2048kB/");
+  const std::string huge = absl::StrCat(root, "/sys/kernel/mm/hugepages/hugepages-2048kB/");
   const uint64_t free_pages = ReadNumber(huge + "free_hugepages").value_or(0);
   const uint64_t reserved = ReadNumber(huge + "resv_hugepages").value_or(0);
   return {.available = ByteCount(std::min(available, ControlGroupRoom(root))),

@@ -46,9 +46,11 @@ class IndexShard {
     std::span<const uint64_t> hashes;
     std::span<const uint16_t> order;
   };
-  // Starts the first miss of a later search for this hash.  BlockIndex does so for a whole batch, all shards, before
-  // it takes the first lock.
-  void Prefetch(uint64_t hash) const LARDER_NO_THREAD_SAFETY_ANALYSIS { table_.PrefetchUnlocked(hash); }
+  // Starts the first miss of a later search for this hash.  BlockIndex does so for a whole batch,
+  // all shards, before it takes the first lock.
+  void Prefetch(uint64_t hash) const LARDER_NO_THREAD_SAFETY_ANALYSIS {
+    table_.PrefetchUnlocked(hash);
+  }
   // Answers out[order[i]].  Refs of Hold are slots.
   void Lookup(const Group& group, std::span<BlockPresence> out) const LARDER_EXCLUDES(mu_);
   void Hold(const Group& group, uint32_t now_s, std::span<HeldBlock> out) LARDER_EXCLUDES(mu_);
@@ -126,8 +128,8 @@ class IndexShard {
 
   [[nodiscard]] uint32_t Find(uint64_t hash, VariantIndex variant, const Digest& digest) const
       LARDER_REQUIRES(mu_);
-  // Find of a whole group, whose cells were prefetched, in waves of misses on the entries.  slots[i]
-  // belongs to order[i].
+  // Find of a whole group, whose cells were prefetched, in waves of misses on the entries.
+  // slots[i] belongs to order[i].
   void FindAll(const Group& group, std::span<uint32_t> slots) const LARDER_REQUIRES(mu_);
   [[nodiscard]] bool InUse(uint32_t slot) const LARDER_REQUIRES(mu_);
   [[nodiscard]] bool EvictableLocked(uint32_t slot) const LARDER_REQUIRES(mu_);

@@ -1,7 +1,8 @@
 // How the bytes of a block lie inside its extent: a table of segments in layer order.
 //
-// Segments start at multiples of 64 B inside the extent, in order; padding is zero.  Offsets are therefore never
-// stored in memory: they follow from the lengths.  Values only: no ownership, no threads.
+// Segments start at multiples of 64 B inside the extent, in order; padding is zero.  Offsets are
+// therefore never stored in memory: they follow from the lengths.  Values only: no ownership, no
+// threads.
 // Limits: 1..1,024 segments and layers a block, a segment 1 .. 1 GiB-1 bytes.
 #pragma once
 
@@ -20,8 +21,8 @@ inline constexpr uint32_t kSegmentBytesMax = (1u << 30) - 1;
 struct Segment {
   uint16_t layers = 1;  // consecutive layers in it
   Codec codec = Codec::kIdentity;
-  uint32_t bytes = 0;   // stored length
-  uint64_t xxh3 = 0;    // XXH3-64, seed 0, of the stored bytes; meaningful when the table is `hashed`
+  uint32_t bytes = 0;  // stored length
+  uint64_t xxh3 = 0;  // XXH3-64, seed 0, of the stored bytes; meaningful when the table is `hashed`
 
   friend bool operator==(const Segment&, const Segment&) = default;
 };
@@ -38,14 +39,15 @@ struct SegmentTable {
   std::vector<Segment> segments;
   bool hashed = false;
 
-  // InvalidArgument with a sentence when a limit of the header comment is broken or layers do not add up.
+  // InvalidArgument with a sentence when a limit of the header comment is broken or layers do not
+  // add up.
   [[nodiscard]] absl::Status Validate(uint32_t layers) const;
   // Of the extent: all segments, each but the last padded to 64 B.
   [[nodiscard]] ByteCount PayloadBytes() const;
   // Sum of stored lengths: what a byte stream carries.
   [[nodiscard]] ByteCount StoredBytes() const;
-  // Segments that hold layers [first_layer, first_layer + layers); layers == 0 means all from first_layer.
-  // InvalidArgument when the range does not fall on segment borders.
+  // Segments that hold layers [first_layer, first_layer + layers); layers == 0 means all from
+  // first_layer. InvalidArgument when the range does not fall on segment borders.
   [[nodiscard]] absl::Status Range(uint32_t first_layer, uint32_t layers, SegmentRange* out) const;
 
   friend bool operator==(const SegmentTable&, const SegmentTable&) = default;

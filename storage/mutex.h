@@ -1,5 +1,6 @@
-// std::mutex and its condition variable with clang's capability annotations, so that -Wthread-safety checks which
-// member is guarded by which lock.  Debian's absl::Mutex is not instrumented and gives false races under TSAN.
+// std::mutex and its condition variable with clang's capability annotations, so that
+// -Wthread-safety checks which member is guarded by which lock.  Debian's absl::Mutex is not
+// instrumented and gives false races under TSAN.
 //
 // Thread-safety: as std::mutex.  Limits: not recursive.
 #pragma once
@@ -24,7 +25,9 @@ class LARDER_ATTRIBUTE(capability("mutex")) Mutex {
  public:
   void Lock() LARDER_ATTRIBUTE(acquire_capability()) { mu_.lock(); }
   void Unlock() LARDER_ATTRIBUTE(release_capability()) { mu_.unlock(); }
-  [[nodiscard]] bool TryLock() LARDER_ATTRIBUTE(try_acquire_capability(true)) { return mu_.try_lock(); }
+  [[nodiscard]] bool TryLock() LARDER_ATTRIBUTE(try_acquire_capability(true)) {
+    return mu_.try_lock();
+  }
 
  private:
   friend class CondVar;

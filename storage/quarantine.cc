@@ -1,36 +1,51 @@
 #include "storage/quarantine.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
+
+#include "storage/check.h"
 
 namespace larder {
 
-bool Quarantine::Put(ProcessId process, std::vector<BlockLease> leases,
+bool Quarantine::Put(ProcessId process, SessionId session, std::vector<BlockLease> leases,
                      std::vector<ExtentReservation> reservations) {
-  ByteCount bytes;
-  for (const BlockLease& lease : leases) bytes += lease.held_bytes();
-  for (const ExtentReservation& reservation : reservations) bytes += reservation.held_bytes();
-  if (leases.empty() && bytes == ByteCount(0)) return false;  // entries without bytes are held all the same
+  Held held{.leases = std::move(leases), .reservations = std::move(reservations), .bytes = {}};
+  for (const BlockLease& lease : held.leases) held.bytes += lease.held_bytes();
+  for (const ExtentReservation& reservation : held.reservations) {
+    held.bytes += reservation.held_bytes();
+  }
+  // Entries without bytes are held all the same.
+  if (held.leases.empty() && held.bytes == ByteCount(0)) return false;
   MutexLock lock(mu_);
-  Held& held = held_[process];
-  held.sum.bytes += bytes;
-  ++held.sum.sessions;
-  bytes_ += bytes;
-  std::move(leases.begin(), leases.end(), std::back_inserter(held.leases));
-  std::move(reservations.begin(), reservations.end(), std::back_inserter(held.reservations));
+  bytes_ += held.bytes;
+  LARDER_CHECK(held_[process].emplace(session, std::move(held)).second);
   return true;
 }
 
-Quarantine::Released Quarantine::Release(ProcessId process) {
-  Held freed;  // its handles go back to the store outside our lock
+ByteCount Quarantine::Release(ProcessId process) {
+  Sessions freed;  // their handles go back to the store outside our lock
+  ByteCount sum;
   MutexLock lock(mu_);
   const auto it = held_.find(process);
-  if (it == held_.end()) return {};
+  if (it == held_.end()) return sum;
   freed = std::move(it->second);
   held_.erase(it);
-  bytes_ -= freed.sum.bytes;
-  return freed.sum;
+  for (const auto& [session, held] : freed) sum += held.bytes;
+  bytes_ -= sum;
+  return sum;
+}
+
+std::optional<ByteCount> Quarantine::Release(ProcessId process, SessionId session) {
+  Held freed;
+  MutexLock lock(mu_);
+  const auto of_process = held_.find(process);
+  if (of_process == held_.end()) return std::nullopt;
+  const auto it = of_process->second.find(session);
+  if (it == of_process->second.end()) return std::nullopt;
+  freed = std::move(it->second);
+  of_process->second.erase(it);
+  if (of_process->second.empty()) held_.erase(of_process);
+  bytes_ -= freed.bytes;
+  return freed.bytes;
 }
 
 ByteCount Quarantine::bytes() const {

@@ -1,10 +1,13 @@
-// A block as stored on disk or sent to a peer: header, segment table, checksum of both, payload (docs/format.md).
+// A block as stored on disk or sent to a peer: header, segment table, checksum of both, payload
+// (docs/format.md).
 //
-// The daemon alone makes header and table; they never lie in memory that a client can write.  The header carries
-// the key, so a record in the wrong place is seen; it has a checksum of its own, so a flipped length is seen before
-// it is believed; every segment has its own hash, so a range of layers can be read and checked alone.
+// The daemon alone makes header and table; they never lie in memory that a client can write.  The
+// header carries the key, so a record in the wrong place is seen; it has a checksum of its own, so
+// a flipped length is seen before it is believed; every segment has its own hash, so a range of
+// layers can be read and checked alone.
 //
-// Decoding treats its input as hostile: any bytes give a value or a Status, never a crash or a huge allocation.
+// Decoding treats its input as hostile: any bytes give a value or a Status, never a crash or a huge
+// allocation.
 // Thread-safety: pure functions.  Little endian.
 #pragma once
 
@@ -24,17 +27,17 @@ inline constexpr uint32_t kRecordVersion = 1;
 
 struct RecordHeader {
   BlockKey key;
-  Digest parent;            // digest of the block before, or the content id
+  Digest parent;  // digest of the block before, or the content id
   uint32_t block_tokens = 0;
   uint32_t first_layer = 0;
-  std::string layout;       // name, <= 128 bytes
-  std::string dtype;        // <= 32 bytes
-  SegmentTable table;       // hashed
+  std::string layout;  // name, <= 128 bytes
+  std::string dtype;   // <= 32 bytes
+  SegmentTable table;  // hashed
   friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
 };
 
-// Header and table, zeros, and the checksum as the last 8 bytes: a multiple of 64 B, so that the payload behind it is
-// aligned.
+// Header and table, zeros, and the checksum as the last 8 bytes: a multiple of 64 B, so that the
+// payload behind it is aligned.
 // REQUIRES: header.table is valid and hashed.
 [[nodiscard]] std::string EncodeRecordHeader(const RecordHeader& header);
 
@@ -46,9 +49,11 @@ struct DecodedHeader {
 [[nodiscard]] absl::StatusOr<DecodedHeader> DecodeRecordHeader(std::span<const std::byte> bytes);
 
 // As above, and DataLoss when the record is not that of `key`.
-[[nodiscard]] absl::StatusOr<DecodedHeader> DecodeRecordHeaderOf(const BlockKey& key, std::span<const std::byte> bytes);
+[[nodiscard]] absl::StatusOr<DecodedHeader> DecodeRecordHeaderOf(const BlockKey& key,
+                                                                 std::span<const std::byte> bytes);
 
-// How many bytes to have before DecodeRecordHeader can succeed, from the first 16; DataLoss if not a record.
+// How many bytes to have before DecodeRecordHeader can succeed, from the first 16; DataLoss if not
+// a record.
 inline constexpr size_t kRecordPrefixBytes = 16;
 inline constexpr size_t kRecordHeaderBytesMax = 64 * 1024;
 [[nodiscard]] absl::StatusOr<ByteCount> RecordHeaderBytes(std::span<const std::byte> prefix);

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -58,8 +57,9 @@ absl::Status DoesNotFit(ByteCount pool, ByteCount available) {
 absl::Status DescriptorError(int error, absl::string_view what) {
   if (error == EMFILE || error == ENFILE) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(what, ": too many open files; raise LimitNOFILE= (ulimit -n) or use larger "
-                           "slabs"));
+        absl::StrCat(what,
+                     ": too many open files; raise LimitNOFILE= (ulimit -n) or use larger "
+                     "slabs"));
   }
   return absl::ErrnoToStatus(error, what);
 }
@@ -67,8 +67,8 @@ absl::Status DescriptorError(int error, absl::string_view what) {
 // `flags`: of memfd_create, besides MFD_CLOEXEC and MFD_ALLOW_SEALING.
 int OpenMemfd(const std::string& name, unsigned flags) {
   // Linux 6.3 and newer: not executable, and no way to make it so; some hosts insist on it.
-  const int fd = memfd_create(name.c_str(),
-                              flags | MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  const int fd =
+      memfd_create(name.c_str(), flags | MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (fd >= 0 || errno != EINVAL) return fd;
   return memfd_create(name.c_str(), flags | MFD_CLOEXEC | MFD_ALLOW_SEALING);
 }
@@ -88,8 +88,8 @@ absl::Status SlabPool::Options::Validate() const {
                                                    " does not fit in a pool of ", Readable(bytes),
                                                    "; use smaller slabs or a larger --pool"));
   }
-  if (slab.value() / kPageBytes > std::numeric_limits<uint32_t>::max()) {
-    return absl::InvalidArgumentError("a slab is below 16 TiB; use smaller slabs");
+  if (slab >= kSlabBytesLimit) {
+    return absl::InvalidArgumentError("a slab is below 64 GiB; use smaller slabs");
   }
   if (bytes.value() / slab.value() > kSlabsMax) {
     return absl::InvalidArgumentError(
@@ -235,8 +235,7 @@ absl::Status SlabPool::Populate(uint32_t index) {
     }
   }
   // Hugetlb pages are never swapped, so they count as locked.
-  const bool locked =
-      options_.lock_memory && (huge_ || mlock(slab.base, slab_bytes_.value()) == 0);
+  const bool locked = options_.lock_memory && (huge_ || mlock(slab.base, slab_bytes_.value()) == 0);
   locked_ = locked && (index == 0 || locked_);
   return absl::OkStatus();
 }

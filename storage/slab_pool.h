@@ -33,14 +33,14 @@ namespace larder {
 class SlabPool {
  public:
   struct Options {
-    ByteCount bytes;               // total, rounded down to whole slabs; at least one slab
-    ByteCount slab_bytes;          // 0: DefaultSlabBytes(bytes)
-    std::string name = "larder";   // shown in /proc/PID/maps, with the slab's number behind it
+    ByteCount bytes;              // total, rounded down to whole slabs; at least one slab
+    ByteCount slab_bytes;         // 0: DefaultSlabBytes(bytes)
+    std::string name = "larder";  // shown in /proc/PID/maps, with the slab's number behind it
     // A tenant without trusted writers: nobody may ever map it writable again, whatever descriptor
     // they come by.  The daemon writes through the mapping that it made before the seal.
     bool seal_future_write = false;
-    bool lock_memory = true;       // mlock where allowed; failing shows in locked(), no error
-    bool huge_pages = true;        // 2 MiB hugetlb pages if the host has enough free for all slabs
+    bool lock_memory = true;  // mlock where allowed; failing shows in locked(), no error
+    bool huge_pages = true;   // 2 MiB hugetlb pages if the host has enough free for all slabs
     // Where the pool learns what fits; a parameter so that tests can be a small or a busy host.
     std::function<HostMemory()> host_memory = [] { return ReadHostMemory(); };
 

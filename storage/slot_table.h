@@ -27,8 +27,8 @@ class SlotTable {
 
   SlotTable();
 
-  // Brings the cell near where a probe for `hash` begins, or where it began before the table grew.  Only a hint:
-  // nothing is read, so that a batch can start its misses before it has any lock.
+  // Brings the cell near where a probe for `hash` begins, or where it began before the table grew.
+  // Only a hint: nothing is read, so that a batch can start its misses before it has any lock.
   void PrefetchUnlocked(uint64_t hash) const {
     const uintptr_t home = hash & hint_mask_.load(std::memory_order_relaxed);
     const uintptr_t cells = hint_cells_.load(std::memory_order_relaxed);

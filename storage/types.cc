@@ -15,26 +15,40 @@ std::string Digest::Hex() const {
 
 const char* ToString(BlockStatus status) {
   switch (status) {
-    case BlockStatus::kOk: return "ok";
-    case BlockStatus::kMissing: return "missing";
-    case BlockStatus::kPending: return "pending";
-    case BlockStatus::kDuplicate: return "duplicate";
-    case BlockStatus::kFull: return "full";
-    case BlockStatus::kInvalid: return "invalid";
-    case BlockStatus::kDamaged: return "damaged";
-    case BlockStatus::kNotHeld: return "not held";
-    case BlockStatus::kCancelled: return "cancelled";
-    case BlockStatus::kUnsupported: return "unsupported";
+    case BlockStatus::kOk:
+      return "ok";
+    case BlockStatus::kMissing:
+      return "missing";
+    case BlockStatus::kPending:
+      return "pending";
+    case BlockStatus::kDuplicate:
+      return "duplicate";
+    case BlockStatus::kFull:
+      return "full";
+    case BlockStatus::kInvalid:
+      return "invalid";
+    case BlockStatus::kDamaged:
+      return "damaged";
+    case BlockStatus::kNotHeld:
+      return "not held";
+    case BlockStatus::kCancelled:
+      return "cancelled";
+    case BlockStatus::kUnsupported:
+      return "unsupported";
   }
   return "?";
 }
 
 const char* ToString(Tier tier) {
   switch (tier) {
-    case Tier::kDevice: return "device";
-    case Tier::kHost: return "host";
-    case Tier::kDisk: return "disk";
-    case Tier::kRemote: return "remote";
+    case Tier::kDevice:
+      return "device";
+    case Tier::kHost:
+      return "host";
+    case Tier::kDisk:
+      return "disk";
+    case Tier::kRemote:
+      return "remote";
   }
   return "?";
 }

@@ -18,7 +18,8 @@ std::vector<Token> Repeated(std::span<const Token> prompt, uint32_t length) {
 
 absl::StatusOr<RunResult> RunWithOwnConnection(std::span<const Token> tokens, const RunOptions& run,
                                                const PromptCacheOptions& options, Engine* engine) {
-  const absl::StatusOr<std::unique_ptr<PromptCache>> cache = PromptCache::Connect(options, engine->shape());
+  const absl::StatusOr<std::unique_ptr<PromptCache>> cache =
+      PromptCache::Connect(options, engine->shape());
   if (!cache.ok()) return cache.status();
   return RunPrompt(tokens, run, engine, cache->get());
 }
@@ -36,8 +37,10 @@ bool LengthResult::whole_hit() const {
 }
 
 absl::StatusOr<std::vector<LengthResult>> BenchLengths(std::span<const Token> prompt,
-                                                       std::span<const uint32_t> lengths, uint32_t predict,
-                                                       const PromptCacheOptions& cache, Engine* engine) {
+                                                       std::span<const uint32_t> lengths,
+                                                       uint32_t predict,
+                                                       const PromptCacheOptions& cache,
+                                                       Engine* engine) {
   if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   std::vector<LengthResult> results;
@@ -53,7 +56,8 @@ absl::StatusOr<std::vector<LengthResult>> BenchLengths(std::span<const Token> pr
 
     options.engine_id = absl::StrCat(cache.engine_id, "-restored");
     const RunOptions restored_run = {.predict = predict, .restore = true, .store = false};
-    absl::StatusOr<RunResult> restored = RunWithOwnConnection(tokens, restored_run, options, engine);
+    absl::StatusOr<RunResult> restored =
+        RunWithOwnConnection(tokens, restored_run, options, engine);
     if (!restored.ok()) return restored.status();
     results.push_back({.cold = *std::move(cold), .restored = *std::move(restored)});
   }

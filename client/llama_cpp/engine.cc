@@ -75,13 +75,15 @@ Engine::~Engine() = default;
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(options.model_path, error)) {
-    return absl::NotFoundError(absl::StrCat("no model file ", options.model_path,
-                                            "; deploy/fetch-model.sh fetches one and prints its path"));
+    return absl::NotFoundError(
+        absl::StrCat("no model file ", options.model_path,
+                     "; deploy/fetch-model.sh fetches one and prints its path"));
   }
   InitBackend();
   std::unique_ptr<Engine> engine(new Engine(options));
   llama_model_params params = llama_model_default_params();
-  params.use_extra_bufts = false;  // repacked weights crash on machines with AMX, and add nothing here
+  params.use_extra_bufts =
+      false;  // repacked weights crash on machines with AMX, and add nothing here
   engine->model_.reset(llama_model_load_from_file(options.model_path.c_str(), params));
   if (engine->model_ == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("llama.cpp cannot load ", options.model_path));
@@ -111,7 +113,8 @@ std::string Engine::ChatPrompt(const std::string& message) const {
   int32_t size = 0;
   // The second try has the room that the first one asked for.
   for (int attempt = 0; attempt < 2; ++attempt) {
-    size = llama_chat_apply_template(form, &chat, 1, true, prompt.data(), static_cast<int32_t>(prompt.size()));
+    size = llama_chat_apply_template(form, &chat, 1, true, prompt.data(),
+                                     static_cast<int32_t>(prompt.size()));
     if (size < 0) return message;  // a template that llama.cpp does not know
     if (static_cast<size_t>(size) <= prompt.size()) break;
     prompt.resize(static_cast<size_t>(size));
@@ -134,8 +137,9 @@ std::string Engine::Text(std::span<const Token> tokens) const {
   std::string text;
   for (const Token token : tokens) {
     char piece[256];
-    const int32_t size = llama_token_to_piece(llama_model_get_vocab(model_.get()), static_cast<llama_token>(token),
-                                              piece, sizeof piece, 0, false);
+    const int32_t size =
+        llama_token_to_piece(llama_model_get_vocab(model_.get()), static_cast<llama_token>(token),
+                             piece, sizeof piece, 0, false);
     if (size > 0) text.append(piece, static_cast<size_t>(size));
   }
   return text;
@@ -187,16 +191,17 @@ Token Engine::Greedy() const {
 
 absl::StatusOr<std::vector<std::byte>> Engine::SaveState() {
   std::vector<std::byte> state(llama_state_seq_get_size(context_.get(), 0));
-  const size_t size =
-      llama_state_seq_get_data(context_.get(), reinterpret_cast<uint8_t*>(state.data()), state.size(), 0);
-  if (size == 0 || size != state.size()) return absl::InternalError("llama.cpp cannot save its state");
+  const size_t size = llama_state_seq_get_data(
+      context_.get(), reinterpret_cast<uint8_t*>(state.data()), state.size(), 0);
+  if (size == 0 || size != state.size())
+    return absl::InternalError("llama.cpp cannot save its state");
   return state;
 }
 
 absl::Status Engine::LoadState(std::span<const std::byte> state) {
   Clear();
-  const size_t size =
-      llama_state_seq_set_data(context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), 0);
+  const size_t size = llama_state_seq_set_data(
+      context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), 0);
   if (size == state.size()) return absl::OkStatus();
   Clear();
   return absl::InternalError("llama.cpp refuses the restored state");

@@ -1,10 +1,12 @@
 // One llama.cpp model and one context, through llama.cpp's public C API.
 //
-// Sequence 0 holds the text.  Decode computes tokens at its end; SaveState and LoadState move its whole KV as bytes
-// (state_blob.h).  The settings are those under which a restored context gives the same bits as a computed one: one
-// unified KV stream, f16 KV, flash attention (rows of values), batches of 256 tokens, no repacked weights.
+// Sequence 0 holds the text.  Decode computes tokens at its end; SaveState and LoadState move its
+// whole KV as bytes (state_blob.h).  The settings are those under which a restored context gives
+// the same bits as a computed one: one unified KV stream, f16 KV, flash attention (rows of values),
+// batches of 256 tokens, no repacked weights.
 //
-// What it does not promise: equal bits between different batch cuts, machines or llama.cpp versions.
+// What it does not promise: equal bits between different batch cuts, machines or llama.cpp
+// versions.
 // Ownership: owns model and context; spans that it returns are valid until the next call.
 // Thread-safety: none; one thread at a time.  llama.cpp itself uses `threads` of its own.
 // Lifecycle: Load -> [ResetContext -> (LoadState) -> Decode... -> SaveState]...
@@ -30,9 +32,9 @@ namespace larder::llama {
 using Token = uint32_t;
 
 struct EngineOptions {
-  std::string model_path;         // a GGUF file
+  std::string model_path;  // a GGUF file
   uint32_t context_tokens = 8192;
-  uint32_t threads = 0;           // 0: one per core
+  uint32_t threads = 0;  // 0: one per core
 };
 
 class Engine {
@@ -40,14 +42,16 @@ class Engine {
   // Tokens that one batch computes at most.  Batches of one prompt end at multiples of it.
   static constexpr uint32_t kBatchTokens = 256;
 
-  // Loads the model, makes a context and computes a few tokens so that the first prompt finds everything warm.
-  // NotFound when there is no such file; InvalidArgument when llama.cpp cannot use it, or its states are not rows.
+  // Loads the model, makes a context and computes a few tokens so that the first prompt finds
+  // everything warm. NotFound when there is no such file; InvalidArgument when llama.cpp cannot use
+  // it, or its states are not rows.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Engine>> Load(const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // The model's chat template around one message of a user, or the message alone when the model has none.
+  // The model's chat template around one message of a user, or the message alone when the model has
+  // none.
   [[nodiscard]] std::string ChatPrompt(const std::string& message) const;
   // Special tokens in the text (as ChatPrompt writes them) become what they name.
   [[nodiscard]] absl::StatusOr<std::vector<Token>> Tokenize(const std::string& text) const;
@@ -57,7 +61,8 @@ class Engine {
   // A new context with an empty KV cache: nothing of what was computed before is left.
   [[nodiscard]] absl::Status ResetContext();
 
-  // Computes prompt[begin, end) at those positions, in batches that end at multiples of kBatchTokens.
+  // Computes prompt[begin, end) at those positions, in batches that end at multiples of
+  // kBatchTokens.
   // REQUIRES: begin < end <= prompt.size(); positions [0, begin) are in the cache and no others.
   [[nodiscard]] absl::Status Decode(std::span<const Token> prompt, uint32_t begin, uint32_t end);
   // Of the last decoded token, one value per word of the vocabulary.
@@ -74,8 +79,12 @@ class Engine {
   [[nodiscard]] uint32_t context_tokens() const { return options_.context_tokens; }
 
  private:
-  struct FreeModel { void operator()(llama_model* model) const; };
-  struct FreeContext { void operator()(llama_context* context) const; };
+  struct FreeModel {
+    void operator()(llama_model* model) const;
+  };
+  struct FreeContext {
+    void operator()(llama_context* context) const;
+  };
 
   explicit Engine(const EngineOptions& options);
   [[nodiscard]] absl::Status WarmUp();

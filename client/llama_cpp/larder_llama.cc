@@ -1,4 +1,5 @@
-// larder-llama: runs a prompt through llama.cpp, with the KV of its beginning from Larder where it has it.
+// larder-llama: runs a prompt through llama.cpp, with the KV of its beginning from Larder where it
+// has it.
 //
 // Exit codes: 0 an answer; 1 the engine or the measurement failed; 2 the command line is wrong.
 // Larder's absence is no error: the prompt is computed, and a line on standard error says so.
@@ -38,7 +39,8 @@ struct Flags {
 
 void Declare(CLI::App* app, Flags* flags) {
   app->add_option("--model", flags->engine.model_path, "GGUF file")->required();
-  app->add_option("--prompt-file", flags->prompt_file, "text that the question is about")->required();
+  app->add_option("--prompt-file", flags->prompt_file, "text that the question is about")
+      ->required();
   app->add_option("--question", flags->question, "asked behind the text");
   app->add_option("--tokens", flags->tokens, "only the first N tokens of the prompt (0: all)");
   app->add_option("--predict", flags->run.predict, "tokens of the answer at most")
@@ -48,15 +50,18 @@ void Declare(CLI::App* app, Flags* flags) {
       ->check(CLI::Range(512, 131072))
       ->capture_default_str();
   app->add_option("--threads", flags->engine.threads, "that compute (0: one per core)");
-  app->add_option("--engine-id", flags->cache.engine_id, "name of this engine")->capture_default_str();
-  app->add_option("--socket-dir", flags->cache.socket_dir, "where larderd listens (default: $LARDER_SOCKET_DIR)");
+  app->add_option("--engine-id", flags->cache.engine_id, "name of this engine")
+      ->capture_default_str();
+  app->add_option("--socket-dir", flags->cache.socket_dir,
+                  "where larderd listens (default: $LARDER_SOCKET_DIR)");
   app->add_option("--revision", flags->cache.revision,
                   "names the model's weights (default: SHA-256 of the whole model file)");
   app->add_flag("--no-larder", flags->no_larder, "compute everything, talk to nobody");
   app->add_flag("--store,!--no-store", flags->run.store, "store what was computed (default: yes)");
   app->add_flag("--restore,!--no-restore", flags->run.restore, "use what is stored (default: yes)");
   app->add_flag("--json", flags->json, "one line of JSON");
-  app->add_flag("--bench-lengths", flags->bench, "measure cold against restored over prompt lengths");
+  app->add_flag("--bench-lengths", flags->bench,
+                "measure cold against restored over prompt lengths");
   app->add_option("--lengths", flags->lengths, "of --bench-lengths, in tokens")
       ->delimiter(',')
       ->check(CLI::Range(33, 131072));
@@ -75,7 +80,8 @@ absl::StatusOr<std::vector<Token>> ReadPrompt(const Flags& flags, const Engine& 
   if (!flags.question.empty()) absl::StrAppend(&message, "\n\n", flags.question);
   absl::StatusOr<std::vector<Token>> tokens = engine.Tokenize(engine.ChatPrompt(message));
   if (!tokens.ok()) return tokens.status();
-  if (tokens->empty()) return absl::InvalidArgumentError(absl::StrCat(flags.prompt_file, " is empty"));
+  if (tokens->empty())
+    return absl::InvalidArgumentError(absl::StrCat(flags.prompt_file, " is empty"));
   if (flags.tokens != 0 && flags.tokens < tokens->size()) tokens->resize(flags.tokens);
   return tokens;
 }
@@ -99,9 +105,11 @@ int Bench(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) 
   std::fputs(BenchAsJson(*results).c_str(), stdout);
   for (const LengthResult& result : *results) {
     if (result.whole_hit() && result.same_answer() && result.same_logits()) continue;
-    return Fail(absl::InternalError(absl::StrCat("at ", result.cold.prompt_tokens,
-                                                 " tokens the restored answer is not the computed one, or not all "
-                                                 "was restored: ", result.restored.cache_status.ToString())));
+    return Fail(absl::InternalError(
+        absl::StrCat("at ", result.cold.prompt_tokens,
+                     " tokens the restored answer is not the computed one, or not all "
+                     "was restored: ",
+                     result.restored.cache_status.ToString())));
   }
   return 0;
 }
@@ -109,7 +117,8 @@ int Bench(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) 
 int RunOnce(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) {
   std::unique_ptr<PromptCache> cache;
   if (!flags.no_larder) {
-    absl::StatusOr<std::unique_ptr<PromptCache>> connected = PromptCache::Connect(flags.cache, engine->shape());
+    absl::StatusOr<std::unique_ptr<PromptCache>> connected =
+        PromptCache::Connect(flags.cache, engine->shape());
     if (connected.ok()) {
       cache = *std::move(connected);
     } else {
@@ -129,15 +138,17 @@ int Run(Flags* flags) {
   if (absl::Status s = NameModel(flags); !s.ok()) return Fail(s);
   const absl::StatusOr<std::vector<Token>> prompt = ReadPrompt(*flags, **engine);
   if (!prompt.ok()) return Fail(prompt.status());
-  return flags->bench ? Bench(*flags, *prompt, engine->get()) : RunOnce(*flags, *prompt, engine->get());
+  return flags->bench ? Bench(*flags, *prompt, engine->get())
+                      : RunOnce(*flags, *prompt, engine->get());
 }
 
 }  // namespace
 }  // namespace larder::llama
 
 int main(int argc, char** argv) {
-  CLI::App app("Runs a prompt through llama.cpp, with the KV of its beginning from Larder where it has it.",
-               "larder-llama");
+  CLI::App app(
+      "Runs a prompt through llama.cpp, with the KV of its beginning from Larder where it has it.",
+      "larder-llama");
   larder::llama::Flags flags;
   larder::llama::Declare(&app, &flags);
   try {

@@ -1,7 +1,7 @@
 // Names the weights of a model file, so that KV is only ever given to the model that computed it.
 //
-// The whole file is hashed: fine-tuned models often differ only in the middle.  That is about a second per 1.5 GB;
-// whoever knows a name that changes with the weights may use it instead.
+// The whole file is hashed: fine-tuned models often differ only in the middle.  That is about a
+// second per 1.5 GB; whoever knows a name that changes with the weights may use it instead.
 // Thread-safety: a pure function of the file.
 #pragma once
 
@@ -11,7 +11,8 @@
 
 namespace larder::llama {
 
-// "sha256:" and 64 lower-case digits.  NotFound when the file cannot be opened, DataLoss when it cannot be read.
+// "sha256:" and 64 lower-case digits.  NotFound when the file cannot be opened, DataLoss when it
+// cannot be read.
 [[nodiscard]] absl::StatusOr<std::string> ModelRevision(const std::string& path);
 
 }  // namespace larder::llama

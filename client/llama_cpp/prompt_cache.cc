@@ -47,7 +47,8 @@ absl::StatusOr<std::unique_ptr<PromptCache>> PromptCache::Connect(const PromptCa
   absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(client_options);
   if (!client.ok()) return client.status();
   cache->client_ = *std::move(client);
-  absl::StatusOr<std::unique_ptr<Session>> session = cache->client_->Attach({.engine_id = options.engine_id});
+  absl::StatusOr<std::unique_ptr<Session>> session =
+      cache->client_->Attach({.engine_id = options.engine_id});
   if (!session.ok()) return session.status();
   cache->session_ = *std::move(session);
 
@@ -71,7 +72,8 @@ absl::StatusOr<std::unique_ptr<PromptCache>> PromptCache::Connect(const PromptCa
 
 std::vector<Digest> PromptCache::BlockDigests(std::span<const Token> prompt) const {
   constexpr size_t kSteps = kBlockTokens / kStepTokens;
-  const std::vector<Digest> chain = Chain(seed_, prompt.first(prompt.size() / kBlockTokens * kBlockTokens));
+  const std::vector<Digest> chain =
+      Chain(seed_, prompt.first(prompt.size() / kBlockTokens * kBlockTokens));
   std::vector<Digest> digests;
   digests.reserve(chain.size() / kSteps);
   for (size_t i = kSteps; i <= chain.size(); i += kSteps) digests.push_back(chain[i - 1]);
@@ -87,7 +89,8 @@ PromptCache::Restored PromptCache::Restore(std::span<const Token> prompt, Engine
   uint32_t blocks = 0;
   while (blocks < wanted) {
     const uint32_t count = std::min(kBatchBlocks, wanted - blocks);
-    const absl::StatusOr<uint32_t> got = FetchBatch(std::span(digests).subspan(blocks, count), blocks, &joiner);
+    const absl::StatusOr<uint32_t> got =
+        FetchBatch(std::span(digests).subspan(blocks, count), blocks, &joiner);
     restored.status.Update(got.status());
     blocks += got.value_or(0);
     if (got.value_or(0) < count) break;
@@ -105,7 +108,8 @@ PromptCache::Restored PromptCache::Restore(std::span<const Token> prompt, Engine
 absl::StatusOr<uint32_t> PromptCache::FetchBatch(std::span<const Digest> digests, uint32_t first,
                                                  StateJoiner* joiner) {
   std::vector<GetBlock> wanted;
-  for (size_t i = 0; i < digests.size(); ++i) wanted.push_back({.digest = digests[i], .segments = segments_[i]});
+  for (size_t i = 0; i < digests.size(); ++i)
+    wanted.push_back({.digest = digests[i], .segments = segments_[i]});
   const absl::StatusOr<std::vector<BlockStatus>> got = session_->Get(variant_, wanted);
   if (!got.ok()) return got.status();
   uint32_t count = 0;
@@ -117,8 +121,8 @@ absl::StatusOr<uint32_t> PromptCache::FetchBatch(std::span<const Digest> digests
   return count;
 }
 
-absl::StatusOr<PromptCache::Stored> PromptCache::Store(std::span<const Token> prompt, uint32_t known_tokens,
-                                                       Engine* engine) {
+absl::StatusOr<PromptCache::Stored> PromptCache::Store(std::span<const Token> prompt,
+                                                       uint32_t known_tokens, Engine* engine) {
   Stored stored;
   const std::vector<Digest> digests = BlockDigests(prompt);
   const uint32_t blocks = static_cast<uint32_t>(digests.size());
@@ -129,7 +133,8 @@ absl::StatusOr<PromptCache::Stored> PromptCache::Store(std::span<const Token> pr
   const absl::StatusOr<StateView> view = StateView::Parse(*state);
   if (!view.ok()) return view.status();
   const TokenRange positions = view->positions();
-  LARDER_CHECK(view->shape() == shape_ && positions.begin == 0 && positions.end >= blocks * kBlockTokens);
+  LARDER_CHECK(view->shape() == shape_ && positions.begin == 0 &&
+               positions.end >= blocks * kBlockTokens);
   while (next < blocks) {
     const uint32_t last = std::min(blocks, next + kBatchBlocks);
     if (absl::Status s = StoreBatch(prompt, digests, next, last, *view, &stored); !s.ok()) return s;
@@ -138,8 +143,9 @@ absl::StatusOr<PromptCache::Stored> PromptCache::Store(std::span<const Token> pr
   return stored;
 }
 
-absl::Status PromptCache::StoreBatch(std::span<const Token> prompt, std::span<const Digest> digests, uint32_t first,
-                                     uint32_t last, const StateView& state, Stored* stored) {
+absl::Status PromptCache::StoreBatch(std::span<const Token> prompt, std::span<const Digest> digests,
+                                     uint32_t first, uint32_t last, const StateView& state,
+                                     Stored* stored) {
   std::vector<PutBlock> blocks;
   for (uint32_t i = first; i < last; ++i) {
     for (size_t layer = 0; layer < shape_.layers(); ++layer) {

@@ -1,11 +1,12 @@
-// Joins an Engine to Larder: what of a prompt is in the pool goes into the engine, what the engine computed goes
-// into the pool.  A user of client/client.h like any other.
+// Joins an Engine to Larder: what of a prompt is in the pool goes into the engine, what the engine
+// computed goes into the pool.  A user of client/client.h like any other.
 //
-// Blocks are 32 tokens, one segment per layer.  A restore covers whole blocks of the first n-1 of n tokens, so that
-// there is always a token left whose computation gives the first word of the answer.
+// Blocks are 32 tokens, one segment per layer.  A restore covers whole blocks of the first n-1 of n
+// tokens, so that there is always a token left whose computation gives the first word of the
+// answer.
 //
-// What it does not promise: a hit.  A missing, damaged or late block ends the restored prefix; the engine computes
-// from there, and its answer is the same.
+// What it does not promise: a hit.  A missing, damaged or late block ends the restored prefix; the
+// engine computes from there, and its answer is the same.
 // Ownership: owns its connection; the Engine is the caller's.
 // Thread-safety: none; one thread at a time.
 // Lifecycle: Connect -> [Restore -> Store]...
@@ -27,30 +28,32 @@
 namespace larder::llama {
 
 struct PromptCacheOptions {
-  std::string socket_dir;              // "": the client library's default
+  std::string socket_dir;  // "": the client library's default
   std::string engine_id = "llama-0";
-  std::string model;                   // name of the model, part of the content
-  std::string revision;                // what names its weights
-  std::string salt;                    // keeps apart what must not be shared
+  std::string model;     // name of the model, part of the content
+  std::string revision;  // what names its weights
+  std::string salt;      // keeps apart what must not be shared
 };
 
 class PromptCache {
  public:
   static constexpr uint32_t kBlockTokens = 32;
 
-  // Tokens of a prompt of `tokens` that a restore may cover: whole blocks of all but the last token.
+  // Tokens of a prompt of `tokens` that a restore may cover: whole blocks of all but the last
+  // token.
   [[nodiscard]] static constexpr uint32_t RestorableTokens(size_t tokens) {
     return tokens == 0 ? 0 : static_cast<uint32_t>((tokens - 1) / kBlockTokens * kBlockTokens);
   }
 
   // Connects and registers the model.  Unavailable when no daemon answers.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<PromptCache>> Connect(const PromptCacheOptions& options,
-                                                                            const StateShape& shape);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<PromptCache>> Connect(
+      const PromptCacheOptions& options, const StateShape& shape);
 
   struct Restored {
-    uint32_t tokens = 0;   // now in the engine's cache: positions [0, tokens)
-    ByteCount bytes;       // of rows that came from Larder
-    absl::Status status;   // why it ended early, when not because blocks are missing; the engine is fine
+    uint32_t tokens = 0;  // now in the engine's cache: positions [0, tokens)
+    ByteCount bytes;      // of rows that came from Larder
+    absl::Status
+        status;  // why it ended early, when not because blocks are missing; the engine is fine
   };
   // Puts the longest prefix that the pool has into the engine, whose cache is empty.
   [[nodiscard]] Restored Restore(std::span<const Token> prompt, Engine* engine);
@@ -59,14 +62,16 @@ class PromptCache {
     uint32_t blocks = 0;  // new in the pool
     uint32_t known = 0;   // the pool had them already
     uint32_t refused = 0;
-    ByteCount bytes;      // of the new ones
+    ByteCount bytes;  // of the new ones
   };
   // Stores the whole blocks of `prompt` that lie behind its first `known_tokens`.
   // REQUIRES: the engine's cache holds at least the positions of `prompt`.
-  [[nodiscard]] absl::StatusOr<Stored> Store(std::span<const Token> prompt, uint32_t known_tokens, Engine* engine);
+  [[nodiscard]] absl::StatusOr<Stored> Store(std::span<const Token> prompt, uint32_t known_tokens,
+                                             Engine* engine);
 
  private:
-  // Blocks per call.  Enough to make a call's own cost small, few enough to stay near the processor's caches.
+  // Blocks per call.  Enough to make a call's own cost small, few enough to stay near the
+  // processor's caches.
   static constexpr uint32_t kBatchBlocks = 16;
 
   explicit PromptCache(const StateShape& shape);
@@ -76,8 +81,9 @@ class PromptCache {
   [[nodiscard]] absl::StatusOr<uint32_t> FetchBatch(std::span<const Digest> digests, uint32_t first,
                                                     StateJoiner* joiner);
   // Puts blocks [first, last) of `prompt`.
-  [[nodiscard]] absl::Status StoreBatch(std::span<const Token> prompt, std::span<const Digest> digests,
-                                        uint32_t first, uint32_t last, const StateView& state, Stored* stored);
+  [[nodiscard]] absl::Status StoreBatch(std::span<const Token> prompt,
+                                        std::span<const Digest> digests, uint32_t first,
+                                        uint32_t last, const StateView& state, Stored* stored);
 
   const StateShape shape_;
   const ByteCount block_bytes_;

@@ -13,7 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Bytes that are not UTF-8 (half a character at an answer's end) become the replacement character.
-std::string Line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Line(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 Json ToJson(const RunResult& result) {
   Json json = {{"prompt_tokens", result.prompt_tokens},
@@ -43,7 +45,8 @@ Summary Speedups(std::span<const LengthResult> results) {
   if (ratios.empty()) return {};
   std::sort(ratios.begin(), ratios.end());
   const size_t middle = ratios.size() / 2;
-  const double median = ratios.size() % 2 == 1 ? ratios[middle] : (ratios[middle - 1] + ratios[middle]) / 2;
+  const double median =
+      ratios.size() % 2 == 1 ? ratios[middle] : (ratios[middle - 1] + ratios[middle]) / 2;
   return {.median = median, .worst = ratios.front()};
 }
 
@@ -56,10 +59,13 @@ std::string RunAsText(const RunResult& result) {
       "prompt      %u tokens, %u from Larder (%u bytes)\n"
       "first token %.3f s (load %.3f s, compute %.3f s)\n"
       "stored      %u blocks, %u bytes, %.3f s\n",
-      result.prompt_tokens, result.hit_tokens, result.restored_bytes.value(), result.ttft_s, result.load_s,
-      result.compute_s, result.stored_blocks, result.stored_bytes.value(), result.store_s);
-  if (result.refused_blocks > 0) absl::StrAppend(&out, "refused     ", result.refused_blocks, " blocks\n");
-  if (!result.cache_status.ok()) absl::StrAppend(&out, "larder      ", result.cache_status.ToString(), "\n");
+      result.prompt_tokens, result.hit_tokens, result.restored_bytes.value(), result.ttft_s,
+      result.load_s, result.compute_s, result.stored_blocks, result.stored_bytes.value(),
+      result.store_s);
+  if (result.refused_blocks > 0)
+    absl::StrAppend(&out, "refused     ", result.refused_blocks, " blocks\n");
+  if (!result.cache_status.ok())
+    absl::StrAppend(&out, "larder      ", result.cache_status.ToString(), "\n");
   absl::StrAppend(&out, "answer      ", result.text, "\n");
   return out;
 }
@@ -68,12 +74,13 @@ std::string RunAsJson(const RunResult& result) { return Line(ToJson(result)) + "
 
 std::string BenchAsText(std::span<const LengthResult> results) {
   std::string out =
-      "tokens  cold_s  restored_s  speedup  hit_tokens  restored_bytes  store_s  same_tokens  same_logits\n";
+      "tokens  cold_s  restored_s  speedup  hit_tokens  restored_bytes  store_s  same_tokens  "
+      "same_logits\n";
   for (const LengthResult& r : results) {
-    absl::StrAppendFormat(&out, "%6u  %6.3f  %10.4f  %6.1fx  %10u  %14u  %7.3f  %11s  %11s\n", r.cold.prompt_tokens,
-                          r.cold.ttft_s, r.restored.ttft_s, r.speedup(), r.restored.hit_tokens,
-                          r.restored.restored_bytes.value(), r.cold.store_s, YesNo(r.same_answer()),
-                          YesNo(r.same_logits()));
+    absl::StrAppendFormat(&out, "%6u  %6.3f  %10.4f  %6.1fx  %10u  %14u  %7.3f  %11s  %11s\n",
+                          r.cold.prompt_tokens, r.cold.ttft_s, r.restored.ttft_s, r.speedup(),
+                          r.restored.hit_tokens, r.restored.restored_bytes.value(), r.cold.store_s,
+                          YesNo(r.same_answer()), YesNo(r.same_logits()));
   }
   const Summary summary = Speedups(results);
   absl::StrAppendFormat(&out, "median %.1fx, worst %.1fx\n", summary.median, summary.worst);
@@ -97,7 +104,10 @@ std::string BenchAsJson(std::span<const LengthResult> results) {
                        {"same_logits", r.same_logits()}});
   }
   const Summary summary = Speedups(results);
-  return Line(Json{{"median_speedup", summary.median}, {"worst_speedup", summary.worst}, {"lengths", lengths}}) + "\n";
+  return Line(Json{{"median_speedup", summary.median},
+                   {"worst_speedup", summary.worst},
+                   {"lengths", lengths}}) +
+         "\n";
 }
 
 }  // namespace larder::llama

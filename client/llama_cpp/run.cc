@@ -27,9 +27,11 @@ absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* 
   return engine->Decode(prompt, border, static_cast<uint32_t>(prompt.size()));
 }
 
-void StorePrompt(std::span<const Token> prompt, Engine* engine, PromptCache* cache, RunResult* result) {
+void StorePrompt(std::span<const Token> prompt, Engine* engine, PromptCache* cache,
+                 RunResult* result) {
   const Stopwatch watch;
-  const absl::StatusOr<PromptCache::Stored> stored = cache->Store(prompt, result->hit_tokens, engine);
+  const absl::StatusOr<PromptCache::Stored> stored =
+      cache->Store(prompt, result->hit_tokens, engine);
   result->store_s = watch.seconds();
   if (!stored.ok()) {
     result->cache_status.Update(stored.status());
@@ -41,7 +43,8 @@ void StorePrompt(std::span<const Token> prompt, Engine* engine, PromptCache* cac
 }
 
 // The rest of the answer, the most likely word each time.
-absl::Status Continue(std::span<const Token> prompt, uint32_t predict, Engine* engine, RunResult* result) {
+absl::Status Continue(std::span<const Token> prompt, uint32_t predict, Engine* engine,
+                      RunResult* result) {
   std::vector<Token> text(prompt.begin(), prompt.end());
   while (result->answer.size() < predict && !engine->EndsAnswer(result->answer.back())) {
     text.push_back(result->answer.back());
@@ -55,8 +58,8 @@ absl::Status Continue(std::span<const Token> prompt, uint32_t predict, Engine* e
 
 }  // namespace
 
-absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOptions& options, Engine* engine,
-                                    PromptCache* cache) {
+absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOptions& options,
+                                    Engine* engine, PromptCache* cache) {
   LARDER_CHECK(!prompt.empty());
   RunResult result;
   result.prompt_tokens = static_cast<uint32_t>(prompt.size());
@@ -78,7 +81,8 @@ absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOpti
 
   const std::span<const float> logits = engine->Logits();
   result.first_logits.assign(logits.begin(), logits.end());
-  // The answer is not stored with the prompt: blocks behind the prompt's end would only ever help this very text.
+  // The answer is not stored with the prompt: blocks behind the prompt's end would only ever help
+  // this very text.
   if (cache != nullptr && options.store) StorePrompt(prompt, engine, cache, &result);
   if (absl::Status s = Continue(prompt, options.predict, engine, &result); !s.ok()) return s;
   result.text = engine->Text(result.answer);

@@ -1,7 +1,8 @@
-// One prompt through the engine, from its tokens to its answer, with the times that people ask about.
+// One prompt through the engine, from its tokens to its answer, with the times that people ask
+// about.
 //
-// Restored or computed, the batches are cut at the same places: multiples of 256 tokens, and the border of the last
-// restorable block.  That is why both ways give the same bits.
+// Restored or computed, the batches are cut at the same places: multiples of 256 tokens, and the
+// border of the last restorable block.  That is why both ways give the same bits.
 // Thread-safety: none.  Ownership: borrows engine and cache for the call.
 #pragma once
 
@@ -30,10 +31,10 @@ struct RunResult {
   uint32_t stored_blocks = 0;
   uint32_t refused_blocks = 0;
   ByteCount stored_bytes;
-  double ttft_s = 0;     // from the prompt's tokens to the first token of the answer
-  double load_s = 0;     // of it, moving blocks into the engine
-  double compute_s = 0;  // of it, computing the rest of the prompt
-  double store_s = 0;    // after the first token
+  double ttft_s = 0;          // from the prompt's tokens to the first token of the answer
+  double load_s = 0;          // of it, moving blocks into the engine
+  double compute_s = 0;       // of it, computing the rest of the prompt
+  double store_s = 0;         // after the first token
   absl::Status cache_status;  // a failure of Larder, which costs time but no answer
   std::vector<Token> answer;
   std::vector<float> first_logits;  // of the first token of the answer
@@ -42,7 +43,8 @@ struct RunResult {
 
 // Runs `prompt` in a new context.  `cache` may be null: everything is computed.
 // REQUIRES: prompt is not empty.  An error is the engine's; Larder's are in cache_status.
-[[nodiscard]] absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOptions& options,
-                                                  Engine* engine, PromptCache* cache);
+[[nodiscard]] absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt,
+                                                  const RunOptions& options, Engine* engine,
+                                                  PromptCache* cache);
 
 }  // namespace larder::llama

@@ -12,7 +12,8 @@
 namespace larder::llama {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "states are little endian and copied as they are");
+static_assert(std::endian::native == std::endian::little,
+              "states are little endian and copied as they are");
 
 constexpr uint32_t kMagic = 0xaf143cd8;
 constexpr uint64_t kHeadBytes = 4 * sizeof(uint32_t);
@@ -21,7 +22,8 @@ constexpr uint64_t kLayerHeadBytes = 2 * sizeof(uint32_t);
 constexpr uint64_t kPlaneHeadBytes = sizeof(int32_t) + sizeof(uint64_t);
 
 absl::Status Malformed(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("not a sequence state that can be cut into blocks: ", what));
+  return absl::InvalidArgumentError(
+      absl::StrCat("not a sequence state that can be cut into blocks: ", what));
 }
 
 // Takes values off the front of a span.
@@ -36,7 +38,8 @@ class Reader {
     left_ = left_.subspan(sizeof(T));
     return true;
   }
-  // `count` rows of `bytes_each`.  REQUIRES: both within this file's limits, so that the product does not wrap.
+  // `count` rows of `bytes_each`.  REQUIRES: both within this file's limits, so that the product
+  // does not wrap.
   [[nodiscard]] bool Skip(uint64_t count, uint64_t bytes_each, const std::byte** begin) {
     if (count * bytes_each > left_.size()) return false;
     *begin = left_.data();
@@ -52,7 +55,8 @@ class Reader {
 absl::Status ReadCells(Reader* reader, TokenRange* positions) {
   uint32_t magic = 0, streams = 0, cells = 0;
   int32_t sequence = 0;
-  if (!reader->Read(&magic) || !reader->Read(&sequence) || !reader->Read(&streams) || !reader->Read(&cells)) {
+  if (!reader->Read(&magic) || !reader->Read(&sequence) || !reader->Read(&streams) ||
+      !reader->Read(&cells)) {
     return Malformed("it ends inside its header");
   }
   if (magic != kMagic) return Malformed("its magic number is another");
@@ -64,7 +68,8 @@ absl::Status ReadCells(Reader* reader, TokenRange* positions) {
     if (!reader->Read(&position) || !reader->Read(&sequences) || !reader->Read(&sequence)) {
       return Malformed("it ends inside its cells");
     }
-    if (sequences != 1) return Malformed(absl::StrCat("cell ", i, " is of ", sequences, " sequences"));
+    if (sequences != 1)
+      return Malformed(absl::StrCat("cell ", i, " is of ", sequences, " sequences"));
     if (position < 0) return Malformed(absl::StrCat("cell ", i, " has a negative position"));
     if (i == 0) positions->begin = static_cast<uint32_t>(position);
     // 64 bits: a first position near the top must not wrap.
@@ -76,8 +81,8 @@ absl::Status ReadCells(Reader* reader, TokenRange* positions) {
   return absl::OkStatus();
 }
 
-absl::Status ReadPlanes(Reader* reader, uint32_t cells, uint32_t layers, std::vector<PlaneShape>* shapes,
-                        std::vector<const std::byte*>* rows) {
+absl::Status ReadPlanes(Reader* reader, uint32_t cells, uint32_t layers,
+                        std::vector<PlaneShape>* shapes, std::vector<const std::byte*>* rows) {
   for (uint32_t layer = 0; layer < layers; ++layer) {
     PlaneShape plane;
     const std::byte* begin = nullptr;
@@ -117,7 +122,8 @@ ByteCount StateShape::SegmentBytes(size_t layer, uint32_t tokens) const {
 }
 
 ByteCount StateShape::StateBytes(uint32_t cells) const {
-  ByteCount bytes(kHeadBytes + kCellBytes * cells + kLayerHeadBytes + 2 * kPlaneHeadBytes * layers());
+  ByteCount bytes(kHeadBytes + kCellBytes * cells + kLayerHeadBytes +
+                  2 * kPlaneHeadBytes * layers());
   for (size_t layer = 0; layer < layers(); ++layer) bytes += SegmentBytes(layer, cells);
   return bytes;
 }
@@ -127,24 +133,31 @@ absl::StatusOr<StateView> StateView::Parse(std::span<const std::byte> state) {
   Reader reader(state);
   if (absl::Status s = ReadCells(&reader, &view.positions_); !s.ok()) return s;
   uint32_t transposed = 0, layers = 0;
-  if (!reader.Read(&transposed) || !reader.Read(&layers)) return Malformed("it ends before its layers");
+  if (!reader.Read(&transposed) || !reader.Read(&layers))
+    return Malformed("it ends before its layers");
   if (transposed != 0) return Malformed("values are transposed (flash attention is off)");
   if (layers == 0 || layers > kStateLayersMax) return Malformed(absl::StrCat(layers, " layers"));
   const uint32_t cells = view.positions_.end - view.positions_.begin;
-  if (absl::Status s = ReadPlanes(&reader, cells, layers, &view.shape_.keys, &view.keys_); !s.ok()) return s;
-  if (absl::Status s = ReadPlanes(&reader, cells, layers, &view.shape_.values, &view.values_); !s.ok()) return s;
+  if (absl::Status s = ReadPlanes(&reader, cells, layers, &view.shape_.keys, &view.keys_); !s.ok())
+    return s;
+  if (absl::Status s = ReadPlanes(&reader, cells, layers, &view.shape_.values, &view.values_);
+      !s.ok())
+    return s;
   if (!reader.empty()) return Malformed("bytes follow its last row");
   return view;
 }
 
 void StateView::CopySegment(size_t layer, TokenRange tokens, std::span<std::byte> segment) const {
   LARDER_CHECK(layer < shape_.layers());
-  LARDER_CHECK(positions_.begin <= tokens.begin && tokens.begin <= tokens.end && tokens.end <= positions_.end);
+  LARDER_CHECK(positions_.begin <= tokens.begin && tokens.begin <= tokens.end &&
+               tokens.end <= positions_.end);
   const uint64_t first = tokens.begin - positions_.begin, count = tokens.end - tokens.begin;
-  const uint64_t key_bytes = shape_.keys[layer].row_bytes, value_bytes = shape_.values[layer].row_bytes;
+  const uint64_t key_bytes = shape_.keys[layer].row_bytes,
+                 value_bytes = shape_.values[layer].row_bytes;
   LARDER_CHECK(segment.size() == count * (key_bytes + value_bytes));
   std::memcpy(segment.data(), keys_[layer] + first * key_bytes, count * key_bytes);
-  std::memcpy(segment.data() + count * key_bytes, values_[layer] + first * value_bytes, count * value_bytes);
+  std::memcpy(segment.data() + count * key_bytes, values_[layer] + first * value_bytes,
+              count * value_bytes);
 }
 
 StateJoiner::StateJoiner(StateShape shape, uint32_t cells_max)
@@ -170,16 +183,19 @@ std::vector<uint64_t> StateJoiner::RowOffsets(uint32_t cells) const {
   return offsets;
 }
 
-void StateJoiner::PlaceSegment(size_t layer, TokenRange tokens, std::span<const std::byte> segment) {
+void StateJoiner::PlaceSegment(size_t layer, TokenRange tokens,
+                               std::span<const std::byte> segment) {
   LARDER_CHECK(layer < shape_.layers());
   LARDER_CHECK(tokens.begin <= tokens.end && tokens.end <= cells_max_);
   const uint64_t first = tokens.begin, count = tokens.end - tokens.begin;
-  const uint64_t key_bytes = shape_.keys[layer].row_bytes, value_bytes = shape_.values[layer].row_bytes;
+  const uint64_t key_bytes = shape_.keys[layer].row_bytes,
+                 value_bytes = shape_.values[layer].row_bytes;
   LARDER_CHECK(segment.size() == count * (key_bytes + value_bytes));
   std::byte* const keys = bytes_.get() + row_offsets_[layer];
   std::byte* const values = bytes_.get() + row_offsets_[shape_.layers() + layer];
   std::memcpy(keys + first * key_bytes, segment.data(), count * key_bytes);
-  std::memcpy(values + first * value_bytes, segment.data() + count * key_bytes, count * value_bytes);
+  std::memcpy(values + first * value_bytes, segment.data() + count * key_bytes,
+              count * value_bytes);
 }
 
 std::span<const std::byte> StateJoiner::Finish(uint32_t cells) {
@@ -189,7 +205,8 @@ std::span<const std::byte> StateJoiner::Finish(uint32_t cells) {
   // Front to back: a plane only ever moves down, onto what moved before it.
   for (size_t i = 0; i < 2 * layers; ++i) {
     const PlaneShape& plane = i < layers ? shape_.keys[i] : shape_.values[i - layers];
-    std::memmove(bytes_.get() + offsets[i], bytes_.get() + row_offsets_[i], plane.row_bytes * cells);
+    std::memmove(bytes_.get() + offsets[i], bytes_.get() + row_offsets_[i],
+                 plane.row_bytes * cells);
   }
   // Headers last: where a plane stood before, rows may have been.
   for (size_t i = 0; i < 2 * layers; ++i) {

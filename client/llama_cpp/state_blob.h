@@ -1,6 +1,8 @@
-// The bytes of one llama.cpp sequence state: read them, cut them into Larder's segments, join segments into a state.
+// The bytes of one llama.cpp sequence state: read them, cut them into Larder's segments, join
+// segments into a state.
 //
-// A state (llama_state_seq_get_data; llama.cpp of the version that deploy/build-llama.sh pins) is, little endian:
+// A state (llama_state_seq_get_data; llama.cpp of the version that deploy/build-llama.sh pins) is,
+// little endian:
 //
 //   u32 magic 0xaf143cd8, i32 sequence, u32 streams = 1, u32 cells
 //   cells x {i32 position, u32 sequences = 1, i32 sequence}
@@ -8,15 +10,18 @@
 //   layers x {i32 type, u64 row_bytes, cells x row}     keys
 //   layers x {i32 type, u64 row_bytes, cells x row}     values
 //
-// A row is what one token left in one layer, all heads.  A segment is one layer of a block of tokens: the key rows of
-// those tokens, then their value rows.  So a cached byte is only ever a row: headers are written here, from the
-// shape that this engine itself reported, never from a block.
+// A row is what one token left in one layer, all heads.  A segment is one layer of a block of
+// tokens: the key rows of those tokens, then their value rows.  So a cached byte is only ever a
+// row: headers are written here, from the shape that this engine itself reported, never from a
+// block.
 //
-// What it does not promise: that the rows make sense (the block's checksum says that they are what was stored), nor
-// anything about models with sliding windows, recurrent states or two-dimensional positions: Parse refuses theirs.
+// What it does not promise: that the rows make sense (the block's checksum says that they are what
+// was stored), nor anything about models with sliding windows, recurrent states or two-dimensional
+// positions: Parse refuses theirs.
 // Ownership: a StateView borrows the bytes it parsed; a StateJoiner owns its buffer.
 // Thread-safety: none needed for StateView (constant); a StateJoiner belongs to one thread.
-// Limits: 1,024 layers, rows of up to 1 MiB, 2^24 cells; Parse reads nothing outside the span it was given.
+// Limits: 1,024 layers, rows of up to 1 MiB, 2^24 cells; Parse reads nothing outside the span it
+// was given.
 #pragma once
 
 #include <cstddef>
@@ -81,24 +86,28 @@ class StateView {
 // Joins segments into the state of a sequence that starts at position 0.
 class StateJoiner {
  public:
-  // Room for `cells_max` tokens.  REQUIRES: 1 <= layers <= kStateLayersMax, 1 <= cells_max <= kStateCellsMax.
+  // Room for `cells_max` tokens.  REQUIRES: 1 <= layers <= kStateLayersMax, 1 <= cells_max <=
+  // kStateCellsMax.
   StateJoiner(StateShape shape, uint32_t cells_max);
 
   // REQUIRES: tokens within [0, cells_max), segment.size() == SegmentBytes(layer, its tokens).
   void PlaceSegment(size_t layer, TokenRange tokens, std::span<const std::byte> segment);
 
-  // The state of the first `cells` tokens, every segment of which was placed.  Valid until the joiner dies.
+  // The state of the first `cells` tokens, every segment of which was placed.  Valid until the
+  // joiner dies.
   // Once only: planes move together when cells < cells_max.  REQUIRES: 1 <= cells <= cells_max.
   [[nodiscard]] std::span<const std::byte> Finish(uint32_t cells);
 
  private:
-  // Of the first row of key plane 0, key plane 1, ..., value plane 0, ... in a state of `cells` cells.
+  // Of the first row of key plane 0, key plane 1, ..., value plane 0, ... in a state of `cells`
+  // cells.
   [[nodiscard]] std::vector<uint64_t> RowOffsets(uint32_t cells) const;
 
   const StateShape shape_;
   const uint32_t cells_max_;
   const std::vector<uint64_t> row_offsets_;
-  const std::unique_ptr<std::byte[]> bytes_;  // not zeroed: every byte is written before Finish returns it
+  const std::unique_ptr<std::byte[]>
+      bytes_;  // not zeroed: every byte is written before Finish returns it
 };
 
 }  // namespace larder::llama

@@ -26,10 +26,10 @@ namespace {
 // Below this the call into libc is as fast as any, and its stores stay in the cache.
 constexpr size_t kSmallBytes = 4096;
 
-// How much is hashed, then copied, at a time.  Hashing first pulls a piece into L1, so that the copy's loads are free
-// and its stores drain while the next piece is hashed.  Measured (nt512, 1 MiB segments in random order, GB/s):
-// copy alone 18.3; hash first by 2 KiB 18.4, 4 KiB 16.4, 8 KiB 14.1, 64 KiB 13.8; copy first by 2 KiB 15.3,
-// 64 KiB 13.9; whole segment copied, then hashed 14.0.
+// How much is hashed, then copied, at a time.  Hashing first pulls a piece into L1, so that the
+// copy's loads are free and its stores drain while the next piece is hashed.  Measured (nt512, 1
+// MiB segments in random order, GB/s): copy alone 18.3; hash first by 2 KiB 18.4, 4 KiB 16.4, 8 KiB
+// 14.1, 64 KiB 13.8; copy first by 2 KiB 15.3, 64 KiB 13.9; whole segment copied, then hashed 14.0.
 constexpr size_t kHashPieceBytes = 2048;
 
 void CopyMemcpy(std::byte* to, const std::byte* from, size_t bytes) {
@@ -42,7 +42,8 @@ void CopyRepMovsb(std::byte* to, const std::byte* from, size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
 
-// Non-temporal stores need an aligned destination: the head up to it, and what is left at the end, are ordinary.
+// Non-temporal stores need an aligned destination: the head up to it, and what is left at the end,
+// are ordinary.
 size_t HeadBytes(const std::byte* to, size_t align, size_t bytes) {
   const size_t past = reinterpret_cast<uintptr_t>(to) % align;
   return std::min(past == 0 ? 0 : align - past, bytes);
@@ -91,8 +92,7 @@ __attribute__((target("avx512f"))) void CopyNt512(std::byte* to, const std::byte
 class Arena {
  public:
   explicit Arena(size_t bytes) {
-    void* memory =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return;
     bytes_ = {static_cast<std::byte*>(memory), bytes};
     (void)madvise(memory, bytes, MADV_HUGEPAGE);  // a wish
@@ -174,8 +174,8 @@ std::vector<CopyKernel> AllKernels() {
 }
 
 CopyKernel ChooseKernel() {
-  // Together beyond any L2, and beyond what one core usually gets of an L3.  Huge pages where the host gives them:
-  // else first touch costs more than the measurement.
+  // Together beyond any L2, and beyond what one core usually gets of an L3.  Huge pages where the
+  // host gives them: else first touch costs more than the measurement.
   constexpr size_t kBytes = 16 << 20;
   constexpr int kRounds = 2;
   const std::vector<CopyKernel> kernels = AllKernels();

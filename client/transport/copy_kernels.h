@@ -1,7 +1,7 @@
 // Ways to copy memory, and which of them is the fastest on this host.
 //
-// Machines differ: non-temporal AVX-512 stores beat libc's memcpy by half on one, lose on another.  So the kernel is
-// chosen by CPU feature and a short measurement, once per Client.
+// Machines differ: non-temporal AVX-512 stores beat libc's memcpy by half on one, lose on another.
+// So the kernel is chosen by CPU feature and a short measurement, once per Client.
 // Not a memmove: source and destination must not overlap.
 //
 // Ownership: values.  Thread-safety: pure functions.
@@ -21,18 +21,21 @@ class CopyKernel {
   constexpr CopyKernel(const char* name, Function function) : name_(name), function_(function) {}
 
   [[nodiscard]] const char* name() const { return name_; }
-  // Copies all of `from`.  Non-temporal stores may be seen late by other cores: StoreFence() before telling them.
+  // Copies all of `from`.  Non-temporal stores may be seen late by other cores: StoreFence() before
+  // telling them.
   // REQUIRES: to.size() >= from.size().
   void Copy(std::span<std::byte> to, std::span<const std::byte> from) const;
   // The same, and XXH3-64 (seed 0) of the bytes.
-  [[nodiscard]] uint64_t CopyAndHash(std::span<std::byte> to, std::span<const std::byte> from) const;
+  [[nodiscard]] uint64_t CopyAndHash(std::span<std::byte> to,
+                                     std::span<const std::byte> from) const;
 
  private:
   const char* name_;
   Function function_;
 };
 
-// Stores before it are seen before those after it, also non-temporal ones.  Free where nothing is outstanding.
+// Stores before it are seen before those after it, also non-temporal ones.  Free where nothing is
+// outstanding.
 void StoreFence();
 
 // libc's memcpy; what everything is compared with.

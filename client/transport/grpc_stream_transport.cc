@@ -24,7 +24,8 @@ std::string_view AsText(std::span<const std::byte> bytes) {
 
 class StoreCall {
  public:
-  StoreCall(RpcChannel& channel, std::chrono::milliseconds deadline) : stub_(v1::Engine::NewStub(channel.channel())) {
+  StoreCall(RpcChannel& channel, std::chrono::milliseconds deadline)
+      : stub_(v1::Engine::NewStub(channel.channel())) {
     channel.Sign(context_, deadline);
     writer_ = stub_->StoreBlocks(&context_, &reply_);
   }
@@ -53,7 +54,8 @@ bool StoreCall::Send(const PutBlock& block, std::optional<wire::StoreHead> head)
   begin.parent = block.parent;
   begin.tokens.assign(block.tokens.begin(), block.tokens.end());
   begin.segments = TableOf(block);
-  for (size_t i = 0; i < block.segments.size(); ++i) begin.segments.segments[i].xxh3 = HashBytes(block.segments[i]);
+  for (size_t i = 0; i < block.segments.size(); ++i)
+    begin.segments.segments[i].xxh3 = HashBytes(block.segments[i]);
   begin.segments.hashed = true;
   if (!Write(part)) return false;
   std::string gathered;  // small segments together in one message
@@ -89,8 +91,8 @@ absl::StatusOr<wire::StoreBlocksResult> StoreCall::Finish() {
 // Takes the messages of one FetchBlocks stream apart.
 class Fetched {
  public:
-  Fetched(const VariantHandle& variant, std::span<const GetBlock> blocks, std::span<const size_t> keys,
-          std::span<BlockStatus> status)
+  Fetched(const VariantHandle& variant, std::span<const GetBlock> blocks,
+          std::span<const size_t> keys, std::span<BlockStatus> status)
       : variant_(variant), blocks_(blocks), keys_(keys), status_(status) {}
 
   // DataLoss: the stream makes no sense; nothing of it from here on is to be believed.
@@ -114,8 +116,8 @@ class Fetched {
   SegmentTable table_;
   SegmentRange range_;
   uint64_t missing_bytes_ = 0;
-  bool wanted_ = false;   // its shape is what the caller expects: bytes go to him
-  size_t segment_ = 0;    // of the caller's spans
+  bool wanted_ = false;  // its shape is what the caller expects: bytes go to him
+  size_t segment_ = 0;   // of the caller's spans
   size_t in_segment_ = 0;
 };
 
@@ -137,14 +139,16 @@ absl::Status Fetched::Start(const wire::FetchStart& start) {
   const absl::StatusOr<DecodedHeader> decoded =
       DecodeRecordHeaderOf({variant_.id, block().digest}, AsBytes(start.record_header));
   if (!decoded.ok()) {
-    return absl::DataLossError(absl::StrCat("the byte stream's record header: ", decoded.status().message()));
+    return absl::DataLossError(
+        absl::StrCat("the byte stream's record header: ", decoded.status().message()));
   }
   table_ = decoded->header.table;
   const uint64_t segments_end = uint64_t{start.first_segment} + start.segments;
   if (segments_end > table_.segments.size() || start.segments == 0) {
     return absl::DataLossError("the byte stream names segments that the record does not have");
   }
-  for (uint64_t i = start.first_segment; i < segments_end; ++i) missing_bytes_ += table_.segments[i].bytes;
+  for (uint64_t i = start.first_segment; i < segments_end; ++i)
+    missing_bytes_ += table_.segments[i].bytes;
   wanted_ = RangeFits(table_, block(), &range_) && range_.first == start.first_segment &&
             range_.count == start.segments;
   if (!wanted_) status() = BlockStatus::kInvalid;
@@ -154,7 +158,8 @@ absl::Status Fetched::Start(const wire::FetchStart& start) {
 
 absl::Status Fetched::Data(std::span<const std::byte> data) {
   if (data.empty()) return absl::OkStatus();
-  if (data.size() > missing_bytes_) return absl::DataLossError("the byte stream has more bytes than its table says");
+  if (data.size() > missing_bytes_)
+    return absl::DataLossError("the byte stream has more bytes than its table says");
   missing_bytes_ -= data.size();
   while (wanted_ && !data.empty()) {
     const std::span<std::byte> to = block().segments[segment_].subspan(in_segment_);
@@ -184,9 +189,10 @@ absl::Status Fetched::End() const {
   return absl::DataLossError("the byte stream ended early");
 }
 
-absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant, const VariantHandle& variant,
-                        std::span<const GetBlock> blocks, std::span<const size_t> keys,
-                        std::chrono::milliseconds deadline, std::span<BlockStatus> status) {
+absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
+                        const VariantHandle& variant, std::span<const GetBlock> blocks,
+                        std::span<const size_t> keys, std::chrono::milliseconds deadline,
+                        std::span<BlockStatus> status) {
   const GetBlock& first = blocks[keys.front()];
   wire::FetchBlocksQuery query;
   query.tenant = tenant;
@@ -219,7 +225,8 @@ absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant, const Va
 
 void GrpcStreamTransport::AddContent(const ContentSpec& content) {
   MutexLock lock(mu_);
-  if (std::find(contents_.begin(), contents_.end(), content) == contents_.end()) contents_.push_back(content);
+  if (std::find(contents_.begin(), contents_.end(), content) == contents_.end())
+    contents_.push_back(content);
 }
 
 absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantHandle& variant,
@@ -235,10 +242,12 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
     if (!chain.empty() && chain.back() == blocks[i].digest) sent.push_back(i);
   }
   if (sent.empty()) return result;
-  wire::StoreHead head{.content = {}, .variant = variant.spec, .engine_id = engine_id_, .tenant = tenant_};
+  wire::StoreHead head{
+      .content = {}, .variant = variant.spec, .engine_id = engine_id_, .tenant = tenant_};
   {
     MutexLock lock(mu_);
-    if (contents_.empty()) return absl::FailedPreconditionError("register a content before the first Put");
+    if (contents_.empty())
+      return absl::FailedPreconditionError("register a content before the first Put");
     head.content = contents_.front();
     head.content.tenant.clear();  // the daemon knows who calls
   }
@@ -270,7 +279,8 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Get(const VariantH
     groups[{blocks[i].first_layer, blocks[i].segments.size()}].push_back(i);
   }
   for (const auto& [range, keys] : groups) {
-    absl::Status status = FetchGroup(*channel_, tenant_, variant, blocks, keys, options.deadline, result);
+    absl::Status status =
+        FetchGroup(*channel_, tenant_, variant, blocks, keys, options.deadline, result);
     if (!status.ok()) return status;
   }
   return result;

@@ -1,10 +1,11 @@
-// Blocks over gRPC byte streams: for callers without a sideband, and between hosts.  Two copies and two hashes slower
-// than shared memory, and the only road that needs nothing but a connection.
+// Blocks over gRPC byte streams: for callers without a sideband, and between hosts.  Two copies and
+// two hashes slower than shared memory, and the only road that needs nothing but a connection.
 //
-// What is read is believed only after the record header was found to be that of the key, and every segment's hash to
-// be that of the bytes.
+// What is read is believed only after the record header was found to be that of the key, and every
+// segment's hash to be that of the bytes.
 // Ownership: shares the channel.  Thread-safety: all methods from any thread.
-// Limits: pieces of kDataBytesMax.  The daemon admits a bounded number of streams at once: ResourceExhausted.
+// Limits: pieces of kDataBytesMax.  The daemon admits a bounded number of streams at once:
+// ResourceExhausted.
 #pragma once
 
 #include <memory>
@@ -20,14 +21,16 @@ class RpcChannel;  // client/wire/rpc_channel.h
 class GrpcStreamTransport final : public Transport {
  public:
   // `tenant` empty: the caller's own.
-  GrpcStreamTransport(std::shared_ptr<RpcChannel> channel, std::string tenant, std::string engine_id)
-      : channel_(std::move(channel)), tenant_(std::move(tenant)), engine_id_(std::move(engine_id)) {}
+  GrpcStreamTransport(std::shared_ptr<RpcChannel> channel, std::string tenant,
+                      std::string engine_id)
+      : channel_(std::move(channel)),
+        tenant_(std::move(tenant)),
+        engine_id_(std::move(engine_id)) {}
 
-  // A content that blocks may belong to; writes need one, and the daemon registers it.
+  // A content that blocks may belong to; the daemon registers it with the next write.
   void AddContent(const ContentSpec& content) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] const char* name() const override { return "grpc stream"; }
-  // FailedPrecondition without a content.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(const VariantHandle& variant,
                                                              std::span<const PutBlock> blocks,
                                                              const CallOptions& options) override;

@@ -1,5 +1,5 @@
-// The simplest Transport: a map in this process.  Documentation by example, oracle of the contract suite, and a
-// stand-in for a daemon in tests of what is built on top.
+// The simplest Transport: a map in this process.  Documentation by example, oracle of the contract
+// suite, and a stand-in for a daemon in tests of what is built on top.
 //
 // Stores bytes without limit and never loses any.
 // Ownership: copies of what was put.  Thread-safety: all methods from any thread.

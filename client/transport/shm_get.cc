@@ -9,7 +9,8 @@
 namespace larder {
 namespace {
 
-// Blocks of a window, where a batch is larger: enough that a window's copy hides the next one's round trip.
+// Blocks of a window, where a batch is larger: enough that a window's copy hides the next one's
+// round trip.
 constexpr size_t kWindowBlocks = 16;
 
 struct Window {
@@ -28,8 +29,9 @@ class GetRun {
         variant_(variant),
         blocks_(blocks),
         lease_ms_(DeadlineMs(options)),
-        deadline_(std::chrono::steady_clock::now() + options.deadline),
-        status_(blocks.size(), BlockStatus::kCancelled) {}
+        deadline_(DeadlineOf(options)),
+        status_(blocks.size(), BlockStatus::kCancelled),
+        mismatch_(blocks.size(), 0) {}
 
   [[nodiscard]] absl::Status Run();
   [[nodiscard]] std::vector<BlockStatus> TakeStatus() { return std::move(status_); }
@@ -39,9 +41,10 @@ class GetRun {
   [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
   [[nodiscard]] absl::Status Ask(Window& window);
   [[nodiscard]] absl::Status Finish(Window& window);
-  void CopyReady(const Window& window, std::span<const size_t> at, const std::vector<wire::BlockGrant>& grants);
+  void CopyReady(const Window& window, std::span<const size_t> at,
+                 const std::vector<wire::BlockGrant>& grants);
   [[nodiscard]] absl::Status CopyPending(Window& window, std::vector<wire::BlockGrant>& grants);
-  [[nodiscard]] BlockStatus CopyOne(const GetBlock& block, const wire::BlockGrant& grant);
+  [[nodiscard]] BlockStatus CopyOne(size_t key, const wire::BlockGrant& grant);
   [[nodiscard]] bool HashesMatch(const GetBlock& block, const SegmentTable& table);
   void Settle(const Window& window);
 
@@ -53,11 +56,13 @@ class GetRun {
   const uint32_t lease_ms_;
   const TimePoint deadline_;
   std::vector<BlockStatus> status_;
+  std::vector<uint8_t> mismatch_;  // 1: bytes that do not have their hash; written by copy threads
 };
 
 uint64_t PayloadOf(const GetBlock& block) {
   uint64_t end = 0;
-  for (const std::span<std::byte> segment : block.segments) end = RoundUp(end, kSegmentAlign) + segment.size();
+  for (const std::span<std::byte> segment : block.segments)
+    end = RoundUp(end, kSegmentAlign) + segment.size();
   return end;
 }
 
@@ -80,12 +85,13 @@ bool GetRun::HashesMatch(const GetBlock& block, const SegmentTable& table) {
   return true;
 }
 
-BlockStatus GetRun::CopyOne(const GetBlock& block, const wire::BlockGrant& grant) {
+BlockStatus GetRun::CopyOne(size_t key, const wire::BlockGrant& grant) {
+  const GetBlock& block = blocks_[key];
   const uint64_t payload = PayloadOf(block);
   if (grant.extent.bytes != payload) return BlockStatus::kInvalid;
   if (grant.table && !TableFits(*grant.table, block)) return BlockStatus::kInvalid;
   const absl::StatusOr<MappedBytes> mapped = core_.Map(grant.extent, /*writable=*/false);
-  if (!mapped.ok()) return BlockStatus::kDamaged;  // the daemon names memory that is not there: not to be believed
+  if (!mapped.ok()) return StatusOfUnmapped(mapped.status(), BlockStatus::kDamaged);
   uint64_t at = 0;
   for (const std::span<std::byte> segment : block.segments) {
     kernel_.Copy(segment, mapped->bytes.subspan(at, segment.size()));
@@ -93,7 +99,7 @@ BlockStatus GetRun::CopyOne(const GetBlock& block, const wire::BlockGrant& grant
   }
   StoreFence();
   if (grant.table && grant.table->hashed && !HashesMatch(block, *grant.table)) {
-    core_.counters().damaged.fetch_add(1, std::memory_order_relaxed);
+    mismatch_[key] = 1;
     return BlockStatus::kDamaged;
   }
   return BlockStatus::kOk;
@@ -104,7 +110,7 @@ void GetRun::CopyReady(const Window& window, std::span<const size_t> at,
   pool_.ForEach(at.size(), [&](size_t i) {
     const size_t key = window.keys[at[i]];
     const wire::BlockGrant& grant = grants[at[i]];
-    status_[key] = grant.status == BlockStatus::kOk ? CopyOne(blocks_[key], grant) : grant.status;
+    status_[key] = grant.status == BlockStatus::kOk ? CopyOne(key, grant) : grant.status;
   });
 }
 
@@ -118,7 +124,8 @@ absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& 
     if (absl::IsDeadlineExceeded(ready.status())) {
       core_.CancelAcquire(window.call);
       for (size_t i = 0; i < grants.size(); ++i) {
-        if (grants[i].status == BlockStatus::kPending) status_[window.keys[i]] = BlockStatus::kCancelled;
+        if (grants[i].status == BlockStatus::kPending)
+          status_[window.keys[i]] = BlockStatus::kCancelled;
       }
       return absl::OkStatus();
     }
@@ -126,7 +133,8 @@ absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& 
     std::vector<size_t> arrived;
     for (wire::BlockReady& one : *ready) {
       if (one.key >= grants.size() || grants[one.key].status != BlockStatus::kPending) continue;
-      if (one.block.status == BlockStatus::kPending) one.block.status = BlockStatus::kMissing;  // it may not wait again
+      if (one.block.status == BlockStatus::kPending)
+        one.block.status = BlockStatus::kMissing;  // it may not wait again
       grants[one.key] = std::move(one.block);
       arrived.push_back(one.key);
     }
@@ -153,7 +161,8 @@ absl::Status GetRun::Ask(Window& window) {
   return core_.Send(std::move(up));
 }
 
-// Counts what arrived and tells of damage.
+// Counts what arrived and tells of damage: only of bytes that were seen to be wrong, since the
+// daemon drops what it is told of.
 void GetRun::Settle(const Window& window) {
   uint64_t blocks = 0, bytes = 0;
   wire::Up up;
@@ -161,14 +170,16 @@ void GetRun::Settle(const Window& window) {
     if (status_[key] == BlockStatus::kOk) {
       ++blocks;
       bytes += PayloadOf(blocks_[key]);
-    } else if (status_[key] == BlockStatus::kDamaged) {
+    } else if (status_[key] == BlockStatus::kDamaged && mismatch_[key] != 0) {
+      core_.counters().damaged.fetch_add(1, std::memory_order_relaxed);
       if (up.damaged.empty()) up.damaged.push_back({variant_.index, {}});
       up.damaged.front().digests.push_back(blocks_[key].digest);
     }
   }
   core_.counters().blocks_got.fetch_add(blocks, std::memory_order_relaxed);
   core_.counters().bytes_got.fetch_add(bytes, std::memory_order_relaxed);
-  if (!up.damaged.empty()) (void)core_.Send(std::move(up));  // the daemon finds it by itself later, if this is lost
+  if (!up.damaged.empty())
+    (void)core_.Send(std::move(up));  // the daemon finds it by itself later, if this is lost
 }
 
 absl::Status GetRun::Finish(Window& window) {
@@ -176,8 +187,8 @@ absl::Status GetRun::Finish(Window& window) {
   if (!grant.ok()) return grant.status();
   absl::Status result;
   if (grant->blocks.size() != window.keys.size()) {
-    result = absl::InternalError(absl::StrCat("the daemon answered ", window.keys.size(), " keys with ",
-                                              grant->blocks.size(), " blocks"));
+    result = absl::InternalError(absl::StrCat("the daemon answered ", window.keys.size(),
+                                              " keys with ", grant->blocks.size(), " blocks"));
   } else {
     std::vector<size_t> now;
     for (size_t i = 0; i < grant->blocks.size(); ++i) {
@@ -202,9 +213,10 @@ absl::Status GetRun::Finish(Window& window) {
 std::vector<Window> GetRun::Cut(const std::vector<size_t>& keys) const {
   std::vector<Window> windows;
   for (const size_t key : keys) {
-    const bool fits = !windows.empty() && windows.back().keys.size() < kWindowBlocks &&
-                      blocks_[windows.back().keys.front()].first_layer == blocks_[key].first_layer &&
-                      blocks_[windows.back().keys.front()].segments.size() == blocks_[key].segments.size();
+    const bool fits =
+        !windows.empty() && windows.back().keys.size() < kWindowBlocks &&
+        blocks_[windows.back().keys.front()].first_layer == blocks_[key].first_layer &&
+        blocks_[windows.back().keys.front()].segments.size() == blocks_[key].segments.size();
     if (!fits) windows.emplace_back();
     windows.back().keys.push_back(key);
   }
@@ -248,7 +260,8 @@ absl::Status GetRun::Run() {
 
 uint32_t DeadlineMs(const CallOptions& options) {
   constexpr int64_t kLeast = 1000;  // a lease is not worth its revocation below this
-  return static_cast<uint32_t>(std::clamp<int64_t>(options.deadline.count(), kLeast, wire::kDeadlineMaxMs));
+  return static_cast<uint32_t>(
+      std::clamp<int64_t>(options.deadline.count(), kLeast, wire::kDeadlineMaxMs));
 }
 
 absl::StatusOr<std::vector<BlockStatus>> ShmTransport::Get(const VariantHandle& variant,

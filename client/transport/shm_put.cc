@@ -10,17 +10,18 @@
 namespace larder {
 namespace {
 
-// What is reserved at a time.  Bounded by blocks, by bytes, and by what one message may hold (16 MiB; a token takes 4
-// bytes, a segment about 20).
+// What is reserved at a time.  Bounded by blocks, by bytes, and by what one message may hold (16
+// MiB; a token takes 4 bytes, a segment about 20).
 constexpr size_t kWindowBlocks = 64;
 constexpr uint64_t kWindowBytesMax = 64 << 20;
 constexpr uint64_t kWindowMessageBytes = 4 << 20;
 // Of the session's share of the pool: two windows may be under way, and so may a stock.
 constexpr uint64_t kWindowShareOfLease = 4;
-// Published and not yet answered: beyond it the oldest is waited for, so that the share is never used up by waiting.
+// Published and not yet answered: beyond it the oldest is waited for, so that the share is never
+// used up by waiting.
 constexpr size_t kPublishedMax = 4;
-// What is staged before the daemon is told: small enough that its copy overlaps with ours, large enough that the
-// messages do not matter.
+// What is staged before the daemon is told: small enough that its copy overlaps with ours, large
+// enough that the messages do not matter.
 constexpr uint64_t kPieceBytes = 512 << 10;
 
 // One block on its way.
@@ -56,7 +57,7 @@ class PutRun {
         blocks_(blocks),
         hash_(options.hash),
         lease_ms_(DeadlineMs(options)),
-        deadline_(std::chrono::steady_clock::now() + options.deadline),
+        deadline_(DeadlineOf(options)),
         status_(blocks.size(), BlockStatus::kCancelled) {}
   ~PutRun();
   PutRun(const PutRun&) = delete;
@@ -104,8 +105,8 @@ PutRun::~PutRun() {
   }
 }
 
-// Gives back what the item holds and writes its status down.  Staging memory that was published without an answer
-// stays taken: the daemon may yet copy from it.
+// Gives back what the item holds and writes its status down.  Staging memory that was published
+// without an answer stays taken: the daemon may yet copy from it.
 void PutRun::End(Item& item, bool answered) {
   status_[item.key] = item.status;
   if (item.extent) {
@@ -186,7 +187,8 @@ absl::Status PutRun::AwaitExtents(Window& window) {
   if (!reserved.ok()) return reserved.status();
   const auto missing = std::count_if(window.items.begin(), window.items.end(),
                                      [](const Item& item) { return !item.extent; });
-  if (reserved->status == BlockStatus::kOk && reserved->extents.size() != static_cast<size_t>(missing)) {
+  if (reserved->status == BlockStatus::kOk &&
+      reserved->extents.size() != static_cast<size_t>(missing)) {
     for (uint32_t i = 0; i < reserved->extents.size(); ++i) {
       core_.EndExtent({reserved->reservation, i, reserved->extents[i]}, /*abort=*/true);
     }
@@ -233,7 +235,8 @@ void PutRun::CopyToExtents(std::vector<Item>& items) {
     Item& item = items[i];
     if (!item.extent || item.status != BlockStatus::kCancelled) return;
     const absl::StatusOr<MappedBytes> mapped = core_.Map(item.extent->where, /*writable=*/true);
-    item.status = mapped.ok() ? BlockStatus::kPending : BlockStatus::kNotHeld;
+    item.status = mapped.ok() ? BlockStatus::kPending
+                              : StatusOfUnmapped(mapped.status(), BlockStatus::kNotHeld);
     if (mapped.ok()) CopyIn(item, mapped->bytes, hash_);
   });
 }
@@ -258,13 +261,15 @@ absl::Status PutRun::WriteMapped(Window& window) {
 absl::StatusOr<StagingArea::Chunk> PutRun::AllocateChunk(uint64_t bytes) {
   StagingArea& staging = *core_.staging();
   absl::StatusOr<StagingArea::Chunk> chunk = staging.Allocate(ByteCount(bytes), TimePoint());
-  // No room: what we staged ourselves comes back when it is published and answered; then wait for others.
+  // No room: what we staged ourselves comes back when it is published and answered; then wait for
+  // others.
   while (absl::IsDeadlineExceeded(chunk.status()) && (!piece_.empty() || !published_.empty())) {
     absl::Status status = piece_.empty() ? CollectOldest() : Publish(std::exchange(piece_, {}), 0);
     if (!status.ok()) return status;
     chunk = staging.Allocate(ByteCount(bytes), TimePoint());
   }
-  if (absl::IsDeadlineExceeded(chunk.status())) chunk = staging.Allocate(ByteCount(bytes), deadline_);
+  if (absl::IsDeadlineExceeded(chunk.status()))
+    chunk = staging.Allocate(ByteCount(bytes), deadline_);
   return chunk;
 }
 
@@ -285,14 +290,16 @@ absl::Status PutRun::WriteStaged(Window& window) {
     item.chunk = {};
     const bool last = i + 1 == count;
     if (piece_bytes < kPieceBytes && !last) continue;
-    if (absl::Status status = Publish(std::exchange(piece_, {}), last ? count : 0); !status.ok()) return status;
+    if (absl::Status status = Publish(std::exchange(piece_, {}), last ? count : 0); !status.ok())
+      return status;
     piece_bytes = 0;
   }
   window.items.clear();
   return absl::OkStatus();
 }
 
-// One message; a part per reservation.  With `restock` the extents for the next Put like this one are asked for.
+// One message; a part per reservation.  With `restock` the extents for the next Put like this one
+// are asked for.
 absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
   if (items.empty()) return absl::OkStatus();
   wire::Up up;
@@ -312,7 +319,7 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
     part.digest = block.digest;
     part.parent = block.parent;
     part.tokens.assign(block.tokens.begin(), block.tokens.end());
-    part.segments = item.table;
+    part.segments = std::move(item.table);  // not needed for anything else
     if (core_.staging() != nullptr) {
       part.staging_offset = item.chunk.offset;
       part.staging_id = core_.staging()->id();

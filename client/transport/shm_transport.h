@@ -1,14 +1,16 @@
-// Blocks through shared memory: reads are copied out of the mapped slabs; writes go straight into reserved extents
-// (mapped) or by way of the staging segment (staged), as the session was attached.
+// Blocks through shared memory: reads are copied out of the mapped slabs; writes go straight into
+// reserved extents (mapped) or by way of the staging segment (staged), as the session was attached.
 //
-// A read takes a lease for a window of blocks, copies, checks hashes where a table came along (on the bytes that
-// arrived, not on the source), then looks at the revocation word: when it no longer holds, all of the window is
-// kCancelled.  While a window is copied the next one's lease is already asked for.
-// A write publishes windows (mapped) or pieces (staged) as they are ready, and collects the answers at the end.
+// A read takes a lease for a window of blocks, copies, checks hashes where a table came along (on
+// the bytes that arrived, not on the source), then looks at the revocation word: when it no longer
+// holds, all of the window is kCancelled.  While a window is copied the next one's lease is already
+// asked for.
+// A write publishes windows (mapped) or pieces (staged) as they are ready, and collects the answers
+// at the end.
 //
 // Ownership: none; core and pool outlive it.  Thread-safety: all methods from any thread.
-// Limits: without a table only the sum of a read's padded segment sizes is checked, not each of them.
-// A batch larger than the session's share of the pool still goes through, window by window.
+// Limits: without a table only the sum of a read's padded segment sizes is checked, not each of
+// them. A batch larger than the session's share of the pool still goes through, window by window.
 #pragma once
 
 #include "client/copy_pool.h"

@@ -1,13 +1,30 @@
 #include "client/transport/transport.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace larder {
+
+TimePoint DeadlineOf(const CallOptions& options) {
+  // No longer than a lease may be, so that the sum does not overflow.
+  return std::chrono::steady_clock::now() +
+         std::min(options.deadline, std::chrono::milliseconds(wire::kDeadlineMaxMs));
+}
+
+BlockStatus StatusOfUnmapped(const absl::Status& status, BlockStatus if_internal) {
+  return absl::IsInternal(status) ? if_internal : BlockStatus::kCancelled;
+}
 
 absl::Status CheckBatch(size_t blocks) {
   if (blocks <= wire::kKeysMax) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(blocks, " blocks in one call; at most ", wire::kKeysMax, ": split the batch"));
+}
+
+absl::Status CheckVariant(const VariantHandle& variant, const wire::Attached& session) {
+  if (variant.session == session.session) return absl::OkStatus();
+  return absl::InvalidArgumentError("variant: registered by another session; Register again");
 }
 
 bool ShapeFits(const VariantSpec& variant, const PutBlock& block) {
@@ -43,7 +60,8 @@ bool RangeFits(const SegmentTable& table, const GetBlock& block, SegmentRange* r
   if (range->count != layers) return false;  // several layers in a segment: not one span each
   for (uint32_t i = 0; i < range->count; ++i) {
     const Segment& segment = table.segments[range->first + i];
-    if (segment.codec != Codec::kIdentity || segment.bytes != block.segments[i].size()) return false;
+    if (segment.codec != Codec::kIdentity || segment.bytes != block.segments[i].size())
+      return false;
   }
   return true;
 }

@@ -51,6 +51,8 @@ void Encode(const Down& in, v1::Down* out);
 
 // Cache.
 [[nodiscard]] absl::Status Decode(const v1::LookupRequest& in, LookupQuery* out);
+// The same, but `tokens` stays empty: they are many, and may as well be read where they lie.
+[[nodiscard]] absl::Status DecodeInPlace(const v1::LookupRequest& in, LookupQuery* out);
 [[nodiscard]] absl::Status Decode(const v1::LookupReply& in, LookupResult* out);
 [[nodiscard]] absl::Status Decode(const v1::ListInstancesRequest& in, std::string* tenant);
 [[nodiscard]] absl::Status Decode(const v1::ListInstancesReply& in, std::vector<InstanceInfo>* out);

@@ -121,6 +121,12 @@ void EncodeInstance(const InstanceInfo& in, v1::Instance* out) {
 }  // namespace
 
 absl::Status Decode(const v1::LookupRequest& in, LookupQuery* out) {
+  absl::Status status = DecodeInPlace(in, out);
+  if (status.ok()) out->tokens.assign(in.tokens().begin(), in.tokens().end());
+  return status;
+}
+
+absl::Status DecodeInPlace(const v1::LookupRequest& in, LookupQuery* out) {
   absl::Status error;
   const Field at(&error);
   DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
@@ -130,9 +136,8 @@ absl::Status Decode(const v1::LookupRequest& in, LookupQuery* out) {
     at("tokens").Refuse(in.tokens().empty() ? "neither tokens nor digests"
                                             : "both tokens and digests");
   }
-  if (CheckCount(at("tokens"), in.tokens_size(), kLookupTokensMax)) {
-    out->tokens.assign(in.tokens().begin(), in.tokens().end());
-  }
+  out->tokens.clear();
+  (void)CheckCount(at("tokens"), in.tokens_size(), kLookupTokensMax);
   DecodeDigests(at("digests"), in.digests(), kLookupDigestsMax, &out->digests);
   return error;
 }

@@ -66,8 +66,10 @@ void EncodeRegistered(const Registered& in, v1::Registered* out) {
 // Whether slab and range exist, only the client's mapping knows; here nothing can overflow any
 // more.  A segment range begins inside its extent, so offsets are aligned as segments are, not as
 // pages.
-void CheckExtent(const Field& slab, const Field& offset, const Field& bytes, const ExtentGrant& extent) {
-  if (extent.slab >= kSlabsMax) return slab.Refuse(extent.slab, "; allowed are less than ", kSlabsMax);
+void CheckExtent(const Field& slab, const Field& offset, const Field& bytes,
+                 const ExtentGrant& extent) {
+  if (extent.slab >= kSlabsMax)
+    return slab.Refuse(extent.slab, "; allowed are less than ", kSlabsMax);
   if (extent.offset % kSegmentAlign != 0) {
     return offset.Refuse(extent.offset, " is not a multiple of ", kSegmentAlign);
   }
@@ -172,7 +174,8 @@ void DecodeGrantBlocks(const Field& at, const v1::Grant& in, std::vector<BlockGr
     DecodeEnum(at("status")[i], in.status(i), &block.status);
     const int tier = in.tiers().empty() ? v1::TIER_UNSPECIFIED : in.tiers(i);
     // What was not found was found in no tier.
-    if (tier != v1::TIER_UNSPECIFIED || IsHeld(block.status)) DecodeEnum(at("tiers")[i], tier, &block.tier);
+    if (tier != v1::TIER_UNSPECIFIED || IsHeld(block.status))
+      DecodeEnum(at("tiers")[i], tier, &block.tier);
     if (in.slabs().empty()) continue;
     block.extent = {in.slabs(i), in.offsets(i), in.bytes(i)};
     CheckExtent(at("slabs")[i], at("offsets")[i], at("bytes")[i], block.extent);
@@ -184,7 +187,8 @@ void DecodeGrantTables(const Field& at, const v1::Grant& in, std::vector<BlockGr
   for (int i = 0; i < in.tables_size() && at.ok(); ++i) {
     const v1::GrantTable& table = in.tables(i);
     if (table.key() >= out->size() || (i > 0 && table.key() <= in.tables(i - 1).key())) {
-      return at[i]("key").Refuse(table.key(), " is not an ascending index of ", out->size(), " keys");
+      return at[i]("key").Refuse(table.key(), " is not an ascending index of ", out->size(),
+                                 " keys");
     }
     DecodeTable(at[i]("table"), table.table(), &(*out)[table.key()].table.emplace());
   }

@@ -4,18 +4,24 @@ namespace larder::wire {
 
 const char* ToString(WriteMode mode) {
   switch (mode) {
-    case WriteMode::kMapped: return "mapped";
-    case WriteMode::kStaged: return "staged";
-    case WriteMode::kStream: return "stream";
+    case WriteMode::kMapped:
+      return "mapped";
+    case WriteMode::kStaged:
+      return "staged";
+    case WriteMode::kStream:
+      return "stream";
   }
   return "?";
 }
 
 const char* ToString(Role role) {
   switch (role) {
-    case Role::kScheduler: return "scheduler";
-    case Role::kWorker: return "worker";
-    case Role::kBoth: return "both";
+    case Role::kScheduler:
+      return "scheduler";
+    case Role::kWorker:
+      return "worker";
+    case Role::kBoth:
+      return "both";
   }
   return "?";
 }

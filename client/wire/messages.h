@@ -1,8 +1,10 @@
-// The session stream's messages as domain values: what proto/larder/v1/engine.proto says, with types that cannot be
-// confused.  Both ends speak these; only wire/convert and the stubs see the generated code.
+// The session stream's messages as domain values: what proto/larder/v1/engine.proto says, with
+// types that cannot be confused.  Both ends speak these; only wire/convert and the stubs see the
+// generated code.
 //
-// Values only: no ownership beyond their members, no threads.  engine.proto states unit, default, limit and error of
-// every field; convert refuses what breaks a limit, so whoever holds one of these may rely on them.
+// Values only: no ownership beyond their members, no threads.  engine.proto states unit, default,
+// limit and error of every field; convert refuses what breaks a limit, so whoever holds one of
+// these may rely on them.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +19,17 @@
 
 namespace larder::wire {
 
-inline constexpr size_t kKeysMax = 4096;           // per request of the session stream
+inline constexpr size_t kKeysMax = 4096;  // per request of the session stream
 inline constexpr size_t kLookupDigestsMax = 8192;
 inline constexpr size_t kLookupTokensMax = 1 << 20;
 inline constexpr size_t kMessageBytesMax = 16 << 20;
-inline constexpr size_t kPartsMax = 64;            // of one kind in one Up or Down; ready, failed: kKeysMax
-inline constexpr size_t kIdsMax = 65'536;          // leases or reservations of one list
-inline constexpr size_t kContentsMax = 64;         // of one engine
-inline constexpr size_t kVariantsMax = 1024;       // of one engine
-inline constexpr size_t kInstancesMax = 65'536;    // of one answer
+inline constexpr size_t kPartsMax = 64;    // of one kind in one Up or Down; ready, failed: kKeysMax
+inline constexpr size_t kIdsMax = 65'536;  // leases or reservations of one list
+inline constexpr size_t kContentsMax = 64;       // of one engine
+inline constexpr size_t kVariantsMax = 1024;     // of one engine
+inline constexpr size_t kInstancesMax = 65'536;  // of one answer
 inline constexpr size_t kTenantBytesMax = 64;
-inline constexpr size_t kDataBytesMax = 1 << 20;   // of one message of a byte stream
+inline constexpr size_t kDataBytesMax = 1 << 20;  // of one message of a byte stream
 inline constexpr uint32_t kDeadlineDefaultMs = 30'000;
 inline constexpr uint32_t kDeadlineMaxMs = 600'000;
 
@@ -277,8 +279,8 @@ struct Down {
 // ---- Cache.Lookup, ListInstances
 
 struct LookupQuery {
-  std::string tenant;  // empty: the caller's own
-  ContentSpec content; // tenant left empty
+  std::string tenant;            // empty: the caller's own
+  ContentSpec content;           // tenant left empty
   std::vector<uint32_t> tokens;  // either these
   std::vector<Digest> digests;   // or the chain
   std::string engine_id;         // empty: all

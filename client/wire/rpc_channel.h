@@ -1,6 +1,8 @@
-// What the client's gRPC code shares: the channel, and what goes with every call.  Only for files that see gRPC.
+// What the client's gRPC code shares: the channel, and what goes with every call.  Only for files
+// that see gRPC.
 //
-// Ownership: shared by stub, streams and the byte-stream transport.  Thread-safety: all methods from any thread.
+// Ownership: shared by stub, streams and the byte-stream transport.  Thread-safety: all methods
+// from any thread.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -32,7 +34,10 @@ class RpcChannel {
     if (!token_.empty()) context.AddMetadata("larder-token", token_);
   }
   void Sign(grpc::ClientContext& context, std::chrono::milliseconds deadline) const {
-    context.set_deadline(std::chrono::system_clock::now() + deadline);
+    // Clamped, so that the sum does not overflow.
+    context.set_deadline(
+        std::chrono::system_clock::now() +
+        std::min(deadline, std::chrono::milliseconds(wire::kDeadlineMaxMs)));
     Sign(context);
   }
 

@@ -30,7 +30,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
   arguments.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
-  return grpc::CreateCustomChannel(absl::StrCat("unix:", path), grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(absl::StrCat("unix:", path), grpc::InsecureChannelCredentials(),
+                                   arguments);
 }
 
 // What the daemon says; zero when it says nothing sensible.
@@ -38,7 +39,8 @@ Milliseconds RetryAfter(const grpc::ClientContext& context) {
   const auto& metadata = context.GetServerTrailingMetadata();
   const auto found = metadata.find("larder-retry-after-ms");
   int64_t ms = 0;
-  if (found == metadata.end() || !absl::SimpleAtoi(absl::string_view(found->second.data(), found->second.size()), &ms)) {
+  if (found == metadata.end() ||
+      !absl::SimpleAtoi(absl::string_view(found->second.data(), found->second.size()), &ms)) {
     return Milliseconds(0);
   }
   return Milliseconds(std::clamp<int64_t>(ms, 0, 60'000));
@@ -68,23 +70,27 @@ RpcStub::~RpcStub() = default;
 void RpcStub::SetToken(std::string token_hex) { channel_->SetToken(std::move(token_hex)); }
 
 absl::Status RpcStub::WaitConnected(Milliseconds deadline) {
-  if (channel_->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline)) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("no larderd answers at ", options_.socket_path, ": is it running, may this user open the file?"));
+  if (channel_->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline))
+    return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("no larderd answers at ", options_.socket_path,
+                                             ": is it running, may this user open the file?"));
 }
 
 template <class Call>
 absl::Status RpcStub::WithRetries(Milliseconds deadline, const Call& call) {
   budget_.OnCall();
-  const auto end = std::chrono::steady_clock::now() + deadline;
+  const auto end =
+      std::chrono::steady_clock::now() + std::min(deadline, Milliseconds(wire::kDeadlineMaxMs));
   Milliseconds pause = kPauseFirst;
   for (int retries = 0;; ++retries) {
     grpc::ClientContext context;
-    channel_->Sign(context, std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now()));
+    channel_->Sign(
+        context, std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now()));
     const absl::Status status = FromRpcStatus(call(context));
     if (!absl::IsUnavailable(status) && !absl::IsResourceExhausted(status)) return status;
     const Milliseconds wait = std::max(RetryAfter(context), pause);
-    if (retries >= options_.retries_max || std::chrono::steady_clock::now() + wait >= end || !budget_.Take()) {
+    if (retries >= options_.retries_max || std::chrono::steady_clock::now() + wait >= end ||
+        !budget_.Take()) {
       return status;
     }
     std::this_thread::sleep_for(wait);
@@ -92,13 +98,15 @@ absl::Status RpcStub::WithRetries(Milliseconds deadline, const Call& call) {
   }
 }
 
-absl::StatusOr<wire::LookupResult> RpcStub::Lookup(const wire::LookupQuery& query, Milliseconds deadline) {
+absl::StatusOr<wire::LookupResult> RpcStub::Lookup(const wire::LookupQuery& query,
+                                                   Milliseconds deadline) {
   const auto stub = v1::Cache::NewStub(channel_->channel());
   v1::LookupRequest request;
   wire::Encode(query, &request);
   v1::LookupReply reply;
-  absl::Status status = WithRetries(
-      deadline, [&](grpc::ClientContext& context) { return stub->Lookup(&context, request, &reply); });
+  absl::Status status = WithRetries(deadline, [&](grpc::ClientContext& context) {
+    return stub->Lookup(&context, request, &reply);
+  });
   wire::LookupResult result;
   if (status.ok()) status = wire::Decode(reply, &result);
   if (!status.ok()) return status;
@@ -111,8 +119,9 @@ absl::StatusOr<std::vector<wire::InstanceInfo>> RpcStub::ListInstances(const std
   v1::ListInstancesRequest request;
   wire::Encode(tenant, &request);
   v1::ListInstancesReply reply;
-  absl::Status status = WithRetries(
-      deadline, [&](grpc::ClientContext& context) { return stub->ListInstances(&context, request, &reply); });
+  absl::Status status = WithRetries(deadline, [&](grpc::ClientContext& context) {
+    return stub->ListInstances(&context, request, &reply);
+  });
   std::vector<wire::InstanceInfo> result;
   if (status.ok()) status = wire::Decode(reply, &result);
   if (!status.ok()) return status;

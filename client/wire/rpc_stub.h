@@ -1,8 +1,9 @@
 // The daemon's unary calls, over its socket file.
 //
 // Unavailable and ResourceExhausted are tried again, after the daemon's hint (trailing metadata
-// larder-retry-after-ms), else after a growing pause; within the call's deadline, and within a budget: each call
-// earns a fraction of a retry, so that a daemon in trouble does not get a multiple of its load.
+// larder-retry-after-ms), else after a growing pause; within the call's deadline, and within a
+// budget: each call earns a fraction of a retry, so that a daemon in trouble does not get a
+// multiple of its load.
 //
 // Ownership: shares the channel.  Thread-safety: all methods from any thread.
 // Limits: messages of kMessageBytesMax.
@@ -56,8 +57,8 @@ class RpcStub {
   void SetToken(std::string token_hex);
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           std::chrono::milliseconds deadline);
-  [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(const std::string& tenant,
-                                                                              std::chrono::milliseconds deadline);
+  [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
+      const std::string& tenant, std::chrono::milliseconds deadline);
   [[nodiscard]] const std::shared_ptr<RpcChannel>& channel() const { return channel_; }
 
  private:

@@ -5,18 +5,25 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/wire/call_watchdog.h"
 #include "client/wire/convert.h"
 #include "client/wire/rpc_channel.h"
 #include "larder/v1/engine.grpc.pb.h"
-#include "storage/clock.h"
 
 namespace larder {
+namespace {
+
+// A daemon that lives takes a message at once; what it thinks of it may take longer.
+constexpr std::chrono::seconds kWriteDeadline{10};
+
+}  // namespace
 
 struct SessionStream::Impl {
   Impl(const std::shared_ptr<RpcChannel>& channel, Handlers the_handlers)
       : stub(v1::Engine::NewStub(channel->channel())), handlers(std::move(the_handlers)) {
     channel->Sign(context);
-    context.set_initial_metadata_corked(true);  // goes with the hello; else starting the call would wait for it
+    context.set_initial_metadata_corked(
+        true);  // goes with the hello; else starting the call would wait for it
   }
 
   absl::Status Write(const wire::Up& up) LARDER_EXCLUDES(write_mu);
@@ -33,6 +40,7 @@ struct SessionStream::Impl {
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReaderWriter<v1::Up, v1::Down>> stream;
   std::thread reader;
+  CallWatchdog watchdog{[this] { context.TryCancel(); }};
 
   Mutex write_mu;
   v1::Up scratch LARDER_GUARDED_BY(write_mu);  // used again, so that a busy stream stops allocating
@@ -49,6 +57,7 @@ absl::Status SessionStream::Impl::Write(const wire::Up& up) {
   MutexLock lock(write_mu);
   if (closed) return absl::UnavailableError("the session was closed");
   wire::Encode(up, &scratch);
+  const CallWatchdog::Watch watch(watchdog, std::chrono::steady_clock::now() + kWriteDeadline);
   if (stream->Write(scratch)) return absl::OkStatus();
   return absl::UnavailableError("the session's stream is broken");
 }
@@ -79,10 +88,12 @@ void SessionStream::Impl::Read() {
   if (!status.ok()) {
     context.TryCancel();
     (void)stream->Finish();
-    OnEnd(absl::UnavailableError(absl::StrCat("the daemon sent what no daemon sends: ", status.message())));
+    OnEnd(absl::UnavailableError(
+        absl::StrCat("the daemon sent what no daemon sends: ", status.message())));
     return;
   }
   status = FromRpcStatus(stream->Finish());
+  if (watchdog.cancelled()) status = absl::DeadlineExceededError("the daemon does not answer");
   OnEnd(status.ok() ? absl::UnavailableError("the daemon ended the session") : status);
 }
 
@@ -98,7 +109,8 @@ absl::Status SessionStream::Impl::WaitAttached(TimePoint until) {
   bool in_time = true;
   while (!attached) {
     if (ended) return *ended;
-    if (!in_time) return absl::DeadlineExceededError("the daemon did not answer the session's hello in time");
+    if (!in_time)
+      return absl::DeadlineExceededError("the daemon did not answer the session's hello in time");
     in_time = changed.WaitUntil(mu, until);
   }
   answer = *attached;
@@ -117,9 +129,9 @@ void SessionStream::Impl::Join() {
   if (reader.joinable()) reader.join();
 }
 
-absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(const std::shared_ptr<RpcChannel>& channel,
-                                                                   wire::Hello hello, Handlers handlers,
-                                                                   std::chrono::milliseconds deadline) {
+absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(
+    const std::shared_ptr<RpcChannel>& channel, wire::Hello hello, Handlers handlers,
+    std::chrono::milliseconds deadline) {
   // A call that starts without a connection would wait for one beyond any deadline of ours.
   if (!channel->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline)) {
     return absl::UnavailableError("no larderd answers");
@@ -128,6 +140,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(const std::sh
   std::unique_ptr<SessionStream> stream(
       new SessionStream(std::make_unique<Impl>(channel, std::move(handlers))));
   Impl& impl = *stream->impl_;
+  const CallWatchdog::Watch watch(impl.watchdog, until);
   impl.stream = impl.stub->Attach(&impl.context);
   wire::Up up;
   up.hello = std::move(hello);
@@ -145,14 +158,20 @@ const wire::Attached& SessionStream::attached() const { return impl_->answer; }
 
 absl::Status SessionStream::Send(wire::Up up) { return impl_->Write(up); }
 
+void SessionStream::Cancel() { impl_->context.TryCancel(); }
+
+void SessionStream::CancelAt(TimePoint due) { impl_->watchdog.Arm(due); }
+
 void SessionStream::Close(std::chrono::milliseconds deadline) {
   if (!impl_->reader.joinable()) return;
+  const TimePoint until = std::chrono::steady_clock::now() + deadline;
+  const CallWatchdog::Watch watch(impl_->watchdog, until);
   {
     MutexLock lock(impl_->write_mu);
     if (!impl_->closed) impl_->stream->WritesDone();
     impl_->closed = true;
   }
-  if (!impl_->WaitEnded(std::chrono::steady_clock::now() + deadline)) impl_->context.TryCancel();
+  if (!impl_->WaitEnded(until)) impl_->context.TryCancel();
   impl_->Join();
 }
 

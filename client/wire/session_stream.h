@@ -2,9 +2,11 @@
 //
 // Knows no ids and no meaning: what comes down goes to a handler.
 // Ownership: owns call and thread.  Thread-safety: Send from any thread, serialized; Close once.
-// Lifecycle: Open (hello sent, `attached` received) -> Send ... -> Close (half-closes, waits for the daemon's end,
-// joins).  No handler runs after Close returned.  REQUIRES: Close is not called from a handler.
-// Limits: messages of kMessageBytesMax.
+// Lifecycle: Open (hello sent, `attached` received) -> Send ... -> Close (half-closes, waits for
+// the daemon's end, joins).  No handler runs after Close returned.  REQUIRES: Close is not called
+// from a handler.
+// Limits: messages of kMessageBytesMax.  A daemon that takes nothing for 10 s while one is written
+// has lost the session.
 #pragma once
 
 #include <chrono>
@@ -15,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "client/session_channel.h"
 #include "client/wire/messages.h"
+#include "storage/clock.h"
 
 namespace larder {
 
@@ -25,7 +28,8 @@ class SessionStream final : public SessionChannel {
   // Both on the reader thread.
   struct Handlers {
     std::function<void(wire::Down)> on_down;
-    std::function<void(const absl::Status&)> on_broken;  // once, when the stream ended, however it did
+    std::function<void(const absl::Status&)>
+        on_broken;  // once, when the stream ended, however it did
   };
   // What the daemon refuses with; DeadlineExceeded when it did not answer the hello in time.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
@@ -38,6 +42,9 @@ class SessionStream final : public SessionChannel {
   // The daemon's answer to the hello.
   [[nodiscard]] const wire::Attached& attached() const;
   [[nodiscard]] absl::Status Send(wire::Up up) override;
+  void Cancel() override;
+  // Cancels at that time unless the stream has ended by then, also what another thread writes.
+  void CancelAt(TimePoint due);
   void Close(std::chrono::milliseconds deadline);
 
  private:

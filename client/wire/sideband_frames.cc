@@ -206,7 +206,9 @@ void Fields(Io& io, typename Io::template Body<StagingOkFrame> body) {
   io.Number(body.staging_id);
 }
 template <class Io>
-void Fields(Io&, typename Io::template Body<CleanFrame>) {}
+void Fields(Io& io, typename Io::template Body<CleanFrame> body) {
+  io.Number(body.session.value);
+}
 template <class Io>
 void Fields(Io& io, typename Io::template Body<CleanOkFrame> body) {
   io.Bytes(body.released);

@@ -114,9 +114,10 @@ struct StagingOkFrame {  // D>C
   uint32_t staging_id = 0;
   friend bool operator==(const StagingOkFrame&, const StagingOkFrame&) = default;
 };
-struct CleanFrame {  // C>D: this process has unmapped all of its earlier sessions and has no copy
+struct CleanFrame {  // C>D: this process has unmapped all of that session and has no copy of it
                      // under way
   static constexpr FrameType kType = FrameType::kClean;
+  SessionId session;
   friend bool operator==(const CleanFrame&, const CleanFrame&) = default;
 };
 struct CleanOkFrame {  // D>C

@@ -2,8 +2,8 @@
 
 namespace larder {
 
-grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* context, const v1::StatsRequest*,
-                                              v1::StatsReply* reply) {
+grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* context,
+                                              const v1::StatsRequest*, v1::StatsReply* reply) {
   const Daemon::Gauges gauges = hooks_.gauges();
   reply->set_version(hooks_.version);
   reply->set_boot_id(hooks_.boot_id);
@@ -33,12 +33,14 @@ grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* conte
   return reactor;
 }
 
-grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
+grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* context,
+                                              const v1::DrainRequest* request,
                                               v1::DrainReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const double limit_s = request->limit_s() == 0 ? 30.0 : request->limit_s();
   if (!(limit_s > 0 && limit_s <= 86'400)) {
-    reactor->Finish(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "limit_s: 0 (default 30) .. 86400"));
+    reactor->Finish(
+        grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "limit_s: 0 (default 30) .. 86400"));
     return reactor;
   }
   reply->set_sessions(static_cast<uint32_t>(

@@ -23,10 +23,10 @@ class AdminService final : public v1::Admin::CallbackService {
   };
   AdminService(Hooks hooks, const Clock& clock) : hooks_(std::move(hooks)), clock_(clock) {}
 
-  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context, const v1::StatsRequest* request,
-                                  v1::StatsReply* reply) override;
-  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
-                                  v1::DrainReply* reply) override;
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
+                                  const v1::StatsRequest* request, v1::StatsReply* reply) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const v1::DrainRequest* request, v1::DrainReply* reply) override;
 
  private:
   const Hooks hooks_;

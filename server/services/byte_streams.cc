@@ -10,12 +10,14 @@
 namespace larder {
 namespace {
 
-std::span<const std::byte> AsBytes(std::string_view s) { return std::as_bytes(std::span(s.data(), s.size())); }
+std::span<const std::byte> AsBytes(std::string_view s) {
+  return std::as_bytes(std::span(s.data(), s.size()));
+}
 
 }  // namespace
 
-StoreStream::StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps, v1::StoreBlocksReply* reply,
-                         Admission::Ticket ticket)
+StoreStream::StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps,
+                         v1::StoreBlocksReply* reply, Admission::Ticket ticket)
     : deps_(deps), receiver_(deps), ticket_(std::move(ticket)), deadline_(context), reply_(reply) {
   StartRead(&request_);
 }
@@ -27,7 +29,9 @@ void StoreStream::OnReadDone(bool ok) {
     return;
   }
   if (status.ok()) {
-    wire::Encode(wire::StoreBlocksResult{receiver_.status(), receiver_.digests(), receiver_.message()}, reply_);
+    wire::Encode(
+        wire::StoreBlocksResult{receiver_.status(), receiver_.digests(), receiver_.message()},
+        reply_);
   } else {
     ++deps_.counters.invalid_messages;
   }
@@ -38,12 +42,15 @@ absl::Status StoreStream::OnMessage() {
   wire::StoreBlocksPart part;
   if (absl::Status s = wire::Decode(request_, &part); !s.ok()) return s;
   if (part.head.has_value() != first_) {
-    return absl::InvalidArgumentError("content and variant: in the first message of the stream, and only there");
+    return absl::InvalidArgumentError(
+        "content and variant: in the first message of the stream, and only there");
   }
   if (part.head) {
     first_ = false;
     if (absl::Status s = CheckTenant(part.head->tenant, deps_.tenant); !s.ok()) return s;
-    if (absl::Status s = receiver_.Open(part.head->content, part.head->variant, part.head->engine_id); !s.ok()) {
+    if (absl::Status s =
+            receiver_.Open(part.head->content, part.head->variant, part.head->engine_id);
+        !s.ok()) {
       return s;
     }
   }
@@ -57,7 +64,8 @@ absl::Status StoreStream::OnMessage() {
   return receiver_.Append(AsBytes(part.data));
 }
 
-FetchStream::FetchStream(grpc::CallbackServerContext& context, BlockSender sender, Admission::Ticket ticket)
+FetchStream::FetchStream(grpc::CallbackServerContext& context, BlockSender sender,
+                         Admission::Ticket ticket)
     : sender_(std::move(sender)), ticket_(std::move(ticket)), deadline_(context) {
   WriteNext();
 }
@@ -70,8 +78,8 @@ void FetchStream::WriteNext() {
   }
   wire::FetchBlocksPart part;
   if (piece.start) {
-    part.start = wire::FetchStart{piece.key, piece.status, std::move(piece.record_header), piece.first_segment,
-                                  piece.segments};
+    part.start = wire::FetchStart{piece.key, piece.status, std::move(piece.record_header),
+                                  piece.first_segment, piece.segments};
   }
   part.data = {reinterpret_cast<const char*>(piece.data.data()), piece.data.size()};
   wire::Encode(part, &reply_);

@@ -1,4 +1,5 @@
-// The gRPC side of StoreBlocks and FetchBlocks: reactors that pump messages between the wire and server/byte_stream.
+// The gRPC side of StoreBlocks and FetchBlocks: reactors that pump messages between the wire and
+// server/byte_stream.
 //
 // Ownership: each deletes itself in OnDone.  Memory: one message at a time each way.
 #pragma once

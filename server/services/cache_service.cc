@@ -1,5 +1,6 @@
 #include "server/services/cache_service.h"
 
+#include <span>
 #include <utility>
 
 #include "client/wire/convert.h"
@@ -18,7 +19,8 @@ grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context, const absl:
 }  // namespace
 
 grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* context,
-                                               const v1::LookupRequest* request, v1::LookupReply* reply) {
+                                               const v1::LookupRequest* request,
+                                               v1::LookupReply* reply) {
   ++deps_.counters.requests_lookup;
   const Admission::Answer answer = admission_.EnterCall();
   if (!answer.admitted()) {
@@ -26,7 +28,7 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
     return Done(context, Overloaded(*context, answer.retry_after, "too many calls"));
   }
   wire::LookupQuery query;
-  absl::Status status = wire::Decode(*request, &query);
+  absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
   if (!status.ok()) {
     ++deps_.counters.invalid_messages;
@@ -34,7 +36,8 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
   }
   query.content.tenant = deps_.tenant;
   const Digest content_id = query.content.Id();
-  if (!query.tokens.empty()) query.digests = Chain(content_id, query.tokens);
+  const std::span<const uint32_t> tokens(request->tokens().data(), static_cast<size_t>(request->tokens_size()));
+  if (!tokens.empty()) query.digests = Chain(content_id, tokens);
   wire::LookupResult result;
   result.boot_id = deps_.boot_id;
   result.instances = deps_.instances.Lookup(content_id, query.digests, query.engine_id);
@@ -59,14 +62,16 @@ grpc::ServerUnaryReactor* CacheService::ListInstances(grpc::CallbackServerContex
 }
 
 grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* context,
-                                                const v1::QueryIpRequest* request, v1::QueryIpReply* reply) {
+                                                const v1::QueryIpRequest* request,
+                                                v1::QueryIpReply* reply) {
   ++deps_.counters.requests_query_ip;
   const Admission::Answer answer = admission_.EnterCall();
   if (!answer.admitted()) {
     ++deps_.counters.calls_overloaded;
     return Done(context, Overloaded(*context, answer.retry_after, "too many calls"));
   }
-  if (absl::Status s = CheckTenant(request->tenant(), deps_.tenant); !s.ok()) return Done(context, s);
+  if (absl::Status s = CheckTenant(request->tenant(), deps_.tenant); !s.ok())
+    return Done(context, s);
   const wire::InstanceInfo info = deps_.instances.Find(request->engine_id());
   if (info.engine_id.empty()) {
     return Done(context, absl::NotFoundError("engine_id: no such engine is or was attached"));

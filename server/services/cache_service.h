@@ -13,12 +13,14 @@ class CacheService final : public v1::Cache::CallbackService {
  public:
   CacheService(SessionDeps& deps, Admission& admission) : deps_(deps), admission_(admission) {}
 
-  grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context, const v1::LookupRequest* request,
+  grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
+                                   const v1::LookupRequest* request,
                                    v1::LookupReply* reply) override;
   grpc::ServerUnaryReactor* ListInstances(grpc::CallbackServerContext* context,
                                           const v1::ListInstancesRequest* request,
                                           v1::ListInstancesReply* reply) override;
-  grpc::ServerUnaryReactor* QueryIp(grpc::CallbackServerContext* context, const v1::QueryIpRequest* request,
+  grpc::ServerUnaryReactor* QueryIp(grpc::CallbackServerContext* context,
+                                    const v1::QueryIpRequest* request,
                                     v1::QueryIpReply* reply) override;
 
  private:

@@ -1,9 +1,10 @@
-// Ends a streaming call whose caller named no deadline, kDefault after it began: what a stalled call holds (a lease, a
-// reservation, a place at the admission) must come back without the caller's help.
+// Ends a streaming call whose caller named no deadline, kDefault after it began: what a stalled
+// call holds (a lease, a reservation, a place at the admission) must come back without the caller's
+// help.
 //
 // A caller that names a deadline keeps it; gRPC sees to that one.
-// Ownership: a member of the call's reactor; the context outlives it.  Thread-safety: made and destroyed once each,
-// from any thread; it may fire on a thread of gRPC meanwhile.
+// Ownership: a member of the call's reactor; the context outlives it.  Thread-safety: made and
+// destroyed once each, from any thread; it may fire on a thread of gRPC meanwhile.
 #pragma once
 
 #include <chrono>

@@ -2,9 +2,9 @@
 
 #include <cstring>
 
+#include <grpcpp/grpcpp.h>
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include <grpcpp/grpcpp.h>
 
 #include "absl/strings/str_cat.h"
 
@@ -34,19 +34,25 @@ absl::StatusOr<std::optional<AttachedProcess>> CallerOf(const grpc::ServerContex
     return absl::UnauthenticatedError("larder-token: not 32 hex digits");
   }
   std::optional<AttachedProcess> process = processes.Find(token);
-  if (!process) return absl::UnauthenticatedError("larder-token: of no live sideband; connect the sideband again");
+  if (!process)
+    return absl::UnauthenticatedError(
+        "larder-token: of no live sideband; connect the sideband again");
   return process;
 }
 
 absl::Status CheckTenant(std::string_view named, std::string_view own) {
   if (named.empty() || named == own) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("tenant '", absl::string_view(named.data(), named.size()), "': this caller has no role in it"));
+  return absl::PermissionDeniedError(absl::StrCat("tenant '",
+                                                  absl::string_view(named.data(), named.size()),
+                                                  "': this caller has no role in it"));
 }
 
-absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after, std::string_view what) {
+absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
+                        std::string_view what) {
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(retry_after).count();
   context.AddTrailingMetadata(kRetryMetadata, absl::StrCat(ms));
-  return absl::ResourceExhaustedError(absl::StrCat(absl::string_view(what.data(), what.size()), ": retry after ", ms, " ms"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(absl::string_view(what.data(), what.size()), ": retry after ", ms, " ms"));
 }
 
 }  // namespace larder

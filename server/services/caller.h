@@ -14,17 +14,20 @@
 
 namespace larder {
 
-inline constexpr char kTokenMetadata[] = "larder-token";             // 32 hex digits
-inline constexpr char kRetryMetadata[] = "larder-retry-after-ms";    // trailing, beside RESOURCE_EXHAUSTED
+inline constexpr char kTokenMetadata[] = "larder-token";  // 32 hex digits
+inline constexpr char kRetryMetadata[] =
+    "larder-retry-after-ms";  // trailing, beside RESOURCE_EXHAUSTED
 
-// nullopt: the call carries no token.  Unauthenticated: one that is malformed, or of no live sideband.
-[[nodiscard]] absl::StatusOr<std::optional<AttachedProcess>> CallerOf(const grpc::ServerContextBase& context,
-                                                                      const ProcessTable& processes);
+// nullopt: the call carries no token.  Unauthenticated: one that is malformed, or of no live
+// sideband.
+[[nodiscard]] absl::StatusOr<std::optional<AttachedProcess>> CallerOf(
+    const grpc::ServerContextBase& context, const ProcessTable& processes);
 
 // PermissionDenied unless `named` is empty or the caller's own tenant.
 [[nodiscard]] absl::Status CheckTenant(std::string_view named, std::string_view own);
 
 // RESOURCE_EXHAUSTED with the retry hint in the trailing metadata.
-[[nodiscard]] absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after, std::string_view what);
+[[nodiscard]] absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
+                                      std::string_view what);
 
 }  // namespace larder

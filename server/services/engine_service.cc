@@ -12,7 +12,8 @@
 namespace larder {
 namespace {
 
-// Memory that one byte stream may take beside the pool: a message in each direction and gRPC's copy of it.
+// Memory that one byte stream may take beside the pool: a message in each direction and gRPC's copy
+// of it.
 constexpr ByteCount kStreamBytes = MiB(4);
 
 // Ends a call before it began.
@@ -25,21 +26,24 @@ class Refused final : public Base {
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::Up, v1::Down>* EngineService::Attach(grpc::CallbackServerContext* context) {
+grpc::ServerBidiReactor<v1::Up, v1::Down>* EngineService::Attach(
+    grpc::CallbackServerContext* context) {
   using Base = grpc::ServerBidiReactor<v1::Up, v1::Down>;
   absl::StatusOr<std::optional<AttachedProcess>> caller = CallerOf(*context, deps_.processes);
   if (!caller.ok()) return new Refused<Base>(caller.status());
   if (sessions_.draining()) {
-    return new Refused<Base>(absl::UnavailableError("larderd is draining: attach again when it is back"));
+    return new Refused<Base>(
+        absl::UnavailableError("larderd is draining: attach again when it is back"));
   }
-  std::string peer = *caller ? absl::StrCat("uid ", (*caller)->uid, " pid ", (*caller)->pid) : context->peer();
+  std::string peer =
+      *caller ? absl::StrCat("uid ", (*caller)->uid, " pid ", (*caller)->pid) : context->peer();
   auto* stream = new AttachStream(*context, deps_, sessions_);
   stream->Start(*std::move(caller), std::move(peer));
   return stream;
 }
 
-grpc::ServerReadReactor<v1::StoreBlocksRequest>* EngineService::StoreBlocks(grpc::CallbackServerContext* context,
-                                                                            v1::StoreBlocksReply* reply) {
+grpc::ServerReadReactor<v1::StoreBlocksRequest>* EngineService::StoreBlocks(
+    grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply) {
   using Base = grpc::ServerReadReactor<v1::StoreBlocksRequest>;
   ++deps_.counters.requests_store_blocks;
   auto caller = CallerOf(*context, deps_.processes);
@@ -52,8 +56,8 @@ grpc::ServerReadReactor<v1::StoreBlocksRequest>* EngineService::StoreBlocks(grpc
   return new StoreStream(*context, deps_, reply, std::move(answer.ticket));
 }
 
-grpc::ServerWriteReactor<v1::FetchBlocksReply>* EngineService::FetchBlocks(grpc::CallbackServerContext* context,
-                                                                           const v1::FetchBlocksRequest* request) {
+grpc::ServerWriteReactor<v1::FetchBlocksReply>* EngineService::FetchBlocks(
+    grpc::CallbackServerContext* context, const v1::FetchBlocksRequest* request) {
   using Base = grpc::ServerWriteReactor<v1::FetchBlocksReply>;
   ++deps_.counters.requests_fetch_blocks;
   auto caller = CallerOf(*context, deps_.processes);
@@ -70,9 +74,10 @@ grpc::ServerWriteReactor<v1::FetchBlocksReply>* EngineService::FetchBlocks(grpc:
     ++deps_.counters.calls_overloaded;
     return new Refused<Base>(Overloaded(*context, answer.retry_after, "too many byte streams"));
   }
-  return new FetchStream(
-      *context, BlockSender(deps_, std::move(query.variant), std::move(query.digests), query.first_layer, query.layers),
-      std::move(answer.ticket));
+  return new FetchStream(*context,
+                         BlockSender(deps_, std::move(query.variant), std::move(query.digests),
+                                     query.first_layer, query.layers),
+                         std::move(answer.ticket));
 }
 
 }  // namespace larder

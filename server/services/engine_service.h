@@ -1,4 +1,5 @@
-// Engine: Attach and the byte streams.  Finds out who calls, asks admission, and hands over to the reactors.
+// Engine: Attach and the byte streams.  Finds out who calls, asks admission, and hands over to the
+// reactors.
 //
 // Thread-safety: as gRPC's callback API wants.  Limits: proto/larder/v1/engine.proto.
 #pragma once
@@ -18,10 +19,10 @@ class EngineService final : public v1::Engine::CallbackService {
       : deps_(deps), sessions_(sessions), admission_(admission) {}
 
   grpc::ServerBidiReactor<v1::Up, v1::Down>* Attach(grpc::CallbackServerContext* context) override;
-  grpc::ServerReadReactor<v1::StoreBlocksRequest>* StoreBlocks(grpc::CallbackServerContext* context,
-                                                               v1::StoreBlocksReply* reply) override;
-  grpc::ServerWriteReactor<v1::FetchBlocksReply>* FetchBlocks(grpc::CallbackServerContext* context,
-                                                              const v1::FetchBlocksRequest* request) override;
+  grpc::ServerReadReactor<v1::StoreBlocksRequest>* StoreBlocks(
+      grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply) override;
+  grpc::ServerWriteReactor<v1::FetchBlocksReply>* FetchBlocks(
+      grpc::CallbackServerContext* context, const v1::FetchBlocksRequest* request) override;
 
  private:
   SessionDeps& deps_;

@@ -15,16 +15,18 @@ constexpr size_t kGuardBytes = 256;
 std::vector<std::byte> Pattern(size_t bytes) {
   std::vector<std::byte> out(bytes);
   uint32_t state = 1;
-  for (std::byte& b : out) b = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
+  for (std::byte& b : out)
+    b = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
   return out;
 }
 
-// Lengths around every unrolled step and threshold, at every kind of misalignment, with guards on both sides.
+// Lengths around every unrolled step and threshold, at every kind of misalignment, with guards on
+// both sides.
 template <typename Copy>
 void ForEachShape(const Copy& copy) {
   const std::vector<std::byte> source = Pattern(200'000);
-  for (const size_t bytes : {0, 1, 63, 64, 127, 128, 129, 255, 256, 257, 4095, 4096, 4097, 4223, 6143, 6144, 65'537,
-                             131'072 + 191}) {
+  for (const size_t bytes : {0, 1, 63, 64, 127, 128, 129, 255, 256, 257, 4095, 4096, 4097, 4223,
+                             6143, 6144, 65'537, 131'072 + 191}) {
     for (const size_t from_offset : {0, 1, 31, 64}) {
       for (const size_t to_offset : {0, 1, 15, 32, 63}) {
         std::vector<std::byte> target(bytes + to_offset + 2 * kGuardBytes, kGuard);
@@ -32,7 +34,8 @@ void ForEachShape(const Copy& copy) {
         const std::span<std::byte> to = std::span(target).subspan(kGuardBytes + to_offset, bytes);
         copy(to, from);
         StoreFence();
-        ASSERT_TRUE(std::equal(from.begin(), from.end(), to.begin())) << bytes << " " << from_offset << " " << to_offset;
+        ASSERT_TRUE(std::equal(from.begin(), from.end(), to.begin()))
+            << bytes << " " << from_offset << " " << to_offset;
         for (size_t i = 0; i < kGuardBytes; ++i) {
           ASSERT_EQ(target[i], kGuard) << bytes;
           ASSERT_EQ(target[target.size() - 1 - i], kGuard) << bytes;
@@ -52,7 +55,8 @@ TEST(CopyKernels, CopyEveryLengthAndAlignment) {
 TEST(CopyKernels, CopyAndHashCopiesAndHashes) {
   for (const CopyKernel& kernel : AllKernels()) {
     SCOPED_TRACE(kernel.name());
-    ForEachShape([&](auto to, auto from) { ASSERT_EQ(kernel.CopyAndHash(to, from), HashBytes(from)); });
+    ForEachShape(
+        [&](auto to, auto from) { ASSERT_EQ(kernel.CopyAndHash(to, from), HashBytes(from)); });
   }
 }
 
@@ -61,8 +65,9 @@ TEST(CopyKernels, MemcpyIsAlwaysThereAndTheChoiceIsOneOfThem) {
   ASSERT_FALSE(kernels.empty());
   EXPECT_EQ(kernels[0].name(), std::string_view("memcpy"));
   const CopyKernel chosen = ChooseKernel();
-  EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(),
-                          [&](const CopyKernel& k) { return k.name() == std::string_view(chosen.name()); }));
+  EXPECT_TRUE(std::any_of(kernels.begin(), kernels.end(), [&](const CopyKernel& k) {
+    return k.name() == std::string_view(chosen.name());
+  }));
 }
 
 }  // namespace

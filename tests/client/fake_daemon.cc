@@ -70,6 +70,11 @@ void FakeDaemon::SetTamper(std::function<void(wire::Down&)> tamper) {
   tamper_ = std::move(tamper);
 }
 
+void FakeDaemon::FailMapping(absl::Status status) {
+  MutexLock lock(mu_);
+  mapping_ = std::move(status);
+}
+
 void FakeDaemon::Push(wire::Down down) {
   MutexLock lock(mu_);
   pushed_.push_back(std::move(down));
@@ -105,7 +110,8 @@ void FakeDaemon::Run() {
   mu_.Unlock();
 }
 
-std::vector<wire::Up> FakeDaemon::WaitUps(const std::function<bool(const std::vector<wire::Up>&)>& enough) {
+std::vector<wire::Up> FakeDaemon::WaitUps(
+    const std::function<bool(const std::vector<wire::Up>&)>& enough) {
   const TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   MutexLock lock(mu_);
   while (!enough(ups_)) {
@@ -153,12 +159,18 @@ void FakeDaemon::RevokeAll() {
 // ---- memory
 
 absl::StatusOr<MappedBytes> FakeDaemon::MapSlab(uint32_t slab, bool writable) {
+  {
+    MutexLock lock(mu_);
+    if (!mapping_.ok()) return mapping_;
+  }
   if (slab != 0) return absl::NotFoundError("no such slab");
-  if (writable && options_.write_mode != WriteMode::kMapped) return absl::PermissionDeniedError("not trusted");
+  if (writable && options_.write_mode != WriteMode::kMapped)
+    return absl::PermissionDeniedError("not trusted");
   return MappedBytes{slab_, *slab_};
 }
 
-absl::StatusOr<std::shared_ptr<const RevocationWords>> FakeDaemon::MapSessionPage(SessionId /*session*/) {
+absl::StatusOr<std::shared_ptr<const RevocationWords>> FakeDaemon::MapSessionPage(
+    SessionId /*session*/) {
   return std::make_shared<const Words>(words_);
 }
 
@@ -168,6 +180,12 @@ absl::StatusOr<uint32_t> FakeDaemon::SendStaging(int descriptor, ByteCount bytes
   staging_.push_back(static_cast<std::byte*>(memory));
   staging_bytes_.push_back(bytes.value());
   return static_cast<uint32_t>(staging_.size() - 1);
+}
+
+absl::Status FakeDaemon::DropStaging(uint32_t id) {
+  if (id >= staging_.size()) return absl::NotFoundError("no such staging segment");
+  ++staging_dropped_;
+  return absl::OkStatus();
 }
 
 bool FakeDaemon::Place(uint64_t bytes, wire::ExtentGrant* extent) {
@@ -249,12 +267,14 @@ wire::Reserved FakeDaemon::Reserve(const wire::Reserve& request) {
   reserved.word = answer.word;
   for (uint32_t i = 0; i < answer.extents.size(); ++i) {
     reserved.open[i] = answer.extents[i];
-    if (options_.write_mode != WriteMode::kMapped) answer.extents[i] = {.bytes = answer.extents[i].bytes};
+    if (options_.write_mode != WriteMode::kMapped)
+      answer.extents[i] = {.bytes = answer.extents[i].bytes};
   }
   return answer;
 }
 
-BlockStatus FakeDaemon::PublishOne(Reserved& reserved, uint32_t variant, const wire::PublishBlock& block) {
+BlockStatus FakeDaemon::PublishOne(Reserved& reserved, uint32_t variant,
+                                   const wire::PublishBlock& block) {
   const auto extent = reserved.open.find(block.extent);
   if (extent == reserved.open.end()) return BlockStatus::kNotHeld;
   const uint64_t bytes = block.segments.PayloadBytes().value();
@@ -275,15 +295,18 @@ BlockStatus FakeDaemon::PublishOne(Reserved& reserved, uint32_t variant, const w
     std::memcpy(payload.data(), staging_[block.staging_id] + block.staging_offset, bytes);
   }
   uint64_t at = 0;
-  for (const Segment& segment : stored.table.segments) {  // the writer zeroes what lies between segments
-    for (uint64_t i = at + segment.bytes; i < std::min(RoundUp(at + segment.bytes, kSegmentAlign), bytes); ++i) {
+  for (const Segment& segment :
+       stored.table.segments) {  // the writer zeroes what lies between segments
+    for (uint64_t i = at + segment.bytes;
+         i < std::min(RoundUp(at + segment.bytes, kSegmentAlign), bytes); ++i) {
       EXPECT_EQ(payload[i], std::byte{0}) << "padding is not zero";
     }
     at = RoundUp(at + segment.bytes, kSegmentAlign);
   }
   if (stored.table.hashed) {
     EXPECT_EQ(FirstDamaged(payload, stored.table,
-                           {0, static_cast<uint32_t>(stored.table.segments.size()), 0, bytes}), -1);
+                           {0, static_cast<uint32_t>(stored.table.segments.size()), 0, bytes}),
+              -1);
   } else {
     HashPayload(payload, &stored.table);
   }
@@ -297,8 +320,9 @@ wire::Published FakeDaemon::Publish(const wire::Publish& request) {
   answer.id = request.id;
   const auto found = reservations_.find(request.reservation);
   for (const wire::PublishBlock& block : request.blocks) {
-    answer.status.push_back(found == reservations_.end() ? BlockStatus::kNotHeld
-                                                         : PublishOne(found->second, request.variant, block));
+    answer.status.push_back(found == reservations_.end()
+                                ? BlockStatus::kNotHeld
+                                : PublishOne(found->second, request.variant, block));
   }
   return answer;
 }
@@ -326,7 +350,8 @@ wire::Grant FakeDaemon::Acquire(const wire::Acquire& request, wire::Down* down) 
       const auto first = stored.table.segments.begin() + range.first;
       block.table = SegmentTable{{first, first + range.count}, true};
     }
-    if (std::find(options_.pending.begin(), options_.pending.end(), request.digests[i]) == options_.pending.end()) {
+    if (std::find(options_.pending.begin(), options_.pending.end(), request.digests[i]) ==
+        options_.pending.end()) {
       continue;
     }
     down->ready.push_back({request.id, i, block});

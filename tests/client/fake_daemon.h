@@ -1,9 +1,10 @@
-// A daemon for tests of SessionCore and what is built on it: answers as larderd would, over plain memory, on a thread
-// of its own.  A test may tamper with each message before it goes down.
+// A daemon for tests of SessionCore and what is built on it: answers as larderd would, over plain
+// memory, on a thread of its own.  A test may tamper with each message before it goes down.
 //
 // Simplest state that gives right answers: nothing is evicted, deadlines never pass.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -23,7 +24,7 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
     WriteMode write_mode = WriteMode::kMapped;
     ByteCount pool = MiB(16);
     ByteCount lease_bytes_max = MiB(8);
-    bool tables = false;  // every grant comes with the segment table
+    bool tables = false;               // every grant comes with the segment table
     std::vector<Digest> pending = {};  // these are answered PENDING, then READY
   };
   explicit FakeDaemon(const Options& options);
@@ -38,9 +39,16 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   void SetTamper(std::function<void(wire::Down&)> tamper) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] absl::Status Send(wire::Up up) override LARDER_EXCLUDES(mu_);
+  void Cancel() override { cancelled_.store(true); }
+  [[nodiscard]] bool cancelled() const { return cancelled_.load(); }
+  // What MapSlab answers from here on, unless OK.
+  void FailMapping(absl::Status status) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) override;
-  [[nodiscard]] absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(SessionId session) override;
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(
+      SessionId session) override;
   [[nodiscard]] absl::StatusOr<uint32_t> SendStaging(int descriptor, ByteCount bytes) override;
+  [[nodiscard]] absl::Status DropStaging(uint32_t id) override;
+  [[nodiscard]] size_t staging_dropped() const { return staging_dropped_; }
 
   // Delivers a message as if the daemon had sent it.
   void Push(wire::Down down) LARDER_EXCLUDES(mu_);
@@ -54,7 +62,9 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   // Flips a byte of each stored block.
   void DamageAll() LARDER_EXCLUDES(mu_);
   // Clears the word of the lease in `grant`, as a revocation does.
-  void ClearWord(uint32_t word) { __atomic_store_n(&(*words_)[word], uint64_t{0}, __ATOMIC_RELEASE); }
+  void ClearWord(uint32_t word) {
+    __atomic_store_n(&(*words_)[word], uint64_t{0}, __ATOMIC_RELEASE);
+  }
   [[nodiscard]] std::weak_ptr<std::vector<std::byte>> slab() const { return slab_; }
   // Forgets its own reference, so that slab() expires with the last mapping.
   void ForgetSlab() { slab_.reset(); }
@@ -73,7 +83,8 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   wire::Grant Acquire(const wire::Acquire& request, wire::Down* down) LARDER_REQUIRES(mu_);
   wire::Reserved Reserve(const wire::Reserve& request) LARDER_REQUIRES(mu_);
   wire::Published Publish(const wire::Publish& request) LARDER_REQUIRES(mu_);
-  BlockStatus PublishOne(Reserved& reserved, uint32_t variant, const wire::PublishBlock& block) LARDER_REQUIRES(mu_);
+  BlockStatus PublishOne(Reserved& reserved, uint32_t variant, const wire::PublishBlock& block)
+      LARDER_REQUIRES(mu_);
   void EndLease(LeaseId lease) LARDER_REQUIRES(mu_);
   [[nodiscard]] bool Place(uint64_t bytes, wire::ExtentGrant* extent) LARDER_REQUIRES(mu_);
   [[nodiscard]] uint32_t TakeWord(uint64_t id) LARDER_REQUIRES(mu_);
@@ -83,12 +94,15 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   const std::shared_ptr<std::vector<uint64_t>> words_;
   std::vector<std::byte*> staging_;  // mapped
   std::vector<size_t> staging_bytes_;
+  size_t staging_dropped_ = 0;
+  std::atomic<bool> cancelled_{false};
   SessionCore* core_ = nullptr;
   std::thread thread_;
 
   Mutex mu_;
   CondVar changed_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  absl::Status mapping_ LARDER_GUARDED_BY(mu_);
   std::function<void(wire::Down&)> tamper_ LARDER_GUARDED_BY(mu_);
   std::deque<wire::Up> inbox_ LARDER_GUARDED_BY(mu_);
   std::deque<wire::Down> pushed_ LARDER_GUARDED_BY(mu_);

@@ -46,7 +46,8 @@ class SessionCoreTest : public ::testing::Test {
   }
 
   // Blocks [first, first + count) of the chain, with bytes of their own.
-  absl::StatusOr<std::vector<BlockStatus>> Put(size_t first, size_t count, const CallOptions& options = {}) {
+  absl::StatusOr<std::vector<BlockStatus>> Put(size_t first, size_t count,
+                                               const CallOptions& options = {}) {
     std::vector<std::vector<std::byte>> bytes;
     std::vector<std::vector<std::span<const std::byte>>> segments(count);
     std::vector<PutBlock> blocks;
@@ -64,7 +65,8 @@ class SessionCoreTest : public ::testing::Test {
     return transport_->Put(variant_, blocks, options);
   }
   // Reads them; blocks that are kOk are compared with what Put wrote.
-  absl::StatusOr<std::vector<BlockStatus>> Get(size_t first, size_t count, const CallOptions& options = {}) {
+  absl::StatusOr<std::vector<BlockStatus>> Get(size_t first, size_t count,
+                                               const CallOptions& options = {}) {
     std::vector<std::vector<std::byte>> bytes(2 * count, std::vector<std::byte>(kLayerBytes));
     std::vector<std::vector<std::span<std::byte>>> segments(count);
     std::vector<GetBlock> blocks;
@@ -82,7 +84,8 @@ class SessionCoreTest : public ::testing::Test {
   }
   static std::vector<std::byte> Bytes(size_t block, size_t layer) {
     std::vector<std::byte> out(kLayerBytes);
-    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>(i * 31 + block * 7 + layer * 3);
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] = static_cast<std::byte>(i * 31 + block * 7 + layer * 3);
     return out;
   }
   void ExpectAll(const absl::StatusOr<std::vector<BlockStatus>>& got, BlockStatus status) {
@@ -90,16 +93,18 @@ class SessionCoreTest : public ::testing::Test {
     EXPECT_THAT(*got, Each(status));
   }
   static bool Released(const std::vector<wire::Up>& ups) {
-    return std::any_of(ups.begin(), ups.end(), [](const wire::Up& up) { return !up.releases.empty(); });
+    return std::any_of(ups.begin(), ups.end(),
+                       [](const wire::Up& up) { return !up.releases.empty(); });
   }
 
   std::shared_ptr<FakeDaemon> daemon_;
   std::unique_ptr<SessionCore> core_;
   std::unique_ptr<CopyPool> pool_;
   std::unique_ptr<ShmTransport> transport_;
-  VariantHandle variant_{.index = 0,
-                         .id = {},
-                         .spec = {.dtype = "f16", .layout = "test/1", .group = {}, .block_tokens = 16, .layers = 2}};
+  VariantHandle variant_{
+      .index = 0,
+      .id = {},
+      .spec = {.dtype = "f16", .layout = "test/1", .group = {}, .block_tokens = 16, .layers = 2}};
   std::vector<uint32_t> tokens_;
   std::vector<Digest> chain_;
 };
@@ -111,8 +116,9 @@ TEST_F(SessionCoreTest, ReleasesRideOnTheNextRequest) {
   ExpectAll(Put(0, 4), BlockStatus::kOk);
   // Back to back, so that the flusher has no time; a slow machine may need more than one try.
   const auto rode = [](const std::vector<wire::Up>& ups) {
-    return std::any_of(ups.begin(), ups.end(),
-                       [](const wire::Up& up) { return !up.releases.empty() && !up.acquires.empty(); });
+    return std::any_of(ups.begin(), ups.end(), [](const wire::Up& up) {
+      return !up.releases.empty() && !up.acquires.empty();
+    });
   };
   bool seen = false;
   for (int i = 0; i < 1000 && !seen; ++i) {
@@ -142,7 +148,8 @@ TEST_F(SessionCoreTest, SecondPutNeedsNoReserveFirst) {
   ExpectAll(Put(8, 8), BlockStatus::kOk);
   const std::vector<wire::Up> ups = daemon_->WaitUps([](const auto&) { return true; });
   ASSERT_GT(ups.size(), before);
-  EXPECT_FALSE(ups[before].publishes.empty());  // the very first message of the second Put publishes
+  EXPECT_FALSE(
+      ups[before].publishes.empty());  // the very first message of the second Put publishes
 }
 
 TEST_F(SessionCoreTest, CloseGivesTheStockBackAndSaysGoodbyeLast) {
@@ -180,7 +187,8 @@ TEST_F(SessionCoreTest, PendingBlocksThatNeverComeAreCancelled) {
   ASSERT_TRUE(got.ok()) << got.status();
   EXPECT_THAT(*got, ElementsAre(BlockStatus::kOk, BlockStatus::kCancelled, BlockStatus::kOk));
   daemon_->WaitUps([](const auto& ups) {
-    return std::any_of(ups.begin(), ups.end(), [](const wire::Up& up) { return !up.cancels.empty(); });
+    return std::any_of(ups.begin(), ups.end(),
+                       [](const wire::Up& up) { return !up.cancels.empty(); });
   });
 }
 
@@ -222,7 +230,8 @@ TEST_F(SessionCoreTest, DamagedBytesAreNeverHandedOut) {
   EXPECT_EQ(core_->counters().damaged.load(), 3u);
   daemon_->WaitUps([this](const auto& ups) {
     return std::any_of(ups.begin(), ups.end(), [this](const wire::Up& up) {
-      return up.damaged.size() == 1 && up.damaged[0].digests == std::vector<Digest>(chain_.begin(), chain_.begin() + 3);
+      return up.damaged.size() == 1 &&
+             up.damaged[0].digests == std::vector<Digest>(chain_.begin(), chain_.begin() + 3);
     });
   });
 }
@@ -239,7 +248,8 @@ TEST_F(SessionCoreTest, BytesOfARevokedLeaseAreDiscarded) {
   });
   ExpectAll(Get(0, 3), BlockStatus::kCancelled);
   EXPECT_EQ(core_->counters().blocks_got.load(), 0u);
-  // Whether the copy ended before or after the Revocation was read, the daemon is told that the lease is not used.
+  // Whether the copy ended before or after the Revocation was read, the daemon is told that the
+  // lease is not used.
   daemon_->WaitUps([&](const auto& ups) {
     return std::any_of(ups.begin(), ups.end(), [&](const wire::Up& up) {
       const std::vector<LeaseId>& acks = up.revoke_ack ? up.revoke_ack->leases : up.releases;
@@ -269,7 +279,8 @@ TEST_F(SessionCoreTest, RevokedLeaseIsAcknowledgedWhenItsReaderEndsIt) {
     });
   };
   ExpectAll(Put(1, 1), BlockStatus::kOk);  // an acknowledgement would ride on this
-  EXPECT_FALSE(acknowledged(daemon_->WaitUps([](const auto&) { return true; })));  // it is still being read
+  EXPECT_FALSE(
+      acknowledged(daemon_->WaitUps([](const auto&) { return true; })));  // it is still being read
   core_->EndLease(grant->lease);
   daemon_->WaitUps(acknowledged);
 }
@@ -280,8 +291,9 @@ TEST_F(SessionCoreTest, RevokedStockIsAcknowledgedAndNotUsed) {
   while (daemon_->open_extents() != 4) std::this_thread::yield();
   daemon_->RevokeAll();
   daemon_->WaitUps([](const auto& ups) {
-    return std::any_of(ups.begin(), ups.end(),
-                       [](const wire::Up& up) { return up.revoke_ack && !up.revoke_ack->reservations.empty(); });
+    return std::any_of(ups.begin(), ups.end(), [](const wire::Up& up) {
+      return up.revoke_ack && !up.revoke_ack->reservations.empty();
+    });
   });
   ExpectAll(Put(4, 4), BlockStatus::kOk);
   ExpectAll(Get(0, 8), BlockStatus::kOk);
@@ -312,8 +324,11 @@ TEST_F(SessionCoreTest, FullPoolIsAStatusPerBlock) {
 TEST_F(SessionCoreTest, ExtentsOutsideTheSlabAreNotRead) {
   Start();
   ExpectAll(Put(0, 1), BlockStatus::kOk);
-  for (const wire::ExtentGrant& extent : std::vector<wire::ExtentGrant>{
-           {0, MiB(16).value(), 0}, {0, UINT64_MAX - 63, 0}, {7, 0, 0}, {1u << 31, 0, 0}, {0, 1, 0}}) {
+  for (const wire::ExtentGrant& extent : std::vector<wire::ExtentGrant>{{0, MiB(16).value(), 0},
+                                                                        {0, UINT64_MAX - 63, 0},
+                                                                        {7, 0, 0},
+                                                                        {1u << 31, 0, 0},
+                                                                        {0, 1, 0}}) {
     daemon_->SetTamper([&](wire::Down& down) {
       for (wire::Grant& grant : down.grants) {
         const uint64_t bytes = grant.blocks[0].extent.bytes;
@@ -365,7 +380,8 @@ TEST_F(SessionCoreTest, AnswersToUnknownIdsAreGivenBack) {
     size_t aborted = 0;
     for (const wire::Up& up : ups) {
       released = released || (up.releases.size() == 1 && up.releases[0] == LeaseId{77});
-      for (const wire::Abort& abort : up.aborts) aborted += abort.reservation == ReservationId{78} ? 1 : 0;
+      for (const wire::Abort& abort : up.aborts)
+        aborted += abort.reservation == ReservationId{78} ? 1 : 0;
     }
     return released && aborted == 2;
   });
@@ -376,10 +392,12 @@ TEST_F(SessionCoreTest, AnswersOfAnotherKindFailTheCall) {
   ExpectAll(Put(0, 1), BlockStatus::kOk);
   daemon_->SetTamper([](wire::Down& down) {
     if (down.grants.empty()) return;
-    down.published.push_back({.id = down.grants[0].id, .status = {BlockStatus::kOk}, .message = {}});
+    down.published.push_back(
+        {.id = down.grants[0].id, .status = {BlockStatus::kOk}, .message = {}});
   });
   EXPECT_EQ(Get(0, 1).status().code(), absl::StatusCode::kInternal);
-  daemon_->WaitUps([this](const auto& ups) { return Released(ups); });  // the grant that came too late
+  daemon_->WaitUps(
+      [this](const auto& ups) { return Released(ups); });  // the grant that came too late
 }
 
 TEST_F(SessionCoreTest, TablesThatDoNotFitAreInvalid) {
@@ -421,7 +439,8 @@ TEST_F(SessionCoreTest, NoAnswerIsDeadlineExceededAndALateLeaseGoesBack) {
   daemon_->SetTamper([&](wire::Down& down) {
     if (!down.grants.empty()) std::swap(late, down);
   });
-  EXPECT_TRUE(absl::IsDeadlineExceeded(Get(0, 1, {.deadline = std::chrono::milliseconds(20)}).status()));
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(Get(0, 1, {.deadline = std::chrono::milliseconds(20)}).status()));
   daemon_->WaitUps([](const auto& ups) { return !ups.empty(); });
   while (daemon_->leases() == 0) std::this_thread::yield();
   EXPECT_EQ(daemon_->leases(), 1u);

@@ -31,7 +31,8 @@ class FakeShmWorld final : public TransportWorld {
     wire::Up up;
     up.registers.push_back({call.id(), {content}, {spec}});
     EXPECT_TRUE(core_.Send(std::move(up)).ok());
-    const auto answer = call.Wait<wire::Registered>(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+    const auto answer =
+        call.Wait<wire::Registered>(std::chrono::steady_clock::now() + std::chrono::seconds(10));
     EXPECT_TRUE(answer.ok()) << answer.status();
     return {answer->variants.at(0), spec.Id(), spec};
   }
@@ -43,8 +44,11 @@ class FakeShmWorld final : public TransportWorld {
   ShmTransport transport_;
 };
 
-TransportRoad Road(std::string name, const FakeDaemon::Options& options, uint32_t copy_threads = 1) {
-  return {std::move(name), [options, copy_threads] { return std::make_unique<FakeShmWorld>(options, copy_threads); }};
+TransportRoad Road(std::string name, const FakeDaemon::Options& options,
+                   uint32_t copy_threads = 1) {
+  return {std::move(name), [options, copy_threads] {
+            return std::make_unique<FakeShmWorld>(options, copy_threads);
+          }};
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -19,9 +19,9 @@ class LoopbackWorld final : public TransportWorld {
   uint32_t next_ = 0;
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Loopback, TransportContract,
-    ::testing::Values(TransportRoad{"loopback", [] { return std::make_unique<LoopbackWorld>(); }}));
+INSTANTIATE_TEST_SUITE_P(Loopback, TransportContract,
+                         ::testing::Values(TransportRoad{
+                             "loopback", [] { return std::make_unique<LoopbackWorld>(); }}));
 
 }  // namespace
 }  // namespace larder

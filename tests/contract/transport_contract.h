@@ -1,7 +1,8 @@
-// What every Transport promises, as tests.  An implementation brings a TransportWorld (the road and whatever stands
-// behind it) and instantiates:
+// What every Transport promises, as tests.  An implementation brings a TransportWorld (the road and
+// whatever stands behind it) and instantiates:
 //
-//   INSTANTIATE_TEST_SUITE_P(Loopback, TransportContract, ::testing::Values(TransportRoad{"loopback", MakeLoopback}));
+//   INSTANTIATE_TEST_SUITE_P(Loopback, TransportContract,
+//                            ::testing::Values(TransportRoad{"loopback", MakeLoopback}));
 //
 // A world is fresh for each test and holds at least 16 MiB.
 #pragma once
@@ -24,7 +25,8 @@ class TransportWorld {
  public:
   virtual ~TransportWorld() = default;
   virtual Transport& transport() = 0;
-  // Registers `spec` under `content` (whose tenant the world fills in); `seed` becomes the content's id.
+  // Registers `spec` under `content` (whose tenant the world fills in); `seed` becomes the
+  // content's id.
   virtual VariantHandle Register(ContentSpec content, const VariantSpec& spec, Digest* seed) = 0;
 };
 
@@ -65,7 +67,8 @@ class TransportContract : public ::testing::TestWithParam<TransportRoad> {
  protected:
   void SetUp() override { world_ = GetParam().make(); }
 
-  VariantHandle Variant(uint32_t layers, uint32_t block_tokens = 16, const char* layout = "test/1") {
+  VariantHandle Variant(uint32_t layers, uint32_t block_tokens = 16,
+                        const char* layout = "test/1") {
     ContentSpec content;
     content.model = "m";
     VariantSpec spec;
@@ -89,7 +92,8 @@ class TransportContract : public ::testing::TestWithParam<TransportRoad> {
     uint32_t state = index * 2654435761u + salt + 1;
     for (const size_t size : sizes) {
       std::vector<std::byte>& layer = block.layers.emplace_back(size);
-      for (std::byte& b : layer) b = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
+      for (std::byte& b : layer)
+        b = static_cast<std::byte>((state = state * 1664525u + 1013904223u) >> 24);
     }
     return block;
   }
@@ -104,7 +108,8 @@ class TransportContract : public ::testing::TestWithParam<TransportRoad> {
     EXPECT_TRUE(result.ok()) << result.status();
     return result.ok() ? *result : std::vector<BlockStatus>{};
   }
-  BlockStatus PutOne(const VariantHandle& variant, OwnedBlock& block, const CallOptions& options = {}) {
+  BlockStatus PutOne(const VariantHandle& variant, OwnedBlock& block,
+                     const CallOptions& options = {}) {
     const PutBlock put = block.ToPut();
     const std::vector<BlockStatus> status = Put(variant, {&put, 1}, options);
     return status.size() == 1 ? status[0] : BlockStatus{};
@@ -180,7 +185,8 @@ TEST_P(TransportContract, WrongShapesAreInvalid) {
   EXPECT_EQ(PutOne(variant, other_tokens), BlockStatus::kInvalid);
 
   EXPECT_EQ(PutOne(variant, good), BlockStatus::kOk);
-  const std::vector<size_t> larger_sizes = {300, 5000}, more_sizes = {300, 300, 300}, beyond_sizes = {300};
+  const std::vector<size_t> larger_sizes = {300, 5000}, more_sizes = {300, 300, 300},
+                            beyond_sizes = {300};
   OwnedSpace larger(larger_sizes);
   EXPECT_EQ(GetOne(variant, larger.ToGet(good.digest)), BlockStatus::kInvalid);
   OwnedSpace more(more_sizes);
@@ -197,7 +203,8 @@ TEST_P(TransportContract, ReadsRangesOfLayers) {
   for (uint32_t first = 0; first < sizes.size(); ++first) {
     for (uint32_t end = first + 1; end <= sizes.size(); ++end) {
       OwnedSpace space{std::span<const size_t>(sizes).subspan(first, end - first)};
-      ASSERT_EQ(GetOne(variant, space.ToGet(block.digest, first)), BlockStatus::kOk) << first << " " << end;
+      ASSERT_EQ(GetOne(variant, space.ToGet(block.digest, first)), BlockStatus::kOk)
+          << first << " " << end;
       for (uint32_t i = first; i < end; ++i) {
         ASSERT_EQ(space.layers[i - first], block.layers[i]) << first << " " << end << " " << i;
       }
@@ -214,9 +221,11 @@ TEST_P(TransportContract, EmptyBatchIsFine) {
 TEST_P(TransportContract, TooManyBlocksAreRefused) {
   const VariantHandle variant = Variant(1);
   const std::vector<GetBlock> gets(wire::kKeysMax + 1);
-  EXPECT_EQ(world_->transport().Get(variant, gets, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(world_->transport().Get(variant, gets, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
   const std::vector<PutBlock> puts(wire::kKeysMax + 1);
-  EXPECT_EQ(world_->transport().Put(variant, puts, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(world_->transport().Put(variant, puts, {}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(TransportContract, ManySegments) {
@@ -270,7 +279,8 @@ TEST_P(TransportContract, SameBlockTwiceInABatch) {
   const VariantHandle variant = Variant(1);
   OwnedBlock block = Block(variant, 0, sizes);
   const std::vector<PutBlock> puts = {block.ToPut(), block.ToPut()};
-  EXPECT_THAT(Put(variant, puts), ::testing::ElementsAre(BlockStatus::kOk, BlockStatus::kDuplicate));
+  EXPECT_THAT(Put(variant, puts),
+              ::testing::ElementsAre(BlockStatus::kOk, BlockStatus::kDuplicate));
   OwnedSpace one(sizes), two(sizes);
   const std::vector<GetBlock> gets = {one.ToGet(block.digest), two.ToGet(block.digest)};
   EXPECT_THAT(Get(variant, gets), ::testing::ElementsAre(BlockStatus::kOk, BlockStatus::kOk));

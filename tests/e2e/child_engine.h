@@ -17,13 +17,15 @@ namespace larder::e2e {
 
 class ChildEngine {
  public:
-  ChildEngine(const DaemonProcess& daemon, const std::string& mode, const std::string& verb, uint32_t seed);
+  ChildEngine(const DaemonProcess& daemon, const std::string& mode, const std::string& verb,
+              uint32_t seed);
   ~ChildEngine();
   ChildEngine(const ChildEngine&) = delete;
   ChildEngine& operator=(const ChildEngine&) = delete;
 
   // The next line that it prints; nothing when it ended or `limit` passed.
-  [[nodiscard]] std::optional<std::string> Hear(std::chrono::milliseconds limit = std::chrono::seconds(60));
+  [[nodiscard]] std::optional<std::string> Hear(
+      std::chrono::milliseconds limit = std::chrono::seconds(60));
   void Signal(int signal) const;
   // Has it fork, and waits until it did; false when it does not.
   [[nodiscard]] bool Fork() const;

@@ -28,14 +28,16 @@ using Random = std::independent_bits_engine<std::mt19937, 32, uint32_t>;
 
 uint32_t Seed() {
   const char* given = std::getenv("LARDER_TEST_SEED");
-  const uint32_t seed = given == nullptr ? std::random_device()() : static_cast<uint32_t>(std::atoll(given));
+  const uint32_t seed =
+      given == nullptr ? std::random_device()() : static_cast<uint32_t>(std::atoll(given));
   std::printf("LARDER_TEST_SEED=%u\n", seed);
   return seed;
 }
 
 bool HoldsNothing(const v1::TenantStats& t) {
   return t.pool_limit() > 0 && t.leases() == 0 && t.reservations() == 0 && t.pool_reserved() == 0 &&
-         t.pool_leased() == 0 && t.pool_quarantined() == 0 && t.pool_stored() + t.pool_free() == t.pool_limit();
+         t.pool_leased() == 0 && t.pool_quarantined() == 0 &&
+         t.pool_stored() + t.pool_free() == t.pool_limit();
 }
 
 class ClientChurnTest : public ::testing::Test {
@@ -75,23 +77,32 @@ TEST_F(ClientChurnTest, NobodyReadsWrongBytes) {
 
   enum Fate { kKill, kStop, kClose, kFork, kFates };
   std::array<int, kFates> fates{};
-  std::deque<std::unique_ptr<ChildEngine>> live;       // to be struck
-  std::deque<std::unique_ptr<ChildEngine>> lingering;  // stopped or closed: they keep what they held
+  std::deque<std::unique_ptr<ChildEngine>> live;  // to be struck
+  std::deque<std::unique_ptr<ChildEngine>>
+      lingering;  // stopped or closed: they keep what they held
   for (int i = 0; i < clients || !live.empty(); ++i) {
     if (i < clients) {
-      live.push_back(std::make_unique<ChildEngine>(daemon_, random() % 2 == 0 ? "mapped" : "staged", "churn", random()));
+      live.push_back(std::make_unique<ChildEngine>(daemon_, random() % 2 == 0 ? "mapped" : "staged",
+                                                   "churn", random()));
     }
     if (i < 3 && i + 1 < clients) continue;  // four at a time
     std::unique_ptr<ChildEngine> client = std::move(live.front());
     live.pop_front();
     ASSERT_EQ(client->Hear(), "ready");
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));  // anywhere in its work
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(random() % 20'000));  // anywhere in its work
     const Fate fate = static_cast<Fate>(random() % kFates);
     ++fates[fate];
     switch (fate) {
-      case kKill: static_cast<void>(client->KillAndProve()); break;
-      case kStop: client->Signal(SIGSTOP); break;
-      case kClose: client->Signal(SIGUSR1); break;
+      case kKill:
+        static_cast<void>(client->KillAndProve());
+        break;
+      case kStop:
+        client->Signal(SIGSTOP);
+        break;
+      case kClose:
+        client->Signal(SIGUSR1);
+        break;
       default:
         ASSERT_TRUE(client->Fork());
         // Killed while its child keeps every socket open.
@@ -102,8 +113,8 @@ TEST_F(ClientChurnTest, NobodyReadsWrongBytes) {
     // A few stay behind; more would hold the whole pool.
     if (lingering.size() > 6) lingering.pop_front();
   }
-  std::printf("%d clients: %d killed, %d stopped, %d closed, %d forked and killed\n", clients, fates[kKill],
-              fates[kStop], fates[kClose], fates[kFork]);
+  std::printf("%d clients: %d killed, %d stopped, %d closed, %d forked and killed\n", clients,
+              fates[kKill], fates[kStop], fates[kClose], fates[kFork]);
   lingering.clear();  // kills them all, and what they forked
 
   for (ChildEngine* reader : {&reader_a, &reader_b}) {
@@ -122,18 +133,23 @@ TEST_F(ClientChurnTest, StoppedClientKeepsItsHolds) {
   ChildEngine client(daemon_, "mapped", "hold", 77);
   ASSERT_EQ(client.Hear(), "ready");
   client.Signal(SIGSTOP);
-  ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_holds_expired_total{kind=\"reservation\"}") >= 1; }));
-  ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_holds_expired_total{kind=\"lease\"}") >= 1; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return daemon_.Metric("larder_holds_expired_total{kind=\"reservation\"}") >= 1; }));
+  ASSERT_TRUE(Eventually(
+      [&] { return daemon_.Metric("larder_holds_expired_total{kind=\"lease\"}") >= 1; }));
   {
     // The pool is turned over by another engine; what the stopped one may touch is not given to anybody.
     ChildEngine other(daemon_, "mapped", "fill", 1);
-    ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_blocks_evicted_total{cause=\"demand\"}") +
-                                                 daemon_.Metric("larder_blocks_evicted_total{cause=\"watermark\"}") >
-                                             300; }));
+    ASSERT_TRUE(Eventually([&] {
+      return daemon_.Metric("larder_blocks_evicted_total{cause=\"demand\"}") +
+                 daemon_.Metric("larder_blocks_evicted_total{cause=\"watermark\"}") >
+             300;
+    }));
   }
   ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_processes") == 1; }));
-  EXPECT_TRUE(Eventually([&] { return daemon_.Tenant().leases() == 1 && daemon_.Tenant().reservations() >= 1; }))
-      << daemon_.Tenant().ShortDebugString();
+  EXPECT_TRUE(Eventually([&] {
+    return daemon_.Tenant().leases() == 1 && daemon_.Tenant().reservations() >= 1;
+  })) << daemon_.Tenant().ShortDebugString();
   static_cast<void>(client.KillAndProve());
   ExpectNothingLeft();
 }
@@ -173,14 +189,15 @@ TEST_F(ClientChurnTest, FreeSoonAfterDeath) {
     const auto dead = client.KillAndProve();
     // Without the pauses of Eventually, which would be counted.
     while (!HoldsNothing(daemon_.Tenant())) {
-      ASSERT_LT(Clock::now() - dead, std::chrono::seconds(30)) << daemon_.Tenant().ShortDebugString();
+      ASSERT_LT(Clock::now() - dead, std::chrono::seconds(30))
+          << daemon_.Tenant().ShortDebugString();
     }
     ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - dead).count());
   }
   std::sort(ms.begin(), ms.end());
   const double p99 = ms[ms.size() * 99 / 100];
-  std::printf("death to free, %zu kills: p50 %.1f ms, p99 %.1f ms, worst %.1f ms\n", ms.size(), ms[ms.size() / 2],
-              p99, ms.back());
+  std::printf("death to free, %zu kills: p50 %.1f ms, p99 %.1f ms, worst %.1f ms\n", ms.size(),
+              ms[ms.size() / 2], p99, ms.back());
   // The bar is for the full count; a short run on a busy machine only shows the figure.
   if (Scale() >= 1) {
     EXPECT_LE(p99, 250);

@@ -35,7 +35,8 @@ class SessionTransport final : public Transport {
 
 class DaemonWorld final : public TransportWorld {
  public:
-  explicit DaemonWorld(WriteMode mode) : daemon_({"--pool", "80MiB", "--check-host-reads", "always"}) {
+  explicit DaemonWorld(WriteMode mode)
+      : daemon_({"--pool", "80MiB", "--check-host-reads", "always"}) {
     client_ = *Client::Connect({.socket_dir = daemon_.folder()->path()});
     session_ = *client_->Attach({.engine_id = "contract", .write_mode = mode});
     EXPECT_EQ(session_->write_mode(), mode) << session_->write_mode_reason();
@@ -75,8 +76,8 @@ class ClientTest : public ::testing::Test {
   void Start(const std::vector<std::string>& flags = {}) {
     daemon_ = std::make_unique<DaemonProcess>(flags);
     ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
-    auto client = Client::Connect(
-        {.socket_dir = daemon_->folder()->path(), .connect_deadline = std::chrono::milliseconds(2'000)});
+    auto client = Client::Connect({.socket_dir = daemon_->folder()->path(),
+                                   .connect_deadline = std::chrono::milliseconds(2'000)});
     ASSERT_TRUE(client.ok()) << client.status();
     client_ = *std::move(client);
     Attach(WriteMode::kMapped);
@@ -92,21 +93,25 @@ class ClientTest : public ::testing::Test {
   }
   absl::StatusOr<std::vector<BlockStatus>> Put(uint32_t number, const CallOptions& options = {}) {
     const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers, std::vector<std::byte>(kLayerBytes));
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
+                                               std::vector<std::byte>(kLayerBytes));
     for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
     const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-    const PutBlock put{.digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const PutBlock put{
+        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
     return session_->Put(variant_, {&put, 1}, options);
   }
   // kOk only when the bytes are right, too.
   absl::StatusOr<std::vector<BlockStatus>> Get(uint32_t number) {
     const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers, std::vector<std::byte>(kLayerBytes));
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
+                                               std::vector<std::byte>(kLayerBytes));
     const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
     const GetBlock get{.digest = block.digest, .segments = views};
     auto status = session_->Get(variant_, {&get, 1});
     if (status.ok() && status->front() == BlockStatus::kOk) {
-      for (uint32_t i = 0; i < layers.size(); ++i) EXPECT_TRUE(LayerIsRight(block.digest, i, layers[i])) << number;
+      for (uint32_t i = 0; i < layers.size(); ++i)
+        EXPECT_TRUE(LayerIsRight(block.digest, i, layers[i])) << number;
     }
     return status;
   }
@@ -130,7 +135,8 @@ TEST_F(ClientTest, DaemonKilledAndBack) {
     ExpectOne(Put(1), BlockStatus::kOk);
     ExpectOne(Get(1), BlockStatus::kOk);
     daemon_->Kill9();
-    ASSERT_TRUE(Eventually([&] { return absl::IsUnavailable(session_->status()); })) << session_->status();
+    ASSERT_TRUE(Eventually([&] { return absl::IsUnavailable(session_->status()); }))
+        << session_->status();
     EXPECT_FALSE(session_->status().message().empty());
     EXPECT_TRUE(absl::IsUnavailable(Put(2).status())) << Put(2).status();
     EXPECT_TRUE(absl::IsUnavailable(Get(1).status())) << Get(1).status();
@@ -141,7 +147,8 @@ TEST_F(ClientTest, DaemonKilledAndBack) {
     EXPECT_FALSE(client_->Attach({.engine_id = "client"}).ok()) << "nobody is there";
 
     const auto folder = daemon_->folder();
-    daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{}, DaemonProcess::Options{.folder = folder});
+    daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{},
+                                              DaemonProcess::Options{.folder = folder});
     ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
     EXPECT_TRUE(absl::IsUnavailable(Get(1).status())) << "the old session stays dead";
     Attach(mode);
@@ -176,7 +183,8 @@ TEST_F(ClientTest, LeaseEndsAtItsDeadline) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   const Digest digest = maker_.Block(1).digest;
-  auto lease = session_->Acquire(variant_, {&digest, 1}, {.deadline = std::chrono::milliseconds(50)});
+  auto lease =
+      session_->Acquire(variant_, {&digest, 1}, {.deadline = std::chrono::milliseconds(50)});
   ASSERT_TRUE(lease.ok()) << lease.status();
   EXPECT_TRUE(Eventually([&] { return !lease->Valid(); }));
   lease->Release();
@@ -195,8 +203,11 @@ TEST_F(ClientTest, ReservationIsFilledInPlace) {
   std::memset(room.data(), 0, room.size());
   FillLayer(block.digest, 0, room.first(kLayerBytes));
   FillLayer(block.digest, 1, room.subspan(RoundUp(kLayerBytes, kSegmentAlign), kLayerBytes));
-  const Reservation::Block published{
-      .extent = 0, .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .table = table};
+  const Reservation::Block published{.extent = 0,
+                                     .digest = block.digest,
+                                     .parent = block.parent,
+                                     .tokens = block.tokens,
+                                     .table = table};
   ExpectOne(reservation->Publish(variant_, {&published, 1}), BlockStatus::kOk);
   ExpectOne(Get(5), BlockStatus::kOk);
 }
@@ -241,7 +252,8 @@ TEST_F(ClientTest, AnotherProcessReadsWhatOneWrote) {
 // A trusted writer may damage what it likes; nobody may be given it.
 TEST_F(ClientTest, DamageIsSeenAndDropped) {
   Start({"--check-host-reads", "always", "--pool", "16MiB"});
-  const auto sideband = SidebandClient::Connect(daemon_->sideband_socket(), std::chrono::seconds(10));
+  const auto sideband =
+      SidebandClient::Connect(daemon_->sideband_socket(), std::chrono::seconds(10));
   ASSERT_TRUE(sideband.ok()) << sideband.status();
   uint32_t number = 1;
   for (const WriteMode mode : {WriteMode::kMapped, WriteMode::kStream}) {
@@ -264,8 +276,9 @@ TEST_F(ClientTest, DamageIsSeenAndDropped) {
     ASSERT_EQ(places, 1);
     const double before = daemon_->Metric("larder_blocks_damaged_total{tier=\"host\"}");
     ExpectOne(Get(number), BlockStatus::kDamaged);
-    EXPECT_TRUE(Eventually(
-        [&] { return daemon_->Metric("larder_blocks_damaged_total{tier=\"host\"}") == before + 1; }));
+    EXPECT_TRUE(Eventually([&] {
+      return daemon_->Metric("larder_blocks_damaged_total{tier=\"host\"}") == before + 1;
+    }));
     ExpectOne(Get(number), BlockStatus::kMissing);
     ExpectOne(Put(number), BlockStatus::kOk);
     ExpectOne(Get(number), BlockStatus::kOk);
@@ -275,10 +288,11 @@ TEST_F(ClientTest, DamageIsSeenAndDropped) {
 
 TEST_F(ClientTest, NoDaemonNoConnection) {
   const TemporaryFolder empty;
-  const auto client =
-      Client::Connect({.socket_dir = empty.path(), .connect_deadline = std::chrono::milliseconds(100)});
+  const auto client = Client::Connect(
+      {.socket_dir = empty.path(), .connect_deadline = std::chrono::milliseconds(100)});
   EXPECT_TRUE(absl::IsUnavailable(client.status())) << client.status();
-  EXPECT_NE(client.status().message().find(empty.path()), std::string_view::npos) << client.status();
+  EXPECT_NE(client.status().message().find(empty.path()), std::string_view::npos)
+      << client.status();
 }
 
 TEST_F(ClientTest, DrainedSessionHearsOfIt) {

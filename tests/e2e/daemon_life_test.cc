@@ -39,7 +39,8 @@ TEST(DaemonStart, RefusesWhatNoOptionIsNamed) {
 
 TEST(DaemonStart, RefusesAnUnknownKeyWithItsLine) {
   const auto folder = std::make_shared<TemporaryFolder>();
-  std::ofstream(folder->File("larder.toml")) << "# all good so far\nlog_level = \"info\"\npol = \"8GiB\"\n";
+  std::ofstream(folder->File("larder.toml"))
+      << "# all good so far\nlog_level = \"info\"\npol = \"8GiB\"\n";
   ExpectRefused({"--config", folder->File("larder.toml")}, 2, "larder.toml:3", {.folder = folder});
 }
 
@@ -73,7 +74,8 @@ TEST(DaemonStart, RefusesASecondDaemon) {
 }
 
 TEST(DaemonStart, RefusesAPoolThatDoesNotFit) {
-  ExpectRefused({"--pool", "4GiB", "--slab", "64MiB"}, 3, "pool", {.address_space_max = uint64_t{2} << 30});
+  ExpectRefused({"--pool", "4GiB", "--slab", "64MiB"}, 3, "pool",
+                {.address_space_max = uint64_t{2} << 30});
   ExpectRefused({"--pool", "4096TiB", "--slab", "0"}, 3, "pool");
 }
 

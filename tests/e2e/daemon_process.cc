@@ -52,10 +52,11 @@ bool HasFlag(const std::vector<std::string>& flags, const std::string& name) {
 }
 
 std::vector<std::string> WithDefaults(std::vector<std::string> flags, const std::string& folder) {
-  const std::vector<std::pair<std::string, std::string>> defaults = {{"--socket-dir", folder},
-                                                                     {"--metrics-listen", "127.0.0.1:0"},
-                                                                     {"--pool", "64MiB"},
-                                                                     {"--slab", "8MiB"}};
+  const std::vector<std::pair<std::string, std::string>> defaults = {
+      {"--socket-dir", folder},
+      {"--metrics-listen", "127.0.0.1:0"},
+      {"--pool", "64MiB"},
+      {"--slab", "8MiB"}};
   for (const auto& [name, value] : defaults) {
     if (HasFlag(flags, name)) continue;
     flags.push_back(name);
@@ -76,7 +77,8 @@ std::string HttpGet(uint16_t port, const std::string& path) {
     const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
     if (write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
       char piece[4096];
-      for (ssize_t n = 0; (n = read(fd, piece, sizeof piece)) > 0;) answer.append(piece, static_cast<size_t>(n));
+      for (ssize_t n = 0; (n = read(fd, piece, sizeof piece)) > 0;)
+        answer.append(piece, static_cast<size_t>(n));
     }
   }
   close(fd);
@@ -104,7 +106,8 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel) {
   }
   if (!status.ok()) return status.error_message();
   grpc::Slice whole;
-  if (!reply.DumpToSingleSlice(&whole).ok() || whole.size() != 2 || whole.begin()[0] != 8) return "garbage";
+  if (!reply.DumpToSingleSlice(&whole).ok() || whole.size() != 2 || whole.begin()[0] != 8)
+    return "garbage";
   return whole.begin()[1] == 1 ? "SERVING" : "NOT_SERVING";
 }
 
@@ -143,7 +146,8 @@ bool Eventually(const std::function<bool()>& condition, std::chrono::millisecond
   return true;
 }
 
-DaemonProcess::DaemonProcess(const std::vector<std::string>& flags) : DaemonProcess(flags, Options{}) {}
+DaemonProcess::DaemonProcess(const std::vector<std::string>& flags)
+    : DaemonProcess(flags, Options{}) {}
 
 DaemonProcess::DaemonProcess(const std::vector<std::string>& flags, Options options)
     : folder_(options.folder ? options.folder : std::make_shared<TemporaryFolder>()) {
@@ -216,8 +220,12 @@ std::string DaemonProcess::Health() { return CheckHealth(DataChannel()); }
 std::string DaemonProcess::errors() const { return ReadAll(stem_ + ".err"); }
 std::string DaemonProcess::output() const { return ReadAll(stem_ + ".out"); }
 
-std::shared_ptr<grpc::Channel> DaemonProcess::DataChannel() const { return FreshChannel(data_socket()); }
-std::shared_ptr<grpc::Channel> DaemonProcess::AdminChannel() const { return FreshChannel(admin_socket()); }
+std::shared_ptr<grpc::Channel> DaemonProcess::DataChannel() const {
+  return FreshChannel(data_socket());
+}
+std::shared_ptr<grpc::Channel> DaemonProcess::AdminChannel() const {
+  return FreshChannel(admin_socket());
+}
 
 v1::StatsReply DaemonProcess::Stats() const {
   grpc::ClientContext context;
@@ -236,7 +244,8 @@ double DaemonProcess::Metric(const std::string& sample) const {
   const std::string said = output();
   const size_t at = said.find("http://127.0.0.1:");
   if (at == std::string::npos) return -1;
-  const auto port = static_cast<uint16_t>(std::atoi(said.c_str() + at + std::string("http://127.0.0.1:").size()));
+  const auto port =
+      static_cast<uint16_t>(std::atoi(said.c_str() + at + std::string("http://127.0.0.1:").size()));
   std::istringstream lines(HttpGet(port, "/metrics"));
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(sample + " ")) return std::atof(line.c_str() + sample.size());
@@ -257,7 +266,8 @@ uint64_t DaemonProcess::ResidentBytesBesidePool() const {
 
 size_t DaemonProcess::OpenDescriptors() const {
   size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd")) {
     count += entry.is_symlink() ? 1 : 0;
   }
   return count;

@@ -47,8 +47,8 @@ class DaemonProcess {
  public:
   struct Options {
     std::shared_ptr<TemporaryFolder> folder = nullptr;  // default: a fresh one
-    uint64_t address_space_max = 0;           // bytes, RLIMIT_AS; 0: no limit
-    bool wait = true;                         // until it serves or is gone
+    uint64_t address_space_max = 0;                     // bytes, RLIMIT_AS; 0: no limit
+    bool wait = true;                                   // until it serves or is gone
   };
   explicit DaemonProcess(const std::vector<std::string>& flags = {});
   DaemonProcess(const std::vector<std::string>& flags, Options options);

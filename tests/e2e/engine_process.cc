@@ -9,7 +9,8 @@
 //   fill     stores random blocks until SIGTERM                                "ready"
 //   churn    stores, reads, holds leases, reserves, half-writes, at random     "ready"; never ends by itself
 //   hold     holds one lease and, mapped, one half-written reservation, both with a short deadline   "ready"
-// Signals, for churn and hold: SIGUSR1 closes all connections but lives on; SIGUSR2 forks a child that keeps them.
+// Signals, for churn and hold: SIGUSR1 closes all connections, but it lives on and goes on writing into what it
+// reserved, as a DMA under way would; SIGUSR2 forks a child that keeps the connections.
 // Exit codes: 0 as said; 1 a call failed where it must not; 3 wrong bytes.
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -53,7 +54,8 @@ class Engine {
     auto client = Client::Connect({.socket_dir = dir});
     if (!client.ok()) Die(1, client.status().ToString());
     client_ = *std::move(client);
-    auto session = client_->Attach({.engine_id = "e2e", .write_mode = mode, .staging_bytes = MiB(8)});
+    auto session =
+        client_->Attach({.engine_id = "e2e", .write_mode = mode, .staging_bytes = MiB(8)});
     if (!session.ok()) Die(1, session.status().ToString());
     session_ = *std::move(session);
     if (session_->write_mode() != mode) Die(1, session_->write_mode_reason());
@@ -67,16 +69,19 @@ class Engine {
 
   BlockStatus Put(uint32_t number) {
     const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers, std::vector<std::byte>(LayerBytes(number)));
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
+                                               std::vector<std::byte>(LayerBytes(number)));
     for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
     const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-    const PutBlock put{.digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const PutBlock put{
+        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
     const auto status = session_->Put(variant_, {&put, 1}, {.hash = random_() % 2 == 0});
     return status.ok() ? status->front() : BlockStatus::kCancelled;
   }
   BlockStatus Get(uint32_t number) {
     const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers, std::vector<std::byte>(LayerBytes(number)));
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
+                                               std::vector<std::byte>(LayerBytes(number)));
     const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
     const GetBlock get{.digest = block.digest, .segments = views};
     const auto status = session_->Get(variant_, {&get, 1});
@@ -84,7 +89,8 @@ class Engine {
     if (status->front() == BlockStatus::kDamaged) Die(3, "a block reads as damaged");
     if (status->front() != BlockStatus::kOk) return status->front();
     for (uint32_t i = 0; i < layers.size(); ++i) {
-      if (!LayerIsRight(block.digest, i, layers[i])) Die(3, "wrong bytes of block " + std::to_string(number));
+      if (!LayerIsRight(block.digest, i, layers[i]))
+        Die(3, "wrong bytes of block " + std::to_string(number));
     }
     return BlockStatus::kOk;
   }
@@ -96,7 +102,8 @@ class Engine {
     const std::span<const std::byte> view = lease->View(0);
     const size_t bytes = LayerBytes(number);
     const bool right = view.size() >= bytes && LayerIsRight(block.digest, 0, view.first(bytes));
-    if (lease->Valid() && !right) Die(3, "wrong bytes in a view of block " + std::to_string(number));
+    if (lease->Valid() && !right)
+      Die(3, "wrong bytes in a view of block " + std::to_string(number));
     leases_.push_back(*std::move(lease));
   }
   // Reserves room and writes into half of it what no block may ever show.
@@ -108,12 +115,20 @@ class Engine {
     std::memset(room.data(), 0xDD, room.size() / 2);
     reservations_.push_back(*std::move(reservation));
   }
+  // Again into all that was reserved.
+  void Scribble() {
+    for (const Reservation& reservation : reservations_) {
+      const std::span<std::byte> room = reservation.Bytes(0);
+      std::memset(room.data(), 0xDD, room.size());
+    }
+  }
   void DropOldest() {
     if (leases_.size() > 3) leases_.pop_front();
     if (reservations_.size() > 3) reservations_.pop_front();
   }
   [[nodiscard]] bool HoldsAll() const {
-    return !leases_.empty() && (session_->write_mode() != WriteMode::kMapped || !reservations_.empty());
+    return !leases_.empty() &&
+           (session_->write_mode() != WriteMode::kMapped || !reservations_.empty());
   }
   [[nodiscard]] uint32_t Random(uint32_t below) { return static_cast<uint32_t>(random_() % below); }
 
@@ -136,14 +151,17 @@ void CloseAllSockets() {
   }
 }
 
-void ObeySignals() {
+void ObeySignals(Engine& engine) {
   if (std::exchange(fork_asked, 0) != 0 && _Fork() == 0) {
     for (;;) pause();  // its copies of the sockets stay open
   }
   if (close_asked != 0) {
     CloseAllSockets();
     Say("closed");
-    for (;;) pause();
+    for (;;) {
+      engine.Scribble();
+      usleep(1000);
+    }
   }
 }
 
@@ -153,14 +171,22 @@ void Churn(Engine& engine) {
   constexpr std::chrono::milliseconds kDeadline{30'000};
   bool said = false;
   for (;;) {
-    ObeySignals();
+    ObeySignals(engine);
     const uint32_t number = engine.Random(kNumbers);
     switch (engine.Random(5)) {
       case 0:
-      case 1: static_cast<void>(engine.Put(number)); break;
-      case 2: static_cast<void>(engine.Get(number)); break;
-      case 3: engine.HoldLease(number, kDeadline); break;
-      default: engine.HoldReservation(number, kDeadline); break;
+      case 1:
+        static_cast<void>(engine.Put(number));
+        break;
+      case 2:
+        static_cast<void>(engine.Get(number));
+        break;
+      case 3:
+        engine.HoldLease(number, kDeadline);
+        break;
+      default:
+        engine.HoldReservation(number, kDeadline);
+        break;
     }
     engine.DropOldest();
     if (!said && engine.HoldsAll()) {
@@ -181,7 +207,7 @@ int Run(const std::string& dir, WriteMode mode, const std::string& verb, uint32_
     if (!engine.HoldsAll()) Die(1, "holds nothing");
     Say("ready");
     for (;;) {
-      ObeySignals();
+      ObeySignals(engine);
       usleep(1000);
     }
   }

@@ -25,8 +25,8 @@ class HostileTest : public ::testing::Test {
   static constexpr uint32_t kLayerBytes = 5000;  // no multiple of anything
 
   static void SetUpTestSuite() {
-    daemon_ = std::make_unique<DaemonProcess>(
-        std::vector<std::string>{"--sessions-max", std::to_string(kSessionsMax), "--check-host-reads", "always"});
+    daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{
+        "--sessions-max", std::to_string(kSessionsMax), "--check-host-reads", "always"});
     ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
   }
   static void TearDownTestSuite() {
@@ -50,9 +50,9 @@ class HostileTest : public ::testing::Test {
   }
 
   static bool HoldsNothing(const v1::TenantStats& t) {
-    return t.pool_limit() > 0 && t.leases() == 0 && t.reservations() == 0 && t.pool_reserved() == 0 &&
-           t.pool_leased() == 0 && t.pool_quarantined() == 0 && t.sessions() == 0 &&
-           t.pool_stored() + t.pool_free() == t.pool_limit();
+    return t.pool_limit() > 0 && t.leases() == 0 && t.reservations() == 0 &&
+           t.pool_reserved() == 0 && t.pool_leased() == 0 && t.pool_quarantined() == 0 &&
+           t.sessions() == 0 && t.pool_stored() + t.pool_free() == t.pool_limit();
   }
   static uint64_t Counter(const std::string& name) {
     const v1::StatsReply stats = daemon_->Stats();
@@ -64,7 +64,8 @@ class HostileTest : public ::testing::Test {
 
   [[nodiscard]] std::unique_ptr<RawSession> Attach(v1::WriteMode mode) const {
     const std::string token = mode == v1::WRITE_MODE_STREAM ? std::string() : sideband_->TokenHex();
-    return std::make_unique<RawSession>(channel_, RawSession::Options{.token = token, .mode = mode});
+    return std::make_unique<RawSession>(channel_,
+                                        RawSession::Options{.token = token, .mode = mode});
   }
   // Registers the maker's content and variant; the variant is index 0.
   void Register(RawSession& session) const {
@@ -78,7 +79,9 @@ class HostileTest : public ::testing::Test {
     ASSERT_EQ(down->registered(0).status(), v1::BLOCK_STATUS_OK) << down->registered(0).message();
     ASSERT_EQ(down->registered(0).variants(0), 0u);
   }
-  [[nodiscard]] static ByteCount PayloadBytes() { return UniformTable(2, kLayerBytes).PayloadBytes(); }
+  [[nodiscard]] static ByteCount PayloadBytes() {
+    return UniformTable(2, kLayerBytes).PayloadBytes();
+  }
 
   // Stores block `number` by a byte stream.
   void Store(uint32_t number) const {
@@ -94,7 +97,8 @@ class HostileTest : public ::testing::Test {
     const grpc::Status status = stream->Finish();
     ASSERT_TRUE(status.ok()) << status.error_message();
     ASSERT_EQ(reply.status_size(), 1);
-    ASSERT_TRUE(reply.status(0) == v1::BLOCK_STATUS_OK || reply.status(0) == v1::BLOCK_STATUS_DUPLICATE);
+    ASSERT_TRUE(reply.status(0) == v1::BLOCK_STATUS_OK ||
+                reply.status(0) == v1::BLOCK_STATUS_DUPLICATE);
   }
   // The first message of a stream that stores one block, without data.
   [[nodiscard]] v1::StoreBlocksRequest StoreHead(const TestBlock& block) const {
@@ -102,7 +106,8 @@ class HostileTest : public ::testing::Test {
     wire::Encode(maker_.content, request.mutable_content());
     wire::Encode(maker_.variant, request.mutable_variant());
     request.mutable_block()->mutable_tokens()->Add(block.tokens.begin(), block.tokens.end());
-    wire::Encode(maker_.Table(block.digest, kLayerBytes), request.mutable_block()->mutable_segments());
+    wire::Encode(maker_.Table(block.digest, kLayerBytes),
+                 request.mutable_block()->mutable_segments());
     return request;
   }
   [[nodiscard]] static std::string Data(const TestBlock& block) {

@@ -17,7 +17,8 @@ using ::testing::HasSubstr;
 class HostileStream : public HostileTest {
  protected:
   // Sends these messages and half-closes.
-  grpc::Status Send(const std::vector<v1::StoreBlocksRequest>& messages, v1::StoreBlocksReply* reply) const {
+  grpc::Status Send(const std::vector<v1::StoreBlocksRequest>& messages,
+                    v1::StoreBlocksReply* reply) const {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     const auto stub = v1::Engine::NewStub(channel_);
@@ -28,7 +29,8 @@ class HostileStream : public HostileTest {
     stream->WritesDone();
     return stream->Finish();
   }
-  void ExpectInvalid(const std::vector<v1::StoreBlocksRequest>& messages, const std::string& words) {
+  void ExpectInvalid(const std::vector<v1::StoreBlocksRequest>& messages,
+                     const std::string& words) {
     const uint64_t before = Invalid();
     v1::StoreBlocksReply reply;
     const grpc::Status status = Send(messages, &reply);
@@ -187,14 +189,16 @@ TEST_F(HostileStream, FetchThatIsNotRead) {
 // A client without a deadline has the contract's: half a minute, too long for the short run.
 TEST_F(HostileStream, StalledWithoutADeadline) {
   const char* scale = std::getenv("LARDER_TEST_SCALE");
-  if (scale == nullptr || std::atof(scale) < 1) GTEST_SKIP() << "takes 30 s; LARDER_TEST_SCALE=1 runs it";
+  if (scale == nullptr || std::atof(scale) < 1)
+    GTEST_SKIP() << "takes 30 s; LARDER_TEST_SCALE=1 runs it";
   grpc::ClientContext context;
   v1::StoreBlocksReply reply;
   const auto stub = v1::Engine::NewStub(channel_);
   const auto stream = stub->StoreBlocks(&context, &reply);
   stream->Write(StoreHead(block_));
   EXPECT_TRUE(Eventually([] { return daemon_->Tenant().pool_reserved() > 0; }));
-  EXPECT_TRUE(Eventually([] { return daemon_->Tenant().pool_reserved() == 0; }, std::chrono::seconds(45)));
+  EXPECT_TRUE(
+      Eventually([] { return daemon_->Tenant().pool_reserved() == 0; }, std::chrono::seconds(45)));
   EXPECT_FALSE(stream->Finish().ok());
 }
 
@@ -207,7 +211,8 @@ class HostileBytes : public HostileTest {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     path.copy(address.sun_path, sizeof address.sun_path - 1);
-    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << path;
+    EXPECT_EQ(connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0)
+        << path;
     const timeval limit{10, 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     return fd;
@@ -231,11 +236,12 @@ TEST_F(HostileBytes, OnTheGrpcSockets) {
   const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   const std::vector<std::string> all = {
       "GET / HTTP/1.1\r\nHost: larder\r\n\r\n",
-      std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) + Random(500, 1),  // a TLS client
+      std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11) +
+          Random(500, 1),  // a TLS client
       Random(1 << 20, 2),
       std::string(1 << 20, '\0'),
       preface + Random(1 << 16, 3),
-      preface + std::string("\xff\xff\xff\x04\x00\x00\x00\x00\x00", 9),                  // a frame of 16 MiB
+      preface + std::string("\xff\xff\xff\x04\x00\x00\x00\x00\x00", 9),  // a frame of 16 MiB
       preface.substr(0, 10),
       "",
   };
@@ -263,14 +269,15 @@ TEST_F(HostileBytes, OnTheSideband) {
     return packet;
   };
   const std::vector<std::string> all = {
-      Random(8, 4),      Random(272, 5),    Random(60'000, 6),  // the last is no packet of the protocol at all
-      hello(1, 2, 4, 4), hello(99, 1, 4, 4), hello(1, 1, 400, 4), hello(1, 1, 4, 40),
-      hello(5, 1, 8, 8),  // MAP_SLAB before HELLO
+      Random(8, 4),        Random(272, 5),     Random(60'000, 6),  // the last is no packet of the protocol at all
+      hello(1, 2, 4, 4),   hello(99, 1, 4, 4), hello(1, 1, 400, 4), hello(1, 1, 4, 40),
+      hello(5, 1, 8, 8),    // MAP_SLAB before HELLO
       hello(4, 1, 80, 80),  // WELCOME, which is the daemon's to say
   };
   for (const std::string& packet : all) {
     const FileDescriptor fd = Connect(daemon_->sideband_socket(), SOCK_SEQPACKET);
-    ASSERT_EQ(send(fd.get(), packet.data(), packet.size(), MSG_NOSIGNAL), static_cast<ssize_t>(packet.size()));
+    ASSERT_EQ(send(fd.get(), packet.data(), packet.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(packet.size()));
     std::array<std::byte, 4096> answer{};
     const ssize_t n = recv(fd.get(), answer.data(), answer.size(), 0);
     ASSERT_GT(n, 0) << "it says why";

@@ -28,7 +28,8 @@ TEST(PoolLimits, HoldExactlyWhileItIsFilledOverAndOver) {
       [&] {
         const v1::TenantStats t = daemon.Tenant();
         EXPECT_EQ(t.pool_limit(), uint64_t{128} << 20);
-        EXPECT_EQ(t.pool_stored() + t.pool_reserved() + t.pool_free(), t.pool_limit()) << t.ShortDebugString();
+        EXPECT_EQ(t.pool_stored() + t.pool_reserved() + t.pool_free(), t.pool_limit())
+            << t.ShortDebugString();
         EXPECT_LE(t.pool_leased(), t.pool_stored()) << t.ShortDebugString();
         ++samples;
         samples_full += t.pool_free() < t.pool_limit() / 10 ? 1 : 0;
@@ -38,15 +39,17 @@ TEST(PoolLimits, HoldExactlyWhileItIsFilledOverAndOver) {
                    evicted_wanted;
       },
       std::chrono::seconds(240)));
-  std::printf("%lu samples, %lu of them with less than a tenth free; never over the limit\n", samples, samples_full);
+  std::printf("%lu samples, %lu of them with less than a tenth free; never over the limit\n",
+              samples, samples_full);
   EXPECT_GT(samples_full, samples / 2) << "the pool was not full, so this proves nothing";
   for (const auto& engine : engines) {
     engine->Signal(SIGTERM);
     EXPECT_EQ(engine->Wait(), 0);
   }
   EXPECT_TRUE(Eventually([&] { return daemon.Tenant().sessions() == 0; }));
-  EXPECT_TRUE(Eventually([&] { return daemon.Tenant().reservations() == 0 && daemon.Tenant().leases() == 0; }))
-      << daemon.Tenant().ShortDebugString();
+  EXPECT_TRUE(Eventually([&] {
+    return daemon.Tenant().reservations() == 0 && daemon.Tenant().leases() == 0;
+  })) << daemon.Tenant().ShortDebugString();
   EXPECT_EQ(daemon.Terminate(), 0) << daemon.errors();
 }
 

@@ -10,8 +10,10 @@ namespace {
 TEST(PythonFromProto, SpeaksTheWholeContract) {
   DaemonProcess daemon;
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
-  const std::string command = "/usr/bin/python3 -B " LARDER_PYTHON_CLIENT " " LARDER_PROTO_DIR " " + daemon.folder()->path();
-  ASSERT_EQ(std::system(command.c_str()), 0) << "deploy/install-deps.sh installs what the script needs";
+  const std::string command = "/usr/bin/python3 -B " LARDER_PYTHON_CLIENT " " LARDER_PROTO_DIR " " +
+                              daemon.folder()->path();
+  ASSERT_EQ(std::system(command.c_str()), 0)
+      << "deploy/install-deps.sh installs what the script needs";
   EXPECT_EQ(daemon.Wait(), 0) << "the script drained it: " << daemon.errors();
 }
 

@@ -83,7 +83,8 @@ class RawSession {
   [[nodiscard]] std::string Trailer(const std::string& key) const {
     const auto& all = context_.GetServerTrailingMetadata();
     const auto found = all.find(key);
-    return found == all.end() ? std::string() : std::string(found->second.data(), found->second.size());
+    return found == all.end() ? std::string()
+                              : std::string(found->second.data(), found->second.size());
   }
 
  private:

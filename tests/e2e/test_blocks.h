@@ -27,7 +27,8 @@ inline void FillLayer(const Digest& digest, uint32_t layer, std::span<std::byte>
   }
 }
 
-[[nodiscard]] inline bool LayerIsRight(const Digest& digest, uint32_t layer, std::span<const std::byte> bytes) {
+[[nodiscard]] inline bool LayerIsRight(const Digest& digest, uint32_t layer,
+                                       std::span<const std::byte> bytes) {
   std::vector<std::byte> want(bytes.size());
   FillLayer(digest, layer, want);
   return std::memcmp(want.data(), bytes.data(), want.size()) == 0;
@@ -40,7 +41,12 @@ struct TestBlock {
 
 // Blocks of one content and variant, by number: each is the first of a chain of its own.
 struct BlockMaker {
-  ContentSpec content{.tenant = "default", .model = "e2e", .revision = {}, .salt = {}, .lora = {}, .multimodal = {}};
+  ContentSpec content{.tenant = "default",
+                      .model = "e2e",
+                      .revision = {},
+                      .salt = {},
+                      .lora = {},
+                      .multimodal = {}};
   VariantSpec variant{.dtype = "f16",
                       .layout = "e2e/rows/1",
                       .rank = 0,

@@ -1,5 +1,6 @@
-// Instruction-list fuzz of the store: random reserve, publish, acquire, release, drop, quarantine, against a model of
-// what must still be readable.  Every byte read under a lease must be the one that its writer put.
+// Instruction-list fuzz of the store: random reserve, publish, acquire, release, drop, quarantine,
+// against a model of what must still be readable.  Every byte read under a lease must be the one
+// that its writer put.
 #include <cstring>
 #include <map>
 #include <vector>
@@ -53,12 +54,21 @@ class StoreFuzz {
 
   void Step() {
     switch (run_.Below(9)) {
-      case 0: case 1: return DoReserve();
-      case 2: case 3: return DoPublish();
-      case 4: case 5: return DoAcquire();
-      case 6: return DoRelease();
-      case 7: return DoDrop();
-      default: return DoQuarantine();
+      case 0:
+      case 1:
+        return DoReserve();
+      case 2:
+      case 3:
+        return DoPublish();
+      case 4:
+      case 5:
+        return DoAcquire();
+      case 6:
+        return DoRelease();
+      case 7:
+        return DoDrop();
+      default:
+        return DoQuarantine();
     }
   }
 
@@ -66,7 +76,8 @@ class StoreFuzz {
     Open open;
     std::vector<ByteCount> sizes;
     for (uint64_t n = 1 + run_.Below(4); n > 0; --n) {
-      open.sizes.push_back(static_cast<uint32_t>(1 + run_.Below(run_.OneIn(8) ? 1 << 20 : 1 << 14)));
+      open.sizes.push_back(
+          static_cast<uint32_t>(1 + run_.Below(run_.OneIn(8) ? 1 << 20 : 1 << 14)));
       sizes.emplace_back(open.sizes.back());
     }
     auto r = f_.store().Reserve(sizes, MiB(2));
@@ -151,12 +162,12 @@ class StoreFuzz {
       CheckBytes(leases_.back());
       std::vector<BlockLease> lost;
       lost.push_back(std::move(leases_.back().lease));
-      quarantine_.Put(process, std::move(lost), {});
+      quarantine_.Put(process, SessionId{++lost_}, std::move(lost), {});
       leases_.pop_back();
     } else if (!reservations_.empty()) {
       std::vector<ExtentReservation> lost;
       lost.push_back(std::move(reservations_.back().reservation));
-      quarantine_.Put(process, {}, std::move(lost));
+      quarantine_.Put(process, SessionId{++lost_}, {}, std::move(lost));
       reservations_.pop_back();
     }
   }
@@ -173,6 +184,7 @@ class StoreFuzz {
   Quarantine quarantine_;
   std::vector<Open> reservations_;
   std::vector<Reading> leases_;
+  uint64_t lost_ = 0;  // sessions
 };
 
 TEST(BlockStoreFuzz, AgreesWithTheModel) { StoreFuzz().Run(); }

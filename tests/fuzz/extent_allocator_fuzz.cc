@@ -88,11 +88,17 @@ class Fuzz {
       case 0:
         if (run_.OneIn(50)) return AddSlab();
         return Drain();
-      case 1: case 2:
+      case 1:
+      case 2:
         return FindWindow();
-      case 3: case 4:
+      case 3:
+      case 4:
         return SetOwner();
-      case 5: case 6: case 7: case 8: case 9:
+      case 5:
+      case 6:
+      case 7:
+      case 8:
+      case 9:
         return FreeOne();
       default:
         return Allocate();
@@ -201,11 +207,10 @@ class Fuzz {
       if (run_.OneIn(6)) pinned.insert(number);
     }
     if (run_.OneIn(10)) cursor_ = run_.rng()();
-    const std::vector<Owner> owners = allocator_.FindWindow(
-        pages, &cursor_, [&](Owner owner) {
-          EXPECT_TRUE(live_.contains(owner)) << "asked about somebody who is gone";
-          return !pinned.contains(owner);
-        });
+    const std::vector<Owner> owners = allocator_.FindWindow(pages, &cursor_, [&](Owner owner) {
+      EXPECT_TRUE(live_.contains(owner)) << "asked about somebody who is gone";
+      return !pinned.contains(owner);
+    });
     const std::set<uint32_t> distinct(owners.begin(), owners.end());
     ASSERT_EQ(distinct.size(), owners.size());
     const std::optional<uint64_t> cheapest = Cheapest(pages, pinned);

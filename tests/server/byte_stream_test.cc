@@ -26,7 +26,8 @@ struct Sent {
     block.tokens = TestTokens(seed);
     for (const size_t n : {100u, 4097u, 1u}) {
       const auto part = Bytes(n, seed);
-      block.segments.segments.push_back({.bytes = static_cast<uint32_t>(n), .xxh3 = HashBytes(part)});
+      block.segments.segments.push_back(
+          {.bytes = static_cast<uint32_t>(n), .xxh3 = HashBytes(part)});
       data.insert(data.end(), part.begin(), part.end());
     }
     block.segments.hashed = true;
@@ -69,7 +70,10 @@ TEST_F(ByteStreamTest, WhatWasStoredComesBackByteForByte) {
   auto receiver = Open();
   ASSERT_TRUE(receiver->Begin(sent.block).ok());
   for (size_t at = 0; at < sent.data.size(); at += 33) {  // in pieces that respect no segment
-    ASSERT_TRUE(receiver->Append(std::span(sent.data).subspan(at, std::min<size_t>(33, sent.data.size() - at))).ok());
+    ASSERT_TRUE(
+        receiver
+            ->Append(std::span(sent.data).subspan(at, std::min<size_t>(33, sent.data.size() - at)))
+            .ok());
   }
   ASSERT_TRUE(receiver->Close().ok());
   ASSERT_EQ(receiver->status(), std::vector<BlockStatus>{BlockStatus::kOk}) << receiver->message();
@@ -148,7 +152,8 @@ TEST_F(ByteStreamTest, DamageInThePoolIsNotSent) {
   Store(1);
   const Digest name = Name(1);
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant(16, kLayers).Id());
-  f_.store().Bytes(f_.store().Acquire(variant, {&name, 1}, GiB(1)).blocks[0].extent)[300] ^= std::byte{1};
+  f_.store().Bytes(f_.store().Acquire(variant, {&name, 1}, GiB(1)).blocks[0].extent)[300] ^=
+      std::byte{1};
   BlockSender sender(f_.deps(), TestVariant(16, kLayers), {name}, 0, 0);
   BlockSender::Piece piece;
   ASSERT_TRUE(sender.Next(&piece));

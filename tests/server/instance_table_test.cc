@@ -34,7 +34,8 @@ class InstanceTableTest : public ::testing::Test {
     auto reserved = f_.store().Reserve({&bytes, 1}, GiB(1));
     ASSERT_EQ(reserved.status, BlockStatus::kOk);
     SegmentTable table = UniformTable(1, static_cast<uint32_t>(bytes.value()));
-    ASSERT_EQ(f_.store().Publish(reserved.reservation, 0, {variant, chain_[step], {}, {}, &table}), BlockStatus::kOk);
+    ASSERT_EQ(f_.store().Publish(reserved.reservation, 0, {variant, chain_[step], {}, {}, &table}),
+              BlockStatus::kOk);
   }
   std::vector<wire::InstanceHit> Lookup(std::string_view engine = "") {
     return table_.Lookup(Content().Id(), chain_, engine);
@@ -58,7 +59,7 @@ TEST_F(InstanceTableTest, AnswersTheMinimumOverRanks) {
   const wire::TierHit& host = hits[0].tiers.at(0);
   EXPECT_EQ(host.contiguous, TokenCount(32));
   EXPECT_EQ(host.ranges, (std::vector<TokenRange>{{0, 32}, {64, 96}}));  // also behind the hole
-  EXPECT_EQ(host.bytes, KiB(16));                                       // two blocks of two ranks
+  EXPECT_EQ(host.bytes, KiB(16));                                        // two blocks of two ranks
   EXPECT_DOUBLE_EQ(host.load_s, 16384 / 1e9);
 }
 
@@ -88,7 +89,7 @@ TEST_F(InstanceTableTest, DetachedEnginesAnswerWhileBlocksAreStored) {
   const auto index = table_.Register("e", {&content, 1}, {&variant, 1});
   wire::InstanceSession session;
   session.session = SessionId{5};
-  table_.SessionBegan("e", session);
+  ASSERT_TRUE(table_.SessionBegan("e", session).ok());
   Store((*index)[0], 1);
   EXPECT_TRUE(Lookup().at(0).attached);
   table_.SessionEnded("e", SessionId{5});
@@ -114,6 +115,19 @@ TEST_F(InstanceTableTest, BestInstanceFirstAndFilterByEngine) {
   EXPECT_EQ(Lookup("a").size(), 1u);
   EXPECT_TRUE(Lookup("c").empty());
   EXPECT_TRUE(table_.Lookup(Content("other").Id(), chain_, "").empty());
+}
+
+TEST_F(InstanceTableTest, RefusedVariantsUseUpNoNumbers) {
+  std::vector<VariantSpec> variants(1025, Variant(0, 1));
+  for (uint32_t i = 0; i < variants.size(); ++i) variants[i].first_layer = i;
+  EXPECT_TRUE(absl::IsResourceExhausted(table_.Register("e", {}, variants).status()));
+  EXPECT_FALSE(f_.store().index().FindVariant(variants[7].Id()));
+}
+
+TEST_F(InstanceTableTest, EnginesAreLimitedAlsoByTheirSessions) {
+  for (int i = 0; i < 4096; ++i) ASSERT_TRUE(table_.SessionBegan(std::to_string(i), {}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(table_.SessionBegan("more", {})));
+  EXPECT_TRUE(table_.SessionBegan("7", {}).ok());
 }
 
 TEST_F(InstanceTableTest, LimitsAreExact) {

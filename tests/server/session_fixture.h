@@ -1,5 +1,5 @@
-// A session without gRPC: the parts it shares with the daemon, a sink that keeps what it is sent, and a child process
-// that it belongs to.  For tests only.
+// A session without gRPC: the parts it shares with the daemon, a sink that keeps what it is sent,
+// and a child process that it belongs to.  For tests only.
 #pragma once
 
 #include <memory>
@@ -64,7 +64,8 @@ class SessionFixture {
     LARDER_CHECK(attachment.ok());
     return *processes_->Find(attachment->token);
   }
-  [[nodiscard]] std::shared_ptr<AttachedSession> Open(std::optional<AttachedProcess> process, RecordingSink& sink) {
+  [[nodiscard]] std::shared_ptr<AttachedSession> Open(std::optional<AttachedProcess> process,
+                                                      RecordingSink& sink) {
     auto session = sessions_.Add(deps_, std::move(process), "test", sink);
     LARDER_CHECK(session.ok());
     return *session;

@@ -24,7 +24,9 @@ constexpr uint32_t kBytes = 8192;
 // One session of this process, and the messages that a client would send.
 class SessionTest : public ::testing::Test {
  protected:
-  void Start(wire::WriteMode mode, bool writable = true) { StartAs(f_.Process(getpid(), writable), mode); }
+  void Start(wire::WriteMode mode, bool writable = true) {
+    StartAs(f_.Process(getpid(), writable), mode);
+  }
   void StartAs(std::optional<AttachedProcess> process, wire::WriteMode mode) {
     session_ = f_.Open(std::move(process), sink_);
     wire::Up up;
@@ -68,8 +70,10 @@ class SessionTest : public ::testing::Test {
     return sink_.Next().reserved.at(0);
   }
   std::span<std::byte> Place(const wire::ExtentGrant& e) {
-    return f_.store().Bytes({SlabId(static_cast<uint16_t>(e.slab)), static_cast<uint32_t>(e.offset / kPageBytes),
-                             PagesFor(ByteCount(e.bytes))}).first(e.bytes);
+    return f_.store()
+        .Bytes({SlabId(static_cast<uint16_t>(e.slab)), static_cast<uint32_t>(e.offset / kPageBytes),
+                PagesFor(ByteCount(e.bytes))})
+        .first(e.bytes);
   }
   wire::PublishBlock Block(uint32_t seed, SegmentTable table) {
     wire::PublishBlock block;
@@ -113,7 +117,8 @@ class SessionTest : public ::testing::Test {
   uint64_t Word(uint32_t index) {
     const int fd = *session_->OpenPage();
     uint64_t word = 0;
-    EXPECT_EQ(pread(fd, &word, sizeof word, index * sizeof word), static_cast<ssize_t>(sizeof word));
+    EXPECT_EQ(pread(fd, &word, sizeof word, index * sizeof word),
+              static_cast<ssize_t>(sizeof word));
     close(fd);
     return word;
   }
@@ -168,6 +173,36 @@ TEST_F(SessionTest, WithoutSidebandOnlyPromises) {
   EXPECT_EQ(f_.store().stats().leases, 1u);
 }
 
+TEST_F(SessionTest, PromisesWithoutAProcessExpireToo) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  End(true);
+  StartAs(std::nullopt, wire::WriteMode::kStream);
+  const LeaseId lease = Acquire({Name(1)}, 1, wire::AcquireWhat::kPromise).lease;
+  ASSERT_TRUE(lease);
+  f_.clock().Advance(std::chrono::milliseconds(1));
+  session_->Tick(f_.clock().Now());
+  EXPECT_EQ(sink_.Next().revocations.at(0).leases, std::vector<LeaseId>{lease});
+}
+
+TEST_F(SessionTest, EncodedSegmentsAreNotStoredAsIdentity) {
+  Start(wire::WriteMode::kMapped);
+  const wire::Reserved r = Reserve({KiB(4)});
+  SegmentTable table = UniformTable(1, 4096);
+  table.segments[0].codec = Codec::kLossless;
+  EXPECT_EQ(Publish(r.reservation, {Block(1, table)}).status.at(0), BlockStatus::kUnsupported);
+}
+
+TEST_F(SessionTest, AbortGivesTheShareBack) {
+  Start(wire::WriteMode::kMapped);
+  const wire::Reserved all = Reserve({MiB(2), MiB(2), MiB(2), MiB(2)});
+  ASSERT_EQ(Reserve({KiB(4)}).status, BlockStatus::kFull);
+  wire::Up up;
+  up.aborts.push_back({all.reservation, {2}});
+  ASSERT_TRUE(session_->OnUp(up).ok());
+  EXPECT_EQ(Reserve({KiB(4)}).status, BlockStatus::kOk);
+}
+
 TEST_F(SessionTest, PublishIsCheckedBlockByBlock) {
   Start(wire::WriteMode::kMapped);
   const wire::Reserved r = Reserve({KiB(4), KiB(4), KiB(4), KiB(4)});
@@ -179,8 +214,8 @@ TEST_F(SessionTest, PublishIsCheckedBlockByBlock) {
   blocks[2].segments = UniformTable(1, 4000);  // not what was reserved
   blocks[3].extent = 99;
   const wire::Published p = Publish(r.reservation, blocks);
-  EXPECT_EQ(p.status, (std::vector<BlockStatus>{BlockStatus::kInvalid, BlockStatus::kInvalid, BlockStatus::kInvalid,
-                                                BlockStatus::kNotHeld}));
+  EXPECT_EQ(p.status, (std::vector<BlockStatus>{BlockStatus::kInvalid, BlockStatus::kInvalid,
+                                                BlockStatus::kInvalid, BlockStatus::kNotHeld}));
   EXPECT_FALSE(p.message.empty());
   EXPECT_EQ(Publish(ReservationId{777}, {blocks[0]}).status.at(0), BlockStatus::kNotHeld);
   EXPECT_EQ(f_.store().stats().blocks, 0u);
@@ -197,7 +232,8 @@ TEST_F(SessionTest, StagedPublishIsCopiedAndHashed) {
   ASSERT_TRUE(id.ok()) << id.status();
   const wire::Reserved r = Reserve({ByteCount(kBytes), ByteCount(kBytes)});
   EXPECT_EQ(r.extents.at(0).offset, 0u);  // places are the daemon's own business
-  std::vector<wire::PublishBlock> blocks = {Block(1, UniformTable(1, kBytes)), Block(2, UniformTable(1, kBytes))};
+  std::vector<wire::PublishBlock> blocks = {Block(1, UniformTable(1, kBytes)),
+                                            Block(2, UniformTable(1, kBytes))};
   blocks[0].staging_id = blocks[1].staging_id = *id;
   blocks[0].staging_offset = 4096;
   blocks[1].extent = 1;
@@ -225,7 +261,8 @@ TEST_F(SessionTest, DeadlinesRevokeAndKeepUntilAcknowledged) {
   EXPECT_NE(Word(grant.word), grant.lease.value);
   EXPECT_EQ(f_.store().stats().leases, 1u);
   EXPECT_EQ(f_.store().stats().reservations, 1u);
-  EXPECT_EQ(Publish(reserved.reservation, {Block(5, UniformTable(1, 4096))}).status.at(0), BlockStatus::kNotHeld);
+  EXPECT_EQ(Publish(reserved.reservation, {Block(5, UniformTable(1, 4096))}).status.at(0),
+            BlockStatus::kNotHeld);
   wire::Up ack;
   ack.revoke_ack = wire::RevokeAck{revoked.leases, revoked.reservations};
   ASSERT_TRUE(session_->OnUp(ack).ok());
@@ -239,9 +276,10 @@ TEST_F(SessionTest, LostSessionOfALiveProcessIsQuarantined) {
   ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
   ASSERT_EQ(Reserve({KiB(4)}).status, BlockStatus::kOk);
   const ProcessId process = session_->process();
+  const SessionId session = session_->id();
   End(/*bye=*/false);
   EXPECT_EQ(f_.quarantine().bytes(), KiB(12));
-  EXPECT_EQ(f_.quarantine().Release(process).sessions, 1u);
+  EXPECT_EQ(f_.quarantine().Release(process, session), KiB(12));
   EXPECT_EQ(f_.store().stats().leases, 0u);
 }
 
@@ -254,6 +292,19 @@ TEST_F(SessionTest, LostSessionOfADeadProcessIsFree) {
   End(/*bye=*/false);
   while (f_.store().stats().leases != 0) std::this_thread::yield();  // the reaper's turn
   EXPECT_EQ(f_.quarantine().bytes(), ByteCount(0));
+}
+
+TEST_F(SessionTest, SayingUnmappedEndsASessionThatIsNotKnownToBeLost) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  ASSERT_NE(Acquire({Name(1)}).lease.value, 0u);
+  session_->OnUnmapped();
+  EXPECT_EQ(f_.store().stats().leases, 0u);
+  EXPECT_TRUE(sink_.finished());
+  wire::Up late;
+  late.reserves.push_back({.id = 9, .bytes = {KiB(4)}});
+  EXPECT_TRUE(session_->OnUp(late).ok());
+  EXPECT_EQ(f_.store().stats().reservations, 0u);
 }
 
 TEST_F(SessionTest, ByeGivesAllBackAtOnce) {
@@ -308,6 +359,7 @@ TEST_F(SessionTest, DamageReportIsCheckedBeforeItIsBelieved) {
   wire::Up up;
   up.damaged.push_back({0, {Name(1), Name(2)}});
   ASSERT_TRUE(session_->OnUp(up).ok());
+  ASSERT_TRUE(Eventually([&] { return f_.store().stats().damaged == 1; }));
   const wire::Grant grant = Acquire({Name(1), Name(2)});
   EXPECT_EQ(grant.blocks.at(0).status, BlockStatus::kOk);
   EXPECT_EQ(grant.blocks.at(1).status, BlockStatus::kMissing);

@@ -1,7 +1,8 @@
-// A sideband server over a host with one real slab, a good client, and a raw one that may say anything.
+// A sideband server over a host with one real slab, a good client, and a raw one that may say
+// anything.
 //
-// Ownership: the fixture owns server, host and folder.  Thread-safety: none; the host is called by the server's thread
-// alone and answers under its own lock.
+// Ownership: the fixture owns server, host and folder.  Thread-safety: none; the host is called by
+// the server's thread alone and answers under its own lock.
 #pragma once
 
 #include <fcntl.h>
@@ -66,7 +67,7 @@ class FakeHost final : public SidebandHost {
     if (!fd.ok()) return fd.status();
     return std::pair(*fd, SessionPage::kBytes);
   }
-  ByteCount ReleaseClean(ProcessId process) override {
+  ByteCount ReleaseClean(ProcessId process, SessionId) override {
     MutexLock lock(mu_);
     return std::exchange(quarantine_[process], ByteCount(0));
   }

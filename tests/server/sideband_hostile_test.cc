@@ -1,4 +1,5 @@
-// What the sideband bears: wrong answers, garbage, descriptors nobody asked for, too many, too slow.
+// What the sideband bears: wrong answers, garbage, descriptors nobody asked for, too many, too
+// slow.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 

@@ -1,5 +1,5 @@
-// What the sideband does for processes that behave, and for their death.  Real sockets, and real processes where it
-// matters which process it is.
+// What the sideband does for processes that behave, and for their death.  Real sockets, and real
+// processes where it matters which process it is.
 #include "server/sideband.h"
 
 #include <fcntl.h>
@@ -197,7 +197,7 @@ TEST_F(SidebandTest, ClosedSocketIsNoDeathAndTheSameProcessCleansUp) {
     CHILD_CHECK(second.ok());
     CHILD_CHECK((*second)->token() != old_token);
     line.Tell((*second)->process_id().value);
-    const auto released = (*second)->Clean();
+    const auto released = (*second)->Clean(SessionId{1});
     CHILD_CHECK(released.ok());
     line.Tell(released->value());
     static_cast<void>(line.Hear());
@@ -305,7 +305,7 @@ TEST_F(SidebandTest, ClientIsUnavailableOnceTheDaemonIsGone) {
   ASSERT_TRUE(slab.ok());
   processes_->Stop();
   sideband_.reset();
-  EXPECT_EQ(client->Clean().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(client->Clean(SessionId{1}).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(client->MapSlab(SlabId{0}, false).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(slab->bytes().size(), MiB(2).value());  // until its owner lets go
 }
@@ -319,7 +319,7 @@ TEST_F(SidebandTest, ForkedChildHasNeitherMappingNorConnection) {
     CHILD_CHECK(slab.ok());
     const pid_t fork_of_it = fork();
     if (fork_of_it == 0) {
-      CHILD_CHECK((*client)->Clean().status().code() == absl::StatusCode::kFailedPrecondition);
+      CHILD_CHECK((*client)->Clean(SessionId{1}).status().code() == absl::StatusCode::kFailedPrecondition);
       unsigned char present = 0;
       CHILD_CHECK(mincore(const_cast<std::byte*>(slab->bytes().data()), 4096, &present) != 0 &&
                   errno == ENOMEM);
@@ -327,7 +327,7 @@ TEST_F(SidebandTest, ForkedChildHasNeitherMappingNorConnection) {
     }
     int status = 0;
     CHILD_CHECK(waitpid(fork_of_it, &status, 0) == fork_of_it && WEXITSTATUS(status) == 0);
-    CHILD_CHECK((*client)->Clean().ok());
+    CHILD_CHECK((*client)->Clean(SessionId{1}).ok());
   });
   Start();
   child.line().Tell(1);

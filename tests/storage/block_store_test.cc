@@ -79,11 +79,13 @@ TEST(BlockStore, AllOrNothing) {
 TEST(BlockStore, ReserveEvictsWhatNobodyHolds) {
   StoreFixture f;
   std::vector<Digest> digests(8);
-  for (uint32_t i = 0; i < 8; ++i) ASSERT_EQ(f.Put({}, i, 1 << 20, std::byte(i), &digests[i]), BlockStatus::kOk);
+  for (uint32_t i = 0; i < 8; ++i)
+    ASSERT_EQ(f.Put({}, i, 1 << 20, std::byte(i), &digests[i]), BlockStatus::kOk);
   auto held = f.store().Acquire(f.variant(), digests, MiB(3));  // the first three
   EXPECT_EQ(held.lease.size(), 3u);
   EXPECT_TRUE(held.blocks[3].full);
-  for (uint32_t i = 100; i < 105; ++i) EXPECT_EQ(f.Put({}, i, 1 << 20, std::byte{9}), BlockStatus::kOk);
+  for (uint32_t i = 100; i < 105; ++i)
+    EXPECT_EQ(f.Put({}, i, 1 << 20, std::byte{9}), BlockStatus::kOk);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(f.store().Bytes(held.blocks[i].extent)[77], std::byte(i));
   const std::vector<ByteCount> six(6, MiB(1));
   EXPECT_EQ(f.store().Reserve(six, kAll).status, BlockStatus::kFull);  // five are evictable
@@ -149,8 +151,9 @@ TEST(BlockStore, MixedSizesNeverStarveALargeBlock) {
   StoreFixture f;
   for (uint32_t i = 0; i < 2048; ++i) ASSERT_EQ(f.Put({}, i, 4096, std::byte{1}), BlockStatus::kOk);
   ASSERT_EQ(f.store().stats().pool_free, ByteCount(0));
-  EXPECT_EQ(f.Put({}, 9999, 2 << 20, std::byte{2}), BlockStatus::kOk);  // needs a whole slab in one run
-  EXPECT_GT(f.store().stats().blocks, 500u);                            // and does not empty the pool for it
+  EXPECT_EQ(f.Put({}, 9999, 2 << 20, std::byte{2}),
+            BlockStatus::kOk);                // needs a whole slab in one run
+  EXPECT_GT(f.store().stats().blocks, 500u);  // and does not empty the pool for it
   f.store().CheckInvariants();
 }
 
@@ -176,15 +179,17 @@ TEST(Quarantine, HoldsUntilReleased) {
   leases.push_back(AcquireOne(f, digest).lease);
   std::vector<ExtentReservation> reservations;
   reservations.push_back(f.store().Reserve({&size, 1}, kAll).reservation);
-  EXPECT_FALSE(quarantine.Put(ProcessId{7}, {}, {}));
-  EXPECT_TRUE(quarantine.Put(ProcessId{7}, std::move(leases), {}));
-  EXPECT_TRUE(quarantine.Put(ProcessId{7}, {}, std::move(reservations)));
+  EXPECT_FALSE(quarantine.Put(ProcessId{7}, SessionId{1}, {}, {}));
+  EXPECT_TRUE(quarantine.Put(ProcessId{7}, SessionId{1}, std::move(leases), {}));
+  EXPECT_TRUE(quarantine.Put(ProcessId{7}, SessionId{2}, {}, std::move(reservations)));
   EXPECT_EQ(quarantine.bytes(), KiB(12));
   EXPECT_EQ(f.store().stats().pool_free, free - KiB(8));
-  EXPECT_EQ(quarantine.Release(ProcessId{8}).bytes, ByteCount(0));
-  const Quarantine::Released released = quarantine.Release(ProcessId{7});
-  EXPECT_EQ(released.bytes, KiB(12));
-  EXPECT_EQ(released.sessions, 2u);
+  EXPECT_EQ(quarantine.Release(ProcessId{8}), ByteCount(0));
+  EXPECT_EQ(quarantine.Release(ProcessId{8}, SessionId{1}), std::nullopt);
+  EXPECT_EQ(quarantine.Release(ProcessId{7}, SessionId{3}), std::nullopt);
+  EXPECT_EQ(quarantine.Release(ProcessId{7}, SessionId{1}), KiB(4));  // and nothing of the other
+  EXPECT_EQ(quarantine.bytes(), KiB(8));
+  EXPECT_EQ(quarantine.Release(ProcessId{7}), KiB(8));
   EXPECT_EQ(quarantine.bytes(), ByteCount(0));
   EXPECT_EQ(f.store().stats().pool_free, free);
   EXPECT_EQ(f.store().stats().leases, 0u);

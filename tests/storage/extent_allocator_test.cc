@@ -13,7 +13,7 @@ using ::testing::IsEmpty;
 using Owner = ExtentAllocator::Owner;
 
 constexpr uint32_t kSlabPages = 100;
-constexpr ByteCount kSlabBytes(kSlabPages * kPageBytes);
+constexpr ByteCount kSlabBytes(kSlabPages* kPageBytes);
 
 bool Anybody(Owner) { return true; }
 
@@ -142,7 +142,7 @@ TEST_F(ExtentAllocatorTest, WindowAvoidsWhoMustStay) {
 
 TEST_F(ExtentAllocatorTest, WindowStaysInOneSlab) {
   allocator_.AddSlab(SlabId{1});
-  Fill(60);  // owner 1 and a hole of 40 pages, in both slabs (owner 2)
+  Fill(60);              // owner 1 and a hole of 40 pages, in both slabs (owner 2)
   uint64_t cursor = 55;  // inside owner 1
   EXPECT_THAT(allocator_.FindWindow(50, &cursor, [](Owner owner) { return owner == 2; }),
               ElementsAre(2));

@@ -42,8 +42,8 @@ int Outcome(bool succeeded) { return succeeded ? 0 : errno; }
 
 // What the child is given and knows; it may guess the rest.
 struct Target {
-  int fd = -1;          // its descriptor
-  int daemon_fd = -1;   // number of the daemon's own, in the daemon
+  int fd = -1;         // its descriptor
+  int daemon_fd = -1;  // number of the daemon's own, in the daemon
   pid_t daemon = -1;
   void* daemon_map = nullptr;  // where the daemon maps the slab
 };
@@ -93,8 +93,8 @@ std::map<std::string, int> TryDescriptor(const Target& target) {
   outcomes["shrink"] = Outcome(ftruncate(fd, 0) == 0);
   outcomes["grow"] = Outcome(ftruncate(fd, 1 << 30) == 0);
   outcomes["write"] = Outcome(pwrite(fd, "x", 1, 0) == 1);
-  outcomes["punch a hole"] = Outcome(
-      fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kBytes) == 0);
+  outcomes["punch a hole"] =
+      Outcome(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kBytes) == 0);
   outcomes["add a seal"] = Outcome(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0);
   // Linux ignores the access mode here instead of refusing it.
   (void)fcntl(fd, F_SETFL, O_RDWR);
@@ -112,8 +112,7 @@ std::map<std::string, int> TryDaemon(const Target& target) {
   char byte = 'x';
   const iovec from = {.iov_base = &byte, .iov_len = 1};
   const iovec to = {.iov_base = target.daemon_map, .iov_len = 1};
-  outcomes["daemon's memory"] =
-      Outcome(process_vm_writev(target.daemon, &from, 1, &to, 1, 0) == 1);
+  outcomes["daemon's memory"] = Outcome(process_vm_writev(target.daemon, &from, 1, &to, 1, 0) == 1);
   // MADV_DONTFORK: a forked child of the daemon has no mapping of the slab.
   unsigned char resident = 0;
   outcomes["inherited mapping"] = Outcome(mincore(target.daemon_map, kBytes, &resident) == 0);
@@ -250,8 +249,8 @@ TEST_P(SlabIsolationControlTest, AWriterOfAnotherUidWritesBytesAndNothingElse) {
   MakePool(/*seal_future_write=*/false);
   EXPECT_THAT(Succeeded(Try(/*writable=*/true)),
               ElementsAre("madvise remove", "mmap only write", "mmap read", "mmap write",
-                          "mprotect write", "open own memory", "punch a hole",
-                          "see own descriptor", "write", "write after F_SETFL"));
+                          "mprotect write", "open own memory", "punch a hole", "see own descriptor",
+                          "write", "write after F_SETFL"));
   EXPECT_FALSE(std::ranges::all_of(Bytes(), [](std::byte b) { return b == kOurs; }));
 }
 INSTANTIATE_TEST_SUITE_P(Writer, SlabIsolationControlTest, testing::Values(false));

@@ -102,10 +102,13 @@ TEST(SlabPoolOptions, ValidateSaysWhatToDo) {
   EXPECT_THAT(message([](auto& o) { o.bytes = MiB(1); }), HasSubstr("larger --pool"));
   EXPECT_THAT(message([](auto& o) { o.slab_bytes = MiB(3); }), HasSubstr("multiple of 2 MiB"));
   EXPECT_THAT(message([](auto& o) { o.slab_bytes = MiB(10); }), HasSubstr("smaller slabs"));
-  EXPECT_THAT(message([](auto& o) { o.bytes = GiB(200); o.slab_bytes = MiB(2); }),
+  EXPECT_THAT(message([](auto& o) {
+                o.bytes = GiB(200);
+                o.slab_bytes = MiB(2);
+              }),
               HasSubstr("larger slabs"));
   EXPECT_THAT(message([](auto& o) { o.bytes = o.slab_bytes = GiB(1 << 14); }),
-              HasSubstr("below 16 TiB"));
+              HasSubstr("below 64 GiB"));
   EXPECT_THAT(message([](auto& o) { o.name = std::string(201, 'x'); }), HasSubstr("200 bytes"));
   EXPECT_THAT(message([](auto& o) { o.name = std::string("a\0b", 3); }), HasSubstr("NUL"));
 }

@@ -48,8 +48,10 @@ class StoreFixture {
  public:
   explicit StoreFixture(ByteCount pool_bytes = MiB(8), ByteCount slab_bytes = MiB(2),
                         BlockStore::Options options = {})
-      : pool_(MakePool(pool_bytes, slab_bytes)), store_(std::make_unique<BlockStore>(options, *pool_, clock_)) {
-    for (uint32_t i = 0; i < pool_->slab_count(); ++i) store_->AddSlab(SlabId(static_cast<uint16_t>(i)));
+      : pool_(MakePool(pool_bytes, slab_bytes)),
+        store_(std::make_unique<BlockStore>(options, *pool_, clock_)) {
+    for (uint32_t i = 0; i < pool_->slab_count(); ++i)
+      store_->AddSlab(SlabId(static_cast<uint16_t>(i)));
     variant_ = *store_->index().InternVariant(TestVariant().Id());
   }
 
@@ -58,7 +60,8 @@ class StoreFixture {
   [[nodiscard]] VariantIndex variant() const { return variant_; }
 
   // Reserves, fills with `fill` and publishes; the digest follows from parent and seed.
-  BlockStatus Put(const Digest& parent, uint32_t seed, uint32_t bytes, std::byte fill, Digest* digest = nullptr) {
+  BlockStatus Put(const Digest& parent, uint32_t seed, uint32_t bytes, std::byte fill,
+                  Digest* digest = nullptr) {
     const ByteCount size(bytes);
     BlockStore::ReserveResult r = store_->Reserve({&size, 1}, pool_->total_bytes());
     if (r.status != BlockStatus::kOk) return r.status;

@@ -1,4 +1,5 @@
-// Synthetic states, written here by hand so that reader and writer are not only checked against each other.
+// Synthetic states, written here by hand so that reader and writer are not only checked against
+// each other.
 #include "client/llama_cpp/state_blob.h"
 
 #include <gmock/gmock.h>
@@ -30,8 +31,8 @@ void Append(Bytes* out, T value) {
   out->insert(out->end(), p, p + sizeof(T));
 }
 
-// Byte `i` of the row of `position` in plane `plane`: every (plane, position, i) of these tests differs from its
-// neighbours.
+// Byte `i` of the row of `position` in plane `plane`: every (plane, position, i) of these tests
+// differs from its neighbours.
 std::byte RowByte(size_t plane, uint32_t position, uint64_t i) {
   return static_cast<std::byte>(plane * 89 + position * 13 + i + 1);
 }
@@ -91,7 +92,8 @@ TEST(StateViewTest, CutsKeyRowsThenValueRows) {
   const Bytes state = MakeState(Shape(), {5, 12});
   const absl::StatusOr<StateView> view = StateView::Parse(state);
   ASSERT_TRUE(view.ok()) << view.status();
-  for (const TokenRange tokens : {TokenRange{5, 6}, TokenRange{7, 10}, TokenRange{11, 12}, TokenRange{5, 12}}) {
+  for (const TokenRange tokens :
+       {TokenRange{5, 6}, TokenRange{7, 10}, TokenRange{11, 12}, TokenRange{5, 12}}) {
     for (size_t layer = 0; layer < Shape().layers(); ++layer) {
       Bytes segment(Shape().SegmentBytes(layer, tokens.end - tokens.begin).value());
       view->CopySegment(layer, tokens, segment);
@@ -117,7 +119,8 @@ TEST(StateJoinerTest, AShorterPrefixIsAStateOfItsOwn) {
     for (size_t layer = 0; layer < Shape().layers(); ++layer) {
       joiner.PlaceSegment(layer, {0, 12}, MakeSegment(Shape(), layer, {0, 12}));
     }
-    EXPECT_THAT(Joined(&joiner, cells), ElementsAreArray(MakeState(Shape(), {0, cells}))) << cells << " cells";
+    EXPECT_THAT(Joined(&joiner, cells), ElementsAreArray(MakeState(Shape(), {0, cells})))
+        << cells << " cells";
   }
 }
 
@@ -137,7 +140,8 @@ TEST(StateJoinerTest, WhatWasCutFromAStateJoinsToTheSameState) {
 }
 
 // Offsets of the fields of MakeState(Shape(), {0, 2}).
-constexpr size_t kStreamsAt = 8, kCellsAt = 12, kFirstCellAt = 16, kTransposedAt = 40, kLayersAt = 44, kRowBytesAt = 52;
+constexpr size_t kStreamsAt = 8, kCellsAt = 12, kFirstCellAt = 16, kTransposedAt = 40,
+                 kLayersAt = 44, kRowBytesAt = 52;
 
 struct Broken {
   const char* name;
@@ -159,8 +163,10 @@ TEST_P(BrokenStateTest, IsRefusedWithItsReason) {
 
 INSTANTIATE_TEST_SUITE_P(
     Fields, BrokenStateTest,
-    testing::Values(Broken{"Magic", 0, 1, 4, "magic"}, Broken{"NoStream", kStreamsAt, 0, 4, "streams"},
-                    Broken{"TwoStreams", kStreamsAt, 2, 4, "streams"}, Broken{"NoCells", kCellsAt, 0, 4, "0 cells"},
+    testing::Values(Broken{"Magic", 0, 1, 4, "magic"},
+                    Broken{"NoStream", kStreamsAt, 0, 4, "streams"},
+                    Broken{"TwoStreams", kStreamsAt, 2, 4, "streams"},
+                    Broken{"NoCells", kCellsAt, 0, 4, "0 cells"},
                     Broken{"HugeCells", kCellsAt, 0xffffffff, 4, "cells"},
                     Broken{"MoreCells", kCellsAt, 3, 4, "cell 2"},
                     Broken{"NegativePosition", kFirstCellAt, 0xffffffff, 4, "negative"},
@@ -197,7 +203,8 @@ TEST(StateViewTest, RandomDamageIsRefusedOrReadWithinBounds) {
   const Bytes state = MakeState(Shape(), {0, 4});
   for (int round = 0; round < 20'000; ++round) {
     Bytes damaged = state;
-    for (uint32_t n = 1 + random() % 4; n > 0; --n) damaged[random() % 110] = static_cast<std::byte>(random());
+    for (uint32_t n = 1 + random() % 4; n > 0; --n)
+      damaged[random() % 110] = static_cast<std::byte>(random());
     const absl::StatusOr<StateView> view = StateView::Parse(damaged);
     if (!view.ok()) continue;
     for (size_t layer = 0; layer < view->shape().layers(); ++layer) {

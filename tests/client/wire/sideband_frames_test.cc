@@ -44,7 +44,7 @@ std::vector<Example> Examples() {
       {SessionPageFrame{{9}, KiB(4)}, "0800 0100 10000000 0900000000000000 0010000000000000"},
       {StagingFrame{MiB(2)}, "0900 0100 08000000 0000200000000000"},
       {StagingOkFrame{3}, "0a00 0100 04000000 03000000"},
-      {CleanFrame{}, "0b00 0100 00000000"},
+      {CleanFrame{{9}}, "0b00 0100 08000000 0900000000000000"},
       {CleanOkFrame{KiB(4)}, "0c00 0100 08000000 0010000000000000"},
       {ErrorFrame{absl::StatusCode::kNotFound, "no slab"},
        "0d00 0100 0f000000 05000000 07000000 6e6f20736c6162"},
