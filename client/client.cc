@@ -183,7 +183,8 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
     attached.write_mode_reason = absl::StrCat("no sideband: ", sideband_status.message());
   }
   if (memory != nullptr) {
-    tracked.push_back({impl->core, memory, attached.session, sideband->boot_id(), core->bye_flag()});
+    tracked.push_back(
+        {impl->core, memory, attached.session, sideband->boot_id(), core->bye_flag()});
   }
   if (absl::Status status =
           core->Start(std::move(attached), impl->stream.get(), wanted.staging_bytes);

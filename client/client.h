@@ -25,8 +25,9 @@
 // Fork: all of it belongs to the process that connected.  In a forked child calls answer
 // FailedPrecondition, no Lease is Valid, views must not be touched, and dropping does nothing:
 // connect in the child.
-// A daemon that hangs: a call ends at its deadline, or after 10 s when not even the request can be
-// sent, and then the Session is lost; ~Session waits some seconds at most.
+// A daemon that hangs: a call ends at its deadline, and one that waits for room to send its request
+// is cancelled after 10 s, which loses the Session; ~Session cancels after 2 s.  Neither helps where
+// the socket itself is full: what waits then waits until the daemon goes on or ends.
 // Limits: 4,096 blocks a call; a block fits a slab; a deadline counts as at most 10 minutes; see
 // proto/larder/v1.
 #pragma once
@@ -97,7 +98,7 @@ struct VariantHandle {
   uint32_t index = 0;
   Digest id;
   VariantSpec spec;
-  SessionId session;  // only it may use the handle: others answer InvalidArgument
+  SessionId session = {};  // only it may use the handle: others answer InvalidArgument
 };
 
 class SessionCore;   // client/session_core.h

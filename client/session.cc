@@ -32,8 +32,8 @@ absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) 
   if (absl::Status status = CheckBatch(bytes.size()); !status.ok()) return status;
   for (const ByteCount one : bytes) {
     if (one.value() > 0 && one <= slab_bytes) continue;
-    return absl::InvalidArgumentError(absl::StrCat("an extent has 1 to ", slab_bytes.value(),
-                                                   " bytes, not ", one.value()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("an extent has 1 to ", slab_bytes.value(), " bytes, not ", one.value()));
   }
   return absl::OkStatus();
 }
@@ -88,7 +88,8 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
   }
   std::vector<VariantHandle> handles;
   for (size_t i = 0; i < variants.size(); ++i) {
-    handles.push_back({answer->variants[i], variants[i].Id(), variants[i], core.attached().session});
+    handles.push_back(
+        {answer->variants[i], variants[i].Id(), variants[i], core.attached().session});
   }
   return handles;
 }

@@ -4,7 +4,8 @@
 // It trusts the daemon to name blocks, not to be sane: ids that are unknown are given back, offsets
 // are checked by SlabCache.
 // Ownership: shared by Session, transports, Leases and Reservations.  Does not own the channel.
-// Thread-safety: all methods from any thread; OnDown from one thread at a time (the stream's reader).
+// Thread-safety: all methods from any thread; OnDown from one thread at a time (the stream's
+// reader).
 // Fork: belongs to the process that made it.  In a forked child status is FailedPrecondition,
 // nothing is sent, held or given back, and Close does nothing.
 // Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.
@@ -46,7 +47,8 @@ class SessionCore {
   // REQUIRES: called once; the channel lives until Close returned.
   [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
                                    ByteCount staging_bytes);
-  // Gives everything back, the staging segment too, says goodbye unless a Lease or Reservation is still in use, then behaves
+  // Gives everything back, the staging segment too, says goodbye unless a Lease or Reservation is
+  // still in use, then behaves
   // as after OnBroken.
   void Close() LARDER_EXCLUDES(mu_);
 
@@ -104,9 +106,9 @@ class SessionCore {
   void DropStaging();
 
   const pid_t pid_;
-  std::shared_ptr<SharedMemory> memory_;  // until Start
-  wire::Attached attached_;               // const after Start
-  std::unique_ptr<StagingArea> staging_;  // likewise
+  std::shared_ptr<SharedMemory> memory_;          // until Start
+  wire::Attached attached_;                       // const after Start
+  std::unique_ptr<StagingArea> staging_;          // likewise
   std::shared_ptr<SharedMemory> staging_memory_;  // that knows it, until Close
   Counters counters_;
   std::atomic<bool> draining_{false};

@@ -72,7 +72,7 @@ class PromptCache {
  private:
   // Blocks per call.  Enough to make a call's own cost small, few enough to stay near the
   // processor's caches.
-  static constexpr uint32_t kBatchBlocks = 16;
+  static constexpr uint32_t kBatchBlocks = 64;
 
   explicit PromptCache(const StateShape& shape);
   // Of each whole block of `prompt`, the digest of its last step.

@@ -32,8 +32,9 @@ class Transport {
       const VariantHandle& variant, std::span<const PutBlock> blocks,
       const CallOptions& options) = 0;
 
-  // Per block kOk, kMissing, kInvalid (layers or sizes are not those stored), kDamaged, kFull,
-  // kCancelled.  The spans of a block that is not kOk hold anything.
+  // Per block kOk, kMissing, kInvalid (layers or sizes are not those stored; where a grant has no
+  // table, only that the sizes sum up to another payload is seen), kDamaged, kFull, kCancelled.
+  // The spans of a block that is not kOk hold anything.
   [[nodiscard]] virtual absl::StatusOr<std::vector<BlockStatus>> Get(
       const VariantHandle& variant, std::span<const GetBlock> blocks,
       const CallOptions& options) = 0;
@@ -49,7 +50,8 @@ class Transport {
 // InvalidArgument when a call names more blocks than one may.
 [[nodiscard]] absl::Status CheckBatch(size_t blocks);
 // InvalidArgument when another session registered the variant: its index means something else here.
-[[nodiscard]] absl::Status CheckVariant(const VariantHandle& variant, const wire::Attached& session);
+[[nodiscard]] absl::Status CheckVariant(const VariantHandle& variant,
+                                        const wire::Attached& session);
 // As many tokens and segments as the variant says, segments of a legal size.
 [[nodiscard]] bool ShapeFits(const VariantSpec& variant, const PutBlock& block);
 // Wanted layers are inside the block, spans of a legal size.

@@ -8,12 +8,14 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "client/wire/messages.h"
 #include "storage/mutex.h"
 
 namespace larder {
@@ -35,9 +37,8 @@ class RpcChannel {
   }
   void Sign(grpc::ClientContext& context, std::chrono::milliseconds deadline) const {
     // Clamped, so that the sum does not overflow.
-    context.set_deadline(
-        std::chrono::system_clock::now() +
-        std::min(deadline, std::chrono::milliseconds(wire::kDeadlineMaxMs)));
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::min(deadline, std::chrono::milliseconds(wire::kDeadlineMaxMs)));
     Sign(context);
   }
 

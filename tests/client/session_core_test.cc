@@ -1,5 +1,8 @@
 #include "client/session_core.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <numeric>
 
 #include "client/client.h"
@@ -157,7 +160,7 @@ TEST_F(SessionCoreTest, CloseGivesTheStockBackAndSaysGoodbyeLast) {
   ExpectAll(Put(0, 8), BlockStatus::kOk);
   ExpectAll(Get(0, 8), BlockStatus::kOk);
   core_->Close();
-  EXPECT_TRUE(core_->said_bye());
+  EXPECT_TRUE(core_->bye_flag()->load());
   daemon_->Stop();
   EXPECT_EQ(daemon_->open_extents(), 0u);
   EXPECT_EQ(daemon_->leases(), 0u);
@@ -336,8 +339,26 @@ TEST_F(SessionCoreTest, ExtentsOutsideTheSlabAreNotRead) {
         grant.blocks[0].extent.bytes = bytes;
       }
     });
-    ExpectAll(Get(0, 1), BlockStatus::kDamaged);
+    // A slab that cannot be mapped is not damage; nor is either told of as such.
+    ExpectAll(Get(0, 1), extent.slab == 7 ? BlockStatus::kCancelled : BlockStatus::kDamaged);
   }
+  EXPECT_TRUE(core_->status().ok());
+  core_->Close();
+  daemon_->Stop();
+  for (const wire::Up& up : daemon_->WaitUps([](const auto&) { return true; })) {
+    EXPECT_TRUE(up.damaged.empty());
+  }
+}
+
+TEST_F(SessionCoreTest, SidebandThatFailsEndsTheSession) {
+  Start();
+  ExpectAll(Put(0, 2), BlockStatus::kOk);
+  daemon_->FailMapping(absl::DeadlineExceededError("no answer"));
+  ExpectAll(Get(0, 2), BlockStatus::kCancelled);
+  EXPECT_TRUE(absl::IsUnavailable(core_->status())) << core_->status();
+  EXPECT_TRUE(daemon_->cancelled());
+  core_->Close();
+  EXPECT_FALSE(core_->bye_flag()->load());
 }
 
 TEST_F(SessionCoreTest, ExtentsOutsideTheSlabAreNotWritten) {
@@ -410,6 +431,49 @@ TEST_F(SessionCoreTest, TablesThatDoNotFitAreInvalid) {
 }
 
 // ---- the end
+
+TEST_F(SessionCoreTest, CloseDropsTheStagingSegment) {
+  for (const bool lost : {false, true}) {
+    Start({.write_mode = WriteMode::kStaged});
+    ExpectAll(Put(0, 2), BlockStatus::kOk);
+    if (lost) core_->OnBroken(absl::UnavailableError("the daemon went away"));
+    EXPECT_EQ(daemon_->staging_dropped(), 0u);
+    core_->Close();
+    core_->Close();
+    EXPECT_EQ(daemon_->staging_dropped(), 1u);
+    daemon_->Stop();
+  }
+}
+
+TEST_F(SessionCoreTest, ForkedChildHoldsNothingAndSendsNothing) {
+  Start();
+  ExpectAll(Put(0, 1), BlockStatus::kOk);
+  OpenCall call = core_->Open();
+  wire::Up up;
+  wire::Acquire& acquire = up.acquires.emplace_back();
+  acquire.id = call.id();
+  acquire.digests = {chain_[0]};
+  ASSERT_TRUE(core_->Send(std::move(up)).ok());
+  const auto grant = call.Wait<wire::Grant>(Soon());
+  ASSERT_TRUE(grant.ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    int wrong = 0;
+    if (!absl::IsFailedPrecondition(core_->status())) wrong |= 1;
+    if (!absl::IsFailedPrecondition(core_->Send({}))) wrong |= 2;
+    if (core_->Holds(grant->lease, grant->word)) wrong |= 4;
+    core_->EndLease(grant->lease);
+    core_->Close();  // would wait for a thread that is not there
+    if (core_->bye_flag()->load()) wrong |= 8;
+    _exit(wrong);
+  }
+  int state = 0;
+  ASSERT_EQ(waitpid(child, &state, 0), child);
+  EXPECT_TRUE(WIFEXITED(state));
+  EXPECT_EQ(WEXITSTATUS(state), 0);
+  EXPECT_TRUE(core_->Holds(grant->lease, grant->word));
+  core_->EndLease(grant->lease);
+}
 
 TEST_F(SessionCoreTest, BrokenStreamFailsWaitersAndUnmaps) {
   Start();

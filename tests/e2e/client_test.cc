@@ -286,6 +286,94 @@ TEST_F(ClientTest, DamageIsSeenAndDropped) {
   }
 }
 
+// The daemon keeps at most 16 staging segments of a process.
+TEST_F(ClientTest, StagedSessionsComeAndGo) {
+  Start();
+  for (uint32_t i = 0; i < 40; ++i) {
+    Attach(WriteMode::kStaged);
+    ASSERT_EQ(session_->write_mode(), WriteMode::kStaged) << i;
+    ExpectOne(Put(i), BlockStatus::kOk);
+  }
+}
+
+TEST_F(ClientTest, HandlesAreOfOneSession) {
+  Start();
+  ExpectOne(Put(1), BlockStatus::kOk);
+  const VariantHandle old = variant_;
+  Attach(WriteMode::kMapped);
+  variant_ = old;
+  EXPECT_TRUE(absl::IsInvalidArgument(Put(2).status())) << Put(2).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(Get(1).status())) << Get(1).status();
+  const Digest digest = maker_.Block(1).digest;
+  EXPECT_TRUE(absl::IsInvalidArgument(session_->Acquire(variant_, {&digest, 1}).status()));
+}
+
+TEST_F(ClientTest, ImpossibleReservationsAreRefused) {
+  Start();
+  for (const ByteCount bytes : {ByteCount(0), GiB(1024)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(session_->Reserve({&bytes, 1}).status())) << bytes.value();
+  }
+  const std::vector<ByteCount> many(wire::kKeysMax + 1, ByteCount(64));
+  EXPECT_TRUE(absl::IsInvalidArgument(session_->Reserve(many).status()));
+  const std::vector<VariantSpec> variants(wire::kVariantsMax + 1, maker_.variant);
+  EXPECT_TRUE(absl::IsInvalidArgument(session_->Register({}, variants).status()));
+  ExpectOne(Put(1), BlockStatus::kOk);
+}
+
+TEST_F(ClientTest, PublishWithoutAnswerEndsItsExtents) {
+  Start();
+  const TestBlock block = maker_.Block(5);
+  const SegmentTable table = UniformTable(2, kLayerBytes);
+  const ByteCount bytes = table.PayloadBytes();
+  auto reservation = session_->Reserve({&bytes, 1});
+  ASSERT_TRUE(reservation.ok()) << reservation.status();
+  Reservation::Block published{
+      .extent = 0, .digest = block.digest, .parent = block.parent, .tokens = {}, .table = table};
+  ExpectOne(reservation->Publish(variant_, {&published, 1}), BlockStatus::kInvalid);
+  EXPECT_FALSE(reservation->Bytes(0).empty()) << "it may be corrected";
+  published.tokens = block.tokens;
+  daemon_->Signal(SIGSTOP);
+  const auto answer =
+      reservation->Publish(variant_, {&published, 1}, {.deadline = std::chrono::milliseconds(20)});
+  daemon_->Signal(SIGCONT);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status())) << answer.status();
+  EXPECT_TRUE(reservation->Bytes(0).empty());
+  ExpectOne(reservation->Publish(variant_, {&published, 1}), BlockStatus::kNotHeld);
+}
+
+// A session that is lost while another of the process lives: only the lost one is cleaned.
+TEST_F(ClientTest, CleanIsOfTheLostSessionAlone) {
+  Start();
+  ExpectOne(Put(1), BlockStatus::kOk);
+  const Digest digest = maker_.Block(1).digest;
+  auto lost = client_->Attach({.engine_id = "lost"});
+  ASSERT_TRUE(lost.ok()) << lost.status();
+  const auto variants = (*lost)->Register({&maker_.content, 1}, {&maker_.variant, 1});
+  ASSERT_TRUE(variants.ok()) << variants.status();
+  auto lease = (*lost)->Acquire(variants->front(), {&digest, 1});
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  lost->reset();  // no goodbye: the lease is in use
+  EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().pool_quarantined() > 0; }));
+  lease->Release();
+  auto mine = session_->Acquire(variant_, {&digest, 1});
+  ASSERT_TRUE(mine.ok()) << mine.status();
+  const auto next = client_->Attach({.engine_id = "next"});
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(daemon_->Tenant().pool_quarantined(), 0u);
+  EXPECT_TRUE(mine->Valid());
+}
+
+TEST_F(ClientTest, StoppedDaemonKeepsNobodyForEver) {
+  Start();
+  daemon_->Signal(SIGSTOP);
+  const Digest digest = maker_.Block(1).digest;
+  const auto lease = session_->Acquire(variant_, {&digest, 1}, {.deadline = std::chrono::milliseconds(1)});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(lease.status())) << lease.status();
+  session_.reset();
+  EXPECT_FALSE(client_->Attach({.engine_id = "client"}).ok());
+  daemon_->Signal(SIGCONT);
+}
+
 TEST_F(ClientTest, NoDaemonNoConnection) {
   const TemporaryFolder empty;
   const auto client = Client::Connect(

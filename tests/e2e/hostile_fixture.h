@@ -43,7 +43,7 @@ class HostileTest : public ::testing::Test {
   void TearDown() override {
     ASSERT_TRUE(daemon_->alive()) << daemon_->errors();
     EXPECT_TRUE(Eventually([] { return daemon_->Tenant().sessions() == 0; }));
-    EXPECT_TRUE(sideband_->Clean().ok());
+    for (const SessionId session : attached_) EXPECT_TRUE(sideband_->Clean(session).ok());
     EXPECT_TRUE(Eventually([] { return HoldsNothing(daemon_->Tenant()); }))
         << daemon_->Tenant().ShortDebugString();
     EXPECT_EQ(daemon_->Health(), "SERVING");
@@ -62,10 +62,12 @@ class HostileTest : public ::testing::Test {
   }
   static uint64_t Invalid() { return Counter("larder_invalid_messages_total"); }
 
-  [[nodiscard]] std::unique_ptr<RawSession> Attach(v1::WriteMode mode) const {
+  [[nodiscard]] std::unique_ptr<RawSession> Attach(v1::WriteMode mode) {
     const std::string token = mode == v1::WRITE_MODE_STREAM ? std::string() : sideband_->TokenHex();
-    return std::make_unique<RawSession>(channel_,
+    auto session = std::make_unique<RawSession>(channel_,
                                         RawSession::Options{.token = token, .mode = mode});
+    attached_.push_back(SessionId{session->attached().session_id()});
+    return session;
   }
   // Registers the maker's content and variant; the variant is index 0.
   void Register(RawSession& session) const {
@@ -123,6 +125,7 @@ class HostileTest : public ::testing::Test {
   const BlockMaker maker_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<SidebandClient> sideband_;
+  std::vector<SessionId> attached_;  // by this test; what it lost of them is unmapped at its end
 };
 
 }  // namespace larder::e2e

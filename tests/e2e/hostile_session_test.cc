@@ -330,11 +330,12 @@ TEST_F(HostileSession, BreaksWithLeasesAndReservations) {
   Register(*session);
   ASSERT_TRUE(session->Ask(AcquireOf(Packed(maker_.Block(1).digest))));
   ASSERT_EQ(Reserve(*session).status(), v1::BLOCK_STATUS_OK);
+  const SessionId lost{session->attached().session_id()};
   session.reset();  // this process lives on, so nothing may be reused
   ASSERT_TRUE(Eventually([] { return daemon_->Tenant().sessions() == 0; }));
   EXPECT_GT(daemon_->Tenant().pool_quarantined(), 0u);
   EXPECT_EQ(daemon_->Tenant().leases(), 1u);
-  const auto released = sideband_->Clean();
+  const auto released = sideband_->Clean(lost);
   ASSERT_TRUE(released.ok());
   EXPECT_GT(released->value(), 0u);
 }
