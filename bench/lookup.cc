@@ -1,8 +1,9 @@
 // How much does asking cost beside the round trip itself?  Lookup by digests and by token ids among 10 million blocks,
 // and holding 128 real blocks, each against an echo of as many bytes over the same kind of call and server.
 //
-// Client and server are two processes, the client a generated stub.  Every Lookup asks for another chain, whose entries
-// lie scattered over the index; acquires repeat.  A release rides on the next acquire, as the client library sends it.
+// Client and server are two processes, the client a generated stub.  Every Lookup by digests asks for another chain,
+// whose entries are in no cache: of blocks that entered one after the other, as a prompt's do, and, _scattered, of
+// blocks from all over the index.  A release rides on the next acquire, as the client library sends it.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -23,6 +24,7 @@ namespace larder::bench {
 namespace {
 
 constexpr char kByDigests[] = "lookup_500";
+constexpr char kScattered[] = "lookup_500_scattered";
 constexpr char kByTokens[] = "lookup_tokens_131072";
 constexpr char kAcquire[] = "acquire_release_128";
 constexpr char kAcquireClient[] = "acquire_release_128_client";
@@ -111,11 +113,12 @@ class LookupCaller {
   std::unique_ptr<v1::Cache::Stub> stub_;
 };
 
-absl::Status MeasureDigests(Harness& harness, const Server& server) {
+absl::Status MeasureDigests(Harness& harness, const Server& server, bool scattered) {
   LookupCaller caller(server);
   // Made before: a client that computes between its calls lets the server fall asleep, which the echo does not.
   std::vector<std::string> chains;
-  for (size_t c = 0; c < kChains; ++c) chains.push_back(PackedFillerChain(c, server.entries));
+  const uint64_t apart = server.entries / kLookupDigests / kChains;  // chains from all over the index
+  for (size_t c = 0; c < kChains; ++c) chains.push_back(PackedFillerChain(c * apart, server.entries, scattered));
   size_t turn = 0;
   const auto ours = [&]() -> absl::StatusOr<double> {
     caller.request.set_digests(chains[++turn % kChains]);
@@ -126,7 +129,7 @@ absl::Status MeasureDigests(Harness& harness, const Server& server) {
   const auto floor = [&] { return Timed([&] { return server.echo->Call(); }); };
   const auto duel = RunDuel(harness.rounds(), harness.quick() ? 1000 : 3000, ours, floor);
   if (!duel.ok()) return duel.status();
-  ReportDuel(harness, kByDigests, *duel);
+  ReportDuel(harness, scattered ? kScattered : kByDigests, *duel);
   harness.Note(absl::StrCat("among ", server.entries, " blocks; request ", caller.request.ByteSizeLong(), " B, reply ",
                             caller.reply.ByteSizeLong(), " B"));
   return absl::OkStatus();
@@ -280,8 +283,9 @@ absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, cons
 absl::Status Run(Harness& harness) {
   auto server = StartServer(harness.quick() ? 1'000'000 : 10'000'000);
   if (!server.ok()) return server.status();
-  if (harness.Wants(kByDigests)) {
-    if (absl::Status s = MeasureDigests(harness, *server); !s.ok()) return s;
+  for (const bool scattered : {false, true}) {
+    if (!harness.Wants(scattered ? kScattered : kByDigests)) continue;
+    if (absl::Status s = MeasureDigests(harness, *server, scattered); !s.ok()) return s;
   }
   if (harness.Wants(kByTokens)) {
     if (absl::Status s = MeasureTokens(harness, *server); !s.ok()) return s;
@@ -300,7 +304,7 @@ absl::Status Run(Harness& harness) {
 
 int main(int argc, char** argv) {
   using namespace larder::bench;
-  Harness harness(argc, argv, {kByDigests, kByTokens, kAcquire, kAcquireClient});
+  Harness harness(argc, argv, {kByDigests, kScattered, kByTokens, kAcquire, kAcquireClient});
   if (harness.done()) return *harness.done();
   const absl::Status status = Run(harness);
   return status.ok() ? 0 : harness.Fail(status);
