@@ -86,8 +86,13 @@ for test in tests:
         failed += broke
     else:
         bad = sum(int(cases.get(kind, 0)) for kind in ("failures", "errors"))
-        out = sum(1 for case in cases.iter("testcase")
-                  if case.get("status") == "notrun" or case.get("result") == "skipped")
+        left_out = [case for case in cases.iter("testcase")
+                    if case.get("status") == "notrun" or case.get("result") == "skipped"]
+        out = len(left_out)
+        for case in left_out:
+            why = case.find("skipped")
+            why = why.get("message", "") if why is not None else "disabled"
+            print(f"skipped {case.get('classname')}.{case.get('name')}: {' '.join(why.split())}")
         # A program that broke without a failed case (a crash, a timeout, a leak) is a failure too.
         bad = max(bad, 1) if broke else bad
         failed += bad
