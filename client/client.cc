@@ -168,7 +168,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
       hello.write_mode == WriteMode::kStream ? nullptr : std::make_shared<SidebandMemory>(sideband);
   impl->core = std::make_shared<SessionCore>(memory);
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
-  // The stream's reader ends before the core does: Session closes it first.
+  // Called while the stream is read, which ends before the core does.
   SessionCore* const core = impl->core.get();
   absl::StatusOr<std::unique_ptr<SessionStream>> stream = SessionStream::Open(
       stub.channel(), std::move(hello),

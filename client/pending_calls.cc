@@ -1,8 +1,11 @@
 #include "client/pending_calls.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace larder {
+
+// ---- a call
 
 PendingCalls::OpenCall& PendingCalls::OpenCall::operator=(OpenCall&& other) noexcept {
   if (this != &other) {
@@ -16,11 +19,10 @@ PendingCalls::OpenCall& PendingCalls::OpenCall::operator=(OpenCall&& other) noex
 
 void PendingCalls::OpenCall::Close() {
   if (slot_ == nullptr) return;
-  calls_->Forget(id_);
   std::optional<Answer> left;
   {
-    MutexLock lock(slot_->mu);
-    slot_->closed = true;  // a delivery under way sees this and keeps its answer
+    MutexLock lock(calls_->mu_);
+    calls_->open_.erase(id_);  // a delivery from here on finds nobody
     left = std::exchange(slot_->answer, std::nullopt);
   }
   slot_ = nullptr;
@@ -28,28 +30,93 @@ void PendingCalls::OpenCall::Close() {
 }
 
 absl::StatusOr<Answer> PendingCalls::OpenCall::WaitAnswer(TimePoint deadline) {
-  MutexLock lock(slot_->mu);
-  while (!slot_->answer) {
-    if (!slot_->failed.ok()) return slot_->failed;
-    if (!slot_->changed.WaitUntil(slot_->mu, deadline) && !slot_->answer && slot_->failed.ok()) {
-      return absl::DeadlineExceededError("the daemon did not answer in time");
-    }
-  }
-  return *std::exchange(slot_->answer, std::nullopt);
+  Slot& slot = *slot_;
+  MutexLock lock(calls_->mu_);
+  const bool done = calls_->Await(
+      slot, deadline, [&slot] { return slot.answer.has_value() || !slot.failed.ok(); });
+  if (slot.answer) return *std::exchange(slot.answer, std::nullopt);
+  if (done) return slot.failed;
+  return absl::DeadlineExceededError("the daemon did not answer in time");
 }
 
 absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(
     TimePoint deadline) {
-  MutexLock lock(slot_->mu);
-  while (slot_->ready.empty()) {
-    if (!slot_->failed.ok()) return slot_->failed;
-    if (!slot_->changed.WaitUntil(slot_->mu, deadline) && slot_->ready.empty() &&
-        slot_->failed.ok()) {
-      return absl::DeadlineExceededError("pending blocks did not become ready in time");
+  Slot& slot = *slot_;
+  MutexLock lock(calls_->mu_);
+  const bool done = calls_->Await(
+      slot, deadline, [&slot] { return !slot.ready.empty() || !slot.failed.ok(); });
+  if (!slot.ready.empty()) return std::exchange(slot.ready, {});
+  if (done) return slot.failed;
+  return absl::DeadlineExceededError("pending blocks did not become ready in time");
+}
+
+// ---- waiting, and the pump
+
+template <class Done>
+bool PendingCalls::Await(Slot& slot, TimePoint deadline, Done done) {
+  waiting_.push_back(&slot);
+  bool in_time = true;
+  for (;;) {
+    // Before `done` is asked: what arrives after the question makes Pump return.
+    const uint64_t seen = pump_ != nullptr ? pump_->arrivals() : 0;
+    if (done() || !in_time) break;
+    if (pump_ != nullptr && !pumping_) {
+      PumpUntil(seen, deadline);
+      in_time = std::chrono::steady_clock::now() < deadline;
+    } else {
+      in_time = slot.changed.WaitUntil(mu_, deadline);
     }
   }
-  return std::exchange(slot_->ready, {});
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &slot));
+  if (pump_ != nullptr) last_wait_ = std::chrono::steady_clock::now();
+  PassOn();
+  return done();
 }
+
+void PendingCalls::PumpUntil(uint64_t seen, TimePoint deadline) {
+  MessagePump* const pump = pump_;
+  pumping_ = true;
+  mu_.Unlock();
+  pump->Pump(seen, deadline);
+  mu_.Lock();
+  pumping_ = false;
+  if (pump_ == nullptr) idle_.NotifyAll();  // StopPump waits
+}
+
+void PendingCalls::PassOn() {
+  if (pump_ != nullptr && !pumping_ && !waiting_.empty()) waiting_.front()->changed.NotifyOne();
+}
+
+void PendingCalls::StartPump(MessagePump* pump) {
+  MutexLock lock(mu_);
+  pump_ = pump;
+}
+
+void PendingCalls::PumpWhenIdle() {
+  // So that the stream can look after its own deadlines.
+  constexpr std::chrono::seconds kAtOnce{1};
+  MutexLock lock(mu_);
+  while (pump_ != nullptr && failed_.ok()) {
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (pumping_ || !waiting_.empty() || now < last_wait_ + kIdle) {
+      idle_.WaitUntil(mu_, std::max(now, last_wait_) + kIdle);
+      continue;
+    }
+    PumpUntil(pump_->arrivals(), now + kAtOnce);
+    PassOn();
+  }
+}
+
+void PendingCalls::StopPump() {
+  MutexLock lock(mu_);
+  MessagePump* const pump = std::exchange(pump_, nullptr);
+  idle_.NotifyAll();
+  if (pump == nullptr) return;
+  if (pumping_) pump->Wake();
+  while (pumping_) idle_.Wait(mu_);
+}
+
+// ---- requests and answers
 
 PendingCalls::OpenCall PendingCalls::Open() {
   OpenCall call;
@@ -57,38 +124,21 @@ PendingCalls::OpenCall PendingCalls::Open() {
   call.id_ = NextId();
   call.slot_ = std::make_shared<Slot>();
   MutexLock lock(mu_);
-  if (!failed_.ok()) {
-    MutexLock slot_lock(call.slot_->mu);
-    call.slot_->failed = failed_;
-  } else {
+  if (failed_.ok()) {
     open_.emplace(call.id_, call.slot_);
+  } else {
+    call.slot_->failed = failed_;
   }
   return call;
 }
 
-std::shared_ptr<PendingCalls::Slot> PendingCalls::Find(uint64_t id) {
-  MutexLock lock(mu_);
-  const auto found = open_.find(id);
-  return found == open_.end() ? nullptr : found->second;
-}
-
-void PendingCalls::Forget(uint64_t id) {
-  MutexLock lock(mu_);
-  open_.erase(id);
-}
-
 void PendingCalls::Deliver(uint64_t id, Answer answer) {
-  if (const std::shared_ptr<Slot> slot = Find(id)) {
-    bool taken = false;
-    {
-      MutexLock lock(slot->mu);
-      if (!slot->closed && !slot->answer) {
-        slot->answer = std::move(answer);
-        taken = true;
-      }
-    }
-    if (taken) {
-      slot->changed.NotifyOne();  // after the lock, so that the waiter does not run into it
+  {
+    MutexLock lock(mu_);
+    const auto found = open_.find(id);
+    if (found != open_.end() && !found->second->answer) {
+      found->second->answer = std::move(answer);
+      found->second->changed.NotifyOne();
       return;
     }
   }
@@ -96,30 +146,24 @@ void PendingCalls::Deliver(uint64_t id, Answer answer) {
 }
 
 void PendingCalls::DeliverReady(wire::BlockReady ready) {
-  const std::shared_ptr<Slot> slot = Find(ready.id);
-  if (slot == nullptr) return;  // cancelled; its lease was given back
-  {
-    MutexLock lock(slot->mu);
-    if (slot->ready.size() >= wire::kKeysMax) return;  // more than was ever asked for
-    slot->ready.push_back(std::move(ready));
-  }
-  slot->changed.NotifyOne();
+  MutexLock lock(mu_);
+  const auto found = open_.find(ready.id);
+  if (found == open_.end()) return;  // cancelled; its lease was given back
+  Slot& slot = *found->second;
+  if (slot.ready.size() >= wire::kKeysMax) return;  // more than was ever asked for
+  slot.ready.push_back(std::move(ready));
+  slot.changed.NotifyOne();
 }
 
 void PendingCalls::FailAll(const absl::Status& status) {
-  absl::flat_hash_map<uint64_t, std::shared_ptr<Slot>> open;
-  {
-    MutexLock lock(mu_);
-    if (failed_.ok()) failed_ = status;
-    open.swap(open_);
-  }
-  for (const auto& [id, slot] : open) {
-    {
-      MutexLock lock(slot->mu);
-      slot->failed = status;
-    }
+  MutexLock lock(mu_);
+  if (failed_.ok()) failed_ = status;
+  for (const auto& [id, slot] : open_) {
+    slot->failed = status;
     slot->changed.NotifyAll();
   }
+  open_.clear();
+  idle_.NotifyAll();
 }
 
 }  // namespace larder

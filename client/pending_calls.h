@@ -1,11 +1,16 @@
-// Joins a request with its answer: the caller waits on an OpenCall, the stream's reader delivers by
-// id.
+// Joins a request with its answer: the caller waits on an OpenCall, answers are delivered by id.
+//
+// Over a MessagePump the callers read the stream themselves: one of those that wait pumps, the
+// others sleep until theirs is delivered or the pump falls to them.  While no caller has waited for
+// kIdle, a thread that the owner lends (PumpWhenIdle) pumps, so that revocations are heard.
 //
 // Knows nothing of what an answer means: whoever closes a call that nobody consumed gets the answer
 // back, so that a lease or reservation in it can be returned.
 // Ownership: PendingCalls outlives its OpenCalls.
 // Thread-safety: PendingCalls from any thread; an OpenCall from one thread at a time.
-// Lifecycle of a call: Open -> (sent) -> Wait -> [WaitReady ...] -> destroyed.
+// Lifecycle of a call: Open -> (sent) -> Wait -> [WaitReady ...] -> destroyed.  Of the pump:
+// StartPump -> StopPump, which waits until nobody pumps.
+// Invariants: at most one thread pumps; while a caller waits, one does.
 #pragma once
 
 #include <atomic>
@@ -19,6 +24,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/session_channel.h"
 #include "client/wire/messages.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
@@ -28,16 +34,18 @@ namespace larder {
 using Answer = std::variant<wire::Registered, wire::Reserved, wire::Published, wire::Grant>;
 
 class PendingCalls {
+  // Guarded by mu_ of its PendingCalls.
   struct Slot {
-    Mutex mu;
     CondVar changed;
-    std::optional<Answer> answer LARDER_GUARDED_BY(mu);
-    std::vector<wire::BlockReady> ready LARDER_GUARDED_BY(mu);
-    absl::Status failed LARDER_GUARDED_BY(mu);
-    bool closed LARDER_GUARDED_BY(mu) = false;
+    std::optional<Answer> answer;
+    std::vector<wire::BlockReady> ready;
+    absl::Status failed;
   };
 
  public:
+  // Callers that come back sooner find the pump free; what nobody waits for is heard this late.
+  static constexpr std::chrono::milliseconds kIdle{5};
+
   class OpenCall {
    public:
     OpenCall() = default;
@@ -75,15 +83,31 @@ class PendingCalls {
   // All calls, open and to come, answer `status`.
   void FailAll(const absl::Status& status) LARDER_EXCLUDES(mu_);
 
+  // From here on waiting callers pump.
+  void StartPump(MessagePump* pump) LARDER_EXCLUDES(mu_);
+  // Pumps whenever no caller does; returns after StopPump or FailAll.
+  void PumpWhenIdle() LARDER_EXCLUDES(mu_);
+  // Nobody pumps any more once this returned.  REQUIRES: FailAll was called.
+  void StopPump() LARDER_EXCLUDES(mu_);
+
  private:
-  [[nodiscard]] std::shared_ptr<Slot> Find(uint64_t id) LARDER_EXCLUDES(mu_);
-  void Forget(uint64_t id) LARDER_EXCLUDES(mu_);
+  // True when done() became so before the deadline; done is asked under mu_.
+  template <class Done>
+  [[nodiscard]] bool Await(Slot& slot, TimePoint deadline, Done done) LARDER_REQUIRES(mu_);
+  void PumpUntil(uint64_t seen, TimePoint deadline) LARDER_REQUIRES(mu_);
+  // Somebody who waits takes over.
+  void PassOn() LARDER_REQUIRES(mu_);
 
   const std::function<void(Answer)> unclaimed_;
   std::atomic<uint64_t> next_id_{1};
   Mutex mu_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Slot>> open_ LARDER_GUARDED_BY(mu_);
   absl::Status failed_ LARDER_GUARDED_BY(mu_);
+  MessagePump* pump_ LARDER_GUARDED_BY(mu_) = nullptr;
+  bool pumping_ LARDER_GUARDED_BY(mu_) = false;
+  std::vector<Slot*> waiting_ LARDER_GUARDED_BY(mu_);
+  TimePoint last_wait_ LARDER_GUARDED_BY(mu_);  // a caller's, its end
+  CondVar idle_;                                // for who pumps when idle, and for StopPump
 };
 
 using OpenCall = PendingCalls::OpenCall;

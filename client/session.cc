@@ -47,7 +47,6 @@ Session::~Session() {
     (void)impl_.release();  // the threads that ending it needs are not here
     return;
   }
-  impl_->stream->CancelAt(std::chrono::steady_clock::now() + kCloseDeadline);
   impl_->core->Close();
   impl_->stream->Close(kCloseDeadline);
 }

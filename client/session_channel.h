@@ -5,24 +5,43 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/wire/messages.h"
+#include "storage/clock.h"
 #include "storage/types.h"
 
 namespace larder {
+
+// A stream without a reader thread of its own: whoever waits for an answer does the reading, so
+// that an answer wakes the thread that wants it and no other.
+class MessagePump {
+ public:
+  virtual ~MessagePump() = default;
+  // Grows after each message that was handed to the session.
+  [[nodiscard]] virtual uint64_t arrivals() const = 0;
+  // Hands what comes to the session, on this thread.  Returns when arrivals() is no longer `seen`,
+  // at the deadline, after Wake, or when the stream has ended.
+  virtual void Pump(uint64_t seen, TimePoint deadline) = 0;
+  // Makes the Pump under way, or else the next one, return.  Once in a stream's life.
+  virtual void Wake() = 0;
+};
 
 // The way up.  Messages down come through SessionCore::OnDown, in order, one at a time.
 class SessionChannel {
  public:
   virtual ~SessionChannel() = default;
-  // May call back into OnDown before it returns.  Unavailable once the stream is gone.
+  // Does not wait for the daemon.  May call back into OnDown before it returns.  Unavailable once
+  // the stream is gone, DeadlineExceeded while the daemon takes nothing.
   [[nodiscard]] virtual absl::Status Send(wire::Up up) = 0;
   // Ends the stream without goodbye; does not wait.
   virtual void Cancel() = 0;
+  // Null: messages come down by a thread of the channel's own.
+  [[nodiscard]] virtual MessagePump* pump() { return nullptr; }
 };
 
 // Memory of the daemon, readable (or writable, where asked for) while `owner` lives.

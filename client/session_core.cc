@@ -43,6 +43,10 @@ absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel
     book_.SetStockLimit(ByteCount(attached_.lease_bytes_max.value() / kStockShareOfLease));
   }
   outbox_.Start(channel);
+  if (MessagePump* const pump = channel->pump(); pump != nullptr) {
+    calls_.StartPump(pump);
+    idle_reader_ = std::thread([this] { calls_.PumpWhenIdle(); });
+  }
   return status();
 }
 
@@ -86,6 +90,8 @@ void SessionCore::Close() {
   }
   if (outbox_.Stop(bye)) said_bye_->store(true);
   OnBroken(absl::UnavailableError("the session was closed"));
+  calls_.StopPump();
+  if (idle_reader_.joinable()) idle_reader_.join();
   DropStaging();
 }
 

@@ -4,8 +4,8 @@
 // It trusts the daemon to name blocks, not to be sane: ids that are unknown are given back, offsets
 // are checked by SlabCache.
 // Ownership: shared by Session, transports, Leases and Reservations.  Does not own the channel.
-// Thread-safety: all methods from any thread; OnDown from one thread at a time (the stream's
-// reader).
+// Thread-safety: all methods from any thread; OnDown from one thread at a time (whoever reads the
+// stream: over a MessagePump a thread that waits for an answer, or one of the core's own).
 // Fork: belongs to the process that made it.  In a forked child status is FailedPrecondition,
 // nothing is sent, held or given back, and Close does nothing.
 // Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.
@@ -19,6 +19,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -44,12 +45,12 @@ class SessionCore {
   SessionCore& operator=(const SessionCore&) = delete;
 
   // Maps the session page and, when staged, brings a staging segment.  An error ends the session.
-  // REQUIRES: called once; the channel lives until Close returned.
+  // REQUIRES: called once; the channel lives until Close returned, and Close is called before the
+  // channel ends.
   [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
                                    ByteCount staging_bytes);
   // Gives everything back, the staging segment too, says goodbye unless a Lease or Reservation is
-  // still in use, then behaves
-  // as after OnBroken.
+  // still in use, then behaves as after OnBroken.  Nobody reads the stream any more afterwards.
   void Close() LARDER_EXCLUDES(mu_);
 
   // ---- the stream's reader
@@ -122,7 +123,8 @@ class SessionCore {
   std::shared_ptr<const RevocationWords> page_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<LeaseId, bool> leases_ LARDER_GUARDED_BY(mu_);  // in use; true: revoked
 
-  Outbox outbox_;  // last: its thread uses the others
+  Outbox outbox_;  // its thread uses the others
+  std::thread idle_reader_;  // likewise
 };
 
 }  // namespace larder

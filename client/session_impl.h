@@ -17,7 +17,7 @@
 namespace larder {
 
 struct SessionImpl {
-  // Order of destruction: transports, then the stream, whose reader needs the core, then the core.
+  // Order of destruction: transports, then the stream, which hands messages to the core, then that.
   std::shared_ptr<SessionCore> core;
   std::unique_ptr<CopyPool> pool;
   std::unique_ptr<SessionStream> stream;

@@ -1,11 +1,15 @@
 #include "client/wire/session_stream.h"
 
+#include <grpcpp/alarm.h>
+#include <grpcpp/completion_queue.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/call_watchdog.h"
 #include "client/wire/convert.h"
 #include "client/wire/rpc_channel.h"
 #include "larder/v1/engine.grpc.pb.h"
@@ -13,8 +17,23 @@
 namespace larder {
 namespace {
 
-// A daemon that lives takes a message at once; what it thinks of it may take longer.
-constexpr std::chrono::seconds kWriteDeadline{10};
+// What a completion is of.  At most one of each is under way.
+enum class Step : uintptr_t { kRead = 1, kWrite, kWritesDone, kFinish, kWake };
+
+void* TagOf(Step step) { return reinterpret_cast<void*>(static_cast<uintptr_t>(step)); }
+
+gpr_timespec ToGrpc(TimePoint time) {
+  if (time == TimePoint::max()) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+  const auto since = time.time_since_epoch();
+  const auto whole = std::chrono::floor<std::chrono::seconds>(since);
+  gpr_timespec result;
+  result.tv_sec = whole.count();
+  result.tv_nsec = static_cast<int32_t>((since - whole).count());
+  result.clock_type = GPR_CLOCK_MONOTONIC;
+  return result;
+}
+
+absl::Status Closed() { return absl::UnavailableError("the session's stream is closed"); }
 
 }  // namespace
 
@@ -22,112 +41,228 @@ struct SessionStream::Impl {
   Impl(const std::shared_ptr<RpcChannel>& channel, Handlers the_handlers)
       : stub(v1::Engine::NewStub(channel->channel())), handlers(std::move(the_handlers)) {
     channel->Sign(context);
-    context.set_initial_metadata_corked(
-        true);  // goes with the hello; else starting the call would wait for it
+    context.set_initial_metadata_corked(true);  // goes with the hello
   }
 
+  // ---- writing
   absl::Status Write(const wire::Up& up) LARDER_EXCLUDES(write_mu);
-  void Read() LARDER_EXCLUDES(mu);
-  void OnDown(wire::Down down) LARDER_EXCLUDES(mu);
-  void OnEnd(absl::Status status) LARDER_EXCLUDES(mu);
-  // The answer to the hello.
-  absl::Status WaitAttached(TimePoint until) LARDER_EXCLUDES(mu);
-  bool WaitEnded(TimePoint until) LARDER_EXCLUDES(mu);
-  void Join();
+  void OnWritten(bool ok) LARDER_EXCLUDES(write_mu);
+  void HalfClose() LARDER_EXCLUDES(write_mu);
+  // When the write under way counts as stuck.
+  TimePoint WriteDue() LARDER_EXCLUDES(write_mu);
+
+  // ---- reading
+  void Pump(uint64_t seen, TimePoint deadline) LARDER_EXCLUDES(pump_mu);
+  // What is there already, unless another thread is at it.
+  void PumpReady() LARDER_EXCLUDES(pump_mu);
+  void OnStep(Step step, bool ok) LARDER_REQUIRES(pump_mu);
+  void OnRead(bool ok) LARDER_REQUIRES(pump_mu);
+  absl::Status HandOver() LARDER_REQUIRES(pump_mu);
+  void OnFinished() LARDER_REQUIRES(pump_mu);
+  absl::Status WaitAttached(TimePoint until);
+  // Pumps until the stream has ended; false when it has not by then.
+  bool PumpToEnd(TimePoint until);
 
   const std::unique_ptr<v1::Engine::Stub> stub;
   const Handlers handlers;
   grpc::ClientContext context;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::Up, v1::Down>> stream;
-  std::thread reader;
-  CallWatchdog watchdog{[this] { context.TryCancel(); }};
+  grpc::CompletionQueue steps;
+  grpc::Alarm alarm;
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::Up, v1::Down>> stream;
+  wire::Attached attached;  // const once Open returned
 
   Mutex write_mu;
   v1::Up scratch LARDER_GUARDED_BY(write_mu);  // used again, so that a busy stream stops allocating
-  bool closed LARDER_GUARDED_BY(write_mu) = false;
+  std::deque<v1::Up> queue LARDER_GUARDED_BY(write_mu);
+  size_t queued_bytes LARDER_GUARDED_BY(write_mu) = 0;
+  bool writing LARDER_GUARDED_BY(write_mu) = false;
+  bool closing LARDER_GUARDED_BY(write_mu) = false;  // half-closed when the queue is empty
+  bool broken LARDER_GUARDED_BY(write_mu) = false;
+  TimePoint write_due LARDER_GUARDED_BY(write_mu);
+  std::atomic<bool> stuck{false};  // cancelled for it
 
-  Mutex mu;
-  CondVar changed;
-  std::optional<wire::Attached> attached LARDER_GUARDED_BY(mu);
-  std::optional<absl::Status> ended LARDER_GUARDED_BY(mu);
-  wire::Attached answer;  // const once Open returned
+  Mutex pump_mu;  // before write_mu
+  v1::Down message LARDER_GUARDED_BY(pump_mu);
+  wire::Down down LARDER_GUARDED_BY(pump_mu);  // what it says
+  bool has_attached LARDER_GUARDED_BY(pump_mu) = false;
+  absl::Status nonsense LARDER_GUARDED_BY(pump_mu);  // why we ended it
+  grpc::Status rpc_status LARDER_GUARDED_BY(pump_mu);
+  absl::Status ended LARDER_GUARDED_BY(pump_mu);
+  std::atomic<bool> finished{false};
+  std::atomic<uint64_t> arrivals{0};
 };
 
+// ---- writing
+
 absl::Status SessionStream::Impl::Write(const wire::Up& up) {
-  MutexLock lock(write_mu);
-  if (closed) return absl::UnavailableError("the session was closed");
-  wire::Encode(up, &scratch);
-  const CallWatchdog::Watch watch(watchdog, std::chrono::steady_clock::now() + kWriteDeadline);
-  if (stream->Write(scratch)) return absl::OkStatus();
-  return absl::UnavailableError("the session's stream is broken");
-}
-
-// Only the first message may say `attached`; a later one would change what the session is.
-void SessionStream::Impl::OnDown(wire::Down down) {
-  bool first;
   {
-    MutexLock lock(mu);
-    first = !attached;
-    if (first && down.attached) {
-      attached = std::move(down.attached);
-      changed.NotifyAll();
+    MutexLock lock(write_mu);
+    if (closing || broken) return Closed();
+    if (!writing) {
+      wire::Encode(up, &scratch);
+      writing = true;
+      write_due = std::chrono::steady_clock::now() + kWriteDeadline;
+      stream->Write(scratch, TagOf(Step::kWrite));
+      return absl::OkStatus();
     }
+    if (queued_bytes > kQueuedBytesMax) {
+      return absl::DeadlineExceededError("the daemon takes no messages");
+    }
+    wire::Encode(up, &queue.emplace_back());
+    queued_bytes += queue.back().ByteSizeLong();
   }
-  down.attached.reset();
-  handlers.on_down(std::move(down));
-}
-
-void SessionStream::Impl::Read() {
-  v1::Down message;
-  absl::Status status;
-  while (status.ok() && stream->Read(&message)) {
-    wire::Down down;
-    status = wire::Decode(message, &down);
-    if (status.ok()) OnDown(std::move(down));
-  }
-  if (!status.ok()) {
-    context.TryCancel();
-    (void)stream->Finish();
-    OnEnd(absl::UnavailableError(
-        absl::StrCat("the daemon sent what no daemon sends: ", status.message())));
-    return;
-  }
-  status = FromRpcStatus(stream->Finish());
-  if (watchdog.cancelled()) status = absl::DeadlineExceededError("the daemon does not answer");
-  OnEnd(status.ok() ? absl::UnavailableError("the daemon ended the session") : status);
-}
-
-void SessionStream::Impl::OnEnd(absl::Status status) {
-  handlers.on_broken(status);
-  MutexLock lock(mu);
-  ended = std::move(status);
-  changed.NotifyAll();
-}
-
-absl::Status SessionStream::Impl::WaitAttached(TimePoint until) {
-  MutexLock lock(mu);
-  bool in_time = true;
-  while (!attached) {
-    if (ended) return *ended;
-    if (!in_time)
-      return absl::DeadlineExceededError("the daemon did not answer the session's hello in time");
-    in_time = changed.WaitUntil(mu, until);
-  }
-  answer = *attached;
+  // Mostly the write before this one is over, and nobody has been there to see it.
+  PumpReady();
   return absl::OkStatus();
 }
 
-bool SessionStream::Impl::WaitEnded(TimePoint until) {
-  MutexLock lock(mu);
-  while (!ended) {
-    if (!changed.WaitUntil(mu, until)) return ended.has_value();
+void SessionStream::Impl::OnWritten(bool ok) {
+  MutexLock lock(write_mu);
+  writing = false;
+  if (!ok) {
+    broken = true;  // the read under way learns why
+    queue.clear();
+    queued_bytes = 0;
+  } else if (!queue.empty()) {
+    writing = true;
+    write_due = std::chrono::steady_clock::now() + kWriteDeadline;
+    stream->Write(queue.front(), TagOf(Step::kWrite));
+    queued_bytes -= queue.front().ByteSizeLong();
+    queue.pop_front();
+  } else if (closing) {
+    broken = true;  // nothing after this
+    stream->WritesDone(TagOf(Step::kWritesDone));
+  }
+}
+
+void SessionStream::Impl::HalfClose() {
+  MutexLock lock(write_mu);
+  if (closing || broken) return;
+  closing = true;
+  if (writing) return;  // after what waits
+  broken = true;
+  stream->WritesDone(TagOf(Step::kWritesDone));
+}
+
+TimePoint SessionStream::Impl::WriteDue() {
+  MutexLock lock(write_mu);
+  return writing ? write_due : TimePoint::max();
+}
+
+// ---- reading
+
+void SessionStream::Impl::Pump(uint64_t seen, TimePoint deadline) {
+  MutexLock lock(pump_mu);
+  while (arrivals.load() == seen && !finished.load()) {
+    const TimePoint write_until = WriteDue();
+    void* tag = nullptr;
+    bool ok = false;
+    const auto next = steps.AsyncNext(&tag, &ok, ToGrpc(std::min(deadline, write_until)));
+    if (next == grpc::CompletionQueue::SHUTDOWN) return;
+    if (next == grpc::CompletionQueue::GOT_EVENT) {
+      const Step step = static_cast<Step>(reinterpret_cast<uintptr_t>(tag));
+      if (step == Step::kWake) return;
+      OnStep(step, ok);
+      continue;
+    }
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (now >= write_until && !stuck.exchange(true)) context.TryCancel();
+    if (now >= deadline) return;
+  }
+}
+
+void SessionStream::Impl::PumpReady() {
+  if (!pump_mu.TryLock()) return;
+  void* tag = nullptr;
+  bool ok = false;
+  while (steps.AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) ==
+         grpc::CompletionQueue::GOT_EVENT) {
+    const Step step = static_cast<Step>(reinterpret_cast<uintptr_t>(tag));
+    if (step != Step::kWake) OnStep(step, ok);
+  }
+  pump_mu.Unlock();
+}
+
+void SessionStream::Impl::OnStep(Step step, bool ok) {
+  switch (step) {
+    case Step::kRead:
+      OnRead(ok);
+      break;
+    case Step::kWrite:
+      OnWritten(ok);
+      break;
+    case Step::kFinish:
+      OnFinished();
+      break;
+    case Step::kWritesDone:
+    case Step::kWake:
+      break;
+  }
+}
+
+void SessionStream::Impl::OnRead(bool ok) {
+  if (ok) {
+    nonsense = HandOver();
+    ++arrivals;  // after the session has it: who looks at the count before has yet to look
+    if (nonsense.ok()) {
+      stream->Read(&message, TagOf(Step::kRead));
+      return;
+    }
+    context.TryCancel();
+  }
+  stream->Finish(&rpc_status, TagOf(Step::kFinish));
+}
+
+// Only the first message may say `attached`; a later one would change what the session is.
+absl::Status SessionStream::Impl::HandOver() {
+  down = {};
+  if (absl::Status status = wire::Decode(message, &down); !status.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("the daemon sent what no daemon sends: ", status.message()));
+  }
+  if (down.attached && !std::exchange(has_attached, true)) attached = *down.attached;
+  down.attached.reset();
+  handlers.on_down(std::move(down));
+  return absl::OkStatus();
+}
+
+void SessionStream::Impl::OnFinished() {
+  ended = FromRpcStatus(rpc_status);
+  if (!nonsense.ok()) ended = nonsense;
+  if (stuck.load()) ended = absl::DeadlineExceededError("the daemon takes no messages");
+  if (ended.ok()) ended = absl::UnavailableError("the daemon ended the session");
+  {
+    MutexLock lock(write_mu);
+    broken = true;
+  }
+  handlers.on_broken(ended);
+  finished = true;
+}
+
+absl::Status SessionStream::Impl::WaitAttached(TimePoint until) {
+  for (;;) {
+    const uint64_t seen = arrivals.load();
+    {
+      MutexLock lock(pump_mu);
+      if (has_attached) return absl::OkStatus();
+      if (finished.load()) return ended;
+    }
+    if (std::chrono::steady_clock::now() >= until) {
+      return absl::DeadlineExceededError("the daemon did not answer the session's hello in time");
+    }
+    Pump(seen, until);
+  }
+}
+
+bool SessionStream::Impl::PumpToEnd(TimePoint until) {
+  while (!finished.load()) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    Pump(arrivals.load(), until);
   }
   return true;
 }
 
-void SessionStream::Impl::Join() {
-  if (reader.joinable()) reader.join();
-}
+// ---- the stream
 
 absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(
     const std::shared_ptr<RpcChannel>& channel, wire::Hello hello, Handlers handlers,
@@ -137,42 +272,53 @@ absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(
     return absl::UnavailableError("no larderd answers");
   }
   const TimePoint until = std::chrono::steady_clock::now() + deadline;
-  std::unique_ptr<SessionStream> stream(
+  std::unique_ptr<SessionStream> opened(
       new SessionStream(std::make_unique<Impl>(channel, std::move(handlers))));
-  Impl& impl = *stream->impl_;
-  const CallWatchdog::Watch watch(impl.watchdog, until);
-  impl.stream = impl.stub->Attach(&impl.context);
+  Impl& impl = *opened->impl_;
   wire::Up up;
   up.hello = std::move(hello);
-  (void)impl.Write(up);  // why it failed, the reader knows
-  impl.reader = std::thread([&impl] { impl.Read(); });
+  impl.stream = impl.stub->PrepareAsyncAttach(&impl.context, &impl.steps);
+  impl.stream->StartCall(nullptr);  // corked: it completes with the first write, and has no tag
+  (void)impl.Write(up);  // why it failed, the read learns
+  {
+    MutexLock lock(impl.pump_mu);
+    impl.stream->Read(&impl.message, TagOf(Step::kRead));
+  }
   if (absl::Status status = impl.WaitAttached(until); !status.ok()) return status;
-  return stream;
+  return opened;
 }
 
 SessionStream::SessionStream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-SessionStream::~SessionStream() { Close(std::chrono::milliseconds(0)); }
+SessionStream::~SessionStream() {
+  if (impl_->stream != nullptr) Close(std::chrono::milliseconds(0));
+  impl_->steps.Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (impl_->steps.Next(&tag, &ok)) {
+  }
+}
 
-const wire::Attached& SessionStream::attached() const { return impl_->answer; }
+const wire::Attached& SessionStream::attached() const { return impl_->attached; }
 
 absl::Status SessionStream::Send(wire::Up up) { return impl_->Write(up); }
 
 void SessionStream::Cancel() { impl_->context.TryCancel(); }
 
-void SessionStream::CancelAt(TimePoint due) { impl_->watchdog.Arm(due); }
+uint64_t SessionStream::arrivals() const { return impl_->arrivals.load(); }
+
+void SessionStream::Pump(uint64_t seen, TimePoint deadline) { impl_->Pump(seen, deadline); }
+
+void SessionStream::Wake() {
+  impl_->alarm.Set(&impl_->steps, gpr_now(GPR_CLOCK_MONOTONIC), TagOf(Step::kWake));
+}
 
 void SessionStream::Close(std::chrono::milliseconds deadline) {
-  if (!impl_->reader.joinable()) return;
   const TimePoint until = std::chrono::steady_clock::now() + deadline;
-  const CallWatchdog::Watch watch(impl_->watchdog, until);
-  {
-    MutexLock lock(impl_->write_mu);
-    if (!impl_->closed) impl_->stream->WritesDone();
-    impl_->closed = true;
-  }
-  if (!impl_->WaitEnded(until)) impl_->context.TryCancel();
-  impl_->Join();
+  impl_->HalfClose();
+  if (impl_->PumpToEnd(until)) return;
+  impl_->context.TryCancel();
+  (void)impl_->PumpToEnd(TimePoint::max());  // a cancelled call ends by itself
 }
 
 }  // namespace larder

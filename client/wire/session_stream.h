@@ -1,12 +1,14 @@
-// The session's bidirectional stream: writes from any thread, one reader thread of its own.
+// The session's bidirectional stream, without a thread of its own: messages go up from any thread,
+// and come down on whichever thread pumps.
 //
 // Knows no ids and no meaning: what comes down goes to a handler.
-// Ownership: owns call and thread.  Thread-safety: Send from any thread, serialized; Close once.
-// Lifecycle: Open (hello sent, `attached` received) -> Send ... -> Close (half-closes, waits for
-// the daemon's end, joins).  No handler runs after Close returned.  REQUIRES: Close is not called
-// from a handler.
-// Limits: messages of kMessageBytesMax.  A daemon that takes nothing for 10 s while one is written
-// has lost the session.
+// Send never waits for the daemon: while a message is being written, those after it queue, and the
+// next thread that pumps or sends goes on with them.
+// Ownership: owns the call.  Thread-safety: Send, Pump, Cancel from any thread; Close once.
+// Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close (half-closes, reads
+// on until the daemon's end).  REQUIRES: nobody pumps during Close; handlers do not call Send.
+// Limits: messages of kMessageBytesMax; kQueuedBytesMax of them wait to be written.  A daemon that
+// takes nothing for kWriteDeadline has lost the session, as soon as somebody pumps or sends.
 #pragma once
 
 #include <chrono>
@@ -23,9 +25,12 @@ namespace larder {
 
 class RpcChannel;  // client/wire/rpc_channel.h
 
-class SessionStream final : public SessionChannel {
+class SessionStream final : public SessionChannel, public MessagePump {
  public:
-  // Both on the reader thread.
+  static constexpr size_t kQueuedBytesMax = 32 << 20;
+  static constexpr std::chrono::seconds kWriteDeadline{10};
+
+  // Both on the thread that pumps, one at a time.
   struct Handlers {
     std::function<void(wire::Down)> on_down;
     std::function<void(const absl::Status&)>
@@ -43,8 +48,10 @@ class SessionStream final : public SessionChannel {
   [[nodiscard]] const wire::Attached& attached() const;
   [[nodiscard]] absl::Status Send(wire::Up up) override;
   void Cancel() override;
-  // Cancels at that time unless the stream has ended by then, also what another thread writes.
-  void CancelAt(TimePoint due);
+  [[nodiscard]] MessagePump* pump() override { return this; }
+  [[nodiscard]] uint64_t arrivals() const override;
+  void Pump(uint64_t seen, TimePoint deadline) override;
+  void Wake() override;
   void Close(std::chrono::milliseconds deadline);
 
  private:
