@@ -12,6 +12,7 @@
 #include "bench/lookup_keys.h"
 #include "bench/shapes.h"
 #include "server/daemon.h"
+#include "server/heap.h"
 #include "storage/block_store.h"
 #include "storage/check.h"
 #include "storage/slab_pool.h"
@@ -71,5 +72,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: bench_lookup_server DIR ENTRIES\n");
     return 2;
   }
+  larder::KeepHeapWarm();  // as larderd does
   return larder::bench::Serve(argv[1], std::strtoull(argv[2], nullptr, 10));
 }

@@ -20,6 +20,7 @@
 #include "server/config_values.h"
 #include "server/counters.h"
 #include "server/daemon.h"
+#include "server/heap.h"
 #include "server/lock_file.h"
 #include "server/logging.h"
 #include "server/metrics.h"
@@ -152,6 +153,7 @@ SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config,
 
 // Destruction runs from the bottom up, so each part ends before what it leans on.
 int Serve(const Config& config) {
+  KeepHeapWarm();
   BlockSignals();
   const Log log(config.log_level, config.log_format);
   const ServiceManager manager;

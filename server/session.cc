@@ -45,6 +45,7 @@ void AttachedSession::Send(wire::Down message) {
 absl::Status AttachedSession::OnUp(wire::Up& up) {
   wire::Down down;
   bool answer = false;
+  bool release_first = false;
   {
     MutexLock lock(mu_);
     if (closed_) return absl::OkStatus();
@@ -62,7 +63,8 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     if (absl::Status s = CheckAnswerSize(up); !s.ok()) return s;
     Count(up);
     for (const wire::Register& r : up.registers) down.registered.push_back(Handle(r));
-    for (const LeaseId lease : up.releases) Release(lease);
+    release_first = MustReleaseFirst(up);
+    if (release_first) Release(up.releases);
     if (up.revoke_ack) Handle(*up.revoke_ack);
     for (const wire::Abort& a : up.aborts) Handle(a);
     // Cancels: without a disk tier every acquire is answered at once, so there is nothing left to
@@ -84,8 +86,16 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   }
   if (answer) Send(std::move(down));
   MutexLock lock(mu_);
+  if (!release_first && !closed_) Release(up.releases);
   FinishIfDrained();  // after the answers, which would not leave any more
   return absl::OkStatus();
+}
+
+// Nobody waits for a release: it comes after the answer, unless that may need what it gives back.
+bool AttachedSession::MustReleaseFirst(const wire::Up& up) const {
+  if (up.acquires.empty() && up.reserves.empty()) return true;
+  return leased_.value() > deps_.store.lease_budget().value() / 2 ||
+         leases_.size() + reservations_.size() > SessionPage::kWords / 2;
 }
 
 // One message must not make an answer of any size.

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -145,7 +146,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Handle(const wire::RevokeAck& ack) LARDER_REQUIRES(mu_);
   void Handle(const wire::DamageReport& report) LARDER_REQUIRES(mu_);
   void CheckReported(VariantIndex variant, std::span<const Digest> digests);
-  void Release(LeaseId id) LARDER_REQUIRES(mu_);
+  [[nodiscard]] bool MustReleaseFirst(const wire::Up& up) const LARDER_REQUIRES(mu_);
+  void Release(std::span<const LeaseId> leases) LARDER_REQUIRES(mu_);
   void CloseReservation(ReservationId id) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::optional<uint32_t> TakeWord(uint64_t value) LARDER_REQUIRES(mu_);
 

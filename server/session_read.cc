@@ -117,15 +117,17 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
   return grant;
 }
 
-void AttachedSession::Release(LeaseId id) {
-  const auto it = leases_.find(id);
-  if (it == leases_.end()) {
-    ++deps_.counters.unknown_releases;
-    return;
+void AttachedSession::Release(std::span<const LeaseId> leases) {
+  for (const LeaseId id : leases) {
+    const auto it = leases_.find(id);
+    if (it == leases_.end()) {
+      ++deps_.counters.unknown_releases;
+      continue;
+    }
+    if (page_) page_->Clear(it->second.word, id.value);
+    leased_ -= it->second.lease.held_bytes();
+    leases_.erase(it);
   }
-  if (page_) page_->Clear(it->second.word, id.value);
-  leased_ -= it->second.lease.held_bytes();
-  leases_.erase(it);
 }
 
 // A reader's word alone drops nothing: the daemon looks at the bytes itself, on a thread that nobody
@@ -155,7 +157,7 @@ void AttachedSession::CheckReported(VariantIndex variant, std::span<const Digest
 }
 
 void AttachedSession::Handle(const wire::RevokeAck& ack) {
-  for (const LeaseId id : ack.leases) Release(id);
+  Release(ack.leases);
   for (const ReservationId id : ack.reservations) CloseReservation(id);
 }
 

@@ -97,9 +97,9 @@ class EntrySlots {
 
  private:
   static constexpr uint32_t kChunkSlots = ZeroedMemory::kHugePageBytes / sizeof(IndexEntry);
-  // Chunks from this one on are huge pages: then the unused part of the last is at most an eighth
-  // of the rest.
-  static constexpr uint32_t kSmallPageChunks = 8;
+  // Chunks from this one on are huge pages: then the unused part of the last is at most a
+  // quarter of the rest.
+  static constexpr uint32_t kSmallPageChunks = 4;
 
   const uint32_t entries_max_;
   std::vector<ZeroedMemory> chunks_;
