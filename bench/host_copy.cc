@@ -13,7 +13,7 @@
 #include "bench/echo.h"
 #include "bench/harness.h"
 #include "bench/processes.h"
-#include "client/transport/copy_kernels.h"
+#include "storage/copy_kernels.h"
 #include "storage/layout.h"
 
 namespace larder::bench {

@@ -13,7 +13,7 @@
 #include "bench/harness.h"
 #include "bench/processes.h"
 #include "bench/worker.h"
-#include "client/transport/copy_kernels.h"
+#include "storage/copy_kernels.h"
 
 namespace larder::bench {
 namespace {

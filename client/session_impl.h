@@ -9,7 +9,7 @@
 
 #include "client/copy_pool.h"
 #include "client/session_core.h"
-#include "client/transport/copy_kernels.h"
+#include "storage/copy_kernels.h"
 #include "client/transport/grpc_stream_transport.h"
 #include "client/transport/shm_transport.h"
 #include "client/wire/session_stream.h"

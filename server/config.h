@@ -54,7 +54,7 @@ struct Config {
   ByteCount memory_limit;        // of messages under way
   uint32_t rpc_threads_max = 0;  // 0: gRPC decides
   ByteCount staging_limit;       // per process
-  uint32_t copy_threads = 0;
+  uint32_t copy_threads = 0;     // 0: by the number of cores
 
   // Reads.
   HostReadPolicy check_host_reads = HostReadPolicy::kSampled;

@@ -156,10 +156,11 @@ constexpr ConfigOption kOptions[] = {
      "Staging memory that one process without the right to write the pool may hand in. It is the "
      "process's own memory; the daemon maps it.",
      [](std::string_view t, uid_t, Config* c) { return Store(ParseSize(t), &c->staging_limit); }},
-    {"copy_threads", kLimits, "COUNT", "1", false,
-     "Threads that copy blocks out of staging memory into the pool.",
+    {"copy_threads", kLimits, "COUNT", "0", false,
+     "Threads that copy blocks out of staging memory into the pool. 0: a quarter of the cores, at "
+     "least 2 and at most 8.",
      [](std::string_view t, uid_t, Config* c) {
-       return Store(ParseCount(t, 1, 256), &c->copy_threads);
+       return Store(ParseCount(t, 0, 256), &c->copy_threads);
      }},
     {"check_host_reads", kReads, "WHEN", "sampled", true,
      "Which reads of blocks in host memory are checked against their hashes: never, sampled (one "

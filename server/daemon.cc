@@ -33,7 +33,8 @@ namespace {
 constexpr std::chrono::milliseconds kHousekeepingPeriod{10};
 constexpr int kPeriodsPerCollect = 500;
 constexpr size_t kEvictionsPerPeriod = 512;
-constexpr size_t kCopyQueueMax = 1024;
+constexpr size_t kCopyJobsMax = 1024;
+constexpr size_t kCopyJobBytesMax = 64 << 20;
 constexpr int kStreamsPerConnectionMax = 128;
 
 // Serves `services` on one socket file of this mode.
@@ -76,7 +77,7 @@ struct Daemon::Parts final : SidebandHost {
                    .bytes_max = o.memory_limit}),
         sessions(o.sessions_max),
         counters(c),
-        copies(o.copy_threads, kCopyQueueMax) {}
+        copies(o.copy_threads, kCopyJobsMax, kCopyJobBytesMax) {}
 
   // SidebandHost
   absl::StatusOr<int> OpenSlab(ProcessId, uint32_t slab, bool writable) override {
@@ -155,7 +156,8 @@ absl::Status Daemon::Parts::Start() {
   sideband = *std::move(listening);
 
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, copies, counters,
-                           clock, options.boot_id, "default", options.check_one_in});
+                           clock, ChooseKernel(), options.boot_id, "default",
+                           options.check_one_in});
   engine.emplace(*deps, sessions, admission);
   cache.emplace(*deps, admission);
   const std::string data = options.socket_dir + "/data.sock";

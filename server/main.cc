@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,11 @@ SlabPool::Options PoolOptions(const Config& config) {
   return options;
 }
 
+size_t CopyThreads(const Config& config) {
+  if (config.copy_threads > 0) return config.copy_threads;
+  return std::clamp(std::thread::hardware_concurrency() / 4, 2u, 8u);
+}
+
 DaemonOptions OptionsOf(const Config& config, std::string boot_id) {
   DaemonOptions options;
   options.socket_dir = config.socket_dir;
@@ -75,7 +81,7 @@ DaemonOptions OptionsOf(const Config& config, std::string boot_id) {
   options.memory_limit = config.memory_limit;
   options.rpc_threads_max = static_cast<int>(config.rpc_threads_max);
   options.check_one_in = config.CheckOneIn();
-  options.copy_threads = config.copy_threads;
+  options.copy_threads = CopyThreads(config);
   options.staging_bytes_max = config.staging_limit;
   options.boot_id = std::move(boot_id);
   options.version = Version();

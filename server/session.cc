@@ -254,7 +254,7 @@ void AttachedSession::Drain() {
 }
 
 void AttachedSession::FinishIfDrained() {
-  if (draining_ && leases_.empty() && reservations_.empty()) End(absl::OkStatus());
+  if (draining_ && leases_.empty() && reservations_.empty() && copies_ == 0) End(absl::OkStatus());
 }
 
 void AttachedSession::Abandon() {

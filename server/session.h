@@ -34,6 +34,7 @@
 #include "server/staging_table.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
+#include "storage/copy_kernels.h"
 #include "storage/mutex.h"
 #include "storage/quarantine.h"
 
@@ -64,6 +65,7 @@ struct SessionDeps {
   StagedCopier& copies;
   Counters& counters;
   const Clock& clock;
+  const CopyKernel copy_kernel;  // staged blocks are copied by it
   std::string boot_id;
   std::string tenant;
   uint32_t check_one_in = 64;  // host reads that are checked: one in so many; 0 = none
@@ -160,8 +162,11 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   // What is left of a reservation after a publish; closes it when that is nothing.
   void Recharge(ReservationId id, ReservationRecord& record) LARDER_REQUIRES(mu_);
   void CountPublished(const wire::Published& answer);
-  void RunStaged(const std::shared_ptr<ReservationRecord>& record, const SessionVariant& variant,
-                 wire::Publish request);
+  struct StagedPublish;
+  [[nodiscard]] bool SubmitStaged(wire::Publish request, const SessionVariant& variant,
+                                  std::shared_ptr<ReservationRecord> record) LARDER_REQUIRES(mu_);
+  void CopyBlocks(StagedPublish& publish) LARDER_EXCLUDES(mu_);
+  void EndStaged(StagedPublish& publish) LARDER_EXCLUDES(mu_);
   void Grants(const wire::Acquire& request, const SessionVariant& variant,
               BlockStore::AcquireResult& held, wire::Grant* grant) LARDER_REQUIRES(mu_);
   [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request,
@@ -190,6 +195,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   ByteCount leased_ LARDER_GUARDED_BY(mu_);
   ByteCount reserved_ LARDER_GUARDED_BY(mu_);
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);  // the hello's first
+  size_t copies_ LARDER_GUARDED_BY(mu_) = 0;  // staged publishes that are not answered yet
   uint32_t until_sample_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t ids_ LARDER_GUARDED_BY(mu_) = 0;  // low half of lease and reservation ids
 

@@ -136,9 +136,11 @@ void AttachedSession::Release(std::span<const LeaseId> leases) {
 void AttachedSession::Handle(const wire::DamageReport& report) {
   if (report.variant >= variants_.size()) return;
   const VariantIndex variant = variants_[report.variant].index;
-  (void)deps_.copies.Submit([self = shared_from_this(), variant, digests = report.digests] {
-    self->CheckReported(variant, digests);
-  });
+  const size_t weight = report.digests.size() * sizeof(Digest);
+  (void)deps_.copies.Submit(
+      weight, [self = shared_from_this(), variant, digests = report.digests] {
+        self->CheckReported(variant, digests);
+      });
 }
 
 void AttachedSession::CheckReported(VariantIndex variant, std::span<const Digest> digests) {

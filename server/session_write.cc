@@ -10,19 +10,30 @@
 namespace larder {
 namespace {
 
-// Copies a payload that lies padded in staging into its extent, hashing what was stored: staging is
-// memory that the client may write at any moment, so each byte is read from it once and hashed
-// where the daemon alone can write.
-void CopyStaged(std::span<const std::byte> from, std::span<std::byte> to, SegmentTable* table) {
+// Copies a payload that lies padded in staging into its extent, hashing what is stored: staging is
+// memory that the client may write at any moment, so each byte is read from it once.
+void CopyStaged(const CopyKernel& kernel, std::span<const std::byte> from, std::span<std::byte> to,
+                SegmentTable* table) {
   uint64_t at = 0;
   for (Segment& segment : table->segments) {
-    std::memcpy(to.data() + at, from.data() + at, segment.bytes);
-    segment.xxh3 = HashBytes(to.subspan(at, segment.bytes));
+    segment.xxh3 =
+        kernel.CopyAndHashShared(to.subspan(at, segment.bytes), from.subspan(at, segment.bytes));
     const uint64_t end = at + segment.bytes;
     at = std::min<uint64_t>(RoundUp(end, kSegmentAlign), to.size());
     std::memset(to.data() + end, 0, at - end);
   }
   table->hashed = true;
+  StoreFence();
+}
+
+// About the bytes that it takes while it waits.
+size_t Weight(const wire::Publish& request) {
+  size_t bytes = sizeof request;
+  for (const wire::PublishBlock& block : request.blocks) {
+    bytes += sizeof block + block.tokens.size() * sizeof(block.tokens[0]) +
+             block.segments.segments.size() * sizeof(Segment);
+  }
+  return bytes;
 }
 
 void Note(std::string* message, const std::string& what) {
@@ -165,40 +176,95 @@ BlockStatus AttachedSession::PublishStaged(ReservationRecord& record, const Sess
     Note(message, "staging: no such segment, or the block reaches over its end");
     return BlockStatus::kInvalid;
   }
-  MutexLock lock(record.mu);
+  // Ours alone while it is copied: other threads may copy into its neighbours, and the reservation
+  // may end meanwhile.
+  ExtentReservation one;
+  {
+    MutexLock lock(record.mu);
+    one = record.reservation.Split(block.extent);
+  }
   const BlockStore::NewBlock named{variant.index, block.digest, block.parent, block.tokens,
                                    &block.segments};
   EntryRef claim;
-  const BlockStatus status = deps_.store.Claim(record.reservation, block.extent, named, &claim);
-  if (status != BlockStatus::kOk) {
-    record.reservation.Return(block.extent);
-    return status;
-  }
-  const std::span<std::byte> to =
-      deps_.store.Bytes(record.reservation.extent(block.extent)).first(bytes);
-  CopyStaged(staging->bytes().subspan(block.staging_offset, bytes), to, &block.segments);
-  deps_.store.Fill(record.reservation, block.extent, named, claim);
+  const BlockStatus status = deps_.store.Claim(one, 0, named, &claim);
+  if (status != BlockStatus::kOk) return status;
+  const std::span<std::byte> to = deps_.store.Bytes(one.extent(0)).first(bytes);
+  CopyStaged(deps_.copy_kernel, staging->bytes().subspan(block.staging_offset, bytes), to, &block.segments);
+  deps_.store.Fill(one, 0, named, claim);
   deps_.counters.staged_bytes += bytes;
   return BlockStatus::kOk;
 }
 
-void AttachedSession::RunStaged(const std::shared_ptr<ReservationRecord>& record,
-                                const SessionVariant& variant, wire::Publish request) {
-  wire::Published answer;
-  answer.id = request.id;
-  for (wire::PublishBlock& block : request.blocks) {
-    answer.status.push_back(PublishStaged(*record, variant, block, &answer.message));
+// A publish whose blocks several threads copy; the one that ends the last answers.
+struct AttachedSession::StagedPublish {
+  StagedPublish(wire::Publish the_request, SessionVariant the_variant,
+                std::shared_ptr<ReservationRecord> the_record)
+      : request(std::move(the_request)),
+        variant(the_variant),
+        record(std::move(the_record)),
+        left(request.blocks.size()) {
+    answer.id = request.id;
+    answer.status.resize(request.blocks.size());
   }
-  CountPublished(answer);
+  wire::Publish request;
+  const SessionVariant variant;
+  const std::shared_ptr<ReservationRecord> record;
+  wire::Published answer;  // each status by the thread that copied its block
+  std::atomic<size_t> next{0}, left;
+  Mutex mu;
+  std::string message LARDER_GUARDED_BY(mu);  // why the first of those refused was
+};
+
+void AttachedSession::CopyBlocks(StagedPublish& publish) {
+  const size_t blocks = publish.request.blocks.size();
+  for (size_t i = publish.next.fetch_add(1); i < blocks; i = publish.next.fetch_add(1)) {
+    std::string message;
+    publish.answer.status[i] =
+        PublishStaged(*publish.record, publish.variant, publish.request.blocks[i], &message);
+    if (!message.empty()) {
+      MutexLock lock(publish.mu);
+      Note(&publish.message, message);
+    }
+    if (publish.left.fetch_sub(1) == 1) EndStaged(publish);
+  }
+}
+
+void AttachedSession::EndStaged(StagedPublish& publish) {
+  {
+    MutexLock lock(publish.mu);
+    publish.answer.message = publish.message;
+  }
+  CountPublished(publish.answer);
   {
     MutexLock lock(mu_);
-    Recharge(request.reservation, *record);
+    Recharge(publish.request.reservation, *publish.record);
   }
   wire::Down down;
-  down.published.push_back(std::move(answer));
+  down.published.push_back(std::move(publish.answer));
   Send(std::move(down));
   MutexLock lock(mu_);
+  --copies_;
   FinishIfDrained();
+}
+
+// False: too much is under way.
+bool AttachedSession::SubmitStaged(wire::Publish request, const SessionVariant& variant,
+                                   std::shared_ptr<ReservationRecord> record) {
+  constexpr uint64_t kBytesPerThread = 1 << 20;  // below, waking another costs more than it copies
+  const size_t weight = Weight(request);
+  uint64_t bytes = 0;
+  for (const wire::PublishBlock& block : request.blocks) {
+    bytes += block.segments.PayloadBytes().value();
+  }
+  const size_t threads = std::clamp<size_t>(bytes / kBytesPerThread, 1, deps_.copies.threads());
+  const auto publish =
+      std::make_shared<StagedPublish>(std::move(request), variant, std::move(record));
+  const auto copy = [self = shared_from_this(), publish] { self->CopyBlocks(*publish); };
+  if (!deps_.copies.Submit(weight, copy)) return false;
+  ++copies_;
+  // Helpers: those that come too late, or not at all, leave the blocks to the others.
+  for (size_t i = 1; i < threads; ++i) (void)deps_.copies.Submit(0, copy);
+  return true;
 }
 
 void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
@@ -218,14 +284,9 @@ void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
   }
   const std::shared_ptr<ReservationRecord> record = it->second;
   const SessionVariant variant = variants_[request.variant];
-  if (write_mode_ == wire::WriteMode::kStaged) {
+  if (write_mode_ == wire::WriteMode::kStaged && !request.blocks.empty()) {
     const size_t blocks = request.blocks.size();
-    if (deps_.copies.Submit(
-            [self = shared_from_this(), record, variant, request = std::move(request)]() mutable {
-              self->RunStaged(record, variant, std::move(request));
-            })) {
-      return;  // answered when copied
-    }
+    if (SubmitStaged(std::move(request), variant, record)) return;  // answered when copied
     answer.status.assign(blocks, BlockStatus::kFull);
     answer.message = "too many staged copies under way: publish again later";
     CountPublished(answer);

@@ -4,7 +4,8 @@
 
 namespace larder {
 
-StagedCopier::StagedCopier(size_t threads, size_t queue_max) : queue_max_(queue_max) {
+StagedCopier::StagedCopier(size_t threads, size_t jobs_max, size_t bytes_max)
+    : jobs_max_(jobs_max), bytes_max_(bytes_max) {
   for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
@@ -17,11 +18,12 @@ StagedCopier::~StagedCopier() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool StagedCopier::Submit(std::function<void()> job) {
+bool StagedCopier::Submit(size_t bytes, std::function<void()> job) {
   {
     MutexLock lock(mu_);
-    if (stop_ || jobs_.size() >= queue_max_) return false;
-    jobs_.push_back(std::move(job));
+    if (stop_ || jobs_.size() >= jobs_max_ || bytes_ + bytes > bytes_max_) return false;
+    jobs_.push_back({bytes, std::move(job)});
+    bytes_ += bytes;
   }
   wake_.NotifyOne();
   return true;
@@ -29,15 +31,16 @@ bool StagedCopier::Submit(std::function<void()> job) {
 
 void StagedCopier::Run() {
   for (;;) {
-    std::function<void()> job;
+    Job job;
     {
       MutexLock lock(mu_);
       while (jobs_.empty() && !stop_) wake_.Wait(mu_);
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
+      bytes_ -= job.bytes;
     }
-    job();
+    job.run();
   }
 }
 

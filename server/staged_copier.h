@@ -1,7 +1,8 @@
 // A few threads that copy staged blocks into the pool, so that no RPC thread does.
 //
 // Ownership: made by the daemon; joins its threads when destroyed, after the jobs that were taken.
-// Thread-safety: Submit from any thread.  Limits: `queue_max` jobs wait; beyond it Submit says no.
+// Thread-safety: Submit from any thread.
+// Limits: `jobs_max` jobs wait, and jobs that say to take `bytes_max`; beyond it Submit says no.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +17,29 @@ namespace larder {
 
 class StagedCopier {
  public:
-  StagedCopier(size_t threads, size_t queue_max);
+  StagedCopier(size_t threads, size_t jobs_max, size_t bytes_max);
   ~StagedCopier();
   StagedCopier(const StagedCopier&) = delete;
   StagedCopier& operator=(const StagedCopier&) = delete;
 
-  // False when the queue is full: the caller answers "full, retry after".
-  [[nodiscard]] bool Submit(std::function<void()> job) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] size_t threads() const { return threads_.size(); }
+  // `bytes`: what the job takes while it waits.  False when the queue is full: the caller answers
+  // "full, retry after".
+  [[nodiscard]] bool Submit(size_t bytes, std::function<void()> job) LARDER_EXCLUDES(mu_);
 
  private:
   void Run();
 
-  const size_t queue_max_;
+  struct Job {
+    size_t bytes = 0;
+    std::function<void()> run;
+  };
+
+  const size_t jobs_max_, bytes_max_;
   Mutex mu_;
   CondVar wake_;
-  std::deque<std::function<void()>> jobs_ LARDER_GUARDED_BY(mu_);
+  std::deque<Job> jobs_ LARDER_GUARDED_BY(mu_);
+  size_t bytes_ LARDER_GUARDED_BY(mu_) = 0;  // of those that wait
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;
 };

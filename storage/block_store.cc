@@ -39,6 +39,17 @@ Extent ExtentReservation::Take(size_t i) {
   return extent;
 }
 
+ExtentReservation ExtentReservation::Split(size_t i) {
+  ExtentReservation one;
+  if (!open(i)) return one;
+  one.slots_.push_back({Take(i), slots_[i].bytes});
+  one.held_ = one.slots_[0].extent.bytes();
+  one.open_count_ = 1;
+  one.store_ = store_;
+  store_->reservations_.fetch_add(1, std::memory_order_relaxed);
+  return one;
+}
+
 void ExtentReservation::Return(size_t i) {
   if (!open(i)) return;
   const Extent extent = Take(i);

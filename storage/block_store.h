@@ -51,6 +51,9 @@ class ExtentReservation {
   [[nodiscard]] ByteCount held_bytes() const { return held_; }  // of the open extents
   [[nodiscard]] size_t open_count() const { return open_count_; }
   void Return(size_t i);  // gives slot i back; no-op when not open
+  // Slot i alone, as a reservation of its own, so that it can be filled without this one's lock.
+  // Without slots when it is not open.
+  [[nodiscard]] ExtentReservation Split(size_t i);
   void Reset();           // all of them
 
  private:

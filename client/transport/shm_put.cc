@@ -21,8 +21,9 @@ constexpr uint64_t kWindowShareOfLease = 4;
 // used up by waiting.
 constexpr size_t kPublishedMax = 4;
 // What is staged before the daemon is told: small enough that its copy overlaps with ours, large
-// enough that the messages do not matter.
-constexpr uint64_t kPieceBytes = 512 << 10;
+// enough that the messages do not matter, nor that a kernel may queue the thread that is to take
+// them behind us.
+constexpr uint64_t kPieceBytes = 8 << 20;
 
 // One block on its way.
 struct Item {

@@ -15,7 +15,7 @@
 
 #include "client/copy_pool.h"
 #include "client/session_core.h"
-#include "client/transport/copy_kernels.h"
+#include "storage/copy_kernels.h"
 #include "client/transport/transport.h"
 
 namespace larder {

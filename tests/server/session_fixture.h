@@ -86,7 +86,7 @@ class SessionFixture {
   InstanceTable instances_{store_.store(), store_.clock(), 1e10};
   StagingTable staging_{StagingTable::Options{}};
   std::unique_ptr<ProcessTable> processes_ = *ProcessTable::Create({});
-  StagedCopier copies_{2, 64};
+  StagedCopier copies_{2, 64, 1 << 20};
   Counters counters_;
   SessionTable sessions_{8};
   SessionDeps deps_{.store = store_.store(),
@@ -97,6 +97,7 @@ class SessionFixture {
                     .copies = copies_,
                     .counters = counters_,
                     .clock = store_.clock(),
+                    .copy_kernel = MemcpyKernel(),
                     .boot_id = "boot",
                     .tenant = "default",
                     .check_one_in = 2};

@@ -1,7 +1,7 @@
 // Ways to copy memory, and which of them is the fastest on this host.
 //
 // Machines differ: non-temporal AVX-512 stores beat libc's memcpy by half on one, lose on another.
-// So the kernel is chosen by CPU feature and a short measurement, once per Client.
+// So the kernel is chosen by CPU feature and a short measurement, once per Client and per daemon.
 // Not a memmove: source and destination must not overlap.
 //
 // Ownership: values.  Thread-safety: pure functions.
@@ -25,11 +25,19 @@ class CopyKernel {
   // telling them.
   // REQUIRES: to.size() >= from.size().
   void Copy(std::span<std::byte> to, std::span<const std::byte> from) const;
-  // The same, and XXH3-64 (seed 0) of the bytes.
+  // The same, and XXH3-64 (seed 0) of the bytes.  REQUIRES: nobody writes to `from` meanwhile.
   [[nodiscard]] uint64_t CopyAndHash(std::span<std::byte> to,
                                      std::span<const std::byte> from) const;
+  // The same from memory that another process may change at any moment: each byte is read once, and
+  // the hash is of what was written.  A tenth slower.
+  [[nodiscard]] uint64_t CopyAndHashShared(std::span<std::byte> to,
+                                           std::span<const std::byte> from) const;
 
  private:
+  template <class CopyPiece>
+  [[nodiscard]] uint64_t HashByPieces(std::span<std::byte> to, std::span<const std::byte> from,
+                                      size_t piece_bytes, CopyPiece copy_piece) const;
+
   const char* name_;
   Function function_;
 };

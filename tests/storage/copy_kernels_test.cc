@@ -1,6 +1,9 @@
-#include "client/transport/copy_kernels.h"
+#include "storage/copy_kernels.h"
 
+#include <algorithm>
+#include <atomic>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -57,7 +60,34 @@ TEST(CopyKernels, CopyAndHashCopiesAndHashes) {
     SCOPED_TRACE(kernel.name());
     ForEachShape(
         [&](auto to, auto from) { ASSERT_EQ(kernel.CopyAndHash(to, from), HashBytes(from)); });
+    ForEachShape([&](auto to, auto from) {
+      ASSERT_EQ(kernel.CopyAndHashShared(to, from), HashBytes(from));
+    });
   }
+}
+
+// What a client stages it may change while the daemon copies: the hash must be of what was stored.
+TEST(CopyKernels, CopyAndHashSharedHashesWhatItWroteThoughTheSourceChanges) {
+  constexpr size_t kBytes = 256 << 10;
+  std::vector<std::byte> source(kBytes), target(kBytes);
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (uint8_t round = 0; !stop.load(); ++round) {
+      for (std::byte& byte : source) {
+        std::atomic_ref(byte).store(std::byte{round}, std::memory_order_relaxed);
+      }
+    }
+  });
+  for (const CopyKernel& kernel : AllKernels()) {
+    SCOPED_TRACE(kernel.name());
+    for (int i = 0; i < 50; ++i) {
+      const uint64_t hash = kernel.CopyAndHashShared(target, source);
+      StoreFence();
+      ASSERT_EQ(hash, HashBytes(target));
+    }
+  }
+  stop = true;
+  writer.join();
 }
 
 TEST(CopyKernels, MemcpyIsAlwaysThereAndTheChoiceIsOneOfThem) {
