@@ -1,5 +1,7 @@
 #include "client/copy_pool.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 
 namespace larder {
@@ -47,6 +49,7 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
 }
 
 void CopyPool::Run() {
+  pthread_setname_np(pthread_self(), "larder-copy");
   uint64_t seen = 0;
   mu_.Lock();
   while (true) {

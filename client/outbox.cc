@@ -1,5 +1,7 @@
 #include "client/outbox.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -131,6 +133,7 @@ void Outbox::Flush() {
 }
 
 void Outbox::Run() {
+  pthread_setname_np(pthread_self(), "larder-outbox");
   mu_.Lock();
   while (!stop_) {
     WaitForWork();

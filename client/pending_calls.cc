@@ -92,18 +92,21 @@ void PendingCalls::StartPump(MessagePump* pump) {
   pump_ = pump;
 }
 
+// Looks from time to time instead of waiting in the pump: gRPC has one poller in a process, and a
+// thread that sleeps as such is woken for what others there wait for.
 void PendingCalls::PumpWhenIdle() {
-  // So that the stream can look after its own deadlines.
-  constexpr std::chrono::seconds kAtOnce{1};
+  std::chrono::milliseconds pause = kIdle;
   MutexLock lock(mu_);
   while (pump_ != nullptr && failed_.ok()) {
     const TimePoint now = std::chrono::steady_clock::now();
-    if (pumping_ || !waiting_.empty() || now < last_wait_ + kIdle) {
-      idle_.WaitUntil(mu_, std::max(now, last_wait_) + kIdle);
-      continue;
-    }
-    PumpUntil(pump_->arrivals(), now + kAtOnce);
+    const bool idle = !pumping_ && waiting_.empty() && now >= last_wait_ + kIdle;
+    const uint64_t seen = pump_->arrivals();
+    if (idle) PumpUntil(seen, now);
     PassOn();
+    if (pump_ == nullptr) break;
+    const bool quiet = idle && pump_->arrivals() == seen;
+    pause = quiet ? std::min(2 * pause, kIdleMax) : kIdle;
+    idle_.WaitUntil(mu_, now + pause);
   }
 }
 

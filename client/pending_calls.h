@@ -1,8 +1,8 @@
 // Joins a request with its answer: the caller waits on an OpenCall, answers are delivered by id.
 //
 // Over a MessagePump the callers read the stream themselves: one of those that wait pumps, the
-// others sleep until theirs is delivered or the pump falls to them.  While no caller has waited for
-// kIdle, a thread that the owner lends (PumpWhenIdle) pumps, so that revocations are heard.
+// others sleep until theirs is delivered or the pump falls to them.  While no caller waits, a thread
+// that the owner lends (PumpWhenIdle) looks now and then, so that revocations are heard.
 //
 // Knows nothing of what an answer means: whoever closes a call that nobody consumed gets the answer
 // back, so that a lease or reservation in it can be returned.
@@ -43,8 +43,8 @@ class PendingCalls {
   };
 
  public:
-  // Callers that come back sooner find the pump free; what nobody waits for is heard this late.
-  static constexpr std::chrono::milliseconds kIdle{5};
+  // What nobody waits for is heard this late: while callers come and go, and after a long silence.
+  static constexpr std::chrono::milliseconds kIdle{5}, kIdleMax{40};
 
   class OpenCall {
    public:
@@ -85,7 +85,7 @@ class PendingCalls {
 
   // From here on waiting callers pump.
   void StartPump(MessagePump* pump) LARDER_EXCLUDES(mu_);
-  // Pumps whenever no caller does; returns after StopPump or FailAll.
+  // Pumps now and then when no caller does; returns after StopPump or FailAll.
   void PumpWhenIdle() LARDER_EXCLUDES(mu_);
   // Nobody pumps any more once this returned.  REQUIRES: FailAll was called.
   void StopPump() LARDER_EXCLUDES(mu_);

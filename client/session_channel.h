@@ -25,7 +25,8 @@ class MessagePump {
   // Grows after each message that was handed to the session.
   [[nodiscard]] virtual uint64_t arrivals() const = 0;
   // Hands what comes to the session, on this thread.  Returns when arrivals() is no longer `seen`,
-  // at the deadline, after Wake, or when the stream has ended.
+  // at the deadline (when that is over, after what was there already), after Wake, or when the
+  // stream has ended.
   virtual void Pump(uint64_t seen, TimePoint deadline) = 0;
   // Makes the Pump under way, or else the next one, return.  Once in a stream's life.
   virtual void Wake() = 0;

@@ -1,5 +1,7 @@
 #include "client/session_core.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -45,7 +47,10 @@ absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel
   outbox_.Start(channel);
   if (MessagePump* const pump = channel->pump(); pump != nullptr) {
     calls_.StartPump(pump);
-    idle_reader_ = std::thread([this] { calls_.PumpWhenIdle(); });
+    idle_reader_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "larder-reader");
+      calls_.PumpWhenIdle();
+    });
   }
   return status();
 }

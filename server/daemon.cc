@@ -175,7 +175,10 @@ absl::Status Daemon::Parts::Start() {
     sideband->OnProcessDeath(process);
   });
   sideband->Start();
-  housekeeper = std::thread([this] { Housekeep(); });
+  housekeeper = std::thread([this] {
+    pthread_setname_np(pthread_self(), "housekeeper");
+    Housekeep();
+  });
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "server/staged_copier.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace larder {
@@ -30,6 +32,7 @@ bool StagedCopier::Submit(size_t bytes, std::function<void()> job) {
 }
 
 void StagedCopier::Run() {
+  pthread_setname_np(pthread_self(), "staged-copy");
   for (;;) {
     Job job;
     {
