@@ -3,6 +3,9 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
+
+#include "storage/copy_kernels.h"
 
 namespace larder {
 
@@ -23,11 +26,13 @@ CopyPool::~CopyPool() {
 
 void CopyPool::Drain() {
   for (size_t i = next_.fetch_add(1); i < count_; i = next_.fetch_add(1)) (*work_)(i);
+  StoreFence();
 }
 
 void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
   if (count < 2 || threads_.empty() || !batch_mu_.TryLock()) {
     for (size_t i = 0; i < count; ++i) work(i);
+    StoreFence();
     return;
   }
   {
@@ -43,9 +48,20 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
   {
     MutexLock lock(mu_);
     open_ = false;
-    while (inside_ > 0) idle_.Wait(mu_);
   }
+  AwaitHelpers();
   batch_mu_.Unlock();
+}
+
+// They end about when the caller does, sooner than it could fall asleep and be woken.
+void CopyPool::AwaitHelpers() {
+  constexpr auto kSpin = std::chrono::microseconds(50);
+  const auto until = std::chrono::steady_clock::now() + kSpin;
+  while (inside_.load() > 0 && std::chrono::steady_clock::now() < until) {
+  }
+  if (inside_.load() == 0) return;
+  MutexLock lock(mu_);
+  while (inside_.load() > 0) idle_.Wait(mu_);
 }
 
 void CopyPool::Run() {

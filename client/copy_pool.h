@@ -24,12 +24,14 @@ class CopyPool {
   CopyPool(const CopyPool&) = delete;
   CopyPool& operator=(const CopyPool&) = delete;
 
-  // Calls work(i) for each i < count, once, from any of the threads; returns when all are done.
+  // Calls work(i) for each i < count, once, from any of the threads; returns when all are done, and
+  // their stores, non-temporal ones too, can be seen by everybody.
   void ForEach(size_t count, const std::function<void(size_t)>& work) LARDER_EXCLUDES(mu_);
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
-  void Drain();
+  void AwaitHelpers() LARDER_EXCLUDES(mu_);
+  void Drain();  // what is left of the batch, then a StoreFence
 
   std::vector<std::thread> threads_;
   Mutex batch_mu_;  // held by the caller whose batch is divided; before mu_
@@ -42,7 +44,7 @@ class CopyPool {
   Mutex mu_;
   CondVar wake_, idle_;
   uint64_t batch_ LARDER_GUARDED_BY(mu_) = 0;
-  uint32_t inside_ LARDER_GUARDED_BY(mu_) = 0;
+  std::atomic<uint32_t> inside_{0};  // helpers in the batch; changed under mu_
   bool open_ LARDER_GUARDED_BY(mu_) = false;  // helpers may enter the batch
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
 };

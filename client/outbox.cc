@@ -9,7 +9,7 @@ namespace larder {
 namespace {
 
 // Long enough for a busy engine's next request, short enough that an idle one does not hold leases.
-constexpr auto kRideAlong = std::chrono::milliseconds(2);
+constexpr auto kRideAlong = std::chrono::milliseconds(5);
 
 // Moves up to `most` to the end of `to`.
 template <class T>
@@ -33,7 +33,7 @@ void Outbox::Start(SessionChannel* channel) {
 
 void Outbox::ArmLocked() {
   armed_ = true;
-  // Awake it looks again within 2 ms anyway: a busy session pays no wake-up per call.
+  // Awake it looks again within 5 ms anyway: a busy session pays no wake-up per call.
   if (asleep_) wake_.NotifyOne();
 }
 

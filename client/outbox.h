@@ -1,5 +1,5 @@
 // What the daemon should hear soon but nobody waits for: releases, acknowledgements, aborts,
-// cancels.  They ride on the next request; when none comes within 2 ms, a thread of its own sends
+// cancels.  They ride on the next request; when none comes within 5 ms, a thread of its own sends
 // them.
 //
 // The order among what is collected is not kept, and need not be: each of these is final for its
@@ -51,7 +51,7 @@ class Outbox {
   void Run() LARDER_EXCLUDES(mu_);
   // Sends until nothing is left.
   void Flush() LARDER_REQUIRES(mu_);
-  // Waits until there is something to do, then 2 ms for a request to take it along.
+  // Waits until there is something to do, then 5 ms for a request to take it along.
   void WaitForWork() LARDER_REQUIRES(mu_);
   void ArmLocked() LARDER_REQUIRES(mu_);
   void TakeInto(wire::Up* up) LARDER_REQUIRES(mu_);

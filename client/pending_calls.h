@@ -44,7 +44,7 @@ class PendingCalls {
 
  public:
   // What nobody waits for is heard this late: while callers come and go, and after a long silence.
-  static constexpr std::chrono::milliseconds kIdle{5}, kIdleMax{40};
+  static constexpr std::chrono::milliseconds kIdle{10}, kIdleMax{40};
 
   class OpenCall {
    public:

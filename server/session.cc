@@ -70,6 +70,8 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     // Cancels: without a disk tier every acquire is answered at once, so there is nothing left to
     // cancel.
     for (wire::Publish& p : up.publishes) Handle(std::move(p), &down);
+    // A writer waits for what became of its blocks, not yet for room for its next ones.
+    if (!down.published.empty() && !up.reserves.empty()) Send(std::exchange(down, {}));
     for (const wire::Reserve& r : up.reserves) down.reserved.push_back(Handle(r));
     for (const wire::Acquire& a : up.acquires) {
       down.grants.push_back(Handle(a));

@@ -13,6 +13,14 @@ namespace {
 // round trip.
 constexpr size_t kWindowBlocks = 16;
 
+// What one thread copies at a time: small enough that several end about together.
+constexpr uint64_t kPieceBytes = 256 << 10;
+
+struct Piece {
+  std::span<std::byte> to;
+  std::span<const std::byte> from;
+};
+
 struct Window {
   std::vector<size_t> keys;  // indices of the batch
   OpenCall call;
@@ -44,7 +52,7 @@ class GetRun {
   void CopyReady(const Window& window, std::span<const size_t> at,
                  const std::vector<wire::BlockGrant>& grants);
   [[nodiscard]] absl::Status CopyPending(Window& window, std::vector<wire::BlockGrant>& grants);
-  [[nodiscard]] BlockStatus CopyOne(size_t key, const wire::BlockGrant& grant);
+  [[nodiscard]] BlockStatus Plan(size_t key, const wire::BlockGrant& grant);
   [[nodiscard]] bool HashesMatch(const GetBlock& block, const SegmentTable& table);
   void Settle(const Window& window);
 
@@ -56,6 +64,9 @@ class GetRun {
   const uint32_t lease_ms_;
   const TimePoint deadline_;
   std::vector<BlockStatus> status_;
+  // Of the blocks that are copied next.
+  std::vector<Piece> pieces_;
+  std::vector<std::shared_ptr<const void>> owners_;  // keep their mappings
   std::vector<uint8_t> mismatch_;  // 1: bytes that do not have their hash; written by copy threads
 };
 
@@ -85,32 +96,44 @@ bool GetRun::HashesMatch(const GetBlock& block, const SegmentTable& table) {
   return true;
 }
 
-BlockStatus GetRun::CopyOne(size_t key, const wire::BlockGrant& grant) {
+// What a block is copied in; nothing of it yet.
+BlockStatus GetRun::Plan(size_t key, const wire::BlockGrant& grant) {
   const GetBlock& block = blocks_[key];
   const uint64_t payload = PayloadOf(block);
   if (grant.extent.bytes != payload) return BlockStatus::kInvalid;
   if (grant.table && !TableFits(*grant.table, block)) return BlockStatus::kInvalid;
-  const absl::StatusOr<MappedBytes> mapped = core_.Map(grant.extent, /*writable=*/false);
+  absl::StatusOr<MappedBytes> mapped = core_.Map(grant.extent, /*writable=*/false);
   if (!mapped.ok()) return StatusOfUnmapped(mapped.status(), BlockStatus::kDamaged);
   uint64_t at = 0;
   for (const std::span<std::byte> segment : block.segments) {
-    kernel_.Copy(segment, mapped->bytes.subspan(at, segment.size()));
+    for (uint64_t done = 0; done < segment.size(); done += kPieceBytes) {
+      const uint64_t bytes = std::min(kPieceBytes, segment.size() - done);
+      pieces_.push_back({segment.subspan(done, bytes), mapped->bytes.subspan(at + done, bytes)});
+    }
     at = RoundUp(at + segment.size(), kSegmentAlign);
   }
-  StoreFence();
-  if (grant.table && grant.table->hashed && !HashesMatch(block, *grant.table)) {
-    mismatch_[key] = 1;
-    return BlockStatus::kDamaged;
-  }
+  owners_.push_back(std::move(mapped->owner));
   return BlockStatus::kOk;
 }
 
 void GetRun::CopyReady(const Window& window, std::span<const size_t> at,
                        const std::vector<wire::BlockGrant>& grants) {
-  pool_.ForEach(at.size(), [&](size_t i) {
-    const size_t key = window.keys[at[i]];
-    const wire::BlockGrant& grant = grants[at[i]];
-    status_[key] = grant.status == BlockStatus::kOk ? CopyOne(key, grant) : grant.status;
+  std::vector<size_t> hashed;
+  for (const size_t i : at) {
+    BlockStatus& status = status_[window.keys[i]];
+    status = grants[i].status;
+    if (status == BlockStatus::kOk) status = Plan(window.keys[i], grants[i]);
+    const bool check = grants[i].table && grants[i].table->hashed;
+    if (status == BlockStatus::kOk && check) hashed.push_back(i);
+  }
+  pool_.ForEach(pieces_.size(), [this](size_t i) { kernel_.Copy(pieces_[i].to, pieces_[i].from); });
+  pieces_.clear();
+  owners_.clear();
+  pool_.ForEach(hashed.size(), [&](size_t i) {
+    const size_t key = window.keys[hashed[i]];
+    if (HashesMatch(blocks_[key], *grants[hashed[i]].table)) return;
+    mismatch_[key] = 1;
+    status_[key] = BlockStatus::kDamaged;
   });
 }
 

@@ -227,7 +227,6 @@ void PutRun::CopyIn(Item& item, std::span<std::byte> to, bool hash) {
     std::memset(to.data() + end, 0, at - end);
   }
   item.table.hashed = hash;
-  StoreFence();
 }
 
 // Those that have their extent and were not copied yet: their status is still the initial one.
@@ -291,6 +290,7 @@ absl::Status PutRun::WriteStaged(Window& window) {
     item.chunk = {};
     const bool last = i + 1 == count;
     if (piece_bytes < kPieceBytes && !last) continue;
+    StoreFence();
     if (absl::Status status = Publish(std::exchange(piece_, {}), last ? count : 0); !status.ok())
       return status;
     piece_bytes = 0;
@@ -327,7 +327,8 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
     }
     published_[first + found->second].items.push_back(std::move(item));
   }
-  if (restock > 0) core_.AskStock(restock_bytes, restock, &up);
+  // Room for two Puts like this one, so that the next need not wait for the answer.
+  if (restock > 0) core_.AskStock(restock_bytes, 2 * restock, &up);
   if (absl::Status status = core_.Send(std::move(up)); !status.ok()) return status;
   while (published_.size() > kPublishedMax) {
     if (absl::Status status = CollectOldest(); !status.ok()) return status;

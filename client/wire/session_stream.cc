@@ -56,6 +56,7 @@ struct SessionStream::Impl {
   // What is there already, unless another thread is at it.
   void PumpReady() LARDER_EXCLUDES(pump_mu);
   void OnStep(Step step, bool ok) LARDER_REQUIRES(pump_mu);
+  void StartRead() LARDER_REQUIRES(pump_mu);
   void OnRead(bool ok) LARDER_REQUIRES(pump_mu);
   absl::Status HandOver() LARDER_REQUIRES(pump_mu);
   void OnFinished() LARDER_REQUIRES(pump_mu);
@@ -84,6 +85,8 @@ struct SessionStream::Impl {
   Mutex pump_mu;  // before write_mu
   v1::Down message LARDER_GUARDED_BY(pump_mu);
   wire::Down down LARDER_GUARDED_BY(pump_mu);  // what it says
+  bool reading LARDER_GUARDED_BY(pump_mu) = false;
+  bool read_over LARDER_GUARDED_BY(pump_mu) = false;
   bool has_attached LARDER_GUARDED_BY(pump_mu) = false;
   absl::Status nonsense LARDER_GUARDED_BY(pump_mu);  // why we ended it
   grpc::Status rpc_status LARDER_GUARDED_BY(pump_mu);
@@ -154,6 +157,7 @@ TimePoint SessionStream::Impl::WriteDue() {
 void SessionStream::Impl::Pump(uint64_t seen, TimePoint deadline) {
   MutexLock lock(pump_mu);
   while (arrivals.load() == seen && !finished.load()) {
+    StartRead();
     const TimePoint write_until = WriteDue();
     void* tag = nullptr;
     bool ok = false;
@@ -169,6 +173,14 @@ void SessionStream::Impl::Pump(uint64_t seen, TimePoint deadline) {
     if (now >= write_until && !stuck.exchange(true)) context.TryCancel();
     if (now >= deadline) return;
   }
+}
+
+// Not right after the read before it: gRPC then tells the daemon of the room that it made, by a
+// message of its own, instead of along with our next one.
+void SessionStream::Impl::StartRead() {
+  if (reading || read_over) return;
+  reading = true;
+  stream->Read(&message, TagOf(Step::kRead));
 }
 
 void SessionStream::Impl::PumpReady() {
@@ -201,15 +213,14 @@ void SessionStream::Impl::OnStep(Step step, bool ok) {
 }
 
 void SessionStream::Impl::OnRead(bool ok) {
+  reading = false;
   if (ok) {
     nonsense = HandOver();
     ++arrivals;  // after the session has it: who looks at the count before has yet to look
-    if (nonsense.ok()) {
-      stream->Read(&message, TagOf(Step::kRead));
-      return;
-    }
+    if (nonsense.ok()) return;
     context.TryCancel();
   }
+  read_over = true;
   stream->Finish(&rpc_status, TagOf(Step::kFinish));
 }
 
@@ -280,10 +291,6 @@ absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(
   impl.stream = impl.stub->PrepareAsyncAttach(&impl.context, &impl.steps);
   impl.stream->StartCall(nullptr);  // corked: it completes with the first write, and has no tag
   (void)impl.Write(up);  // why it failed, the read learns
-  {
-    MutexLock lock(impl.pump_mu);
-    impl.stream->Read(&impl.message, TagOf(Step::kRead));
-  }
   if (absl::Status status = impl.WaitAttached(until); !status.ok()) return status;
   return opened;
 }

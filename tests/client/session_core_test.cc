@@ -146,7 +146,7 @@ TEST_F(SessionCoreTest, SecondPutNeedsNoReserveFirst) {
     return !ups.empty() && !ups.back().publishes.empty() && !ups.back().reserves.empty();
   };
   daemon_->WaitUps(stocked);
-  while (daemon_->open_extents() != 8) std::this_thread::yield();
+  while (daemon_->open_extents() != 16) std::this_thread::yield();
   const size_t before = daemon_->WaitUps(stocked).size();
   ExpectAll(Put(8, 8), BlockStatus::kOk);
   const std::vector<wire::Up> ups = daemon_->WaitUps([](const auto&) { return true; });

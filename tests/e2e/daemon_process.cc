@@ -196,7 +196,11 @@ std::optional<int> DaemonProcess::Wait(std::chrono::milliseconds limit) {
 }
 
 void DaemonProcess::Signal(int signal) const {
-  if (!exit_) kill(pid_, signal);
+  if (exit_) return;
+  kill(pid_, signal);
+  if (signal != SIGSTOP) return;
+  siginfo_t stopped{};  // a thread on another core may answer yet before it is
+  waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT);
 }
 
 void DaemonProcess::Kill9() {

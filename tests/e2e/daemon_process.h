@@ -63,6 +63,7 @@ class DaemonProcess {
   [[nodiscard]] bool alive();
 
   void Kill9();
+  // SIGSTOP: returns when it stands still.
   void Signal(int signal) const;
   // SIGTERM, then its exit code as Wait has it.
   int Terminate();
