@@ -291,7 +291,7 @@ TEST_F(SessionCoreTest, RevokedLeaseIsAcknowledgedWhenItsReaderEndsIt) {
 TEST_F(SessionCoreTest, RevokedStockIsAcknowledgedAndNotUsed) {
   Start();
   ExpectAll(Put(0, 4), BlockStatus::kOk);
-  while (daemon_->open_extents() != 4) std::this_thread::yield();
+  while (daemon_->open_extents() != 8) std::this_thread::yield();
   daemon_->RevokeAll();
   daemon_->WaitUps([](const auto& ups) {
     return std::any_of(ups.begin(), ups.end(), [](const wire::Up& up) {
