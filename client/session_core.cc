@@ -206,11 +206,27 @@ void SessionCore::OnUnclaimed(Answer answer) {
   if (const auto* grant = std::get_if<wire::Grant>(&answer); grant != nullptr && grant->lease) {
     EndLease(grant->lease);
   }
+  if (const auto* published = std::get_if<wire::Published>(&answer)) {
+    std::vector<StagingArea::Chunk> chunks;
+    {
+      MutexLock lock(mu_);
+      if (const auto found = late_chunks_.find(published->id); found != late_chunks_.end()) {
+        chunks = std::move(found->second);
+        late_chunks_.erase(found);
+      }
+    }
+    for (const StagingArea::Chunk& chunk : chunks) staging_->Free(chunk);
+  }
   if (const auto* reserved = std::get_if<wire::Reserved>(&answer)) {
     for (uint32_t i = 0; i < reserved->extents.size(); ++i) {
       EndExtent({reserved->reservation, i, reserved->extents[i]}, /*abort=*/true);
     }
   }
+}
+
+void SessionCore::FreeWhenAnswered(uint64_t id, std::vector<StagingArea::Chunk> chunks) {
+  MutexLock lock(mu_);
+  late_chunks_.emplace(id, std::move(chunks));
 }
 
 // ---- leases and extents

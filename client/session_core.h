@@ -80,6 +80,9 @@ class SessionCore {
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable);
   // Null unless staged.
   [[nodiscard]] StagingArea* staging() const { return staging_.get(); }
+  // What a Publish staged that nobody waits for any more: the daemon may copy from it until it
+  // answers, then it is free.  REQUIRES: the call `id` is still open.
+  void FreeWhenAnswered(uint64_t id, std::vector<StagingArea::Chunk> chunks) LARDER_EXCLUDES(mu_);
 
   // REQUIRES: started.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
@@ -100,7 +103,7 @@ class SessionCore {
   void OnReserved(wire::Reserved reserved);
   void OnGrant(wire::Grant grant) LARDER_EXCLUDES(mu_);
   void OnRevocation(const wire::Revocation& revocation) LARDER_EXCLUDES(mu_);
-  void OnUnclaimed(Answer answer);
+  void OnUnclaimed(Answer answer) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status BringStaging(const std::shared_ptr<SharedMemory>& memory,
                                           ByteCount bytes);
   [[nodiscard]] std::optional<TimePoint> Chores(TimePoint now);
@@ -122,6 +125,8 @@ class SessionCore {
   absl::Status status_ LARDER_GUARDED_BY(mu_);
   std::shared_ptr<const RevocationWords> page_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<LeaseId, bool> leases_ LARDER_GUARDED_BY(mu_);  // in use; true: revoked
+  // By the call that staged them.
+  absl::flat_hash_map<uint64_t, std::vector<StagingArea::Chunk>> late_chunks_ LARDER_GUARDED_BY(mu_);
 
   Outbox outbox_;  // its thread uses the others
   std::thread idle_reader_;  // likewise

@@ -10,14 +10,23 @@ constexpr uint32_t kSlabsMax = 1 << 16;
 }  // namespace
 
 absl::StatusOr<MappedBytes> SlabCache::Slab(uint32_t slab, bool writable) {
-  // Mapping is rare and asks the daemon; that others wait for it here keeps it to once.
   MutexLock lock(mu_);
-  if (memory_ == nullptr)
-    return absl::UnavailableError("the session is over; its memory is unmapped");
   std::vector<MappedBytes>& slabs = slabs_[writable ? 1 : 0];
-  if (slab < slabs.size() && slabs[slab].owner != nullptr) return slabs[slab];
-  absl::StatusOr<MappedBytes> mapped = memory_->MapSlab(slab, writable);
-  if (!mapped.ok()) return mapped.status();
+  absl::flat_hash_set<uint32_t>& mapping = mapping_[writable ? 1 : 0];
+  for (;;) {
+    if (memory_ == nullptr)
+      return absl::UnavailableError("the session is over; its memory is unmapped");
+    if (slab < slabs.size() && slabs[slab].owner != nullptr) return slabs[slab];
+    if (mapping.insert(slab).second) break;
+    mapped_.Wait(mu_);
+  }
+  const std::shared_ptr<SharedMemory> memory = memory_;
+  mu_.Unlock();
+  absl::StatusOr<MappedBytes> mapped = memory->MapSlab(slab, writable);
+  mu_.Lock();
+  mapping.erase(slab);
+  mapped_.NotifyAll();
+  if (!mapped.ok() || memory_ == nullptr) return mapped;  // after Drop nothing is kept
   if (slab >= slabs.size()) slabs.resize(slab + 1);
   slabs[slab] = *mapped;
   return mapped;

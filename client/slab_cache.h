@@ -5,12 +5,14 @@
 // address from it.
 // Ownership: a mapping lives until Drop and until the last MappedBytes of it is gone, whichever is
 // later: a copy under way keeps its memory.
-// Thread-safety: all methods from any thread.
+// Thread-safety: all methods from any thread.  Mapping a slab, which takes a while, keeps only those
+// waiting who want the same.
 // Limits: 65,536 slabs.
 #pragma once
 
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "client/session_channel.h"
 #include "storage/mutex.h"
@@ -34,6 +36,8 @@ class SlabCache {
   Mutex mu_;
   std::shared_ptr<SharedMemory> memory_ LARDER_GUARDED_BY(mu_);
   std::vector<MappedBytes> slabs_[2] LARDER_GUARDED_BY(mu_);  // for reading, for writing
+  absl::flat_hash_set<uint32_t> mapping_[2] LARDER_GUARDED_BY(mu_);  // somebody is at it
+  CondVar mapped_;
 };
 
 }  // namespace larder

@@ -105,6 +105,18 @@ absl::Status Unexpected(const std::string& argument) {
       "larderd --help lists the options"));
 }
 
+// The parser takes the arguments from the end, and answers by exceptions.  For it "--name=" has its
+// value in the next argument; here that is the empty one.
+std::vector<std::string> Reversed(const std::vector<std::string>& arguments) {
+  std::vector<std::string> reversed;
+  for (auto it = arguments.rbegin(); it != arguments.rend(); ++it) {
+    const bool empty_value = it->starts_with("--") && it->find('=') == it->size() - 1;
+    if (empty_value) reversed.emplace_back();
+    reversed.push_back(empty_value ? it->substr(0, it->size() - 1) : *it);
+  }
+  return reversed;
+}
+
 struct Actions {
   bool help = false, version = false, check = false, print = false, metrics = false;
 };
@@ -142,8 +154,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   for (const ConfigOption& option : ConfigOptions()) {
     given.emplace_back(&option, app.add_option(FlagName(option), values[option.name]));
   }
-  // The parser takes the arguments from the end, and answers by exceptions.
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  std::vector<std::string> reversed = Reversed(arguments);
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {

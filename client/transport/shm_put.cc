@@ -79,7 +79,7 @@ class PutRun {
   void CopyToExtents(std::vector<Item>& items);
   [[nodiscard]] absl::Status Publish(std::vector<Item> items, size_t restock);
   [[nodiscard]] absl::Status CollectOldest();
-  void End(Item& item, bool answered);
+  void End(Item& item);
 
   SessionCore& core_;
   const CopyKernel& kernel_;
@@ -95,27 +95,32 @@ class PutRun {
   std::vector<BlockStatus> status_;
 };
 
-// What an error left open goes back.
+// What an error left open goes back.  From staging memory that was published without an answer the
+// daemon may yet copy.
 PutRun::~PutRun() {
   for (Window& window : windows_) {
-    for (Item& item : window.items) End(item, /*answered=*/true);
+    for (Item& item : window.items) End(item);
   }
-  for (Item& item : piece_) End(item, /*answered=*/true);
+  for (Item& item : piece_) End(item);
   for (Published& published : published_) {
-    for (Item& item : published.items) End(item, /*answered=*/false);
+    std::vector<StagingArea::Chunk> chunks;
+    for (Item& item : published.items) {
+      if (!item.chunk.bytes.empty()) chunks.push_back(std::exchange(item.chunk, {}));
+      End(item);
+    }
+    if (!chunks.empty()) core_.FreeWhenAnswered(published.call.id(), std::move(chunks));
   }
 }
 
-// Gives back what the item holds and writes its status down.  Staging memory that was published
-// without an answer stays taken: the daemon may yet copy from it.
-void PutRun::End(Item& item, bool answered) {
+// Gives back what the item holds and writes its status down.
+void PutRun::End(Item& item) {
   status_[item.key] = item.status;
   if (item.extent) {
     const bool stored = item.status == BlockStatus::kOk || item.status == BlockStatus::kDuplicate;
     core_.EndExtent(*item.extent, /*abort=*/!stored);
     item.extent.reset();
   }
-  if (answered && !item.chunk.bytes.empty()) core_.staging()->Free(item.chunk);
+  if (!item.chunk.bytes.empty()) core_.staging()->Free(item.chunk);
   item.chunk = {};
 }
 
@@ -204,7 +209,7 @@ absl::Status PutRun::AwaitExtents(Window& window) {
       ++next;
     } else {
       item.status = reserved->status;
-      End(item, /*answered=*/true);
+      End(item);
     }
   }
   std::erase_if(window.items, [](const Item& item) { return !item.extent; });
@@ -250,7 +255,7 @@ absl::Status PutRun::WriteMapped(Window& window) {
     if (item.status == BlockStatus::kPending) {
       copied.push_back(std::move(item));
     } else {
-      End(item, /*answered=*/true);
+      End(item);
     }
   }
   const size_t count = copied.size();
@@ -348,7 +353,7 @@ absl::Status PutRun::CollectOldest() {
     Item& item = oldest.items[i];
     item.status = answer->status[i];
     if (item.status == BlockStatus::kOk) ++blocks, bytes += item.bytes;
-    End(item, /*answered=*/true);
+    End(item);
   }
   core_.counters().blocks_put.fetch_add(blocks, std::memory_order_relaxed);
   core_.counters().bytes_put.fetch_add(bytes, std::memory_order_relaxed);

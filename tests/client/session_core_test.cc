@@ -308,6 +308,19 @@ TEST_F(SessionCoreTest, BatchesLargerThanTheStagingSegmentGoThrough) {
   ExpectAll(Get(0, 100), BlockStatus::kOk);
 }
 
+TEST_F(SessionCoreTest, StagingOfAPutThatTimedOutComesBackWithTheLateAnswer) {
+  Start({.write_mode = WriteMode::kStaged}, KiB(24));  // three blocks
+  std::atomic<bool> answer{false};
+  daemon_->SetTamper([&](wire::Down& down) {
+    while (!down.published.empty() && !answer.load()) std::this_thread::yield();
+  });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      Put(0, 3, {.deadline = std::chrono::milliseconds(20)}).status()));
+  answer = true;
+  ExpectAll(Put(3, 3), BlockStatus::kOk);
+  ExpectAll(Get(0, 6), BlockStatus::kOk);
+}
+
 TEST_F(SessionCoreTest, BlocksLargerThanTheStagingSegmentAreRefusedWithASentence) {
   Start({.write_mode = WriteMode::kStaged}, KiB(4));
   const auto put = Put(0, 1);

@@ -374,6 +374,23 @@ TEST_F(ClientTest, StoppedDaemonKeepsNobodyForEver) {
   daemon_->Signal(SIGCONT);
 }
 
+// More than the socket takes: messages queue, callers keep to their deadlines, and the session goes on
+// when the daemon does.
+TEST_F(ClientTest, FullSocketHoldsNoCaller) {
+  Start();
+  const std::vector<Digest> many(wire::kKeysMax, maker_.Block(1).digest);  // 64 KiB a message
+  daemon_->Signal(SIGSTOP);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 40; ++i) {
+    const auto lease =
+        session_->Acquire(variant_, many, {.deadline = std::chrono::milliseconds(20)});
+    ASSERT_TRUE(absl::IsDeadlineExceeded(lease.status())) << lease.status();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+  daemon_->Signal(SIGCONT);
+  ExpectOne(Put(1), BlockStatus::kOk);
+}
+
 TEST_F(ClientTest, NoDaemonNoConnection) {
   const TemporaryFolder empty;
   const auto client = Client::Connect(

@@ -32,6 +32,12 @@ TEST(CommandLineTest, FlagsInBothForms) {
                                        Pair("log_format", "json")));
 }
 
+TEST(CommandLineTest, NothingAfterTheSignOfEqualityIsTheEmptyValue) {
+  const auto line = ParseCommandLine({"--metrics-listen=", "--pool", "8GiB"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_THAT(line->flags, ElementsAre(Pair("metrics_listen", ""), Pair("pool", "8GiB")));
+}
+
 TEST(CommandLineTest, Actions) {
   EXPECT_EQ(ParseCommandLine({})->action, Action::kServe);
   EXPECT_EQ(ParseCommandLine({"--help"})->action, Action::kHelp);
