@@ -189,7 +189,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   if (absl::Status status =
           core->Start(std::move(attached), impl->stream.get(), wanted.staging_bytes);
       !status.ok()) {
-    core->Close();
+    (void)core->Close();
     return status;
   }
   if (core->attached().write_mode == WriteMode::kStream) {

@@ -57,8 +57,7 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
 void CopyPool::AwaitHelpers() {
   constexpr auto kSpin = std::chrono::microseconds(50);
   const auto until = std::chrono::steady_clock::now() + kSpin;
-  while (inside_.load() > 0 && std::chrono::steady_clock::now() < until) {
-  }
+  while (inside_.load() > 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
   if (inside_.load() == 0) return;
   MutexLock lock(mu_);
   while (inside_.load() > 0) idle_.Wait(mu_);

@@ -100,14 +100,23 @@ void PendingCalls::PumpWhenIdle() {
   while (pump_ != nullptr && failed_.ok()) {
     const TimePoint now = std::chrono::steady_clock::now();
     const bool idle = !pumping_ && waiting_.empty() && now >= last_wait_ + kIdle;
-    const uint64_t seen = pump_->arrivals();
-    if (idle) PumpUntil(seen, now);
+    bool quiet = idle;
+    if (idle) quiet = TakeWhatCame();
     PassOn();
     if (pump_ == nullptr) break;
-    const bool quiet = idle && pump_->arrivals() == seen;
     pause = quiet ? std::min(2 * pause, kIdleMax) : kIdle;
     idle_.WaitUntil(mu_, now + pause);
   }
+}
+
+bool PendingCalls::TakeWhatCame() {
+  const uint64_t before = pump_->arrivals();
+  uint64_t seen = before;
+  do {
+    seen = pump_->arrivals();
+    PumpUntil(seen, TimePoint());  // long over: not even the millisecond that gRPC rounds up to
+  } while (pump_ != nullptr && waiting_.empty() && pump_->arrivals() != seen);
+  return seen == before;
 }
 
 void PendingCalls::StopPump() {

@@ -10,7 +10,8 @@
 // Thread-safety: PendingCalls from any thread; an OpenCall from one thread at a time.
 // Lifecycle of a call: Open -> (sent) -> Wait -> [WaitReady ...] -> destroyed.  Of the pump:
 // StartPump -> StopPump, which waits until nobody pumps.
-// Invariants: at most one thread pumps; while a caller waits, one does.
+// Invariants: of those that wait at most one pumps, and while a caller waits, one does.  (A thread
+// that sends may take messages in, too, beside all this.)
 #pragma once
 
 #include <atomic>
@@ -95,6 +96,8 @@ class PendingCalls {
   template <class Done>
   [[nodiscard]] bool Await(Slot& slot, TimePoint deadline, Done done) LARDER_REQUIRES(mu_);
   void PumpUntil(uint64_t seen, TimePoint deadline) LARDER_REQUIRES(mu_);
+  // True: nothing had come.
+  bool TakeWhatCame() LARDER_REQUIRES(mu_);
   // Somebody who waits takes over.
   void PassOn() LARDER_REQUIRES(mu_);
 

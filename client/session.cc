@@ -47,8 +47,8 @@ Session::~Session() {
     (void)impl_.release();  // the threads that ending it needs are not here
     return;
   }
-  impl_->core->Close();
-  impl_->stream->Close(kCloseDeadline);
+  const bool bye = impl_->core->Close();
+  if (impl_->stream->Close(kCloseDeadline) && bye) impl_->core->OnGoodbyeTaken();
 }
 
 absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const ContentSpec> contents,

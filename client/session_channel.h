@@ -28,7 +28,7 @@ class MessagePump {
   // at the deadline (when that is over, after what was there already), after Wake, or when the
   // stream has ended.
   virtual void Pump(uint64_t seen, TimePoint deadline) = 0;
-  // Makes the Pump under way, or else the next one, return.  Once in a stream's life.
+  // Makes the Pump under way, and those after it, return at once.  Once in a stream's life.
   virtual void Wake() = 0;
 };
 

@@ -23,7 +23,7 @@ SessionCore::SessionCore(std::shared_ptr<SharedMemory> memory)
       slabs_(std::move(memory)),
       outbox_([this](TimePoint now) { return Chores(now); }) {}
 
-SessionCore::~SessionCore() { Close(); }
+SessionCore::~SessionCore() { (void)Close(); }
 
 absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel,
                                 ByteCount staging_bytes) {
@@ -82,8 +82,8 @@ absl::Status SessionCore::BringStaging(const std::shared_ptr<SharedMemory>& memo
   return absl::OkStatus();
 }
 
-void SessionCore::Close() {
-  if (in_child()) return;
+bool SessionCore::Close() {
+  if (in_child()) return false;
   bool bye = status().ok();
   if (bye) {
     DropStock();
@@ -93,11 +93,12 @@ void SessionCore::Close() {
         bye &&
         leases_.empty();  // else the daemon keeps them until this process has said CLEAN, or ended
   }
-  if (outbox_.Stop(bye)) said_bye_->store(true);
+  bye = outbox_.Stop(bye);
   OnBroken(absl::UnavailableError("the session was closed"));
   calls_.StopPump();
   if (idle_reader_.joinable()) idle_reader_.join();
   DropStaging();
+  return bye;
 }
 
 void SessionCore::DropStaging() {
@@ -116,11 +117,11 @@ void SessionCore::OnBroken(const absl::Status& status) {
     std::swap(page, page_);
     leases_.clear();
   }
+  calls_.FailAll(told);
   slabs_.Drop();
   book_.SetStockLimit(ByteCount(0));
   std::vector<wire::Abort> void_now;
   (void)book_.Expire(TimePoint(), /*all=*/true, &void_now);
-  calls_.FailAll(told);
 }
 
 absl::Status SessionCore::status() const {

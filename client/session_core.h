@@ -51,7 +51,10 @@ class SessionCore {
                                    ByteCount staging_bytes);
   // Gives everything back, the staging segment too, says goodbye unless a Lease or Reservation is
   // still in use, then behaves as after OnBroken.  Nobody reads the stream any more afterwards.
-  void Close() LARDER_EXCLUDES(mu_);
+  // True: the goodbye is on its way.
+  bool Close() LARDER_EXCLUDES(mu_);
+  // The daemon ended the stream after the goodbye.
+  void OnGoodbyeTaken() { said_bye_->store(true); }
 
   // ---- the stream's reader
   void OnDown(wire::Down down) LARDER_EXCLUDES(mu_);
@@ -87,7 +90,7 @@ class SessionCore {
   // REQUIRES: started.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
   [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
-  // Close told the daemon that nothing is in use any more.  May be asked after this is gone.
+  // The daemon knows that nothing is in use any more.  May be asked after this is gone.
   [[nodiscard]] std::shared_ptr<const std::atomic<bool>> bye_flag() const { return said_bye_; }
   // This is a forked child of the process that made the session.
   [[nodiscard]] bool in_child() const { return getpid() != pid_; }

@@ -19,9 +19,9 @@ SidebandMemory::Counted::~Counted() {
 
 // The mapping goes first, then the count.
 struct SidebandMemory::Slab {
-  Slab(std::shared_ptr<Live> live, MappedSlab the_mapping)
-      : counted(std::move(live)), mapping(std::move(the_mapping)) {}
-  const Counted counted;
+  Slab(std::unique_ptr<Counted> the_count, MappedSlab the_mapping)
+      : counted(std::move(the_count)), mapping(std::move(the_mapping)) {}
+  const std::unique_ptr<Counted> counted;
   const MappedSlab mapping;
 };
 
@@ -40,9 +40,11 @@ class SidebandMemory::Page final : public RevocationWords {
 
 absl::StatusOr<MappedBytes> SidebandMemory::MapSlab(uint32_t slab, bool writable) {
   if (slab > UINT16_MAX) return absl::InternalError(absl::StrCat("no slab has the number ", slab));
+  // Counted while it is asked for: whoever waits until nothing is mapped waits for this too.
+  auto count = std::make_unique<Counted>(live_);
   absl::StatusOr<MappedSlab> mapped = sideband_->MapSlab(static_cast<SlabId>(slab), writable);
   if (!mapped.ok()) return mapped.status();
-  auto owner = std::make_shared<const Slab>(live_, *std::move(mapped));
+  auto owner = std::make_shared<const Slab>(std::move(count), *std::move(mapped));
   const std::span<const std::byte> bytes = owner->mapping.bytes();
   // Read-only memory stays so, whatever the type says: the kernel sees to it.
   return MappedBytes{std::move(owner), {const_cast<std::byte*>(bytes.data()), bytes.size()}};

@@ -17,19 +17,22 @@ absl::StatusOr<MappedBytes> SlabCache::Slab(uint32_t slab, bool writable) {
     if (memory_ == nullptr)
       return absl::UnavailableError("the session is over; its memory is unmapped");
     if (slab < slabs.size() && slabs[slab].owner != nullptr) return slabs[slab];
-    if (mapping.insert(slab).second) break;
-    mapped_.Wait(mu_);
+    if (!mapping.insert(slab).second) {
+      mapped_.Wait(mu_);
+      continue;
+    }
+    const std::shared_ptr<SharedMemory> memory = memory_;
+    mu_.Unlock();
+    absl::StatusOr<MappedBytes> mapped = memory->MapSlab(slab, writable);
+    mu_.Lock();
+    mapping.erase(slab);
+    mapped_.NotifyAll();
+    if (!mapped.ok()) return mapped;
+    if (memory_ == nullptr) continue;  // dropped meanwhile: answers so
+    if (slab >= slabs.size()) slabs.resize(slab + 1);
+    slabs[slab] = *mapped;
+    return mapped;
   }
-  const std::shared_ptr<SharedMemory> memory = memory_;
-  mu_.Unlock();
-  absl::StatusOr<MappedBytes> mapped = memory->MapSlab(slab, writable);
-  mu_.Lock();
-  mapping.erase(slab);
-  mapped_.NotifyAll();
-  if (!mapped.ok() || memory_ == nullptr) return mapped;  // after Drop nothing is kept
-  if (slab >= slabs.size()) slabs.resize(slab + 1);
-  slabs[slab] = *mapped;
-  return mapped;
 }
 
 absl::StatusOr<MappedBytes> SlabCache::Map(const wire::ExtentGrant& extent, bool writable) {
@@ -57,6 +60,7 @@ void SlabCache::Drop() {
   memory.swap(memory_);
   slabs[0].swap(slabs_[0]);
   slabs[1].swap(slabs_[1]);
+  mapped_.NotifyAll();
 }
 
 }  // namespace larder

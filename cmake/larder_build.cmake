@@ -55,6 +55,11 @@ function(larder_test name)
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main larder_warnings)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  # Debian's gRPC is not instrumented, so its hand-overs between threads look like races; and what is about
+  # processes is not about threads.
+  if(LARDER_SANITIZE MATCHES "thread" AND arg_LABELS MATCHES "e2e|processes")
+    set_tests_properties(${name} PROPERTIES DISABLED TRUE)
+  endif()
   if(LARDER_SANITIZE MATCHES "address")
     # By default freed memory of 256 MiB is kept, which bounds on the daemon's memory would count.
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "ASAN_OPTIONS=quarantine_size_mb=16")

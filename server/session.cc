@@ -8,6 +8,15 @@
 #include "absl/strings/str_cat.h"
 
 namespace larder {
+namespace {
+
+bool IsShort(const wire::Grant& grant) {
+  return std::any_of(grant.blocks.begin(), grant.blocks.end(), [](const wire::BlockGrant& block) {
+    return block.status == BlockStatus::kFull;
+  });
+}
+
+}  // namespace
 
 absl::StatusOr<std::shared_ptr<AttachedSession>> AttachedSession::Create(
     SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer,
@@ -45,7 +54,7 @@ void AttachedSession::Send(wire::Down message) {
 absl::Status AttachedSession::OnUp(wire::Up& up) {
   wire::Down down;
   bool answer = false;
-  bool release_first = false;
+  bool released = false;
   {
     MutexLock lock(mu_);
     if (closed_) return absl::OkStatus();
@@ -63,8 +72,10 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     if (absl::Status s = CheckAnswerSize(up); !s.ok()) return s;
     Count(up);
     for (const wire::Register& r : up.registers) down.registered.push_back(Handle(r));
-    release_first = MustReleaseFirst(up);
-    if (release_first) Release(up.releases);
+    // Nobody waits for a release: with acquires alone it comes after their answer, unless one of
+    // them lacks what it gives back.
+    released = up.acquires.empty() || !up.reserves.empty();
+    if (released) Release(up.releases);
     if (up.revoke_ack) Handle(*up.revoke_ack);
     for (const wire::Abort& a : up.aborts) Handle(a);
     // Cancels: without a disk tier every acquire is answered at once, so there is nothing left to
@@ -75,6 +86,12 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     for (const wire::Reserve& r : up.reserves) down.reserved.push_back(Handle(r));
     for (const wire::Acquire& a : up.acquires) {
       down.grants.push_back(Handle(a));
+      if (!released && IsShort(down.grants.back())) {
+        Release({&down.grants.back().lease, 1});
+        Release(up.releases);
+        released = true;
+        down.grants.back() = Handle(a);
+      }
       if (!a.want_tables) continue;
       wire::Down alone;  // tables are large: two such answers may not fit one message
       alone.grants.push_back(std::move(down.grants.back()));
@@ -88,16 +105,9 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   }
   if (answer) Send(std::move(down));
   MutexLock lock(mu_);
-  if (!release_first && !closed_) Release(up.releases);
+  if (!released && !closed_) Release(up.releases);
   FinishIfDrained();  // after the answers, which would not leave any more
   return absl::OkStatus();
-}
-
-// Nobody waits for a release: it comes after the answer, unless that may need what it gives back.
-bool AttachedSession::MustReleaseFirst(const wire::Up& up) const {
-  if (up.acquires.empty() && up.reserves.empty()) return true;
-  return leased_.value() > deps_.store.lease_budget().value() / 2 ||
-         leases_.size() + reservations_.size() > SessionPage::kWords / 2;
 }
 
 // One message must not make an answer of any size.

@@ -117,6 +117,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   struct ReservationRecord {
     Mutex mu;
     ExtentReservation reservation LARDER_GUARDED_BY(mu);
+    ByteCount copying LARDER_GUARDED_BY(mu);  // split off it, until their copies are done
     TimePoint deadline;
     uint32_t word = 0;
     bool revoked = false;
@@ -148,7 +149,6 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Handle(const wire::RevokeAck& ack) LARDER_REQUIRES(mu_);
   void Handle(const wire::DamageReport& report) LARDER_REQUIRES(mu_);
   void CheckReported(VariantIndex variant, std::span<const Digest> digests);
-  [[nodiscard]] bool MustReleaseFirst(const wire::Up& up) const LARDER_REQUIRES(mu_);
   void Release(std::span<const LeaseId> leases) LARDER_REQUIRES(mu_);
   void CloseReservation(ReservationId id) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::optional<uint32_t> TakeWord(uint64_t value) LARDER_REQUIRES(mu_);
@@ -159,6 +159,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
                                           const wire::PublishBlock& block, std::string* message);
   [[nodiscard]] BlockStatus PublishStaged(ReservationRecord& record, const SessionVariant& variant,
                                           wire::PublishBlock& block, std::string* message);
+  [[nodiscard]] BlockStatus CopyInto(ExtentReservation& one, const StagingSegment& staging,
+                                     const SessionVariant& variant, wire::PublishBlock& block);
   // What is left of a reservation after a publish; closes it when that is nothing.
   void Recharge(ReservationId id, ReservationRecord& record) LARDER_REQUIRES(mu_);
   void CountPublished(const wire::Published& answer);

@@ -119,6 +119,7 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
 
 void AttachedSession::Release(std::span<const LeaseId> leases) {
   for (const LeaseId id : leases) {
+    if (!id) continue;
     const auto it = leases_.find(id);
     if (it == leases_.end()) {
       ++deps_.counters.unknown_releases;

@@ -103,12 +103,14 @@ wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
 void AttachedSession::CloseReservation(ReservationId id) {
   const auto it = reservations_.find(id);
   if (it == reservations_.end()) return;
-  page_->Clear(it->second->word, id.value);
-  reserved_ -= it->second->charged;
+  ReservationRecord& record = *it->second;
+  page_->Clear(record.word, id.value);
   {
-    // Copies that wait in the queue find nothing held: what is not charged any more is not used.
-    MutexLock lock(it->second->mu);
-    it->second->reservation.Reset();
+    // Copies that wait in the queue find nothing held; those under way stay charged until they end.
+    MutexLock lock(record.mu);
+    record.reservation.Reset();
+    reserved_ -= record.charged - record.copying;
+    record.charged = record.copying;
   }
   reservations_.erase(it);
 }
@@ -179,17 +181,30 @@ BlockStatus AttachedSession::PublishStaged(ReservationRecord& record, const Sess
   // Ours alone while it is copied: other threads may copy into its neighbours, and the reservation
   // may end meanwhile.
   ExtentReservation one;
+  ByteCount held;
   {
     MutexLock lock(record.mu);
     one = record.reservation.Split(block.extent);
+    held = one.held_bytes();
+    record.copying += held;
   }
+  const BlockStatus status = CopyInto(one, *staging, variant, block);
+  one.Reset();
+  MutexLock lock(record.mu);
+  record.copying -= held;
+  return status;
+}
+
+BlockStatus AttachedSession::CopyInto(ExtentReservation& one, const StagingSegment& staging,
+                                      const SessionVariant& variant, wire::PublishBlock& block) {
+  const uint64_t bytes = block.segments.PayloadBytes().value();
   const BlockStore::NewBlock named{variant.index, block.digest, block.parent, block.tokens,
                                    &block.segments};
   EntryRef claim;
   const BlockStatus status = deps_.store.Claim(one, 0, named, &claim);
   if (status != BlockStatus::kOk) return status;
   const std::span<std::byte> to = deps_.store.Bytes(one.extent(0)).first(bytes);
-  CopyStaged(deps_.copy_kernel, staging->bytes().subspan(block.staging_offset, bytes), to, &block.segments);
+  CopyStaged(deps_.copy_kernel, staging.bytes().subspan(block.staging_offset, bytes), to, &block.segments);
   deps_.store.Fill(one, 0, named, claim);
   deps_.counters.staged_bytes += bytes;
   return BlockStatus::kOk;
@@ -256,14 +271,15 @@ bool AttachedSession::SubmitStaged(wire::Publish request, const SessionVariant& 
   for (const wire::PublishBlock& block : request.blocks) {
     bytes += block.segments.PayloadBytes().value();
   }
-  const size_t threads = std::clamp<size_t>(bytes / kBytesPerThread, 1, deps_.copies.threads());
+  const size_t threads = std::min(
+      {deps_.copies.threads(), request.blocks.size(), static_cast<size_t>(bytes / kBytesPerThread)});
   const auto publish =
       std::make_shared<StagedPublish>(std::move(request), variant, std::move(record));
   const auto copy = [self = shared_from_this(), publish] { self->CopyBlocks(*publish); };
   if (!deps_.copies.Submit(weight, copy)) return false;
   ++copies_;
   // Helpers: those that come too late, or not at all, leave the blocks to the others.
-  for (size_t i = 1; i < threads; ++i) (void)deps_.copies.Submit(0, copy);
+  for (size_t i = 1; i < threads; ++i) deps_.copies.Help(copy);
   return true;
 }
 
@@ -302,16 +318,14 @@ void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
 }
 
 void AttachedSession::Recharge(ReservationId id, ReservationRecord& record) {
-  const auto it = reservations_.find(id);
-  if (it == reservations_.end() || it->second.get() != &record) return;
   ByteCount held;
   {
     MutexLock lock(record.mu);
-    held = record.reservation.held_bytes();
+    held = record.reservation.held_bytes() + record.copying;
   }
   reserved_ -= record.charged - held;
   record.charged = held;
-  if (held == ByteCount(0)) CloseReservation(id);
+  if (held == ByteCount(0)) CloseReservation(id);  // unless that was done meanwhile
 }
 
 void AttachedSession::CountPublished(const wire::Published& answer) {

@@ -23,12 +23,22 @@ StagedCopier::~StagedCopier() {
 bool StagedCopier::Submit(size_t bytes, std::function<void()> job) {
   {
     MutexLock lock(mu_);
-    if (stop_ || jobs_.size() >= jobs_max_ || bytes_ + bytes > bytes_max_) return false;
+    const bool full = jobs_.size() >= jobs_max_ || bytes_ + bytes > bytes_max_;
+    if (stop_ || (full && !jobs_.empty())) return false;
     jobs_.push_back({bytes, std::move(job)});
     bytes_ += bytes;
   }
   wake_.NotifyOne();
   return true;
+}
+
+void StagedCopier::Help(std::function<void()> job) {
+  {
+    MutexLock lock(mu_);
+    if (stop_ || jobs_.size() >= jobs_max_ / 2) return;
+    jobs_.push_back({0, std::move(job)});
+  }
+  wake_.NotifyOne();
 }
 
 void StagedCopier::Run() {

@@ -2,7 +2,8 @@
 //
 // Ownership: made by the daemon; joins its threads when destroyed, after the jobs that were taken.
 // Thread-safety: Submit from any thread.
-// Limits: `jobs_max` jobs wait, and jobs that say to take `bytes_max`; beyond it Submit says no.
+// Limits: `jobs_max` jobs wait, and jobs that say to take `bytes_max`; beyond it Submit says no,
+// unless nothing waits.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,9 @@ class StagedCopier {
   // `bytes`: what the job takes while it waits.  False when the queue is full: the caller answers
   // "full, retry after".
   [[nodiscard]] bool Submit(size_t bytes, std::function<void()> job) LARDER_EXCLUDES(mu_);
+
+  // A job that is worth doing only if a thread has nothing else to do: dropped when many wait.
+  void Help(std::function<void()> job) LARDER_EXCLUDES(mu_);
 
  private:
   void Run();

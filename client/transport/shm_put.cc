@@ -21,7 +21,7 @@ constexpr uint64_t kWindowShareOfLease = 4;
 // used up by waiting.
 constexpr size_t kPublishedMax = 4;
 // What is staged before the daemon is told: small enough that its copy overlaps with ours, large
-// enough that the messages do not matter, nor that a kernel may queue the thread that is to take
+// enough that the messages do not matter, nor that Linux may queue the thread that is to take
 // them behind us.
 constexpr uint64_t kPieceBytes = 8 << 20;
 
@@ -98,6 +98,7 @@ class PutRun {
 // What an error left open goes back.  From staging memory that was published without an answer the
 // daemon may yet copy.
 PutRun::~PutRun() {
+  StoreFence();  // before others write there
   for (Window& window : windows_) {
     for (Item& item : window.items) End(item);
   }
@@ -295,7 +296,6 @@ absl::Status PutRun::WriteStaged(Window& window) {
     item.chunk = {};
     const bool last = i + 1 == count;
     if (piece_bytes < kPieceBytes && !last) continue;
-    StoreFence();
     if (absl::Status status = Publish(std::exchange(piece_, {}), last ? count : 0); !status.ok())
       return status;
     piece_bytes = 0;
@@ -308,6 +308,7 @@ absl::Status PutRun::WriteStaged(Window& window) {
 // are asked for.
 absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
   if (items.empty()) return absl::OkStatus();
+  StoreFence();
   wire::Up up;
   const ByteCount restock_bytes(items.front().bytes);
   std::map<ReservationId, size_t> part_of;

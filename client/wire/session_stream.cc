@@ -86,6 +86,8 @@ struct SessionStream::Impl {
   v1::Down message LARDER_GUARDED_BY(pump_mu);
   wire::Down down LARDER_GUARDED_BY(pump_mu);  // what it says
   bool reading LARDER_GUARDED_BY(pump_mu) = false;
+  bool woken LARDER_GUARDED_BY(pump_mu) = false;   // nobody pumps any more
+  bool ending LARDER_GUARDED_BY(pump_mu) = false;  // but for Close
   bool read_over LARDER_GUARDED_BY(pump_mu) = false;
   bool has_attached LARDER_GUARDED_BY(pump_mu) = false;
   absl::Status nonsense LARDER_GUARDED_BY(pump_mu);  // why we ended it
@@ -108,11 +110,14 @@ absl::Status SessionStream::Impl::Write(const wire::Up& up) {
       stream->Write(scratch, TagOf(Step::kWrite));
       return absl::OkStatus();
     }
-    if (queued_bytes > kQueuedBytesMax) {
-      return absl::DeadlineExceededError("the daemon takes no messages");
-    }
     wire::Encode(up, &queue.emplace_back());
     queued_bytes += queue.back().ByteSizeLong();
+    if (queued_bytes > kQueuedBytesMax) {
+      broken = true;
+      stuck = true;
+      context.TryCancel();
+      return Closed();
+    }
   }
   // Mostly the write before this one is over, and nobody has been there to see it.
   PumpReady();
@@ -149,14 +154,16 @@ void SessionStream::Impl::HalfClose() {
 
 TimePoint SessionStream::Impl::WriteDue() {
   MutexLock lock(write_mu);
-  return writing ? write_due : TimePoint::max();
+  if (stuck.load()) return TimePoint::max();  // cancelled already
+  // Of a write that another thread begins meanwhile it cannot be sooner.
+  return writing ? write_due : std::chrono::steady_clock::now() + kWriteDeadline;
 }
 
 // ---- reading
 
 void SessionStream::Impl::Pump(uint64_t seen, TimePoint deadline) {
   MutexLock lock(pump_mu);
-  while (arrivals.load() == seen && !finished.load()) {
+  while (arrivals.load() == seen && !finished.load() && (ending || !woken)) {
     StartRead();
     const TimePoint write_until = WriteDue();
     void* tag = nullptr;
@@ -165,12 +172,11 @@ void SessionStream::Impl::Pump(uint64_t seen, TimePoint deadline) {
     if (next == grpc::CompletionQueue::SHUTDOWN) return;
     if (next == grpc::CompletionQueue::GOT_EVENT) {
       const Step step = static_cast<Step>(reinterpret_cast<uintptr_t>(tag));
-      if (step == Step::kWake) return;
       OnStep(step, ok);
       continue;
     }
     const TimePoint now = std::chrono::steady_clock::now();
-    if (now >= write_until && !stuck.exchange(true)) context.TryCancel();
+    if (now >= write_until && WriteDue() <= now && !stuck.exchange(true)) context.TryCancel();
     if (now >= deadline) return;
   }
 }
@@ -189,8 +195,7 @@ void SessionStream::Impl::PumpReady() {
   bool ok = false;
   while (steps.AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) ==
          grpc::CompletionQueue::GOT_EVENT) {
-    const Step step = static_cast<Step>(reinterpret_cast<uintptr_t>(tag));
-    if (step != Step::kWake) OnStep(step, ok);
+    OnStep(static_cast<Step>(reinterpret_cast<uintptr_t>(tag)), ok);
   }
   pump_mu.Unlock();
 }
@@ -206,8 +211,10 @@ void SessionStream::Impl::OnStep(Step step, bool ok) {
     case Step::kFinish:
       OnFinished();
       break;
-    case Step::kWritesDone:
     case Step::kWake:
+      woken = true;
+      break;
+    case Step::kWritesDone:
       break;
   }
 }
@@ -298,7 +305,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(
 SessionStream::SessionStream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 SessionStream::~SessionStream() {
-  if (impl_->stream != nullptr) Close(std::chrono::milliseconds(0));
+  if (impl_->stream != nullptr) (void)Close(std::chrono::milliseconds(0));
   impl_->steps.Shutdown();
   void* tag = nullptr;
   bool ok = false;
@@ -320,12 +327,19 @@ void SessionStream::Wake() {
   impl_->alarm.Set(&impl_->steps, gpr_now(GPR_CLOCK_MONOTONIC), TagOf(Step::kWake));
 }
 
-void SessionStream::Close(std::chrono::milliseconds deadline) {
+bool SessionStream::Close(std::chrono::milliseconds deadline) {
   const TimePoint until = std::chrono::steady_clock::now() + deadline;
   impl_->HalfClose();
-  if (impl_->PumpToEnd(until)) return;
-  impl_->context.TryCancel();
-  (void)impl_->PumpToEnd(TimePoint::max());  // a cancelled call ends by itself
+  {
+    MutexLock lock(impl_->pump_mu);
+    impl_->ending = true;
+  }
+  if (!impl_->PumpToEnd(until)) {
+    impl_->context.TryCancel();
+    (void)impl_->PumpToEnd(TimePoint::max());  // a cancelled call ends by itself
+  }
+  MutexLock lock(impl_->pump_mu);
+  return impl_->rpc_status.ok() && impl_->nonsense.ok();
 }
 
 }  // namespace larder

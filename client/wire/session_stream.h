@@ -3,12 +3,13 @@
 //
 // Knows no ids and no meaning: what comes down goes to a handler.
 // Send never waits for the daemon: while a message is being written, those after it queue, and the
-// next thread that pumps or sends goes on with them.
+// next thread that pumps or sends goes on with them.  So a thread that sends may hand messages down
+// too.
 // Ownership: owns the call.  Thread-safety: Send, Pump, Cancel from any thread; Close once.
 // Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close (half-closes, reads
 // on until the daemon's end).  REQUIRES: nobody pumps during Close; handlers do not call Send.
 // Limits: messages of kMessageBytesMax; kQueuedBytesMax of them wait to be written.  A daemon that
-// takes nothing for kWriteDeadline has lost the session, as soon as somebody pumps or sends.
+// takes nothing for kWriteDeadline, or lets more queue, has lost the session.
 #pragma once
 
 #include <chrono>
@@ -30,7 +31,7 @@ class SessionStream final : public SessionChannel, public MessagePump {
   static constexpr size_t kQueuedBytesMax = 32 << 20;
   static constexpr std::chrono::seconds kWriteDeadline{10};
 
-  // Both on the thread that pumps, one at a time.
+  // Both on a thread that pumps or sends, one at a time.
   struct Handlers {
     std::function<void(wire::Down)> on_down;
     std::function<void(const absl::Status&)>
@@ -52,7 +53,8 @@ class SessionStream final : public SessionChannel, public MessagePump {
   [[nodiscard]] uint64_t arrivals() const override;
   void Pump(uint64_t seen, TimePoint deadline) override;
   void Wake() override;
-  void Close(std::chrono::milliseconds deadline);
+  // True: the daemon took all that was sent, and ended the stream in peace.
+  bool Close(std::chrono::milliseconds deadline);
 
  private:
   struct Impl;

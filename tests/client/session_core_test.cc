@@ -44,7 +44,7 @@ class SessionCoreTest : public ::testing::Test {
   }
   void TearDown() override {
     if (core_ == nullptr) return;
-    core_->Close();
+    (void)core_->Close();
     daemon_->Stop();
   }
 
@@ -159,8 +159,7 @@ TEST_F(SessionCoreTest, CloseGivesTheStockBackAndSaysGoodbyeLast) {
   Start();
   ExpectAll(Put(0, 8), BlockStatus::kOk);
   ExpectAll(Get(0, 8), BlockStatus::kOk);
-  core_->Close();
-  EXPECT_TRUE(core_->bye_flag()->load());
+  EXPECT_TRUE(core_->Close());
   daemon_->Stop();
   EXPECT_EQ(daemon_->open_extents(), 0u);
   EXPECT_EQ(daemon_->leases(), 0u);
@@ -172,7 +171,7 @@ TEST_F(SessionCoreTest, CloseGivesTheStockBackAndSaysGoodbyeLast) {
 
 TEST_F(SessionCoreTest, PendingBlocksAreCopiedWhenTheyAreReady) {
   Start();  // for the chain
-  core_->Close();
+  (void)core_->Close();
   daemon_->Stop();
   Start({.pending = {chain_[1], chain_[3]}});
   ExpectAll(Put(0, 5), BlockStatus::kOk);
@@ -181,7 +180,7 @@ TEST_F(SessionCoreTest, PendingBlocksAreCopiedWhenTheyAreReady) {
 
 TEST_F(SessionCoreTest, PendingBlocksThatNeverComeAreCancelled) {
   Start();
-  core_->Close();
+  (void)core_->Close();
   daemon_->Stop();
   Start({.pending = {chain_[1]}});
   ExpectAll(Put(0, 3), BlockStatus::kOk);
@@ -197,7 +196,7 @@ TEST_F(SessionCoreTest, PendingBlocksThatNeverComeAreCancelled) {
 
 TEST_F(SessionCoreTest, FailedBlocksKeepTheirStatus) {
   Start();
-  core_->Close();
+  (void)core_->Close();
   daemon_->Stop();
   Start({.pending = {chain_[1]}});
   ExpectAll(Put(0, 2), BlockStatus::kOk);
@@ -356,7 +355,7 @@ TEST_F(SessionCoreTest, ExtentsOutsideTheSlabAreNotRead) {
     ExpectAll(Get(0, 1), extent.slab == 7 ? BlockStatus::kCancelled : BlockStatus::kDamaged);
   }
   EXPECT_TRUE(core_->status().ok());
-  core_->Close();
+  (void)core_->Close();
   daemon_->Stop();
   for (const wire::Up& up : daemon_->WaitUps([](const auto&) { return true; })) {
     EXPECT_TRUE(up.damaged.empty());
@@ -370,7 +369,7 @@ TEST_F(SessionCoreTest, SidebandThatFailsEndsTheSession) {
   ExpectAll(Get(0, 2), BlockStatus::kCancelled);
   EXPECT_TRUE(absl::IsUnavailable(core_->status())) << core_->status();
   EXPECT_TRUE(daemon_->cancelled());
-  core_->Close();
+  (void)core_->Close();
   EXPECT_FALSE(core_->bye_flag()->load());
 }
 
@@ -451,8 +450,8 @@ TEST_F(SessionCoreTest, CloseDropsTheStagingSegment) {
     ExpectAll(Put(0, 2), BlockStatus::kOk);
     if (lost) core_->OnBroken(absl::UnavailableError("the daemon went away"));
     EXPECT_EQ(daemon_->staging_dropped(), 0u);
-    core_->Close();
-    core_->Close();
+    (void)core_->Close();
+    (void)core_->Close();
     EXPECT_EQ(daemon_->staging_dropped(), 1u);
     daemon_->Stop();
   }
@@ -476,7 +475,7 @@ TEST_F(SessionCoreTest, ForkedChildHoldsNothingAndSendsNothing) {
     if (!absl::IsFailedPrecondition(core_->Send({}))) wrong |= 2;
     if (core_->Holds(grant->lease, grant->word)) wrong |= 4;
     core_->EndLease(grant->lease);
-    core_->Close();  // would wait for a thread that is not there
+    (void)core_->Close();  // would wait for a thread that is not there
     if (core_->bye_flag()->load()) wrong |= 8;
     _exit(wrong);
   }

@@ -212,6 +212,39 @@ TEST_F(ClientTest, ReservationIsFilledInPlace) {
   ExpectOne(Get(5), BlockStatus::kOk);
 }
 
+// Large enough that several threads of the daemon copy one publish together.
+TEST_F(ClientTest, StagedBlocksCopiedByManyThreadsAreWhole) {
+  constexpr size_t kLarge = 1 << 20;
+  constexpr uint32_t kBlocks = 8;
+  Start({"--copy-threads", "4", "--pool", "256MiB"});
+  Attach(WriteMode::kStaged);
+  std::vector<TestBlock> blocks;
+  std::vector<std::vector<std::byte>> bytes(2 * kBlocks, std::vector<std::byte>(kLarge));
+  std::vector<std::vector<std::byte>> read = bytes;
+  std::vector<std::vector<std::span<const std::byte>>> from(kBlocks);
+  std::vector<std::vector<std::span<std::byte>>> to(kBlocks);
+  std::vector<PutBlock> puts;
+  std::vector<GetBlock> gets;
+  for (uint32_t i = 0; i < kBlocks; ++i) blocks.push_back(maker_.Block(i + 1));
+  for (uint32_t i = 0; i < kBlocks; ++i) {
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      FillLayer(blocks[i].digest, layer, bytes[2 * i + layer]);
+      from[i].push_back(bytes[2 * i + layer]);
+      to[i].push_back(read[2 * i + layer]);
+    }
+    puts.push_back({blocks[i].digest, blocks[i].parent, blocks[i].tokens, from[i]});
+    gets.push_back({.digest = blocks[i].digest, .segments = to[i]});
+  }
+  const auto put = session_->Put(variant_, puts);
+  ASSERT_TRUE(put.ok()) << put.status();
+  EXPECT_THAT(*put, ::testing::Each(BlockStatus::kOk));
+  const auto got = session_->Get(variant_, gets);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_THAT(*got, ::testing::Each(BlockStatus::kOk));
+  EXPECT_TRUE(read == bytes);
+  EXPECT_EQ(daemon_->Tenant().reservations(), 1u) << "the stock's alone";
+}
+
 TEST_F(ClientTest, DetachedEngineIsStillLookedUp) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
