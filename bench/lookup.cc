@@ -260,7 +260,7 @@ absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names&
   return absl::OkStatus();
 }
 
-// The same through liblarder_client: message conversion, the hand-over from its reader thread, mapped views.
+// The same through liblarder_client: message conversion, waiting for the answer, mapped views.
 absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, const Names& names) {
   auto engine = AttachEngine(server);
   if (!engine.ok()) return engine.status();

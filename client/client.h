@@ -25,9 +25,9 @@
 // Fork: all of it belongs to the process that connected.  In a forked child calls answer
 // FailedPrecondition, no Lease is Valid, views must not be touched, and dropping does nothing:
 // connect in the child.
-// A daemon that hangs: a call ends at its deadline, and one that waits for room to send its request
-// is cancelled after 10 s, which loses the Session; ~Session cancels after 2 s.  Neither helps where
-// the socket itself is full: what waits then waits until the daemon goes on or ends.
+// A daemon that hangs: a call ends at its deadline, whether its request was sent or still waits.
+// The Session is lost when the daemon takes nothing for 10 s, or when 32 MiB of requests wait;
+// ~Session waits 2 s for it.
 // Limits: 4,096 blocks a call; a block fits a slab; a deadline counts as at most 10 minutes; see
 // proto/larder/v1.
 #pragma once

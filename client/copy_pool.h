@@ -44,7 +44,7 @@ class CopyPool {
   Mutex mu_;
   CondVar wake_, idle_;
   uint64_t batch_ LARDER_GUARDED_BY(mu_) = 0;
-  std::atomic<uint32_t> inside_{0};  // helpers in the batch; changed under mu_
+  std::atomic<uint32_t> inside_{0};           // helpers in the batch; changed under mu_
   bool open_ LARDER_GUARDED_BY(mu_) = false;  // helpers may enter the batch
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
 };

@@ -32,8 +32,8 @@ void PendingCalls::OpenCall::Close() {
 absl::StatusOr<Answer> PendingCalls::OpenCall::WaitAnswer(TimePoint deadline) {
   Slot& slot = *slot_;
   MutexLock lock(calls_->mu_);
-  const bool done = calls_->Await(
-      slot, deadline, [&slot] { return slot.answer.has_value() || !slot.failed.ok(); });
+  const bool done = calls_->Await(slot, deadline,
+                                  [&slot] { return slot.answer.has_value() || !slot.failed.ok(); });
   if (slot.answer) return *std::exchange(slot.answer, std::nullopt);
   if (done) return slot.failed;
   return absl::DeadlineExceededError("the daemon did not answer in time");
@@ -43,8 +43,8 @@ absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(
     TimePoint deadline) {
   Slot& slot = *slot_;
   MutexLock lock(calls_->mu_);
-  const bool done = calls_->Await(
-      slot, deadline, [&slot] { return !slot.ready.empty() || !slot.failed.ok(); });
+  const bool done =
+      calls_->Await(slot, deadline, [&slot] { return !slot.ready.empty() || !slot.failed.ok(); });
   if (!slot.ready.empty()) return std::exchange(slot.ready, {});
   if (done) return slot.failed;
   return absl::DeadlineExceededError("pending blocks did not become ready in time");

@@ -1,8 +1,8 @@
 // Joins a request with its answer: the caller waits on an OpenCall, answers are delivered by id.
 //
 // Over a MessagePump the callers read the stream themselves: one of those that wait pumps, the
-// others sleep until theirs is delivered or the pump falls to them.  While no caller waits, a thread
-// that the owner lends (PumpWhenIdle) looks now and then, so that revocations are heard.
+// others sleep until theirs is delivered or the pump falls to them.  While no caller waits, a
+// thread that the owner lends (PumpWhenIdle) looks now and then, so that revocations are heard.
 //
 // Knows nothing of what an answer means: whoever closes a call that nobody consumed gets the answer
 // back, so that a lease or reservation in it can be returned.

@@ -83,15 +83,6 @@ size_t ReservationBook::Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoi
   return count;
 }
 
-void ReservationBook::Unasked(uint64_t id) {
-  MutexLock lock(mu_);
-  const auto found = asked_.find(id);
-  if (found == asked_.end()) return;
-  extents_ -= found->second.count;
-  bytes_ -= found->second.count * found->second.bytes.value();
-  asked_.erase(found);
-}
-
 bool ReservationBook::OnReserved(const wire::Reserved& reserved, TimePoint now) {
   MutexLock lock(mu_);
   const auto found = asked_.find(reserved.id);

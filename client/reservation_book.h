@@ -48,10 +48,9 @@ class ReservationBook {
   // An extent of exactly so many bytes, now in use.
   [[nodiscard]] std::optional<HeldExtent> Take(ByteCount bytes, TimePoint now) LARDER_EXCLUDES(mu_);
   // How many to ask for so that `wanted` of this size lie ready; counted as under way until
-  // OnReserved or Unasked. Extents of other sizes that are in the way go to `aborts`.
+  // OnReserved. Extents of other sizes that are in the way go to `aborts`.
   [[nodiscard]] size_t Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoint now,
                            std::vector<wire::Abort>* aborts) LARDER_EXCLUDES(mu_);
-  void Unasked(uint64_t id) LARDER_EXCLUDES(mu_);
   // True: it answers an Ask.  What it brings beyond that is to be aborted.
   [[nodiscard]] bool OnReserved(const wire::Reserved& reserved, TimePoint now) LARDER_EXCLUDES(mu_);
   // What lies idle, or all of it.  Answers when to call again.

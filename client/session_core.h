@@ -129,9 +129,10 @@ class SessionCore {
   std::shared_ptr<const RevocationWords> page_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<LeaseId, bool> leases_ LARDER_GUARDED_BY(mu_);  // in use; true: revoked
   // By the call that staged them.
-  absl::flat_hash_map<uint64_t, std::vector<StagingArea::Chunk>> late_chunks_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, std::vector<StagingArea::Chunk>> late_chunks_
+      LARDER_GUARDED_BY(mu_);
 
-  Outbox outbox_;  // its thread uses the others
+  Outbox outbox_;            // its thread uses the others
   std::thread idle_reader_;  // likewise
 };
 

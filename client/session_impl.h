@@ -9,10 +9,10 @@
 
 #include "client/copy_pool.h"
 #include "client/session_core.h"
-#include "storage/copy_kernels.h"
 #include "client/transport/grpc_stream_transport.h"
 #include "client/transport/shm_transport.h"
 #include "client/wire/session_stream.h"
+#include "storage/copy_kernels.h"
 
 namespace larder {
 

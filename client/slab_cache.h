@@ -5,8 +5,8 @@
 // address from it.
 // Ownership: a mapping lives until Drop and until the last MappedBytes of it is gone, whichever is
 // later: a copy under way keeps its memory.
-// Thread-safety: all methods from any thread.  Mapping a slab, which takes a while, keeps only those
-// waiting who want the same.
+// Thread-safety: all methods from any thread.  Mapping a slab, which takes a while, keeps only
+// those waiting who want the same.
 // Limits: 65,536 slabs.
 #pragma once
 
@@ -35,7 +35,7 @@ class SlabCache {
 
   Mutex mu_;
   std::shared_ptr<SharedMemory> memory_ LARDER_GUARDED_BY(mu_);
-  std::vector<MappedBytes> slabs_[2] LARDER_GUARDED_BY(mu_);  // for reading, for writing
+  std::vector<MappedBytes> slabs_[2] LARDER_GUARDED_BY(mu_);         // for reading, for writing
   absl::flat_hash_set<uint32_t> mapping_[2] LARDER_GUARDED_BY(mu_);  // somebody is at it
   CondVar mapped_;
 };

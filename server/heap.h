@@ -6,10 +6,12 @@
 
 namespace larder {
 
-// Messages come from memory that stays with the process: at most kHeapKeptBytes per malloc arena
-// (there is about one per RPC thread).  REQUIRES: before any thread is started.
-inline constexpr int kHeapMappedBytes = 4 << 20;  // larger ones are mapped, and go back at once
+// Allocations of more than this are mapped, and go back to the kernel at once.
+inline constexpr int kHeapMappedBytes = 4 << 20;
+// So much may lie free at the top of each malloc arena (there is about one per RPC thread) before
+// it goes back.  What lies free below a live allocation stays in any case.
 inline constexpr int kHeapKeptBytes = 16 << 20;
+// Sets both for this process.  REQUIRES: before any thread is started.
 void KeepHeapWarm();
 
 }  // namespace larder

@@ -115,8 +115,8 @@ absl::Status AttachedSession::CheckAnswerSize(const wire::Up& up) {
   size_t keys = 0;
   for (const wire::Acquire& a : up.acquires) keys += a.digests.size();
   if (keys <= kKeysPerMessageMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("acquires: ", keys, " keys in one message; at most ",
-                                                 kKeysPerMessageMax));
+  return absl::InvalidArgumentError(
+      absl::StrCat("acquires: ", keys, " keys in one message; at most ", kKeysPerMessageMax));
 }
 
 void AttachedSession::Count(const wire::Up& up) {

@@ -176,7 +176,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
                                           const BlockIndex::Held& held) LARDER_REQUIRES(mu_);
   [[nodiscard]] bool SampleNow() LARDER_REQUIRES(mu_);
   void FinishIfDrained() LARDER_REQUIRES(mu_);
-  void PutInQuarantine(Leases leases, Reservations reservations);  // what the process may still touch
+  void PutInQuarantine(Leases leases,
+                       Reservations reservations);  // what the process may still touch
 
   SessionDeps& deps_;
   const SessionId id_;
@@ -197,7 +198,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   ByteCount leased_ LARDER_GUARDED_BY(mu_);
   ByteCount reserved_ LARDER_GUARDED_BY(mu_);
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);  // the hello's first
-  size_t copies_ LARDER_GUARDED_BY(mu_) = 0;  // staged publishes that are not answered yet
+  size_t copies_ LARDER_GUARDED_BY(mu_) = 0;        // staged publishes that are not answered yet
   uint32_t until_sample_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t ids_ LARDER_GUARDED_BY(mu_) = 0;  // low half of lease and reservation ids
 

@@ -131,17 +131,16 @@ void AttachedSession::Release(std::span<const LeaseId> leases) {
   }
 }
 
-// A reader's word alone drops nothing: the daemon looks at the bytes itself, on a thread that nobody
-// waits for, a few blocks at a time.  When those threads are busy the report is dropped: the block
-// is checked again when it is next sampled.
+// A reader's word alone drops nothing: the daemon looks at the bytes itself, on a thread that
+// nobody waits for, a few blocks at a time.  When those threads are busy the report is dropped: the
+// block is checked again when it is next sampled.
 void AttachedSession::Handle(const wire::DamageReport& report) {
   if (report.variant >= variants_.size()) return;
   const VariantIndex variant = variants_[report.variant].index;
   const size_t weight = report.digests.size() * sizeof(Digest);
-  (void)deps_.copies.Submit(
-      weight, [self = shared_from_this(), variant, digests = report.digests] {
-        self->CheckReported(variant, digests);
-      });
+  (void)deps_.copies.Submit(weight, [self = shared_from_this(), variant, digests = report.digests] {
+    self->CheckReported(variant, digests);
+  });
 }
 
 void AttachedSession::CheckReported(VariantIndex variant, std::span<const Digest> digests) {

@@ -204,7 +204,8 @@ BlockStatus AttachedSession::CopyInto(ExtentReservation& one, const StagingSegme
   const BlockStatus status = deps_.store.Claim(one, 0, named, &claim);
   if (status != BlockStatus::kOk) return status;
   const std::span<std::byte> to = deps_.store.Bytes(one.extent(0)).first(bytes);
-  CopyStaged(deps_.copy_kernel, staging.bytes().subspan(block.staging_offset, bytes), to, &block.segments);
+  CopyStaged(deps_.copy_kernel, staging.bytes().subspan(block.staging_offset, bytes), to,
+             &block.segments);
   deps_.store.Fill(one, 0, named, claim);
   deps_.counters.staged_bytes += bytes;
   return BlockStatus::kOk;
@@ -271,8 +272,8 @@ bool AttachedSession::SubmitStaged(wire::Publish request, const SessionVariant& 
   for (const wire::PublishBlock& block : request.blocks) {
     bytes += block.segments.PayloadBytes().value();
   }
-  const size_t threads = std::min(
-      {deps_.copies.threads(), request.blocks.size(), static_cast<size_t>(bytes / kBytesPerThread)});
+  const size_t threads = std::min({deps_.copies.threads(), request.blocks.size(),
+                                   static_cast<size_t>(bytes / kBytesPerThread)});
   const auto publish =
       std::make_shared<StagedPublish>(std::move(request), variant, std::move(record));
   const auto copy = [self = shared_from_this(), publish] { self->CopyBlocks(*publish); };
@@ -292,8 +293,8 @@ void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
   if (!held || request.variant >= variants_.size()) {
     answer.status.assign(request.blocks.size(),
                          held ? BlockStatus::kInvalid : BlockStatus::kNotHeld);
-    answer.message =
-        held ? "variant: not registered by this session" : "reservation: unknown, ended, revoked, or smaller than this";
+    answer.message = held ? "variant: not registered by this session"
+                          : "reservation: unknown, ended, revoked, or smaller than this";
     CountPublished(answer);
     down->published.push_back(std::move(answer));
     return;

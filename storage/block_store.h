@@ -54,7 +54,7 @@ class ExtentReservation {
   // Slot i alone, as a reservation of its own, so that it can be filled without this one's lock.
   // Without slots when it is not open.
   [[nodiscard]] ExtentReservation Split(size_t i);
-  void Reset();           // all of them
+  void Reset();  // all of them
 
  private:
   friend class BlockStore;

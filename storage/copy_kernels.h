@@ -28,8 +28,8 @@ class CopyKernel {
   // The same, and XXH3-64 (seed 0) of the bytes.  REQUIRES: nobody writes to `from` meanwhile.
   [[nodiscard]] uint64_t CopyAndHash(std::span<std::byte> to,
                                      std::span<const std::byte> from) const;
-  // The same from memory that another process may change at any moment: each byte is read once, and
-  // the hash is of what was written.  A tenth slower.
+  // The same from memory that another process may change at any moment: the hash is of what was
+  // written.  A tenth slower.
   [[nodiscard]] uint64_t CopyAndHashShared(std::span<std::byte> to,
                                            std::span<const std::byte> from) const;
 

@@ -15,8 +15,8 @@
 
 #include "client/copy_pool.h"
 #include "client/session_core.h"
-#include "storage/copy_kernels.h"
 #include "client/transport/transport.h"
+#include "storage/copy_kernels.h"
 
 namespace larder {
 

@@ -297,7 +297,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(
   up.hello = std::move(hello);
   impl.stream = impl.stub->PrepareAsyncAttach(&impl.context, &impl.steps);
   impl.stream->StartCall(nullptr);  // corked: it completes with the first write, and has no tag
-  (void)impl.Write(up);  // why it failed, the read learns
+  (void)impl.Write(up);             // why it failed, the read learns
   if (absl::Status status = impl.WaitAttached(until); !status.ok()) return status;
   return opened;
 }

@@ -1,0 +1,145 @@
+// Callers that read the stream themselves, over a pump that a test feeds.
+#include "client/pending_calls.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <deque>
+#include <thread>
+
+namespace larder {
+namespace {
+
+using std::chrono::milliseconds;
+
+TimePoint In(milliseconds time) { return std::chrono::steady_clock::now() + time; }
+
+// Hands over what the test pushes, one a Pump.
+class FedPump final : public MessagePump {
+ public:
+  explicit FedPump(PendingCalls& calls) : calls_(calls) {}
+
+  void Push(uint64_t id) {
+    MutexLock lock(mu_);
+    messages_.push_back(id);
+    changed_.NotifyAll();
+  }
+  [[nodiscard]] uint64_t arrivals() const override { return arrivals_.load(); }
+  void Pump(uint64_t seen, TimePoint deadline) override {
+    EXPECT_EQ(inside_.fetch_add(1), 0) << "two threads pump";
+    uint64_t id = 0;
+    {
+      MutexLock lock(mu_);
+      while (messages_.empty() && !woken_ && arrivals_.load() == seen) {
+        if (!changed_.WaitUntil(mu_, deadline)) break;
+      }
+      if (!messages_.empty()) {
+        id = messages_.front();
+        messages_.pop_front();
+      }
+    }
+    if (id != 0) {
+      calls_.Deliver(id, wire::Published{.id = id, .status = {}, .message = {}});
+      ++arrivals_;
+    }
+    --inside_;
+  }
+  void Wake() override {
+    MutexLock lock(mu_);
+    woken_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  PendingCalls& calls_;
+  std::atomic<uint64_t> arrivals_{0};
+  std::atomic<int> inside_{0};
+  Mutex mu_;
+  CondVar changed_;
+  bool woken_ LARDER_GUARDED_BY(mu_) = false;
+  std::deque<uint64_t> messages_ LARDER_GUARDED_BY(mu_);
+};
+
+class PendingCallsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { calls_.StartPump(&pump_); }
+  void TearDown() override {
+    calls_.FailAll(absl::UnavailableError("over"));
+    calls_.StopPump();
+    if (idle_.joinable()) idle_.join();
+  }
+  void StartIdleThread() {
+    idle_ = std::thread([this] { calls_.PumpWhenIdle(); });
+  }
+
+  std::atomic<int> unclaimed_{0};
+  PendingCalls calls_{[this](const Answer& /*answer*/) { ++unclaimed_; }};
+  FedPump pump_{calls_};
+  std::thread idle_;
+};
+
+TEST_F(PendingCallsTest, EachOfManyCallersGetsItsAnswer) {
+  constexpr int kCallers = 4, kCalls = 500;
+  StartIdleThread();
+  std::vector<std::thread> callers;
+  for (int c = 0; c < kCallers; ++c) {
+    callers.emplace_back([this] {
+      for (int i = 0; i < kCalls; ++i) {
+        OpenCall call = calls_.Open();
+        pump_.Push(call.id());
+        const auto answer = call.Wait<wire::Published>(In(milliseconds(10'000)));
+        ASSERT_TRUE(answer.ok()) << answer.status();
+        ASSERT_EQ(answer->id, call.id());
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(unclaimed_.load(), 0);
+}
+
+TEST_F(PendingCallsTest, ThePumpFallsToWhoStillWaits) {
+  OpenCall patient = calls_.Open();
+  OpenCall hasty = calls_.Open();
+  std::thread pumps_first([&] {
+    EXPECT_TRUE(
+        absl::IsDeadlineExceeded(hasty.Wait<wire::Published>(In(milliseconds(50))).status()));
+    pump_.Push(patient.id());  // after it left the pump
+  });
+  std::this_thread::sleep_for(milliseconds(10));  // so that most often the other one pumps
+  EXPECT_TRUE(patient.Wait<wire::Published>(In(milliseconds(10'000))).ok());
+  pumps_first.join();
+}
+
+TEST_F(PendingCallsTest, WhatNobodyWaitsForIsHeard) {
+  StartIdleThread();
+  for (int i = 0; i < 100; ++i) pump_.Push(1'000'000);
+  const TimePoint deadline = In(milliseconds(10'000));
+  while (unclaimed_.load() < 100 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(unclaimed_.load(), 100);
+}
+
+TEST_F(PendingCallsTest, StoppingWakesACallerThatPumps) {
+  OpenCall call = calls_.Open();
+  std::thread caller([&] {
+    EXPECT_TRUE(
+        absl::IsUnavailable(call.Wait<wire::Published>(In(milliseconds(60'000))).status()));
+  });
+  std::this_thread::sleep_for(milliseconds(20));  // so that most often it pumps already
+  calls_.FailAll(absl::UnavailableError("over"));
+  calls_.StopPump();
+  caller.join();
+}
+
+TEST_F(PendingCallsTest, AnAnswerThatCameTooLateIsHandedBack) {
+  {
+    OpenCall call = calls_.Open();
+    EXPECT_FALSE(call.Wait<wire::Published>(In(milliseconds(1))).ok());
+    calls_.Deliver(call.id(), wire::Published{});
+  }
+  EXPECT_EQ(unclaimed_.load(), 1);
+}
+
+}  // namespace
+}  // namespace larder
