@@ -35,7 +35,7 @@ struct HeldExtent {
 
 class ReservationBook {
  public:
-  static constexpr uint64_t kStockExtentsMax = 32;
+  static constexpr uint64_t kStockExtentsMax = 64;
   static constexpr ByteCount kStockBytesMax = MiB(64);
   static constexpr auto kIdle = std::chrono::seconds(1);
   // Asked of the daemon for the stock; it is given back when half of it is over.
