@@ -37,7 +37,7 @@ class SessionChannel {
  public:
   virtual ~SessionChannel() = default;
   // Does not wait for the daemon.  May call back into OnDown before it returns.  Unavailable once
-  // the stream is gone, DeadlineExceeded while the daemon takes nothing.
+  // the stream is gone, which too much that the daemon does not take ends too.
   [[nodiscard]] virtual absl::Status Send(wire::Up up) = 0;
   // Ends the stream without goodbye; does not wait.
   virtual void Cancel() = 0;

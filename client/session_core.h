@@ -5,7 +5,7 @@
 // are checked by SlabCache.
 // Ownership: shared by Session, transports, Leases and Reservations.  Does not own the channel.
 // Thread-safety: all methods from any thread; OnDown from one thread at a time (whoever reads the
-// stream: over a MessagePump a thread that waits for an answer, or one of the core's own).
+// stream: over a MessagePump a thread that waits for an answer or sends, or one of the core's own).
 // Fork: belongs to the process that made it.  In a forked child status is FailedPrecondition,
 // nothing is sent, held or given back, and Close does nothing.
 // Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.

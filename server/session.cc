@@ -74,7 +74,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     for (const wire::Register& r : up.registers) down.registered.push_back(Handle(r));
     // Nobody waits for a release: with acquires alone it comes after their answer, unless one of
     // them lacks what it gives back.
-    released = up.acquires.empty() || !up.reserves.empty();
+    released = up.releases.empty() || up.acquires.empty() || !up.reserves.empty();
     if (released) Release(up.releases);
     if (up.revoke_ack) Handle(*up.revoke_ack);
     for (const wire::Abort& a : up.aborts) Handle(a);

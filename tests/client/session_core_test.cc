@@ -67,6 +67,16 @@ class SessionCoreTest : public ::testing::Test {
     }
     return transport_->Put(variant_, blocks, options);
   }
+  // A lease on one block, which nobody reads.
+  absl::StatusOr<wire::Grant> Acquire(const Digest& digest) {
+    OpenCall call = core_->Open();
+    wire::Up up;
+    wire::Acquire& acquire = up.acquires.emplace_back();
+    acquire.id = call.id();
+    acquire.digests = {digest};
+    if (absl::Status status = core_->Send(std::move(up)); !status.ok()) return status;
+    return call.Wait<wire::Grant>(Soon());
+  }
   // Reads them; blocks that are kOk are compared with what Put wrote.
   absl::StatusOr<std::vector<BlockStatus>> Get(size_t first, size_t count,
                                                const CallOptions& options = {}) {
@@ -263,13 +273,7 @@ TEST_F(SessionCoreTest, BytesOfARevokedLeaseAreDiscarded) {
 TEST_F(SessionCoreTest, RevokedLeaseIsAcknowledgedWhenItsReaderEndsIt) {
   Start();
   ExpectAll(Put(0, 1), BlockStatus::kOk);
-  OpenCall call = core_->Open();
-  wire::Up up;
-  wire::Acquire& acquire = up.acquires.emplace_back();
-  acquire.id = call.id();
-  acquire.digests = {chain_[0]};
-  ASSERT_TRUE(core_->Send(std::move(up)).ok());
-  const auto grant = call.Wait<wire::Grant>(Soon());
+  const auto grant = Acquire(chain_[0]);
   ASSERT_TRUE(grant.ok());
   EXPECT_TRUE(core_->Holds(grant->lease, grant->word));
   daemon_->RevokeAll();
@@ -460,13 +464,7 @@ TEST_F(SessionCoreTest, CloseDropsTheStagingSegment) {
 TEST_F(SessionCoreTest, ForkedChildHoldsNothingAndSendsNothing) {
   Start();
   ExpectAll(Put(0, 1), BlockStatus::kOk);
-  OpenCall call = core_->Open();
-  wire::Up up;
-  wire::Acquire& acquire = up.acquires.emplace_back();
-  acquire.id = call.id();
-  acquire.digests = {chain_[0]};
-  ASSERT_TRUE(core_->Send(std::move(up)).ok());
-  const auto grant = call.Wait<wire::Grant>(Soon());
+  const auto grant = Acquire(chain_[0]);
   ASSERT_TRUE(grant.ok());
   const pid_t child = fork();
   if (child == 0) {

@@ -328,6 +328,33 @@ TEST_F(SessionTest, OneSessionHoldsAtMostItsShare) {
   EXPECT_GT(more.retry_after_ms, 0u);
 }
 
+// A message's releases come before its acquires, as engine.proto says, whenever it can be told.
+TEST_F(SessionTest, AnAcquireMayUseWhatItsMessageReleases) {
+  Start(wire::WriteMode::kMapped);
+  std::vector<Digest> names;
+  for (uint32_t i = 0; i < 8; ++i) {
+    const wire::Reserved room = Reserve({MiB(2)});
+    ASSERT_EQ(room.status, BlockStatus::kOk);
+    const auto table = UniformTable(1, static_cast<uint32_t>(MiB(2).value()));
+    ASSERT_EQ(Publish(room.reservation, {Block(i, table)}).status.at(0), BlockStatus::kOk);
+    names.push_back(Name(i));
+  }
+  const wire::Grant all = Acquire({names.begin(), names.begin() + 4});  // the whole share
+  ASSERT_EQ(all.blocks.at(3).status, BlockStatus::kOk);
+  wire::Up up;
+  up.releases = {all.lease};
+  wire::Acquire& acquire = up.acquires.emplace_back();
+  acquire.id = 5;
+  acquire.digests = {names.begin() + 4, names.end()};
+  acquire.deadline_ms = 1000;
+  acquire.accepted_codecs = {Codec::kIdentity};
+  ASSERT_TRUE(session_->OnUp(up).ok());
+  const wire::Grant next = sink_.Next().grants.at(0);
+  for (const wire::BlockGrant& block : next.blocks) EXPECT_EQ(block.status, BlockStatus::kOk);
+  EXPECT_EQ(f_.store().stats().leases, 1u);
+  EXPECT_EQ(f_.counters().unknown_releases.value(), 0u) << "released once";
+}
+
 TEST_F(SessionTest, DrainEndsAfterTheLastRelease) {
   Start(wire::WriteMode::kMapped);
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);

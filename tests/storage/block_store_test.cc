@@ -56,6 +56,28 @@ TEST(BlockStore, DroppedReservationIsReturned) {
   EXPECT_EQ(f.store().stats().reservations, 0u);
 }
 
+TEST(BlockStore, ASlotThatIsSplitOffLivesOnItsOwn) {
+  StoreFixture f;
+  const ByteCount before = f.store().stats().pool_free;
+  const std::vector<ByteCount> sizes = {KiB(4), KiB(100)};
+  auto r = f.store().Reserve(sizes, kAll);
+  ASSERT_EQ(r.status, BlockStatus::kOk);
+  ExtentReservation one = r.reservation.Split(1);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one.held_bytes(), KiB(100));
+  EXPECT_EQ(one.bytes(0), KiB(100));
+  EXPECT_FALSE(r.reservation.open(1));
+  EXPECT_EQ(r.reservation.held_bytes(), KiB(4));
+  EXPECT_EQ(r.reservation.Split(1).size(), 0u) << "it was split off already";
+  EXPECT_EQ(r.reservation.Split(7).size(), 0u);
+  r.reservation.Reset();
+  EXPECT_EQ(f.store().stats().pool_reserved, KiB(100));
+  f.store().CheckInvariants();
+  one.Reset();
+  EXPECT_EQ(f.store().stats().pool_free, before);
+  EXPECT_EQ(f.store().stats().reservations, 0u);
+}
+
 TEST(BlockStore, RefusesWhatCannotFit) {
   StoreFixture f;
   const ByteCount over_slab = MiB(2) + ByteCount(1);
