@@ -9,7 +9,7 @@ namespace larder {
 namespace {
 
 // Long enough for a busy engine's next request, short enough that an idle one does not hold leases.
-constexpr auto kRideAlong = std::chrono::milliseconds(5);
+constexpr auto kRideAlong = std::chrono::milliseconds(10);
 
 // Moves up to `most` to the end of `to`.
 template <class T>
@@ -27,13 +27,14 @@ void Outbox::Start(SessionChannel* channel) {
     MutexLock lock(mu_);
     if (stop_) return;
     channel_ = channel;
+    due_ = TimePoint();
   }
   thread_ = std::thread([this] { Run(); });
 }
 
 void Outbox::ArmLocked() {
   armed_ = true;
-  // Awake it looks again within 5 ms anyway: a busy session pays no wake-up per call.
+  // Awake it looks again within 10 ms anyway: a busy session pays no wake-up per call.
   if (asleep_) wake_.NotifyOne();
 }
 
@@ -105,8 +106,8 @@ absl::Status Outbox::Send(wire::Up up) {
 }
 
 void Outbox::WaitForWork() {
+  asleep_ = true;
   while (!stop_ && !armed_) {
-    asleep_ = true;
     if (!due_) {
       wake_.Wait(mu_);
     } else if (!wake_.WaitUntil(mu_, *due_)) {
@@ -114,7 +115,7 @@ void Outbox::WaitForWork() {
     }
   }
   asleep_ = false;
-  armed_ = false;
+  if (!std::exchange(armed_, false)) return;
   const TimePoint until = std::chrono::steady_clock::now() + kRideAlong;
   while (!stop_ && wake_.WaitUntil(mu_, until)) {
   }

@@ -1,6 +1,6 @@
 // What the daemon should hear soon but nobody waits for: releases, acknowledgements, aborts,
-// cancels.  They ride on the next request; when none comes within 5 ms, a thread of its own sends
-// them.
+// cancels.  They ride on the next request; when none comes within 10 ms, a thread of its own sends
+// them.  It does the session's chores, too: the only thread that a session has.
 //
 // The order among what is collected is not kept, and need not be: each of these is final for its
 // id.
@@ -23,7 +23,8 @@ namespace larder {
 
 class Outbox {
  public:
-  // Called by the thread about every `Arm`; answers when it wants to be called next.  May call Add.
+  // Called by the thread at once, when it asked to be, and soon after each Arm; answers when it wants
+  // to be called next.  May call Add.
   using Chores = std::function<std::optional<TimePoint>(TimePoint now)>;
   explicit Outbox(Chores chores) : chores_(std::move(chores)) {}
   ~Outbox() { Stop(/*bye=*/false); }
@@ -51,7 +52,7 @@ class Outbox {
   void Run() LARDER_EXCLUDES(mu_);
   // Sends until nothing is left.
   void Flush() LARDER_REQUIRES(mu_);
-  // Waits until there is something to do, then 5 ms for a request to take it along.
+  // Waits until there is something to do; to send, then 10 ms more for a request to take it along.
   void WaitForWork() LARDER_REQUIRES(mu_);
   void ArmLocked() LARDER_REQUIRES(mu_);
   void TakeInto(wire::Up* up) LARDER_REQUIRES(mu_);

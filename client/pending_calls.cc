@@ -80,7 +80,7 @@ void PendingCalls::PumpUntil(uint64_t seen, TimePoint deadline) {
   pump->Pump(seen, deadline);
   mu_.Lock();
   pumping_ = false;
-  if (pump_ == nullptr) idle_.NotifyAll();  // StopPump waits
+  if (pump_ == nullptr) left_.NotifyAll();
 }
 
 void PendingCalls::PassOn() {
@@ -92,21 +92,17 @@ void PendingCalls::StartPump(MessagePump* pump) {
   pump_ = pump;
 }
 
-// Looks from time to time instead of waiting in the pump: gRPC has one poller in a process, and a
-// thread that sleeps as such is woken for what others there wait for.
-void PendingCalls::PumpWhenIdle() {
-  std::chrono::milliseconds pause = kIdle;
+// A look from time to time instead of a thread that waits in the pump: gRPC has one poller in a
+// process, and a thread that sleeps as such is woken for what others there wait for.
+std::optional<TimePoint> PendingCalls::PumpIfIdle(TimePoint now) {
   MutexLock lock(mu_);
-  while (pump_ != nullptr && failed_.ok()) {
-    const TimePoint now = std::chrono::steady_clock::now();
-    const bool idle = !pumping_ && waiting_.empty() && now >= last_wait_ + kIdle;
-    bool quiet = idle;
-    if (idle) quiet = TakeWhatCame();
-    PassOn();
-    if (pump_ == nullptr) break;
-    pause = quiet ? std::min(2 * pause, kIdleMax) : kIdle;
-    idle_.WaitUntil(mu_, now + pause);
-  }
+  if (pump_ == nullptr || !failed_.ok()) return std::nullopt;
+  const bool idle = !pumping_ && waiting_.empty() && now >= last_wait_ + kIdle;
+  const bool quiet = idle && TakeWhatCame();
+  PassOn();
+  if (pump_ == nullptr) return std::nullopt;
+  pause_ = quiet ? std::min(2 * pause_, kIdleMax) : kIdle;
+  return now + pause_;
 }
 
 bool PendingCalls::TakeWhatCame() {
@@ -122,10 +118,9 @@ bool PendingCalls::TakeWhatCame() {
 void PendingCalls::StopPump() {
   MutexLock lock(mu_);
   MessagePump* const pump = std::exchange(pump_, nullptr);
-  idle_.NotifyAll();
   if (pump == nullptr) return;
   if (pumping_) pump->Wake();
-  while (pumping_) idle_.Wait(mu_);
+  while (pumping_) left_.Wait(mu_);
 }
 
 // ---- requests and answers
@@ -175,7 +170,6 @@ void PendingCalls::FailAll(const absl::Status& status) {
     slot->changed.NotifyAll();
   }
   open_.clear();
-  idle_.NotifyAll();
 }
 
 }  // namespace larder

@@ -1,8 +1,8 @@
 // Joins a request with its answer: the caller waits on an OpenCall, answers are delivered by id.
 //
 // Over a MessagePump the callers read the stream themselves: one of those that wait pumps, the
-// others sleep until theirs is delivered or the pump falls to them.  While no caller waits, a
-// thread that the owner lends (PumpWhenIdle) looks now and then, so that revocations are heard.
+// others sleep until theirs is delivered or the pump falls to them.  While no caller waits, the
+// owner looks now and then (PumpIfIdle), so that revocations are heard.
 //
 // Knows nothing of what an answer means: whoever closes a call that nobody consumed gets the answer
 // back, so that a lease or reservation in it can be returned.
@@ -86,8 +86,9 @@ class PendingCalls {
 
   // From here on waiting callers pump.
   void StartPump(MessagePump* pump) LARDER_EXCLUDES(mu_);
-  // Pumps now and then when no caller does; returns after StopPump or FailAll.
-  void PumpWhenIdle() LARDER_EXCLUDES(mu_);
+  // Takes what came, unless a caller does or did a moment ago.  Answers when to look again; never
+  // after StopPump or FailAll.  From one thread.
+  [[nodiscard]] std::optional<TimePoint> PumpIfIdle(TimePoint now) LARDER_EXCLUDES(mu_);
   // Nobody pumps any more once this returned.  REQUIRES: FailAll was called.
   void StopPump() LARDER_EXCLUDES(mu_);
 
@@ -110,7 +111,8 @@ class PendingCalls {
   bool pumping_ LARDER_GUARDED_BY(mu_) = false;
   std::vector<Slot*> waiting_ LARDER_GUARDED_BY(mu_);
   TimePoint last_wait_ LARDER_GUARDED_BY(mu_);  // a caller's, its end
-  CondVar idle_;                                // for who pumps when idle, and for StopPump
+  std::chrono::milliseconds pause_ LARDER_GUARDED_BY(mu_) = kIdle;  // between looks
+  CondVar left_;                                                    // StopPump waits for it
 };
 
 using OpenCall = PendingCalls::OpenCall;

@@ -1,7 +1,5 @@
 #include "client/session_core.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -44,14 +42,8 @@ absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel
     }
     book_.SetStockLimit(ByteCount(attached_.lease_bytes_max.value() / kStockShareOfLease));
   }
+  if (MessagePump* const pump = channel->pump(); pump != nullptr) calls_.StartPump(pump);
   outbox_.Start(channel);
-  if (MessagePump* const pump = channel->pump(); pump != nullptr) {
-    calls_.StartPump(pump);
-    idle_reader_ = std::thread([this] {
-      pthread_setname_np(pthread_self(), "larder-reader");
-      calls_.PumpWhenIdle();
-    });
-  }
   return status();
 }
 
@@ -96,7 +88,6 @@ bool SessionCore::Close() {
   bye = outbox_.Stop(bye);
   OnBroken(absl::UnavailableError("the session was closed"));
   calls_.StopPump();
-  if (idle_reader_.joinable()) idle_reader_.join();
   DropStaging();
   return bye;
 }
@@ -283,9 +274,10 @@ void SessionCore::EndExtent(const HeldExtent& extent, bool abort) {
 
 std::optional<TimePoint> SessionCore::Chores(TimePoint now) {
   std::vector<wire::Abort> aborts;
-  const std::optional<TimePoint> next = book_.Expire(now, /*all=*/false, &aborts);
+  const std::optional<TimePoint> expires = book_.Expire(now, /*all=*/false, &aborts);
   for (wire::Abort& abort : aborts) outbox_.Add(std::move(abort));
-  return next;
+  const std::optional<TimePoint> looks = calls_.PumpIfIdle(now);
+  return expires && looks ? std::min(*expires, *looks) : expires ? expires : looks;
 }
 
 }  // namespace larder

@@ -5,7 +5,7 @@
 // are checked by SlabCache.
 // Ownership: shared by Session, transports, Leases and Reservations.  Does not own the channel.
 // Thread-safety: all methods from any thread; OnDown from one thread at a time (whoever reads the
-// stream: over a MessagePump a thread that waits for an answer or sends, or one of the core's own).
+// stream: over a MessagePump a thread that waits for an answer or sends, or the outbox's).
 // Fork: belongs to the process that made it.  In a forked child status is FailedPrecondition,
 // nothing is sent, held or given back, and Close does nothing.
 // Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.
@@ -19,7 +19,6 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -132,8 +131,7 @@ class SessionCore {
   absl::flat_hash_map<uint64_t, std::vector<StagingArea::Chunk>> late_chunks_
       LARDER_GUARDED_BY(mu_);
 
-  Outbox outbox_;            // its thread uses the others
-  std::thread idle_reader_;  // likewise
+  Outbox outbox_;  // its thread uses the others
 };
 
 }  // namespace larder

@@ -65,11 +65,16 @@ class PendingCallsTest : public ::testing::Test {
   void SetUp() override { calls_.StartPump(&pump_); }
   void TearDown() override {
     calls_.FailAll(absl::UnavailableError("over"));
-    calls_.StopPump();
     if (idle_.joinable()) idle_.join();
+    calls_.StopPump();
+    EXPECT_FALSE(calls_.PumpIfIdle(std::chrono::steady_clock::now()).has_value());
   }
   void StartIdleThread() {
-    idle_ = std::thread([this] { calls_.PumpWhenIdle(); });
+    idle_ = std::thread([this] {
+      while (const auto next = calls_.PumpIfIdle(std::chrono::steady_clock::now())) {
+        std::this_thread::sleep_until(*next);
+      }
+    });
   }
 
   std::atomic<int> unclaimed_{0};
