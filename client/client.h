@@ -25,6 +25,8 @@
 // Fork: all of it belongs to the process that connected.  In a forked child calls answer
 // FailedPrecondition, no Lease is Valid, views must not be touched, and dropping does nothing:
 // connect in the child.
+// Waiting: a call looks for its answer for up to 80 us, yielding the core between looks, before it
+// sleeps.
 // A daemon that hangs: a call ends at its deadline, whether its request was sent or still waits.
 // The Session is lost when the daemon takes nothing for 10 s, or when 32 MiB of requests wait;
 // ~Session waits 2 s for it.

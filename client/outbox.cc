@@ -138,6 +138,7 @@ void Outbox::Run() {
   mu_.Lock();
   while (!stop_) {
     WaitForWork();
+    if (stop_) break;
     mu_.Unlock();
     const std::optional<TimePoint> due = chores_(std::chrono::steady_clock::now());
     mu_.Lock();

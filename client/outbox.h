@@ -1,6 +1,6 @@
 // What the daemon should hear soon but nobody waits for: releases, acknowledgements, aborts,
 // cancels.  They ride on the next request; when none comes within 10 ms, a thread of its own sends
-// them.  It does the session's chores, too: the only thread that a session has.
+// them.  It does the session's chores, too: a session has no other thread, but those that copy.
 //
 // The order among what is collected is not kept, and need not be: each of these is final for its
 // id.
@@ -23,8 +23,8 @@ namespace larder {
 
 class Outbox {
  public:
-  // Called by the thread at once, when it asked to be, and soon after each Arm; answers when it wants
-  // to be called next.  May call Add.
+  // Called by the thread first, then when it asked to be and after each Arm, 10 ms late at most;
+  // answers when it wants to be called next.  May call Add.  Not called any more once Stop began.
   using Chores = std::function<std::optional<TimePoint>(TimePoint now)>;
   explicit Outbox(Chores chores) : chores_(std::move(chores)) {}
   ~Outbox() { Stop(/*bye=*/false); }

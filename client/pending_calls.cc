@@ -55,13 +55,14 @@ absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(
 template <class Done>
 bool PendingCalls::Await(Slot& slot, TimePoint deadline, Done done) {
   waiting_.push_back(&slot);
+  const TimePoint look_until = std::chrono::steady_clock::now() + kLook;
   bool in_time = true;
   for (;;) {
     // Before `done` is asked: what arrives after the question makes Pump return.
     const uint64_t seen = pump_ != nullptr ? pump_->arrivals() : 0;
     if (done() || !in_time) break;
     if (pump_ != nullptr && !pumping_) {
-      PumpUntil(seen, deadline);
+      PumpUntil(seen, look_until, deadline);
       in_time = std::chrono::steady_clock::now() < deadline;
     } else {
       in_time = slot.changed.WaitUntil(mu_, deadline);
@@ -73,14 +74,14 @@ bool PendingCalls::Await(Slot& slot, TimePoint deadline, Done done) {
   return done();
 }
 
-void PendingCalls::PumpUntil(uint64_t seen, TimePoint deadline) {
+void PendingCalls::PumpUntil(uint64_t seen, TimePoint look_until, TimePoint deadline) {
   MessagePump* const pump = pump_;
   pumping_ = true;
   mu_.Unlock();
-  pump->Pump(seen, deadline);
+  pump->Pump(seen, look_until, deadline);
   mu_.Lock();
   pumping_ = false;
-  if (pump_ == nullptr) left_.NotifyAll();
+  if (pump_ == nullptr) pump_free_.NotifyAll();
 }
 
 void PendingCalls::PassOn() {
@@ -98,21 +99,24 @@ std::optional<TimePoint> PendingCalls::PumpIfIdle(TimePoint now) {
   MutexLock lock(mu_);
   if (pump_ == nullptr || !failed_.ok()) return std::nullopt;
   const bool idle = !pumping_ && waiting_.empty() && now >= last_wait_ + kIdle;
-  const bool quiet = idle && TakeWhatCame();
+  const int came = idle ? TakeWhatCame() : 0;
   PassOn();
   if (pump_ == nullptr) return std::nullopt;
-  pause_ = quiet ? std::min(2 * pause_, kIdleMax) : kIdle;
+  if (came == kIdleMessagesMax) return now;
+  pause_ = idle && came == 0 ? std::min(2 * pause_, kIdleMax) : kIdle;
   return now + pause_;
 }
 
-bool PendingCalls::TakeWhatCame() {
-  const uint64_t before = pump_->arrivals();
-  uint64_t seen = before;
-  do {
-    seen = pump_->arrivals();
-    PumpUntil(seen, TimePoint());  // long over: not even the millisecond that gRPC rounds up to
-  } while (pump_ != nullptr && waiting_.empty() && pump_->arrivals() != seen);
-  return seen == before;
+int PendingCalls::TakeWhatCame() {
+  int came = 0;
+  while (came < kIdleMessagesMax && pump_ != nullptr && waiting_.empty()) {
+    const uint64_t seen = pump_->arrivals();
+    // Long over: not even the millisecond that gRPC rounds up to.
+    PumpUntil(seen, TimePoint(), TimePoint());
+    if (pump_ == nullptr || pump_->arrivals() == seen) break;
+    ++came;
+  }
+  return came;
 }
 
 void PendingCalls::StopPump() {
@@ -120,7 +124,7 @@ void PendingCalls::StopPump() {
   MessagePump* const pump = std::exchange(pump_, nullptr);
   if (pump == nullptr) return;
   if (pumping_) pump->Wake();
-  while (pumping_) left_.Wait(mu_);
+  while (pumping_) pump_free_.Wait(mu_);
 }
 
 // ---- requests and answers

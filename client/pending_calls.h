@@ -45,7 +45,13 @@ class PendingCalls {
 
  public:
   // What nobody waits for is heard this late: while callers come and go, and after a long silence.
+  // (The owner may add to it.)
   static constexpr std::chrono::milliseconds kIdle{10}, kIdleMax{40};
+  // What one look takes in at most: the owner has other work, and wants to end.
+  static constexpr int kIdleMessagesMax = 64;
+  // How long a caller looks for its answer before it sleeps.  Most come within, and to wake a thread
+  // that sleeps takes about as long again (get of 16 blocks of 64 KiB: 223 us asleep, 160 so).
+  static constexpr std::chrono::microseconds kLook{80};
 
   class OpenCall {
    public:
@@ -86,8 +92,9 @@ class PendingCalls {
 
   // From here on waiting callers pump.
   void StartPump(MessagePump* pump) LARDER_EXCLUDES(mu_);
-  // Takes what came, unless a caller does or did a moment ago.  Answers when to look again; never
-  // after StopPump or FailAll.  From one thread.
+  // Takes what came, unless a caller does or did a moment ago.  Answers when to look again (at once
+  // when more came than one look takes in); nullopt, and never again, after StopPump or FailAll.
+  // From one thread.
   [[nodiscard]] std::optional<TimePoint> PumpIfIdle(TimePoint now) LARDER_EXCLUDES(mu_);
   // Nobody pumps any more once this returned.  REQUIRES: FailAll was called.
   void StopPump() LARDER_EXCLUDES(mu_);
@@ -96,9 +103,9 @@ class PendingCalls {
   // True when done() became so before the deadline; done is asked under mu_.
   template <class Done>
   [[nodiscard]] bool Await(Slot& slot, TimePoint deadline, Done done) LARDER_REQUIRES(mu_);
-  void PumpUntil(uint64_t seen, TimePoint deadline) LARDER_REQUIRES(mu_);
-  // True: nothing had come.
-  bool TakeWhatCame() LARDER_REQUIRES(mu_);
+  void PumpUntil(uint64_t seen, TimePoint look_until, TimePoint deadline) LARDER_REQUIRES(mu_);
+  // How many messages had come; kIdleMessagesMax: maybe more.
+  int TakeWhatCame() LARDER_REQUIRES(mu_);
   // Somebody who waits takes over.
   void PassOn() LARDER_REQUIRES(mu_);
 
@@ -110,9 +117,9 @@ class PendingCalls {
   MessagePump* pump_ LARDER_GUARDED_BY(mu_) = nullptr;
   bool pumping_ LARDER_GUARDED_BY(mu_) = false;
   std::vector<Slot*> waiting_ LARDER_GUARDED_BY(mu_);
-  TimePoint last_wait_ LARDER_GUARDED_BY(mu_);  // a caller's, its end
+  TimePoint last_wait_ LARDER_GUARDED_BY(mu_);                      // a caller's, its end
   std::chrono::milliseconds pause_ LARDER_GUARDED_BY(mu_) = kIdle;  // between looks
-  CondVar left_;                                                    // StopPump waits for it
+  CondVar pump_free_;                                               // StopPump waits for it
 };
 
 using OpenCall = PendingCalls::OpenCall;

@@ -34,10 +34,6 @@ gpr_timespec ToGrpc(TimePoint time) {
   return result;
 }
 
-// How long Pump looks for an answer before it sleeps: most come within, and to wake a thread that
-// sleeps takes about as long again (16 blocks of 64 KiB: 223 us asleep, 160 so).
-constexpr std::chrono::microseconds kLook{80};
-
 absl::Status Closed() { return absl::UnavailableError("the session's stream is closed"); }
 
 }  // namespace
@@ -59,7 +55,7 @@ struct SessionStream::Impl {
   TimePoint WriteDue() LARDER_EXCLUDES(write_mu);
 
   // ---- reading
-  void Pump(uint64_t seen, TimePoint deadline) LARDER_EXCLUDES(pump_mu);
+  void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) LARDER_EXCLUDES(pump_mu);
   // What is there already, unless another thread is at it.
   void PumpReady() LARDER_EXCLUDES(pump_mu);
   // The next completion; without sleep, but yielding, until `until`.
@@ -170,9 +166,8 @@ TimePoint SessionStream::Impl::WriteDue() {
 
 // ---- reading
 
-void SessionStream::Impl::Pump(uint64_t seen, TimePoint deadline) {
+void SessionStream::Impl::Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) {
   MutexLock lock(pump_mu);
-  const TimePoint look_until = std::min(deadline, std::chrono::steady_clock::now() + kLook);
   while (arrivals.load() == seen && !finished.load() && (ending || !woken)) {
     StartRead();
     const TimePoint write_until = WriteDue();
@@ -289,14 +284,14 @@ absl::Status SessionStream::Impl::WaitAttached(TimePoint until) {
     if (std::chrono::steady_clock::now() >= until) {
       return absl::DeadlineExceededError("the daemon did not answer the session's hello in time");
     }
-    Pump(seen, until);
+    Pump(seen, TimePoint(), until);
   }
 }
 
 bool SessionStream::Impl::PumpToEnd(TimePoint until) {
   while (!finished.load()) {
     if (std::chrono::steady_clock::now() >= until) return false;
-    Pump(arrivals.load(), until);
+    Pump(arrivals.load(), TimePoint(), until);
   }
   return true;
 }
@@ -342,7 +337,9 @@ void SessionStream::Cancel() { impl_->context.TryCancel(); }
 
 uint64_t SessionStream::arrivals() const { return impl_->arrivals.load(); }
 
-void SessionStream::Pump(uint64_t seen, TimePoint deadline) { impl_->Pump(seen, deadline); }
+void SessionStream::Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) {
+  impl_->Pump(seen, std::min(look_until, deadline), deadline);
+}
 
 void SessionStream::Wake() {
   impl_->alarm.Set(&impl_->steps, gpr_now(GPR_CLOCK_MONOTONIC), TagOf(Step::kWake));

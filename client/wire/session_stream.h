@@ -51,7 +51,7 @@ class SessionStream final : public SessionChannel, public MessagePump {
   void Cancel() override;
   [[nodiscard]] MessagePump* pump() override { return this; }
   [[nodiscard]] uint64_t arrivals() const override;
-  void Pump(uint64_t seen, TimePoint deadline) override;
+  void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) override;
   void Wake() override;
   // True: the daemon took all that was sent, and ended the stream in peace.
   bool Close(std::chrono::milliseconds deadline);

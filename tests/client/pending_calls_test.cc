@@ -25,7 +25,7 @@ class FedPump final : public MessagePump {
     changed_.NotifyAll();
   }
   [[nodiscard]] uint64_t arrivals() const override { return arrivals_.load(); }
-  void Pump(uint64_t seen, TimePoint deadline) override {
+  void Pump(uint64_t seen, TimePoint /*look_until*/, TimePoint deadline) override {
     EXPECT_EQ(inside_.fetch_add(1), 0) << "two threads pump";
     uint64_t id = 0;
     {
@@ -67,7 +67,6 @@ class PendingCallsTest : public ::testing::Test {
     calls_.FailAll(absl::UnavailableError("over"));
     if (idle_.joinable()) idle_.join();
     calls_.StopPump();
-    EXPECT_FALSE(calls_.PumpIfIdle(std::chrono::steady_clock::now()).has_value());
   }
   void StartIdleThread() {
     idle_ = std::thread([this] {
@@ -115,21 +114,44 @@ TEST_F(PendingCallsTest, ThePumpFallsToWhoStillWaits) {
   pumps_first.join();
 }
 
-TEST_F(PendingCallsTest, WhatNobodyWaitsForIsHeard) {
-  StartIdleThread();
-  for (int i = 0; i < 100; ++i) pump_.Push(1'000'000);
-  const TimePoint deadline = In(milliseconds(10'000));
-  while (unclaimed_.load() < 100 && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  EXPECT_EQ(unclaimed_.load(), 100);
+TEST_F(PendingCallsTest, OneLookTakesInWhatNobodyWaitsForButNotForever) {
+  const TimePoint now = In(milliseconds(0));
+  for (int i = 0; i < PendingCalls::kIdleMessagesMax + 1; ++i) pump_.Push(1'000'000);
+  EXPECT_EQ(calls_.PumpIfIdle(now), now) << "there is more";
+  EXPECT_EQ(unclaimed_.load(), PendingCalls::kIdleMessagesMax);
+  EXPECT_EQ(calls_.PumpIfIdle(now), now + PendingCalls::kIdle);
+  EXPECT_EQ(unclaimed_.load(), PendingCalls::kIdleMessagesMax + 1);
+}
+
+TEST_F(PendingCallsTest, LooksBecomeRareInALongSilence) {
+  const TimePoint now = In(milliseconds(0));
+  EXPECT_EQ(calls_.PumpIfIdle(now), now + 2 * PendingCalls::kIdle);
+  EXPECT_EQ(calls_.PumpIfIdle(now), now + PendingCalls::kIdleMax);
+  EXPECT_EQ(calls_.PumpIfIdle(now), now + PendingCalls::kIdleMax);
+  pump_.Push(1'000'000);
+  EXPECT_EQ(calls_.PumpIfIdle(now), now + PendingCalls::kIdle);
+}
+
+TEST_F(PendingCallsTest, NoLooksRightAfterACaller) {
+  OpenCall call = calls_.Open();
+  pump_.Push(call.id());
+  EXPECT_TRUE(call.Wait<wire::Published>(In(milliseconds(10'000))).ok());
+  pump_.Push(1'000'000);
+  EXPECT_TRUE(calls_.PumpIfIdle(In(milliseconds(0))).has_value());
+  EXPECT_EQ(unclaimed_.load(), 0);
+  (void)calls_.PumpIfIdle(In(PendingCalls::kIdle));
+  EXPECT_EQ(unclaimed_.load(), 1);
+}
+
+TEST_F(PendingCallsTest, NoLooksAfterTheEnd) {
+  calls_.FailAll(absl::UnavailableError("over"));
+  EXPECT_FALSE(calls_.PumpIfIdle(In(milliseconds(0))).has_value());
 }
 
 TEST_F(PendingCallsTest, StoppingWakesACallerThatPumps) {
   OpenCall call = calls_.Open();
   std::thread caller([&] {
-    EXPECT_TRUE(
-        absl::IsUnavailable(call.Wait<wire::Published>(In(milliseconds(60'000))).status()));
+    EXPECT_TRUE(absl::IsUnavailable(call.Wait<wire::Published>(In(milliseconds(60'000))).status()));
   });
   std::this_thread::sleep_for(milliseconds(20));  // so that most often it pumps already
   calls_.FailAll(absl::UnavailableError("over"));
