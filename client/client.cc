@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/home_process.h"
 #include "client/session_impl.h"
 #include "client/sideband.h"
 #include "client/sideband_memory.h"
@@ -84,7 +85,7 @@ struct Client::Impl {
   // Sideband or none; the reason stays in `sideband_status`.
   void ConnectSideband() LARDER_REQUIRES(mu);
 
-  const pid_t pid = getpid();
+  const HomeProcess home;
   const ClientOptions options;
   const std::string socket_dir;
   RpcStub stub;
@@ -98,7 +99,7 @@ struct Client::Impl {
 };
 
 absl::Status Client::Impl::CheckProcess() const {
-  if (getpid() == pid) return absl::OkStatus();
+  if (!home.left()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "this is a forked child of the process that connected: connect in the child");
 }

@@ -15,8 +15,7 @@ constexpr uint64_t kStockShareOfLease = 8;
 }  // namespace
 
 SessionCore::SessionCore(std::shared_ptr<SharedMemory> memory)
-    : pid_(getpid()),
-      memory_(memory),
+    : memory_(memory),
       calls_([this](Answer answer) { OnUnclaimed(std::move(answer)); }),
       slabs_(std::move(memory)),
       outbox_([this](TimePoint now) { return Chores(now); }) {}

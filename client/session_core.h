@@ -13,9 +13,6 @@
 // Locks: mu_ is a leaf.  Nothing is held while the channel or a call is talked to.
 #pragma once
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <memory>
 #include <string>
@@ -25,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/client.h"
+#include "client/home_process.h"
 #include "client/outbox.h"
 #include "client/pending_calls.h"
 #include "client/reservation_book.h"
@@ -92,7 +90,7 @@ class SessionCore {
   // The daemon knows that nothing is in use any more.  May be asked after this is gone.
   [[nodiscard]] std::shared_ptr<const std::atomic<bool>> bye_flag() const { return said_bye_; }
   // This is a forked child of the process that made the session.
-  [[nodiscard]] bool in_child() const { return getpid() != pid_; }
+  [[nodiscard]] bool in_child() const { return home_.left(); }
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
 
   struct Counters {
@@ -111,7 +109,7 @@ class SessionCore {
   [[nodiscard]] std::optional<TimePoint> Chores(TimePoint now);
   void DropStaging();
 
-  const pid_t pid_;
+  const HomeProcess home_;
   std::shared_ptr<SharedMemory> memory_;          // until Start
   wire::Attached attached_;                       // const after Start
   std::unique_ptr<StagingArea> staging_;          // likewise

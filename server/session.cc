@@ -104,6 +104,11 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
              !down.grants.empty();
   }
   if (answer) Send(std::move(down));
+  // As many blocks leave as were promised, before the writer asks again, and on this thread: one
+  // beside it would fight for the store's lock.
+  size_t promised = 0;
+  for (const wire::Reserve& r : up.reserves) promised += r.bytes.size();
+  if (promised > 0) deps_.store.EvictToWatermark(promised);
   MutexLock lock(mu_);
   if (!released && !closed_) Release(up.releases);
   FinishIfDrained();  // after the answers, which would not leave any more
