@@ -8,9 +8,6 @@
 namespace larder {
 namespace {
 
-// Long enough for a busy engine's next request, short enough that an idle one does not hold leases.
-constexpr auto kRideAlong = std::chrono::milliseconds(10);
-
 // Moves up to `most` to the end of `to`.
 template <class T>
 void MoveSome(std::vector<T>* from, size_t most, std::vector<T>* to) {
@@ -34,7 +31,7 @@ void Outbox::Start(SessionChannel* channel) {
 
 void Outbox::ArmLocked() {
   armed_ = true;
-  // Awake it looks again within 10 ms anyway: a busy session pays no wake-up per call.
+  // Awake it looks again within kRideAlongMax anyway: a busy session pays no wake-up per call.
   if (asleep_) wake_.NotifyOne();
 }
 
@@ -116,9 +113,10 @@ void Outbox::WaitForWork() {
   }
   asleep_ = false;
   if (!std::exchange(armed_, false)) return;
-  const TimePoint until = std::chrono::steady_clock::now() + kRideAlong;
+  const TimePoint until = std::chrono::steady_clock::now() + ride_;
   while (!stop_ && wake_.WaitUntil(mu_, until)) {
   }
+  ride_ = HasLeft() ? kRideAlong : std::min(2 * ride_, kRideAlongMax);
 }
 
 void Outbox::Flush() {
