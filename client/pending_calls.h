@@ -49,8 +49,9 @@ class PendingCalls {
   static constexpr std::chrono::milliseconds kIdle{10}, kIdleMax{40};
   // What one look takes in at most: the owner has other work, and wants to end.
   static constexpr int kIdleMessagesMax = 64;
-  // How long a caller looks for its answer before it sleeps.  Most come within, and to wake a thread
-  // that sleeps takes about as long again (get of 16 blocks of 64 KiB: 223 us asleep, 160 so).
+  // How long a caller looks for its answer before it sleeps.  Most come within, and to wake a
+  // thread that sleeps takes about as long again (get of 16 blocks of 64 KiB: 223 us asleep, 160
+  // so).
   static constexpr std::chrono::microseconds kLook{80};
 
   class OpenCall {
