@@ -59,14 +59,14 @@ SharedMapping& SharedMapping::operator=(SharedMapping&& other) noexcept {
   Unmap();
   bytes_ = std::exchange(other.bytes_, {});
   writable_ = std::exchange(other.writable_, false);
-  pid_ = other.pid_;
+  home_ = other.home_;
   return *this;
 }
 
 SharedMapping::~SharedMapping() { Unmap(); }
 
 void SharedMapping::Unmap() {
-  if (!bytes_.empty() && pid_ == getpid()) munmap(bytes_.data(), bytes_.size());
+  if (!bytes_.empty() && !home_.left()) munmap(bytes_.data(), bytes_.size());
 }
 
 absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool writable) {
@@ -84,7 +84,6 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool w
   SharedMapping mapping;
   mapping.bytes_ = {static_cast<std::byte*>(base), size};
   mapping.writable_ = writable;
-  mapping.pid_ = getpid();
   if (madvise(base, size, MADV_DONTFORK) != 0) {
     return absl::ErrnoToStatus(errno, "madvise of shared memory");
   }
@@ -107,7 +106,7 @@ bool MappedSessionPage::Holds(uint32_t word, uint64_t id) const {
 }
 
 SidebandClient::SidebandClient(FileDescriptor socket, std::chrono::milliseconds deadline)
-    : deadline_(deadline), pid_(getpid()), socket_(std::move(socket)) {}
+    : deadline_(deadline), socket_(std::move(socket)) {}
 
 absl::StatusOr<std::unique_ptr<SidebandClient>> SidebandClient::Connect(
     const std::string& path, std::chrono::milliseconds deadline) {
@@ -192,7 +191,7 @@ absl::StatusOr<ByteCount> SidebandClient::Clean(SessionId session) {
 template <class Body>
 absl::StatusOr<Body> SidebandClient::Request(const Frame& frame, const SendExtras& extras,
                                              FileDescriptor* answer_fd) {
-  if (getpid() != pid_) return FailedInChild();
+  if (home_.left()) return FailedInChild();
   MutexLock lock(mu_);
   if (!broken_.ok()) return broken_;
   absl::StatusOr<Frame> answer = Exchange(frame, extras, answer_fd);

@@ -15,8 +15,6 @@
 // Limits: kFrameBytesMax a packet; the deadline holds for each request and for the handshake.
 #pragma once
 
-#include <sys/types.h>
-
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -29,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/file_descriptor.h"
+#include "client/home_process.h"
 #include "client/sideband_packet.h"
 #include "client/wire/sideband_frames.h"
 #include "storage/mutex.h"
@@ -60,7 +59,7 @@ class SharedMapping {
 
   std::span<std::byte> bytes_;
   bool writable_ = false;
-  pid_t pid_ = 0;  // that mapped it: in a forked child the addresses may be somebody else's
+  HomeProcess home_;  // in a forked child the addresses may be somebody else's
 };
 
 using MappedSlab = SharedMapping;
@@ -128,7 +127,7 @@ class SidebandClient {
   [[nodiscard]] absl::Status Wait(int16_t events, Time until) const;
 
   const std::chrono::milliseconds deadline_;
-  const pid_t pid_;
+  const HomeProcess home_;
   WelcomeFrame welcome_;  // const after Connect
   Mutex mu_;
   const FileDescriptor socket_;
