@@ -152,7 +152,7 @@ constexpr Metric kMetrics[] = {
     {"larder_holds_expired_total", kC, "holds", "kind", kExpired,
      "Leases and reservations that ended at their deadline, not by their holder."},
     {"larder_blocks_evicted_total", kC, "blocks", "cause", kEvicted,
-     "Blocks evicted, on demand of a writer or in the background to keep the watermark."},
+     "Blocks evicted, on demand of a writer or ahead of need to keep the watermark."},
     {"larder_reserve_full_total", kC, "requests", "", kReserveFull,
      "Reservations answered \"full, retry after\"."},
     {"larder_sideband_connections_total", kC, "connections", "step", kSidebandConnections,

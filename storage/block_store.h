@@ -153,8 +153,8 @@ class BlockStore {
   // A block was found damaged: its name goes at once, its bytes with the last lease.
   void DropDamaged(EntryRef held) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // Background eviction: up to `blocks_max` blocks until the watermark holds.  Answers how many
-  // left.
+  // Eviction ahead of need: up to `blocks_max` blocks until the watermark holds.  Answers how many
+  // left.  For whoever just reserved, after his answer, and for the background.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
 
   // Hashes a held block whose writer left that to the daemon; then checks `range`.  False: damaged.

@@ -393,6 +393,20 @@ TEST_F(SessionTest, DamageReportIsCheckedBeforeItIsBelieved) {
   EXPECT_EQ(f_.store().stats().damaged, 1u);
 }
 
+// A full pool: what is promised leaves before it is missed; no writer waits for an eviction.
+TEST_F(SessionTest, AsManyBlocksLeaveAsWerePromised) {
+  Start(wire::WriteMode::kMapped);
+  uint32_t seed = 0;
+  while (f_.store().stats().evicted_watermark == 0) {
+    ASSERT_EQ(Put(++seed, std::byte{1}), BlockStatus::kOk);
+    ASSERT_LT(seed, MiB(32).value() / kBytes) << "nothing was evicted ahead";
+  }
+  const uint64_t before = f_.store().stats().evicted_watermark;
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(Put(++seed, std::byte{1}), BlockStatus::kOk);
+  EXPECT_EQ(f_.store().stats().evicted_watermark, before + 100);
+  EXPECT_EQ(f_.store().stats().evicted_demand, 0u);
+}
+
 // Message thread, housekeeping and copies at once: for the thread sanitizer.
 TEST_F(SessionTest, TicksAndMessagesRunTogether) {
   Start(wire::WriteMode::kMapped);
