@@ -1,7 +1,7 @@
 // How much does asking cost beside the round trip itself?  Lookup by digests and by token ids among 10 million blocks,
 // and holding 128 real blocks, each against an echo of as many bytes over the same kind of call and server.
 //
-// Client and server are two processes, the client a generated stub.  Every Lookup by digests asks for another chain,
+// Client and server are two processes, the client gRPC's own.  Every Lookup by digests asks for another chain,
 // whose entries are in no cache: of blocks that entered one after the other, as a prompt's do, and, _scattered, of
 // blocks from all over the index.  A release rides on the next acquire, as the client library sends it.
 #include <cstdio>
@@ -157,7 +157,7 @@ absl::Status MeasureTokens(Harness& harness, const Server& server) {
   return absl::OkStatus();
 }
 
-// A session stream by the generated stub, to compare call with call.
+// A session stream by gRPC's own client, to compare call with call.
 class RawSession {
  public:
   static absl::StatusOr<std::unique_ptr<RawSession>> Attach(const Server& server) {
@@ -256,7 +256,7 @@ absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names&
   const auto duel = RunDuel(harness.rounds(), harness.quick() ? 1000 : 3000, ours, floor);
   if (!duel.ok()) return duel.status();
   ReportDuel(harness, kAcquire, *duel);
-  harness.Note(absl::StrCat("generated stub; up ", up_bytes, " B, down ", down_bytes, " B"));
+  harness.Note(absl::StrCat("gRPC's own client; up ", up_bytes, " B, down ", down_bytes, " B"));
   return absl::OkStatus();
 }
 
