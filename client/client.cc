@@ -9,9 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/home_process.h"
+#include "client/local_session_stream.h"
 #include "client/session_impl.h"
 #include "client/sideband.h"
 #include "client/sideband_memory.h"
+#include "client/wire/grpc_session_stream.h"
 #include "client/wire/rpc_stub.h"
 
 namespace larder {
@@ -75,6 +77,10 @@ struct Client::Impl {
   absl::StatusOr<std::unique_ptr<SessionImpl>> Attach(const SessionOptions& wanted)
       LARDER_EXCLUDES(mu);
   absl::StatusOr<std::unique_ptr<SessionImpl>> AttachOnce(const SessionOptions& wanted)
+      LARDER_REQUIRES(mu);
+  // On a session socket where the daemon hands one out, else over gRPC.
+  absl::StatusOr<std::unique_ptr<SessionStream>> OpenStream(wire::Hello hello,
+                                                            SessionInbox::Handlers handlers)
       LARDER_REQUIRES(mu);
   // Waits for what lost sessions have mapped, tells the daemon, and sees to a sideband that works.
   absl::Status Recover() LARDER_REQUIRES(mu);
@@ -154,6 +160,20 @@ absl::Status Client::Impl::Recover() {
   return sideband != nullptr ? CleanLost() : absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<SessionStream>> Client::Impl::OpenStream(
+    wire::Hello hello, SessionInbox::Handlers handlers) {
+  if (hello.write_mode != WriteMode::kStream) {
+    absl::StatusOr<FileDescriptor> socket = sideband->OpenSession();
+    if (socket.ok()) {
+      return LocalSessionStream::Open(*std::move(socket), std::move(hello), std::move(handlers),
+                                      options.connect_deadline);
+    }
+    if (!absl::IsUnimplemented(socket.status())) return socket.status();
+  }
+  return GrpcSessionStream::Open(stub.channel(), std::move(hello), std::move(handlers),
+                                 options.connect_deadline);
+}
+
 absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
     const SessionOptions& wanted) {
   wire::Hello hello;
@@ -171,11 +191,10 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
   // Called while the stream is read, which ends before the core does.
   SessionCore* const core = impl->core.get();
-  absl::StatusOr<std::unique_ptr<SessionStream>> stream = SessionStream::Open(
-      stub.channel(), std::move(hello),
-      {.on_down = [core](wire::Down down) { core->OnDown(std::move(down)); },
-       .on_broken = [core](const absl::Status& status) { core->OnBroken(status); }},
-      options.connect_deadline);
+  absl::StatusOr<std::unique_ptr<SessionStream>> stream =
+      OpenStream(std::move(hello),
+                 {.on_down = [core](wire::Down down) { core->OnDown(std::move(down)); },
+                  .on_broken = [core](const absl::Status& status) { core->OnBroken(status); }});
   if (!stream.ok()) return stream.status();
   impl->stream = *std::move(stream);
 
@@ -210,8 +229,9 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
   MutexLock lock(mu);
   if (absl::Status status = Recover(); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<SessionImpl>> impl = AttachOnce(wanted);
-  if (!absl::IsUnauthenticated(impl.status()) || sideband == nullptr) return impl;
-  // The daemon restarted since: our token is of its former life.
+  if (sideband == nullptr || impl.ok()) return impl;
+  // The daemon restarted since: our sideband, and its token, are of its former life.
+  if (!absl::IsUnauthenticated(impl.status()) && sideband->status().ok()) return impl;
   sideband = nullptr;
   if (absl::Status status = Recover(); !status.ok()) return status;
   return AttachOnce(wanted);

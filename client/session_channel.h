@@ -4,6 +4,7 @@
 // Thread-safety: all methods from any thread.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,6 +44,21 @@ class SessionChannel {
   virtual void Cancel() = 0;
   // Null: messages come down by a thread of the channel's own.
   [[nodiscard]] virtual MessagePump* pump() { return nullptr; }
+};
+
+// The stream of an attached session, whatever it travels on, without a thread of its own.
+class SessionStream : public SessionChannel, public MessagePump {
+ public:
+  // More waiting to be sent, or nothing taken for so long, and the session is lost.
+  static constexpr size_t kQueuedBytesMax = 32 << 20;
+  static constexpr std::chrono::seconds kWriteDeadline{10};
+
+  // The daemon's answer to the hello.
+  [[nodiscard]] virtual const wire::Attached& attached() const = 0;
+  [[nodiscard]] MessagePump* pump() final { return this; }
+  // Says that nothing more comes, and reads on until the daemon's end.  True: it took all that was
+  // sent, and ended the stream in peace.  Once.  REQUIRES: nobody pumps.
+  virtual bool Close(std::chrono::milliseconds deadline) = 0;
 };
 
 // Memory of the daemon, readable (or writable, where asked for) while `owner` lives.

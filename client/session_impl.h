@@ -8,10 +8,10 @@
 #include <string>
 
 #include "client/copy_pool.h"
+#include "client/session_channel.h"
 #include "client/session_core.h"
 #include "client/transport/grpc_stream_transport.h"
 #include "client/transport/shm_transport.h"
-#include "client/wire/session_stream.h"
 #include "storage/copy_kernels.h"
 
 namespace larder {

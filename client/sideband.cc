@@ -182,6 +182,18 @@ absl::Status SidebandClient::DropStaging(uint32_t staging_id) {
   return Request<DropStagingOkFrame>(DropStagingFrame{.staging_id = staging_id}).status();
 }
 
+absl::StatusOr<FileDescriptor> SidebandClient::OpenSession() {
+  FileDescriptor fd;
+  auto answer = Request<SessionSocketFrame>(OpenSessionFrame{}, {}, &fd);
+  if (!answer.ok()) return answer.status();
+  return fd;
+}
+
+absl::Status SidebandClient::status() {
+  MutexLock lock(mu_);
+  return broken_;
+}
+
 absl::StatusOr<ByteCount> SidebandClient::Clean(SessionId session) {
   auto answer = Request<CleanOkFrame>(CleanFrame{.session = session});
   if (!answer.ok()) return answer.status();

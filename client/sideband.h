@@ -104,9 +104,15 @@ class SidebandClient {
   // Lets the daemon read a memfd sealed against shrinking and growing.  `memfd` stays the caller's.
   [[nodiscard]] absl::StatusOr<uint32_t> SendStaging(int memfd, ByteCount bytes);
   [[nodiscard]] absl::Status DropStaging(uint32_t staging_id);
+  // A socket for one session more of this process (LocalSessionStream).  Unimplemented: this daemon
+  // hands out none; Engine.Attach does the same.
+  [[nodiscard]] absl::StatusOr<FileDescriptor> OpenSession();
   // REQUIRES: this process unmapped all of that session and has no copy of it under way.
   // What that freed.
   [[nodiscard]] absl::StatusOr<ByteCount> Clean(SessionId session);
+
+  // Why no request is possible any more; OK until one failed.
+  [[nodiscard]] absl::Status status();
 
  private:
   using Time = std::chrono::steady_clock::time_point;

@@ -54,6 +54,8 @@ struct Config {
   ByteCount memory_limit;        // of messages under way
   uint32_t rpc_threads_max = 0;  // 0: gRPC decides
   ByteCount staging_limit;       // per process
+  bool session_sockets = true;
+  uint32_t session_threads = 0;  // 0: by the number of cores
   uint32_t copy_threads = 0;     // 0: by the number of cores
 
   // Reads.

@@ -152,6 +152,15 @@ constexpr ConfigOption kOptions[] = {
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 0, 4096), &c->rpc_threads_max);
      }},
+    {"session_sockets", kLimits, "BOOL", "true", false,
+     "Processes of this host speak to their sessions on sockets of their own, which are quicker "
+     "than gRPC. false: by gRPC alone.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseBool(t), &c->session_sockets); }},
+    {"session_threads", kLimits, "COUNT", "0", false,
+     "Threads that serve session sockets. 0: one for each 16 cores, at least 1 and at most 4.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 0, 64), &c->session_threads);
+     }},
     {"staging_limit", kLimits, "SIZE", "256MiB", true,
      "Staging memory that one process without the right to write the pool may hand in. It is the "
      "process's own memory; the daemon maps it.",

@@ -21,6 +21,7 @@
 #include "server/services/admin_service.h"
 #include "server/services/cache_service.h"
 #include "server/services/engine_service.h"
+#include "server/session_sockets.h"
 #include "server/session_table.h"
 #include "server/sideband.h"
 #include "server/staged_copier.h"
@@ -94,6 +95,14 @@ struct Daemon::Parts final : SidebandHost {
     if (!fd.ok()) return fd.status();
     return std::make_pair(*fd, session->page_bytes());
   }
+  absl::StatusOr<FileDescriptor> OpenSession(const SidebandToken& token) override {
+    if (!session_sockets) {
+      return absl::UnimplementedError("this larderd hands out no session sockets: use Attach");
+    }
+    const std::optional<AttachedProcess> process = processes->Find(token);
+    if (!process) return absl::UnauthenticatedError("the process of this sideband is dead");
+    return session_sockets->Open(*process);
+  }
   ByteCount ReleaseClean(ProcessId process, SessionId id) override {
     // The daemon may not have seen yet that the stream is broken.
     const std::shared_ptr<AttachedSession> session = sessions.Find(id);
@@ -123,7 +132,8 @@ struct Daemon::Parts final : SidebandHost {
   SessionTable sessions;
   Counters& counters;
   std::optional<SessionDeps> deps;
-  StagedCopier copies;  // ends before what its jobs look at
+  StagedCopier copies;                              // ends before what its jobs look at
+  std::unique_ptr<SessionSockets> session_sockets;  // may be null
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;
   std::optional<AdminService> admin;
@@ -158,6 +168,12 @@ absl::Status Daemon::Parts::Start() {
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, copies, counters,
                            clock, ChooseKernel(), options.boot_id, "default",
                            options.check_one_in});
+  if (options.session_threads > 0) {
+    absl::StatusOr<std::unique_ptr<SessionSockets>> sockets =
+        SessionSockets::Start({*deps, sessions, admission}, options.session_threads);
+    if (!sockets.ok()) return sockets.status();
+    session_sockets = *std::move(sockets);
+  }
   engine.emplace(*deps, sessions, admission);
   cache.emplace(*deps, admission);
   const std::string data = options.socket_dir + "/data.sock";
@@ -270,6 +286,7 @@ Daemon::~Daemon() {
   if (p.admin_server) p.admin_server->Wait();
   if (p.processes) p.processes->Stop();
   p.sideband.reset();  // its thread asks for sessions
+  p.session_sockets.reset();
 }
 
 size_t Daemon::Drain(std::chrono::milliseconds limit) {

@@ -32,6 +32,7 @@ struct DaemonOptions {
   size_t calls_max = 256;                  // unary calls under way at once
   ByteCount memory_limit = MiB(256);       // of messages under way
   int rpc_threads_max = 0;                 // 0: gRPC decides
+  size_t session_threads = 1;              // of session sockets; 0: none are handed out
   uint32_t check_one_in = 64;              // host reads that are checked; 0 = none
   size_t copy_threads = 1;                 // of staged publishes
   ByteCount staging_bytes_max = MiB(256);  // per process

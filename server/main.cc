@@ -71,6 +71,12 @@ size_t CopyThreads(const Config& config) {
   return std::clamp(std::thread::hardware_concurrency() / 4, 2u, 8u);
 }
 
+size_t SessionThreads(const Config& config) {
+  if (!config.session_sockets) return 0;
+  if (config.session_threads > 0) return config.session_threads;
+  return std::clamp(std::thread::hardware_concurrency() / 16, 1u, 4u);
+}
+
 DaemonOptions OptionsOf(const Config& config, std::string boot_id) {
   DaemonOptions options;
   options.socket_dir = config.socket_dir;
@@ -80,6 +86,7 @@ DaemonOptions OptionsOf(const Config& config, std::string boot_id) {
   options.calls_max = config.calls_max;
   options.memory_limit = config.memory_limit;
   options.rpc_threads_max = static_cast<int>(config.rpc_threads_max);
+  options.session_threads = SessionThreads(config);
   options.check_one_in = config.CheckOneIn();
   options.copy_threads = CopyThreads(config);
   options.staging_bytes_max = config.staging_limit;

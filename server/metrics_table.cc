@@ -90,10 +90,12 @@ constexpr MetricSample kSidebandRefused[] = {
     Read("write_denied", OfSideband<&S::writes_denied>),
     Read("staging_refused", OfSideband<&S::staging_refused>),
     Read("request_failed", OfSideband<&S::requests_failed>)};
-constexpr MetricSample kSidebandGiven[] = {
-    Read("slab_read", OfSideband<&S::slabs_read>), Read("slab_write", OfSideband<&S::slabs_write>),
-    Read("session_page", OfSideband<&S::session_pages>),
-    Read("staging", OfSideband<&S::staging_added>), Read("clean", OfSideband<&S::cleans>)};
+constexpr MetricSample kSidebandGiven[] = {Read("slab_read", OfSideband<&S::slabs_read>),
+                                           Read("slab_write", OfSideband<&S::slabs_write>),
+                                           Read("session_page", OfSideband<&S::session_pages>),
+                                           Read("session_socket", OfSideband<&S::session_sockets>),
+                                           Read("staging", OfSideband<&S::staging_added>),
+                                           Read("clean", OfSideband<&S::cleans>)};
 constexpr MetricSample kSidebandOpen[] = {Read("", OfSideband<&S::connections_open>)};
 
 constexpr MetricSample kPool[] = {
@@ -160,8 +162,9 @@ constexpr Metric kMetrics[] = {
     {"larder_sideband_refused_total", kC, "events", "cause", kSidebandRefused,
      "What the sideband refused, by cause: connections, packets and requests."},
     {"larder_sideband_given_total", kC, "requests", "what", kSidebandGiven,
-     "What the sideband did for attached processes: descriptors of slabs and session pages handed "
-     "out, staging segments taken, CLEAN acknowledged."},
+     "What the sideband did for attached processes: descriptors of slabs, session pages and "
+     "session "
+     "sockets handed out, staging segments taken, CLEAN acknowledged."},
     {"larder_sideband_connections_open", kG, "connections", "", kSidebandOpen,
      "Connections to the sideband that are open."},
     {"larder_pool_bytes", kG, "bytes", "part", kPool,

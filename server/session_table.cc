@@ -9,6 +9,15 @@ namespace larder {
 absl::StatusOr<std::shared_ptr<AttachedSession>> SessionTable::Add(
     SessionDeps& deps, std::optional<AttachedProcess> process, std::string peer,
     SessionSink& sink) {
+  absl::StatusOr<std::shared_ptr<AttachedSession>> session =
+      AddUncounted(deps, std::move(process), std::move(peer), sink);
+  ++(session.ok() ? deps.counters.sessions_attached : deps.counters.sessions_refused);
+  return session;
+}
+
+absl::StatusOr<std::shared_ptr<AttachedSession>> SessionTable::AddUncounted(
+    SessionDeps& deps, std::optional<AttachedProcess> process, std::string peer,
+    SessionSink& sink) {
   MutexLock lock(mu_);
   if (draining_) return absl::UnavailableError("larderd is draining: attach again when it is back");
   if (sessions_.size() >= sessions_max_) {

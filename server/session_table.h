@@ -33,6 +33,10 @@ class SessionTable {
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
 
  private:
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<AttachedSession>> AddUncounted(
+      SessionDeps& deps, std::optional<AttachedProcess> process, std::string peer,
+      SessionSink& sink) LARDER_EXCLUDES(mu_);
+
   const size_t sessions_max_;
   std::atomic<bool> draining_{false};
   mutable Mutex mu_;

@@ -86,6 +86,7 @@ absl::Status SidebandConnection::HandleReady(const Frame& frame, ReceivedPacket&
   }
   if (const auto* map_slab = std::get_if<MapSlabFrame>(&frame)) return On(*map_slab);
   if (const auto* map_page = std::get_if<MapSessionPageFrame>(&frame)) return On(*map_page);
+  if (const auto* open = std::get_if<OpenSessionFrame>(&frame)) return On(*open);
   if (const auto* staging = std::get_if<StagingFrame>(&frame)) {
     return On(*staging, std::move(packet.descriptors.front()));
   }
@@ -185,6 +186,13 @@ absl::Status SidebandConnection::On(const MapSessionPageFrame& frame) {
   return Answer(SessionPageFrame{.session = frame.session, .bytes = opened->second}, page.get());
 }
 
+absl::Status SidebandConnection::On(const OpenSessionFrame&) {
+  absl::StatusOr<FileDescriptor> socket = context_.host.OpenSession(attachment_.token);
+  if (!socket.ok()) return Fail(socket.status(), context_.counters.requests_failed);
+  ++context_.counters.session_sockets;
+  return Answer(SessionSocketFrame{}, socket->get());
+}
+
 absl::Status SidebandConnection::On(const StagingFrame& frame, FileDescriptor memfd) {
   absl::StatusOr<uint32_t> id =
       context_.staging.Add(attachment_.process, std::move(memfd), frame.bytes);
@@ -207,8 +215,8 @@ absl::Status SidebandConnection::On(const DropStagingFrame& frame) {
 
 absl::Status SidebandConnection::On(const CleanFrame& frame) {
   ++context_.counters.cleans;
-  return Answer(CleanOkFrame{
-      .released = context_.host.ReleaseClean(attachment_.process, frame.session)});
+  return Answer(
+      CleanOkFrame{.released = context_.host.ReleaseClean(attachment_.process, frame.session)});
 }
 
 bool SidebandConnection::Trusted(uid_t uid) const {

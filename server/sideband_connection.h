@@ -43,6 +43,9 @@ class SidebandHost {
   // A read-only descriptor of a session of this process, NotFound otherwise.
   [[nodiscard]] virtual absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(
       ProcessId process, SessionId session) = 0;
+  // A session socket for one session more of the process with this token.  Unimplemented: none are
+  // handed out.
+  [[nodiscard]] virtual absl::StatusOr<FileDescriptor> OpenSession(const SidebandToken& token) = 0;
   // The process says that it unmapped everything of this session of its own, which is over then:
   // how much was in quarantine.
   [[nodiscard]] virtual ByteCount ReleaseClean(ProcessId process, SessionId session) = 0;
@@ -67,6 +70,7 @@ struct SidebandCounters {
   Counter slabs_write = 0;
   Counter writes_denied = 0;  // writable slabs asked for by others than trusted ones
   Counter session_pages = 0;
+  Counter session_sockets = 0;
   Counter staging_added = 0;
   Counter staging_refused = 0;
   Counter cleans = 0;
@@ -111,6 +115,7 @@ class SidebandConnection {
   [[nodiscard]] absl::Status On(const ChallengeReplyFrame& frame, const ReceivedPacket& packet);
   [[nodiscard]] absl::Status On(const MapSlabFrame& frame);
   [[nodiscard]] absl::Status On(const MapSessionPageFrame& frame);
+  [[nodiscard]] absl::Status On(const OpenSessionFrame& frame);
   [[nodiscard]] absl::Status On(const StagingFrame& frame, FileDescriptor memfd);
   [[nodiscard]] absl::Status On(const DropStagingFrame& frame);
   [[nodiscard]] absl::Status On(const CleanFrame& frame);

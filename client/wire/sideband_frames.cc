@@ -224,6 +224,12 @@ void Fields(Io& io, typename Io::template Body<DropStagingFrame> body) {
 }
 template <class Io>
 void Fields(Io&, typename Io::template Body<DropStagingOkFrame>) {}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<OpenSessionFrame> body) {
+  io.Number(body.flags);
+}
+template <class Io>
+void Fields(Io&, typename Io::template Body<SessionSocketFrame>) {}
 
 absl::Status Refuse(FrameType type, const char* what) {
   return absl::InvalidArgumentError(absl::StrCat("sideband frame ", ToString(type), ": ", what));
@@ -287,12 +293,17 @@ const char* ToString(FrameType type) {
       return "DROP_STAGING";
     case FrameType::kDropStagingOk:
       return "DROP_STAGING_OK";
+    case FrameType::kOpenSession:
+      return "OPEN_SESSION";
+    case FrameType::kSessionSocket:
+      return "SESSION_SOCKET";
   }
   return "?";
 }
 
 bool CarriesDescriptor(FrameType type) {
-  return type == FrameType::kSlab || type == FrameType::kSessionPage || type == FrameType::kStaging;
+  return type == FrameType::kSlab || type == FrameType::kSessionPage ||
+         type == FrameType::kStaging || type == FrameType::kSessionSocket;
 }
 
 EncodedFrame EncodeFrame(const Frame& frame) {

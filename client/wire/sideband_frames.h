@@ -48,6 +48,8 @@ enum class FrameType : uint16_t {
   kError = 13,
   kDropStaging = 14,
   kDropStagingOk = 15,
+  kOpenSession = 16,
+  kSessionSocket = 17,
 };
 
 using Nonce = std::array<std::byte, kNonceBytes>;
@@ -140,11 +142,21 @@ struct DropStagingOkFrame {  // D>C
   static constexpr FrameType kType = FrameType::kDropStagingOk;
   friend bool operator==(const DropStagingOkFrame&, const DropStagingOkFrame&) = default;
 };
+struct OpenSessionFrame {  // C>D
+  static constexpr FrameType kType = FrameType::kOpenSession;
+  uint32_t flags = 0;  // none defined; a receiver ignores what it does not know
+  friend bool operator==(const OpenSessionFrame&, const OpenSessionFrame&) = default;
+};
+struct SessionSocketFrame {  // D>C +fd
+  static constexpr FrameType kType = FrameType::kSessionSocket;
+  friend bool operator==(const SessionSocketFrame&, const SessionSocketFrame&) = default;
+};
 
 using Frame =
     std::variant<HelloFrame, ChallengeFrame, ChallengeReplyFrame, WelcomeFrame, MapSlabFrame,
                  SlabFrame, MapSessionPageFrame, SessionPageFrame, StagingFrame, StagingOkFrame,
-                 CleanFrame, CleanOkFrame, ErrorFrame, DropStagingFrame, DropStagingOkFrame>;
+                 CleanFrame, CleanOkFrame, ErrorFrame, DropStagingFrame, DropStagingOkFrame,
+                 OpenSessionFrame, SessionSocketFrame>;
 
 [[nodiscard]] FrameType TypeOf(const Frame& frame);
 [[nodiscard]] const char* ToString(FrameType type);

@@ -32,14 +32,12 @@ void AttachStream::Start(std::optional<AttachedProcess> process, std::string pee
   absl::StatusOr<std::shared_ptr<AttachedSession>> session =
       sessions_.Add(deps_, std::move(process), std::move(peer), *this);
   if (!session.ok()) {
-    ++deps_.counters.sessions_refused;
     const absl::Status& why = session.status();
     Refuse(absl::IsResourceExhausted(why)
                ? Overloaded(context_, std::chrono::seconds(1), std::string(why.message()))
                : why);
     return;
   }
-  ++deps_.counters.sessions_attached;
   session_ = *std::move(session);
   StartRead(&up_);
 }

@@ -35,8 +35,9 @@ class SessionTransport final : public Transport {
 
 class DaemonWorld final : public TransportWorld {
  public:
-  explicit DaemonWorld(WriteMode mode)
-      : daemon_({"--pool", "80MiB", "--check-host-reads", "always"}) {
+  explicit DaemonWorld(WriteMode mode, const char* session_sockets = "true")
+      : daemon_({"--pool", "80MiB", "--check-host-reads", "always", "--session-sockets",
+                 session_sockets}) {
     client_ = *Client::Connect({.socket_dir = daemon_.folder()->path()});
     session_ = *client_->Attach({.engine_id = "contract", .write_mode = mode});
     EXPECT_EQ(session_->write_mode(), mode) << session_->write_mode_reason();
@@ -62,6 +63,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         TransportRoad{"mapped", [] { return std::make_unique<DaemonWorld>(WriteMode::kMapped); }},
         TransportRoad{"staged", [] { return std::make_unique<DaemonWorld>(WriteMode::kStaged); }},
+        TransportRoad{"mapped_session_over_grpc",
+                      [] { return std::make_unique<DaemonWorld>(WriteMode::kMapped, "false"); }},
+        TransportRoad{"staged_session_over_grpc",
+                      [] { return std::make_unique<DaemonWorld>(WriteMode::kStaged, "false"); }},
         TransportRoad{"stream", [] { return std::make_unique<DaemonWorld>(WriteMode::kStream); }}),
     [](const auto& road) { return road.param.name; });
 
@@ -69,11 +74,17 @@ INSTANTIATE_TEST_SUITE_P(
 
 // ---- one engine and its daemon
 
-class ClientTest : public ::testing::Test {
+// Parameter: whether the daemon hands out session sockets; if not, the session travels over gRPC.
+class ClientTest : public ::testing::TestWithParam<bool> {
  protected:
   static constexpr size_t kLayerBytes = 30'000;
 
-  void Start(const std::vector<std::string>& flags = {}) {
+  static std::vector<std::string> Carrier() {
+    return {"--session-sockets", GetParam() ? "true" : "false"};
+  }
+  void Start(std::vector<std::string> flags = {}) {
+    const std::vector<std::string> carrier = Carrier();
+    flags.insert(flags.end(), carrier.begin(), carrier.end());
     daemon_ = std::make_unique<DaemonProcess>(flags);
     ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
     auto client = Client::Connect({.socket_dir = daemon_->folder()->path(),
@@ -127,7 +138,10 @@ class ClientTest : public ::testing::Test {
   VariantHandle variant_;
 };
 
-TEST_F(ClientTest, DaemonKilledAndBack) {
+INSTANTIATE_TEST_SUITE_P(Carriers, ClientTest, ::testing::Values(true, false),
+                         [](const auto& sockets) { return sockets.param ? "Socket" : "Grpc"; });
+
+TEST_P(ClientTest, DaemonKilledAndBack) {
   for (const WriteMode mode : {WriteMode::kMapped, WriteMode::kStaged, WriteMode::kStream}) {
     SCOPED_TRACE(wire::ToString(mode));
     Start();
@@ -147,8 +161,7 @@ TEST_F(ClientTest, DaemonKilledAndBack) {
     EXPECT_FALSE(client_->Attach({.engine_id = "client"}).ok()) << "nobody is there";
 
     const auto folder = daemon_->folder();
-    daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{},
-                                              DaemonProcess::Options{.folder = folder});
+    daemon_ = std::make_unique<DaemonProcess>(Carrier(), DaemonProcess::Options{.folder = folder});
     ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
     EXPECT_TRUE(absl::IsUnavailable(Get(1).status())) << "the old session stays dead";
     Attach(mode);
@@ -158,7 +171,7 @@ TEST_F(ClientTest, DaemonKilledAndBack) {
   }
 }
 
-TEST_F(ClientTest, LeaseIsAView) {
+TEST_P(ClientTest, LeaseIsAView) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   const std::vector<Digest> digests = {maker_.Block(1).digest, maker_.Block(2).digest};
@@ -179,7 +192,7 @@ TEST_F(ClientTest, LeaseIsAView) {
   EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().leases() == 0; }));
 }
 
-TEST_F(ClientTest, LeaseEndsAtItsDeadline) {
+TEST_P(ClientTest, LeaseEndsAtItsDeadline) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   const Digest digest = maker_.Block(1).digest;
@@ -191,7 +204,7 @@ TEST_F(ClientTest, LeaseEndsAtItsDeadline) {
   EXPECT_TRUE(Eventually([&] { return daemon_->Tenant().leases() == 0; }));
 }
 
-TEST_F(ClientTest, ReservationIsFilledInPlace) {
+TEST_P(ClientTest, ReservationIsFilledInPlace) {
   Start();
   const TestBlock block = maker_.Block(5);
   SegmentTable table = UniformTable(2, kLayerBytes);
@@ -213,7 +226,7 @@ TEST_F(ClientTest, ReservationIsFilledInPlace) {
 }
 
 // Large enough that several threads of the daemon copy one publish together.
-TEST_F(ClientTest, StagedBlocksCopiedByManyThreadsAreWhole) {
+TEST_P(ClientTest, StagedBlocksCopiedByManyThreadsAreWhole) {
   constexpr size_t kLarge = 1 << 20;
   constexpr uint32_t kBlocks = 8;
   Start({"--copy-threads", "4", "--pool", "256MiB"});
@@ -245,7 +258,7 @@ TEST_F(ClientTest, StagedBlocksCopiedByManyThreadsAreWhole) {
   EXPECT_EQ(daemon_->Tenant().reservations(), 1u) << "the stock's alone";
 }
 
-TEST_F(ClientTest, DetachedEngineIsStillLookedUp) {
+TEST_P(ClientTest, DetachedEngineIsStillLookedUp) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   wire::LookupQuery query;
@@ -268,7 +281,7 @@ TEST_F(ClientTest, DetachedEngineIsStillLookedUp) {
   EXPECT_EQ(daemon_->Tenant().pool_quarantined(), 0u) << "it said goodbye";
 }
 
-TEST_F(ClientTest, AnotherProcessReadsWhatOneWrote) {
+TEST_P(ClientTest, AnotherProcessReadsWhatOneWrote) {
   Start();
   uint32_t first = 0;
   for (const char* writer : {"mapped", "staged", "stream"}) {
@@ -283,7 +296,7 @@ TEST_F(ClientTest, AnotherProcessReadsWhatOneWrote) {
 }
 
 // A trusted writer may damage what it likes; nobody may be given it.
-TEST_F(ClientTest, DamageIsSeenAndDropped) {
+TEST_P(ClientTest, DamageIsSeenAndDropped) {
   Start({"--check-host-reads", "always", "--pool", "16MiB"});
   const auto sideband =
       SidebandClient::Connect(daemon_->sideband_socket(), std::chrono::seconds(10));
@@ -320,7 +333,7 @@ TEST_F(ClientTest, DamageIsSeenAndDropped) {
 }
 
 // The daemon keeps at most 16 staging segments of a process.
-TEST_F(ClientTest, StagedSessionsComeAndGo) {
+TEST_P(ClientTest, StagedSessionsComeAndGo) {
   Start();
   for (uint32_t i = 0; i < 40; ++i) {
     Attach(WriteMode::kStaged);
@@ -329,7 +342,7 @@ TEST_F(ClientTest, StagedSessionsComeAndGo) {
   }
 }
 
-TEST_F(ClientTest, HandlesAreOfOneSession) {
+TEST_P(ClientTest, HandlesAreOfOneSession) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   const VariantHandle old = variant_;
@@ -341,7 +354,7 @@ TEST_F(ClientTest, HandlesAreOfOneSession) {
   EXPECT_TRUE(absl::IsInvalidArgument(session_->Acquire(variant_, {&digest, 1}).status()));
 }
 
-TEST_F(ClientTest, ImpossibleReservationsAreRefused) {
+TEST_P(ClientTest, ImpossibleReservationsAreRefused) {
   Start();
   for (const ByteCount bytes : {ByteCount(0), GiB(1024)}) {
     EXPECT_TRUE(absl::IsInvalidArgument(session_->Reserve({&bytes, 1}).status())) << bytes.value();
@@ -353,7 +366,7 @@ TEST_F(ClientTest, ImpossibleReservationsAreRefused) {
   ExpectOne(Put(1), BlockStatus::kOk);
 }
 
-TEST_F(ClientTest, PublishWithoutAnswerEndsItsExtents) {
+TEST_P(ClientTest, PublishWithoutAnswerEndsItsExtents) {
   Start();
   const TestBlock block = maker_.Block(5);
   const SegmentTable table = UniformTable(2, kLayerBytes);
@@ -375,7 +388,7 @@ TEST_F(ClientTest, PublishWithoutAnswerEndsItsExtents) {
 }
 
 // A session that is lost while another of the process lives: only the lost one is cleaned.
-TEST_F(ClientTest, CleanIsOfTheLostSessionAlone) {
+TEST_P(ClientTest, CleanIsOfTheLostSessionAlone) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
   const Digest digest = maker_.Block(1).digest;
@@ -396,7 +409,7 @@ TEST_F(ClientTest, CleanIsOfTheLostSessionAlone) {
   EXPECT_TRUE(mine->Valid());
 }
 
-TEST_F(ClientTest, StoppedDaemonKeepsNobodyForEver) {
+TEST_P(ClientTest, StoppedDaemonKeepsNobodyForEver) {
   Start();
   daemon_->Signal(SIGSTOP);
   const Digest digest = maker_.Block(1).digest;
@@ -409,7 +422,7 @@ TEST_F(ClientTest, StoppedDaemonKeepsNobodyForEver) {
 
 // More than the socket takes: messages queue, callers keep to their deadlines, and the session goes on
 // when the daemon does.
-TEST_F(ClientTest, FullSocketHoldsNoCaller) {
+TEST_P(ClientTest, FullSocketHoldsNoCaller) {
   Start();
   const std::vector<Digest> many(wire::kKeysMax, maker_.Block(1).digest);  // 64 KiB a message
   daemon_->Signal(SIGSTOP);
@@ -424,7 +437,7 @@ TEST_F(ClientTest, FullSocketHoldsNoCaller) {
   ExpectOne(Put(1), BlockStatus::kOk);
 }
 
-TEST_F(ClientTest, NoDaemonNoConnection) {
+TEST_P(ClientTest, NoDaemonNoConnection) {
   const TemporaryFolder empty;
   const auto client = Client::Connect(
       {.socket_dir = empty.path(), .connect_deadline = std::chrono::milliseconds(100)});
@@ -433,7 +446,7 @@ TEST_F(ClientTest, NoDaemonNoConnection) {
       << client.status();
 }
 
-TEST_F(ClientTest, DrainedSessionHearsOfIt) {
+TEST_P(ClientTest, DrainedSessionHearsOfIt) {
   Start();
   daemon_->Signal(SIGTERM);
   EXPECT_TRUE(Eventually([&] { return session_->draining() || !session_->status().ok(); }));

@@ -62,10 +62,14 @@ class HostileTest : public ::testing::Test {
   }
   static uint64_t Invalid() { return Counter("larder_invalid_messages_total"); }
 
+  // What sessions of this test travel on.
+  [[nodiscard]] virtual std::unique_ptr<RawStream> OpenStream(v1::WriteMode mode) {
+    return std::make_unique<RawCall>(
+        channel_, mode == v1::WRITE_MODE_STREAM ? std::string() : sideband_->TokenHex());
+  }
   [[nodiscard]] std::unique_ptr<RawSession> Attach(v1::WriteMode mode) {
-    const std::string token = mode == v1::WRITE_MODE_STREAM ? std::string() : sideband_->TokenHex();
-    auto session = std::make_unique<RawSession>(channel_,
-                                        RawSession::Options{.token = token, .mode = mode});
+    auto session =
+        std::make_unique<RawSession>(OpenStream(mode), RawSession::Options{.mode = mode});
     attached_.push_back(SessionId{session->attached().session_id()});
     return session;
   }

@@ -1,5 +1,8 @@
-// Sessions that break the contract.  Each gets a sentence that names the field, is counted, and leaves nothing behind.
+// Sessions that break the contract, over gRPC and on session sockets.  Each gets a sentence that names the field, is
+// counted, and leaves nothing behind.
 #include <atomic>
+#include <cstring>
+#include <random>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -10,8 +13,24 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class HostileSession : public HostileTest {
+enum class Carrier { kGrpc, kSocket };
+
+class HostileSession : public HostileTest, public ::testing::WithParamInterface<Carrier> {
  protected:
+  [[nodiscard]] std::unique_ptr<RawStream> OpenStream(v1::WriteMode mode) override {
+    if (GetParam() == Carrier::kGrpc) return HostileTest::OpenStream(mode);
+    return std::make_unique<RawSocket>(OpenSocket());
+  }
+  [[nodiscard]] FileDescriptor OpenSocket() const {
+    auto socket = sideband_->OpenSession();
+    EXPECT_TRUE(socket.ok()) << socket.status();
+    return socket.ok() ? *std::move(socket) : FileDescriptor();
+  }
+  // One that has not said hello.
+  [[nodiscard]] std::unique_ptr<RawSession> Open() {
+    return std::make_unique<RawSession>(OpenStream(v1::WRITE_MODE_STREAM),
+                                        RawSession::Options{.hello = false});
+  }
   // The stream ends with INVALID_ARGUMENT after this message.
   void ExpectEnds(RawSession& session, const v1::Up& up, const std::string& words) {
     const uint64_t before = Invalid();
@@ -64,19 +83,25 @@ class HostileSession : public HostileTest {
   }
 };
 
-TEST_F(HostileSession, NeverSaysHello) {
-  RawSession session(channel_, {.hello = false});
-  const grpc::Status status = session.End();  // the daemon ends it
+using HostileToken = HostileTest;  // a session socket needs none
+
+INSTANTIATE_TEST_SUITE_P(Carriers, HostileSession,
+                         ::testing::Values(Carrier::kGrpc, Carrier::kSocket),
+                         [](const auto& carrier) {
+                           return carrier.param == Carrier::kGrpc ? "Grpc" : "Socket";
+                         });
+
+TEST_P(HostileSession, NeverSaysHello) {
+  const grpc::Status status = Open()->End();  // the daemon ends it
   EXPECT_EQ(status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_THAT(status.error_message(), HasSubstr("hello"));
 }
 
-TEST_F(HostileSession, BeginsWithoutHello) {
-  RawSession session(channel_, {.hello = false});
-  ExpectEnds(session, AcquireOf(std::string(16, 'x')), "hello");
+TEST_P(HostileSession, BeginsWithoutHello) {
+  ExpectEnds(*Open(), AcquireOf(std::string(16, 'x')), "hello");
 }
 
-TEST_F(HostileSession, SaysHelloTwice) {
+TEST_P(HostileSession, SaysHelloTwice) {
   const auto session = Attach(v1::WRITE_MODE_STREAM);
   v1::Up up;
   up.mutable_hello()->set_engine_id("raw");
@@ -85,16 +110,15 @@ TEST_F(HostileSession, SaysHelloTwice) {
   ExpectEnds(*session, up, "hello: only in the first message");
 }
 
-TEST_F(HostileSession, HelloBreaksALimit) {
+TEST_P(HostileSession, HelloBreaksALimit) {
   const auto ends = [this](const std::function<void(v1::Hello*)>& change,
                            const std::string& words) {
-    RawSession session(channel_, {.hello = false});
     v1::Up up;
     up.mutable_hello()->set_engine_id("raw");
     up.mutable_hello()->set_role(v1::ROLE_BOTH);
     up.mutable_hello()->set_write_mode(v1::WRITE_MODE_STREAM);
     change(up.mutable_hello());
-    ExpectEnds(session, up, words);
+    ExpectEnds(*Open(), up, words);
   };
   ends([](v1::Hello* hello) { hello->clear_engine_id(); }, "hello.engine_id");
   ends([](v1::Hello* hello) { hello->set_engine_id(std::string(257, 'e')); }, "hello.engine_id");
@@ -105,7 +129,7 @@ TEST_F(HostileSession, HelloBreaksALimit) {
        "hello.write_mode");
 }
 
-TEST_F(HostileSession, MoreThanTheLimitOfSessions) {
+TEST_P(HostileSession, MoreThanTheLimitOfSessions) {
   const std::string refused_counter = "larder_sessions_total{result=\"refused\"}";
   const uint64_t before = Counter(refused_counter);
   std::vector<std::unique_ptr<RawSession>> sessions;
@@ -116,14 +140,14 @@ TEST_F(HostileSession, MoreThanTheLimitOfSessions) {
   const grpc::Status status = refused->End();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("sessions"));
-  EXPECT_GT(std::atoi(refused->Trailer("larder-retry-after-ms").c_str()), 0);
+  EXPECT_GT(refused->retry_after_ms(), 0);
   EXPECT_EQ(Counter(refused_counter), before + 1);
   EXPECT_TRUE(sessions.front()->Bye().ok());
   EXPECT_TRUE(Eventually([] { return daemon_->Tenant().sessions() == kSessionsMax - 1; }));
   EXPECT_NE(Attach(v1::WRITE_MODE_STREAM)->attached().session_id(), 0u) << "there is room again";
 }
 
-TEST_F(HostileSession, TokensThatAreNone) {
+TEST_F(HostileToken, TokensThatAreNone) {
   const auto refused = [this](const std::string& token) {
     RawSession session(channel_, {.token = token, .mode = v1::WRITE_MODE_MAPPED});
     EXPECT_EQ(session.attached().session_id(), 0u);
@@ -145,7 +169,7 @@ TEST_F(HostileSession, TokensThatAreNone) {
   refused(token);
 }
 
-TEST_F(HostileSession, RegisterBreaksALimit) {
+TEST_P(HostileSession, RegisterBreaksALimit) {
   const auto session = Attach(v1::WRITE_MODE_STREAM);
   v1::Up up;
   up.add_registers()->set_id(1);
@@ -167,7 +191,7 @@ TEST_F(HostileSession, RegisterBreaksALimit) {
   }
 }
 
-TEST_F(HostileSession, ReservesWhatIsNoSize) {
+TEST_P(HostileSession, ReservesWhatIsNoSize) {
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   const v1::Reserved large = Reserve(*session, (8 << 20) + 1);
   EXPECT_EQ(large.status(), v1::BLOCK_STATUS_INVALID);
@@ -184,7 +208,7 @@ TEST_F(HostileSession, ReservesWhatIsNoSize) {
   }
 }
 
-TEST_F(HostileSession, ReservesTooMany) {
+TEST_P(HostileSession, ReservesTooMany) {
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   v1::Up up;
   up.add_reserves()->set_id(3);
@@ -192,7 +216,7 @@ TEST_F(HostileSession, ReservesTooMany) {
   ExpectEnds(*session, up, "reserves[0].bytes");
 }
 
-TEST_F(HostileSession, ReservesMoreThanItsShare) {
+TEST_P(HostileSession, ReservesMoreThanItsShare) {
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   std::vector<v1::Reserved> held;
   v1::Reserved last;
@@ -203,12 +227,13 @@ TEST_F(HostileSession, ReservesMoreThanItsShare) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_F(HostileSession, PublishesWhatDoesNotFit) {
+TEST_P(HostileSession, PublishesWhatDoesNotFit) {
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   Register(*session);
   const v1::Reserved reserved = Reserve(*session);
   ASSERT_EQ(reserved.status(), v1::BLOCK_STATUS_OK);
   const uint64_t id = reserved.reservation_id();
+  const uint32_t mine = GetParam() == Carrier::kGrpc ? 301 : 302;  // one daemon has both
 
   v1::Up up = PublishOf(id, 1);
   up.mutable_publishes(0)->mutable_blocks(0)->set_digest(std::string(16, 'd'));
@@ -236,7 +261,7 @@ TEST_F(HostileSession, PublishesWhatDoesNotFit) {
   up.mutable_publishes(0)->set_variant(1);
   ExpectRefused(*session, up, v1::BLOCK_STATUS_INVALID, "variant");
 
-  const std::optional<v1::Down> right = session->Ask(PublishOf(id, 1));
+  const std::optional<v1::Down> right = session->Ask(PublishOf(id, mine));
   ASSERT_TRUE(right && right->published_size() == 1);
   EXPECT_EQ(right->published(0).status(0), v1::BLOCK_STATUS_OK)
       << "the reservation outlived all that";
@@ -244,7 +269,7 @@ TEST_F(HostileSession, PublishesWhatDoesNotFit) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_F(HostileSession, StagesWhatIsNotThere) {
+TEST_P(HostileSession, StagesWhatIsNotThere) {
   const auto session = Attach(v1::WRITE_MODE_STAGED);
   Register(*session);
   const v1::Reserved reserved = Reserve(*session);
@@ -258,7 +283,7 @@ TEST_F(HostileSession, StagesWhatIsNotThere) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_F(HostileSession, AcquiresWhatIsNotThere) {
+TEST_P(HostileSession, AcquiresWhatIsNotThere) {
   Store(1);
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
   Register(*session);
@@ -276,12 +301,12 @@ TEST_F(HostileSession, AcquiresWhatIsNotThere) {
   ExpectEnds(*session, AcquireOf(std::string(16 * 4097, 'x')), "acquires[0].digests");
 }
 
-TEST_F(HostileSession, AcquiresByHalfADigest) {
+TEST_P(HostileSession, AcquiresByHalfADigest) {
   const auto session = Attach(v1::WRITE_MODE_STREAM);
   ExpectEnds(*session, AcquireOf(std::string(24, 'x')), "acquires[0].digests: 24 bytes");
 }
 
-TEST_F(HostileSession, ReleasesWhatItDoesNotHold) {
+TEST_P(HostileSession, ReleasesWhatItDoesNotHold) {
   const std::string counter = "larder_unknown_releases_total";
   const uint64_t before = Counter(counter);
   const auto session = Attach(v1::WRITE_MODE_MAPPED);
@@ -296,8 +321,8 @@ TEST_F(HostileSession, ReleasesWhatItDoesNotHold) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_F(HostileSession, NewerClient) {
-  RawSession session(channel_, {.hello = false});
+TEST_P(HostileSession, NewerClient) {
+  const auto session = Open();
   v1::Up up;
   v1::Hello* hello = up.mutable_hello();
   hello->set_engine_id("from the future");
@@ -307,12 +332,12 @@ TEST_F(HostileSession, NewerClient) {
   hello->GetReflection()->MutableUnknownFields(hello)->AddLengthDelimited(9000,
                                                                           std::string(1000, 'n'));
   up.GetReflection()->MutableUnknownFields(&up)->AddVarint(9001, 1);
-  const std::optional<v1::Down> down = session.Ask(up);
+  const std::optional<v1::Down> down = session->Ask(up);
   ASSERT_TRUE(down && down->has_attached());
-  EXPECT_TRUE(session.Bye().ok());
+  EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_F(HostileSession, OlderClient) {
+TEST_P(HostileSession, OlderClient) {
   Store(1);
   const auto session =
       Attach(v1::WRITE_MODE_MAPPED);  // hello without rank, features, tenant, client
@@ -324,7 +349,7 @@ TEST_F(HostileSession, OlderClient) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_F(HostileSession, BreaksWithLeasesAndReservations) {
+TEST_P(HostileSession, BreaksWithLeasesAndReservations) {
   Store(1);
   auto session = Attach(v1::WRITE_MODE_MAPPED);
   Register(*session);
@@ -340,7 +365,7 @@ TEST_F(HostileSession, BreaksWithLeasesAndReservations) {
   EXPECT_GT(released->value(), 0u);
 }
 
-TEST_F(HostileSession, LeaseOutlivesItsDeadlineUnanswered) {
+TEST_P(HostileSession, LeaseOutlivesItsDeadlineUnanswered) {
   Store(1);
   const std::string counter = "larder_holds_expired_total{kind=\"lease\"}";
   const uint64_t before = Counter(counter);
@@ -361,7 +386,7 @@ TEST_F(HostileSession, LeaseOutlivesItsDeadlineUnanswered) {
   EXPECT_TRUE(session->Bye().ok());
 }
 
-TEST_F(HostileSession, DoesNotRead) {
+TEST_P(HostileSession, DoesNotRead) {
   const uint64_t resident = daemon_->ResidentBytesBesidePool();
   const auto session = Attach(v1::WRITE_MODE_STREAM);
   Register(*session);
@@ -381,6 +406,94 @@ TEST_F(HostileSession, DoesNotRead) {
   EXPECT_LT(daemon_->ResidentBytesBesidePool(), resident + (128 << 20));
   session->Cancel();
   writer.join();
+}
+
+// ---- what only a session socket lets a client do
+
+class HostileSocket : public HostileTest {
+ protected:
+  // The daemon's answer to bytes that are no message of a session.
+  grpc::Status After(const std::string& bytes) {
+    auto socket = sideband_->OpenSession();
+    EXPECT_TRUE(socket.ok()) << socket.status();
+    auto stream = std::make_unique<RawSocket>(*std::move(socket));
+    const RawSocket& raw = *stream;
+    RawSession session(std::move(stream), {});
+    attached_.push_back(SessionId{session.attached().session_id()});
+    EXPECT_TRUE(raw.WriteBytes(bytes));
+    return session.End();
+  }
+  static std::string FrameOf(uint32_t length, uint16_t type, uint16_t version,
+                             const std::string& body) {
+    std::string frame(8, '\0');
+    std::memcpy(frame.data(), &length, 4);
+    std::memcpy(frame.data() + 4, &type, 2);
+    std::memcpy(frame.data() + 6, &version, 2);
+    return frame + body;
+  }
+};
+
+TEST_F(HostileSocket, FramesThatAreNone) {
+  const uint64_t before = Invalid();
+  EXPECT_EQ(After(FrameOf(4, 3, 1, "abcd")).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(After(FrameOf(4, 1, 2, "abcd")).error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(After(FrameOf(UINT32_MAX, 1, 1, "abcd")).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(After(FrameOf(4, 1, 1, "\xff\xff\xff\xff")).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(After(FrameOf(0, 2, 1, "")).error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+      << "only the daemon says END";
+  EXPECT_EQ(Invalid(), before + 5);
+}
+
+TEST_F(HostileSocket, AnEmptyMessageIsAMessage) {
+  auto socket = sideband_->OpenSession();
+  ASSERT_TRUE(socket.ok());
+  auto stream = std::make_unique<RawSocket>(*std::move(socket));
+  const RawSocket& raw = *stream;
+  RawSession session(std::move(stream), {});
+  ASSERT_TRUE(raw.WriteBytes(FrameOf(0, 1, 1, "")));
+  EXPECT_TRUE(session.Bye().ok());
+}
+
+TEST_F(HostileSocket, RandomBytes) {
+  std::mt19937 random(20'261'121);
+  for (int i = 0; i < 200; ++i) {
+    std::string bytes(1 + random() % 4096, '\0');
+    for (char& c : bytes) c = static_cast<char>(random());
+    // A header that promises what it may promise would wait for the rest.
+    const uint32_t length = UINT32_MAX;
+    if (bytes.size() >= 4) std::memcpy(bytes.data(), &length, 4);
+    if (bytes.size() < 8) bytes.resize(8, '\x7f');
+    EXPECT_FALSE(After(bytes).ok());
+  }
+}
+
+TEST_F(HostileSocket, LeavesInTheMiddleOfAMessage) {
+  for (const size_t kept : {1u, 7u, 8u, 100u}) {
+    auto socket = sideband_->OpenSession();
+    ASSERT_TRUE(socket.ok());
+    auto stream = std::make_unique<RawSocket>(*std::move(socket));
+    const RawSocket& raw = *stream;
+    RawSession session(std::move(stream), {});
+    attached_.push_back(SessionId{session.attached().session_id()});
+    ASSERT_TRUE(raw.WriteBytes(FrameOf(1000, 1, 1, std::string(1000, 'x')).substr(0, kept)));
+  }
+}
+
+// A process may hold many; all count as sessions, though none says hello.
+TEST_F(HostileSocket, OpensMoreThanTheLimit) {
+  std::vector<FileDescriptor> sockets;
+  for (int i = 0; i < kSessionsMax; ++i) {
+    auto socket = sideband_->OpenSession();
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    sockets.push_back(*std::move(socket));
+  }
+  auto one_more = sideband_->OpenSession();
+  ASSERT_TRUE(one_more.ok()) << one_more.status();
+  RawSession refused(std::make_unique<RawSocket>(*std::move(one_more)), {});
+  EXPECT_EQ(refused.End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_GT(refused.retry_after_ms(), 0);
 }
 
 }  // namespace

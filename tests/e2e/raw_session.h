@@ -1,26 +1,137 @@
-// An Attach stream without the client library: says exactly what a test tells it to, right or wrong.
+// A session without the client library: says exactly what a test tells it to, right or wrong, over gRPC or on a
+// session socket.
 //
 //   RawSession session(channel, {.token = sideband->TokenHex(), .mode = v1::WRITE_MODE_MAPPED});
 //   v1::Down down = session.Ask(up);   // sends, and waits for the next message
 //
-// Ownership: the call; cancelled when dropped, as a broken client's would be.
-// Thread-safety: one writer and one reader at a time.  A call lasts kLimit at most, so no test hangs.
+// Ownership: the stream; broken off when dropped, as a broken client's would be.
+// Thread-safety: one writer and one reader at a time.  A stream lasts kLimit at most, so no test hangs.
 #pragma once
+
+#include <sys/socket.h>
+#include <sys/time.h>
 
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include <grpcpp/grpcpp.h>
 
+#include "client/file_descriptor.h"
+#include "client/wire/messages.h"
+#include "client/wire/session_frames.h"
 #include "larder/v1/engine.grpc.pb.h"
 
 namespace larder::e2e {
 
+inline constexpr std::chrono::seconds kRawSessionLimit{60};
+
+// What a session travels on, as bare as possible.
+class RawStream {
+ public:
+  virtual ~RawStream() = default;
+  virtual bool Write(const v1::Up& up) = 0;  // false: over
+  virtual bool Read(v1::Down* down) = 0;     // likewise
+  virtual void WritesDone() = 0;
+  virtual void Cancel() = 0;
+  // REQUIRES: Read said that it is over.
+  struct End {
+    grpc::Status status;
+    int retry_after_ms = 0;
+  };
+  virtual End Finish() = 0;
+};
+
+class RawCall final : public RawStream {
+ public:
+  RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& token)
+      : stub_(v1::Engine::NewStub(channel)) {
+    context_.set_deadline(std::chrono::system_clock::now() + kRawSessionLimit);
+    if (!token.empty()) context_.AddMetadata("larder-token", token);
+    stream_ = stub_->Attach(&context_);
+  }
+  ~RawCall() override {
+    if (finished_) return;
+    context_.TryCancel();
+    static_cast<void>(stream_->Finish());
+  }
+  bool Write(const v1::Up& up) override { return stream_->Write(up); }
+  bool Read(v1::Down* down) override { return stream_->Read(down); }
+  void WritesDone() override { stream_->WritesDone(); }
+  void Cancel() override { context_.TryCancel(); }
+  End Finish() override {
+    finished_ = true;
+    const grpc::Status status = stream_->Finish();
+    const auto& trailer = context_.GetServerTrailingMetadata();
+    const auto found = trailer.find("larder-retry-after-ms");
+    if (found == trailer.end()) return {status};
+    return {status, std::stoi(std::string(found->second.data(), found->second.size()))};
+  }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::Engine::Stub> stub_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::Up, v1::Down>> stream_;
+  bool finished_ = false;
+};
+
+class RawSocket final : public RawStream {
+ public:
+  explicit RawSocket(FileDescriptor socket) : socket_(std::move(socket)) {
+    const timeval limit{.tv_sec = kRawSessionLimit.count(), .tv_usec = 0};
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  }
+  bool Write(const v1::Up& up) override {
+    const auto header =
+        EncodeSessionFrameHeader(SessionFrameType::kMessage, up.ByteSizeLong());
+    return WriteBytes(std::string(header.data(), header.size()) + up.SerializeAsString());
+  }
+  // Frames or not.
+  bool WriteBytes(const std::string& bytes) const {
+    size_t at = 0;
+    while (at < bytes.size()) {
+      const ssize_t sent = send(socket_.get(), bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      at += static_cast<size_t>(sent);
+    }
+    return true;
+  }
+  bool Read(v1::Down* down) override {
+    for (;;) {
+      const auto frame = reader_.Next();
+      if (!frame.ok()) return false;
+      if (frame->has_value()) {
+        const auto& [type, body] = **frame;
+        const int size = static_cast<int>(body.size());
+        if (type == SessionFrameType::kMessage) return down->ParseFromArray(body.data(), size);
+        ended_ = end_.ParseFromArray(body.data(), size);
+        return false;
+      }
+      const std::span<std::byte> room = reader_.Room();
+      const ssize_t got = recv(socket_.get(), room.data(), room.size(), 0);
+      if (got <= 0) return false;
+      reader_.Take(static_cast<size_t>(got));
+    }
+  }
+  void WritesDone() override { shutdown(socket_.get(), SHUT_WR); }
+  void Cancel() override { shutdown(socket_.get(), SHUT_RDWR); }
+  End Finish() override {
+    if (!ended_) return {grpc::Status(grpc::StatusCode::UNKNOWN, "the daemon did not say END")};
+    return {grpc::Status(static_cast<grpc::StatusCode>(end_.code()), end_.message()),
+            static_cast<int>(end_.retry_after_ms())};
+  }
+
+ private:
+  const FileDescriptor socket_;
+  SessionFrameReader reader_{wire::kMessageBytesMax};
+  bool ended_ = false;
+  v1::SessionEnd end_;
+};
+
 class RawSession {
  public:
-  static constexpr std::chrono::seconds kLimit{60};
   struct Options {
     std::string token = {};  // hex; empty: none
     std::string engine_id = "raw";
@@ -28,10 +139,9 @@ class RawSession {
     bool hello = true;  // sends it and takes `attached`
   };
   RawSession(const std::shared_ptr<grpc::Channel>& channel, const Options& options)
-      : stub_(v1::Engine::NewStub(channel)) {
-    context_.set_deadline(std::chrono::system_clock::now() + kLimit);
-    if (!options.token.empty()) context_.AddMetadata("larder-token", options.token);
-    stream_ = stub_->Attach(&context_);
+      : RawSession(std::make_unique<RawCall>(channel, options.token), options) {}
+  RawSession(std::unique_ptr<RawStream> stream, const Options& options)
+      : stream_(std::move(stream)) {
     if (!options.hello) return;
     v1::Up up;
     v1::Hello* hello = up.mutable_hello();
@@ -40,11 +150,6 @@ class RawSession {
     hello->set_write_mode(options.mode);
     const std::optional<v1::Down> down = Ask(up);
     if (down) attached_ = down->attached();
-  }
-  ~RawSession() {
-    if (ended_) return;
-    context_.TryCancel();
-    static_cast<void>(stream_->Finish());
   }
   RawSession(const RawSession&) = delete;
   RawSession& operator=(const RawSession&) = delete;
@@ -57,8 +162,9 @@ class RawSession {
     if (!stream_->Read(&down)) return std::nullopt;
     return down;
   }
+  // A stream that the daemon has ended already may still have its last words to read.
   [[nodiscard]] std::optional<v1::Down> Ask(const v1::Up& up) {
-    if (!Send(up)) return std::nullopt;
+    static_cast<void>(Send(up));
     return Receive();
   }
   // How the daemon ends the stream, by itself or after `bye` and the half-close.
@@ -72,27 +178,20 @@ class RawSession {
   grpc::Status End() {
     while (Receive()) {
     }
-    ended_ = true;
-    return stream_->Finish();
+    end_ = stream_->Finish();
+    return end_.status;
   }
-  void Cancel() { context_.TryCancel(); }
+  void Cancel() { stream_->Cancel(); }
 
   // Empty when the daemon did not attach it.
   [[nodiscard]] const v1::Attached& attached() const { return attached_; }
-  // Trailing metadata, once ended.
-  [[nodiscard]] std::string Trailer(const std::string& key) const {
-    const auto& all = context_.GetServerTrailingMetadata();
-    const auto found = all.find(key);
-    return found == all.end() ? std::string()
-                              : std::string(found->second.data(), found->second.size());
-  }
+  // The daemon's hint, once ended; 0: none.
+  [[nodiscard]] int retry_after_ms() const { return end_.retry_after_ms; }
 
  private:
-  grpc::ClientContext context_;
-  std::unique_ptr<v1::Engine::Stub> stub_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::Up, v1::Down>> stream_;
+  std::unique_ptr<RawStream> stream_;
   v1::Attached attached_;
-  bool ended_ = false;
+  RawStream::End end_;
 };
 
 }  // namespace larder::e2e

@@ -45,7 +45,9 @@ std::vector<std::string> FuzzSeeds() {
           PacketOf(CleanOkFrame{}),
           PacketOf(ErrorFrame{absl::StatusCode::kInternal, "sixteen letters."}),
           PacketOf(DropStagingFrame{}),
-          PacketOf(DropStagingOkFrame{})};
+          PacketOf(DropStagingOkFrame{}),
+          PacketOf(OpenSessionFrame{}),
+          PacketOf(SessionSocketFrame{})};
 }
 
 }  // namespace larder

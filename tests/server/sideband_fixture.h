@@ -67,6 +67,14 @@ class FakeHost final : public SidebandHost {
     if (!fd.ok()) return fd.status();
     return std::pair(*fd, SessionPage::kBytes);
   }
+  absl::StatusOr<FileDescriptor> OpenSession(const SidebandToken& token) override {
+    MutexLock lock(mu_);
+    if (!session_sockets_) return absl::UnimplementedError("no session sockets here");
+    int ends[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    opened_.emplace_back(token, FileDescriptor(ends[0]));
+    return FileDescriptor(ends[1]);
+  }
   ByteCount ReleaseClean(ProcessId process, SessionId) override {
     MutexLock lock(mu_);
     return std::exchange(quarantine_[process], ByteCount(0));
@@ -78,6 +86,15 @@ class FakeHost final : public SidebandHost {
     MutexLock lock(mu_);
     quarantine_[process] = bytes;
   }
+  void HandOutNoSessionSockets() {
+    MutexLock lock(mu_);
+    session_sockets_ = false;
+  }
+  // The host's ends of the session sockets that were handed out, with whose they are.
+  std::vector<std::pair<SidebandToken, FileDescriptor>> TakeOpened() {
+    MutexLock lock(mu_);
+    return std::exchange(opened_, {});
+  }
   std::span<std::byte> slab() { return pool_->Bytes({.slab = SlabId{0}, .page = 0, .pages = 512}); }
   SessionPage& page() { return *page_; }
 
@@ -86,6 +103,8 @@ class FakeHost final : public SidebandHost {
   std::unique_ptr<SessionPage> page_;
   Mutex mu_;
   std::map<ProcessId, ByteCount> quarantine_ LARDER_GUARDED_BY(mu_);
+  bool session_sockets_ LARDER_GUARDED_BY(mu_) = true;
+  std::vector<std::pair<SidebandToken, FileDescriptor>> opened_ LARDER_GUARDED_BY(mu_);
 };
 
 // A client that speaks packets and breaks rules.

@@ -96,6 +96,35 @@ void TryToWrite(int slab) {
   CHILD_CHECK(fallocate(slab, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) != 0);
 }
 
+TEST_F(SidebandTest, HandsOutSessionSockets) {
+  Start();
+  auto client = Connect();
+  const auto mine = client->OpenSession();
+  ASSERT_TRUE(mine.ok()) << mine.status();
+  auto opened = host_.TakeOpened();
+  ASSERT_EQ(opened.size(), 1u);
+  EXPECT_EQ(opened[0].first, client->token());
+  char byte = 0;
+  ASSERT_EQ(write(mine->get(), "m", 1), 1);
+  EXPECT_EQ(read(opened[0].second.get(), &byte, 1), 1);
+  EXPECT_EQ(byte, 'm');
+  EXPECT_NE(fcntl(mine->get(), F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_EQ(counters().session_sockets, 1u);
+  // The daemon keeps no copy of the client's end.
+  client.reset();
+  ASSERT_EQ(shutdown(mine->get(), SHUT_RDWR), 0);
+  EXPECT_EQ(read(opened[0].second.get(), &byte, 1), 0);
+}
+
+TEST_F(SidebandTest, HandsOutNoSessionSocketsWhereTheyAreOff) {
+  host_.HandOutNoSessionSockets();
+  Start();
+  auto client = Connect();
+  EXPECT_TRUE(absl::IsUnimplemented(client->OpenSession().status()));
+  EXPECT_TRUE(client->MapSessionPage(kSession).ok()) << "and the connection goes on";
+  EXPECT_TRUE(client->status().ok());
+}
+
 TEST_F(SidebandTest, StrangerGetsReadOnlyDescriptors) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another uid";
   options_.mode = 0666;

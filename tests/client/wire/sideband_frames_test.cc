@@ -50,6 +50,8 @@ std::vector<Example> Examples() {
        "0d00 0100 0f000000 05000000 07000000 6e6f20736c6162"},
       {DropStagingFrame{3}, "0e00 0100 04000000 03000000"},
       {DropStagingOkFrame{}, "0f00 0100 00000000"},
+      {OpenSessionFrame{0x01020304}, "1000 0100 04000000 04030201"},
+      {SessionSocketFrame{}, "1100 0100 00000000"},
   };
 }
 
@@ -120,7 +122,7 @@ TEST(SidebandFrames, LengthMustBeThatOfThePacket) {
 }
 
 TEST(SidebandFrames, UnknownTypesAndVersionsAreUnimplemented) {
-  for (const uint16_t type : {uint16_t{0}, uint16_t{16}, uint16_t{256}, uint16_t{65'535}}) {
+  for (const uint16_t type : {uint16_t{0}, uint16_t{18}, uint16_t{256}, uint16_t{65'535}}) {
     std::vector<std::byte> packet = Encoded(CleanFrame{});
     std::memcpy(packet.data(), &type, sizeof type);
     EXPECT_EQ(CodeOf(packet), kUnimplemented) << type;
@@ -192,10 +194,11 @@ TEST(SidebandFrames, StatusRoundTrips) {
 TEST(SidebandFrames, ThreeTypesCarryADescriptor) {
   int carriers = 0;
   for (const Example& e : Examples()) carriers += CarriesDescriptor(TypeOf(e.frame)) ? 1 : 0;
-  EXPECT_EQ(carriers, 3);
+  EXPECT_EQ(carriers, 4);
   EXPECT_TRUE(CarriesDescriptor(FrameType::kSlab));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kSessionPage));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kStaging));
+  EXPECT_TRUE(CarriesDescriptor(FrameType::kSessionSocket));
 }
 
 }  // namespace

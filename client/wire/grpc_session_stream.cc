@@ -1,4 +1,4 @@
-#include "client/wire/session_stream.h"
+#include "client/wire/grpc_session_stream.h"
 
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -38,11 +37,11 @@ absl::Status Closed() { return absl::UnavailableError("the session's stream is c
 
 }  // namespace
 
-struct SessionStream::Impl {
+struct GrpcSessionStream::Impl final : MessagePump {
   using Next = grpc::CompletionQueue::NextStatus;
 
-  Impl(const std::shared_ptr<RpcChannel>& channel, Handlers the_handlers)
-      : stub(v1::Engine::NewStub(channel->channel())), handlers(std::move(the_handlers)) {
+  Impl(const std::shared_ptr<RpcChannel>& channel, SessionInbox::Handlers handlers)
+      : stub(v1::Engine::NewStub(channel->channel())), inbox(std::move(handlers)) {
     channel->Sign(context);
     context.set_initial_metadata_corked(true);  // goes with the hello
   }
@@ -55,7 +54,10 @@ struct SessionStream::Impl {
   TimePoint WriteDue() LARDER_EXCLUDES(write_mu);
 
   // ---- reading
-  void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) LARDER_EXCLUDES(pump_mu);
+  uint64_t arrivals() const override { return inbox.arrivals(); }
+  void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) override
+      LARDER_EXCLUDES(pump_mu);
+  void Wake() override;
   // What is there already, unless another thread is at it.
   void PumpReady() LARDER_EXCLUDES(pump_mu);
   // The next completion; without sleep, but yielding, until `until`.
@@ -63,19 +65,14 @@ struct SessionStream::Impl {
   void OnStep(Step step, bool ok) LARDER_REQUIRES(pump_mu);
   void StartRead() LARDER_REQUIRES(pump_mu);
   void OnRead(bool ok) LARDER_REQUIRES(pump_mu);
-  absl::Status HandOver() LARDER_REQUIRES(pump_mu);
   void OnFinished() LARDER_REQUIRES(pump_mu);
-  absl::Status WaitAttached(TimePoint until);
-  // Pumps until the stream has ended; false when it has not by then.
-  bool PumpToEnd(TimePoint until);
 
   const std::unique_ptr<v1::Engine::Stub> stub;
-  const Handlers handlers;
+  SessionInbox inbox;
   grpc::ClientContext context;
   grpc::CompletionQueue steps;
   grpc::Alarm alarm;
   std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::Up, v1::Down>> stream;
-  wire::Attached attached;  // const once Open returned
 
   Mutex write_mu;
   v1::Up scratch LARDER_GUARDED_BY(write_mu);  // used again, so that a busy stream stops allocating
@@ -94,17 +91,13 @@ struct SessionStream::Impl {
   bool woken LARDER_GUARDED_BY(pump_mu) = false;   // nobody pumps any more
   bool ending LARDER_GUARDED_BY(pump_mu) = false;  // but for Close
   bool read_over LARDER_GUARDED_BY(pump_mu) = false;
-  bool has_attached LARDER_GUARDED_BY(pump_mu) = false;
   absl::Status nonsense LARDER_GUARDED_BY(pump_mu);  // why we ended it
   grpc::Status rpc_status LARDER_GUARDED_BY(pump_mu);
-  absl::Status ended LARDER_GUARDED_BY(pump_mu);
-  std::atomic<bool> finished{false};
-  std::atomic<uint64_t> arrivals{0};
 };
 
 // ---- writing
 
-absl::Status SessionStream::Impl::Write(const wire::Up& up) {
+absl::Status GrpcSessionStream::Impl::Write(const wire::Up& up) {
   {
     MutexLock lock(write_mu);
     if (closing || broken) return Closed();
@@ -129,7 +122,7 @@ absl::Status SessionStream::Impl::Write(const wire::Up& up) {
   return absl::OkStatus();
 }
 
-void SessionStream::Impl::OnWritten(bool ok) {
+void GrpcSessionStream::Impl::OnWritten(bool ok) {
   MutexLock lock(write_mu);
   writing = false;
   if (!ok) {
@@ -148,7 +141,7 @@ void SessionStream::Impl::OnWritten(bool ok) {
   }
 }
 
-void SessionStream::Impl::HalfClose() {
+void GrpcSessionStream::Impl::HalfClose() {
   MutexLock lock(write_mu);
   if (closing || broken) return;
   closing = true;
@@ -157,7 +150,7 @@ void SessionStream::Impl::HalfClose() {
   stream->WritesDone(TagOf(Step::kWritesDone));
 }
 
-TimePoint SessionStream::Impl::WriteDue() {
+TimePoint GrpcSessionStream::Impl::WriteDue() {
   MutexLock lock(write_mu);
   if (stuck.load()) return TimePoint::max();  // cancelled already
   // Of a write that another thread begins meanwhile it cannot be sooner.
@@ -166,9 +159,9 @@ TimePoint SessionStream::Impl::WriteDue() {
 
 // ---- reading
 
-void SessionStream::Impl::Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) {
+void GrpcSessionStream::Impl::Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) {
   MutexLock lock(pump_mu);
-  while (arrivals.load() == seen && !finished.load() && (ending || !woken)) {
+  while (inbox.arrivals() == seen && !inbox.ended() && (ending || !woken)) {
     StartRead();
     const TimePoint write_until = WriteDue();
     void* tag = nullptr;
@@ -189,7 +182,8 @@ void SessionStream::Impl::Pump(uint64_t seen, TimePoint look_until, TimePoint de
 }
 
 // Yields, since the daemon's thread may wait for this very core.
-SessionStream::Impl::Next SessionStream::Impl::LookUntil(TimePoint until, void** tag, bool* ok) {
+GrpcSessionStream::Impl::Next GrpcSessionStream::Impl::LookUntil(TimePoint until, void** tag,
+                                                                 bool* ok) {
   for (;;) {
     const Next next = steps.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
     if (next != Next::TIMEOUT || std::chrono::steady_clock::now() >= until) return next;
@@ -199,13 +193,13 @@ SessionStream::Impl::Next SessionStream::Impl::LookUntil(TimePoint until, void**
 
 // Not right after the read before it: gRPC then tells the daemon of the room that it made, by a
 // message of its own, instead of along with our next one.
-void SessionStream::Impl::StartRead() {
+void GrpcSessionStream::Impl::StartRead() {
   if (reading || read_over) return;
   reading = true;
   stream->Read(&message, TagOf(Step::kRead));
 }
 
-void SessionStream::Impl::PumpReady() {
+void GrpcSessionStream::Impl::PumpReady() {
   if (!pump_mu.TryLock()) return;
   void* tag = nullptr;
   bool ok = false;
@@ -216,7 +210,7 @@ void SessionStream::Impl::PumpReady() {
   pump_mu.Unlock();
 }
 
-void SessionStream::Impl::OnStep(Step step, bool ok) {
+void GrpcSessionStream::Impl::OnStep(Step step, bool ok) {
   switch (step) {
     case Step::kRead:
       OnRead(ok);
@@ -235,92 +229,56 @@ void SessionStream::Impl::OnStep(Step step, bool ok) {
   }
 }
 
-void SessionStream::Impl::OnRead(bool ok) {
+void GrpcSessionStream::Impl::OnRead(bool ok) {
   reading = false;
   if (ok) {
-    nonsense = HandOver();
-    ++arrivals;  // after the session has it: who looks at the count before has yet to look
-    if (nonsense.ok()) return;
+    down = {};
+    nonsense = wire::Decode(message, &down);
+    if (nonsense.ok()) return inbox.HandOver(std::move(down));
     context.TryCancel();
   }
   read_over = true;
   stream->Finish(&rpc_status, TagOf(Step::kFinish));
 }
 
-// Only the first message may say `attached`; a later one would change what the session is.
-absl::Status SessionStream::Impl::HandOver() {
-  down = {};
-  if (absl::Status status = wire::Decode(message, &down); !status.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("the daemon sent what no daemon sends: ", status.message()));
-  }
-  if (down.attached && !std::exchange(has_attached, true)) attached = *down.attached;
-  down.attached.reset();
-  handlers.on_down(std::move(down));
-  return absl::OkStatus();
-}
-
-void SessionStream::Impl::OnFinished() {
-  ended = FromRpcStatus(rpc_status);
-  if (!nonsense.ok()) ended = nonsense;
-  if (stuck.load()) ended = absl::DeadlineExceededError("the daemon takes no messages");
-  if (ended.ok()) ended = absl::UnavailableError("the daemon ended the session");
+void GrpcSessionStream::Impl::OnFinished() {
   {
     MutexLock lock(write_mu);
     broken = true;
   }
-  handlers.on_broken(ended);
-  finished = true;
+  if (stuck.load()) return inbox.End(absl::DeadlineExceededError("the daemon takes no messages"));
+  inbox.End(nonsense.ok() ? FromRpcStatus(rpc_status) : Nonsense(nonsense));
 }
 
-absl::Status SessionStream::Impl::WaitAttached(TimePoint until) {
-  for (;;) {
-    const uint64_t seen = arrivals.load();
-    {
-      MutexLock lock(pump_mu);
-      if (has_attached) return absl::OkStatus();
-      if (finished.load()) return ended;
-    }
-    if (std::chrono::steady_clock::now() >= until) {
-      return absl::DeadlineExceededError("the daemon did not answer the session's hello in time");
-    }
-    Pump(seen, TimePoint(), until);
-  }
-}
-
-bool SessionStream::Impl::PumpToEnd(TimePoint until) {
-  while (!finished.load()) {
-    if (std::chrono::steady_clock::now() >= until) return false;
-    Pump(arrivals.load(), TimePoint(), until);
-  }
-  return true;
+void GrpcSessionStream::Impl::Wake() {
+  alarm.Set(&steps, gpr_now(GPR_CLOCK_MONOTONIC), TagOf(Step::kWake));
 }
 
 // ---- the stream
 
-absl::StatusOr<std::unique_ptr<SessionStream>> SessionStream::Open(
-    const std::shared_ptr<RpcChannel>& channel, wire::Hello hello, Handlers handlers,
+absl::StatusOr<std::unique_ptr<SessionStream>> GrpcSessionStream::Open(
+    const std::shared_ptr<RpcChannel>& channel, wire::Hello hello, SessionInbox::Handlers handlers,
     std::chrono::milliseconds deadline) {
   // A call that starts without a connection would wait for one beyond any deadline of ours.
   if (!channel->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline)) {
     return absl::UnavailableError("no larderd answers");
   }
   const TimePoint until = std::chrono::steady_clock::now() + deadline;
-  std::unique_ptr<SessionStream> opened(
-      new SessionStream(std::make_unique<Impl>(channel, std::move(handlers))));
-  Impl& impl = *opened->impl_;
+  auto owned = std::make_unique<Impl>(channel, std::move(handlers));
+  Impl& impl = *owned;
+  std::unique_ptr<SessionStream> opened(new GrpcSessionStream(std::move(owned)));
   wire::Up up;
   up.hello = std::move(hello);
   impl.stream = impl.stub->PrepareAsyncAttach(&impl.context, &impl.steps);
   impl.stream->StartCall(nullptr);  // corked: it completes with the first write, and has no tag
   (void)impl.Write(up);             // why it failed, the read learns
-  if (absl::Status status = impl.WaitAttached(until); !status.ok()) return status;
+  if (absl::Status status = impl.inbox.WaitAttached(impl, until); !status.ok()) return status;
   return opened;
 }
 
-SessionStream::SessionStream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+GrpcSessionStream::GrpcSessionStream(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-SessionStream::~SessionStream() {
+GrpcSessionStream::~GrpcSessionStream() {
   if (impl_->stream != nullptr) (void)Close(std::chrono::milliseconds(0));
   impl_->steps.Shutdown();
   void* tag = nullptr;
@@ -329,35 +287,32 @@ SessionStream::~SessionStream() {
   }
 }
 
-const wire::Attached& SessionStream::attached() const { return impl_->attached; }
+const wire::Attached& GrpcSessionStream::attached() const { return impl_->inbox.attached(); }
 
-absl::Status SessionStream::Send(wire::Up up) { return impl_->Write(up); }
+absl::Status GrpcSessionStream::Send(wire::Up up) { return impl_->Write(up); }
 
-void SessionStream::Cancel() { impl_->context.TryCancel(); }
+void GrpcSessionStream::Cancel() { impl_->context.TryCancel(); }
 
-uint64_t SessionStream::arrivals() const { return impl_->arrivals.load(); }
+uint64_t GrpcSessionStream::arrivals() const { return impl_->arrivals(); }
 
-void SessionStream::Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) {
+void GrpcSessionStream::Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) {
   impl_->Pump(seen, std::min(look_until, deadline), deadline);
 }
 
-void SessionStream::Wake() {
-  impl_->alarm.Set(&impl_->steps, gpr_now(GPR_CLOCK_MONOTONIC), TagOf(Step::kWake));
-}
+void GrpcSessionStream::Wake() { impl_->Wake(); }
 
-bool SessionStream::Close(std::chrono::milliseconds deadline) {
+bool GrpcSessionStream::Close(std::chrono::milliseconds deadline) {
   const TimePoint until = std::chrono::steady_clock::now() + deadline;
   impl_->HalfClose();
   {
     MutexLock lock(impl_->pump_mu);
     impl_->ending = true;
   }
-  if (!impl_->PumpToEnd(until)) {
+  if (!impl_->inbox.WaitEnd(*impl_, until)) {
     impl_->context.TryCancel();
-    (void)impl_->PumpToEnd(TimePoint::max());  // a cancelled call ends by itself
+    (void)impl_->inbox.WaitEnd(*impl_, TimePoint::max());  // a cancelled call ends by itself
   }
-  MutexLock lock(impl_->pump_mu);
-  return impl_->rpc_status.ok() && impl_->nonsense.ok();
+  return impl_->inbox.ended_in_peace();
 }
 
 }  // namespace larder

@@ -1,0 +1,83 @@
+#include "client/wire/session_codec.h"
+
+#include <climits>
+#include <cstring>
+
+#include "client/wire/convert.h"
+#include "client/wire/convert_field.h"
+#include "client/wire/session_frames.h"
+#include "larder/v1/engine.pb.h"
+
+namespace larder {
+namespace {
+
+template <class Message>
+void AppendFrame(SessionFrameType type, const Message& message, std::string* out) {
+  const auto header = EncodeSessionFrameHeader(type, message.ByteSizeLong());
+  out->append(header.data(), header.size());
+  message.AppendToString(out);
+}
+
+template <class Message>
+absl::Status ParseInto(std::span<const std::byte> body, Message* message) {
+  if (body.size() <= INT_MAX &&
+      message->ParseFromArray(body.data(), static_cast<int>(body.size()))) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("a session frame holds no message of its direction");
+}
+
+template <class Message, class Value>
+absl::Status Decode(std::span<const std::byte> body, Message* message, Value* value) {
+  if (absl::Status status = ParseInto(body, message); !status.ok()) return status;
+  return wire::Decode(*message, value);
+}
+
+}  // namespace
+
+struct SessionCodec::Messages {
+  v1::Up up;
+  v1::Down down;
+};
+
+SessionCodec::SessionCodec() : messages_(std::make_unique<Messages>()) {}
+SessionCodec::~SessionCodec() = default;
+
+void SessionCodec::Append(const wire::Up& up, std::string* out) {
+  wire::Encode(up, &messages_->up);
+  AppendFrame(SessionFrameType::kMessage, messages_->up, out);
+}
+
+void SessionCodec::Append(const wire::Down& down, std::string* out) {
+  wire::Encode(down, &messages_->down);
+  AppendFrame(SessionFrameType::kMessage, messages_->down, out);
+}
+
+absl::Status SessionCodec::Parse(std::span<const std::byte> body, wire::Up* up) {
+  return Decode(body, &messages_->up, up);
+}
+
+absl::Status SessionCodec::Parse(std::span<const std::byte> body, wire::Down* down) {
+  return Decode(body, &messages_->down, down);
+}
+
+void SessionCodec::AppendEnd(const SessionEnd& end, std::string* out) {
+  v1::SessionEnd message;
+  message.set_code(static_cast<uint32_t>(end.status.code()));
+  const absl::string_view text = end.status.message();
+  message.set_message(std::string(wire::CutSentence({text.data(), text.size()})));
+  message.set_retry_after_ms(end.retry_after_ms);
+  AppendFrame(SessionFrameType::kEnd, message, out);
+}
+
+absl::StatusOr<SessionEnd> SessionCodec::ParseEnd(std::span<const std::byte> body) {
+  v1::SessionEnd message;
+  if (absl::Status status = ParseInto(body, &message); !status.ok()) return status;
+  const bool known = message.code() <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+  const auto code =
+      known ? static_cast<absl::StatusCode>(message.code()) : absl::StatusCode::kUnknown;
+  return SessionEnd{.status = absl::Status(code, message.message()),
+                    .retry_after_ms = message.retry_after_ms()};
+}
+
+}  // namespace larder

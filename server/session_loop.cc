@@ -1,0 +1,159 @@
+#include "server/session_loop.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+constexpr uint64_t kWake = 0;  // ids of sockets come after
+
+TimePoint Now() { return std::chrono::steady_clock::now(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SessionLoop>> SessionLoop::Start() {
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWake;
+  if (!epoll || !wake || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
+    return absl::ErrnoToStatus(errno, "opening a loop for session sockets");
+  }
+  return absl::WrapUnique(new SessionLoop(std::move(epoll), std::move(wake)));
+}
+
+SessionLoop::SessionLoop(FileDescriptor epoll, FileDescriptor wake)
+    : epoll_(std::move(epoll)), wake_(std::move(wake)) {
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "session-loop");
+    Run();
+  });
+}
+
+SessionLoop::~SessionLoop() {
+  {
+    MutexLock lock(mu_);
+    stop_ = true;
+  }
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  thread_.join();
+}
+
+void SessionLoop::Add(std::unique_ptr<SessionSocket> socket) {
+  {
+    MutexLock lock(mu_);
+    added_.push_back(std::move(socket));
+  }
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
+void SessionLoop::Wake(uint64_t id) {
+  {
+    MutexLock lock(mu_);
+    woken_.push_back(id);
+  }
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
+void SessionLoop::Run() {
+  Events events;
+  for (;;) {
+    const int ready = Wait(&events);
+    const TimePoint now = Now();
+    for (int i = 0; i < ready; ++i) {
+      const uint64_t id = events[static_cast<size_t>(i)].data.u64;
+      if (id == kWake) {
+        eventfd_t count;
+        (void)eventfd_read(wake_.get(), &count);
+        TakeAdded();
+      } else {
+        LookAt(id, now);
+      }
+    }
+    if (now >= next_due_) LookAtDue(now);
+    MutexLock lock(mu_);
+    if (stop_) break;
+  }
+  // Those that were told to end say so; the rest end with them.
+  TakeAdded();
+  for (auto& [id, served] : served_) (void)served.socket->OnEvent(Now());
+  served_.clear();
+}
+
+int SessionLoop::Wait(Events* events) {
+  const auto wait = [&](int timeout_ms) {
+    const int ready =
+        epoll_wait(epoll_.get(), events->data(), static_cast<int>(events->size()), timeout_ms);
+    LARDER_CHECK(ready >= 0 || errno == EINTR);
+    return std::max(ready, 0);
+  };
+  for (TimePoint now = Now(); now < look_until_; now = Now()) {
+    if (const int ready = wait(0); ready > 0) return ready;
+    std::this_thread::yield();  // a client may wait for this very core
+  }
+  if (next_due_ == TimePoint::max()) return wait(-1);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_due_ - Now());
+  return wait(static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
+}
+
+void SessionLoop::TakeAdded() {
+  std::vector<std::unique_ptr<SessionSocket>> added;
+  std::vector<uint64_t> woken;
+  {
+    MutexLock lock(mu_);
+    added.swap(added_);
+    woken.swap(woken_);
+  }
+  for (std::unique_ptr<SessionSocket>& socket : added) {
+    const uint64_t id = socket->id();
+    epoll_event event{};
+    event.data.u64 = id;
+    // Without room in the kernel for one more, it ends as if the client had left.
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket->socket(), &event) != 0) continue;
+    served_.try_emplace(id, Served{.socket = std::move(socket), .events = 0});
+    woken.push_back(id);  // it may have been told to end before anybody knew it
+  }
+  for (const uint64_t id : woken) LookAt(id, Now());
+}
+
+void SessionLoop::LookAt(uint64_t id, TimePoint now) {
+  const auto found = served_.find(id);
+  if (found == served_.end()) return;
+  const SessionSocket::Next next = found->second.socket->OnEvent(now);
+  if (next.over) {
+    served_.erase(found);  // closing takes it out of the epoll: the socket was never duplicated
+    return;
+  }
+  if (next.heard) look_until_ = Now() + kLook;
+  next_due_ = std::min(next_due_, next.due);
+  Watch(found->second, next);
+}
+
+void SessionLoop::Watch(Served& served, const SessionSocket::Next& next) {
+  const uint32_t events = (next.read ? EPOLLIN : 0U) | (next.write ? EPOLLOUT : 0U);
+  if (events == served.events) return;
+  served.events = events;
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = served.socket->id();
+  LARDER_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, served.socket->socket(), &event) == 0);
+}
+
+void SessionLoop::LookAtDue(TimePoint now) {
+  next_due_ = TimePoint::max();
+  std::vector<uint64_t> ids;
+  ids.reserve(served_.size());
+  for (const auto& [id, served] : served_) ids.push_back(id);
+  for (const uint64_t id : ids) LookAt(id, now);
+}
+
+}  // namespace larder
