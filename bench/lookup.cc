@@ -16,6 +16,7 @@
 #include "bench/harness.h"
 #include "bench/lookup_keys.h"
 #include "bench/processes.h"
+#include "bench/socket_echo.h"
 #include "client/sideband.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "larder/v1/engine.grpc.pb.h"
@@ -28,6 +29,7 @@ constexpr char kScattered[] = "lookup_500_scattered";
 constexpr char kByTokens[] = "lookup_tokens_131072";
 constexpr char kAcquire[] = "acquire_release_128";
 constexpr char kAcquireClient[] = "acquire_release_128_client";
+constexpr char kAcquireBare[] = "acquire_release_128_client_bare";
 constexpr size_t kAcquireBlocks = 128;
 constexpr size_t kChains = 2000;  // a million blocks, whose entries are in no cache when their turn comes again
 constexpr auto kCallLimit = std::chrono::seconds(10);
@@ -260,7 +262,9 @@ absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names&
   return absl::OkStatus();
 }
 
-// The same through liblarder_client: message conversion, waiting for the answer, mapped views.
+// The same through liblarder_client: message conversion, waiting for the answer, mapped views.  Its session travels on a
+// session socket; the floor is an echo over gRPC, which it would travel over else, and once more the least that two
+// processes can do: an echo on a bare socket.
 absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, const Names& names) {
   auto engine = AttachEngine(server);
   if (!engine.ok()) return engine.status();
@@ -271,12 +275,24 @@ absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, cons
       return lease->View(names.size() - 1).empty() ? absl::InternalError("an empty view") : absl::OkStatus();
     });
   };
-  server.echo->SetSizes(names.size() * kDigestBytes, names.size() * kDigestBytes);
+  const size_t bytes = names.size() * kDigestBytes;
+  server.echo->SetSizes(bytes, bytes);
+  auto bare = SocketEchoClient::Connect(absl::StrCat(server.dir->path(), "/bare.sock"), bytes, bytes);
+  if (!bare.ok()) return bare.status();
   const auto floor = [&] { return Timed([&] { return server.echo->StreamPing(); }); };
-  const auto duel = RunDuel(harness.rounds(), harness.quick() ? 1000 : 3000, ours, floor);
+  const auto bare_floor = [&] { return Timed([&] { return (*bare)->Ping(); }); };
+  const int calls = harness.quick() ? 1000 : 3000;
+  if (harness.Wants(kAcquireClient)) {
+    const auto duel = RunDuel(harness.rounds(), calls, ours, floor);
+    if (!duel.ok()) return duel.status();
+    ReportDuel(harness, kAcquireClient, *duel);
+    harness.Note("through liblarder_client, with views, of which the daemon checks some by its policy; floor: over gRPC");
+  }
+  if (!harness.Wants(kAcquireBare)) return absl::OkStatus();
+  const auto duel = RunDuel(harness.rounds(), calls, ours, bare_floor);
   if (!duel.ok()) return duel.status();
-  ReportDuel(harness, kAcquireClient, *duel);
-  harness.Note("through liblarder_client, with views, of which the daemon checks some by its policy");
+  ReportDuel(harness, kAcquireBare, *duel);
+  harness.Note("the same; floor: an echo on a bare UNIX socket, both ends looking before they sleep");
   return absl::OkStatus();
 }
 
@@ -290,13 +306,14 @@ absl::Status Run(Harness& harness) {
   if (harness.Wants(kByTokens)) {
     if (absl::Status s = MeasureTokens(harness, *server); !s.ok()) return s;
   }
-  if (!harness.Wants(kAcquire) && !harness.Wants(kAcquireClient)) return absl::OkStatus();
+  const bool by_client = harness.Wants(kAcquireClient) || harness.Wants(kAcquireBare);
+  if (!harness.Wants(kAcquire) && !by_client) return absl::OkStatus();
   const Names names = MakeNames(server->seed, 1, kAcquireBlocks);
   if (absl::Status s = PutBlocks(*server, names); !s.ok()) return s;
   if (harness.Wants(kAcquire)) {
     if (absl::Status s = MeasureAcquire(harness, *server, names); !s.ok()) return s;
   }
-  return harness.Wants(kAcquireClient) ? MeasureAcquireByClient(harness, *server, names) : absl::OkStatus();
+  return by_client ? MeasureAcquireByClient(harness, *server, names) : absl::OkStatus();
 }
 
 }  // namespace
@@ -304,7 +321,7 @@ absl::Status Run(Harness& harness) {
 
 int main(int argc, char** argv) {
   using namespace larder::bench;
-  Harness harness(argc, argv, {kByDigests, kScattered, kByTokens, kAcquire, kAcquireClient});
+  Harness harness(argc, argv, {kByDigests, kScattered, kByTokens, kAcquire, kAcquireClient, kAcquireBare});
   if (harness.done()) return *harness.done();
   const absl::Status status = Run(harness);
   return status.ok() ? 0 : harness.Fail(status);

@@ -11,6 +11,7 @@
 #include "bench/echo.h"
 #include "bench/lookup_keys.h"
 #include "bench/shapes.h"
+#include "bench/socket_echo.h"
 #include "server/daemon.h"
 #include "server/heap.h"
 #include "storage/block_store.h"
@@ -55,8 +56,10 @@ int Serve(const std::string& dir, uint64_t entries) {
   Counters counters;
   const auto daemon = Daemon::Start(options, store, counters, clock);
   const auto echo = EchoServer::Start(absl::StrCat(dir, "/echo.sock"));
-  if (!daemon.ok() || !echo.ok()) {
-    std::fprintf(stderr, "bench: %s %s\n", daemon.status().ToString().c_str(), echo.status().ToString().c_str());
+  const auto bare = SocketEchoServer::Start(absl::StrCat(dir, "/bare.sock"));
+  if (!daemon.ok() || !echo.ok() || !bare.ok()) {
+    std::fprintf(stderr, "bench: %s %s %s\n", daemon.status().ToString().c_str(), echo.status().ToString().c_str(),
+                 bare.status().ToString().c_str());
     return 1;
   }
   std::printf("ready\n");

@@ -229,11 +229,14 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
   MutexLock lock(mu);
   if (absl::Status status = Recover(); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<SessionImpl>> impl = AttachOnce(wanted);
-  if (sideband == nullptr || impl.ok()) return impl;
   // The daemon restarted since: our sideband, and its token, are of its former life.
-  if (!absl::IsUnauthenticated(impl.status()) && sideband->status().ok()) return impl;
+  const bool stale = sideband != nullptr &&
+                     (absl::IsUnauthenticated(impl.status()) || absl::IsUnavailable(impl.status()));
+  if (!stale) return impl;
   sideband = nullptr;
   if (absl::Status status = Recover(); !status.ok()) return status;
+  // Who had shared memory does not silently get a byte stream instead.
+  if (sideband == nullptr) return sideband_status;
   return AttachOnce(wanted);
 }
 

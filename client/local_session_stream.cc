@@ -16,9 +16,6 @@
 namespace larder {
 namespace {
 
-// What a queue that is empty may keep.
-constexpr size_t kQueueKeptBytes = 64 << 10;
-
 absl::Status Closed() { return absl::UnavailableError("the session's stream is closed"); }
 
 // For poll: rounded up, so that it does not wake before.
@@ -55,17 +52,21 @@ absl::StatusOr<std::unique_ptr<SessionStream>> LocalSessionStream::Open(
   return opened;
 }
 
+LocalSessionStream::~LocalSessionStream() {
+  if (!home_.left()) Cancel();
+}
+
 // ---- writing
 
 absl::Status LocalSessionStream::Send(wire::Up up) {
   MutexLock lock(write_mu_);
   if (closing_ || broken_) return Closed();
   if (queue_.empty()) write_due_ = std::chrono::steady_clock::now() + kWriteDeadline;
-  writer_.Append(up, &queue_);
+  writer_.Append(up, queue_.tail());
   Flush();
   if (queue_.empty()) return absl::OkStatus();
   Nudge();  // a thread that sleeps in Pump waits for what comes down alone
-  if (queue_.size() - written_ <= kQueuedBytesMax) return absl::OkStatus();
+  if (queue_.waiting() <= kQueuedBytesMax) return absl::OkStatus();
   stuck_ = true;
   broken_ = true;
   Cancel();
@@ -73,24 +74,20 @@ absl::Status LocalSessionStream::Send(wire::Up up) {
 }
 
 void LocalSessionStream::Flush() {
-  while (!broken_ && written_ < queue_.size()) {
-    const ssize_t sent = send(socket_.get(), queue_.data() + written_, queue_.size() - written_,
-                              MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) return;
-    if (sent < 0) {
-      broken_ = true;  // whoever reads learns why
-      break;
+  if (broken_) return;
+  const size_t before = queue_.waiting();
+  const SocketQueue::Flushed flushed = queue_.Flush(socket_.get());
+  if (flushed == SocketQueue::Flushed::kSome) {
+    if (queue_.waiting() < before) {
+      write_due_ = std::chrono::steady_clock::now() + kWriteDeadline;
     }
-    written_ += static_cast<size_t>(sent);
-    write_due_ = std::chrono::steady_clock::now() + kWriteDeadline;
+  } else if (flushed == SocketQueue::Flushed::kBroken) {
+    broken_ = true;
+    Cancel();  // whoever reads learns why, as far as the daemon has said it
+  } else if (closing_) {
+    broken_ = true;  // nothing after this
+    shutdown(socket_.get(), SHUT_WR);
   }
-  written_ = 0;
-  queue_.clear();
-  if (queue_.capacity() > kQueueKeptBytes) queue_.shrink_to_fit();
-  if (!closing_ || broken_) return;
-  shutdown(socket_.get(), SHUT_WR);
-  broken_ = true;  // nothing after this
 }
 
 std::optional<TimePoint> LocalSessionStream::FlushQueue() {
@@ -161,8 +158,7 @@ void LocalSessionStream::End(const absl::Status& why) {
   {
     MutexLock lock(write_mu_);
     broken_ = true;
-    queue_.clear();
-    written_ = 0;
+    queue_.Clear();
   }
   Cancel();
   inbox_.End(why);

@@ -13,13 +13,14 @@
 #include <chrono>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/file_descriptor.h"
+#include "client/home_process.h"
 #include "client/session_channel.h"
 #include "client/session_inbox.h"
+#include "client/socket_queue.h"
 #include "client/wire/messages.h"
 #include "client/wire/session_codec.h"
 #include "client/wire/session_frames.h"
@@ -35,6 +36,8 @@ class LocalSessionStream final : public SessionStream {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
       FileDescriptor socket, wire::Hello hello, SessionInbox::Handlers handlers,
       std::chrono::milliseconds deadline);
+  // A forked child may have the socket too: this process says to the daemon that it is over.
+  ~LocalSessionStream() override;
   LocalSessionStream(const LocalSessionStream&) = delete;
   LocalSessionStream& operator=(const LocalSessionStream&) = delete;
 
@@ -50,7 +53,7 @@ class LocalSessionStream final : public SessionStream {
  private:
   LocalSessionStream(FileDescriptor socket, FileDescriptor wake, SessionInbox::Handlers handlers);
 
-  // Writes what waits, as far as the socket takes it.
+  // Sends what waits, as far as the socket takes it; then the half-close, when it is time.
   void Flush() LARDER_REQUIRES(write_mu_);
   // When the daemon counts as stuck; nullopt: nothing waits to be written.
   [[nodiscard]] std::optional<TimePoint> FlushQueue() LARDER_EXCLUDES(write_mu_);
@@ -64,6 +67,7 @@ class LocalSessionStream final : public SessionStream {
   void Nudge();
   void Sleep(bool writing, TimePoint until) LARDER_REQUIRES(pump_mu_);
 
+  const HomeProcess home_;
   const FileDescriptor socket_;
   const FileDescriptor wake_;
   SessionInbox inbox_;
@@ -78,8 +82,7 @@ class LocalSessionStream final : public SessionStream {
 
   Mutex write_mu_;
   SessionCodec writer_ LARDER_GUARDED_BY(write_mu_);
-  std::string queue_ LARDER_GUARDED_BY(write_mu_);   // frames
-  size_t written_ LARDER_GUARDED_BY(write_mu_) = 0;  // of the queue
+  SocketQueue queue_ LARDER_GUARDED_BY(write_mu_);
   TimePoint write_due_ LARDER_GUARDED_BY(write_mu_);
   bool closing_ LARDER_GUARDED_BY(write_mu_) = false;  // half-closed when the queue is empty
   bool broken_ LARDER_GUARDED_BY(write_mu_) = false;   // nothing more is written

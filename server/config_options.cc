@@ -166,8 +166,8 @@ constexpr ConfigOption kOptions[] = {
      "process's own memory; the daemon maps it.",
      [](std::string_view t, uid_t, Config* c) { return Store(ParseSize(t), &c->staging_limit); }},
     {"copy_threads", kLimits, "COUNT", "0", false,
-     "Threads that copy blocks out of staging memory into the pool. 0: a quarter of the cores, at "
-     "least 2 and at most 8.",
+     "Threads that copy blocks out of staging memory into the pool, and handle what would delay "
+     "others. 0: a quarter of the cores, at least 2 and at most 8.",
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 0, 256), &c->copy_threads);
      }},

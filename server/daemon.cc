@@ -24,8 +24,8 @@
 #include "server/session_sockets.h"
 #include "server/session_table.h"
 #include "server/sideband.h"
-#include "server/staged_copier.h"
 #include "server/staging_table.h"
+#include "server/worker_pool.h"
 #include "storage/quarantine.h"
 
 namespace larder {
@@ -34,8 +34,8 @@ namespace {
 constexpr std::chrono::milliseconds kHousekeepingPeriod{10};
 constexpr int kPeriodsPerCollect = 500;
 constexpr size_t kEvictionsPerPeriod = 512;
-constexpr size_t kCopyJobsMax = 1024;
-constexpr size_t kCopyJobBytesMax = 64 << 20;
+constexpr size_t kJobsMax = 1024;
+constexpr size_t kJobBytesMax = 64 << 20;
 constexpr int kStreamsPerConnectionMax = 128;
 
 // Serves `services` on one socket file of this mode.
@@ -78,7 +78,7 @@ struct Daemon::Parts final : SidebandHost {
                    .bytes_max = o.memory_limit}),
         sessions(o.sessions_max),
         counters(c),
-        copies(o.copy_threads, kCopyJobsMax, kCopyJobBytesMax) {}
+        workers(o.copy_threads, kJobsMax, kJobBytesMax) {}
 
   // SidebandHost
   absl::StatusOr<int> OpenSlab(ProcessId, uint32_t slab, bool writable) override {
@@ -132,7 +132,7 @@ struct Daemon::Parts final : SidebandHost {
   SessionTable sessions;
   Counters& counters;
   std::optional<SessionDeps> deps;
-  StagedCopier copies;                              // ends before what its jobs look at
+  WorkerPool workers;                               // ends before what its jobs look at
   std::unique_ptr<SessionSockets> session_sockets;  // may be null
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;
@@ -165,7 +165,7 @@ absl::Status Daemon::Parts::Start() {
   if (!listening.ok()) return listening.status();
   sideband = *std::move(listening);
 
-  deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, copies, counters,
+  deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, workers, counters,
                            clock, ChooseKernel(), options.boot_id, "default",
                            options.check_one_in});
   if (options.session_threads > 0) {
@@ -217,7 +217,7 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   {
     MutexLock lock(mu);
-    // Sessions end on RPC threads, which do not wake us: look again each period.
+    // Sessions end on threads of their carriers, which do not wake us: look again each period.
     while (!stop && sessions.size() > 0 && std::chrono::steady_clock::now() < deadline) {
       changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
     }

@@ -34,7 +34,7 @@ struct DaemonOptions {
   int rpc_threads_max = 0;                 // 0: gRPC decides
   size_t session_threads = 1;              // of session sockets; 0: none are handed out
   uint32_t check_one_in = 64;              // host reads that are checked; 0 = none
-  size_t copy_threads = 1;                 // of staged publishes
+  size_t copy_threads = 1;                 // of staged publishes, and long messages
   ByteCount staging_bytes_max = MiB(256);  // per process
   double host_bytes_per_s = 10e9;          // for load estimates
   std::string boot_id;                     // a fresh UUID

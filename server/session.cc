@@ -10,6 +10,8 @@
 namespace larder {
 namespace {
 
+constexpr size_t kEvictionsMax = 4096;  // ahead, after one message
+
 bool IsShort(const wire::Grant& grant) {
   return std::any_of(grant.blocks.begin(), grant.blocks.end(), [](const wire::BlockGrant& block) {
     return block.status == BlockStatus::kFull;
@@ -55,6 +57,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   wire::Down down;
   bool answer = false;
   bool released = false;
+  size_t promised = 0;  // extents
   {
     MutexLock lock(mu_);
     if (closed_) return absl::OkStatus();
@@ -83,7 +86,10 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     for (wire::Publish& p : up.publishes) Handle(std::move(p), &down);
     // A writer waits for what became of its blocks, not yet for room for its next ones.
     if (!down.published.empty() && !up.reserves.empty()) Send(std::exchange(down, {}));
-    for (const wire::Reserve& r : up.reserves) down.reserved.push_back(Handle(r));
+    for (const wire::Reserve& r : up.reserves) {
+      down.reserved.push_back(Handle(r));
+      promised += down.reserved.back().extents.size();
+    }
     for (const wire::Acquire& a : up.acquires) {
       down.grants.push_back(Handle(a));
       if (!released && IsShort(down.grants.back())) {
@@ -106,9 +112,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   if (answer) Send(std::move(down));
   // As many blocks leave as were promised, before the writer asks again, and on this thread: one
   // beside it would fight for the store's lock.
-  size_t promised = 0;
-  for (const wire::Reserve& r : up.reserves) promised += r.bytes.size();
-  if (promised > 0) deps_.store.EvictToWatermark(promised);
+  if (promised > 0) deps_.store.EvictToWatermark(std::min(promised, kEvictionsMax));
   MutexLock lock(mu_);
   if (!released && !closed_) Release(up.releases);
   FinishIfDrained();  // after the answers, which would not leave any more
@@ -118,7 +122,16 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
 // One message must not make an answer of any size.
 absl::Status AttachedSession::CheckAnswerSize(const wire::Up& up) {
   size_t keys = 0;
-  for (const wire::Acquire& a : up.acquires) keys += a.digests.size();
+  size_t tables = 0;
+  for (const wire::Acquire& a : up.acquires) {
+    keys += a.digests.size();
+    if (a.want_tables) tables += a.digests.size();
+  }
+  if (tables > kTablesPerMessageMax) {
+    return absl::InvalidArgumentError(absl::StrCat("acquires: tables of ", tables,
+                                                   " keys wanted in one message; at most ",
+                                                   kTablesPerMessageMax));
+  }
   if (keys <= kKeysPerMessageMax) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("acquires: ", keys, " keys in one message; at most ", kKeysPerMessageMax));

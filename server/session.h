@@ -30,8 +30,8 @@
 #include "server/instance_table.h"
 #include "server/process_table.h"
 #include "server/session_page.h"
-#include "server/staged_copier.h"
 #include "server/staging_table.h"
+#include "server/worker_pool.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
 #include "storage/copy_kernels.h"
@@ -62,7 +62,7 @@ struct SessionDeps {
   Quarantine& quarantine;
   ProcessTable& processes;
   StagingTable& staging;
-  StagedCopier& copies;
+  WorkerPool& workers;
   Counters& counters;
   const Clock& clock;
   const CopyKernel copy_kernel;  // staged blocks are copied by it
@@ -75,6 +75,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
  public:
   static constexpr std::chrono::seconds kHelloDeadline{5};
   static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // of all acquires of one Up
+  static constexpr size_t kTablesPerMessageMax = 512;  // likewise; each may have 1,024 segments
 
   // `process` is empty for a caller without a sideband token: byte streams only.
   // Unavailable: no memory for the session page.

@@ -66,27 +66,36 @@ void SessionLoop::Wake(uint64_t id) {
 
 void SessionLoop::Run() {
   Events events;
-  for (;;) {
-    const int ready = Wait(&events);
-    const TimePoint now = Now();
-    for (int i = 0; i < ready; ++i) {
-      const uint64_t id = events[static_cast<size_t>(i)].data.u64;
-      if (id == kWake) {
-        eventfd_t count;
-        (void)eventfd_read(wake_.get(), &count);
-        TakeAdded();
-      } else {
-        LookAt(id, now);
-      }
-    }
-    if (now >= next_due_) LookAtDue(now);
-    MutexLock lock(mu_);
-    if (stop_) break;
-  }
-  // Those that were told to end say so; the rest end with them.
+  while (!Stopped()) RunOnce(&events);
   TakeAdded();
-  for (auto& [id, served] : served_) (void)served.socket->OnEvent(Now());
-  served_.clear();
+  for (auto& [id, served] : served_) {
+    served.socket->Finish(absl::UnavailableError("larderd is stopping"));
+  }
+  LookAtAll(Now());
+  while (!served_.empty()) RunOnce(&events);
+}
+
+bool SessionLoop::Stopped() {
+  MutexLock lock(mu_);
+  return stop_;
+}
+
+void SessionLoop::RunOnce(Events* events) {
+  const int ready = Wait(events);
+  const TimePoint now = Now();
+  for (int i = 0; i < ready; ++i) {
+    const uint64_t id = (*events)[static_cast<size_t>(i)].data.u64;
+    if (id == kWake) {
+      eventfd_t count;
+      (void)eventfd_read(wake_.get(), &count);
+      TakeAdded();
+    } else {
+      LookAt(id, now);
+    }
+  }
+  if (now < next_due_) return;
+  next_due_ = TimePoint::max();
+  LookAtAll(now);
 }
 
 int SessionLoop::Wait(Events* events) {
@@ -117,8 +126,11 @@ void SessionLoop::TakeAdded() {
     const uint64_t id = socket->id();
     epoll_event event{};
     event.data.u64 = id;
-    // Without room in the kernel for one more, it ends as if the client had left.
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket->socket(), &event) != 0) continue;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket->socket(), &event) != 0) {
+      socket->Finish(absl::ResourceExhaustedError("the kernel has no room for one session more"));
+      (void)socket->OnEvent(Now());
+      continue;
+    }
     served_.try_emplace(id, Served{.socket = std::move(socket), .events = 0});
     woken.push_back(id);  // it may have been told to end before anybody knew it
   }
@@ -131,11 +143,20 @@ void SessionLoop::LookAt(uint64_t id, TimePoint now) {
   const SessionSocket::Next next = found->second.socket->OnEvent(now);
   if (next.over) {
     served_.erase(found);  // closing takes it out of the epoll: the socket was never duplicated
+    lingering_.erase(id);
     return;
   }
   if (next.heard) look_until_ = Now() + kLook;
   next_due_ = std::min(next_due_, next.due);
   Watch(found->second, next);
+  if (next.lingers) Linger(id);
+}
+
+void SessionLoop::Linger(uint64_t id) {
+  lingering_.insert(id);
+  if (lingering_.size() <= kLingeringMax) return;
+  served_.erase(*lingering_.begin());
+  lingering_.erase(lingering_.begin());
 }
 
 void SessionLoop::Watch(Served& served, const SessionSocket::Next& next) {
@@ -148,8 +169,7 @@ void SessionLoop::Watch(Served& served, const SessionSocket::Next& next) {
   LARDER_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, served.socket->socket(), &event) == 0);
 }
 
-void SessionLoop::LookAtDue(TimePoint now) {
-  next_due_ = TimePoint::max();
+void SessionLoop::LookAtAll(TimePoint now) {
   std::vector<uint64_t> ids;
   ids.reserve(served_.size());
   for (const auto& [id, served] : served_) ids.push_back(id);

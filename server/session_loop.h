@@ -5,7 +5,8 @@
 //
 // Ownership: the sockets, once added.  Borrows nothing.
 // Thread-safety: NewId, Add and Wake from any thread.
-// Lifecycle: Start -> Add, ... -> destroyed, which ends all sessions on it.
+// Lifecycle: Start -> Add, ... -> destroyed, which ends all sessions on it; clients that do not
+// read get SessionSocket::kLinger for the last words.
 #pragma once
 
 #include <array>
@@ -13,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -30,6 +32,7 @@ namespace larder {
 class SessionLoop final : public SessionSocket::Waker {
  public:
   static constexpr std::chrono::microseconds kLook{80};
+  static constexpr size_t kLingeringMax = 64;  // sockets whose sessions are over
 
   // ResourceExhausted: no descriptors left.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionLoop>> Start();
@@ -51,12 +54,16 @@ class SessionLoop final : public SessionSocket::Waker {
   SessionLoop(FileDescriptor epoll, FileDescriptor wake);
 
   void Run() LARDER_EXCLUDES(mu_);
+  void RunOnce(Events* events) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool Stopped() LARDER_EXCLUDES(mu_);
   // How many of *events happened.
   [[nodiscard]] int Wait(Events* events);
   void TakeAdded() LARDER_EXCLUDES(mu_);
   void LookAt(uint64_t id, TimePoint now);
+  void LookAtAll(TimePoint now);
+  // One more lingers: the oldest that does ends, when they are too many.
+  void Linger(uint64_t id);
   void Watch(Served& served, const SessionSocket::Next& next);
-  void LookAtDue(TimePoint now);
 
   const FileDescriptor epoll_;
   const FileDescriptor wake_;
@@ -65,6 +72,7 @@ class SessionLoop final : public SessionSocket::Waker {
 
   // The thread's.
   absl::flat_hash_map<uint64_t, Served> served_;
+  std::set<uint64_t> lingering_;  // oldest first
   TimePoint look_until_;
   TimePoint next_due_ = TimePoint::max();  // of any socket; may be too early
 

@@ -138,9 +138,10 @@ void AttachedSession::Handle(const wire::DamageReport& report) {
   if (report.variant >= variants_.size()) return;
   const VariantIndex variant = variants_[report.variant].index;
   const size_t weight = report.digests.size() * sizeof(Digest);
-  (void)deps_.copies.Submit(weight, [self = shared_from_this(), variant, digests = report.digests] {
-    self->CheckReported(variant, digests);
-  });
+  (void)deps_.workers.Submit(weight,
+                             [self = shared_from_this(), variant, digests = report.digests] {
+                               self->CheckReported(variant, digests);
+                             });
 }
 
 void AttachedSession::CheckReported(VariantIndex variant, std::span<const Digest> digests) {

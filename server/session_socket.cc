@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -12,15 +11,6 @@ namespace larder {
 namespace {
 
 constexpr std::chrono::seconds kRetryAfter{1};  // when there are too many sessions
-// What a queue that is empty may keep.
-constexpr size_t kQueueKeptBytes = 64 << 10;
-
-SessionEnd EndOf(const absl::Status& why, uint32_t retry_after_ms) {
-  if (!absl::IsResourceExhausted(why)) return {.status = why};
-  return {.status = absl::ResourceExhaustedError(
-              absl::StrCat(why.message(), ": retry after ", retry_after_ms, " ms")),
-          .retry_after_ms = retry_after_ms};
-}
 
 }  // namespace
 
@@ -29,8 +19,14 @@ SessionSocket::~SessionSocket() {
 }
 
 void SessionSocket::Refuse(const absl::Status& why) {
+  SessionEnd end{.status = why};
+  if (absl::IsResourceExhausted(why)) {
+    end.retry_after_ms = RetryAfterMs(kRetryAfter);
+    end.status = absl::ResourceExhaustedError(
+        absl::StrCat(why.message(), ": retry after ", end.retry_after_ms, " ms"));
+  }
   MutexLock lock(mu_);
-  SessionCodec::AppendEnd(EndOf(why, RetryAfterMs(kRetryAfter)), &queue_);
+  SessionCodec::AppendEnd(end, queue_.tail());
   Flush();
 }
 
@@ -39,9 +35,15 @@ void SessionSocket::Refuse(const absl::Status& why) {
 void SessionSocket::Send(wire::Down message) {
   MutexLock lock(mu_);
   if (end_ || deaf_) return;
-  writer_.Append(message, &queue_);
+  const size_t before = queue_.tail()->size();
+  writer_.Append(message, queue_.tail());
+  if (queue_.tail()->size() - before > kSessionFrameHeaderBytes + wire::kMessageBytesMax) {
+    queue_.tail()->resize(before);
+    end_ = absl::ResourceExhaustedError(absl::StrCat(
+        "an answer is longer than ", wire::kMessageBytesMax, " bytes: ask for fewer keys at once"));
+  }
   Flush();
-  if (!queue_.empty() || deaf_) Wake();
+  if (!queue_.empty() || deaf_ || end_) Wake();
 }
 
 void SessionSocket::Finish(absl::Status status) {
@@ -52,13 +54,14 @@ void SessionSocket::Finish(absl::Status status) {
 
 void SessionSocket::Abort() {
   MutexLock lock(mu_);
-  DropQueue();
+  deaf_ = true;
+  queue_.Clear();
   if (!end_) end_ = absl::CancelledError("the process of this session is dead");
   Wake();
 }
 
 void SessionSocket::Wake() {
-  if (!std::exchange(woken_, true)) waker_.Wake(id_);
+  if (!looking_ && !std::exchange(woken_, true)) waker_.Wake(id_);
 }
 
 // ---- the loop
@@ -67,131 +70,204 @@ SessionSocket::Next SessionSocket::OnEvent(TimePoint now) {
   Next next;
   {
     MutexLock lock(mu_);
+    looking_ = true;
     woken_ = false;
     Flush();
   }
-  std::optional<absl::Status> end = WantedEnd();
-  if (session_ && !end) {
-    LookAtInput(now, &next);
-    end = WantedEnd();  // it may have asked for it, or have met its end
-  }
-  if (session_ && end) End(*end, now);
+  if (session_) LookAtSession(now, &next);
   MutexLock lock(mu_);
+  looking_ = false;
   next.write = !queue_.empty();
-  next.over = !session_ && (!next.write || now >= due_);
-  next.read = session_ && queue_.size() - written_ <= kQueuedMax;
   next.due = due_;
+  if (!session_) {
+    next.over = !next.write || now >= due_;
+    next.lingers = !next.over;
+    return next;
+  }
+  const bool full = queue_.waiting() > kQueuedMax;
+  next.read = !input_->working && !input_->stopped && !input_->eof && !full;
+  // What another thread wanted meanwhile, or took out of the way: nothing else would tell.
+  const bool freed = input_->stopped && due_ == TimePoint::max() && !full;
+  if (input_->working ? worked_.has_value() : (end_ || deaf_ || freed)) Wake();
   return next;
 }
 
-void SessionSocket::LookAtInput(TimePoint now, Next* next) {
-  if (Full()) {
-    due_ = TimePoint::max();  // it is we who do not read
-    return;
-  }
-  absl::Status status = HandleFrames(next);  // those left from when answers were too many
-  if (status.ok() && !Full() && !eof_) {
-    Receive();
-    status = HandleFrames(next);
-  }
-  const bool full = Full();
-  if (status.ok() && !full && !eof_) status = CheckAwaited(now);
-  if (status.ok() && (full || !eof_)) return;
-  if (!status.ok()) ++context_.deps.counters.invalid_messages;
-  // Half-closed or broken: which of them, the session knows by whether it was told `bye`.
-  End(status, now);
-}
-
-void SessionSocket::Receive() {
-  const std::span<std::byte> room = reader_.Room();
-  const ssize_t received = recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
-  if (received > 0) reader_.Take(static_cast<size_t>(received));
-  eof_ = received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR);
-}
-
-absl::Status SessionSocket::HandleFrames(Next* next) {
-  while (!Full()) {
-    absl::StatusOr<std::optional<SessionFrame>> frame = reader_.Next();
-    if (!frame.ok()) return frame.status();
-    if (!frame->has_value()) break;
+void SessionSocket::LookAtSession(TimePoint now, Next* next) {
+  if (input_->working) {
+    const std::optional<absl::Status> worked = TakeWorked();
+    if (!worked) return;
     next->heard = true;
-    due_ = TimePoint::max();
-    if (absl::Status status = Handle(**frame); !status.ok()) return status;
-    ticket_.Reset();
-    if (WantedEnd()) break;
+    input_->working = false;
+    input_->frame.reset();
+    input_->reader.Trim();
+    input_->ticket.Reset();
+    input_->charged = 0;
+    if (!worked->ok()) return Fail(*worked, now);
+  }
+  if (const auto end = WantedEnd()) return End(*end, now);
+  if (absl::Status status = LookAtInput(now, next); !status.ok()) return Fail(status, now);
+  if (input_->working) return;
+  if (const auto end = WantedEnd()) return End(*end, now);
+  // Half-closed or broken: which of them, the session knows by whether it was told `bye`.
+  if (input_->eof && !input_->stopped) End(absl::OkStatus(), now);
+}
+
+absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
+  due_ = TimePoint::max();
+  input_->stopped = false;
+  // Those left from when something stopped it.
+  if (absl::Status status = HandleFrames(now, next); !status.ok()) return status;
+  if (input_->working || input_->stopped || input_->eof) return absl::OkStatus();
+  if (absl::Status status = MakeRoom(now); !status.ok()) return status;
+  if (input_->stopped) return absl::OkStatus();
+  const bool received = Receive(now);
+  if (absl::Status status = HandleFrames(now, next); !status.ok()) return status;
+  if (input_->working || input_->stopped || input_->eof) return absl::OkStatus();
+  return CheckBegun(now, received);
+}
+
+absl::Status SessionSocket::MakeRoom(TimePoint now) {
+  const size_t awaited = input_->reader.awaited_bytes();
+  if (awaited <= kSmallBodyBytes) return absl::OkStatus();
+  // As far as the reader may grow for it, and what it will say.
+  const size_t grown = 2 * input_->reader.buffer_bytes() + SessionFrameReader::kRoomBytes;
+  const absl::StatusOr<bool> room = Charge(2 * std::min(awaited, grown));
+  if (room.ok() && !*room) StopFor(now + kRetry);
+  return room.status();
+}
+
+bool SessionSocket::Receive(TimePoint now) {
+  const bool was_partial = input_->reader.partial();
+  const std::span<std::byte> room = input_->reader.Room();
+  const ssize_t received = recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
+  if (received <= 0) {
+    input_->eof = received == 0 || (errno != EAGAIN && errno != EINTR);
+    return false;
+  }
+  input_->reader.Take(static_cast<size_t>(received));
+  input_->moved = now;
+  if (!was_partial) input_->begun = now;
+  return true;
+}
+
+absl::Status SessionSocket::HandleFrames(TimePoint now, Next* next) {
+  for (;;) {
+    if (Full()) {
+      StopFor(TimePoint::max());  // until the client has read
+      return absl::OkStatus();
+    }
+    if (!input_->frame) {
+      absl::StatusOr<std::optional<SessionFrame>> frame = input_->reader.Next();
+      if (!frame.ok()) return frame.status();
+      if (!frame->has_value()) return absl::OkStatus();
+      input_->frame = **frame;
+      input_->begun = now;  // what follows it
+    }
+    if (input_->frame->body.size() > kSmallBodyBytes) {
+      if (!HandToWorker(*input_->frame)) StopFor(now + kRetry);
+      return absl::OkStatus();
+    }
+    next->heard = true;
+    const SessionFrame frame = *std::exchange(input_->frame, std::nullopt);
+    if (absl::Status status = Handle(frame, input_->parser, input_->up); !status.ok()) {
+      return status;
+    }
+    if (WantedEnd()) return absl::OkStatus();
+  }
+}
+
+absl::Status SessionSocket::Handle(const SessionFrame& frame, SessionCodec& parser, wire::Up& up) {
+  if (frame.type != SessionFrameType::kMessage) {
+    return absl::InvalidArgumentError("a session frame that only the daemon sends");
+  }
+  if (absl::Status status = parser.Parse(frame.body, &up); !status.ok()) return status;
+  return session_->OnUp(up);
+}
+
+// With a codec of its own, whose memory goes when it is done.
+bool SessionSocket::HandToWorker(const SessionFrame& frame) {
+  input_->working = context_.deps.workers.Submit(frame.body.size(), [this, frame] {
+    absl::Status status;
+    {
+      SessionCodec parser;
+      wire::Up up;
+      status = Handle(frame, parser, up);
+    }
+    MutexLock lock(mu_);
+    worked_ = std::move(status);
+    Wake();
+  });
+  return input_->working;
+}
+
+void SessionSocket::StopFor(TimePoint due) {
+  input_->stopped = true;
+  due_ = due;
+}
+
+absl::Status SessionSocket::CheckBegun(TimePoint now, bool received) {
+  if (!input_->reader.partial()) return absl::OkStatus();
+  due_ = std::min<TimePoint>(input_->begun + kMessageMax, input_->moved + kPauseMax);
+  // Only what is not there is late: it may be we who did not look for a while.
+  if (!received && now >= due_) {
+    return absl::DeadlineExceededError("a message that had begun was not whole in time");
   }
   return absl::OkStatus();
 }
 
-absl::Status SessionSocket::Handle(const SessionFrame& frame) {
-  if (frame.type != SessionFrameType::kMessage) {
-    return absl::InvalidArgumentError("a session frame that only the daemon sends");
+absl::StatusOr<bool> SessionSocket::Charge(size_t bytes) {
+  if (bytes <= input_->charged) return true;
+  input_->ticket.Reset();
+  Admission::Answer answer = context_.admission.EnterBytes(ByteCount(bytes));
+  input_->charged = answer.admitted() ? bytes : 0;
+  if (!answer.admitted()) {
+    ++context_.deps.counters.calls_overloaded;
+    if (answer.retry_after > Duration::zero()) return false;
+    return absl::ResourceExhaustedError(
+        "a message takes more than all may take: send less at once, or raise --memory-limit");
   }
-  if (absl::Status status = parser_.Parse(frame.body, &up_); !status.ok()) return status;
-  return session_->OnUp(up_);
-}
-
-absl::Status SessionSocket::CheckAwaited(TimePoint now) {
-  if (!reader_.partial()) return absl::OkStatus();
-  if (due_ == TimePoint::max()) due_ = now + kMessageDeadline;
-  if (now >= due_) {
-    return absl::DeadlineExceededError("a message that had begun was not whole in time");
-  }
-  const size_t awaited = reader_.awaited_bytes();
-  if (awaited <= kFreeBodyBytes || ticket_) return absl::OkStatus();
-  // The frame, and what it says.
-  Admission::Answer answer = context_.admission.EnterBytes(ByteCount(2 * awaited));
-  if (answer.admitted()) {
-    ticket_ = std::move(answer.ticket);
-    return absl::OkStatus();
-  }
-  ++context_.deps.counters.calls_overloaded;
-  retry_after_ms_ = RetryAfterMs(answer.retry_after);
-  return absl::ResourceExhaustedError(absl::StrCat("no room for a message of ", awaited, " bytes"));
+  input_->ticket = std::move(answer.ticket);
+  return true;
 }
 
 bool SessionSocket::Full() {
   MutexLock lock(mu_);
-  return queue_.size() - written_ > kQueuedMax;
+  return queue_.waiting() > kQueuedMax;
+}
+
+std::optional<absl::Status> SessionSocket::TakeWorked() {
+  MutexLock lock(mu_);
+  return std::exchange(worked_, std::nullopt);
 }
 
 std::optional<absl::Status> SessionSocket::WantedEnd() {
   MutexLock lock(mu_);
+  if (!end_ && deaf_) end_ = absl::UnavailableError("an answer could not be sent");
   return end_;
+}
+
+void SessionSocket::Fail(const absl::Status& why, TimePoint now) {
+  if (!absl::IsResourceExhausted(why) && !absl::IsDeadlineExceeded(why)) {
+    ++context_.deps.counters.invalid_messages;
+  }
+  End(why, now);
 }
 
 void SessionSocket::End(const absl::Status& why, TimePoint now) {
   const std::shared_ptr<AttachedSession> session = std::exchange(session_, nullptr);
   session->OnClosed();
   context_.sessions.Remove(session->id());
-  ticket_.Reset();
+  input_.reset();
   due_ = now + kLinger;
   MutexLock lock(mu_);
   if (deaf_) return;
-  SessionCodec::AppendEnd(EndOf(why, retry_after_ms_), &queue_);
+  SessionCodec::AppendEnd({.status = why}, queue_.tail());
   Flush();
 }
 
-// ---- writing
-
 void SessionSocket::Flush() {
-  while (!deaf_ && written_ < queue_.size()) {
-    const ssize_t sent = send(socket_.get(), queue_.data() + written_, queue_.size() - written_,
-                              MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) return;
-    if (sent < 0) return DropQueue();
-    written_ += static_cast<size_t>(sent);
-  }
-  written_ = 0;
-  queue_.clear();
-  if (queue_.capacity() > kQueueKeptBytes) queue_.shrink_to_fit();
-}
-
-void SessionSocket::DropQueue() {
+  if (deaf_ || queue_.Flush(socket_.get()) != SocketQueue::Flushed::kBroken) return;
   deaf_ = true;
-  written_ = 0;
-  queue_.clear();
 }
 
 }  // namespace larder

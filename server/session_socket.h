@@ -1,22 +1,26 @@
 // The daemon's end of one session socket: reads Up, writes Down, and its last word is how the
 // session ended (docs/format.md, "Session socket").  What AttachStream is over gRPC.
 //
-// Everything that it reads is hostile.  It does not wait: what the client does not take queues.
+// Everything that it reads is hostile.  It does not wait: what the client does not take queues, and
+// a long message is handled by a worker, since others share the loop.
 // Ownership: owns the socket; shares the session.  Borrows Context and Waker.
 // Thread-safety: as SessionSink; Refuse and Begin before anybody else knows it; the rest from one
 // thread, that of its loop.
 // Lifecycle: made -> Begin -> OnEvent ... until it says that it is over -> destroyed.  Or made ->
 // Refuse -> destroyed.
-// Back-pressure: reading stops while more than kQueuedMax bytes of answers wait, so a client that
-// does not read cannot make the daemon grow; a message that is long in coming, or too long for what
-// all messages may take, ends the session.
+// Limits: reading stops while more than kQueuedMax bytes of answers wait, so a client that does not
+// read cannot make the daemon grow, and while there is no room (Admission) or no worker for a
+// message beyond kSmallBodyBytes.  A message that has begun must come on, and come to its end.
 #pragma once
 
 #include <memory>
 #include <optional>
-#include <string>
+#include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "client/file_descriptor.h"
+#include "client/socket_queue.h"
 #include "client/wire/session_codec.h"
 #include "client/wire/session_frames.h"
 #include "server/admission.h"
@@ -28,10 +32,12 @@ namespace larder {
 
 class SessionSocket final : public SessionSink {
  public:
-  static constexpr size_t kQueuedMax = 1 << 20;                // bytes
-  static constexpr size_t kFreeBodyBytes = 64 << 10;           // longer messages pass the admission
-  static constexpr std::chrono::seconds kMessageDeadline{10};  // from its first byte to its last
-  static constexpr std::chrono::seconds kLinger{2};  // of the last words, for who reads late
+  static constexpr size_t kQueuedMax = 1 << 20;           // bytes
+  static constexpr size_t kSmallBodyBytes = 32 << 10;     // longer ones take what all share
+  static constexpr std::chrono::seconds kPauseMax{10};    // within a message
+  static constexpr std::chrono::seconds kMessageMax{60};  // from its first byte to its last
+  static constexpr std::chrono::milliseconds kRetry{10};  // when there is no room for it
+  static constexpr std::chrono::seconds kLinger{1};       // of the last words, for who reads late
 
   struct Context {
     SessionDeps& deps;
@@ -58,10 +64,11 @@ class SessionSocket final : public SessionSink {
 
   // What its loop is to do with it next.
   struct Next {
-    bool over = false;                 // destroy it
-    bool heard = false;                // a message came: maybe another one soon
-    bool read = false;                 // wait for input
-    bool write = false;                // wait for room for output
+    bool over = false;     // destroy it
+    bool lingers = false;  // its session is over, its last words are not read: may be destroyed
+    bool heard = false;    // a message came: maybe another one soon
+    bool read = false;     // wait for input
+    bool write = false;    // wait for room for output
     TimePoint due = TimePoint::max();  // look again then
   };
   // Looks at input, output, the wish to end and what is due.
@@ -71,21 +78,44 @@ class SessionSocket final : public SessionSink {
   [[nodiscard]] int socket() const { return socket_.get(); }
 
  private:
-  void LookAtInput(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
-  void Receive();
-  // All that is whole, until the answers are too many.
-  [[nodiscard]] absl::Status HandleFrames(Next* next) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] absl::Status Handle(const SessionFrame& frame) LARDER_EXCLUDES(mu_);
-  // May the message that has begun go on?
-  [[nodiscard]] absl::Status CheckAwaited(TimePoint now);
-  // Of answers that wait.
-  [[nodiscard]] bool Full() LARDER_EXCLUDES(mu_);
+  // Of a session that lives; gone when it ends, so that what lingers takes little.
+  struct Input {
+    SessionFrameReader reader{wire::kMessageBytesMax};
+    SessionCodec parser;
+    wire::Up up;
+    std::optional<SessionFrame> frame;  // whole, and not handled yet; lies in the reader
+    bool eof = false;                   // nothing more comes
+    bool working = false;               // a worker handles the frame: hands off
+    bool stopped = false;               // for answers that wait, room or a worker
+    TimePoint begun, moved;             // of a message that is not whole: first byte, last byte
+    Admission::Ticket ticket;           // of its bytes
+    size_t charged = 0;
+  };
+  void LookAtSession(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] absl::Status LookAtInput(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
+  // False: nothing was there.
+  [[nodiscard]] bool Receive(TimePoint now);
+  // All that is whole, until something stops it.
+  [[nodiscard]] absl::Status HandleFrames(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] absl::Status Handle(const SessionFrame& frame, SessionCodec& parser, wire::Up& up);
+  // False: no worker has time.
+  [[nodiscard]] bool HandToWorker(const SessionFrame& frame) LARDER_EXCLUDES(mu_);
+  void StopFor(TimePoint due);
+  // For more of a long message that has begun; ResourceExhausted: there never is.
+  [[nodiscard]] absl::Status MakeRoom(TimePoint now);
+  // Is the message that has begun on its way?
+  [[nodiscard]] absl::Status CheckBegun(TimePoint now, bool received);
+  // False: no room now.  ResourceExhausted: never.
+  [[nodiscard]] absl::StatusOr<bool> Charge(size_t bytes);
+  [[nodiscard]] bool Full() LARDER_EXCLUDES(mu_);  // of answers that wait
+  [[nodiscard]] std::optional<absl::Status> TakeWorked() LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<absl::Status> WantedEnd() LARDER_EXCLUDES(mu_);
+  // Ends the session for what its client sent.
+  void Fail(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
   // Gives back what the session holds, then says the last word: a client that knows that its
   // session has ended finds nothing of it any more.
   void End(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
   void Flush() LARDER_REQUIRES(mu_);
-  void DropQueue() LARDER_REQUIRES(mu_);
   void Wake() LARDER_REQUIRES(mu_);
 
   const Context context_;
@@ -93,23 +123,19 @@ class SessionSocket final : public SessionSink {
   const uint64_t id_;
   Waker& waker_;
 
-  // The loop's.
+  // The loop's; while a worker is at it, session and reader are the worker's.
   std::shared_ptr<AttachedSession> session_;  // until it ended
-  SessionFrameReader reader_{wire::kMessageBytesMax};
-  SessionCodec parser_;
-  wire::Up up_;
-  bool eof_ = false;                  // nothing more comes
-  Admission::Ticket ticket_;          // of a long message that has begun
-  uint32_t retry_after_ms_ = 0;       // when there was none
-  TimePoint due_ = TimePoint::max();  // of that message; after the end, of the last words
+  std::optional<Input> input_{std::in_place};
+  TimePoint due_ = TimePoint::max();
 
   Mutex mu_;
   SessionCodec writer_ LARDER_GUARDED_BY(mu_);
-  std::string queue_ LARDER_GUARDED_BY(mu_);                // frames
-  size_t written_ LARDER_GUARDED_BY(mu_) = 0;               // of the queue
-  bool deaf_ LARDER_GUARDED_BY(mu_) = false;                // the client takes nothing any more
-  bool woken_ LARDER_GUARDED_BY(mu_) = false;               // since the last OnEvent
-  std::optional<absl::Status> end_ LARDER_GUARDED_BY(mu_);  // wanted
+  SocketQueue queue_ LARDER_GUARDED_BY(mu_);
+  bool deaf_ LARDER_GUARDED_BY(mu_) = false;     // the client takes nothing any more
+  bool looking_ LARDER_GUARDED_BY(mu_) = false;  // in OnEvent, which sees what comes meanwhile
+  bool woken_ LARDER_GUARDED_BY(mu_) = false;    // since the last OnEvent
+  std::optional<absl::Status> end_ LARDER_GUARDED_BY(mu_);     // wanted
+  std::optional<absl::Status> worked_ LARDER_GUARDED_BY(mu_);  // what the worker says
 };
 
 }  // namespace larder

@@ -1,4 +1,4 @@
-// A session's writing: reserve, publish (mapped: at once; staged: copied by the StagedCopier),
+// A session's writing: reserve, publish (mapped: at once; staged: copied by the WorkerPool),
 // abort.
 #include <algorithm>
 #include <cstring>
@@ -272,15 +272,15 @@ bool AttachedSession::SubmitStaged(wire::Publish request, const SessionVariant& 
   for (const wire::PublishBlock& block : request.blocks) {
     bytes += block.segments.PayloadBytes().value();
   }
-  const size_t threads = std::min({deps_.copies.threads(), request.blocks.size(),
+  const size_t threads = std::min({deps_.workers.threads(), request.blocks.size(),
                                    static_cast<size_t>(bytes / kBytesPerThread)});
   const auto publish =
       std::make_shared<StagedPublish>(std::move(request), variant, std::move(record));
   const auto copy = [self = shared_from_this(), publish] { self->CopyBlocks(*publish); };
-  if (!deps_.copies.Submit(weight, copy)) return false;
+  if (!deps_.workers.Submit(weight, copy)) return false;
   ++copies_;
   // Helpers: those that come too late, or not at all, leave the blocks to the others.
-  for (size_t i = 1; i < threads; ++i) deps_.copies.Help(copy);
+  for (size_t i = 1; i < threads; ++i) deps_.workers.Help(copy);
   return true;
 }
 

@@ -79,6 +79,12 @@ absl::Status SidebandConnection::Handle(ReceivedPacket& packet) {
 }
 
 absl::Status SidebandConnection::HandleReady(const Frame& frame, ReceivedPacket& packet) {
+  // A forked child has the socket too.
+  if (!packet.credentials || packet.credentials->pid != pid_) {
+    return Fail(absl::PermissionDeniedError(
+                    "another process than the one that connected: connect in this process"),
+                context_.counters.wrong_answer);
+  }
   int unread = 0;
   if (ioctl(socket_.get(), SIOCOUTQ, &unread) != 0 || unread > kUnreadBytesMax) {
     ++context_.counters.unread_answers;
@@ -138,6 +144,7 @@ absl::Status SidebandConnection::On(const ChallengeReplyFrame& frame,
         "the process that answers is not the one that connected: connect anew in this process");
   }
   writable_ = Trusted(peer_->uid());
+  pid_ = peer_->pid();
   auto attachment = context_.processes.Attach(*std::move(peer_), writable_);
   peer_.reset();
   if (!attachment.ok()) {
@@ -188,6 +195,7 @@ absl::Status SidebandConnection::On(const MapSessionPageFrame& frame) {
 
 absl::Status SidebandConnection::On(const OpenSessionFrame&) {
   absl::StatusOr<FileDescriptor> socket = context_.host.OpenSession(attachment_.token);
+  if (absl::IsUnimplemented(socket.status())) return Answer(ErrorOf(socket.status()));
   if (!socket.ok()) return Fail(socket.status(), context_.counters.requests_failed);
   ++context_.counters.session_sockets;
   return Answer(SessionSocketFrame{}, socket->get());

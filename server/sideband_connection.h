@@ -62,7 +62,7 @@ struct SidebandCounters {
   Counter over_limit = 0;       // connections refused by a limit, of processes too
   Counter handshake_late = 0;   // no CHALLENGE_REPLY in time
   Counter process_unseen = 0;   // another PID namespace, or no pidfd
-  Counter wrong_answer = 0;     // nonce or credentials of CHALLENGE_REPLY
+  Counter wrong_answer = 0;     // nonce of CHALLENGE_REPLY, or credentials of any later packet
   Counter bad_packets = 0;      // undecodable, oversize, or not for a client to send now
   Counter bad_descriptors = 0;  // too many, lost, missing or not expected
   Counter unread_answers = 0;   // connections ended because the client did not read
@@ -131,6 +131,7 @@ class SidebandConnection {
   std::optional<PeerProcess> peer_;  // between HELLO and WELCOME
   Nonce nonce_{};
   bool writable_ = false;
+  pid_t pid_ = 0;  // of the process that was welcomed
   ProcessTable::Attachment attachment_;
   std::vector<uint32_t> staging_;
 };

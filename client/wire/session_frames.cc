@@ -30,16 +30,21 @@ std::array<char, kSessionFrameHeaderBytes> EncodeSessionFrameHeader(SessionFrame
              .version = kSessionFrameVersion});
 }
 
-std::span<std::byte> SessionFrameReader::Room() {
+// Twice what is there: a frame of any length moves its bytes about once.
+size_t SessionFrameReader::Wanted() const {
   const size_t left = end_ - begin_;
-  if (left == 0) {
-    begin_ = end_ = 0;
-    if (capacity_ != kRoomBytes) MoveTo(kRoomBytes);
-  } else if (capacity_ - end_ < kRoomBytes) {
-    // Twice what is there: a frame of any length moves its bytes about once.
-    MoveTo(std::max(capacity_, 2 * left + kRoomBytes));
-  }
+  return left == 0 ? kRoomBytes : 2 * left + kRoomBytes;
+}
+
+std::span<std::byte> SessionFrameReader::Room() {
+  Trim();
+  if (begin_ == end_) begin_ = end_ = 0;
+  if (capacity_ - end_ < kRoomBytes) MoveTo(std::max(capacity_, Wanted()));
   return std::span(buffer_.get(), capacity_).subspan(end_);
+}
+
+void SessionFrameReader::Trim() {
+  if (capacity_ > 4 * Wanted()) MoveTo(Wanted());
 }
 
 void SessionFrameReader::MoveTo(size_t capacity) {

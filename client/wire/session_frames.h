@@ -1,5 +1,5 @@
-// Frames of a session socket: the SOCK_STREAM socket, handed out by the sideband, on which a process
-// of this host says what others say on Engine.Attach (docs/format.md, "Session socket").
+// Frames of a session socket: the SOCK_STREAM socket, handed out by the sideband, on which a
+// process of this host says what others say on Engine.Attach (docs/format.md, "Session socket").
 //
 // A codec only: it knows neither sockets nor what is in a message (session_codec.h does).  What it
 // reads is hostile: any bytes give frames or a Status.
@@ -45,6 +45,8 @@ class SessionFrameReader {
 
   // Where to receive into, at least kRoomBytes.  Ends the frames that Next gave.
   [[nodiscard]] std::span<std::byte> Room();
+  // Gives memory back that a large frame took.  Ends the frames that Next gave.
+  void Trim();
   // So much of the room has bytes now.
   void Take(size_t received) { end_ += received; }
   // nullopt: more must come first.  Unimplemented: a version or type of another time.
@@ -60,6 +62,7 @@ class SessionFrameReader {
   static constexpr size_t kRoomBytes = 16 << 10;
 
  private:
+  [[nodiscard]] size_t Wanted() const;
   void MoveTo(size_t capacity);
 
   const size_t body_bytes_max_;

@@ -86,7 +86,7 @@ class SessionFixture {
   InstanceTable instances_{store_.store(), store_.clock(), 1e10};
   StagingTable staging_{StagingTable::Options{}};
   std::unique_ptr<ProcessTable> processes_ = *ProcessTable::Create({});
-  StagedCopier copies_{2, 64, 1 << 20};
+  WorkerPool workers_{2, 64, 1 << 20};
   Counters counters_;
   SessionTable sessions_{8};
   SessionDeps deps_{.store = store_.store(),
@@ -94,7 +94,7 @@ class SessionFixture {
                     .quarantine = quarantine_,
                     .processes = *processes_,
                     .staging = staging_,
-                    .copies = copies_,
+                    .workers = workers_,
                     .counters = counters_,
                     .clock = store_.clock(),
                     .copy_kernel = MemcpyKernel(),

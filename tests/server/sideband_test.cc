@@ -273,6 +273,33 @@ TEST_F(SidebandTest, ForkCannotAnswerForTheProcessThatConnected) {
   EXPECT_EQ(processes_->counts().processes, 0u);
 }
 
+TEST_F(SidebandTest, ForkOfAWelcomedProcessMayAskForNothing) {
+  ChildProcess child([&](const Line& line) {
+    CHILD_CHECK(line.Hear());
+    RawClient raw(options_.path);
+    CHILD_CHECK(raw.Welcome());
+    const pid_t fork_of_it = fork();
+    if (fork_of_it == 0) {
+      raw.Send(OpenSessionFrame{});
+      CHILD_CHECK(raw.ErrorCode() == absl::StatusCode::kPermissionDenied);
+      raw.Send(MapSlabFrame{.slab = SlabId{0}});
+      CHILD_CHECK(raw.ErrorCode() == absl::StatusCode::kPermissionDenied);
+      _exit(0);
+    }
+    int status = 0;
+    CHILD_CHECK(waitpid(fork_of_it, &status, 0) == fork_of_it);
+    CHILD_CHECK(WEXITSTATUS(status) == 0);
+    raw.Send(OpenSessionFrame{});  // the parent may
+    FileDescriptor socket;
+    CHILD_CHECK(raw.Receive(&socket) && socket);
+  });
+  Start();
+  child.line().Tell(1);
+  EXPECT_EQ(child.Wait(), 0);
+  EXPECT_EQ(counters().wrong_answer, 2u);
+  EXPECT_EQ(counters().session_sockets, 1u);
+}
+
 TEST_F(SidebandTest, OneDaemonPerPath) {
   Start();
   const auto second = Sideband::Create(options_, host_, *processes_, staging_);
@@ -348,7 +375,8 @@ TEST_F(SidebandTest, ForkedChildHasNeitherMappingNorConnection) {
     CHILD_CHECK(slab.ok());
     const pid_t fork_of_it = fork();
     if (fork_of_it == 0) {
-      CHILD_CHECK((*client)->Clean(SessionId{1}).status().code() == absl::StatusCode::kFailedPrecondition);
+      CHILD_CHECK((*client)->Clean(SessionId{1}).status().code() ==
+                  absl::StatusCode::kFailedPrecondition);
       unsigned char present = 0;
       CHILD_CHECK(mincore(const_cast<std::byte*>(slab->bytes().data()), 4096, &present) != 0 &&
                   errno == ENOMEM);

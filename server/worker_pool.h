@@ -1,4 +1,5 @@
-// A few threads that copy staged blocks into the pool, so that no RPC thread does.
+// A few threads for what would keep others waiting where it came in: copies of staged blocks, long
+// messages of session sockets.
 //
 // Ownership: made by the daemon; joins its threads when destroyed, after the jobs that were taken.
 // Thread-safety: Submit from any thread.
@@ -16,12 +17,12 @@
 
 namespace larder {
 
-class StagedCopier {
+class WorkerPool {
  public:
-  StagedCopier(size_t threads, size_t jobs_max, size_t bytes_max);
-  ~StagedCopier();
-  StagedCopier(const StagedCopier&) = delete;
-  StagedCopier& operator=(const StagedCopier&) = delete;
+  WorkerPool(size_t threads, size_t jobs_max, size_t bytes_max);
+  ~WorkerPool();
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
 
   [[nodiscard]] size_t threads() const { return threads_.size(); }
   // `bytes`: what the job takes while it waits.  False when the queue is full: the caller answers

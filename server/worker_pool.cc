@@ -1,4 +1,4 @@
-#include "server/staged_copier.h"
+#include "server/worker_pool.h"
 
 #include <pthread.h>
 
@@ -6,12 +6,12 @@
 
 namespace larder {
 
-StagedCopier::StagedCopier(size_t threads, size_t jobs_max, size_t bytes_max)
+WorkerPool::WorkerPool(size_t threads, size_t jobs_max, size_t bytes_max)
     : jobs_max_(jobs_max), bytes_max_(bytes_max) {
   for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
-StagedCopier::~StagedCopier() {
+WorkerPool::~WorkerPool() {
   {
     MutexLock lock(mu_);
     stop_ = true;
@@ -20,7 +20,7 @@ StagedCopier::~StagedCopier() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool StagedCopier::Submit(size_t bytes, std::function<void()> job) {
+bool WorkerPool::Submit(size_t bytes, std::function<void()> job) {
   {
     MutexLock lock(mu_);
     const bool full = jobs_.size() >= jobs_max_ || bytes_ + bytes > bytes_max_;
@@ -32,7 +32,7 @@ bool StagedCopier::Submit(size_t bytes, std::function<void()> job) {
   return true;
 }
 
-void StagedCopier::Help(std::function<void()> job) {
+void WorkerPool::Help(std::function<void()> job) {
   {
     MutexLock lock(mu_);
     if (stop_ || jobs_.size() >= jobs_max_ / 2) return;
@@ -41,8 +41,8 @@ void StagedCopier::Help(std::function<void()> job) {
   wake_.NotifyOne();
 }
 
-void StagedCopier::Run() {
-  pthread_setname_np(pthread_self(), "staged-copy");
+void WorkerPool::Run() {
+  pthread_setname_np(pthread_self(), "worker");
   for (;;) {
     Job job;
     {

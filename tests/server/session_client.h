@@ -1,0 +1,43 @@
+// What a client of a session socket says in these tests.
+#pragma once
+
+#include <string>
+
+#include "client/wire/messages.h"
+#include "client/wire/session_frames.h"
+#include "tests/client/session_peer.h"
+
+namespace larder::testing {
+
+using Client = SessionPeer<wire::Up, wire::Down>;
+
+inline wire::Up HelloUp(wire::WriteMode mode = wire::WriteMode::kMapped) {
+  wire::Up up;
+  up.hello.emplace();
+  up.hello->engine_id = "engine";
+  up.hello->write_mode = mode;
+  return up;
+}
+
+// Without a registered variant every key is INVALID: an answer of any size, without any block.
+inline wire::Up AcquireUp(uint64_t id, size_t keys = 1) {
+  wire::Up up;
+  wire::Acquire& acquire = up.acquires.emplace_back();
+  acquire.id = id;
+  acquire.digests.resize(keys);
+  acquire.accepted_codecs = {Codec::kIdentity};
+  return up;
+}
+
+inline wire::Up ByeUp() {
+  wire::Up up;
+  up.bye = true;
+  return up;
+}
+
+inline std::string FrameWith(SessionFrameType type, const std::string& body) {
+  const auto header = EncodeSessionFrameHeader(type, body.size());
+  return std::string(header.data(), header.size()) + body;
+}
+
+}  // namespace larder::testing
