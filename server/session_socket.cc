@@ -100,8 +100,9 @@ void SessionSocket::LookAtSession(TimePoint now, Next* next) {
     input_->working = false;
     input_->frame.reset();
     input_->reader.Trim();
-    input_->ticket.Reset();
+    input_->tickets.clear();
     input_->charged = 0;
+    input_->refused = false;
     if (!worked->ok()) return Fail(*worked, now);
   }
   if (const auto end = WantedEnd()) return End(*end, now);
@@ -131,9 +132,21 @@ absl::Status SessionSocket::MakeRoom(TimePoint now) {
   if (awaited <= kSmallBodyBytes) return absl::OkStatus();
   // As far as the reader may grow for it, and what it will say.
   const size_t grown = 2 * input_->reader.buffer_bytes() + SessionFrameReader::kRoomBytes;
-  const absl::StatusOr<bool> room = Charge(2 * std::min(awaited, grown));
-  if (room.ok() && !*room) StopFor(now + kRetry);
-  return room.status();
+  const size_t wanted = 2 * std::min(awaited, grown);
+  if (wanted <= input_->charged) return absl::OkStatus();
+  Admission::Answer answer = context_.admission.EnterBytes(ByteCount(wanted - input_->charged));
+  if (answer.admitted()) {
+    input_->tickets.push_back(std::move(answer.ticket));
+    input_->charged = wanted;
+    return absl::OkStatus();
+  }
+  if (!std::exchange(input_->refused, true)) ++context_.deps.counters.calls_overloaded;
+  if (answer.retry_after == Duration::zero() || now >= input_->begun + kMessageMax) {
+    return absl::ResourceExhaustedError(
+        "no room for a message: send less at once, or raise --memory-limit");
+  }
+  StopFor(now + kRetry);
+  return absl::OkStatus();
 }
 
 bool SessionSocket::Receive(TimePoint now) {
@@ -213,21 +226,6 @@ absl::Status SessionSocket::CheckBegun(TimePoint now, bool received) {
     return absl::DeadlineExceededError("a message that had begun was not whole in time");
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<bool> SessionSocket::Charge(size_t bytes) {
-  if (bytes <= input_->charged) return true;
-  input_->ticket.Reset();
-  Admission::Answer answer = context_.admission.EnterBytes(ByteCount(bytes));
-  input_->charged = answer.admitted() ? bytes : 0;
-  if (!answer.admitted()) {
-    ++context_.deps.counters.calls_overloaded;
-    if (answer.retry_after > Duration::zero()) return false;
-    return absl::ResourceExhaustedError(
-        "a message takes more than all may take: send less at once, or raise --memory-limit");
-  }
-  input_->ticket = std::move(answer.ticket);
-  return true;
 }
 
 bool SessionSocket::Full() {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -88,8 +89,9 @@ class SessionSocket final : public SessionSink {
     bool working = false;               // a worker handles the frame: hands off
     bool stopped = false;               // for answers that wait, room or a worker
     TimePoint begun, moved;             // of a message that is not whole: first byte, last byte
-    Admission::Ticket ticket;           // of its bytes
-    size_t charged = 0;
+    std::vector<Admission::Ticket> tickets;  // of its bytes, more as it comes
+    size_t charged = 0;                      // by them
+    bool refused = false;                    // once there was no room for it
   };
   void LookAtSession(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status LookAtInput(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
@@ -101,12 +103,10 @@ class SessionSocket final : public SessionSink {
   // False: no worker has time.
   [[nodiscard]] bool HandToWorker(const SessionFrame& frame) LARDER_EXCLUDES(mu_);
   void StopFor(TimePoint due);
-  // For more of a long message that has begun; ResourceExhausted: there never is.
+  // For more of a long message that has begun; ResourceExhausted: there never is, or not in time.
   [[nodiscard]] absl::Status MakeRoom(TimePoint now);
   // Is the message that has begun on its way?
   [[nodiscard]] absl::Status CheckBegun(TimePoint now, bool received);
-  // False: no room now.  ResourceExhausted: never.
-  [[nodiscard]] absl::StatusOr<bool> Charge(size_t bytes);
   [[nodiscard]] bool Full() LARDER_EXCLUDES(mu_);  // of answers that wait
   [[nodiscard]] std::optional<absl::Status> TakeWorked() LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<absl::Status> WantedEnd() LARDER_EXCLUDES(mu_);

@@ -417,6 +417,13 @@ TEST_F(LocalSessionStreamTest, DroppedItIsGoneForTheDaemon) {
   EXPECT_TRUE(daemon_->Next().none());
 }
 
+TEST_F(LocalSessionStreamTest, DroppedItIsGoneThoughAForkedChildHasTheSocket) {
+  Attach();
+  const FileDescriptor childs(dup(fd_));
+  stream_.reset();
+  EXPECT_TRUE(daemon_->Next().none());
+}
+
 TEST_F(LocalSessionStreamTest, NonsenseBreaksTheStreamOnce) {
   const auto frame = [](SessionFrameType type, const std::string& body) {
     const auto header = EncodeSessionFrameHeader(type, body.size());

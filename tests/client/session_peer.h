@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -84,11 +85,12 @@ class SessionPeer {
   void Break() { socket_ = FileDescriptor(); }
   [[nodiscard]] int socket() const { return socket_.get(); }
 
-  // What comes next: one of these, or none when the other side has closed (or is silent too long).
+  // What comes next: one of these, or none: the other side has closed.
   struct Event {
     std::optional<In> message;
     std::optional<SessionEnd> end;
-    [[nodiscard]] bool none() const { return !message && !end; }
+    bool silent = false;  // for so long that the test has failed
+    [[nodiscard]] bool none() const { return !message && !end && !silent; }
   };
   [[nodiscard]] Event Next() {
     for (;;) {
@@ -96,13 +98,15 @@ class SessionPeer {
       EXPECT_TRUE(frame.ok()) << frame.status();
       if (!frame.ok()) return {};
       if (frame->has_value()) return Parsed(**frame);
-      if (!Receive()) return {};
+      if (const ssize_t received = Receive(); received <= 0) {
+        return {.message = {}, .end = {}, .silent = received < 0 && errno == EAGAIN};
+      }
     }
   }
   // Of a test that failed already it is an empty one.
   [[nodiscard]] In NextMessage() {
     Event event = Next();
-    EXPECT_TRUE(event.message.has_value()) << (event.end ? event.end->status.ToString() : "closed");
+    EXPECT_TRUE(event.message.has_value()) << (event.end ? event.end->status.ToString() : "none");
     return event.message ? *std::move(event.message) : In{};
   }
   // Skips the messages before it; nothing: there was none.
@@ -125,12 +129,11 @@ class SessionPeer {
     SessionCodec out;
     SessionCodec in;
   };
-  bool Receive() {
+  ssize_t Receive() {
     const std::span<std::byte> room = reader_.Room();
     const ssize_t received = recv(socket_.get(), room.data(), room.size(), 0);
-    if (received <= 0) return false;
-    reader_.Take(static_cast<size_t>(received));
-    return true;
+    if (received > 0) reader_.Take(static_cast<size_t>(received));
+    return received;
   }
   Event Parsed(const SessionFrame& frame) {
     Event event;

@@ -374,13 +374,40 @@ TEST_F(SessionSocketTest, AMessageForWhichThereIsNoRoomWaits) {
   EXPECT_FALSE(next.over);
   EXPECT_EQ(next.due, now + SessionSocket::kRetry);
   EXPECT_GT(f_.counters().calls_overloaded.value(), 0u);
-  now += std::chrono::hours(1);
+  now += SessionSocket::kMessageMax / 2;
   EXPECT_FALSE(socket_->OnEvent(now).over) << "it is not late: the daemon does not read";
   others.reset();
   now = now + SessionSocket::kRetry;
-  Beside(now, [&] { EXPECT_EQ(client_->NextMessage().grants.at(0).id, 1u); });
+  Beside(now, [&] {
+    EXPECT_EQ(client_->NextMessage().grants.at(0).id, 1u);
+    while (admitted_bytes() > 0) std::this_thread::yield();  // the worker is done with it then
+  });
   writer.join();
-  EXPECT_EQ(admitted_bytes(), 0u);
+  EXPECT_EQ(f_.counters().calls_overloaded.value(), 1u) << "a message, however often it asked";
+}
+
+// What came of it stays charged while it waits for more.
+TEST_F(SessionSocketTest, AMessageThatWaitsForRoomKeepsWhatItHas) {
+  session_.reset();
+  Start({.bytes_max = KiB(500)});
+  wire::Up large = AcquireUp(1, wire::kKeysMax);
+  for (uint64_t id = 2; id <= 4; ++id) {
+    large.acquires.push_back(AcquireUp(id, wire::kKeysMax).acquires[0]);
+  }
+  const std::string frame = client_->Frame(large);
+  ASSERT_TRUE(client_->SendBytes(frame.substr(0, 20'000)));
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(socket_->OnEvent(kStart).read);
+  const uint64_t charged = admitted_bytes();
+  EXPECT_GT(charged, 0u);
+  const Admission::Answer others = admission_->EnterBytes(ByteCount(KiB(500).value() - charged));
+  ASSERT_TRUE(others.admitted());
+  ASSERT_TRUE(client_->SendBytes(frame.substr(20'000, 150'000)));
+  SessionSocket::Next next = socket_->OnEvent(kStart);
+  while (next.read) next = socket_->OnEvent(kStart);
+  EXPECT_EQ(admitted_bytes(), KiB(500).value());
+  EXPECT_FALSE(socket_->OnEvent(kStart + SessionSocket::kMessageMax - milliseconds(1)).over);
+  EXPECT_TRUE(socket_->OnEvent(kStart + SessionSocket::kMessageMax).over) << "it waits no longer";
+  EXPECT_TRUE(absl::IsResourceExhausted(client_->NextEnd().value().status));
 }
 
 TEST_F(SessionSocketTest, AMessageForWhichThereNeverIsRoomEndsTheSession) {
