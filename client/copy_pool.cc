@@ -63,6 +63,13 @@ void CopyPool::AwaitHelpers() {
   while (inside_.load() > 0) idle_.Wait(mu_);
 }
 
+void CopyPool::LookFor(uint64_t seen) const {
+  const auto until = std::chrono::steady_clock::now() + kLook;
+  while (batch_.load() == seen && !stop_.load() && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();  // the daemon may wait for this very core
+  }
+}
+
 void CopyPool::Run() {
   pthread_setname_np(pthread_self(), "larder-copy");
   uint64_t seen = 0;
@@ -76,6 +83,9 @@ void CopyPool::Run() {
     Drain();
     mu_.Lock();
     if (--inside_ == 0) idle_.NotifyAll();
+    mu_.Unlock();
+    LookFor(seen);
+    mu_.Lock();
   }
   mu_.Unlock();
 }

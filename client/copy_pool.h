@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <thread>
@@ -18,6 +19,9 @@ namespace larder {
 class CopyPool {
  public:
   static constexpr uint32_t kThreadsMax = 64;
+  // How long a thread looks for the next batch before it sleeps: a busy caller is back within, and
+  // to wake a thread takes as long as to copy a MiB.
+  static constexpr std::chrono::microseconds kLook{100};
   // `threads` copy in all, the caller included; 0 counts as 1.
   explicit CopyPool(uint32_t threads);
   ~CopyPool();
@@ -31,6 +35,7 @@ class CopyPool {
  private:
   void Run() LARDER_EXCLUDES(mu_);
   void AwaitHelpers() LARDER_EXCLUDES(mu_);
+  void LookFor(uint64_t seen) const;
   void Drain();  // what is left of the batch, then a StoreFence
 
   std::vector<std::thread> threads_;
@@ -43,10 +48,10 @@ class CopyPool {
 
   Mutex mu_;
   CondVar wake_, idle_;
-  uint64_t batch_ LARDER_GUARDED_BY(mu_) = 0;
+  std::atomic<uint64_t> batch_{0};            // changed under mu_
   std::atomic<uint32_t> inside_{0};           // helpers in the batch; changed under mu_
   bool open_ LARDER_GUARDED_BY(mu_) = false;  // helpers may enter the batch
-  bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  std::atomic<bool> stop_{false};             // changed under mu_
 };
 
 }  // namespace larder

@@ -26,6 +26,7 @@ bool WorkerPool::Submit(size_t bytes, std::function<void()> job) {
     const bool full = jobs_.size() >= jobs_max_ || bytes_ + bytes > bytes_max_;
     if (stop_ || (full && !jobs_.empty())) return false;
     jobs_.push_back({bytes, std::move(job)});
+    ++waiting_;
     bytes_ += bytes;
   }
   wake_.NotifyOne();
@@ -37,20 +38,30 @@ void WorkerPool::Help(std::function<void()> job) {
     MutexLock lock(mu_);
     if (stop_ || jobs_.size() >= jobs_max_ / 2) return;
     jobs_.push_back({0, std::move(job)});
+    ++waiting_;
   }
   wake_.NotifyOne();
+}
+
+void WorkerPool::LookForJobs() const {
+  const auto until = std::chrono::steady_clock::now() + kLook;
+  while (waiting_.load() == 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();  // who brings the next may wait for this very core
+  }
 }
 
 void WorkerPool::Run() {
   pthread_setname_np(pthread_self(), "worker");
   for (;;) {
     Job job;
+    LookForJobs();
     {
       MutexLock lock(mu_);
       while (jobs_.empty() && !stop_) wake_.Wait(mu_);
       if (jobs_.empty()) return;
       job = std::move(jobs_.front());
       jobs_.pop_front();
+      --waiting_;
       bytes_ -= job.bytes;
     }
     job.run();

@@ -7,6 +7,8 @@
 // unless nothing waits.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -19,6 +21,9 @@ namespace larder {
 
 class WorkerPool {
  public:
+  // How long a thread looks for its next job before it sleeps.
+  static constexpr std::chrono::microseconds kLook{100};
+
   WorkerPool(size_t threads, size_t jobs_max, size_t bytes_max);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -34,6 +39,7 @@ class WorkerPool {
 
  private:
   void Run();
+  void LookForJobs() const;
 
   struct Job {
     size_t bytes = 0;
@@ -46,6 +52,7 @@ class WorkerPool {
   std::deque<Job> jobs_ LARDER_GUARDED_BY(mu_);
   size_t bytes_ LARDER_GUARDED_BY(mu_) = 0;  // of those that wait
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  std::atomic<size_t> waiting_{0};  // jobs_.size(), for who looks
   std::vector<std::thread> threads_;
 };
 
