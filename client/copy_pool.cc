@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "storage/copy_kernels.h"
+#include "storage/look.h"
 
 namespace larder {
 
@@ -56,18 +57,10 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
 // They end about when the caller does, sooner than it could fall asleep and be woken.
 void CopyPool::AwaitHelpers() {
   constexpr auto kSpin = std::chrono::microseconds(50);
-  const auto until = std::chrono::steady_clock::now() + kSpin;
-  while (inside_.load() > 0 && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  (void)LookUntil(std::chrono::steady_clock::now() + kSpin, [&] { return inside_.load() == 0; });
   if (inside_.load() == 0) return;
   MutexLock lock(mu_);
   while (inside_.load() > 0) idle_.Wait(mu_);
-}
-
-void CopyPool::LookFor(uint64_t seen) const {
-  const auto until = std::chrono::steady_clock::now() + kLook;
-  while (batch_.load() == seen && !stop_.load() && std::chrono::steady_clock::now() < until) {
-    std::this_thread::yield();  // the daemon may wait for this very core
-  }
 }
 
 void CopyPool::Run() {
@@ -84,7 +77,8 @@ void CopyPool::Run() {
     mu_.Lock();
     if (--inside_ == 0) idle_.NotifyAll();
     mu_.Unlock();
-    LookFor(seen);
+    (void)LookUntil(std::chrono::steady_clock::now() + kLook,
+                    [&] { return batch_.load() != seen || stop_.load(); });
     mu_.Lock();
   }
   mu_.Unlock();

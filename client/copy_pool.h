@@ -35,7 +35,6 @@ class CopyPool {
  private:
   void Run() LARDER_EXCLUDES(mu_);
   void AwaitHelpers() LARDER_EXCLUDES(mu_);
-  void LookFor(uint64_t seen) const;
   void Drain();  // what is left of the batch, then a StoreFence
 
   std::vector<std::thread> threads_;

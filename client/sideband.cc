@@ -189,11 +189,6 @@ absl::StatusOr<FileDescriptor> SidebandClient::OpenSession() {
   return fd;
 }
 
-absl::Status SidebandClient::status() {
-  MutexLock lock(mu_);
-  return broken_;
-}
-
 absl::StatusOr<ByteCount> SidebandClient::Clean(SessionId session) {
   auto answer = Request<CleanOkFrame>(CleanFrame{.session = session});
   if (!answer.ok()) return answer.status();

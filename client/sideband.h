@@ -111,9 +111,6 @@ class SidebandClient {
   // What that freed.
   [[nodiscard]] absl::StatusOr<ByteCount> Clean(SessionId session);
 
-  // Why no request is possible any more; OK until one failed.
-  [[nodiscard]] absl::Status status();
-
  private:
   using Time = std::chrono::steady_clock::time_point;
   SidebandClient(FileDescriptor socket, std::chrono::milliseconds deadline);

@@ -162,9 +162,8 @@ constexpr Metric kMetrics[] = {
     {"larder_sideband_refused_total", kC, "events", "cause", kSidebandRefused,
      "What the sideband refused, by cause: connections, packets and requests."},
     {"larder_sideband_given_total", kC, "requests", "what", kSidebandGiven,
-     "What the sideband did for attached processes: descriptors of slabs, session pages and "
-     "session "
-     "sockets handed out, staging segments taken, CLEAN acknowledged."},
+     "What the sideband did for attached processes: descriptors handed out (slabs, session pages, "
+     "session sockets), staging segments taken, CLEAN acknowledged."},
     {"larder_sideband_connections_open", kG, "connections", "", kSidebandOpen,
      "Connections to the sideband that are open."},
     {"larder_pool_bytes", kG, "bytes", "part", kPool,

@@ -9,6 +9,7 @@
 
 #include "absl/memory/memory.h"
 #include "storage/check.h"
+#include "storage/look.h"
 
 namespace larder {
 namespace {
@@ -100,15 +101,13 @@ void SessionLoop::RunOnce(Events* events) {
 
 int SessionLoop::Wait(Events* events) {
   const auto wait = [&](int timeout_ms) {
-    const int ready =
+    const int happened =
         epoll_wait(epoll_.get(), events->data(), static_cast<int>(events->size()), timeout_ms);
-    LARDER_CHECK(ready >= 0 || errno == EINTR);
-    return std::max(ready, 0);
+    LARDER_CHECK(happened >= 0 || errno == EINTR);
+    return std::max(happened, 0);
   };
-  for (TimePoint now = Now(); now < look_until_; now = Now()) {
-    if (const int ready = wait(0); ready > 0) return ready;
-    std::this_thread::yield();  // a client may wait for this very core
-  }
+  int ready = 0;
+  if (LookUntil(look_until_, [&] { return (ready = wait(0)) > 0; })) return ready;
   if (next_due_ == TimePoint::max()) return wait(-1);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_due_ - Now());
   return wait(static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));

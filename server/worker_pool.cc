@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "storage/look.h"
+
 namespace larder {
 
 WorkerPool::WorkerPool(size_t threads, size_t jobs_max, size_t bytes_max)
@@ -43,18 +45,11 @@ void WorkerPool::Help(std::function<void()> job) {
   wake_.NotifyOne();
 }
 
-void WorkerPool::LookForJobs() const {
-  const auto until = std::chrono::steady_clock::now() + kLook;
-  while (waiting_.load() == 0 && std::chrono::steady_clock::now() < until) {
-    std::this_thread::yield();  // who brings the next may wait for this very core
-  }
-}
-
 void WorkerPool::Run() {
   pthread_setname_np(pthread_self(), "worker");
   for (;;) {
     Job job;
-    LookForJobs();
+    (void)LookUntil(std::chrono::steady_clock::now() + kLook, [&] { return waiting_.load() > 0; });
     {
       MutexLock lock(mu_);
       while (jobs_.empty() && !stop_) wake_.Wait(mu_);

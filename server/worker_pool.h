@@ -39,7 +39,6 @@ class WorkerPool {
 
  private:
   void Run();
-  void LookForJobs() const;
 
   struct Job {
     size_t bytes = 0;

@@ -1,6 +1,5 @@
 #include "client/local_session_stream.h"
 
-#include <malloc.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "storage/mutex.h"
+#include "tests/client/session_messages.h"
 #include "tests/client/session_peer.h"
 #include "tests/client/wire/sample_messages.h"
 
@@ -20,6 +20,8 @@ namespace larder {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::AcquireUp;
+using testing::AllocatedBytes;
 using testing::SocketPair;
 
 using Daemon = testing::SessionPeer<wire::Down, wire::Up>;
@@ -40,22 +42,7 @@ wire::Down AnswerDown(uint64_t id) {
   return down;
 }
 
-wire::Up AcquireUp(uint64_t id, size_t keys = 1) {
-  wire::Up up;
-  wire::Acquire& acquire = up.acquires.emplace_back();
-  acquire.id = id;
-  acquire.digests.resize(keys);
-  acquire.accepted_codecs = {Codec::kIdentity};
-  return up;
-}
-
 TimePoint In(milliseconds time) { return std::chrono::steady_clock::now() + time; }
-
-// Of the heap.  A sanitizer's allocator is another one: there this stays as it is.
-size_t AllocatedBytes() {
-  const struct mallinfo2 info = mallinfo2();
-  return info.uordblks + info.hblkhd;
-}
 
 // A thread in Pump.  Dropped, it is woken and joined.
 class Pumper {

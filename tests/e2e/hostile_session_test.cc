@@ -306,6 +306,16 @@ TEST_P(HostileSession, AcquiresByHalfADigest) {
   ExpectEnds(*session, AcquireOf(std::string(24, 'x')), "acquires[0].digests: 24 bytes");
 }
 
+TEST_P(HostileSession, WantsTheTablesOfTooManyKeys) {
+  const auto session = Attach(v1::WRITE_MODE_STREAM);
+  Register(*session);
+  v1::Up up = AcquireOf(std::string(512 * 16, 'x'));
+  up.mutable_acquires(0)->set_want_tables(true);
+  EXPECT_TRUE(session->Ask(up));
+  up.mutable_acquires(0)->set_digests(std::string(513 * 16, 'x'));
+  ExpectEnds(*session, up, "tables");
+}
+
 TEST_P(HostileSession, ReleasesWhatItDoesNotHold) {
   const std::string counter = "larder_unknown_releases_total";
   const uint64_t before = Counter(counter);

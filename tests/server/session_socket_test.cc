@@ -1,6 +1,5 @@
 #include "server/session_socket.h"
 
-#include <malloc.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/server/session_client.h"
+#include "tests/client/session_messages.h"
 #include "tests/server/session_fixture.h"
 
 namespace larder {
@@ -19,18 +18,13 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::AcquireUp;
+using testing::AllocatedBytes;
 using testing::Client;
 using testing::HelloUp;
 using testing::SessionFixture;
 using testing::SocketPair;
 
 constexpr size_t kKeys = 2000;  // of a large acquire: its frame still passes without a ticket
-
-// Of the heap.  A sanitizer's allocator is another one: there this stays as it is.
-size_t AllocatedBytes() {
-  const struct mallinfo2 info = mallinfo2();
-  return info.uordblks + info.hblkhd;
-}
 
 // ---- one socket, its loop played by the test: time is what the test says
 
@@ -422,6 +416,15 @@ TEST_F(SessionSocketTest, AMessageForWhichThereNeverIsRoomEndsTheSession) {
   EXPECT_EQ(end.retry_after_ms, 0u) << "it would be refused again";
   EXPECT_EQ(admitted_bytes(), 0u);
   EXPECT_EQ(acquires(), 0u);
+}
+
+TEST_F(SessionSocketTest, AnAnswerLongerThanAnyMessageEndsTheSession) {
+  wire::Down down;
+  down.durable.push_back({.variant = 0, .digests = std::vector<Digest>(5 << 18)});  // 20 MiB
+  socket_->Send(std::move(down));
+  EXPECT_TRUE(socket_->OnEvent(kStart).over);
+  const SessionEnd end = client_->NextEnd().value();
+  EXPECT_TRUE(absl::IsResourceExhausted(end.status)) << end.status;
 }
 
 // Who only shuts its ear loses its session, as over gRPC.

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/server/session_client.h"
+#include "tests/client/session_messages.h"
 #include "tests/server/session_fixture.h"
 
 namespace larder {

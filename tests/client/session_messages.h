@@ -1,5 +1,7 @@
-// What a client of a session socket says in these tests.
+// What tests of session sockets say on them.
 #pragma once
+
+#include <malloc.h>
 
 #include <string>
 
@@ -38,6 +40,12 @@ inline wire::Up ByeUp() {
 inline std::string FrameWith(SessionFrameType type, const std::string& body) {
   const auto header = EncodeSessionFrameHeader(type, body.size());
   return std::string(header.data(), header.size()) + body;
+}
+
+// Of the heap.  A sanitizer's allocator is another one: there this stays as it is.
+inline size_t AllocatedBytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
 }
 
 }  // namespace larder::testing
