@@ -95,8 +95,28 @@ std::optional<Extent> ExtentAllocator::Allocate(uint32_t pages) {
   const auto fit = free_by_size_.lower_bound({pages, 0});
   if (fit == free_by_size_.end()) return std::nullopt;
   const auto [run_pages, begin] = *fit;
-  RemoveFree(begin, run_pages);
-  if (run_pages > pages) AddFree(begin + pages, run_pages - pages);
+  return Take(begin, run_pages, begin, pages);
+}
+
+bool ExtentAllocator::AllocateAt(const Extent& extent) {
+  if (static_cast<size_t>(extent.slab) >= slabs_.size() || extent.pages == 0 ||
+      extent.page >= slab_pages_ || extent.pages > slab_pages_ - extent.page) {
+    return false;
+  }
+  const Page begin = PageOf(extent);
+  auto run = free_by_place_.upper_bound(begin);
+  if (run == free_by_place_.begin()) return false;
+  --run;
+  if (run->first + run->second < begin + extent.pages) return false;
+  (void)Take(run->first, run->second, begin, extent.pages);
+  return true;
+}
+
+Extent ExtentAllocator::Take(Page run, uint32_t run_pages, Page begin, uint32_t pages) {
+  RemoveFree(run, run_pages);
+  if (begin > run) AddFree(run, static_cast<uint32_t>(begin - run));
+  if (const Page rest = begin + pages; rest < run + run_pages)
+    AddFree(rest, static_cast<uint32_t>(run + run_pages - rest));
   const auto page = static_cast<uint32_t>(begin % slab_pages_);
   Slab& slab = slabs_[begin / slab_pages_];
   SetBit(slab.starts, page);

@@ -5,9 +5,10 @@
 // space suffices but lies scattered (`FindWindow`).  It does not choose whom to evict for want of
 // space: that is for the eviction policy.
 //
-// Ownership: made by BlockStore, outlives every Extent it returned.
-// Thread-safety: none; BlockStore calls it under its lock.
-// Lifecycle: AddSlab (as slabs come online) -> Allocate -> SetOwner -> Free.
+// Ownership: made by BlockStore (host memory) and DiskShard (data files, where a slab is a file);
+// outlives every Extent it returned.
+// Thread-safety: none; its owner calls it under a lock.
+// Lifecycle: AddSlab (as slabs come online) -> Allocate or AllocateAt -> SetOwner -> Free.
 // Limits: an extent lies in one slab.  Cost: O(log free runs), freeing also reads a bit per page;
 // 4.25 B per page (owner word and two bits) and about 40 B per free run.
 #pragma once
@@ -43,8 +44,13 @@ class ExtentAllocator {
   // The smallest free run that fits, of equal ones the first; nullopt when there is none.
   // REQUIRES: 0 < pages <= pages of a slab.
   [[nodiscard]] std::optional<Extent> Allocate(uint32_t pages);
-  // REQUIRES: returned by Allocate and not yet freed (CHECKed).
+  // Exactly this one, as a former process had it; false when any of it is not free, or it lies
+  // outside the slabs.  Any values are allowed.
+  [[nodiscard]] bool AllocateAt(const Extent& extent);
+  // REQUIRES: live (CHECKed).
   void Free(const Extent& extent);
+  // Whether exactly this extent was allocated and not yet freed.  Any values are allowed.
+  [[nodiscard]] bool IsLive(const Extent& extent) const;
   // REQUIRES: live (CHECKed).
   void SetOwner(const Extent& extent, Owner owner);
   // REQUIRES: live (CHECKed).  kNoOwner after Allocate.
@@ -91,7 +97,8 @@ class ExtentAllocator {
   [[nodiscard]] uint32_t NextStart(const Slab& slab, uint32_t page) const;
   // The run that begins at `begin`.
   [[nodiscard]] Run RunAt(Page begin) const;
-  [[nodiscard]] bool IsLive(const Extent& extent) const;
+  // Marks [begin, begin + pages) of the free run {run, run_pages} as live.
+  Extent Take(Page run, uint32_t run_pages, Page begin, uint32_t pages);
   void AddFree(Page begin, uint32_t pages);
   void RemoveFree(Page begin, uint32_t pages);
 

@@ -13,16 +13,12 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/child_engine.h"
 #include "tests/e2e/daemon_process.h"
+#include "tests/test_scale.h"
 
 namespace larder::e2e {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double Scale() {
-  const char* scale = std::getenv("LARDER_TEST_SCALE");
-  return scale == nullptr ? 0.1 : std::atof(scale);
-}
 
 using Random = std::independent_bits_engine<std::mt19937, 32, uint32_t>;
 
@@ -69,7 +65,7 @@ class ClientChurnTest : public ::testing::Test {
 
 TEST_F(ClientChurnTest, NobodyReadsWrongBytes) {
   Random random(Seed());
-  const int clients = std::max(16, static_cast<int>(300 * Scale()));
+  const int clients = std::max(16, static_cast<int>(300 * testing::TestScale()));
   ChildEngine reader_a(daemon_, "mapped", "read", random());
   ChildEngine reader_b(daemon_, "staged", "read", random());
   ASSERT_EQ(reader_a.Hear(), "ready");
@@ -180,7 +176,7 @@ TEST_F(ClientChurnTest, ForkedChildKeepsNothing) {
 // From the moment that the kernel calls a client dead until all that it held is free.
 TEST_F(ClientChurnTest, FreeSoonAfterDeath) {
   Random random(Seed());
-  const int kills = std::max(8, static_cast<int>(100 * Scale()));
+  const int kills = std::max(8, static_cast<int>(100 * testing::TestScale()));
   std::vector<double> ms;
   for (int i = 0; i < kills; ++i) {
     ChildEngine client(daemon_, i % 2 == 0 ? "mapped" : "staged", "churn", random());
@@ -199,7 +195,7 @@ TEST_F(ClientChurnTest, FreeSoonAfterDeath) {
   std::printf("death to free, %zu kills: p50 %.1f ms, p99 %.1f ms, worst %.1f ms\n", ms.size(),
               ms[ms.size() / 2], p99, ms.back());
   // The bar is for the full count; a short run on a busy machine only shows the figure.
-  if (Scale() >= 1) {
+  if (testing::TestScale() >= 1) {
     EXPECT_LE(p99, 250);
   }
   ExpectNothingLeft();

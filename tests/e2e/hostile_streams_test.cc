@@ -8,6 +8,7 @@
 #include "client/file_descriptor.h"
 #include "gmock/gmock.h"
 #include "tests/e2e/hostile_fixture.h"
+#include "tests/test_scale.h"
 
 namespace larder::e2e {
 namespace {
@@ -188,9 +189,7 @@ TEST_F(HostileStream, FetchThatIsNotRead) {
 
 // A client without a deadline has the contract's: half a minute, too long for the short run.
 TEST_F(HostileStream, StalledWithoutADeadline) {
-  const char* scale = std::getenv("LARDER_TEST_SCALE");
-  if (scale == nullptr || std::atof(scale) < 1)
-    GTEST_SKIP() << "takes 30 s; LARDER_TEST_SCALE=1 runs it";
+  if (testing::TestScale() < 1) GTEST_SKIP() << "takes 30 s; LARDER_TEST_SCALE=1 runs it";
   grpc::ClientContext context;
   v1::StoreBlocksReply reply;
   const auto stub = v1::Engine::NewStub(channel_);

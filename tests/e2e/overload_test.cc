@@ -18,6 +18,7 @@
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/raw_session.h"
 #include "tests/e2e/test_blocks.h"
+#include "tests/test_scale.h"
 
 namespace larder::e2e {
 namespace {
@@ -29,9 +30,8 @@ constexpr int kPlaces = 8;       // sessions left for those who come and go
 constexpr int kTimes = 10;
 
 std::chrono::milliseconds Duration() {
-  const char* given = std::getenv("LARDER_TEST_SCALE");
-  const double scale = given == nullptr ? 0.1 : std::atof(given);
-  return std::chrono::milliseconds(static_cast<int64_t>(std::max(5.0, 60 * scale) * 1e3));
+  return std::chrono::milliseconds(
+      static_cast<int64_t>(std::max(5.0, 60 * testing::TestScale()) * 1e3));
 }
 
 // What the daemon answered, by kind of call.

@@ -7,13 +7,13 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/child_engine.h"
 #include "tests/e2e/daemon_process.h"
+#include "tests/test_scale.h"
 
 namespace larder::e2e {
 namespace {
 
 TEST(PoolLimits, HoldExactlyWhileItIsFilledOverAndOver) {
-  const char* given = std::getenv("LARDER_TEST_SCALE");
-  const double scale = given == nullptr ? 0.1 : std::atof(given);
+  const double scale = testing::TestScale();
   DaemonProcess daemon({"--pool", "128MiB", "--slab", "16MiB"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   std::vector<std::unique_ptr<ChildEngine>> engines;

@@ -1,0 +1,328 @@
+#include "storage/disk/block_catalog.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/statistics.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+#include <rocksdb/write_buffer_manager.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdarg>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "storage/check.h"
+#include "storage/record.h"
+
+namespace larder {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "numbers are stored as they lie in memory");
+
+enum Family : size_t { kDefault, kPlaces, kHeaders, kFacts, kFamilies };
+constexpr std::array<const char*, kFamilies> kFamilyNames = {"default", "places", "headers",
+                                                             "facts"};
+constexpr size_t kKeyBytes = 2 * kDigestBytes;
+constexpr size_t kPlaceBytes = 40;  // file, page, pages, zero, payload, parent
+
+std::string KeyOf(const BlockKey& key) {
+  std::string out(kKeyBytes, '\0');
+  std::memcpy(out.data(), key.variant.bytes.data(), kDigestBytes);
+  std::memcpy(out.data() + kDigestBytes, key.digest.bytes.data(), kDigestBytes);
+  return out;
+}
+
+std::optional<BlockKey> KeyFrom(const rocksdb::Slice& slice) {
+  if (slice.size() != kKeyBytes) return std::nullopt;
+  BlockKey key;
+  std::memcpy(key.variant.bytes.data(), slice.data(), kDigestBytes);
+  std::memcpy(key.digest.bytes.data(), slice.data() + kDigestBytes, kDigestBytes);
+  return key;
+}
+
+std::string PlaceValue(const CatalogPlace& place) {
+  const std::array<uint32_t, 4> numbers = {static_cast<uint32_t>(place.extent.slab),
+                                           place.extent.page, place.extent.pages, 0};
+  const uint64_t payload = place.payload_bytes.value();
+  std::string out(kPlaceBytes, '\0');
+  std::memcpy(out.data(), numbers.data(), sizeof numbers);
+  std::memcpy(out.data() + sizeof numbers, &payload, sizeof payload);
+  std::memcpy(out.data() + sizeof numbers + sizeof payload, place.parent.bytes.data(),
+              kDigestBytes);
+  return out;
+}
+
+std::optional<CatalogPlace> PlaceFrom(const rocksdb::Slice& slice) {
+  if (slice.size() != kPlaceBytes) return std::nullopt;
+  std::array<uint32_t, 4> numbers{};
+  uint64_t payload = 0;
+  CatalogPlace place;
+  std::memcpy(numbers.data(), slice.data(), sizeof numbers);
+  std::memcpy(&payload, slice.data() + sizeof numbers, sizeof payload);
+  std::memcpy(place.parent.bytes.data(), slice.data() + sizeof numbers + sizeof payload,
+              kDigestBytes);
+  if (numbers[0] > UINT16_MAX || numbers[2] == 0 || numbers[3] != 0) return std::nullopt;
+  place.extent = {.slab = static_cast<SlabId>(numbers[0]), .page = numbers[1], .pages = numbers[2]};
+  place.payload_bytes = ByteCount(payload);
+  return place;
+}
+
+std::string HeaderValue(const CatalogEntry& entry) {
+  std::string out(reinterpret_cast<const char*>(entry.header.data()), entry.header.size());
+  out.append(reinterpret_cast<const char*>(entry.tokens.data()), entry.tokens.size_bytes());
+  return out;
+}
+
+std::optional<BlockCatalog::Description> DescriptionFrom(const rocksdb::Slice& slice) {
+  const std::span bytes(reinterpret_cast<const std::byte*>(slice.data()), slice.size());
+  const absl::StatusOr<ByteCount> header = RecordHeaderBytes(bytes);
+  if (!header.ok() || header->value() > slice.size()) return std::nullopt;
+  const size_t rest = slice.size() - header->value();
+  if (rest % sizeof(uint32_t) != 0 || rest / sizeof(uint32_t) > kBlockTokensMax)
+    return std::nullopt;
+  BlockCatalog::Description out{.header = std::string(slice.data(), header->value()),
+                                .tokens = std::vector<uint32_t>(rest / sizeof(uint32_t))};
+  std::memcpy(out.tokens.data(), slice.data() + header->value(), rest);
+  return out;
+}
+
+absl::Status From(const rocksdb::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string text = "catalog: " + status.ToString();
+  if (status.IsCorruption() || status.IsNotSupported() || status.IsInvalidArgument())
+    return absl::DataLossError(text);
+  if (status.IsNoSpace()) return absl::ResourceExhaustedError(text);
+  return absl::UnavailableError(text);
+}
+
+// What RocksDB says at WARN and above; the rest would be a file that nobody reads.
+class WarningLogger final : public rocksdb::Logger {
+ public:
+  explicit WarningLogger(std::function<void(const std::string&)> warn)
+      : rocksdb::Logger(rocksdb::InfoLogLevel::WARN_LEVEL), warn_(std::move(warn)) {}
+  using rocksdb::Logger::Logv;
+  void Logv(const char* format, va_list arguments) override {
+    if (!warn_) return;
+    std::array<char, 512> text{};
+    std::vsnprintf(text.data(), text.size(), format, arguments);
+    warn_(text.data());
+  }
+
+ private:
+  const std::function<void(const std::string&)> warn_;
+};
+
+}  // namespace
+
+struct CatalogMemory::Impl {
+  explicit Impl(size_t budget)
+      : cache(rocksdb::NewLRUCache(budget)),
+        buffers(std::make_shared<rocksdb::WriteBufferManager>(budget / 2, cache)) {}
+  std::shared_ptr<rocksdb::Cache> cache;
+  // Charged to the cache, so that both together stay within the budget.
+  std::shared_ptr<rocksdb::WriteBufferManager> buffers;
+};
+
+CatalogMemory::CatalogMemory(ByteCount budget) : impl_(std::make_unique<Impl>(budget.value())) {}
+CatalogMemory::~CatalogMemory() = default;
+ByteCount CatalogMemory::used() const { return ByteCount(impl_->cache->GetUsage()); }
+
+struct BlockCatalog::Impl {
+  Options options;
+  std::shared_ptr<rocksdb::Statistics> statistics;
+  std::unique_ptr<rocksdb::DB> db;
+  std::vector<rocksdb::ColumnFamilyHandle*> families;
+
+  ~Impl() {
+    for (rocksdb::ColumnFamilyHandle* family : families)
+      (void)db->DestroyColumnFamilyHandle(family);
+    if (db) (void)db->Close();
+  }
+
+  // 1/n of what it may take on disk, within bounds.
+  [[nodiscard]] uint64_t Share(uint64_t n, ByteCount least, ByteCount most) const {
+    return std::clamp(options.disk_bytes_max.value() / n, least.value(), most.value());
+  }
+
+  [[nodiscard]] rocksdb::Options DbOptions() const {
+    rocksdb::Options out;
+    out.create_if_missing = true;
+    out.create_missing_column_families = true;
+    out.info_log = std::make_shared<WarningLogger>(options.warn);
+    out.statistics = statistics;
+    out.write_buffer_manager = options.memory->impl_->buffers;
+    out.max_total_wal_size = Share(4, MiB(1), MiB(32));
+    out.max_manifest_file_size = MiB(1).value();
+    out.manifest_preallocation_size = KiB(64).value();
+    out.max_open_files = 128;
+    out.max_background_jobs = 2;
+    out.skip_stats_update_on_db_open = true;
+    out.avoid_flush_during_shutdown = true;  // the log has it
+    return out;
+  }
+
+  [[nodiscard]] rocksdb::ColumnFamilyOptions FamilyOptions(size_t family) const {
+    rocksdb::BlockBasedTableOptions table;
+    table.block_cache = options.memory->impl_->cache;
+    table.cache_index_and_filter_blocks = true;
+    table.block_size = KiB(8).value();
+    rocksdb::ColumnFamilyOptions out;
+    out.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+    out.compression = rocksdb::kLZ4Compression;
+    out.write_buffer_size = Share(16, KiB(256), family == kHeaders ? MiB(8) : MiB(4));
+    out.target_file_size_base = Share(16, MiB(1), MiB(16));
+    out.max_bytes_for_level_base = 4 * out.target_file_size_base;
+    out.level_compaction_dynamic_level_bytes = true;
+    return out;
+  }
+};
+
+BlockCatalog::BlockCatalog(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+BlockCatalog::~BlockCatalog() = default;
+
+absl::StatusOr<std::unique_ptr<BlockCatalog>> BlockCatalog::Open(const Options& options) {
+  LARDER_CHECK(options.memory != nullptr && options.faults != nullptr);
+  if (absl::Status fault = options.faults->StatusAt(FaultPoint::kCatalogOpen); !fault.ok())
+    return fault;
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->statistics = rocksdb::CreateDBStatistics();
+  impl->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (size_t family = 0; family < kFamilies; ++family)
+    families.emplace_back(kFamilyNames[family], impl->FamilyOptions(family));
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status status =
+      rocksdb::DB::Open(impl->DbOptions(), options.directory, families, &impl->families, &db);
+  impl->db.reset(db);
+  if (!status.ok()) {
+    // A missing file is damage too, though RocksDB calls it an I/O error.
+    return status.IsPathNotFound() || (status.IsIOError() && !status.IsNoSpace() &&
+                                       status.ToString().find("No such file") != std::string::npos)
+               ? absl::DataLossError("catalog: " + status.ToString())
+               : From(status);
+  }
+  return absl::WrapUnique(new BlockCatalog(std::move(impl)));
+}
+
+absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
+  if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogCommit); !fault.ok())
+    return fault;
+  rocksdb::WriteBatch batch;
+  for (const CatalogEntry& entry : entries) {
+    const std::string key = KeyOf(entry.key);
+    (void)batch.Put(impl_->families[kPlaces], key, PlaceValue(entry.place));
+    (void)batch.Put(impl_->families[kHeaders], key, HeaderValue(entry));
+  }
+  rocksdb::WriteOptions durable;
+  durable.sync = true;
+  return From(impl_->db->Write(durable, &batch));
+}
+
+absl::Status BlockCatalog::Erase(std::span<const BlockKey> keys) {
+  if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogErase); !fault.ok())
+    return fault;
+  rocksdb::WriteBatch batch;
+  for (const BlockKey& key : keys) {
+    const std::string name = KeyOf(key);
+    (void)batch.Delete(impl_->families[kPlaces], name);
+    (void)batch.Delete(impl_->families[kHeaders], name);
+  }
+  return From(impl_->db->Write(rocksdb::WriteOptions(), &batch));
+}
+
+absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
+                                    std::span<std::optional<Description>> out) {
+  LARDER_CHECK(keys.size() == out.size());
+  if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogRead); !fault.ok())
+    return fault;
+  std::vector<std::string> names;
+  names.reserve(keys.size());
+  for (const BlockKey& key : keys) names.push_back(KeyOf(key));
+  const std::vector<rocksdb::Slice> slices(names.begin(), names.end());
+  std::vector<rocksdb::PinnableSlice> values(keys.size());
+  std::vector<rocksdb::Status> statuses(keys.size());
+  impl_->db->MultiGet(rocksdb::ReadOptions(), impl_->families[kHeaders], slices.size(),
+                      slices.data(), values.data(), statuses.data());
+  absl::Status result;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    out[i].reset();
+    if (statuses[i].ok()) out[i] = DescriptionFrom(values[i]);
+    if (statuses[i].ok() || statuses[i].IsNotFound() || statuses[i].IsCorruption()) continue;
+    result.Update(From(statuses[i]));
+  }
+  return result;
+}
+
+absl::Status BlockCatalog::ForEachPlace(
+    absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit) {
+  rocksdb::ReadOptions options;
+  options.readahead_size = MiB(1).value();
+  options.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> it(
+      impl_->db->NewIterator(options, impl_->families[kPlaces]));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogScan); !fault.ok())
+      return fault;
+    const std::optional<BlockKey> key = KeyFrom(it->key());
+    const std::optional<CatalogPlace> place = PlaceFrom(it->value());
+    if (!key || !place) return absl::DataLossError("catalog: an entry is not one of ours");
+    if (!visit(*key, *place)) return absl::OkStatus();
+  }
+  return From(it->status());
+}
+
+absl::Status BlockCatalog::PutFact(const std::string& key, const std::string& value) {
+  rocksdb::WriteOptions durable;
+  durable.sync = true;
+  rocksdb::ColumnFamilyHandle* facts = impl_->families[kFacts];
+  return From(value.empty() ? impl_->db->Delete(durable, facts, key)
+                            : impl_->db->Put(durable, facts, key, value));
+}
+
+absl::Status BlockCatalog::ForEachFact(
+    absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) {
+  const std::unique_ptr<rocksdb::Iterator> it(
+      impl_->db->NewIterator(rocksdb::ReadOptions(), impl_->families[kFacts]));
+  for (it->SeekToFirst(); it->Valid(); it->Next())
+    visit(it->key().ToString(), it->value().ToString());
+  return From(it->status());
+}
+
+absl::Status BlockCatalog::Resume() { return From(impl_->db->Resume()); }
+
+void BlockCatalog::Compact() {
+  rocksdb::CompactRangeOptions options;
+  options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
+  for (rocksdb::ColumnFamilyHandle* family : impl_->families)
+    (void)impl_->db->CompactRange(options, family, nullptr, nullptr);
+}
+
+ByteCount BlockCatalog::disk_bytes() const {
+  constexpr uint64_t kStatBlockBytes = 512;
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(impl_->options.directory, error)) {
+    struct stat found {};
+    if (stat(entry.path().c_str(), &found) == 0)
+      bytes += static_cast<uint64_t>(found.st_blocks) * kStatBlockBytes;
+  }
+  return ByteCount(bytes);
+}
+
+ByteCount BlockCatalog::written_bytes() const {
+  const rocksdb::Statistics& s = *impl_->statistics;
+  return ByteCount(s.getTickerCount(rocksdb::WAL_FILE_BYTES) +
+                   s.getTickerCount(rocksdb::FLUSH_WRITE_BYTES) +
+                   s.getTickerCount(rocksdb::COMPACT_WRITE_BYTES));
+}
+
+}  // namespace larder

@@ -1,0 +1,113 @@
+// What one shard knows of its blocks beside their bytes, in RocksDB: where each lies, its record's
+// header and its token ids; and a few facts.  block_catalog.cc alone includes RocksDB.
+//
+// Three column families, keys are variant id and digest (docs/format.md, "Disk tier"):
+//   places   where a block lies: small, so that a start reads nothing else
+//   headers  the record's header, byte for byte as in the data file, and the token ids
+//   facts    small values under text keys
+// All three change by one write-ahead log, in order: what is found after a crash is a prefix of
+// what was done.
+//
+// Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all of them
+// may wait for the disk.
+// Memory: within `memory`, shared by all shards.  Disk: some multiple of what it holds until
+// compaction; disk_bytes() says how much.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/block_key.h"
+#include "storage/fault_points.h"
+#include "storage/types.h"
+
+namespace larder {
+
+// Memory that the catalogs of all shards share: block cache and write buffers, one budget.
+class CatalogMemory {
+ public:
+  explicit CatalogMemory(ByteCount budget);
+  ~CatalogMemory();
+  CatalogMemory(const CatalogMemory&) = delete;
+  CatalogMemory& operator=(const CatalogMemory&) = delete;
+  [[nodiscard]] ByteCount used() const;
+
+ private:
+  friend class BlockCatalog;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct CatalogPlace {
+  Extent extent;  // slab: the shard's data file
+  ByteCount payload_bytes;
+  Digest parent;
+  friend bool operator==(const CatalogPlace&, const CatalogPlace&) = default;
+};
+
+struct CatalogEntry {
+  BlockKey key;
+  CatalogPlace place;
+  std::span<const std::byte> header;  // as EncodeRecordHeader made it
+  std::span<const uint32_t> tokens;
+};
+
+class BlockCatalog {
+ public:
+  struct Options {
+    std::string directory;                         // made when it is not there
+    ByteCount disk_bytes_max;                      // what its log and buffers are sized by
+    CatalogMemory* memory = nullptr;               // not null
+    FaultPoints* faults = nullptr;                 // not null
+    std::function<void(const std::string&)> warn;  // what RocksDB warns of; may be empty
+  };
+  // DataLoss: damaged, cannot be opened as it is.  Anything else: the disk's fault now.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<BlockCatalog>> Open(const Options& options);
+  ~BlockCatalog();
+  BlockCatalog(const BlockCatalog&) = delete;
+  BlockCatalog& operator=(const BlockCatalog&) = delete;
+
+  // All or nothing; durable on OK.
+  [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries);
+  // Survives the process on OK, the next Commit makes it durable.
+  [[nodiscard]] absl::Status Erase(std::span<const BlockKey> keys);
+
+  // Header and tokens as they were committed; nullopt: none, or damaged.  Not OK: the disk's fault.
+  struct Description {
+    std::string header;
+    std::vector<uint32_t> tokens;
+  };
+  [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
+                                      std::span<std::optional<Description>> out);
+  // In key order, until `visit` answers false.  DataLoss: some of it is damaged.
+  [[nodiscard]] absl::Status ForEachPlace(
+      absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit);
+
+  // An empty value forgets.  Durable on OK.
+  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value);
+  [[nodiscard]] absl::Status ForEachFact(
+      absl::FunctionRef<void(const std::string& key, const std::string& value)> visit);
+
+  // After a failure: writes are possible again on OK.
+  [[nodiscard]] absl::Status Resume();
+  // Gives back what erased entries take, as far as it can; seconds of disk work.
+  void Compact();
+
+  [[nodiscard]] ByteCount disk_bytes() const;     // of all its files; reads the directory
+  [[nodiscard]] ByteCount written_bytes() const;  // since Open: log, flushes, compactions
+
+ private:
+  struct Impl;
+  explicit BlockCatalog(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace larder

@@ -1,0 +1,208 @@
+#include "storage/disk/data_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+constexpr std::string_view kSuffix = ".kv";
+constexpr size_t kVectorsMax = 256;  // of one system call
+
+absl::Status Failed(int error, const std::string& what, const std::string& path) {
+  const std::string text = absl::StrCat(what, " ", path, ": ", std::strerror(error));
+  return error == ENOSPC || error == EDQUOT ? absl::ResourceExhaustedError(text)
+                                            : absl::UnavailableError(text);
+}
+
+// The number in "00000012.kv"; nullopt for any other name.
+std::optional<uint32_t> NumberOf(const std::string& name) {
+  constexpr size_t kDigits = 8;
+  if (name.size() != kDigits + kSuffix.size() || !name.ends_with(kSuffix)) return std::nullopt;
+  uint32_t number = 0;
+  for (size_t i = 0; i < kDigits; ++i) {
+    if (name[i] < '0' || name[i] > '9') return std::nullopt;
+    number = number * 10 + static_cast<uint32_t>(name[i] - '0');
+  }
+  return number;
+}
+
+// Drops `done` bytes off the front of `vectors`, from *at on.
+void Advance(std::span<iovec> vectors, size_t* at, size_t done) {
+  while (done > 0) {
+    iovec& first = vectors[*at];
+    const size_t here = std::min(done, first.iov_len);
+    first.iov_base = static_cast<std::byte*>(first.iov_base) + here;
+    first.iov_len -= here;
+    done -= here;
+    if (first.iov_len == 0) ++*at;
+  }
+}
+
+// Reads or writes all of `vectors` by `call(vectors, count, offset)`, in as many calls as it takes.
+template <class Call>
+absl::Status All(std::span<iovec> vectors, uint64_t offset, FaultPoint point, FaultPoints& faults,
+                 const char* what, const std::string& path, Call call) {
+  size_t at = 0;
+  while (at < vectors.size()) {
+    iovec half{};
+    std::span<iovec> now = vectors.subspan(at, std::min(kVectorsMax, vectors.size() - at));
+    switch (faults.At(point)) {
+      case FaultPoints::Fault::kError:
+        return Failed(EIO, what, path);
+      case FaultPoints::Fault::kFull:
+        return Failed(ENOSPC, what, path);
+      case FaultPoints::Fault::kShort:
+        half = {now[0].iov_base,
+                std::max<size_t>(kPageBytes, now[0].iov_len / 2 / kPageBytes * kPageBytes)};
+        now = {&half, 1};
+        break;
+      case FaultPoints::Fault::kNone:
+        break;
+    }
+    const ssize_t done = call(now.data(), static_cast<int>(now.size()), offset);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) return Failed(errno, what, path);
+    if (done == 0) return absl::UnavailableError(absl::StrCat(what, " ", path, ": the file ends"));
+    offset += static_cast<uint64_t>(done);
+    Advance(vectors, &at, static_cast<size_t>(done));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SyncDirectory(const std::string& directory) {
+  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return Failed(errno, "cannot open", directory);
+  const int synced = fsync(fd);
+  const int error = errno;
+  close(fd);
+  return synced == 0 ? absl::OkStatus() : Failed(error, "cannot sync", directory);
+}
+
+}  // namespace
+
+DataFiles::DataFiles(const Options& options) : options_(options), fds_(options.files_max, -1) {}
+
+DataFiles::~DataFiles() {
+  for (const int fd : fds_) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+std::string DataFiles::PathOf(uint32_t file) const {
+  return absl::StrCat(options_.directory, "/", absl::StrFormat("%08d", file),
+                      absl::string_view(kSuffix.data(), kSuffix.size()));
+}
+
+absl::StatusOr<std::unique_ptr<DataFiles>> DataFiles::Open(const Options& options) {
+  LARDER_CHECK(options.faults != nullptr && options.file_bytes.value() > 0 &&
+               options.file_bytes.value() % kPageBytes == 0);
+  auto files = absl::WrapUnique(new DataFiles(options));
+  uint32_t count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(options.directory, error)) {
+    const std::optional<uint32_t> number = NumberOf(entry.path().filename().string());
+    if (!number) continue;
+    if (*number < options.files_max) {
+      count = std::max(count, *number + 1);
+    } else {
+      std::filesystem::remove(entry.path(), error);
+    }
+  }
+  if (error) return Failed(error.value(), "cannot read", options.directory);
+  for (uint32_t file = 0; file < count; ++file) {
+    struct stat found {};
+    const bool whole = stat(files->PathOf(file).c_str(), &found) == 0 &&
+                       static_cast<uint64_t>(found.st_size) == options.file_bytes.value();
+    if (!whole) ++files->restored_;
+    if (absl::Status status = files->OpenOne(file); !status.ok()) return status;
+  }
+  return files;
+}
+
+absl::Status DataFiles::OpenOne(uint32_t file) {
+  const std::string path = PathOf(file);
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC;
+  int fd = open(path.c_str(), kFlags | O_DIRECT, 0600);
+  if (fd < 0 && errno == EINVAL) {
+    direct_ = false;
+    fd = open(path.c_str(), kFlags, 0600);
+  }
+  if (fd < 0) return Failed(errno, "cannot open", path);
+  // Allocated now, so that a full disk is met here and never by a write, and the limit is exact.
+  const auto bytes = static_cast<off_t>(options_.file_bytes.value());
+  int error = ftruncate(fd, bytes) == 0 ? 0 : errno;
+  if (error == 0) error = posix_fallocate(fd, 0, bytes);
+  if (error == 0 && fsync(fd) != 0) error = errno;
+  if (error != 0) {
+    close(fd);
+    return Failed(error, "cannot allocate", path);
+  }
+  fds_[file] = fd;
+  count_.store(file + 1, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status DataFiles::AddFile() {
+  const uint32_t file = count();
+  if (file >= options_.files_max) return absl::ResourceExhaustedError("all data files are there");
+  switch (options_.faults->At(FaultPoint::kDataCreate)) {
+    case FaultPoints::Fault::kNone:
+      break;
+    case FaultPoints::Fault::kFull:
+      return Failed(ENOSPC, "cannot allocate", PathOf(file));
+    default:
+      return Failed(EIO, "cannot open", PathOf(file));
+  }
+  absl::Status status = OpenOne(file);
+  if (status.ok()) return SyncDirectory(options_.directory);
+  unlink(PathOf(file).c_str());  // a part of it would count against the limit
+  return status;
+}
+
+absl::Status DataFiles::Write(uint32_t file, uint64_t offset,
+                              std::span<const std::span<const std::byte>> from) {
+  LARDER_CHECK(file < count());
+  std::vector<iovec> vectors;
+  vectors.reserve(from.size());
+  for (const std::span<const std::byte> bytes : from)
+    vectors.push_back({const_cast<std::byte*>(bytes.data()), bytes.size()});
+  return All(vectors, offset, FaultPoint::kDataWrite, *options_.faults, "cannot write",
+             PathOf(file), [fd = fds_[file]](const iovec* now, int count, uint64_t at) {
+               return pwritev(fd, now, count, static_cast<off_t>(at));
+             });
+}
+
+absl::Status DataFiles::Read(uint32_t file, uint64_t offset,
+                             std::span<const std::span<std::byte>> to) {
+  LARDER_CHECK(file < count());
+  std::vector<iovec> vectors;
+  vectors.reserve(to.size());
+  for (const std::span<std::byte> bytes : to) vectors.push_back({bytes.data(), bytes.size()});
+  return All(vectors, offset, FaultPoint::kDataRead, *options_.faults, "cannot read", PathOf(file),
+             [fd = fds_[file]](const iovec* now, int count, uint64_t at) {
+               return preadv(fd, now, count, static_cast<off_t>(at));
+             });
+}
+
+absl::Status DataFiles::Sync(uint32_t file) {
+  LARDER_CHECK(file < count());
+  if (options_.faults->At(FaultPoint::kDataSync) != FaultPoints::Fault::kNone)
+    return Failed(EIO, "cannot sync", PathOf(file));
+  return fdatasync(fds_[file]) == 0 ? absl::OkStatus() : Failed(errno, "cannot sync", PathOf(file));
+}
+
+}  // namespace larder

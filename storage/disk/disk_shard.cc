@@ -1,0 +1,452 @@
+#include "storage/disk/disk_shard.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "storage/check.h"
+#include "storage/disk/page_buffer.h"
+
+namespace larder {
+namespace {
+
+using PutStatus = DiskTier::PutStatus;
+using GetStatus = DiskTier::GetStatus;
+
+// How many commits pass between two looks at the catalog's size.
+constexpr uint64_t kCommitsPerLook = 32;
+
+bool IsWhole(const SegmentRange& range, const SegmentTable& table) {
+  return range.first == 0 && range.count == table.segments.size();
+}
+
+// Whether every segment of the range has its hash; `pages` begins at the page that holds its first
+// byte.
+bool Intact(std::span<const std::byte> pages, const SegmentTable& table,
+            const SegmentRange& range) {
+  uint64_t at = range.begin % kPageBytes;
+  for (uint32_t i = range.first; i < range.first + range.count; ++i) {
+    const Segment& segment = table.segments[i];
+    if (HashBytes(pages.subspan(at, segment.bytes)) != segment.xxh3) return false;
+    at = RoundUp(at + segment.bytes, kSegmentAlign);
+  }
+  return true;
+}
+
+bool IsHeader(std::span<const std::byte> pages, std::string_view header) {
+  return std::memcmp(pages.data(), header.data(), header.size()) == 0 &&
+         std::all_of(pages.begin() + static_cast<std::ptrdiff_t>(header.size()), pages.end(),
+                     [](std::byte b) { return b == std::byte{0}; });
+}
+
+}  // namespace
+
+struct DiskShard::Writing {
+  Writing(std::span<const DiskTier::NewBlock> the_blocks, std::span<PutResult> the_results)
+      : blocks(the_blocks), results(the_results), headers(the_blocks.size()) {
+    for (size_t i = 0; i < blocks.size(); ++i) headers[i] = EncodeRecordHeader(*blocks[i].header);
+  }
+  [[nodiscard]] uint32_t HeaderPages(size_t i) const {
+    return PagesFor(ByteCount(headers[i].size()));
+  }
+  [[nodiscard]] uint32_t Pages(size_t i) const {
+    return HeaderPages(i) + PagesFor(ByteCount(blocks[i].payload.size()));
+  }
+  [[nodiscard]] bool open(size_t i) const { return results[i].status == PutStatus::kOk; }
+  // Those still open, in the order in which they lie.
+  [[nodiscard]] std::vector<size_t> Open() const {
+    std::vector<size_t> out;
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (open(i)) out.push_back(i);
+    }
+    std::sort(out.begin(), out.end(), [this](size_t a, size_t b) {
+      const Extent& x = results[a].extent;
+      const Extent& y = results[b].extent;
+      return x.slab != y.slab ? x.slab < y.slab : x.page < y.page;
+    });
+    return out;
+  }
+  // Whether b lies right behind a.
+  [[nodiscard]] bool Adjacent(size_t a, size_t b) const {
+    const Extent& x = results[a].extent;
+    const Extent& y = results[b].extent;
+    return x.slab == y.slab && x.page + x.pages == y.page;
+  }
+
+  const std::span<const DiskTier::NewBlock> blocks;
+  const std::span<PutResult> results;  // kOk: so far
+  std::vector<std::string> headers;
+  std::vector<Room> failed;  // whose room is to be freed
+};
+
+DiskShard::DiskShard(const Options& options, std::unique_ptr<DataFiles> files,
+                     std::unique_ptr<BlockCatalog> catalog)
+    : options_(options),
+      files_(std::move(files)),
+      catalog_(std::move(catalog)),
+      allocator_(options.file_bytes) {
+  for (uint32_t file = 0; file < files_->count(); ++file)
+    allocator_.AddSlab(static_cast<SlabId>(file));
+}
+
+absl::StatusOr<std::unique_ptr<DiskShard>> DiskShard::Open(const Options& options) {
+  auto catalog = BlockCatalog::Open({.directory = absl::StrCat(options.directory, "/catalog"),
+                                     .disk_bytes_max = options.catalog_bytes_max,
+                                     .memory = options.memory,
+                                     .faults = options.faults,
+                                     .warn = options.warn});
+  if (!catalog.ok()) return catalog.status();
+  auto files = DataFiles::Open({.directory = options.directory,
+                                .file_bytes = options.file_bytes,
+                                .files_max = options.files_max,
+                                .faults = options.faults});
+  if (!files.ok()) return files.status();
+  return absl::WrapUnique(new DiskShard(options, *std::move(files), *std::move(catalog)));
+}
+
+// ---- start
+
+absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
+  std::vector<Entry> entries;
+  const absl::Status status =
+      catalog_->ForEachPlace([&](const BlockKey& key, const CatalogPlace& place) {
+        entries.push_back({key, place});
+        return true;
+      });
+  if (!status.ok()) return status;
+  std::vector<BlockKey> homeless;
+  MutexLock lock(mu_);
+  std::erase_if(entries, [&](const Entry& entry) {
+    if (allocator_.AllocateAt(entry.place.extent)) return false;
+    homeless.push_back(entry.key);
+    return true;
+  });
+  damaged_ += homeless.size();
+  if (!homeless.empty() && !catalog_->Erase(homeless).ok()) ++catalog_failures_;
+  blocks_ = entries.size();
+  recovered_ = true;
+  NoteFree();
+  return entries;
+}
+
+void DiskShard::SetOwner(const Extent& extent, uint32_t owner) {
+  MutexLock lock(mu_);
+  allocator_.SetOwner(extent, owner);
+}
+
+// ---- put
+
+void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results) {
+  LARDER_CHECK(blocks.size() == results.size());
+  EraseHeldBack();
+  if (!recovered_ || CatalogFull()) {
+    for (PutResult& result : results) result.status = PutStatus::kNoRoom;
+    return;
+  }
+  Writing put(blocks, results);
+  AllocateAll(&put);
+  FailAt(FaultPoint::kPutAllocated, &put);
+  WriteAll(&put);
+  FailAt(FaultPoint::kPutWritten, &put);
+  SyncAll(&put);
+  FailAt(FaultPoint::kPutSynced, &put);
+  FreeFailed(put);
+  CommitAll(&put);
+}
+
+std::optional<Extent> DiskShard::Allocate(uint32_t pages) {
+  if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
+  if (files_->count() >= options_.files_max) return std::nullopt;
+  if (absl::Status status = files_->AddFile(); !status.ok()) {
+    ++write_failures_;
+    if (options_.warn) options_.warn(std::string(status.message()));
+    return std::nullopt;
+  }
+  allocator_.AddSlab(static_cast<SlabId>(files_->count() - 1));
+  return allocator_.Allocate(pages);
+}
+
+void DiskShard::AllocateAll(Writing* put) {
+  const uint64_t file_pages = options_.file_bytes.value() / kPageBytes;
+  MutexLock lock(mu_);
+  for (size_t i = 0; i < put->blocks.size(); ++i) {
+    PutResult& result = put->results[i];
+    result.status = PutStatus::kTooLarge;
+    if (put->Pages(i) > file_pages) continue;
+    const std::optional<Extent> extent = Allocate(put->Pages(i));
+    result.status = extent ? PutStatus::kOk : PutStatus::kNoRoom;
+    if (extent) result.extent = *extent;
+  }
+  NoteFree();
+}
+
+void DiskShard::WriteAll(Writing* put) {
+  const std::vector<size_t> order = put->Open();
+  for (size_t from = 0; from < order.size();) {
+    size_t to = from + 1;
+    while (to < order.size() && put->Adjacent(order[to - 1], order[to])) ++to;
+    const std::span<const size_t> run(&order[from], to - from);
+    if (absl::Status status = WriteRun(*put, run); !status.ok()) {
+      ++write_failures_;
+      if (options_.warn) options_.warn(std::string(status.message()));
+      for (const size_t i : run) Fail(put, i);
+    }
+    from = to;
+  }
+}
+
+// Blocks that lie one after the other, in one write.
+absl::Status DiskShard::WriteRun(const Writing& put, std::span<const size_t> run) {
+  uint32_t header_pages = 0;
+  for (const size_t i : run) header_pages += put.HeaderPages(i);
+  const PageBuffer headers(header_pages);
+  std::span<std::byte> rest = headers.bytes();
+  std::vector<std::span<const std::byte>> parts;
+  uint64_t bytes = 0;
+  for (const size_t i : run) {
+    const std::span<std::byte> header = rest.first(put.HeaderPages(i) * kPageBytes);
+    rest = rest.subspan(header.size());
+    std::memcpy(header.data(), put.headers[i].data(), put.headers[i].size());
+    const std::span<const std::byte> payload = put.blocks[i].payload;
+    parts.emplace_back(header);
+    parts.emplace_back(payload.data(), RoundUp(payload.size(), kPageBytes));
+    bytes += put.results[i].extent.bytes().value();
+  }
+  data_written_ += bytes;
+  const Extent& first = put.results[run.front()].extent;
+  return files_->Write(static_cast<uint32_t>(first.slab), first.offset(), parts);
+}
+
+void DiskShard::SyncAll(Writing* put) {
+  const std::vector<size_t> order = put->Open();
+  for (size_t from = 0; from < order.size();) {
+    const SlabId file = put->results[order[from]].extent.slab;
+    size_t to = from;
+    while (to < order.size() && put->results[order[to]].extent.slab == file) ++to;
+    if (absl::Status status = files_->Sync(static_cast<uint32_t>(file)); !status.ok()) {
+      ++sync_failures_;
+      if (options_.warn) options_.warn(std::string(status.message()));
+      for (; from < to; ++from) Fail(put, order[from]);
+    }
+    from = to;
+  }
+}
+
+void DiskShard::CommitAll(Writing* put) {
+  const std::vector<size_t> order = put->Open();
+  if (order.empty()) return;
+  std::vector<CatalogEntry> entries;
+  std::vector<Room> rooms;
+  for (const size_t i : order) {
+    const DiskTier::NewBlock& block = put->blocks[i];
+    const std::string& header = put->headers[i];
+    entries.push_back({.key = block.header->key,
+                       .place = {.extent = put->results[i].extent,
+                                 .payload_bytes = ByteCount(block.payload.size()),
+                                 .parent = block.header->parent},
+                       .header = std::as_bytes(std::span(header)),
+                       .tokens = block.tokens});
+    rooms.push_back({block.header->key, put->results[i].extent});
+  }
+  absl::Status status = catalog_->Commit(entries);
+  if (status.ok()) status = options_.faults->StatusAt(FaultPoint::kPutCommitted);
+  if (!status.ok()) {
+    ++catalog_failures_;
+    if (options_.warn) options_.warn(std::string(status.message()));
+    for (const size_t i : order) put->results[i] = {.status = PutStatus::kFailed, .extent = {}};
+    HoldBack(rooms);
+    return;
+  }
+  blocks_ += order.size();
+  puts_ += order.size();
+  for (const size_t i : order) put_bytes_ += put->blocks[i].payload.size();
+}
+
+void DiskShard::FailAt(FaultPoint point, Writing* put) {
+  if (options_.faults->StatusAt(point).ok()) return;
+  ++write_failures_;
+  for (const size_t i : put->Open()) Fail(put, i);
+}
+
+void DiskShard::Fail(Writing* put, size_t i) {
+  put->failed.push_back({put->blocks[i].header->key, put->results[i].extent});
+  put->results[i] = {.status = PutStatus::kFailed, .extent = {}};
+}
+
+void DiskShard::FreeFailed(const Writing& put) {
+  if (put.failed.empty()) return;
+  MutexLock lock(mu_);
+  for (const Room& room : put.failed) allocator_.Free(room.extent);
+  NoteFree();
+}
+
+// ---- erase
+
+void DiskShard::Erase(std::span<const Room> asked) {
+  EraseHeldBack();
+  std::vector<Room> rooms;
+  std::vector<BlockKey> keys;
+  {
+    MutexLock lock(mu_);
+    for (const Room& room : asked) {
+      if (!allocator_.IsLive(room.extent)) continue;
+      rooms.push_back(room);
+      keys.push_back(room.key);
+    }
+  }
+  if (rooms.empty()) return;
+  blocks_ -= rooms.size();
+  erased_ += rooms.size();
+  absl::Status status = catalog_->Erase(keys);
+  if (status.ok()) status = options_.faults->StatusAt(FaultPoint::kEraseWritten);
+  if (!status.ok()) {
+    ++catalog_failures_;
+    if (options_.warn) options_.warn(std::string(status.message()));
+    HoldBack(rooms);
+    return;
+  }
+  MutexLock lock(mu_);
+  for (const Room& room : rooms) allocator_.Free(room.extent);
+  NoteFree();
+}
+
+void DiskShard::HoldBack(std::span<const Room> rooms) {
+  MutexLock lock(mu_);
+  held_back_.insert(held_back_.end(), rooms.begin(), rooms.end());
+}
+
+void DiskShard::EraseHeldBack() {
+  std::vector<Room> rooms;
+  {
+    MutexLock lock(mu_);
+    if (held_back_.empty()) return;
+    rooms.swap(held_back_);
+  }
+  std::vector<BlockKey> keys;
+  for (const Room& room : rooms) keys.push_back(room.key);
+  // Both: after a failure RocksDB refuses writes until it is told to go on.
+  absl::Status status = catalog_->Resume();
+  if (status.ok()) status = catalog_->Erase(keys);
+  if (!status.ok()) {
+    HoldBack(rooms);
+    return;
+  }
+  MutexLock lock(mu_);
+  for (const Room& room : rooms) allocator_.Free(room.extent);
+  NoteFree();
+}
+
+std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes,
+                                             absl::FunctionRef<bool(uint32_t)> evictable) {
+  // A header takes one page; of more than a hundred segments, more: then a later try finds them.
+  const uint32_t pages = PagesFor(payload_bytes) + 1;
+  MutexLock lock(mu_);
+  if (!recovered_ || pages > options_.file_bytes.value() / kPageBytes ||
+      allocator_.largest_free_pages() >= pages || files_->count() < options_.files_max) {
+    return {};
+  }
+  return allocator_.FindWindow(pages, &window_cursor_, evictable);
+}
+
+// ---- read
+
+void DiskShard::Describe(std::span<const BlockKey> keys,
+                         std::span<std::optional<DiskTier::Description>> out) {
+  std::vector<std::optional<BlockCatalog::Description>> found(keys.size());
+  if (absl::Status status = catalog_->Describe(keys, found); !status.ok()) {
+    ++catalog_failures_;
+    if (options_.warn) options_.warn(std::string(status.message()));
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    out[i].reset();
+    if (!found[i]) continue;
+    absl::StatusOr<DecodedHeader> decoded =
+        DecodeRecordHeaderOf(keys[i], std::as_bytes(std::span(found[i]->header)));
+    if (!decoded.ok()) {
+      ++damaged_;
+      continue;
+    }
+    out[i] = DiskTier::Description{.header = std::move(decoded->header),
+                                   .tokens = std::move(found[i]->tokens)};
+  }
+}
+
+absl::Status DiskShard::ReadRecord(const Extent& extent, uint32_t first_page,
+                                   std::span<const std::span<std::byte>> to) {
+  return files_->Read(static_cast<uint32_t>(extent.slab), extent.offset() + first_page * kPageBytes,
+                      to);
+}
+
+GetStatus DiskShard::Get(const DiskTier::Read& read, const Extent& extent) {
+  ++gets_;
+  const std::string header = EncodeRecordHeader(*read.header);
+  const uint32_t header_pages = PagesFor(ByteCount(header.size()));
+  const ByteCount payload = read.header->table.PayloadBytes();
+  const bool inside = static_cast<uint32_t>(extent.slab) < files_->count() &&
+                      extent.offset() + extent.bytes().value() <= options_.file_bytes.value();
+  if (!inside || read.header->key != read.block.key) return GetStatus::kMissing;
+  if (extent.pages != header_pages + PagesFor(payload)) {
+    ++damaged_;
+    return GetStatus::kDamaged;
+  }
+  const std::span<std::byte> to = read.to.first(DiskTier::PagesOf(read.range).value());
+  const bool whole = IsWhole(read.range, read.header->table);
+  const PageBuffer head(whole ? header_pages : 0);
+  const auto first_page = static_cast<uint32_t>(read.range.begin / kPageBytes);
+  const absl::Status status = whole ? ReadRecord(extent, 0, {{head.bytes(), to}})
+                                    : ReadRecord(extent, header_pages + first_page, {{to}});
+  if (!status.ok()) {
+    ++read_failures_;
+    if (options_.warn) options_.warn(std::string(status.message()));
+    return GetStatus::kFailed;
+  }
+  if ((whole && !IsHeader(head.bytes(), header)) || !Intact(to, read.header->table, read.range)) {
+    ++damaged_;
+    return GetStatus::kDamaged;
+  }
+  got_bytes_ += read.range.end - read.range.begin;
+  return GetStatus::kOk;
+}
+
+// ---- room
+
+void DiskShard::NoteFree() {
+  const uint64_t missing = (options_.files_max - files_->count()) * options_.file_bytes.value();
+  free_bytes_ = recovered_ ? allocator_.free_bytes().value() + missing : 0;
+}
+
+bool DiskShard::CatalogFull() {
+  if (commits_++ % kCommitsPerLook == 0) catalog_disk_bytes_ = catalog_->disk_bytes().value();
+  if (catalog_disk_bytes_ < options_.catalog_bytes_max.value()) return false;
+  catalog_->Compact();
+  catalog_disk_bytes_ = catalog_->disk_bytes().value();
+  return catalog_disk_bytes_ >= options_.catalog_bytes_max.value();
+}
+
+void DiskShard::AddTo(DiskTier::Stats* stats) const {
+  const ByteCount file_bytes(files_->count() * options_.file_bytes.value());
+  {
+    MutexLock lock(mu_);
+    stats->used += allocator_.total_bytes() - allocator_.free_bytes();
+  }
+  stats->room += ByteCount(options_.files_max * options_.file_bytes.value());
+  stats->allocated += file_bytes + catalog_->disk_bytes();
+  stats->blocks += blocks_;
+  stats->puts += puts_;
+  stats->gets += gets_;
+  stats->erased += erased_;
+  stats->put_bytes += ByteCount(put_bytes_);
+  stats->got_bytes += ByteCount(got_bytes_);
+  stats->written_bytes += ByteCount(data_written_) + catalog_->written_bytes();
+  stats->damaged += damaged_;
+  stats->write_failures += write_failures_;
+  stats->read_failures += read_failures_;
+  stats->sync_failures += sync_failures_;
+  stats->catalog_failures += catalog_failures_;
+  ++stats->shards;
+}
+
+}  // namespace larder

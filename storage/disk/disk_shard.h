@@ -1,0 +1,138 @@
+// One part of a FileDiskTier, damaged or whole by itself: data files, the catalog that says what
+// lies in them, and the allocator of their pages.
+//
+// A record lies in one extent of a data file: its header from the first page on, padded with zeros
+// to a page, then the payload.  The steps of a put, each of which a crash may follow
+// (FaultPoint):
+//
+//   step         on disk                                     after a crash here
+//   allocated    nothing                                     room is free again
+//   written      the record, in room that is free            the same
+//   synced       the record, durable                         the same
+//   committed    the catalog names it, durable               the block is there
+//   reported     -                                           the block is there
+//
+// and of an erasure: erased (the name is gone: so is the block), freed (room may be used again).
+// The catalog's log keeps order, so whoever names a room names it after its former name went.
+//
+// A name that may or may not have gone (the catalog failed meanwhile) keeps its room until an
+// erasure succeeds: the room of a name is never another's.
+//
+// Ownership: made by FileDiskTier.  Thread-safety: all methods from any thread, Recover once.
+// Locks: `mu_` guards the allocator and is never held while a record is read or written.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/disk/block_catalog.h"
+#include "storage/disk/data_files.h"
+#include "storage/disk/disk_tier.h"
+#include "storage/extent_allocator.h"
+#include "storage/fault_points.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class DiskShard {
+ public:
+  struct Options {
+    std::string directory;  // exists
+    ByteCount file_bytes;   // of each data file
+    uint32_t files_max = 1;
+    ByteCount catalog_bytes_max;  // beyond it nothing is put
+    CatalogMemory* memory = nullptr;
+    FaultPoints* faults = nullptr;
+    std::function<void(const std::string&)> warn;
+  };
+  // DataLoss: damaged beyond use; nothing stays open.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<DiskShard>> Open(const Options& options);
+
+  // As DiskTier's, with extents of this shard (slab: data file) in place of locations.
+  struct Entry {
+    BlockKey key;
+    CatalogPlace place;
+  };
+  // What is there.  DataLoss: the catalog is damaged, nothing was changed.  Entries without a room
+  // of their own inside the data files are left out and counted as damaged.
+  [[nodiscard]] absl::StatusOr<std::vector<Entry>> Recover();
+  void SetOwner(const Extent& extent, uint32_t owner) LARDER_EXCLUDES(mu_);
+
+  struct PutResult {
+    DiskTier::PutStatus status = DiskTier::PutStatus::kFailed;
+    Extent extent;
+  };
+  void Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results)
+      LARDER_EXCLUDES(mu_);
+  struct Room {
+    BlockKey key;
+    Extent extent;
+  };
+  void Erase(std::span<const Room> asked) LARDER_EXCLUDES(mu_);
+  void Describe(std::span<const BlockKey> keys,
+                std::span<std::optional<DiskTier::Description>> out);
+  [[nodiscard]] DiskTier::GetStatus Get(const DiskTier::Read& read, const Extent& extent);
+  [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes,
+                                                  absl::FunctionRef<bool(uint32_t)> evictable)
+      LARDER_EXCLUDES(mu_);
+
+  [[nodiscard]] BlockCatalog& catalog() { return *catalog_; }
+  // Free room, what is not yet allocated included; 0 before Recover.
+  [[nodiscard]] ByteCount free_bytes() const { return ByteCount(free_bytes_.load()); }
+  [[nodiscard]] ByteCount file_bytes() const { return options_.file_bytes; }
+
+  // Adds what this shard did to `stats`.
+  void AddTo(DiskTier::Stats* stats) const LARDER_EXCLUDES(mu_);
+
+ private:
+  // A put under way.
+  struct Writing;
+
+  DiskShard(const Options& options, std::unique_ptr<DataFiles> files,
+            std::unique_ptr<BlockCatalog> catalog);
+
+  [[nodiscard]] std::optional<Extent> Allocate(uint32_t pages) LARDER_REQUIRES(mu_);
+  void AllocateAll(Writing* put) LARDER_EXCLUDES(mu_);
+  void WriteAll(Writing* put);
+  void SyncAll(Writing* put);
+  void CommitAll(Writing* put) LARDER_EXCLUDES(mu_);
+  void FailAt(FaultPoint point, Writing* put);
+  void Fail(Writing* put, size_t i);
+  void FreeFailed(const Writing& put) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] absl::Status WriteRun(const Writing& put, std::span<const size_t> run);
+  // Names that may still be there, their rooms held back until they are gone.
+  void HoldBack(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
+  void EraseHeldBack() LARDER_EXCLUDES(mu_);
+  void NoteFree() LARDER_REQUIRES(mu_);
+  [[nodiscard]] bool CatalogFull();
+  [[nodiscard]] absl::Status ReadRecord(const Extent& extent, uint32_t first_page,
+                                        std::span<const std::span<std::byte>> to);
+
+  const Options options_;
+  const std::unique_ptr<DataFiles> files_;
+  const std::unique_ptr<BlockCatalog> catalog_;
+  std::atomic<bool> recovered_{false};
+  std::atomic<uint64_t> free_bytes_{0};
+  std::atomic<uint64_t> catalog_disk_bytes_{0};  // as last looked at
+  std::atomic<uint64_t> commits_{0};
+
+  mutable Mutex mu_;
+  ExtentAllocator allocator_ LARDER_GUARDED_BY(mu_);
+  uint64_t window_cursor_ LARDER_GUARDED_BY(mu_) = 0;
+  std::vector<Room> held_back_ LARDER_GUARDED_BY(mu_);
+
+  std::atomic<uint64_t> blocks_{0}, puts_{0}, gets_{0}, erased_{0}, put_bytes_{0}, got_bytes_{0},
+      data_written_{0}, damaged_{0}, write_failures_{0}, read_failures_{0}, sync_failures_{0},
+      catalog_failures_{0};
+};
+
+}  // namespace larder

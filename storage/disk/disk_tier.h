@@ -1,0 +1,160 @@
+// A tier of whole blocks that outlives the process: under their keys, on a disk, within a limit.
+//
+// It decides where bytes lie and answers for them: what Get gives is what was put under that key,
+// or it gives nothing.  It does not decide what stays: when there is no room it says so, and the
+// caller erases.  It has no queue and no thread of its own for puts and gets; callers bring theirs.
+//
+// Two implementations: MemoryDiskTier (the reference) and FileDiskTier.  tests/contract holds both
+// to this text.
+// Lifecycle: made -> Recover once, which tells what a former process left -> everything else, from
+// any thread.  Before Recover ends, Put finds no room where it has not looked yet; Get, Describe
+// and Erase work for what Recover has told.
+// Ownership: by server/main or a test, outlives the BlockStore over it.
+// Thread-safety: all methods from any thread.  REQUIRES: nobody erases what is being read.
+// Blocking: all but stats() may wait for the disk.
+// Limits: bytes on disk never exceed the limit, exactly.  A block is at most block_bytes_max().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "storage/block_key.h"
+#include "storage/layout.h"
+#include "storage/record.h"
+#include "storage/types.h"
+
+namespace larder {
+
+// Where a tier keeps a block: 8 bytes for the index, meaningful to that tier alone.
+enum class DiskLocation : uint64_t { kNone = 0 };
+
+struct DiskAddress {
+  BlockKey key;
+  DiskLocation location = DiskLocation::kNone;
+};
+
+class DiskTier {
+ public:
+  virtual ~DiskTier() = default;
+
+  // ---- writing
+  struct NewBlock {
+    const RecordHeader* header = nullptr;  // its table hashed
+    std::span<const uint32_t> tokens;      // at most kBlockTokensMax
+    // As header->table says.  Begins at a page's address; its last page is readable to its end, and
+    // nobody changes either meanwhile.
+    std::span<const std::byte> payload;
+  };
+  enum class PutStatus : uint8_t {
+    kOk,        // durable: a crash at any time from now on does not lose it
+    kNoRoom,    // until something is erased
+    kTooLarge,  // for ever
+    kFailed,    // the disk's fault: nothing of it is kept
+  };
+  struct PutResult {
+    PutStatus status = PutStatus::kFailed;
+    DiskLocation location = DiskLocation::kNone;
+  };
+  // Writes blocks, in large writes where they lie together, and makes them durable with one sync:
+  // many at once are cheaper.  A block that is there already under its key is written again and the
+  // older one is the caller's to erase.
+  // REQUIRES: spans of equal size; keys differ.
+  virtual void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) = 0;
+
+  // Names that go, and the room that they took.  Unknown addresses are passed over.  When the disk
+  // fails the blocks may come back with the next Recover.
+  virtual void Erase(std::span<const DiskAddress> blocks) = 0;
+
+  // ---- reading
+  struct Description {
+    RecordHeader header;
+    std::vector<uint32_t> tokens;
+  };
+  // What is known of blocks beside their bytes; nullopt: unknown, or its description is damaged.
+  // REQUIRES: spans of equal size.
+  virtual void Describe(std::span<const DiskAddress> blocks,
+                        std::span<std::optional<Description>> out) = 0;
+
+  enum class GetStatus : uint8_t {
+    kOk,
+    kMissing,  // no such block at that place
+    kDamaged,  // its bytes are not what was put: erase it
+    kFailed,   // the disk's fault; later it may work
+  };
+  struct Read {
+    DiskAddress block;
+    const RecordHeader* header = nullptr;  // from Describe
+    SegmentRange range;                    // of header->table; all of it reads the whole record
+    // The pages of the payload that hold the range: byte begin % kPageBytes of it becomes the
+    // range's first.  Begins at a page's address.
+    std::span<std::byte> to;
+  };
+  // What a Read's `to` must hold.
+  [[nodiscard]] static ByteCount PagesOf(const SegmentRange& range) {
+    return ByteCount(RoundUp(range.end, kPageBytes) - range.begin / kPageBytes * kPageBytes);
+  }
+  // Fills `to` and checks every segment of the range by its hash; what it holds when the answer is
+  // not kOk must not be used.
+  [[nodiscard]] virtual GetStatus Get(const Read& read) = 0;
+
+  // ---- what there is
+  struct Entry {
+    BlockKey key;
+    DiskLocation location = DiskLocation::kNone;
+    Digest parent;
+    ByteCount payload_bytes;
+    ByteCount disk_bytes;  // of the room it takes
+  };
+  // Once, first: tells what is there.  `owner_of` answers the caller's word for it (SetOwner); 0:
+  // nobody wants it, it is erased.  Not OK: `stop` said so, or the disk failed.
+  [[nodiscard]] virtual absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                             absl::FunctionRef<bool()> stop) = 0;
+
+  // ---- making room
+  // The caller's word for a block, by which FindVictims names it; 0: nobody to ask.
+  virtual void SetOwner(DiskLocation location, uint32_t owner) = 0;
+  // Owners of blocks whose erasure makes room for one of `bytes` where enough is free in all but
+  // lies apart; empty when it found none this time, or need not.
+  [[nodiscard]] virtual std::vector<uint32_t> FindVictims(
+      ByteCount payload_bytes, absl::FunctionRef<bool(uint32_t)> evictable) = 0;
+
+  // ---- facts: few small values beside the blocks (registrations, pins)
+  // Durable on OK.  An empty value forgets.  REQUIRES: key of 1 to 512 bytes, value up to 1 MiB.
+  [[nodiscard]] virtual absl::Status PutFact(const std::string& key, const std::string& value) = 0;
+  virtual void ForEachFact(
+      absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) = 0;
+
+  [[nodiscard]] virtual ByteCount block_bytes_max() const = 0;  // of a payload
+
+  struct Stats {
+    ByteCount limit;      // as configured
+    ByteCount room;       // of it, for records
+    ByteCount used;       // by live records, headers and padding included
+    ByteCount allocated;  // on the disk, all files
+    uint64_t blocks = 0;
+    uint64_t puts = 0, gets = 0, erased = 0;  // blocks
+    ByteCount put_bytes, got_bytes;           // payloads
+    ByteCount written_bytes;                  // to the disk, by puts and the catalog
+    uint64_t damaged = 0;                     // records and descriptions found so
+    uint64_t write_failures = 0, read_failures = 0, sync_failures = 0, catalog_failures = 0;
+    uint32_t shards = 0, shards_failed = 0, shards_set_aside = 0;
+  };
+  [[nodiscard]] virtual Stats stats() const = 0;
+};
+
+[[nodiscard]] inline const char* ToString(DiskTier::PutStatus status) {
+  constexpr const char* kNames[] = {"ok", "no room", "too large", "failed"};
+  return kNames[static_cast<size_t>(status)];
+}
+[[nodiscard]] inline const char* ToString(DiskTier::GetStatus status) {
+  constexpr const char* kNames[] = {"ok", "missing", "damaged", "failed"};
+  return kNames[static_cast<size_t>(status)];
+}
+
+}  // namespace larder

@@ -1,0 +1,481 @@
+#include "storage/disk/file_disk_tier.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+#include <thread>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "storage/check.h"
+#include "storage/index_entry.h"
+
+namespace larder {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint32_t kVersion = 1;
+constexpr uint32_t kShardsMax = 8;
+constexpr ByteCount kFileBytesMin = MiB(16);
+constexpr ByteCount kFileBytesMax = MiB(256);
+constexpr uint32_t kFilesPerShardMin = 2;
+constexpr ByteCount kCatalogBytesMin = MiB(32);
+constexpr const char* kFormatFile = "FORMAT";
+
+ByteCount CatalogBytes(ByteCount limit) {
+  return std::max(kCatalogBytesMin, ByteCount(limit.value() / 16));
+}
+
+absl::Status Failed(const std::string& what, const std::string& path, int error) {
+  return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(error)));
+}
+
+uint64_t TreeBytes(const std::string& path) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(path, error)) {
+    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
+  }
+  return bytes;
+}
+
+absl::Status WriteDurably(const std::string& path, const std::string& text) {
+  const std::string next = path + ".new";
+  const int fd = open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return Failed("cannot write", next, errno);
+  const bool written =
+      write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
+  const int error = errno;
+  close(fd);
+  if (!written) return Failed("cannot write", next, error);
+  return rename(next.c_str(), path.c_str()) == 0 ? absl::OkStatus()
+                                                 : Failed("cannot rename", next, errno);
+}
+
+}  // namespace
+
+// ---- opening
+
+FileDiskTier::FileDiskTier(const Options& options)
+    : options_(options),
+      faults_(options.faults != nullptr ? *options.faults : no_faults_),
+      memory_(options.memory) {}
+
+FileDiskTier::~FileDiskTier() {
+  {
+    MutexLock lock(shards_mu_);
+    shards_.clear();
+  }
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+absl::StatusOr<std::unique_ptr<FileDiskTier>> FileDiskTier::Open(const Options& options) {
+  if (options.limit < kLimitMin) {
+    return absl::InvalidArgumentError(absl::StrCat("a disk limit of ", options.limit.value(),
+                                                   " bytes is too small; at least ",
+                                                   kLimitMin.value()));
+  }
+  auto tier = absl::WrapUnique(new FileDiskTier(options));
+  if (mkdir(options.directory.c_str(), 0700) != 0 && errno != EEXIST)
+    return Failed("cannot make", options.directory, errno);
+  if (absl::Status status = tier->LockDirectory(); !status.ok()) return status;
+  if (absl::Status status = tier->FindGeometry(); !status.ok()) return status;
+  tier->putting_ = std::vector<std::atomic<uint32_t>>(tier->geometry_.shards);
+  {
+    MutexLock lock(tier->shards_mu_);
+    tier->shards_.resize(tier->geometry_.shards);
+  }
+  if (absl::Status status = tier->OpenShards(); !status.ok()) return status;
+  return tier;
+}
+
+// At once: most of the time is waiting for the disk, some tens of milliseconds a shard.
+absl::Status FileDiskTier::OpenShards() {
+  std::vector<absl::Status> statuses(geometry_.shards);
+  std::vector<std::thread> threads;
+  for (uint32_t number = 0; number < geometry_.shards; ++number)
+    threads.emplace_back([this, number, &statuses] { statuses[number] = OpenShard(number); });
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FileDiskTier::LockDirectory() {
+  const std::string path = options_.directory + "/LOCK";
+  lock_fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock_fd_ < 0) return Failed("cannot open", path, errno);
+  if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(options_.directory,
+                   " is used by another process; give each daemon a directory "
+                   "of its own"));
+}
+
+FileDiskTier::Geometry FileDiskTier::GeometryFor(ByteCount limit) {
+  Geometry out;
+  out.file_bytes = ByteCount(
+      std::clamp(std::bit_floor(limit.value() / 32), kFileBytesMin.value(), kFileBytesMax.value()));
+  const uint64_t files = (limit - CatalogBytes(limit)).value() / out.file_bytes.value();
+  out.shards =
+      static_cast<uint32_t>(std::clamp<uint64_t>(files / kFilesPerShardMin, 1, kShardsMax));
+  return out;
+}
+
+// Any one shard's FORMAT suffices: a damaged one costs nothing.
+absl::Status FileDiskTier::FindGeometry() {
+  for (uint32_t number = 0; number < kShardsMax; ++number) {
+    std::ifstream file(ShardPath(number) + "/" + kFormatFile);
+    std::string words[4];
+    uint32_t version = 0, shards = 0;
+    uint64_t file_bytes = 0;
+    if (!(file >> words[0] >> version)) continue;
+    if (words[0] == "larder-disk-tier" && version > kVersion) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(options_.directory, " was written by a newer larderd (disk format ", version,
+                       "; this one knows ", kVersion, "); use that one, or another directory"));
+    }
+    if (!(file >> words[1] >> shards >> words[2] >> file_bytes) || words[1] != "shards" ||
+        words[2] != "file_bytes" || shards == 0 || shards > kShardsMax ||
+        file_bytes < kFileBytesMin.value() || file_bytes > kFileBytesMax.value() ||
+        !std::has_single_bit(file_bytes)) {
+      continue;
+    }
+    geometry_ = {.shards = shards, .file_bytes = ByteCount(file_bytes)};
+    return absl::OkStatus();
+  }
+  geometry_ = GeometryFor(options_.limit);
+  return absl::OkStatus();
+}
+
+std::string FileDiskTier::ShardPath(uint32_t number) const {
+  return absl::StrCat(options_.directory, "/shard-", absl::StrFormat("%02d", number));
+}
+
+DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
+  // Half of the catalogs' part is for what a compaction writes before it deletes, and for the one
+  // that is set aside.
+  const ByteCount catalogs = CatalogBytes(options_.limit);
+  const uint64_t files = (options_.limit - catalogs).value() / geometry_.file_bytes.value();
+  return {.directory = ShardPath(number),
+          .file_bytes = geometry_.file_bytes,
+          .files_max = static_cast<uint32_t>(std::max<uint64_t>(1, files / geometry_.shards)),
+          .catalog_bytes_max = ByteCount(catalogs.value() / 2 / geometry_.shards),
+          .memory = const_cast<CatalogMemory*>(&memory_),
+          .faults = &faults_,
+          .warn = options_.warn};
+}
+
+absl::Status FileDiskTier::OpenShard(uint32_t number) {
+  const std::string path = ShardPath(number);
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Failed("cannot make", path, errno);
+  const std::string format =
+      absl::StrCat("larder-disk-tier ", kVersion, "\nshards ", geometry_.shards, "\nfile_bytes ",
+                   geometry_.file_bytes.value(), "\n");
+  if (absl::Status status = WriteDurably(path + "/" + kFormatFile, format); !status.ok())
+    return status;
+  auto shard = DiskShard::Open(ShardOptions(number));
+  if (absl::IsDataLoss(shard.status())) {
+    if (absl::Status status = SetAside(number, shard.status()); !status.ok()) return status;
+    shard = DiskShard::Open(ShardOptions(number));
+  }
+  if (!shard.ok()) return shard.status();
+  MutexLock lock(shards_mu_);
+  shards_[number] = *std::move(shard);
+  return absl::OkStatus();
+}
+
+FileDiskTier::ShardRef FileDiskTier::At(uint32_t number) const {
+  MutexLock lock(shards_mu_);
+  return number < shards_.size() ? shards_[number] : nullptr;
+}
+
+std::vector<FileDiskTier::ShardRef> FileDiskTier::All() const {
+  MutexLock lock(shards_mu_);
+  std::vector<ShardRef> all = shards_;
+  std::erase(all, nullptr);
+  return all;
+}
+
+void FileDiskTier::CloseShard(uint32_t number) {
+  ShardRef last;
+  {
+    MutexLock lock(shards_mu_);
+    last.swap(shards_[number]);
+  }
+  // Nobody knows a block of it, so these are short: a look at its counters.
+  while (last.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// Its catalog is kept for who wants to know why; its data files are used again.
+absl::Status FileDiskTier::SetAside(uint32_t number, const absl::Status& why) {
+  MutexLock lock(set_aside_mu_);
+  Warn(absl::StrCat(ShardPath(number),
+                    " is damaged and starts empty: ", absl::string_view(why.message())));
+  const std::string place = options_.directory + "/set-aside";
+  std::error_code error;
+  fs::remove_all(place, error);
+  fs::create_directory(place, error);
+  fs::rename(ShardPath(number) + "/catalog", place + "/catalog", error);
+  if (error) fs::remove_all(ShardPath(number) + "/catalog", error);
+  if (error) return Failed("cannot remove", ShardPath(number) + "/catalog", error.value());
+  (void)faults_.At(FaultPoint::kShardSetAside);
+  set_aside_bytes_ = TreeBytes(place);
+  if (set_aside_bytes_ > CatalogBytes(options_.limit).value() / 4) {
+    fs::remove_all(place, error);
+    set_aside_bytes_ = 0;
+  }
+  ++set_aside_;
+  return absl::OkStatus();
+}
+
+void FileDiskTier::Warn(const std::string& text) const {
+  if (options_.warn) options_.warn(text);
+}
+
+// ---- what there is
+
+absl::Status FileDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                   absl::FunctionRef<bool()> stop) {
+  for (uint32_t number = 0; number < geometry_.shards; ++number) {
+    if (absl::Status status = RecoverShard(number, owner_of, stop); !status.ok()) return status;
+  }
+  ForEachFact([](const std::string&, const std::string&) {});  // finds the newest sequence
+  return absl::OkStatus();
+}
+
+absl::Status FileDiskTier::RecoverShard(uint32_t number,
+                                        absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                        absl::FunctionRef<bool()> stop) {
+  ShardRef shard = At(number);
+  absl::StatusOr<std::vector<DiskShard::Entry>> entries = shard->Recover();
+  if (absl::IsDataLoss(entries.status())) {
+    shard.reset();
+    CloseShard(number);
+    if (absl::Status status = SetAside(number, entries.status()); !status.ok()) return status;
+    if (absl::Status status = OpenShard(number); !status.ok()) return status;
+    shard = At(number);
+    entries = shard->Recover();
+  }
+  if (!entries.ok()) return entries.status();
+  std::vector<DiskShard::Room> unwanted;
+  for (const DiskShard::Entry& found : *entries) {
+    if (stop()) return absl::CancelledError("stopped while it looked for what is on the disk");
+    const Entry entry{.key = found.key,
+                      .location = LocationOf(number, found.place.extent),
+                      .parent = found.place.parent,
+                      .payload_bytes = found.place.payload_bytes,
+                      .disk_bytes = found.place.extent.bytes()};
+    const uint32_t owner = owner_of(entry);
+    if (owner != 0) {
+      shard->SetOwner(found.place.extent, owner);
+    } else {
+      unwanted.push_back({found.key, found.place.extent});
+    }
+  }
+  shard->Erase(unwanted);
+  return absl::OkStatus();
+}
+
+// ---- places
+
+DiskLocation FileDiskTier::LocationOf(uint32_t shard, const Extent& extent) const {
+  Extent global = extent;
+  global.slab = static_cast<SlabId>(static_cast<uint32_t>(extent.slab) * geometry_.shards + shard);
+  PackedExtent packed;
+  packed.Set(global);
+  return DiskLocation{std::bit_cast<uint64_t>(packed)};
+}
+
+Extent FileDiskTier::ExtentOf(DiskLocation location, uint32_t* shard) const {
+  Extent extent = std::bit_cast<PackedExtent>(location).Get();
+  const auto file = static_cast<uint32_t>(extent.slab);
+  *shard = file % geometry_.shards;
+  extent.slab = static_cast<SlabId>(file / geometry_.shards);
+  return extent;
+}
+
+template <class Visit>
+void FileDiskTier::ByShard(std::span<const DiskAddress> blocks, Visit visit) const {
+  std::vector<std::vector<size_t>> places(geometry_.shards);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    uint32_t shard = 0;
+    if (blocks[i].location == DiskLocation::kNone) continue;
+    (void)ExtentOf(blocks[i].location, &shard);
+    places[shard].push_back(i);
+  }
+  for (uint32_t number = 0; number < geometry_.shards; ++number) {
+    if (places[number].empty()) continue;
+    if (const ShardRef shard = At(number)) visit(*shard, places[number]);
+  }
+}
+
+// ---- writing
+
+std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
+  std::vector<uint32_t> order(geometry_.shards);
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<std::pair<bool, uint64_t>> rank(geometry_.shards);
+  for (uint32_t i = 0; i < geometry_.shards; ++i) {
+    const ShardRef shard = At(i);
+    rank[i] = {putting_[i] == 0, shard ? shard->free_bytes().value() : 0};
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&rank](uint32_t a, uint32_t b) { return rank[a] > rank[b]; });
+  return order;
+}
+
+void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
+  LARDER_CHECK(blocks.size() == results.size());
+  for (PutResult& result : results) result = {.status = PutStatus::kNoRoom};
+  for (const uint32_t number : ShardsByRoom()) {
+    if (std::none_of(results.begin(), results.end(),
+                     [](const PutResult& result) { return result.status == PutStatus::kNoRoom; })) {
+      return;
+    }
+    PutTo(number, blocks, results);
+  }
+}
+
+// Those that no shard had room for yet.
+void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
+                         std::span<PutResult> results) {
+  const ShardRef shard = At(number);
+  if (!shard || shard->free_bytes().value() == 0) return;
+  std::vector<NewBlock> now;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (results[i].status != PutStatus::kNoRoom) continue;
+    now.push_back(blocks[i]);
+    places.push_back(i);
+  }
+  std::vector<DiskShard::PutResult> put(now.size());
+  ++putting_[number];
+  shard->Put(now, put);
+  --putting_[number];
+  for (size_t i = 0; i < now.size(); ++i) {
+    results[places[i]].status = put[i].status;
+    if (put[i].status == PutStatus::kOk)
+      results[places[i]].location = LocationOf(number, put[i].extent);
+  }
+}
+
+void FileDiskTier::Erase(std::span<const DiskAddress> blocks) {
+  ByShard(blocks, [&](DiskShard& shard, std::span<const size_t> places) {
+    std::vector<DiskShard::Room> rooms;
+    for (const size_t i : places) {
+      uint32_t number = 0;
+      rooms.push_back({blocks[i].key, ExtentOf(blocks[i].location, &number)});
+    }
+    shard.Erase(rooms);
+  });
+}
+
+// ---- reading
+
+void FileDiskTier::Describe(std::span<const DiskAddress> blocks,
+                            std::span<std::optional<Description>> out) {
+  LARDER_CHECK(blocks.size() == out.size());
+  for (std::optional<Description>& one : out) one.reset();
+  ByShard(blocks, [&](DiskShard& shard, std::span<const size_t> places) {
+    std::vector<BlockKey> keys;
+    for (const size_t i : places) keys.push_back(blocks[i].key);
+    std::vector<std::optional<Description>> found(keys.size());
+    shard.Describe(keys, found);
+    for (size_t i = 0; i < places.size(); ++i) out[places[i]] = std::move(found[i]);
+  });
+}
+
+DiskTier::GetStatus FileDiskTier::Get(const Read& read) {
+  if (read.block.location == DiskLocation::kNone) return GetStatus::kMissing;
+  uint32_t number = 0;
+  const Extent extent = ExtentOf(read.block.location, &number);
+  const ShardRef shard = At(number);
+  return shard ? shard->Get(read, extent) : GetStatus::kMissing;
+}
+
+// ---- room
+
+void FileDiskTier::SetOwner(DiskLocation location, uint32_t owner) {
+  uint32_t number = 0;
+  const Extent extent = ExtentOf(location, &number);
+  if (const ShardRef shard = At(number)) shard->SetOwner(extent, owner);
+}
+
+std::vector<uint32_t> FileDiskTier::FindVictims(ByteCount payload_bytes,
+                                                absl::FunctionRef<bool(uint32_t)> evictable) {
+  for (const uint32_t number : ShardsByRoom()) {
+    const ShardRef shard = At(number);
+    if (!shard) continue;
+    std::vector<uint32_t> found = shard->FindVictims(payload_bytes, evictable);
+    if (!found.empty()) return found;
+  }
+  return {};
+}
+
+ByteCount FileDiskTier::block_bytes_max() const {
+  return geometry_.file_bytes - ByteCount(kRecordHeaderBytesMax);
+}
+
+// ---- facts
+
+// Every shard has every fact, the newest wins: so no one shard's damage loses any.
+absl::Status FileDiskTier::PutFact(const std::string& key, const std::string& value) {
+  MutexLock lock(facts_mu_);
+  const uint64_t sequence = ++fact_sequence_;
+  std::string stored(sizeof sequence, '\0');
+  std::memcpy(stored.data(), &sequence, sizeof sequence);
+  stored += value;
+  absl::Status result = absl::UnavailableError("no shard");
+  for (const ShardRef& shard : All()) {
+    absl::Status status = shard->catalog().PutFact(key, stored);
+    if (!result.ok()) result = std::move(status);
+  }
+  return result;
+}
+
+void FileDiskTier::ForEachFact(
+    absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) {
+  std::map<std::string, Fact> newest;
+  MutexLock lock(facts_mu_);
+  for (const ShardRef& shard : All()) {
+    const absl::Status status =
+        shard->catalog().ForEachFact([&](const std::string& key, const std::string& stored) {
+          Fact fact;
+          if (stored.size() < sizeof fact.sequence) return;
+          std::memcpy(&fact.sequence, stored.data(), sizeof fact.sequence);
+          fact_sequence_ = std::max(fact_sequence_, fact.sequence);
+          fact.value = stored.substr(sizeof fact.sequence);
+          Fact& known = newest[key];
+          if (fact.sequence > known.sequence) known = std::move(fact);
+        });
+    if (!status.ok()) Warn(std::string(status.message()));
+  }
+  for (const auto& [key, fact] : newest) {
+    if (!fact.value.empty()) visit(key, fact.value);
+  }
+}
+
+DiskTier::Stats FileDiskTier::stats() const {
+  Stats stats;
+  stats.limit = options_.limit;
+  for (const ShardRef& shard : All()) shard->AddTo(&stats);
+  stats.allocated += ByteCount(set_aside_bytes_);
+  stats.shards_set_aside = set_aside_;
+  return stats;
+}
+
+}  // namespace larder

@@ -1,0 +1,124 @@
+// The disk tier: payloads in preallocated data files, read and written past the page cache straight
+// from and to the pool; everything else in RocksDB.  In shards, each of which can be damaged alone.
+//
+//   DIR/LOCK            held while a daemon uses DIR
+//   DIR/shard-00/       FORMAT, 00000000.kv ..., catalog/
+//   DIR/set-aside/      the catalog of the shard that was last found damaged; may be deleted
+//
+// A batch of blocks goes to one shard, where most room is: so a chain lies mostly in one, and a
+// damaged shard costs some chains whole and not a piece of each.
+//
+// Start succeeds whatever the files are, but for three things that an operator must decide: the
+// directory cannot be used at all, another daemon has it, a newer version wrote it.
+//
+// Ownership, threads, lifecycle: DiskTier's.
+// Limits: 8 shards; data files of 16 to 256 MiB, and blocks a little smaller; a sixteenth of the
+// limit (32 MiB at least) is kept for catalogs.  Files are allocated as they are needed and never
+// shrink but when the limit does.
+// Memory: `memory` for RocksDB; 4.25 B a page of 4 KiB of allocated data (1.1 GiB a TiB).
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "storage/disk/disk_shard.h"
+#include "storage/disk/disk_tier.h"
+
+namespace larder {
+
+class FileDiskTier final : public DiskTier {
+ public:
+  struct Options {
+    std::string directory;          // made when it is not there (its parent must be)
+    ByteCount limit;                // of all files; at least kLimitMin
+    ByteCount memory = MiB(64);     // of all catalogs: caches and write buffers
+    FaultPoints* faults = nullptr;  // nullptr: none
+    // What an operator should know; one sentence without a newline.  May be called from any thread.
+    std::function<void(const std::string&)> warn;
+  };
+  static constexpr ByteCount kLimitMin = MiB(96);
+
+  // InvalidArgument: the limit.  FailedPrecondition: another process has the directory, or a newer
+  // version wrote it.  Else what the file system said.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<FileDiskTier>> Open(const Options& options);
+  ~FileDiskTier() override;
+
+  void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;
+  void Erase(std::span<const DiskAddress> blocks) override;
+  void Describe(std::span<const DiskAddress> blocks,
+                std::span<std::optional<Description>> out) override;
+  [[nodiscard]] GetStatus Get(const Read& read) override;
+  [[nodiscard]] absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                     absl::FunctionRef<bool()> stop) override;
+  void SetOwner(DiskLocation location, uint32_t owner) override;
+  [[nodiscard]] std::vector<uint32_t> FindVictims(
+      ByteCount payload_bytes, absl::FunctionRef<bool(uint32_t)> evictable) override;
+  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value) override;
+  void ForEachFact(
+      absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override;
+  [[nodiscard]] ByteCount block_bytes_max() const override;
+  [[nodiscard]] Stats stats() const override;
+
+ private:
+  // What a directory is made with once, and keeps.
+  struct Geometry {
+    uint32_t shards = 0;
+    ByteCount file_bytes;
+  };
+  struct Fact {
+    uint64_t sequence = 0;
+    std::string value;
+  };
+  using ShardRef = std::shared_ptr<DiskShard>;
+
+  explicit FileDiskTier(const Options& options);
+  [[nodiscard]] static Geometry GeometryFor(ByteCount limit);
+  [[nodiscard]] absl::Status LockDirectory();
+  // What the shards' FORMAT files say; a new directory's is made for the limit.
+  [[nodiscard]] absl::Status FindGeometry();
+  [[nodiscard]] absl::Status OpenShards();
+  [[nodiscard]] absl::Status OpenShard(uint32_t number) LARDER_EXCLUDES(shards_mu_);
+  // nullptr while it is being replaced.
+  [[nodiscard]] ShardRef At(uint32_t number) const LARDER_EXCLUDES(shards_mu_);
+  [[nodiscard]] std::vector<ShardRef> All() const LARDER_EXCLUDES(shards_mu_);
+  // Takes it out, and waits until nobody uses it.
+  void CloseShard(uint32_t number) LARDER_EXCLUDES(shards_mu_);
+  [[nodiscard]] absl::Status SetAside(uint32_t number, const absl::Status& why)
+      LARDER_EXCLUDES(set_aside_mu_);
+  [[nodiscard]] DiskShard::Options ShardOptions(uint32_t number) const;
+  [[nodiscard]] std::string ShardPath(uint32_t number) const;
+  void Warn(const std::string& text) const;
+
+  [[nodiscard]] absl::Status RecoverShard(uint32_t number,
+                                          absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                          absl::FunctionRef<bool()> stop);
+  [[nodiscard]] std::vector<uint32_t> ShardsByRoom() const;
+  void PutTo(uint32_t number, std::span<const NewBlock> blocks, std::span<PutResult> results);
+
+  // {shard and file 16 | page 24 | pages 24}, as the index packs extents; never 0.
+  [[nodiscard]] DiskLocation LocationOf(uint32_t shard, const Extent& extent) const;
+  [[nodiscard]] Extent ExtentOf(DiskLocation location, uint32_t* shard) const;
+  // Calls visit(shard, places): of the addresses, by shard; unknown ones are left out.
+  template <class Visit>
+  void ByShard(std::span<const DiskAddress> blocks, Visit visit) const;
+
+  const Options options_;
+  FaultPoints no_faults_;
+  FaultPoints& faults_;
+  CatalogMemory memory_;
+  int lock_fd_ = -1;
+  Geometry geometry_;
+  mutable Mutex shards_mu_;
+  std::vector<ShardRef> shards_ LARDER_GUARDED_BY(shards_mu_);
+  std::vector<std::atomic<uint32_t>> putting_;  // puts under way, by shard
+  Mutex set_aside_mu_;
+  std::atomic<uint32_t> set_aside_{0};
+  std::atomic<uint64_t> set_aside_bytes_{0};
+  Mutex facts_mu_;
+  uint64_t fact_sequence_ LARDER_GUARDED_BY(facts_mu_) = 0;
+};
+
+}  // namespace larder

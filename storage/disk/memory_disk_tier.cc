@@ -1,0 +1,139 @@
+#include "storage/disk/memory_disk_tier.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+ByteCount DiskBytes(size_t payload) { return ByteCount(RoundUp(payload, kPageBytes)); }
+
+}  // namespace
+
+void MemoryDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
+  LARDER_CHECK(blocks.size() == results.size());
+  MutexLock lock(medium_.mu);
+  for (size_t i = 0; i < blocks.size(); ++i) results[i] = PutOne(blocks[i]);
+}
+
+DiskTier::PutResult MemoryDiskTier::PutOne(const NewBlock& block) {
+  LARDER_CHECK(block.header->table.hashed);
+  LARDER_CHECK(block.payload.size() == block.header->table.PayloadBytes().value());
+  const ByteCount bytes = DiskBytes(block.payload.size());
+  if (bytes > limit_) return {.status = PutStatus::kTooLarge};
+  if (!recovered_ || UsedBytes() + bytes > limit_) return {.status = PutStatus::kNoRoom};
+  const uint64_t location = medium_.next++;
+  medium_.records[location] = {.key = block.header->key,
+                               .header = *block.header,
+                               .tokens = {block.tokens.begin(), block.tokens.end()},
+                               .payload = {block.payload.begin(), block.payload.end()}};
+  ++counted_.puts;
+  counted_.put_bytes += ByteCount(block.payload.size());
+  counted_.written_bytes += bytes;
+  return {.status = PutStatus::kOk, .location = DiskLocation{location}};
+}
+
+void MemoryDiskTier::Erase(std::span<const DiskAddress> blocks) {
+  MutexLock lock(medium_.mu);
+  for (const DiskAddress& block : blocks) {
+    if (Find(block) == nullptr) continue;
+    medium_.records.erase(static_cast<uint64_t>(block.location));
+    ++counted_.erased;
+  }
+}
+
+void MemoryDiskTier::Describe(std::span<const DiskAddress> blocks,
+                              std::span<std::optional<Description>> out) {
+  LARDER_CHECK(blocks.size() == out.size());
+  MutexLock lock(medium_.mu);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    out[i].reset();
+    if (const Record* record = Find(blocks[i]); record != nullptr)
+      out[i] = Description{.header = record->header, .tokens = record->tokens};
+  }
+}
+
+DiskTier::GetStatus MemoryDiskTier::Get(const Read& read) {
+  LARDER_CHECK(read.to.size() >= PagesOf(read.range).value());
+  MutexLock lock(medium_.mu);
+  ++counted_.gets;
+  const Record* record = Find(read.block);
+  if (record == nullptr) return GetStatus::kMissing;
+  if (record->header != *read.header || record->payload.size() < read.range.end ||
+      FirstDamaged(record->payload, record->header.table, read.range) >= 0) {
+    ++counted_.damaged;
+    return GetStatus::kDamaged;
+  }
+  std::memcpy(read.to.data() + read.range.begin % kPageBytes,
+              record->payload.data() + read.range.begin, read.range.end - read.range.begin);
+  counted_.got_bytes += ByteCount(read.range.end - read.range.begin);
+  return GetStatus::kOk;
+}
+
+absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                     absl::FunctionRef<bool()> stop) {
+  std::vector<Entry> entries;
+  {
+    MutexLock lock(medium_.mu);
+    for (const auto& [location, record] : medium_.records) {
+      entries.push_back({.key = record.key,
+                         .location = DiskLocation{location},
+                         .parent = record.header.parent,
+                         .payload_bytes = ByteCount(record.payload.size()),
+                         .disk_bytes = DiskBytes(record.payload.size())});
+    }
+  }
+  for (const Entry& entry : entries) {
+    if (stop()) return absl::CancelledError("stopped while it looked for what is there");
+    if (owner_of(entry) != 0) continue;
+    const DiskAddress unwanted{.key = entry.key, .location = entry.location};
+    Erase({&unwanted, 1});
+  }
+  MutexLock lock(medium_.mu);
+  recovered_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status MemoryDiskTier::PutFact(const std::string& key, const std::string& value) {
+  MutexLock lock(medium_.mu);
+  if (value.empty()) {
+    medium_.facts.erase(key);
+  } else {
+    medium_.facts[key] = value;
+  }
+  return absl::OkStatus();
+}
+
+void MemoryDiskTier::ForEachFact(
+    absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) {
+  absl::btree_map<std::string, std::string> facts;
+  {
+    MutexLock lock(medium_.mu);
+    facts = medium_.facts;
+  }
+  for (const auto& [key, value] : facts) visit(key, value);
+}
+
+const MemoryDiskTier::Record* MemoryDiskTier::Find(const DiskAddress& block) const {
+  const auto it = medium_.records.find(static_cast<uint64_t>(block.location));
+  return it == medium_.records.end() || it->second.key != block.key ? nullptr : &it->second;
+}
+
+ByteCount MemoryDiskTier::UsedBytes() const {
+  ByteCount used;
+  for (const auto& [location, record] : medium_.records) used += DiskBytes(record.payload.size());
+  return used;
+}
+
+DiskTier::Stats MemoryDiskTier::stats() const {
+  MutexLock lock(medium_.mu);
+  Stats stats = counted_;
+  stats.limit = stats.room = limit_;
+  stats.used = stats.allocated = UsedBytes();
+  stats.blocks = medium_.records.size();
+  return stats;
+}
+
+}  // namespace larder

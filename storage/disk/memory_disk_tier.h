@@ -1,0 +1,69 @@
+// The disk tier's contract over a map in memory: its documentation, and what tests of a store run
+// on.
+//
+// It outlives the process as little as any map; "a former process" is another MemoryDiskTier over
+// the same Medium.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "storage/disk/disk_tier.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class MemoryDiskTier final : public DiskTier {
+ public:
+  // What would be on the disk.  A test may damage it.
+  struct Record {
+    BlockKey key;
+    RecordHeader header;
+    std::vector<uint32_t> tokens;
+    std::vector<std::byte> payload;
+  };
+  struct Medium {
+    Mutex mu;
+    uint64_t next LARDER_GUARDED_BY(mu) = 1;
+    absl::btree_map<uint64_t, Record> records LARDER_GUARDED_BY(mu);  // by location
+    absl::btree_map<std::string, std::string> facts LARDER_GUARDED_BY(mu);
+  };
+
+  // REQUIRES: medium outlives it; limit > 0.
+  MemoryDiskTier(ByteCount limit, Medium& medium) : limit_(limit), medium_(medium) {}
+
+  void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;
+  void Erase(std::span<const DiskAddress> blocks) override;
+  void Describe(std::span<const DiskAddress> blocks,
+                std::span<std::optional<Description>> out) override;
+  [[nodiscard]] GetStatus Get(const Read& read) override;
+  [[nodiscard]] absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                     absl::FunctionRef<bool()> stop) override;
+  void SetOwner(DiskLocation, uint32_t) override {}
+  // Room in memory never lies apart.
+  [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount,
+                                                  absl::FunctionRef<bool(uint32_t)>) override {
+    return {};
+  }
+  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value) override;
+  void ForEachFact(
+      absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override;
+  [[nodiscard]] ByteCount block_bytes_max() const override { return limit_; }
+  [[nodiscard]] Stats stats() const override;
+
+ private:
+  [[nodiscard]] PutResult PutOne(const NewBlock& block) LARDER_REQUIRES(medium_.mu);
+  // nullptr: none of that key is there.
+  [[nodiscard]] const Record* Find(const DiskAddress& block) const LARDER_REQUIRES(medium_.mu);
+  [[nodiscard]] ByteCount UsedBytes() const LARDER_REQUIRES(medium_.mu);
+
+  const ByteCount limit_;
+  Medium& medium_;
+  bool recovered_ LARDER_GUARDED_BY(medium_.mu) = false;
+  Stats counted_ LARDER_GUARDED_BY(medium_.mu);
+};
+
+}  // namespace larder

@@ -1,0 +1,274 @@
+// What every DiskTier must do, as disk_tier.h says.
+//
+// A test program instantiates the suite with a DiskTierMaker of its own: one that can make tiers
+// one after the other over the same medium, as processes follow each other over a disk.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/storage/disk/disk_blocks.h"
+
+namespace larder::testing {
+
+class DiskTierMaker {
+ public:
+  static constexpr ByteCount kLimit = MiB(128);
+  virtual ~DiskTierMaker() = default;
+  // Over what the former left.  REQUIRES: the former tier is gone.
+  [[nodiscard]] virtual std::unique_ptr<DiskTier> Make() = 0;
+};
+
+class DiskTierContract
+    : public ::testing::TestWithParam<std::function<std::unique_ptr<DiskTierMaker>()>> {
+ protected:
+  void SetUp() override { Reopen(); }
+
+  // As another process would find it; what it tells is in entries_.
+  void Reopen() {
+    tier_.reset();
+    tier_ = maker_->Make();
+    entries_.clear();
+    for (const DiskTier::Entry& entry : RecoverAll(*tier_)) entries_.emplace(entry.key, entry);
+  }
+
+  struct KeyLess {
+    bool operator()(const BlockKey& a, const BlockKey& b) const {
+      return std::pair(a.variant, a.digest) < std::pair(b.variant, b.digest);
+    }
+  };
+  std::unique_ptr<DiskTierMaker> maker_ = GetParam()();
+  std::unique_ptr<DiskTier> tier_;
+  std::map<BlockKey, DiskTier::Entry, KeyLess> entries_;
+};
+
+TEST_P(DiskTierContract, GivesBackWhatWasPut) {
+  const DiskBlock block(1, 16, 64 << 10);
+  const DiskTier::PutResult put = PutOne(*tier_, block);
+  ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
+  EXPECT_NE(put.location, DiskLocation::kNone);
+  EXPECT_TRUE(Has(*tier_, block, put.location));
+  EXPECT_EQ(tier_->stats().blocks, 1u);
+}
+
+TEST_P(DiskTierContract, BlocksOfAllSizesInOnePut) {
+  std::vector<DiskBlock> blocks;
+  uint64_t number = 0;
+  for (const uint32_t bytes : {1u, 63u, 64u, 65u, 4095u, 4096u, 4097u, 300'000u}) {
+    for (const uint32_t segments : {1u, 2u, 30u, 200u})
+      if (uint64_t{bytes} * segments < 3'000'000) blocks.emplace_back(++number, segments, bytes);
+  }
+  std::vector<DiskTier::NewBlock> news;
+  for (const DiskBlock& block : blocks) news.push_back(block.AsNew());
+  std::vector<DiskTier::PutResult> results(news.size());
+  tier_->Put(news, results);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    ASSERT_EQ(results[i].status, DiskTier::PutStatus::kOk) << i;
+    EXPECT_TRUE(Has(*tier_, blocks[i], results[i].location)) << i;
+  }
+}
+
+TEST_P(DiskTierContract, GivesRangesOfSegments) {
+  const DiskBlock block(1, 30, 5000);
+  const DiskTier::PutResult put = PutOne(*tier_, block);
+  for (const auto& [first, count] : {std::pair(0u, 1u), {0u, 7u}, {1u, 1u}, {13u, 9u}, {29u, 1u}}) {
+    SegmentRange range;
+    ASSERT_TRUE(block.header().table.Range(first, count, &range).ok());
+    const Got got = GetRange(*tier_, {block.key(), put.location}, block.header(), range);
+    ASSERT_EQ(got.status, DiskTier::GetStatus::kOk) << first;
+    EXPECT_TRUE(std::equal(got.bytes.begin(), got.bytes.end(),
+                           block.payload().begin() + static_cast<std::ptrdiff_t>(range.begin)));
+  }
+}
+
+TEST_P(DiskTierContract, TellsTheNextProcessWhatIsThere) {
+  const DiskBlock a(1, 4, 70'000), b(2, 1, 100);
+  ASSERT_EQ(PutOne(*tier_, a).status, DiskTier::PutStatus::kOk);
+  ASSERT_EQ(PutOne(*tier_, b).status, DiskTier::PutStatus::kOk);
+  Reopen();
+  ASSERT_EQ(entries_.size(), 2u);
+  const DiskTier::Entry& entry = entries_.at(a.key());
+  EXPECT_EQ(entry.parent, a.header().parent);
+  EXPECT_EQ(entry.payload_bytes, a.header().table.PayloadBytes());
+  EXPECT_GE(entry.disk_bytes, entry.payload_bytes);
+  EXPECT_TRUE(Has(*tier_, a, entry.location));
+  EXPECT_TRUE(Has(*tier_, b, entries_.at(b.key()).location));
+  EXPECT_EQ(tier_->stats().blocks, 2u);
+}
+
+TEST_P(DiskTierContract, ErasedBlocksAreGone) {
+  const DiskBlock a(1, 4, 70'000), b(2, 4, 70'000);
+  const DiskAddress gone{a.key(), PutOne(*tier_, a).location};
+  const DiskTier::PutResult stays = PutOne(*tier_, b);
+  EraseOne(*tier_, gone);
+  EXPECT_FALSE(DescribeOne(*tier_, gone));
+  EXPECT_TRUE(Has(*tier_, b, stays.location));
+  Reopen();
+  EXPECT_EQ(entries_.size(), 1u);
+  EXPECT_EQ(entries_.count(b.key()), 1u);
+}
+
+TEST_P(DiskTierContract, UnknownAddressesArePassedOver) {
+  const DiskBlock block(1, 4, 70'000);
+  const DiskAddress gone{block.key(), PutOne(*tier_, block).location};
+  EraseOne(*tier_, gone);
+  EraseOne(*tier_, gone);
+  EraseOne(*tier_, {block.key(), DiskLocation::kNone});
+  EXPECT_FALSE(DescribeOne(*tier_, {block.key(), DiskLocation::kNone}));
+  EXPECT_EQ(
+      GetRange(*tier_, {block.key(), DiskLocation::kNone}, block.header(), block.all()).status,
+      DiskTier::GetStatus::kMissing);
+  EXPECT_EQ(tier_->stats().erased, 1u);
+  EXPECT_EQ(tier_->stats().used, ByteCount(0));
+}
+
+TEST_P(DiskTierContract, ErasesWhatTheOwnerDoesNotWant) {
+  const DiskBlock a(1, 4, 70'000), b(2, 4, 70'000);
+  ASSERT_EQ(PutOne(*tier_, a).status, DiskTier::PutStatus::kOk);
+  ASSERT_EQ(PutOne(*tier_, b).status, DiskTier::PutStatus::kOk);
+  tier_.reset();
+  tier_ = maker_->Make();
+  ASSERT_TRUE(
+      tier_
+          ->Recover([&](const DiskTier::Entry& entry) { return entry.key == a.key() ? 9u : 0u; },
+                    [] { return false; })
+          .ok());
+  EXPECT_EQ(tier_->stats().blocks, 1u);
+  Reopen();
+  EXPECT_EQ(entries_.size(), 1u);
+}
+
+TEST_P(DiskTierContract, StopsLookingWhenTold) {
+  ASSERT_EQ(PutOne(*tier_, DiskBlock(1, 1, 100)).status, DiskTier::PutStatus::kOk);
+  tier_.reset();
+  tier_ = maker_->Make();
+  EXPECT_TRUE(absl::IsCancelled(
+      tier_->Recover([](const DiskTier::Entry&) { return 1u; }, [] { return true; })));
+}
+
+TEST_P(DiskTierContract, FindsNoRoomBeforeItHasLooked) {
+  tier_.reset();
+  tier_ = maker_->Make();
+  EXPECT_EQ(PutOne(*tier_, DiskBlock(1, 1, 100)).status, DiskTier::PutStatus::kNoRoom);
+}
+
+TEST_P(DiskTierContract, SaysWhenThereIsNoRoomAndWhenThereIsAgain) {
+  std::vector<std::pair<uint64_t, DiskLocation>> held;
+  for (uint64_t number = 1;; ++number) {
+    const DiskBlock block(number, 16, 128 << 10);
+    const DiskTier::PutResult put = PutOne(*tier_, block);
+    if (put.status == DiskTier::PutStatus::kNoRoom) break;
+    ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
+    held.emplace_back(number, put.location);
+    ASSERT_LT(number, 1000u) << "no limit";
+    ASSERT_LE(tier_->stats().allocated, DiskTierMaker::kLimit);
+  }
+  EXPECT_GE(held.size() * MiB(2).value(), DiskTierMaker::kLimit.value() / 2);
+  const auto [number, location] = held[held.size() / 2];
+  EraseOne(*tier_, {DiskBlock(number, 16, 128 << 10).key(), location});
+  const DiskBlock next(5000, 16, 128 << 10);
+  const DiskTier::PutResult put = PutOne(*tier_, next);
+  ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
+  EXPECT_TRUE(Has(*tier_, next, put.location));
+}
+
+TEST_P(DiskTierContract, RefusesWhatNeverFits) {
+  const auto bytes = static_cast<uint32_t>(tier_->block_bytes_max().value() + (1 << 20));
+  EXPECT_EQ(PutOne(*tier_, DiskBlock(1, 1, bytes)).status, DiskTier::PutStatus::kTooLarge);
+  EXPECT_EQ(tier_->stats().used, ByteCount(0));
+}
+
+TEST_P(DiskTierContract, AnotherHeaderThanItsOwnGivesNothing) {
+  const DiskBlock a(1, 4, 64 << 10), b(2, 4, 64 << 10);
+  const DiskTier::PutResult put = PutOne(*tier_, a);
+  EXPECT_NE(GetRange(*tier_, {a.key(), put.location}, b.header(), b.all()).status,
+            DiskTier::GetStatus::kOk);
+  EXPECT_NE(GetRange(*tier_, {b.key(), put.location}, b.header(), b.all()).status,
+            DiskTier::GetStatus::kOk);
+}
+
+TEST_P(DiskTierContract, KeepsFacts) {
+  ASSERT_TRUE(tier_->PutFact("a", "1").ok());
+  ASSERT_TRUE(tier_->PutFact("b", "2").ok());
+  ASSERT_TRUE(tier_->PutFact("a", "3").ok());
+  ASSERT_TRUE(tier_->PutFact("c", "4").ok());
+  ASSERT_TRUE(tier_->PutFact("c", "").ok());
+  Reopen();
+  ASSERT_TRUE(tier_->PutFact("b", "5").ok());
+  std::map<std::string, std::string> facts;
+  tier_->ForEachFact([&](const std::string& key, const std::string& value) { facts[key] = value; });
+  EXPECT_EQ(facts, (std::map<std::string, std::string>{{"a", "3"}, {"b", "5"}}));
+}
+
+TEST_P(DiskTierContract, ManyThreadsPutGetAndErase) {
+  constexpr int kThreads = 4;
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (uint64_t thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (uint64_t i = 0; i < 20; ++i) {
+        const DiskBlock block(1 + thread * 1000 + i, 1 + static_cast<uint32_t>(i % 5), 40'000);
+        const DiskTier::PutResult put = PutOne(*tier_, block);
+        wrong += put.status != DiskTier::PutStatus::kOk || !Has(*tier_, block, put.location);
+        if (i % 3 != 0) EraseOne(*tier_, {block.key(), put.location});
+        (void)tier_->stats();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  Reopen();
+  EXPECT_EQ(entries_.size(), kThreads * 7u);
+}
+
+// Random puts, gets, erasures and processes, against a map.
+TEST_P(DiskTierContract, AgreesWithAMap) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937_64 random(seed);
+  struct Known {
+    uint32_t segments, bytes;
+    DiskLocation location;
+  };
+  std::map<uint64_t, Known> known;
+  for (int step = 0; step < 400; ++step) {
+    const uint64_t number = 1 + random() % 64;
+    const auto it = known.find(number);
+    const uint64_t what = random() % 100;
+    if (what < 2) {
+      Reopen();
+      ASSERT_EQ(entries_.size(), known.size());
+      for (auto& [n, block] : known) {
+        const auto entry = entries_.find(BlockKey{DigestOf(7), DigestOf(n)});
+        ASSERT_NE(entry, entries_.end()) << n;
+        block.location = entry->second.location;
+      }
+    } else if (it == known.end()) {
+      const Known block{.segments = 1 + static_cast<uint32_t>(random() % 40),
+                        .bytes = static_cast<uint32_t>(1 + random() % 60'000),
+                        .location = DiskLocation::kNone};
+      const DiskTier::PutResult put =
+          PutOne(*tier_, DiskBlock(number, block.segments, block.bytes));
+      if (put.status == DiskTier::PutStatus::kNoRoom) continue;
+      ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
+      known[number] = {block.segments, block.bytes, put.location};
+    } else {
+      const DiskBlock block(number, it->second.segments, it->second.bytes);
+      ASSERT_TRUE(Has(*tier_, block, it->second.location)) << number;
+      if (what < 40) continue;
+      EraseOne(*tier_, {block.key(), it->second.location});
+      known.erase(it);
+    }
+    ASSERT_LE(tier_->stats().allocated, DiskTierMaker::kLimit);
+    ASSERT_EQ(tier_->stats().blocks, known.size());
+  }
+}
+
+}  // namespace larder::testing

@@ -1,0 +1,324 @@
+// Whatever happens to the files of a disk tier while no process has it open: the next start
+// succeeds, no wrong byte comes back, no damage to a record that is read goes unnoticed, and what
+// is lost is what the damage can have touched.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "storage/disk/file_disk_tier.h"
+#include "tests/storage/disk/disk_blocks.h"
+#include "tests/storage/disk/temporary_directory.h"
+#include "tests/test_scale.h"
+
+namespace larder::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr ByteCount kLimit = MiB(160);
+constexpr uint64_t kBlocks = 48;
+constexpr uint64_t kDamages = 10'000;
+constexpr uint64_t kSeeds = 8;
+constexpr uint64_t kDamagesPerStart = 24;
+
+// Without padding between segments: no hash covers it, and nobody reads it.
+DiskBlock BlockNumbered(uint64_t number) {
+  std::mt19937_64 random(number);
+  const auto segments = static_cast<uint32_t>(1 + random() % 30);
+  const auto bytes = static_cast<uint32_t>(kSegmentAlign * (1 + random() % 500));
+  return {number, segments, bytes};
+}
+
+std::vector<std::byte> ReadAt(const fs::path& path, uint64_t offset, uint64_t length) {
+  std::vector<std::byte> bytes(length);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  LARDER_CHECK(fd >= 0 && pread(fd, bytes.data(), length, static_cast<off_t>(offset)) ==
+                              static_cast<ssize_t>(length));
+  close(fd);
+  return bytes;
+}
+
+std::vector<std::byte> ReadFile(const fs::path& path) {
+  return ReadAt(path, 0, fs::file_size(path));
+}
+
+void WriteAt(const fs::path& path, uint64_t offset, std::span<const std::byte> bytes) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  LARDER_CHECK(fd >= 0 && pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset)) ==
+                              static_cast<ssize_t>(bytes.size()));
+  close(fd);
+}
+
+// Where a block's record lies, found by its header in the data files: the test does not believe the
+// catalog.
+struct Place {
+  fs::path file;
+  uint64_t begin = 0, payload = 0, end = 0;  // end: of the payload's bytes
+};
+
+class DiskDamage : public ::testing::Test {
+ protected:
+  // A directory with kBlocks blocks and some that were erased, and a copy of it.
+  void MakePristine(uint64_t seed) {
+    directory_ = std::make_unique<TemporaryDirectory>();
+    auto tier = Open();
+    RecoverAll(*tier);
+    std::mt19937_64 random(seed);
+    std::vector<std::pair<uint64_t, DiskLocation>> erased;
+    for (uint64_t number = 1; number <= kBlocks + 8; ++number) {
+      const DiskTier::PutResult put = PutOne(*tier, BlockNumbered(number + seed * 1000));
+      ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
+      if (number > kBlocks) erased.emplace_back(number + seed * 1000, put.location);
+    }
+    for (const auto& [number, location] : erased)
+      EraseOne(*tier, {BlockNumbered(number).key(), location});
+    tier.reset();
+    fs::copy(disk(), pristine(), fs::copy_options::recursive);
+    FindPlaces(seed);
+  }
+
+  void FindPlaces(uint64_t seed) {
+    places_.clear();
+    std::map<std::string, uint64_t> by_header;
+    for (uint64_t i = 1; i <= kBlocks; ++i)
+      by_header[EncodeRecordHeader(BlockNumbered(i + seed * 1000).header())] = i + seed * 1000;
+    for (const auto& entry : fs::recursive_directory_iterator(disk())) {
+      if (entry.path().extension() != ".kv") continue;
+      const std::vector<std::byte> bytes = ReadFile(entry.path());
+      for (uint64_t at = 0; at < bytes.size(); at += kPageBytes) {
+        const std::span rest = std::span(bytes).subspan(at);
+        const absl::StatusOr<DecodedHeader> header = DecodeRecordHeader(rest);
+        if (!header.ok()) continue;
+        const auto known = by_header.find(EncodeRecordHeader(header->header));
+        if (known == by_header.end()) continue;
+        const uint64_t payload = at + RoundUp(header->header_bytes.value(), kPageBytes);
+        places_[known->second] = {entry.path(), at, payload,
+                                  payload + header->header.table.PayloadBytes().value()};
+      }
+    }
+    ASSERT_EQ(places_.size(), kBlocks);
+  }
+
+  void Restore() {
+    fs::remove_all(disk() / "set-aside");
+    for (const auto& entry : fs::directory_iterator(pristine())) {
+      if (!entry.is_directory()) continue;
+      const fs::path name = entry.path().filename();
+      fs::remove_all(disk() / name / "catalog");
+      fs::copy(entry.path() / "catalog", disk() / name / "catalog", fs::copy_options::recursive);
+      fs::copy_file(entry.path() / "FORMAT", disk() / name / "FORMAT",
+                    fs::copy_options::overwrite_existing);
+    }
+    for (const fs::path& file : damaged_files_) {
+      fs::copy_file(pristine() / fs::relative(file, disk()), file,
+                    fs::copy_options::overwrite_existing);
+    }
+    damaged_files_.clear();
+    damaged_shards_.clear();
+    touched_.clear();
+  }
+
+  [[nodiscard]] std::unique_ptr<FileDiskTier> Open() {
+    FileDiskTier::Options options;
+    options.directory = disk();
+    options.limit = kLimit;
+    auto tier = FileDiskTier::Open(options);
+    EXPECT_TRUE(tier.ok()) << tier.status();
+    return tier.ok() ? *std::move(tier) : nullptr;
+  }
+
+  [[nodiscard]] fs::path disk() const { return directory_->path() + "/disk"; }
+  [[nodiscard]] fs::path pristine() const { return directory_->path() + "/pristine"; }
+
+  // ---- damages
+  void DamageOnce(std::mt19937_64& random) {
+    const uint64_t kind = random() % 20;
+    if (kind < 15) {
+      DamageRecord(random, kind);
+    } else if (kind < 17) {
+      DamageDataFile(random);
+    } else if (kind == 17 && random() % 4 == 0) {
+      DamageFormat(random);
+    } else if (random() % 8 == 0) {
+      DamageCatalog(random);
+    } else {
+      DamageRecord(random, 0);
+    }
+  }
+
+  // Writes other bytes over a part of a record, or a whole other record over it.
+  void DamageRecord(std::mt19937_64& random, uint64_t kind) {
+    auto victim = places_.begin();
+    std::advance(victim, static_cast<std::ptrdiff_t>(random() % places_.size()));
+    const Place& place = victim->second;
+    if (!fs::exists(place.file) || fs::file_size(place.file) < place.end) return;
+    if (kind < 8) {  // a bit
+      const bool in_header = random() % 4 == 0;
+      const uint64_t begin = in_header ? place.begin : place.payload;
+      const uint64_t at = begin + random() % ((in_header ? place.payload : place.end) - begin);
+      const std::byte byte =
+          ReadAt(place.file, at, 1)[0] ^ static_cast<std::byte>(1u << (random() % 8));
+      Overwrite(place.file, at, {&byte, 1});
+    } else if (kind < 11) {  // a page of zeros
+      const uint64_t pages = RoundUp(place.end - place.begin, kPageBytes) / kPageBytes;
+      const std::vector<std::byte> zeros(kPageBytes);
+      Overwrite(place.file, place.begin + random() % pages * kPageBytes, zeros);
+    } else {  // another record, whole or its header alone: swapped or stale
+      auto other = places_.begin();
+      std::advance(other, static_cast<std::ptrdiff_t>(random() % places_.size()));
+      const Place& from = other->second;
+      if (!fs::exists(from.file) || fs::file_size(from.file) < from.end) return;
+      const uint64_t room = RoundUp(place.end - place.begin, kPageBytes);
+      const uint64_t length = kind < 13 ? std::min(room, RoundUp(from.end - from.begin, kPageBytes))
+                                        : std::min<uint64_t>(room, kPageBytes);
+      Overwrite(place.file, place.begin, ReadAt(from.file, from.begin, length));
+    }
+  }
+
+  void DamageDataFile(std::mt19937_64& random) {
+    auto victim = places_.begin();
+    std::advance(victim, static_cast<std::ptrdiff_t>(random() % places_.size()));
+    const fs::path file = victim->second.file;
+    if (!fs::exists(file) || fs::file_size(file) == 0) return;
+    damaged_files_.insert(file);
+    const uint64_t cut = random() % 4 == 0 ? 0 : random() % fs::file_size(file);
+    for (const auto& [number, place] : places_) {
+      if (place.file == file && place.end > cut) touched_.insert(number);
+    }
+    if (cut == 0 && random() % 2 == 0) {
+      fs::remove(file);
+    } else {
+      fs::resize_file(file, cut);
+    }
+  }
+
+  void DamageCatalog(std::mt19937_64& random) {
+    std::vector<fs::path> files;
+    for (const auto& shard : fs::directory_iterator(disk())) {
+      if (!fs::is_directory(shard.path() / "catalog")) continue;
+      for (const auto& entry : fs::directory_iterator(shard.path() / "catalog"))
+        if (entry.path().filename() != "LOCK") files.push_back(entry.path());
+    }
+    const fs::path file = files[random() % files.size()];
+    damaged_shards_.insert(file.parent_path().parent_path());
+    const uint64_t size = fs::file_size(file);
+    const uint64_t kind = random() % 4;
+    if (kind == 0 || size == 0) {
+      fs::remove(file);
+    } else if (kind == 1) {
+      fs::resize_file(file, random() % size);
+    } else {
+      const uint64_t at = random() % size;
+      const std::byte byte = ReadAt(file, at, 1)[0] ^ static_cast<std::byte>(1u << (random() % 8));
+      WriteAt(file, at, {&byte, 1});
+    }
+  }
+
+  // Costs nothing: the other shards say the same.
+  void DamageFormat(std::mt19937_64& random) {
+    const fs::path file = disk() / "shard-00" / "FORMAT";
+    if (fs::file_size(file) > 0) fs::resize_file(file, random() % fs::file_size(file));
+  }
+
+  // ---- what is left
+  void CheckAll(uint64_t seed) {
+    const std::unique_ptr<FileDiskTier> tier = Open();
+    ASSERT_NE(tier, nullptr);
+    std::map<Digest, DiskLocation> there;
+    for (const DiskTier::Entry& entry : RecoverAll(*tier)) there[entry.key.digest] = entry.location;
+    for (uint64_t i = 1; i <= kBlocks; ++i) {
+      const uint64_t number = i + seed * 1000;
+      const DiskBlock block = BlockNumbered(number);
+      const bool may_be_lost =
+          touched_.contains(number) || damaged_shards_.contains(places_[number].file.parent_path());
+      const auto entry = there.find(block.key().digest);
+      if (entry == there.end()) {
+        lost_ += may_be_lost ? 0 : 1;
+        continue;
+      }
+      Check(*tier, block, entry->second, number, may_be_lost);
+    }
+  }
+
+  void Check(FileDiskTier& tier, const DiskBlock& block, DiskLocation location, uint64_t number,
+             bool may_be_lost) {
+    const DiskAddress address{block.key(), location};
+    const auto known = DescribeOne(tier, address);
+    if (!known) {
+      lost_ += may_be_lost ? 0 : 1;
+      return;
+    }
+    const Got got = GetRange(tier, address, known->header,
+                             {0, static_cast<uint32_t>(known->header.table.segments.size()), 0,
+                              known->header.table.PayloadBytes().value()});
+    if (got.status != DiskTier::GetStatus::kOk) {
+      lost_ += may_be_lost ? 0 : 1;
+      return;
+    }
+    wrong_ += std::equal(got.bytes.begin(), got.bytes.end(), block.payload().begin(),
+                         block.payload().end())
+                  ? 0
+                  : 1;
+    unnoticed_ += touched_.contains(number) ? 1 : 0;
+  }
+
+  uint64_t wrong_ = 0, unnoticed_ = 0, lost_ = 0;
+  std::set<fs::path> damaged_shards_;
+
+ private:
+  // Notes the records that this changes; a write of what is there already changes none.
+  void Overwrite(const fs::path& file, uint64_t at, std::span<const std::byte> bytes) {
+    damaged_files_.insert(file);
+    WriteAt(file, at, bytes);
+    const fs::path before = pristine() / fs::relative(file, disk());
+    for (const auto& [number, place] : places_) {
+      if (place.file != file || place.begin >= at + bytes.size() || place.end <= at) continue;
+      if (fs::file_size(file) < place.end) continue;  // cut off: touched already
+      if (BytesOf(file, place) != BytesOf(before, place)) {
+        touched_.insert(number);
+      } else {
+        touched_.erase(number);  // what was there before, as a bit flipped twice
+      }
+    }
+  }
+  static std::vector<std::byte> BytesOf(const fs::path& file, const Place& place) {
+    return ReadAt(file, place.begin, place.end - place.begin);
+  }
+
+  std::unique_ptr<TemporaryDirectory> directory_;
+  std::map<uint64_t, Place> places_;
+  std::set<uint64_t> touched_;
+  std::set<fs::path> damaged_files_;
+};
+
+TEST_F(DiskDamage, IsNoticedAndCostsOnlyWhatItTouched) {
+  uint64_t damages = 0, starts = 0;
+  const uint64_t wanted = Scaled(kDamages);
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    ASSERT_NO_FATAL_FAILURE(MakePristine(seed));
+    std::mt19937_64 random(seed);
+    for (uint64_t done = 0; done < (wanted + kSeeds - 1) / kSeeds; done += kDamagesPerStart) {
+      for (uint64_t i = 0; i < kDamagesPerStart; ++i) DamageOnce(random);
+      damages += kDamagesPerStart;
+      ++starts;
+      ASSERT_NO_FATAL_FAILURE(CheckAll(seed));
+      Restore();
+    }
+  }
+  std::printf("%lu damages, %lu starts: %lu wrong, %lu unnoticed, %lu good blocks lost\n", damages,
+              starts, wrong_, unnoticed_, lost_);
+  EXPECT_EQ(wrong_, 0u);
+  EXPECT_EQ(unnoticed_, 0u);
+  EXPECT_EQ(lost_, 0u);
+}
+
+}  // namespace
+}  // namespace larder::testing

@@ -1,0 +1,323 @@
+// What FileDiskTier does when the disk or the directory is not as it should be: each case ends in a
+// status and a counter, and all is well again when the cause is gone.
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "storage/disk/file_disk_tier.h"
+#include "tests/storage/disk/disk_blocks.h"
+#include "tests/storage/disk/temporary_directory.h"
+
+namespace larder::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr ByteCount kLimit = MiB(160);
+
+DiskBlock BlockNumbered(uint64_t number) {
+  return {number, static_cast<uint32_t>(1 + number % 7), 50'000};
+}
+
+uint64_t BytesOnDisk(const fs::path& directory) {
+  uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    struct stat found {};
+    if (stat(entry.path().c_str(), &found) == 0)
+      bytes += static_cast<uint64_t>(found.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+class FileDiskTierFaults : public ::testing::Test {
+ protected:
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<FileDiskTier>> TryOpen(ByteCount limit = kLimit) {
+    FileDiskTier::Options options;
+    options.directory = path();
+    options.limit = limit;
+    options.faults = &faults_;
+    options.warn = [this](const std::string& text) {
+      MutexLock lock(mu_);
+      warnings_ += text + "\n";
+    };
+    return FileDiskTier::Open(options);
+  }
+  void Open(ByteCount limit = kLimit) {
+    tier_.reset();
+    auto tier = TryOpen(limit);
+    ASSERT_TRUE(tier.ok()) << tier.status();
+    tier_ = *std::move(tier);
+    held_.clear();
+    for (const DiskTier::Entry& entry : RecoverAll(*tier_)) {
+      uint64_t number = 0;
+      std::memcpy(&number, entry.key.digest.bytes.data(), sizeof number);
+      held_[number] = entry.location;
+    }
+  }
+  DiskTier::PutStatus Put(uint64_t number) {
+    const DiskTier::PutResult put = PutOne(*tier_, BlockNumbered(number));
+    if (put.status == DiskTier::PutStatus::kOk) held_[number] = put.location;
+    return put.status;
+  }
+  void PutUntilFull() {
+    for (uint64_t number = 1; Put(number) == DiskTier::PutStatus::kOk; ++number)
+      ASSERT_LT(number, 10'000u);
+  }
+  void EraseAll() {
+    for (const auto& [number, location] : held_)
+      EraseOne(*tier_, {BlockNumbered(number).key(), location});
+    held_.clear();
+  }
+  // How many of what was put are not what was put.
+  size_t Missing() {
+    size_t missing = 0;
+    for (const auto& [number, location] : held_)
+      missing += Has(*tier_, BlockNumbered(number), location) ? 0 : 1;
+    return missing;
+  }
+  [[nodiscard]] std::string path() const { return directory_.path() + "/disk"; }
+  [[nodiscard]] std::string warnings() {
+    MutexLock lock(mu_);
+    return warnings_;
+  }
+
+  TemporaryDirectory directory_;
+  FaultPoints faults_;
+  Mutex mu_;
+  std::string warnings_ LARDER_GUARDED_BY(mu_);
+  std::unique_ptr<FileDiskTier> tier_;
+  std::map<uint64_t, DiskLocation> held_;
+};
+
+// ---- the directory
+
+TEST_F(FileDiskTierFaults, ASecondOneIsRefused) {
+  Open();
+  const auto second = TryOpen();
+  EXPECT_TRUE(absl::IsFailedPrecondition(second.status()));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("used by another process"));
+}
+
+TEST_F(FileDiskTierFaults, WhatANewerVersionWroteIsRefused) {
+  Open();
+  tier_.reset();
+  for (const auto& shard : fs::directory_iterator(path())) {
+    if (fs::exists(shard.path() / "FORMAT"))
+      std::ofstream(shard.path() / "FORMAT") << "larder-disk-tier 2\nshards 3\nfile_bytes 1\n";
+  }
+  const auto refused = TryOpen();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status()));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("newer larderd"));
+}
+
+TEST_F(FileDiskTierFaults, ADirectoryThatCannotBeMadeIsAnError) {
+  FileDiskTier::Options options;
+  options.directory = directory_.path() + "/no/such/parent";
+  options.limit = kLimit;
+  EXPECT_THAT(std::string(FileDiskTier::Open(options).status().message()),
+              HasSubstr("/no/such/parent"));
+  options.directory = path();
+  options.limit = MiB(10);
+  EXPECT_TRUE(absl::IsInvalidArgument(FileDiskTier::Open(options).status()));
+}
+
+TEST_F(FileDiskTierFaults, ADamagedCatalogIsSetAsideAndOnlyTheLastIsKept) {
+  for (int time = 0; time < 3; ++time) {
+    Open();
+    for (uint64_t number = 1; number <= 20; ++number) Put(number);
+    tier_.reset();
+    fs::remove(path() + "/shard-00/catalog/CURRENT");
+    Open();
+    EXPECT_EQ(tier_->stats().shards_set_aside, 1u);
+    EXPECT_THAT(warnings(), HasSubstr("shard-00 is damaged and starts empty"));
+    EXPECT_TRUE(fs::exists(path() + "/set-aside/catalog"));
+    EXPECT_EQ(Missing(), 0u);
+    EXPECT_EQ(Put(1000 + static_cast<uint64_t>(time)), DiskTier::PutStatus::kOk);
+    EXPECT_LE(BytesOnDisk(path()), kLimit.value());
+    EraseAll();
+  }
+}
+
+// As a power cut may leave it: found by the scan, when the daemon serves already.
+TEST_F(FileDiskTierFaults, ACatalogDamagedInTheMiddleIsSetAsideToo) {
+  Open();
+  for (uint64_t number = 1; number <= 40; ++number) Put(number);
+  tier_.reset();
+  Open();  // writes its log into tables
+  tier_.reset();
+  for (const auto& entry : fs::directory_iterator(path() + "/shard-00/catalog")) {
+    if (entry.path().extension() != ".sst") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(10);
+    file << "damage";
+  }
+  Open();
+  EXPECT_EQ(tier_->stats().shards_set_aside, 1u);
+  EXPECT_EQ(Missing(), 0u);
+  EXPECT_EQ(Put(1000), DiskTier::PutStatus::kOk);
+}
+
+TEST_F(FileDiskTierFaults, ALowerLimitRemovesFilesAndWhatWasInThem) {
+  Open(MiB(320));
+  PutUntilFull();
+  const size_t before = held_.size();
+  tier_.reset();
+  Open(MiB(200));
+  EXPECT_LT(held_.size(), before);
+  EXPECT_GT(held_.size(), 0u);
+  EXPECT_EQ(Missing(), 0u);
+  EXPECT_LE(BytesOnDisk(path()), MiB(200).value());
+}
+
+TEST_F(FileDiskTierFaults, ALostDataFileLosesItsBlocksAlone) {
+  Open();
+  PutUntilFull();
+  tier_.reset();
+  fs::remove(path() + "/shard-00/00000000.kv");
+  Open();
+  const size_t missing = Missing();
+  EXPECT_GT(missing, 0u);
+  EXPECT_LT(missing, held_.size());
+  EXPECT_GT(tier_->stats().damaged, 0u);
+}
+
+// ---- the disk
+
+struct Kind {
+  const char* point;
+  bool writes;
+};
+class FileDiskTierErrors : public FileDiskTierFaults, public ::testing::WithParamInterface<Kind> {};
+
+// Every kind of operation fails now and then: what was answered OK is there, and afterwards all is
+// as if nothing had been.
+TEST_P(FileDiskTierErrors, NowAndThenCostNothingThatWasPromised) {
+  Open();
+  for (const char* rate : {"/1", "/32", "/1000"}) {
+    for (const char* action : {"error", "full", "short"}) {
+      SCOPED_TRACE(absl::StrCat(GetParam().point, "=", action, rate));
+      ASSERT_TRUE(faults_.Arm(absl::StrCat(GetParam().point, "=", action, rate)).ok());
+      std::map<uint64_t, DiskLocation> put;
+      for (uint64_t number = 1; number <= 60; ++number) {
+        if (Put(number) == DiskTier::PutStatus::kOk) put[number] = held_[number];
+        if (number % 3 == 0 && put.contains(number - 1)) {
+          EraseOne(*tier_, {BlockNumbered(number - 1).key(), held_[number - 1]});
+          held_.erase(number - 1);
+        }
+        if (put.contains(number)) (void)Has(*tier_, BlockNumbered(number), held_[number]);
+      }
+      ASSERT_TRUE(faults_.Arm("").ok());
+      EXPECT_EQ(Missing(), 0u);
+      EXPECT_EQ(Put(100), DiskTier::PutStatus::kOk) << "works again at once";
+      EXPECT_EQ(Missing(), 0u);
+      const auto kept = held_;
+      Open();
+      for (const auto& [number, location] : kept) EXPECT_TRUE(held_.contains(number)) << number;
+      EXPECT_EQ(Missing(), 0u) << "what comes back although its erasure failed is right too";
+      EraseAll();
+      EXPECT_EQ(tier_->stats().used, ByteCount(0)) << "nothing leaks";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, FileDiskTierErrors,
+                         ::testing::Values(Kind{"data.create", true}, Kind{"data.write", true},
+                                           Kind{"data.read", false}, Kind{"data.sync", true},
+                                           Kind{"put.allocated", true}, Kind{"put.written", true},
+                                           Kind{"put.synced", true}, Kind{"put.committed", true},
+                                           Kind{"catalog.commit", true},
+                                           Kind{"catalog.erase", true}, Kind{"erase.written", true},
+                                           Kind{"catalog.read", false}),
+                         [](const auto& kind) {
+                           std::string name = kind.param.point;
+                           std::replace(name.begin(), name.end(), '.', '_');
+                           return name;
+                         });
+
+TEST_F(FileDiskTierFaults, ErrorsAreCounted) {
+  Open();
+  ASSERT_TRUE(faults_.Arm("data.write=error").ok());
+  EXPECT_EQ(Put(1), DiskTier::PutStatus::kFailed);
+  ASSERT_TRUE(faults_.Arm("data.sync=error").ok());
+  EXPECT_EQ(Put(1), DiskTier::PutStatus::kFailed);
+  ASSERT_TRUE(faults_.Arm("").ok());
+  EXPECT_EQ(Put(1), DiskTier::PutStatus::kOk);
+  ASSERT_TRUE(faults_.Arm("data.read=error").ok());
+  EXPECT_FALSE(Has(*tier_, BlockNumbered(1), held_[1]));
+  const DiskTier::Stats stats = tier_->stats();
+  EXPECT_EQ(stats.write_failures, 1u);
+  EXPECT_EQ(stats.sync_failures, 1u);
+  EXPECT_EQ(stats.read_failures, 1u);
+  EXPECT_THAT(warnings(), HasSubstr("cannot write"));
+}
+
+TEST_F(FileDiskTierFaults, ACrashWhileAShardIsSetAsideIsHarmless) {
+  for (int time = 0; time < 3; ++time) {
+    Open();
+    for (uint64_t number = 1; number <= 20; ++number) Put(number);
+    tier_.reset();
+    fs::remove(path() + "/shard-00/catalog/CURRENT");
+    ASSERT_TRUE(faults_.Arm("shard.set-aside=crash").ok());
+    EXPECT_EXIT(TryOpen().IgnoreError(), ::testing::ExitedWithCode(66), "");
+    ASSERT_TRUE(faults_.Arm("").ok());
+    Open();
+    EXPECT_EQ(Missing(), 0u);
+    EXPECT_EQ(Put(1000), DiskTier::PutStatus::kOk);
+    EraseAll();
+  }
+}
+
+// A disk that is full before the limit is: smaller than promised, else as usual.
+TEST_F(FileDiskTierFaults, ADiskSmallerThanTheLimit) {
+  fs::create_directory(path());
+  if (mount("tmpfs", path().c_str(), "tmpfs", 0, "size=100m") != 0)
+    GTEST_SKIP() << "needs root, to mount a file system of 100 MiB";
+  Open(MiB(320));
+  PutUntilFull();
+  EXPECT_GT(held_.size(), 100u);
+  EXPECT_EQ(Missing(), 0u);
+  EXPECT_GT(tier_->stats().write_failures, 0u);
+  EraseAll();
+  EXPECT_EQ(Put(1), DiskTier::PutStatus::kOk);
+  Open(MiB(320));
+  EXPECT_EQ(held_.size(), 1u);
+  EXPECT_EQ(Missing(), 0u);
+  tier_.reset();
+  EXPECT_EQ(umount2(path().c_str(), MNT_DETACH), 0);
+}
+
+// ---- the limit
+
+TEST_F(FileDiskTierFaults, NeverTakesMoreThanTheLimit) {
+  for (const ByteCount limit : {FileDiskTier::kLimitMin, MiB(200), MiB(1000)}) {
+    SCOPED_TRACE(limit.value());
+    Open(limit);
+    for (uint64_t number = 1; number <= 4000; ++number) {
+      if (Put(number) == DiskTier::PutStatus::kNoRoom) {
+        ASSERT_FALSE(held_.empty()) << "no room in an empty tier";
+        const auto oldest = held_.begin();
+        EraseOne(*tier_, {BlockNumbered(oldest->first).key(), oldest->second});
+        held_.erase(oldest);
+      }
+      if (number % 100 == 0) {
+        ASSERT_LE(BytesOnDisk(path()), limit.value());
+        ASSERT_LE(tier_->stats().allocated, limit);
+      }
+    }
+    EXPECT_EQ(Missing(), 0u);
+    EraseAll();
+    tier_.reset();
+    fs::remove_all(path());
+  }
+}
+
+}  // namespace
+}  // namespace larder::testing
