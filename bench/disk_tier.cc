@@ -15,7 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/harness.h"
-#include "storage/disk/blob_disk_tier.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/disk/page_buffer.h"
 
@@ -181,15 +180,10 @@ absl::StatusOr<double> ReadAll(size_t threads, ReadBlock read) {
   return kStored / (SecondsNow() - start);
 }
 
-struct Shape {
-  std::string name;
-  Stocked* tier;
-};
-
-absl::Status MeasurePuts(Harness& harness, const Shape& shape, const Payloads& payloads, const RawFile& raw) {
-  const std::string name = shape.name + "_put_1mib";
+absl::Status MeasurePuts(Harness& harness, Stocked& tier, const Payloads& payloads, const RawFile& raw) {
+  const std::string name = "disk_tier_put_1mib";
   if (!harness.Wants(name)) return absl::OkStatus();
-  const Contestant contestants[] = {[&] { return shape.tier->PutRate(); },
+  const Contestant contestants[] = {[&] { return tier.PutRate(); },
                                     [&]() -> absl::StatusOr<double> {
                                       const double start = SecondsNow();
                                       if (absl::Status s = raw.Write(payloads, kStored, kWritten); !s.ok()) return s;
@@ -202,15 +196,15 @@ absl::Status MeasurePuts(Harness& harness, const Shape& shape, const Payloads& p
   return absl::OkStatus();
 }
 
-absl::Status MeasureGets(Harness& harness, const Shape& shape, const RawFile& raw, size_t threads,
+absl::Status MeasureGets(Harness& harness, Stocked& tier, const RawFile& raw, size_t threads,
                          const std::string& suffix) {
-  const std::string name = shape.name + "_get_1mib" + suffix;
-  const std::string quarter = shape.name + "_get_quarter_layers" + suffix;
+  const std::string name = "disk_tier_get_1mib" + suffix;
+  const std::string quarter = "disk_tier_get_quarter_layers" + suffix;
   if (!harness.Wants(name) && !harness.Wants(quarter)) return absl::OkStatus();
   const Contestant contestants[] = {
-      [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return shape.tier->Get(i, false, to); }); },
+      [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return tier.Get(i, false, to); }); },
       [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return raw.Read(i, to); }); },
-      [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return shape.tier->Get(i, true, to); }); }};
+      [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return tier.Get(i, true, to); }); }};
   const auto rates = Interleave(harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
   const double whole = Median((*rates)[0]);
@@ -227,11 +221,11 @@ absl::Status MeasureGets(Harness& harness, const Shape& shape, const RawFile& ra
   return absl::OkStatus();
 }
 
-absl::Status Measure(Harness& harness, const Shape& shape, const Payloads& payloads, const RawFile& raw) {
-  if (absl::Status s = shape.tier->Fill(); !s.ok()) return s;
-  if (absl::Status s = MeasurePuts(harness, shape, payloads, raw); !s.ok()) return s;
-  if (absl::Status s = MeasureGets(harness, shape, raw, kReaders, ""); !s.ok()) return s;
-  return MeasureGets(harness, shape, raw, 1, "_1t");
+absl::Status Measure(Harness& harness, Stocked& tier, const Payloads& payloads, const RawFile& raw) {
+  if (absl::Status s = tier.Fill(); !s.ok()) return s;
+  if (absl::Status s = MeasurePuts(harness, tier, payloads, raw); !s.ok()) return s;
+  if (absl::Status s = MeasureGets(harness, tier, raw, kReaders, ""); !s.ok()) return s;
+  return MeasureGets(harness, tier, raw, 1, "_1t");
 }
 
 absl::Status Run(Harness& harness, const std::string& directory) {
@@ -244,16 +238,7 @@ absl::Status Run(Harness& harness, const std::string& directory) {
   auto file_tier = FileDiskTier::Open(files);
   if (!file_tier.ok()) return file_tier.status();
   Stocked file(*std::move(file_tier), payloads);
-  BlobDiskTier::Options blobs;
-  blobs.directory = directory + "/blobs";
-  blobs.limit = GiB(4);
-  auto blob_tier = BlobDiskTier::Open(blobs);
-  if (!blob_tier.ok()) return blob_tier.status();
-  Stocked blob(*std::move(blob_tier), payloads);
-  for (const Shape& shape : {Shape{"disk_tier", &file}, Shape{"blob_tier", &blob}}) {
-    if (absl::Status s = Measure(harness, shape, payloads, raw); !s.ok()) return s;
-  }
-  return absl::OkStatus();
+  return Measure(harness, file, payloads, raw);
 }
 
 }  // namespace
@@ -261,12 +246,9 @@ absl::Status Run(Harness& harness, const std::string& directory) {
 
 int main(int argc, char** argv) {
   using namespace larder::bench;
-  std::vector<std::string> figures;
-  for (const char* tier : {"disk_tier", "blob_tier"}) {
-    for (const char* figure : {"_put_1mib", "_get_1mib", "_get_1mib_1t", "_get_quarter_layers", "_get_quarter_layers_1t"})
-      figures.push_back(absl::StrCat(tier, figure));
-  }
-  Harness harness(argc, argv, figures);
+  Harness harness(argc, argv,
+                  {"disk_tier_put_1mib", "disk_tier_get_1mib", "disk_tier_get_1mib_1t", "disk_tier_get_quarter_layers",
+                   "disk_tier_get_quarter_layers_1t"});
   if (harness.done()) return *harness.done();
   std::string directory = (std::filesystem::current_path() / "bench-disk-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr)
