@@ -121,7 +121,7 @@ class Stocked {
   // Of a block, or of a quarter of its layers; described first, as whoever promotes it must.
   absl::Status Get(size_t block, bool quarter, std::span<std::byte> to) const {
     std::optional<DiskTier::Description> known;
-    tier_->Describe({&stored_[block], 1}, {&known, 1});
+    if (absl::Status s = tier_->Describe({&stored_[block], 1}, {&known, 1}); !s.ok()) return s;
     if (!known) return absl::DataLossError("a block is not described");
     SegmentRange range{0, kSegments, 0, kBlockBytes};
     if (quarter) {

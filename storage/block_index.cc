@@ -168,11 +168,11 @@ void BlockIndex::Lookup(VariantIndex variant, std::span<const Digest> digests,
 }
 
 void BlockIndex::Hold(VariantIndex variant, std::span<const Digest> digests, uint32_t now_s,
-                      std::span<Held> out) {
+                      std::span<Held> out, HoldWhat what) {
   LARDER_CHECK(out.size() == digests.size());
   ForGroups(variant, digests, [&](uint32_t s, const IndexShard::Group& group, size_t at) {
     const std::span<Held> answers = out.subspan(at);
-    shards_[s]->Hold(group, now_s, answers);
+    shards_[s]->Hold(group, what, now_s, answers);
     for (const uint16_t key : group.order) {
       EntryRef& ref = answers[key].ref;
       if (ref.value != 0) ref = MakeRef(s, ref.value);
@@ -197,9 +197,11 @@ bool BlockIndex::HoldAgain(std::span<const EntryRef> refs) {
   return false;
 }
 
-void BlockIndex::Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed) {
-  ForSlots(refs,
-           [&](uint32_t s, std::span<const uint32_t> slots) { shards_[s]->Unhold(slots, freed); });
+void BlockIndex::Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed,
+                        std::vector<DiskRoom>* rooms) {
+  ForSlots(refs, [&](uint32_t s, std::span<const uint32_t> slots) {
+    shards_[s]->Unhold(slots, freed, rooms);
+  });
 }
 
 // ---- leaving
@@ -209,23 +211,29 @@ BlockIndex::Evicted BlockIndex::Finish(IndexShard::Departure gone) {
   return gone.block;
 }
 
-bool BlockIndex::FinishDrop(std::optional<IndexShard::Departure> gone,
-                            std::optional<Extent>* freed) {
+bool BlockIndex::FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
+                            DiskRoom* room) {
   freed->reset();
   if (!gone) return false;
   const bool doomed = gone->doomed;
   const Evicted block = Finish(std::move(*gone));
-  if (!doomed && block.extent.pages > 0) *freed = block.extent;
+  if (doomed) return true;
+  if (block.extent.pages > 0) *freed = block.extent;
+  if (block.disk_location != 0) {
+    LARDER_CHECK(room != nullptr);
+    *room = {block.variant, block.digest, block.disk_location};
+  }
   return true;
 }
 
-bool BlockIndex::Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed) {
+bool BlockIndex::Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed,
+                      DiskRoom* room) {
   const uint64_t hash = IndexHash(variant, digest);
-  return FinishDrop(shards_[ShardOf(hash)]->Drop(hash, variant, digest), freed);
+  return FinishDrop(shards_[ShardOf(hash)]->Drop(hash, variant, digest), freed, room);
 }
 
-bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed) {
-  return FinishDrop(shards_[ShardOf(ref)]->Drop(SlotOf(ref)), freed);
+bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room) {
+  return FinishDrop(shards_[ShardOf(ref)]->Drop(SlotOf(ref)), freed, room);
 }
 
 std::optional<BlockIndex::Evicted> BlockIndex::EvictOne(const EvictionPolicy& policy,
@@ -248,6 +256,70 @@ std::optional<BlockIndex::Evicted> BlockIndex::EvictRef(EntryRef ref) {
 
 bool BlockIndex::Evictable(EntryRef ref) const {
   return shards_[ShardOf(ref)]->Evictable(SlotOf(ref));
+}
+
+// ---- disk
+
+BlockIndex::InsertResult BlockIndex::InsertOnDisk(VariantIndex variant, const Digest& digest,
+                                                  uint64_t location, uint32_t pages, uint32_t now_s,
+                                                  EntryRef* ref) {
+  LARDER_CHECK(variants_.Contains(variant));
+  const uint64_t hash = IndexHash(variant, digest);
+  uint32_t slot = 0;
+  const IndexShard::EnterResult entered =
+      shards_[ShardOf(hash)]->InsertOnDisk(hash, variant, digest, location, pages, now_s, &slot);
+  if (entered == IndexShard::EnterResult::kEntered) {
+    *ref = MakeRef(ShardOf(hash), slot);
+    return InsertResult::kInserted;
+  }
+  return entered == IndexShard::EnterResult::kFull ? InsertResult::kFull : InsertResult::kDuplicate;
+}
+
+bool BlockIndex::SetOnDisk(EntryRef held, uint64_t location) {
+  return shards_[ShardOf(held)]->SetOnDisk(SlotOf(held), location);
+}
+
+bool BlockIndex::BeginPromote(EntryRef held) {
+  return shards_[ShardOf(held)]->BeginPromote(SlotOf(held));
+}
+
+bool BlockIndex::FinishPromote(EntryRef held, Extent extent,
+                               std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s) {
+  IndexShard& shard = *shards_[ShardOf(held)];
+  const VariantIndex variant = shard.VariantOf(SlotOf(held));
+  const Digest parent = metadata->parent();
+  const bool counted = RaiseParent(variant, metadata.get());
+  if (shard.FinishPromote(SlotOf(held), extent, std::move(metadata), counted, now_s)) return true;
+  if (counted) LowerParent(variant, parent, std::nullopt);
+  return false;
+}
+
+void BlockIndex::FailPromote(EntryRef held) { shards_[ShardOf(held)]->FailPromote(SlotOf(held)); }
+
+BlockIndex::Held BlockIndex::LookAt(EntryRef held) const {
+  Held now = shards_[ShardOf(held)]->LookAt(SlotOf(held));
+  now.ref = held;
+  return now;
+}
+
+std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(const EvictionPolicy& policy,
+                                                            uint32_t now_s) {
+  const uint32_t turn = disk_eviction_turn_.fetch_add(1, std::memory_order_relaxed);
+  for (uint32_t i = 0; i < kShards; ++i) {
+    if (auto gone = shards_[(turn + i) % kShards]->EvictColdestFromDisk(policy, now_s)) return gone;
+  }
+  for (uint32_t i = 0; i < kShards; ++i) {
+    if (auto gone = shards_[(turn + i) % kShards]->DropColdestDiskCopy()) return gone;
+  }
+  return std::nullopt;
+}
+
+std::optional<DiskRoom> BlockIndex::EvictRefFromDisk(EntryRef ref) {
+  return shards_[ShardOf(ref)]->EvictFromDisk(SlotOf(ref));
+}
+
+bool BlockIndex::EvictableFromDisk(EntryRef ref) const {
+  return shards_[ShardOf(ref)]->EvictableFromDisk(SlotOf(ref));
 }
 
 // ---- pins
@@ -276,6 +348,12 @@ uint64_t BlockIndex::doomed() const {
   return sum;
 }
 
+uint64_t BlockIndex::disk_only() const {
+  uint64_t sum = 0;
+  for (const auto& shard : shards_) sum += shard->totals().disk_only;
+  return sum;
+}
+
 ByteCount BlockIndex::memory_bytes() const {
   ByteCount sum = variants_.memory_bytes();
   for (const auto& shard : shards_) sum += shard->totals().memory;
@@ -294,6 +372,7 @@ void BlockIndex::CheckInvariants() const {
   for (size_t v = 0; v < sums.size(); ++v) {
     const VariantTotals totals = variants_.TotalsOf(static_cast<VariantIndex>(v));
     LARDER_CHECK(totals.blocks == sums[v].blocks && totals.bytes == sums[v].bytes);
+    LARDER_CHECK(totals.disk_only == sums[v].disk_only);
   }
 }
 

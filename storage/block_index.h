@@ -70,15 +70,19 @@ class BlockIndex {
   using Held = HeldBlock;
   // Holds every key that is in HOST (host or host+disk), touches it, answers in key order.  A held
   // entry keeps its extent and metadata until Unhold. REQUIRES: out.size() == digests.size().
+  // Of HoldWhat::kAnyTier also what is on disk alone, or under way from there: it keeps its place
+  // on disk until Unhold.
   void Hold(VariantIndex variant, std::span<const Digest> digests, uint32_t now_s,
-            std::span<Held> out);
+            std::span<Held> out, HoldWhat what = HoldWhat::kHost);
   // One more hold on entries that the caller already holds (leases shared by an engine's sessions).
   // False: one of them has 65,535 already, and none was held again.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> refs);
   // Ends holds.  Extents of doomed entries whose last hold this was are appended to `freed`.
   // Recency: earlier refs count as more recent, so that tails leave first.  REQUIRES: each ref is
   // held (CHECKed as far as it can be seen).
-  void Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed);
+  // `rooms` likewise has what they leave on disk; may be null where nothing is put there.
+  void Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed,
+              std::vector<DiskRoom>* rooms = nullptr);
 
   // Presence without holding, in key order; does not touch recency.
   // REQUIRES: spans of equal size.
@@ -86,12 +90,13 @@ class BlockIndex {
   void Lookup(VariantIndex variant, std::span<const Digest> digests, std::span<Presence> out) const;
 
   // ---- leaving
-  // Takes the name away at once.  The extent is handed out when nothing holds it; else it follows
-  // with the last Unhold.  False: no such name.
-  bool Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed);
+  // Takes the name away at once.  The extent (and `room`, the place on disk) is handed out when
+  // nothing holds it; else it follows with the last Unhold.  False: no such name.
+  bool Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed,
+            DiskRoom* room = nullptr);
   // As Drop, by a held or owner-word reference; false when its slot is empty or nameless.
-  bool Drop(EntryRef ref, std::optional<Extent>* freed);
-  // What eviction took: the block is gone from HOST.
+  bool Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room = nullptr);
+  // What eviction took: the block is gone from HOST, and from the index unless it is on disk.
   using Evicted = EvictedBlock;
   // The least worthy evictable block of a bounded look at one shard's cold end, in turn over the
   // shards: never held, pinned or a parent of a HOST block (a child goes before its parent).  Only
@@ -104,6 +109,32 @@ class BlockIndex {
   [[nodiscard]] std::optional<Evicted> EvictRef(EntryRef ref);
   [[nodiscard]] bool Evictable(EntryRef ref) const;  // held, pinned or empty slot: false
 
+  // ---- disk (where, in the words of the tier; 0 is nowhere)
+  // absent -> disk, as found at a start.  REQUIRES: the variant is interned, location != 0.
+  [[nodiscard]] InsertResult InsertOnDisk(VariantIndex variant, const Digest& digest,
+                                          uint64_t location, uint32_t pages, uint32_t now_s,
+                                          EntryRef* ref);
+  // host -> host+disk of a held entry.  False: it is not in HOST alone any more, so the location
+  // is the caller's to erase.
+  [[nodiscard]] bool SetOnDisk(EntryRef held, uint64_t location);
+  // disk -> promoting of a held entry; then exactly one of FinishPromote (host+disk) or FailPromote
+  // (disk).  False: it is in HOST, or somebody else promotes it.
+  [[nodiscard]] bool BeginPromote(EntryRef held);
+  // False: the name was dropped meanwhile, so the extent is the caller's.
+  [[nodiscard]] bool FinishPromote(EntryRef held, Extent extent,
+                                   std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s);
+  void FailPromote(EntryRef held);
+  // A held entry as it is now; state kDoomed or kAbsent: its name is gone.
+  [[nodiscard]] Held LookAt(EntryRef held) const;
+  // The least worthy of those on disk alone, never held or pinned, in turn over the shards; where
+  // there is none, the disk copy of a cold block of HOST.  nullopt: nothing can go.
+  using EvictedFromDisk = larder::EvictedFromDisk;
+  [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(const EvictionPolicy& policy,
+                                                                uint32_t now_s);
+  // This one, if nobody needs its disk copy now.
+  [[nodiscard]] std::optional<DiskRoom> EvictRefFromDisk(EntryRef ref);
+  [[nodiscard]] bool EvictableFromDisk(EntryRef ref) const;
+
   // ---- pins (counted; PinTable has the names)
   // False: no such block in HOST, or 65,535 pins already.
   [[nodiscard]] bool Pin(VariantIndex variant, const Digest& digest);
@@ -113,6 +144,7 @@ class BlockIndex {
   // ---- totals
   [[nodiscard]] uint64_t blocks() const;         // named, claims included
   [[nodiscard]] uint64_t doomed() const;         // nameless, still held
+  [[nodiscard]] uint64_t disk_only() const;      // on disk and not in HOST
   [[nodiscard]] ByteCount memory_bytes() const;  // entries and tables
   [[nodiscard]] ByteCount metadata_bytes() const;
 
@@ -163,11 +195,13 @@ class BlockIndex {
                    std::optional<uint32_t> child_last_use_s);
   // What is left to do without the shard's lock when a block has left.
   [[nodiscard]] Evicted Finish(IndexShard::Departure gone);
-  bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed);
+  bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
+                  DiskRoom* room);
 
   VariantTable variants_;
   std::array<std::unique_ptr<IndexShard>, kShards> shards_;
   std::atomic<uint32_t> eviction_turn_{0};
+  std::atomic<uint32_t> disk_eviction_turn_{0};
 };
 
 }  // namespace larder

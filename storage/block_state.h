@@ -9,14 +9,22 @@
 namespace larder {
 
 // TransitionAllowed is the law; the index CHECKs it at every change and a test walks every pair.
-//   absent    -> reserved        a staged publish claims the key while the daemon copies
-//   absent    -> host            mapped publish
-//   absent    -> disk            found by a rebuild from disk
+//   absent    -> reserved   a staged publish claims the key while the daemon copies
+//             -> host       mapped publish
+//             -> disk       found by a rebuild from disk
 //   reserved  -> host, absent
-//   host      -> host+disk (spilled), absent (evicted, cleared, damaged), doomed (the same while
-//   held) host+disk -> disk (evicted), host (disk copy lost), absent, doomed disk      ->
-//   promoting, absent promoting -> host+disk, disk, absent, doomed doomed    -> absent last hold
-//   ended; a doomed entry has no name and is invisible to readers
+//   host      -> host+disk  spilled
+//             -> absent     evicted, cleared, damaged
+//             -> doomed     the same while held
+//   host+disk -> disk       evicted from HOST
+//             -> host       its disk copy went
+//             -> absent, doomed
+//   disk      -> promoting  somebody reads it into HOST
+//             -> absent, doomed
+//   promoting -> host+disk
+//             -> disk       the read failed
+//             -> absent, doomed
+//   doomed    -> absent     last hold ended; a doomed entry has no name and no reader finds it
 enum class BlockState : uint8_t {
   kAbsent,
   kReserved,
@@ -33,6 +41,10 @@ inline constexpr int kBlockStates = 7;
 // Whether readers may have its bytes from the pool.
 [[nodiscard]] constexpr bool InHost(BlockState state) {
   return state == BlockState::kHost || state == BlockState::kHostDisk;
+}
+// Whether its bytes are on disk and nowhere else that readers may have them.
+[[nodiscard]] constexpr bool OnDiskAlone(BlockState state) {
+  return state == BlockState::kDisk || state == BlockState::kPromoting;
 }
 // Tiers that hold whole bytes of it: bit (1 << Tier).
 [[nodiscard]] uint8_t TiersOf(BlockState state);

@@ -177,6 +177,7 @@ std::optional<Extent> BlockStore::AllocateEvicting(uint32_t pages) {
     const std::optional<BlockIndex::Evicted> gone = index_.EvictOne(policy_, now_s);
     if (!gone) break;
     evicted_demand_.fetch_add(1, std::memory_order_relaxed);
+    CountEviction(*gone);
     if (gone->extent.pages != 0) allocator_.Free(gone->extent);
   }
   if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
@@ -192,6 +193,7 @@ bool BlockStore::EvictWindow(uint32_t pages) {
     const std::optional<BlockIndex::Evicted> gone = index_.EvictRef(EntryRef{owner});
     if (!gone || gone->extent.pages == 0) continue;
     evicted_demand_.fetch_add(1, std::memory_order_relaxed);
+    CountEviction(*gone);
     allocator_.Free(gone->extent);
     any = true;
   }
@@ -255,10 +257,10 @@ void BlockStore::Fill(ExtentReservation& reservation, size_t i, const NewBlock& 
 void BlockStore::Abandon(EntryRef claim) { index_.Abandon(claim); }
 
 BlockStore::AcquireResult BlockStore::Acquire(VariantIndex variant, std::span<const Digest> digests,
-                                              ByteCount budget) {
+                                              ByteCount budget, HoldWhat what) {
   AcquireResult result;
   result.blocks.resize(digests.size());
-  index_.Hold(variant, digests, NowSeconds(), result.blocks);
+  index_.Hold(variant, digests, NowSeconds(), result.blocks, what);
   std::vector<EntryRef> beyond;
   BlockLease& lease = result.lease;
   lease.refs_.reserve(digests.size());
@@ -287,8 +289,10 @@ BlockStore::AcquireResult BlockStore::Acquire(VariantIndex variant, std::span<co
 
 void BlockStore::ReleaseHolds(std::span<const EntryRef> refs) {
   std::vector<Extent> freed;
-  index_.Unhold(refs, &freed);
+  std::vector<DiskRoom> rooms;
+  index_.Unhold(refs, &freed, &rooms);
   FreeExtents(freed);
+  LeaveRooms(rooms);
 }
 
 void BlockStore::FreeExtents(std::span<const Extent> extents) {
@@ -301,15 +305,19 @@ void BlockStore::FreeExtents(std::span<const Extent> extents) {
 
 void BlockStore::DropDamaged(EntryRef held) {
   std::optional<Extent> freed;
-  if (!index_.Drop(held, &freed)) return;
+  DiskRoom room;
+  if (!index_.Drop(held, &freed, &room)) return;
   damaged_.fetch_add(1, std::memory_order_relaxed);
   if (freed) FreeExtents({&*freed, 1});
+  if (room.location != 0) LeaveRooms({&room, 1});
 }
 
 bool BlockStore::Drop(VariantIndex variant, const Digest& digest) {
   std::optional<Extent> freed;
-  if (!index_.Drop(variant, digest, &freed)) return false;
+  DiskRoom room;
+  if (!index_.Drop(variant, digest, &freed, &room)) return false;
   if (freed) FreeExtents({&*freed, 1});
+  if (room.location != 0) LeaveRooms({&room, 1});
   return true;
 }
 
@@ -325,10 +333,109 @@ size_t BlockStore::EvictToWatermark(size_t blocks_max) {
       if (!gone) return evicted;
       if (gone->extent.pages != 0) allocator_.Free(gone->extent);
       evicted_watermark_.fetch_add(1, std::memory_order_relaxed);
+      CountEviction(*gone);
       ++evicted;
     }
   }
   return evicted;
+}
+
+// ---- disk
+
+absl::StatusOr<VariantIndex> BlockStore::RegisterVariant(const VariantSpec& spec) {
+  absl::StatusOr<VariantIndex> index = index_.InternVariant(spec.Id());
+  if (!index.ok()) return index;
+  MutexLock lock(disk_mu_);
+  std::shared_ptr<const VariantSpec>& known = specs_[*index];
+  if (!known) known = std::make_shared<const VariantSpec>(spec);
+  return index;
+}
+
+std::shared_ptr<const VariantSpec> BlockStore::SpecOf(VariantIndex variant) const {
+  MutexLock lock(disk_mu_);
+  const auto it = specs_.find(variant);
+  return it == specs_.end() ? nullptr : it->second;
+}
+
+EntryRef BlockStore::EnterFromDisk(const Digest& variant_id, const Digest& digest,
+                                   uint64_t location, uint32_t pages) {
+  const absl::StatusOr<VariantIndex> variant = index_.InternVariant(variant_id);
+  EntryRef ref;
+  if (!variant.ok() || index_.InsertOnDisk(*variant, digest, location, pages, NowSeconds(), &ref) !=
+                           BlockIndex::InsertResult::kInserted) {
+    return {};
+  }
+  return ref;
+}
+
+BlockIndex::Held BlockStore::HoldUntouched(VariantIndex variant, const Digest& digest) {
+  BlockIndex::Held held;
+  index_.Hold(variant, {&digest, 1}, NowSeconds(), {&held, 1}, HoldWhat::kHostUntouched);
+  return held;
+}
+
+bool BlockStore::SetOnDisk(EntryRef held, uint64_t location) {
+  return index_.SetOnDisk(held, location);
+}
+
+bool BlockStore::FinishPromote(EntryRef held, ExtentReservation& reservation,
+                               std::unique_ptr<const BlockMetadata> metadata) {
+  LARDER_CHECK(reservation.open(0));
+  MutexLock lock(mu_);
+  const Extent extent = reservation.extent(0);
+  if (!index_.FinishPromote(held, extent, std::move(metadata), NowSeconds())) return false;
+  (void)reservation.Take(0);
+  reserved_pages_ -= extent.pages;
+  allocator_.SetOwner(extent, held.value);
+  return true;
+}
+
+ByteCount BlockStore::EvictFromDisk(ByteCount bytes) {
+  uint64_t left = bytes.value();
+  std::vector<DiskRoom> rooms;
+  while (left > 0) {
+    const std::optional<BlockIndex::EvictedFromDisk> gone =
+        index_.EvictOneFromDisk(policy_, NowSeconds());
+    if (!gone) break;
+    rooms.push_back(gone->room);
+    left -= std::min(left, gone->pages * kPageBytes);
+  }
+  evicted_disk_.fetch_add(rooms.size(), std::memory_order_relaxed);
+  LeaveRooms(rooms);
+  return ByteCount(left);
+}
+
+void BlockStore::EvictFromDisk(std::span<const EntryRef> blocks) {
+  std::vector<DiskRoom> rooms;
+  for (const EntryRef block : blocks) {
+    if (const auto gone = index_.EvictRefFromDisk(block)) rooms.push_back(*gone);
+  }
+  evicted_disk_.fetch_add(rooms.size(), std::memory_order_relaxed);
+  LeaveRooms(rooms);
+}
+
+void BlockStore::LeaveRooms(std::span<const DiskRoom> rooms) {
+  if (rooms.empty()) return;
+  MutexLock lock(disk_mu_);
+  rooms_.insert(rooms_.end(), rooms.begin(), rooms.end());
+}
+
+std::vector<DiskRoom> BlockStore::TakeDiskRooms(size_t count) {
+  MutexLock lock(disk_mu_);
+  const auto end = rooms_.begin() + static_cast<std::ptrdiff_t>(std::min(count, rooms_.size()));
+  std::vector<DiskRoom> taken(rooms_.begin(), end);
+  rooms_.erase(rooms_.begin(), end);
+  return taken;
+}
+
+bool BlockStore::has_disk_rooms() const {
+  MutexLock lock(disk_mu_);
+  return !rooms_.empty();
+}
+
+// What left HOST without a copy on disk is lost, where there is a disk to lose it from.
+void BlockStore::CountEviction(const BlockIndex::Evicted& gone) {
+  if (!gone.kept_on_disk) evicted_unspilled_.fetch_add(1, std::memory_order_relaxed);
 }
 
 bool BlockStore::EnsureHashed(const BlockIndex::Held& held) const {
@@ -360,6 +467,7 @@ BlockStore::Stats BlockStore::stats() const {
   s.pool_stored = s.pool_online - s.pool_free - s.pool_reserved;
   s.pool_leased = ByteCount(leased_bytes_.load(std::memory_order_relaxed));
   s.blocks = index_.blocks();
+  s.disk_only = index_.disk_only();
   s.reservations = reservations_.load(std::memory_order_relaxed);
   s.leases = leases_.load(std::memory_order_relaxed);
   s.evicted_demand = evicted_demand_.load(std::memory_order_relaxed);
@@ -367,6 +475,8 @@ BlockStore::Stats BlockStore::stats() const {
   s.duplicates = duplicates_.load(std::memory_order_relaxed);
   s.damaged = damaged_.load(std::memory_order_relaxed);
   s.full = full_.load(std::memory_order_relaxed);
+  s.evicted_disk = evicted_disk_.load(std::memory_order_relaxed);
+  s.evicted_unspilled = evicted_unspilled_.load(std::memory_order_relaxed);
   s.index_bytes = index_.memory_bytes();
   s.metadata_bytes = index_.metadata_bytes();
   return s;

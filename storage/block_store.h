@@ -11,17 +11,22 @@
 // Limits, exact: the pool's bytes; `lease_share` of the pool per session, for leases and for
 // reservations alike (the caller passes what is left of its share).
 // Locks: `mu_` guards the allocator; the index has its own.  Order: mu_, then a shard.  Acquire and
-// release take no lock of the store unless an extent comes free.
+// release take no lock of the store unless an extent comes free.  `disk_mu_` is a leaf.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
 #include "storage/block_index.h"
+#include "storage/block_key.h"
 #include "storage/clock.h"
 #include "storage/eviction.h"
 #include "storage/extent_allocator.h"
@@ -146,8 +151,10 @@ class BlockStore {
         blocks;  // per key; metadata valid while the lease holds; ref 0 = missing or full
   };
   // Holds what is in HOST, in key order, up to `budget` bytes; keys beyond it come back `full`.
+  // Of HoldWhat::kAnyTier also what is on disk alone: its bytes count as those of HOST, and they
+  // become readable by a promotion (Promoter).
   [[nodiscard]] AcquireResult Acquire(VariantIndex variant, std::span<const Digest> digests,
-                                      ByteCount budget);
+                                      ByteCount budget, HoldWhat what = HoldWhat::kHost);
 
   // ---- leaving
   // A block was found damaged: its name goes at once, its bytes with the last lease.
@@ -156,6 +163,37 @@ class BlockStore {
   // Eviction ahead of need: up to `blocks_max` blocks until the watermark holds.  Answers how many
   // left.  For whoever just reserved, after his answer, and for the background.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
+
+  // ---- disk.  Who moves bytes between the tiers (Spiller, Promoter) says here what became of
+  // them.
+  // The variant's index, and what records of its blocks say of it.  ResourceExhausted: too many.
+  [[nodiscard]] absl::StatusOr<VariantIndex> RegisterVariant(const VariantSpec& spec)
+      LARDER_EXCLUDES(disk_mu_);
+  // nullptr: only its id is known (found on disk, not registered since).
+  [[nodiscard]] std::shared_ptr<const VariantSpec> SpecOf(VariantIndex variant) const
+      LARDER_EXCLUDES(disk_mu_);
+  // What a former process left on disk.  {}: not wanted (its name is taken, or the index is full).
+  [[nodiscard]] EntryRef EnterFromDisk(const Digest& variant_id, const Digest& digest,
+                                       uint64_t location, uint32_t pages);
+  // A held block is durable there.  False: erase it again, it has left meanwhile.
+  [[nodiscard]] bool SetOnDisk(EntryRef held, uint64_t location);
+  // A held block's bytes are in slot 0 of the reservation, which this takes.  False: its name was
+  // dropped meanwhile.
+  [[nodiscard]] bool FinishPromote(EntryRef held, ExtentReservation& reservation,
+                                   std::unique_ptr<const BlockMetadata> metadata)
+      LARDER_EXCLUDES(mu_);
+  // Takes blocks, or only their copies, from disk until these bytes are free there; answers what
+  // was asked for in vain.  The rooms follow by TakeDiskRooms.
+  ByteCount EvictFromDisk(ByteCount bytes) LARDER_EXCLUDES(disk_mu_);
+  void EvictFromDisk(std::span<const EntryRef> blocks) LARDER_EXCLUDES(disk_mu_);
+  // Rooms on disk that blocks have left since, for the disk tier's Erase; at most `count`.
+  [[nodiscard]] std::vector<DiskRoom> TakeDiskRooms(size_t count) LARDER_EXCLUDES(disk_mu_);
+  [[nodiscard]] bool has_disk_rooms() const LARDER_EXCLUDES(disk_mu_);
+  // A block in HOST, held; that is no use of it.  ref 0: not there.
+  [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest);
+  // More holds on what the caller holds already; false: one of them has too many.
+  [[nodiscard]] bool HoldAgain(std::span<const EntryRef> held) { return index_.HoldAgain(held); }
+  void Unhold(std::span<const EntryRef> held) { ReleaseHolds(held); }
 
   // Hashes a held block whose writer left that to the daemon; then checks `range`.  False: damaged.
   [[nodiscard]] bool EnsureHashed(const BlockIndex::Held& held) const;
@@ -171,8 +209,9 @@ class BlockStore {
 
   struct Stats {
     ByteCount pool_limit, pool_online, pool_free, pool_stored, pool_reserved, pool_leased;
-    uint64_t blocks = 0, reservations = 0, leases = 0;
+    uint64_t blocks = 0, disk_only = 0, reservations = 0, leases = 0;
     uint64_t evicted_demand = 0, evicted_watermark = 0, duplicates = 0, damaged = 0, full = 0;
+    uint64_t evicted_disk = 0, evicted_unspilled = 0;
     ByteCount index_bytes, metadata_bytes;
   };
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
@@ -186,6 +225,8 @@ class BlockStore {
   [[nodiscard]] std::optional<Extent> AllocateEvicting(uint32_t pages) LARDER_REQUIRES(mu_);
   bool EvictWindow(uint32_t pages) LARDER_REQUIRES(mu_);
   void FreeExtents(std::span<const Extent> extents) LARDER_EXCLUDES(mu_);
+  void LeaveRooms(std::span<const DiskRoom> rooms) LARDER_EXCLUDES(disk_mu_);
+  void CountEviction(const BlockIndex::Evicted& gone);
   void ReleaseHolds(std::span<const EntryRef> refs) LARDER_EXCLUDES(mu_);
 
   const Options options_;
@@ -200,7 +241,13 @@ class BlockStore {
   uint64_t window_cursor_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t reserved_pages_ LARDER_GUARDED_BY(mu_) = 0;
 
+  mutable Mutex disk_mu_;
+  std::deque<DiskRoom> rooms_ LARDER_GUARDED_BY(disk_mu_);
+  absl::flat_hash_map<VariantIndex, std::shared_ptr<const VariantSpec>> specs_
+      LARDER_GUARDED_BY(disk_mu_);
+
   std::atomic<uint64_t> reservations_{0}, leases_{0}, leased_bytes_{0};
+  std::atomic<uint64_t> evicted_disk_{0}, evicted_unspilled_{0};
   std::atomic<uint64_t> evicted_demand_{0}, evicted_watermark_{0}, duplicates_{0}, damaged_{0},
       full_{0};
 };

@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint32_t kNone = EntrySlots::kNone;
 constexpr uint16_t kCountMax = std::numeric_limits<uint16_t>::max();
+constexpr uint8_t kDiskBit = 1u << static_cast<int>(Tier::kDisk);
 
 uint32_t IdleSeconds(const IndexEntry& entry, uint32_t now_s) {
   return now_s > entry.last_use_s ? now_s - entry.last_use_s : 0;
@@ -60,7 +61,7 @@ bool IndexShard::InUse(uint32_t slot) const {
 }
 
 bool IndexShard::EvictableLocked(uint32_t slot) const {
-  return InUse(slot) && entries_[slot].listed;
+  return InUse(slot) && InHost(entries_[slot].state) && entries_[slot].listed;
 }
 
 void IndexShard::Lookup(const Group& group, std::span<BlockPresence> out) const {
@@ -71,8 +72,7 @@ void IndexShard::Lookup(const Group& group, std::span<BlockPresence> out) const 
     BlockPresence presence;
     if (slots[i] != kNone) {
       const IndexEntry& entry = entries_[slots[i]];
-      presence = {.tiers = TiersOf(entry.state),
-                  .pages = InHost(entry.state) ? entry.extent.pages() : 0};
+      presence = {.tiers = TiersOf(entry.state), .pages = entry.extent.pages()};
     }
     out[group.order[i]] = presence;
   }
@@ -80,7 +80,7 @@ void IndexShard::Lookup(const Group& group, std::span<BlockPresence> out) const 
 
 // ---- holding
 
-void IndexShard::Hold(const Group& group, uint32_t now_s, std::span<HeldBlock> out) {
+void IndexShard::Hold(const Group& group, HoldWhat what, uint32_t now_s, std::span<HeldBlock> out) {
   std::array<uint32_t, kKeysMax> slots;
   MutexLock lock(mu_);
   FindAll(group, slots);
@@ -89,13 +89,13 @@ void IndexShard::Hold(const Group& group, uint32_t now_s, std::span<HeldBlock> o
   }
   for (size_t i = 0; i < group.order.size(); ++i) {
     out[group.order[i]] = HeldBlock{};
-    if (slots[i] != kNone) HoldOne(slots[i], now_s, &out[group.order[i]]);
+    if (slots[i] != kNone) HoldOne(slots[i], what, now_s, &out[group.order[i]]);
   }
 }
 
-void IndexShard::HoldOne(uint32_t slot, uint32_t now_s, HeldBlock* out) {
+void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock* out) {
   IndexEntry& entry = entries_[slot];
-  if (!InHost(entry.state)) return;
+  if (!InHost(entry.state) && (what != HoldWhat::kAnyTier || !OnDiskAlone(entry.state))) return;
   out->state = entry.state;
   if (entry.holds == kCountMax) {
     out->full = true;
@@ -103,11 +103,14 @@ void IndexShard::HoldOne(uint32_t slot, uint32_t now_s, HeldBlock* out) {
   }
   ++entry.holds;
   Relist(slot);
-  entry.frequency = UsedAgain(entry.frequency, IdleSeconds(entry, now_s));
-  entry.last_use_s = std::max(entry.last_use_s, now_s);
+  if (what != HoldWhat::kHostUntouched) {
+    entry.frequency = UsedAgain(entry.frequency, IdleSeconds(entry, now_s));
+    entry.last_use_s = std::max(entry.last_use_s, now_s);
+  }
   out->ref = EntryRef{slot};
   out->extent = entry.extent.Get();
   out->metadata = entry.metadata;
+  out->disk_location = entry.disk_location;
   __builtin_prefetch(out->metadata);  // whoever holds a block asks for its sizes next
 }
 
@@ -123,17 +126,19 @@ size_t IndexShard::HoldAgain(std::span<const uint32_t> slots) {
   return slots.size();
 }
 
-void IndexShard::Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed) {
+void IndexShard::Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed,
+                        std::vector<DiskRoom>* rooms) {
   MutexLock lock(mu_);
   for (const uint32_t slot : slots) {
     LARDER_CHECK(slot != kNone && slot < entries_.end());
     __builtin_prefetch(&entries_[slot], 1);
   }
   // From the last: so the first of a chain becomes the most recent, and tails leave first.
-  for (size_t i = slots.size(); i-- > 0;) UnholdOne(slots[i], freed);
+  for (size_t i = slots.size(); i-- > 0;) UnholdOne(slots[i], freed, rooms);
 }
 
-void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed) {
+void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed,
+                           std::vector<DiskRoom>* rooms) {
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(entry.holds > 0);
   --entry.holds;
@@ -143,21 +148,36 @@ void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed) {
     return;
   }
   if (entry.extent.pages() > 0) freed->push_back(entry.extent.Get());
+  if (entry.disk_location != 0) {
+    LARDER_CHECK(rooms != nullptr);
+    rooms->push_back({entry.variant, entry.digest, entry.disk_location});
+  }
   TakeMetadata(entry).reset();
   SetState(entry, BlockState::kAbsent);
   entries_.Free(slot);
   --doomed_;
 }
 
+RecencyList* IndexShard::ListFor(BlockState state) {
+  if (InHost(state)) return &recency_;
+  return state == BlockState::kDisk ? &disk_recency_ : nullptr;
+}
+
 void IndexShard::Relist(uint32_t slot) {
   const IndexEntry& entry = entries_[slot];
-  const bool evictable = InHost(entry.state) && entry.holds == 0 && entry.pins == 0;
+  RecencyList* const list = ListFor(entry.state);
+  const bool evictable = list != nullptr && entry.holds == 0 && entry.pins == 0;
   if (evictable == entry.listed) return;
   if (evictable) {
-    recency_.PushHot(slot);
+    list->PushHot(slot);
   } else {
-    recency_.Remove(slot);
+    list->Remove(slot);
   }
+}
+
+void IndexShard::Unlist(uint32_t slot) {
+  const IndexEntry& entry = entries_[slot];
+  if (entry.listed) ListFor(entry.state)->Remove(slot);
 }
 
 // ---- entering
@@ -180,7 +200,8 @@ void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
                             std::unique_ptr<const BlockMetadata> metadata, bool counted_in_parent,
                             uint32_t now_s) {
   IndexEntry& entry = entries_[slot];
-  SetState(entry, BlockState::kHost);
+  SetState(entry,
+           entry.state == BlockState::kPromoting ? BlockState::kHostDisk : BlockState::kHost);
   entry.extent.Set(extent);
   entry.counted_in_parent = counted_in_parent;
   entry.last_use_s = now_s;
@@ -230,6 +251,125 @@ void IndexShard::Abandon(uint32_t slot) {
   entries_.Free(slot);
 }
 
+// ---- disk
+
+IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex variant,
+                                                 const Digest& digest, uint64_t location,
+                                                 uint32_t pages, uint32_t now_s, uint32_t* slot) {
+  LARDER_CHECK(location != 0);
+  MutexLock lock(mu_);
+  const EnterResult result = Enter(hash, variant, digest, slot);
+  if (result != EnterResult::kEntered) return result;
+  IndexEntry& entry = entries_[*slot];
+  SetState(entry, BlockState::kDisk);
+  entry.disk_location = location;
+  entry.extent.Set({.slab = {}, .page = 0, .pages = pages});
+  entry.last_use_s = now_s;
+  variants_.CountDiskOnly(variant);
+  ++disk_only_;
+  Relist(*slot);
+  return result;
+}
+
+bool IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
+  LARDER_CHECK(location != 0);
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  if (entry.state != BlockState::kHost) return false;
+  SetState(entry, BlockState::kHostDisk);
+  entry.disk_location = location;
+  return true;
+}
+
+bool IndexShard::BeginPromote(uint32_t slot) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  if (entry.state != BlockState::kDisk) return false;
+  SetState(entry, BlockState::kPromoting);
+  return true;
+}
+
+bool IndexShard::FinishPromote(uint32_t slot, const Extent& extent,
+                               std::unique_ptr<const BlockMetadata> metadata,
+                               bool counted_in_parent, uint32_t now_s) {
+  MutexLock lock(mu_);
+  LARDER_CHECK(InUse(slot) && entries_[slot].holds > 0);
+  if (entries_[slot].state != BlockState::kPromoting) return false;
+  variants_.UncountDiskOnly(entries_[slot].variant);
+  --disk_only_;
+  BecomeHost(slot, extent, std::move(metadata), counted_in_parent, now_s);
+  return true;
+}
+
+void IndexShard::FailPromote(uint32_t slot) {
+  MutexLock lock(mu_);
+  LARDER_CHECK(InUse(slot) && entries_[slot].holds > 0);
+  if (entries_[slot].state == BlockState::kPromoting) SetState(entries_[slot], BlockState::kDisk);
+}
+
+HeldBlock IndexShard::LookAt(uint32_t slot) const {
+  MutexLock lock(mu_);
+  const IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  HeldBlock now;
+  now.state = entry.state;
+  now.extent = entry.extent.Get();
+  now.metadata = entry.metadata;
+  now.disk_location = entry.disk_location;
+  return now;
+}
+
+std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,
+                                                                uint32_t now_s) {
+  MutexLock lock(mu_);
+  const uint32_t least = LeastWorthy(disk_recency_, policy, true, now_s);
+  if (least == kNone) return std::nullopt;
+  const uint32_t pages = entries_[least].extent.pages();
+  const Departure gone = Leave(least);
+  return EvictedFromDisk{{gone.block.variant, gone.block.digest, gone.block.disk_location}, pages};
+}
+
+std::optional<EvictedFromDisk> IndexShard::DropColdestDiskCopy() {
+  constexpr uint32_t kLooks = 64;
+  MutexLock lock(mu_);
+  uint32_t slot = recency_.coldest();
+  for (uint32_t looks = std::min(kLooks, recency_.size()); looks > 0; --looks) {
+    IndexEntry& entry = entries_[slot];
+    if (entry.state == BlockState::kHostDisk) {
+      SetState(entry, BlockState::kHost);
+      return EvictedFromDisk{{entry.variant, entry.digest, std::exchange(entry.disk_location, 0)},
+                             entry.extent.pages()};
+    }
+    slot = entry.newer;
+  }
+  return std::nullopt;
+}
+
+bool IndexShard::EvictableFromDisk(uint32_t slot) const {
+  MutexLock lock(mu_);
+  if (!InUse(slot)) return false;
+  const IndexEntry& entry = entries_[slot];
+  // In HOST nobody reads the disk copy, so holds do not matter.
+  return entry.state == BlockState::kDisk ? entry.listed
+                                          : entry.state == BlockState::kHostDisk && entry.pins == 0;
+}
+
+std::optional<DiskRoom> IndexShard::EvictFromDisk(uint32_t slot) {
+  if (!EvictableFromDisk(slot)) return std::nullopt;
+  MutexLock lock(mu_);
+  if (!InUse(slot)) return std::nullopt;
+  IndexEntry& entry = entries_[slot];
+  if (entry.state == BlockState::kHostDisk) {
+    SetState(entry, BlockState::kHost);
+    return DiskRoom{entry.variant, entry.digest, std::exchange(entry.disk_location, 0)};
+  }
+  if (entry.state != BlockState::kDisk || !entry.listed) return std::nullopt;
+  const Departure gone = Leave(slot);
+  return DiskRoom{gone.block.variant, gone.block.digest, gone.block.disk_location};
+}
+
 // ---- leaving
 
 void IndexShard::Unname(uint32_t slot) {
@@ -245,28 +385,63 @@ std::unique_ptr<const BlockMetadata> IndexShard::TakeMetadata(IndexEntry& entry)
   return metadata;
 }
 
+void IndexShard::TakeFromHost(uint32_t slot, Departure* gone) {
+  IndexEntry& entry = entries_[slot];
+  gone->block.extent = entry.extent.Get();
+  if (entry.counted_in_parent) gone->parent = entry.metadata->parent();
+  entry.counted_in_parent = false;
+  variants_.Uncount(entry.variant, gone->block.extent.bytes());
+}
+
 IndexShard::Departure IndexShard::Leave(uint32_t slot) {
   IndexEntry& entry = entries_[slot];
-  LARDER_CHECK(InHost(entry.state));
+  LARDER_CHECK(InHost(entry.state) || OnDiskAlone(entry.state));
   Departure gone;
-  gone.block = {.variant = entry.variant, .digest = entry.digest, .extent = entry.extent.Get()};
+  gone.block.variant = entry.variant;
+  gone.block.digest = entry.digest;
   gone.last_use_s = entry.last_use_s;
-  if (entry.counted_in_parent) gone.parent = entry.metadata->parent();
-  variants_.Uncount(entry.variant, gone.block.extent.bytes());
-  if (entry.listed) recency_.Remove(slot);
+  Unlist(slot);
+  if (InHost(entry.state)) {
+    TakeFromHost(slot, &gone);
+  } else {
+    variants_.UncountDiskOnly(entry.variant);
+    --disk_only_;
+    entry.extent = PackedExtent();
+  }
   Unname(slot);
   if (entry.holds > 0) {
     SetState(entry, BlockState::kDoomed);
-    entry.counted_in_parent = false;
     entry.pins = 0;
     entry.children = 0;
     ++doomed_;
     gone.doomed = true;
     return gone;
   }
+  gone.block.disk_location = entry.disk_location;
   gone.metadata = TakeMetadata(entry);
   SetState(entry, BlockState::kAbsent);
   entries_.Free(slot);
+  return gone;
+}
+
+IndexShard::Departure IndexShard::LeaveHost(uint32_t slot) {
+  IndexEntry& entry = entries_[slot];
+  if (entry.state != BlockState::kHostDisk) return Leave(slot);
+  LARDER_CHECK(entry.holds == 0 && entry.pins == 0);
+  Departure gone;
+  gone.block.variant = entry.variant;
+  gone.block.digest = entry.digest;
+  gone.block.kept_on_disk = true;
+  gone.last_use_s = entry.last_use_s;
+  Unlist(slot);
+  TakeFromHost(slot, &gone);
+  gone.metadata = TakeMetadata(entry);
+  entry.children = 0;
+  entry.extent.Set({.slab = {}, .page = 0, .pages = gone.block.extent.pages});
+  SetState(entry, BlockState::kDisk);
+  variants_.CountDiskOnly(entry.variant);
+  ++disk_only_;
+  Relist(slot);
   return gone;
 }
 
@@ -274,13 +449,15 @@ std::optional<IndexShard::Departure> IndexShard::Drop(uint64_t hash, VariantInde
                                                       const Digest& digest) {
   MutexLock lock(mu_);
   const uint32_t slot = Find(hash, variant, digest);
-  if (slot == kNone || !InHost(entries_[slot].state)) return std::nullopt;
+  if (slot == kNone || entries_[slot].state == BlockState::kReserved) return std::nullopt;
   return Leave(slot);
 }
 
 std::optional<IndexShard::Departure> IndexShard::Drop(uint32_t slot) {
   MutexLock lock(mu_);
-  if (!InUse(slot) || !InHost(entries_[slot].state)) return std::nullopt;
+  if (!InUse(slot)) return std::nullopt;
+  const BlockState state = entries_[slot].state;
+  if (!InHost(state) && !OnDiskAlone(state)) return std::nullopt;
   return Leave(slot);
 }
 
@@ -293,19 +470,18 @@ double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy
                        .children = entry.children});
 }
 
-std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
-                                                              bool parents_too, uint32_t now_s) {
-  MutexLock lock(mu_);
+uint32_t IndexShard::LeastWorthy(RecencyList& list, const EvictionPolicy& policy, bool parents_too,
+                                 uint32_t now_s) {
   uint32_t least = kNone;
   double least_worth = 0;
-  uint32_t slot = recency_.coldest();
-  for (uint32_t looks = std::min(kEvictionLook, recency_.size()); looks > 0; --looks) {
+  uint32_t slot = list.coldest();
+  for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
     const IndexEntry& entry = entries_[slot];
     const uint32_t newer = entry.newer;
     if (newer != kNone) __builtin_prefetch(&entries_[newer]);
     if (entry.children > 0 && !parents_too) {
-      recency_.Remove(slot);
-      recency_.PushHot(slot);
+      list.Remove(slot);
+      list.PushHot(slot);
     } else if (const double worth = WorthOf(entry, policy, now_s);
                least == kNone || worth < least_worth) {
       least = slot;
@@ -313,14 +489,21 @@ std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPoli
     }
     slot = newer;
   }
+  return least;
+}
+
+std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
+                                                              bool parents_too, uint32_t now_s) {
+  MutexLock lock(mu_);
+  const uint32_t least = LeastWorthy(recency_, policy, parents_too, now_s);
   if (least == kNone) return std::nullopt;
-  return Leave(least);
+  return LeaveHost(least);
 }
 
 std::optional<IndexShard::Departure> IndexShard::Evict(uint32_t slot) {
   MutexLock lock(mu_);
   if (!EvictableLocked(slot)) return std::nullopt;
-  return Leave(slot);
+  return LeaveHost(slot);
 }
 
 bool IndexShard::Evictable(uint32_t slot) const {
@@ -378,6 +561,7 @@ IndexShard::Totals IndexShard::totals() const {
   MutexLock lock(mu_);
   return {.named = table_.size(),
           .doomed = doomed_,
+          .disk_only = disk_only_,
           .memory = ByteCount(sizeof *this + entries_.memory_bytes() + table_.memory_bytes()),
           .metadata = ByteCount(metadata_bytes_)};
 }
@@ -403,21 +587,24 @@ uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* coun
 
 void IndexShard::CheckEntry(uint32_t slot) const {
   const IndexEntry& entry = entries_[slot];
-  const bool evictable = InHost(entry.state) && entry.holds == 0 && entry.pins == 0;
-  LARDER_CHECK(entry.listed == evictable);
+  const bool has_list = InHost(entry.state) || entry.state == BlockState::kDisk;
+  LARDER_CHECK(entry.listed == (has_list && entry.holds == 0 && entry.pins == 0));
+  LARDER_CHECK((TiersOf(entry.state) & kDiskBit) == 0 || entry.disk_location != 0);
+  LARDER_CHECK(entry.state != BlockState::kHost || entry.disk_location == 0);
+  LARDER_CHECK(!OnDiskAlone(entry.state) || entry.metadata == nullptr);
   LARDER_CHECK(!entry.counted_in_parent || (InHost(entry.state) && entry.metadata != nullptr));
   LARDER_CHECK(InHost(entry.state) || (entry.pins == 0 && entry.children == 0));
   if (entry.state == BlockState::kDoomed) {
     LARDER_CHECK(entry.holds > 0);
   } else {
     LARDER_CHECK(Find(HashOf(entry), entry.variant, entry.digest) == slot);
-    LARDER_CHECK(InHost(entry.state) || entry.holds == 0);
+    LARDER_CHECK(InHost(entry.state) || OnDiskAlone(entry.state) || entry.holds == 0);
   }
 }
 
 void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   MutexLock lock(mu_);
-  uint32_t used = 0, listed = 0, doomed = 0;
+  uint32_t used = 0, listed = 0, doomed = 0, disk_only = 0;
   uint64_t metadata_bytes = 0;
   for (uint32_t slot = 1; slot < entries_.end(); ++slot) {
     const IndexEntry& entry = entries_[slot];
@@ -427,6 +614,10 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
     listed += entry.listed ? 1 : 0;
     doomed += entry.state == BlockState::kDoomed ? 1 : 0;
     if (entry.metadata != nullptr) metadata_bytes += entry.metadata->memory_bytes().value();
+    if (OnDiskAlone(entry.state)) {
+      ++disk_only;
+      ++sums[static_cast<size_t>(entry.variant)].disk_only;
+    }
     if (InHost(entry.state)) {
       VariantTotals& sum = sums[static_cast<size_t>(entry.variant)];
       ++sum.blocks;
@@ -435,7 +626,9 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   }
   entries_.CheckInvariants();
   recency_.CheckInvariants();
-  LARDER_CHECK(used == entries_.used() && listed == recency_.size());
+  disk_recency_.CheckInvariants();
+  LARDER_CHECK(used == entries_.used() && listed == recency_.size() + disk_recency_.size());
+  LARDER_CHECK(disk_only == disk_only_);
   LARDER_CHECK(doomed == doomed_ && used - doomed == table_.size());
   LARDER_CHECK(metadata_bytes == metadata_bytes_);
 }

@@ -53,10 +53,12 @@ class IndexShard {
   }
   // Answers out[order[i]].  Refs of Hold are slots.
   void Lookup(const Group& group, std::span<BlockPresence> out) const LARDER_EXCLUDES(mu_);
-  void Hold(const Group& group, uint32_t now_s, std::span<HeldBlock> out) LARDER_EXCLUDES(mu_);
+  void Hold(const Group& group, HoldWhat what, uint32_t now_s, std::span<HeldBlock> out)
+      LARDER_EXCLUDES(mu_);
   // How many of `slots`, from the first, it held; the next one has 65,535 holds already.
   [[nodiscard]] size_t HoldAgain(std::span<const uint32_t> slots) LARDER_EXCLUDES(mu_);
-  void Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed) LARDER_EXCLUDES(mu_);
+  void Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed,
+              std::vector<DiskRoom>* rooms) LARDER_EXCLUDES(mu_);
 
   enum class EnterResult { kEntered, kDuplicate, kFull };
   // absent -> host.  Takes block.metadata on kEntered only.
@@ -69,6 +71,23 @@ class IndexShard {
   void Fill(uint32_t slot, const Extent& extent, std::unique_ptr<const BlockMetadata> metadata,
             bool counted_in_parent, uint32_t now_s) LARDER_EXCLUDES(mu_);
   void Abandon(uint32_t slot) LARDER_EXCLUDES(mu_);
+
+  // absent -> disk
+  [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, VariantIndex variant, const Digest& digest,
+                                         uint64_t location, uint32_t pages, uint32_t now_s,
+                                         uint32_t* slot) LARDER_EXCLUDES(mu_);
+  // host -> host+disk of a held entry; false: it has left meanwhile.
+  [[nodiscard]] bool SetOnDisk(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
+  // disk -> promoting of a held entry; false: it is not on disk alone, or somebody promotes it.
+  [[nodiscard]] bool BeginPromote(uint32_t slot) LARDER_EXCLUDES(mu_);
+  // promoting -> host+disk; false: it has left meanwhile.  The entry stays held.
+  [[nodiscard]] bool FinishPromote(uint32_t slot, const Extent& extent,
+                                   std::unique_ptr<const BlockMetadata> metadata,
+                                   bool counted_in_parent, uint32_t now_s) LARDER_EXCLUDES(mu_);
+  // promoting -> disk
+  void FailPromote(uint32_t slot) LARDER_EXCLUDES(mu_);
+  // REQUIRES: held.
+  [[nodiscard]] HeldBlock LookAt(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
   // What left HOST.
   struct Departure {
@@ -89,6 +108,16 @@ class IndexShard {
   [[nodiscard]] std::optional<Departure> Evict(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Evictable(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
+  // Of those on disk alone, the least worthy of the kEvictionLook coldest.
+  [[nodiscard]] std::optional<EvictedFromDisk> EvictColdestFromDisk(const EvictionPolicy& policy,
+                                                                    uint32_t now_s)
+      LARDER_EXCLUDES(mu_);
+  // host+disk -> host, of the coldest few.
+  [[nodiscard]] std::optional<EvictedFromDisk> DropColdestDiskCopy() LARDER_EXCLUDES(mu_);
+  // This one's disk copy, whichever of the two it takes.
+  [[nodiscard]] std::optional<DiskRoom> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool EvictableFromDisk(uint32_t slot) const LARDER_EXCLUDES(mu_);
+
   [[nodiscard]] bool Pin(uint64_t hash, VariantIndex variant, const Digest& digest)
       LARDER_EXCLUDES(mu_);
   void Unpin(uint64_t hash, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
@@ -104,6 +133,7 @@ class IndexShard {
   struct Totals {
     uint64_t named = 0;
     uint64_t doomed = 0;
+    uint64_t disk_only = 0;
     ByteCount memory, metadata;
   };
   [[nodiscard]] Totals totals() const LARDER_EXCLUDES(mu_);
@@ -138,12 +168,23 @@ class IndexShard {
   void BecomeHost(uint32_t slot, const Extent& extent,
                   std::unique_ptr<const BlockMetadata> metadata, bool counted_in_parent,
                   uint32_t now_s) LARDER_REQUIRES(mu_);
-  void HoldOne(uint32_t slot, uint32_t now_s, HeldBlock* out) LARDER_REQUIRES(mu_);
-  void UnholdOne(uint32_t slot, std::vector<Extent>* freed) LARDER_REQUIRES(mu_);
+  void HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock* out) LARDER_REQUIRES(mu_);
+  void UnholdOne(uint32_t slot, std::vector<Extent>* freed, std::vector<DiskRoom>* rooms)
+      LARDER_REQUIRES(mu_);
+  // The list of what may leave the tier that the state names; nullptr: of none.
+  [[nodiscard]] RecencyList* ListFor(BlockState state) LARDER_REQUIRES(mu_);
   // Lists or unlists an entry as its holds, pins and state say.
   void Relist(uint32_t slot) LARDER_REQUIRES(mu_);
+  void Unlist(uint32_t slot) LARDER_REQUIRES(mu_);
   void Unname(uint32_t slot) LARDER_REQUIRES(mu_);
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
+  // By eviction: what has a disk copy stays in the index.
+  [[nodiscard]] Departure LeaveHost(uint32_t slot) LARDER_REQUIRES(mu_);
+  // Takes out of HOST what is kept for it there; the entry keeps its pages' number.
+  void TakeFromHost(uint32_t slot, Departure* gone) LARDER_REQUIRES(mu_);
+  // The least worthy of the kEvictionLook coldest of a list; kNone: none of them.
+  [[nodiscard]] uint32_t LeastWorthy(RecencyList& list, const EvictionPolicy& policy,
+                                     bool parents_too, uint32_t now_s) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::unique_ptr<const BlockMetadata> TakeMetadata(IndexEntry& entry)
       LARDER_REQUIRES(mu_);
   [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
@@ -154,7 +195,9 @@ class IndexShard {
   mutable Mutex mu_;
   EntrySlots entries_ LARDER_GUARDED_BY(mu_);
   SlotTable table_ LARDER_GUARDED_BY(mu_);
-  RecencyList recency_ LARDER_GUARDED_BY(mu_){entries_};
+  RecencyList recency_ LARDER_GUARDED_BY(mu_){entries_};       // of HOST
+  RecencyList disk_recency_ LARDER_GUARDED_BY(mu_){entries_};  // of what is on disk alone
+  uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;              // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t metadata_bytes_ LARDER_GUARDED_BY(mu_) = 0;
 };

@@ -19,17 +19,33 @@ struct IndexedBlock {
   std::unique_ptr<const BlockMetadata> metadata;  // may be null; its parent() counts this child
 };
 
+// What Hold may answer with.  Untouched: a hold by the house itself, which is no use of the block.
+enum class HoldWhat : uint8_t { kHost, kAnyTier, kHostUntouched };
+
 struct HeldBlock {
   EntryRef ref;  // value 0: not there, or full
   BlockState state = BlockState::kAbsent;
   bool full = false;  // there, but 65,535 holds already
-  Extent extent;
-  const BlockMetadata* metadata = nullptr;  // valid while held
+  Extent extent;      // not in HOST: of its pages only their number means something
+  const BlockMetadata* metadata = nullptr;  // valid while held; null when not in HOST
+  uint64_t disk_location = 0;
+};
+
+// Room in the disk tier that a block has left: to be erased there.
+struct DiskRoom {
+  VariantIndex variant = VariantIndex::kNone;
+  Digest digest;
+  uint64_t location = 0;  // 0: none
+};
+
+struct EvictedFromDisk {
+  DiskRoom room;
+  uint32_t pages = 0;  // of the block
 };
 
 struct BlockPresence {
   uint8_t tiers = 0;   // bit (1 << Tier)
-  uint32_t pages = 0;  // of the extent in HOST
+  uint32_t pages = 0;  // of its extent, in whatever tier
   friend bool operator==(const BlockPresence&, const BlockPresence&) = default;
 };
 
@@ -37,7 +53,8 @@ struct EvictedBlock {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
   Extent extent;
-  bool kept_on_disk = false;
+  bool kept_on_disk = false;   // it has left HOST, not the index
+  uint64_t disk_location = 0;  // to be erased in the disk tier; 0: none, or kept, or held still
 };
 
 struct BlockView {

@@ -46,7 +46,8 @@ VariantTable::Variant& VariantTable::At(VariantIndex variant) const {
 VariantTotals VariantTable::TotalsOf(VariantIndex variant) const {
   const Variant& v = At(variant);
   return {.blocks = v.blocks.load(std::memory_order_relaxed),
-          .bytes = ByteCount(v.bytes.load(std::memory_order_relaxed))};
+          .bytes = ByteCount(v.bytes.load(std::memory_order_relaxed)),
+          .disk_only = v.disk_only.load(std::memory_order_relaxed)};
 }
 
 void VariantTable::Count(VariantIndex variant, ByteCount bytes) {
@@ -59,6 +60,14 @@ void VariantTable::Uncount(VariantIndex variant, ByteCount bytes) {
   Variant& v = At(variant);
   v.blocks.fetch_sub(1, std::memory_order_relaxed);
   v.bytes.fetch_sub(bytes.value(), std::memory_order_relaxed);
+}
+
+void VariantTable::CountDiskOnly(VariantIndex variant) {
+  At(variant).disk_only.fetch_add(1, std::memory_order_relaxed);
+}
+
+void VariantTable::UncountDiskOnly(VariantIndex variant) {
+  At(variant).disk_only.fetch_sub(1, std::memory_order_relaxed);
 }
 
 ByteCount VariantTable::memory_bytes() const {

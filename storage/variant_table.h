@@ -21,8 +21,9 @@
 namespace larder {
 
 struct VariantTotals {
-  uint64_t blocks = 0;
-  ByteCount bytes;
+  uint64_t blocks = 0;  // in HOST
+  ByteCount bytes;      // of their extents
+  uint64_t disk_only = 0;
 };
 
 class VariantTable {
@@ -42,6 +43,8 @@ class VariantTable {
   [[nodiscard]] VariantTotals TotalsOf(VariantIndex variant) const;
   void Count(VariantIndex variant, ByteCount bytes);
   void Uncount(VariantIndex variant, ByteCount bytes);
+  void CountDiskOnly(VariantIndex variant);
+  void UncountDiskOnly(VariantIndex variant);
 
   [[nodiscard]] uint32_t size() const { return size_.load(std::memory_order_acquire); }
   [[nodiscard]] ByteCount memory_bytes() const;
@@ -51,6 +54,7 @@ class VariantTable {
     Digest id;
     std::atomic<uint64_t> blocks{0};
     std::atomic<uint64_t> bytes{0};
+    std::atomic<uint64_t> disk_only{0};
   };
   static constexpr uint32_t kChunkVariants = 256;
   using Chunk = std::array<Variant, kChunkVariants>;

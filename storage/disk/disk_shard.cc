@@ -353,10 +353,11 @@ std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes,
 
 // ---- read
 
-void DiskShard::Describe(std::span<const BlockKey> keys,
-                         std::span<std::optional<DiskTier::Description>> out) {
+absl::Status DiskShard::Describe(std::span<const BlockKey> keys,
+                                 std::span<std::optional<DiskTier::Description>> out) {
   std::vector<std::optional<BlockCatalog::Description>> found(keys.size());
-  if (absl::Status status = catalog_->Describe(keys, found); !status.ok()) {
+  const absl::Status status = catalog_->Describe(keys, found);
+  if (!status.ok()) {
     ++catalog_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
   }
@@ -372,6 +373,7 @@ void DiskShard::Describe(std::span<const BlockKey> keys,
     out[i] = DiskTier::Description{.header = std::move(decoded->header),
                                    .tokens = std::move(found[i]->tokens)};
   }
+  return status;
 }
 
 absl::Status DiskShard::ReadRecord(const Extent& extent, uint32_t first_page,

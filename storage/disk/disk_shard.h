@@ -78,8 +78,8 @@ class DiskShard {
     Extent extent;
   };
   void Erase(std::span<const Room> asked) LARDER_EXCLUDES(mu_);
-  void Describe(std::span<const BlockKey> keys,
-                std::span<std::optional<DiskTier::Description>> out);
+  [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
+                                      std::span<std::optional<DiskTier::Description>> out);
   [[nodiscard]] DiskTier::GetStatus Get(const DiskTier::Read& read, const Extent& extent);
   [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes,
                                                   absl::FunctionRef<bool(uint32_t)> evictable)

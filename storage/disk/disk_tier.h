@@ -11,7 +11,7 @@
 // and Erase work for what Recover has told.
 // Ownership: by server/main or a test, outlives the BlockStore over it.
 // Thread-safety: all methods from any thread.  REQUIRES: nobody erases what is being read.
-// Blocking: all but stats() may wait for the disk.
+// Blocking: all but free_bytes() may wait for the disk.
 // Limits: bytes on disk never exceed the limit, exactly.  A block is at most block_bytes_max().
 #pragma once
 
@@ -77,9 +77,9 @@ class DiskTier {
     std::vector<uint32_t> tokens;
   };
   // What is known of blocks beside their bytes; nullopt: unknown, or its description is damaged.
-  // REQUIRES: spans of equal size.
-  virtual void Describe(std::span<const DiskAddress> blocks,
-                        std::span<std::optional<Description>> out) = 0;
+  // Not OK: the disk failed, so nullopt says nothing.  REQUIRES: spans of equal size.
+  [[nodiscard]] virtual absl::Status Describe(std::span<const DiskAddress> blocks,
+                                              std::span<std::optional<Description>> out) = 0;
 
   enum class GetStatus : uint8_t {
     kOk,
@@ -131,6 +131,8 @@ class DiskTier {
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) = 0;
 
   [[nodiscard]] virtual ByteCount block_bytes_max() const = 0;  // of a payload
+  // For records, headers included; a put of less may still find none where it lies apart.  Cheap.
+  [[nodiscard]] virtual ByteCount free_bytes() const = 0;
 
   struct Stats {
     ByteCount limit;      // as configured

@@ -386,17 +386,19 @@ void FileDiskTier::Erase(std::span<const DiskAddress> blocks) {
 
 // ---- reading
 
-void FileDiskTier::Describe(std::span<const DiskAddress> blocks,
-                            std::span<std::optional<Description>> out) {
+absl::Status FileDiskTier::Describe(std::span<const DiskAddress> blocks,
+                                    std::span<std::optional<Description>> out) {
   LARDER_CHECK(blocks.size() == out.size());
   for (std::optional<Description>& one : out) one.reset();
+  absl::Status result;
   ByShard(blocks, [&](DiskShard& shard, std::span<const size_t> places) {
     std::vector<BlockKey> keys;
     for (const size_t i : places) keys.push_back(blocks[i].key);
     std::vector<std::optional<Description>> found(keys.size());
-    shard.Describe(keys, found);
+    result.Update(shard.Describe(keys, found));
     for (size_t i = 0; i < places.size(); ++i) out[places[i]] = std::move(found[i]);
   });
+  return result;
 }
 
 DiskTier::GetStatus FileDiskTier::Get(const Read& read) {
@@ -428,6 +430,12 @@ std::vector<uint32_t> FileDiskTier::FindVictims(ByteCount payload_bytes,
 
 ByteCount FileDiskTier::block_bytes_max() const {
   return geometry_.file_bytes - ByteCount(kRecordHeaderBytesMax);
+}
+
+ByteCount FileDiskTier::free_bytes() const {
+  ByteCount free;
+  for (const ShardRef& shard : All()) free += shard->free_bytes();
+  return free;
 }
 
 // ---- facts

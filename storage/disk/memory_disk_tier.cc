@@ -44,8 +44,8 @@ void MemoryDiskTier::Erase(std::span<const DiskAddress> blocks) {
   }
 }
 
-void MemoryDiskTier::Describe(std::span<const DiskAddress> blocks,
-                              std::span<std::optional<Description>> out) {
+absl::Status MemoryDiskTier::Describe(std::span<const DiskAddress> blocks,
+                                      std::span<std::optional<Description>> out) {
   LARDER_CHECK(blocks.size() == out.size());
   MutexLock lock(medium_.mu);
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -53,6 +53,7 @@ void MemoryDiskTier::Describe(std::span<const DiskAddress> blocks,
     if (const Record* record = Find(blocks[i]); record != nullptr)
       out[i] = Description{.header = record->header, .tokens = record->tokens};
   }
+  return absl::OkStatus();
 }
 
 DiskTier::GetStatus MemoryDiskTier::Get(const Read& read) {
@@ -125,6 +126,11 @@ ByteCount MemoryDiskTier::UsedBytes() const {
   ByteCount used;
   for (const auto& [location, record] : medium_.records) used += DiskBytes(record.payload.size());
   return used;
+}
+
+ByteCount MemoryDiskTier::free_bytes() const {
+  MutexLock lock(medium_.mu);
+  return recovered_ ? limit_ - UsedBytes() : ByteCount(0);
 }
 
 DiskTier::Stats MemoryDiskTier::stats() const {

@@ -37,8 +37,8 @@ class MemoryDiskTier final : public DiskTier {
 
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;
   void Erase(std::span<const DiskAddress> blocks) override;
-  void Describe(std::span<const DiskAddress> blocks,
-                std::span<std::optional<Description>> out) override;
+  [[nodiscard]] absl::Status Describe(std::span<const DiskAddress> blocks,
+                                      std::span<std::optional<Description>> out) override;
   [[nodiscard]] GetStatus Get(const Read& read) override;
   [[nodiscard]] absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) override;
@@ -52,6 +52,7 @@ class MemoryDiskTier final : public DiskTier {
   void ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override;
   [[nodiscard]] ByteCount block_bytes_max() const override { return limit_; }
+  [[nodiscard]] ByteCount free_bytes() const override;
   [[nodiscard]] Stats stats() const override;
 
  private:

@@ -34,7 +34,7 @@ TEST(BlockStateLaw, EveryPair) {
       {kAbsent, kReserved},  {kAbsent, kHost},      {kAbsent, kDisk},        {kReserved, kHost},
       {kReserved, kAbsent},  {kHost, kHostDisk},    {kHost, kAbsent},        {kHost, kDoomed},
       {kHostDisk, kDisk},    {kHostDisk, kHost},    {kHostDisk, kAbsent},    {kHostDisk, kDoomed},
-      {kDisk, kPromoting},   {kDisk, kAbsent},      {kPromoting, kHostDisk}, {kPromoting, kDisk},
+      {kDisk, kPromoting},   {kDisk, kAbsent},      {kDisk, kDoomed},       {kPromoting, kHostDisk}, {kPromoting, kDisk},
       {kPromoting, kAbsent}, {kPromoting, kDoomed}, {kDoomed, kAbsent},
   };
   for (int from = 0; from < kBlockStates; ++from) {

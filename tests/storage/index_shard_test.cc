@@ -91,9 +91,10 @@ TEST(IndexShard, ReadBlocksOutliveUnreadOnes) {
     order.push_back(static_cast<uint16_t>(i));
   }
   std::vector<HeldBlock> held(10);
-  shard.Hold({.variant = variant, .keys = keys, .hashes = hashes, .order = order}, 500, held);
+  shard.Hold({.variant = variant, .keys = keys, .hashes = hashes, .order = order}, HoldWhat::kHost,
+             500, held);
   std::vector<Extent> freed;
-  shard.Unhold(std::span(slots).first(10), &freed);
+  shard.Unhold(std::span(slots).first(10), &freed, nullptr);
   std::vector<Digest> gone;
   while (auto departure = shard.EvictColdest(EvictionPolicy(), false, 600)) {
     gone.push_back(departure->block.digest);

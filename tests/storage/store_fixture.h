@@ -52,7 +52,7 @@ class StoreFixture {
         store_(std::make_unique<BlockStore>(options, *pool_, clock_)) {
     for (uint32_t i = 0; i < pool_->slab_count(); ++i)
       store_->AddSlab(SlabId(static_cast<uint16_t>(i)));
-    variant_ = *store_->index().InternVariant(TestVariant().Id());
+    variant_ = *store_->RegisterVariant(TestVariant());
   }
 
   [[nodiscard]] BlockStore& store() { return *store_; }

@@ -76,7 +76,7 @@ inline void EraseOne(DiskTier& tier, const DiskAddress& address) { tier.Erase({&
 inline std::optional<DiskTier::Description> DescribeOne(DiskTier& tier,
                                                         const DiskAddress& address) {
   std::optional<DiskTier::Description> out;
-  tier.Describe({&address, 1}, {&out, 1});
+  (void)tier.Describe({&address, 1}, {&out, 1});
   return out;
 }
 

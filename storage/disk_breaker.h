@@ -1,0 +1,45 @@
+// Whether the disk is worth asking: after failures it is left alone for a while that doubles, and
+// one success ends that.
+//
+// Ownership, threads: a member of who asks; any thread.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "storage/clock.h"
+
+namespace larder {
+
+class DiskBreaker {
+ public:
+  static constexpr Duration kFirst = std::chrono::milliseconds(50);
+  static constexpr Duration kLongest = std::chrono::seconds(5);
+
+  [[nodiscard]] bool open(TimePoint now) const {
+    return now < until_.load(std::memory_order_relaxed);
+  }
+  // When it is worth asking again.
+  [[nodiscard]] TimePoint until() const { return until_.load(std::memory_order_relaxed); }
+  [[nodiscard]] uint64_t times_opened() const { return opened_.load(std::memory_order_relaxed); }
+
+  void Failed(TimePoint now) {
+    const uint32_t failures = failures_.fetch_add(1, std::memory_order_relaxed);
+    opened_.fetch_add(1, std::memory_order_relaxed);
+    until_.store(now + std::min(kLongest, kFirst * (int64_t{1} << std::min(failures, 7u))),
+                 std::memory_order_relaxed);
+  }
+  void Succeeded() {
+    if (failures_.load(std::memory_order_relaxed) == 0) return;
+    failures_.store(0, std::memory_order_relaxed);
+    until_.store(TimePoint(), std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<TimePoint> until_{TimePoint()};
+  std::atomic<uint32_t> failures_{0};
+  std::atomic<uint64_t> opened_{0};
+};
+
+}  // namespace larder

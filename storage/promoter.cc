@@ -1,0 +1,229 @@
+#include "storage/promoter.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+// So much of a job's work is forgiven for each second that it has waited.
+constexpr double kForgivenBytesPerSecond = 1e9;
+
+}  // namespace
+
+Promoter::Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock)
+    : store_(store), tier_(tier), clock_(clock) {
+  for (size_t i = 0; i < std::max<size_t>(1, threads); ++i)
+    threads_.emplace_back([this] { Run(); });
+}
+
+Promoter::~Promoter() {
+  std::vector<RunningRef> jobs;
+  {
+    MutexLock lock(mu_);
+    stop_ = true;
+    wake_.NotifyAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  {
+    MutexLock lock(mu_);
+    jobs.swap(jobs_);
+  }
+  for (const RunningRef& running : jobs) {
+    for (size_t i = running->next; i < running->job.blocks.size(); ++i)
+      Answer(running, i, BlockStatus::kCancelled, {});
+  }
+}
+
+void Promoter::Submit(Job job) {
+  if (job.blocks.empty()) return;
+  std::vector<EntryRef> refs;
+  auto running = std::make_shared<Running>();
+  for (const Wanted& wanted : job.blocks) {
+    refs.push_back(wanted.ref);
+    running->left += wanted.bytes;
+  }
+  const bool held = store_.HoldAgain(refs);
+  running->left += job.remaining;
+  running->since = clock_.Now();
+  running->job = std::move(job);
+  if (!held) {
+    for (const Wanted& wanted : running->job.blocks)
+      running->job.ready(wanted, BlockStatus::kFull, {});
+    return;
+  }
+  MutexLock lock(mu_);
+  stats_.waiting += running->job.blocks.size();
+  jobs_.push_back(std::move(running));
+  wake_.NotifyAll();
+}
+
+Promoter::RunningRef Promoter::Next() {
+  const TimePoint now = clock_.Now();
+  RunningRef best;
+  double best_left = 0;
+  for (const RunningRef& running : jobs_) {
+    if (running->describing) continue;
+    const double waited = std::chrono::duration<double>(now - running->since).count();
+    const double left =
+        static_cast<double>(running->left.value()) - waited * kForgivenBytesPerSecond;
+    if (best && left >= best_left) continue;
+    best = running;
+    best_left = left;
+  }
+  return best;
+}
+
+void Promoter::Run() {
+  pthread_setname_np(pthread_self(), "promoter");
+  for (;;) {
+    RunningRef running;
+    size_t block = 0;
+    bool describe = false;
+    {
+      MutexLock lock(mu_);
+      while (!stop_ && !(running = Next())) wake_.Wait(mu_);
+      if (stop_) return;
+      describe = !running->described;
+      if (describe) {
+        running->describing = true;
+      } else {
+        block = running->next++;
+        if (running->next == running->job.blocks.size()) std::erase(jobs_, running);
+      }
+    }
+    if (!describe) {
+      PromoteOne(running, block);
+      continue;
+    }
+    Describe(*running);
+    MutexLock lock(mu_);
+    running->describing = false;
+    running->described = true;
+    wake_.NotifyAll();
+  }
+}
+
+// All of a job at once: one search in the catalog instead of many.
+void Promoter::Describe(Running& running) {
+  const Digest variant = store_.index().VariantId(running.job.variant);
+  std::vector<DiskAddress> addresses;
+  for (const Wanted& wanted : running.job.blocks)
+    addresses.push_back({{variant, wanted.digest}, DiskLocation{wanted.location}});
+  running.known.resize(addresses.size());
+  if (!worth_asking()) return;
+  running.readable = tier_.Describe(addresses, running.known).ok();
+  if (!running.readable) breaker_.Failed(clock_.Now());
+}
+
+void Promoter::PromoteOne(const RunningRef& running, size_t block) {
+  const Wanted& wanted = running->job.blocks[block];
+  bool mine = false;
+  {
+    MutexLock lock(mu_);
+    const auto reading = reading_.find(wanted.ref.value);
+    if (reading != reading_.end()) {
+      reading->second.push_back({running, block});
+      ++stats_.joined;
+      return;
+    }
+    mine = store_.index().BeginPromote(wanted.ref);
+    if (mine) reading_[wanted.ref.value];
+  }
+  BlockIndex::Held held;
+  if (!mine) {
+    // Another job brought it meanwhile, or it is gone.
+    held = store_.index().LookAt(wanted.ref);
+    Answer(running, block, InHost(held.state) ? BlockStatus::kOk : BlockStatus::kMissing, held);
+    return;
+  }
+  const BlockStatus status = Read(*running, block, &held);
+  if (status == BlockStatus::kDamaged) {
+    store_.DropDamaged(wanted.ref);
+  } else if (status != BlockStatus::kOk) {
+    store_.index().FailPromote(wanted.ref);
+  }
+  Count(status, wanted.bytes);
+  std::vector<Waiter> waiters;
+  {
+    MutexLock lock(mu_);
+    const auto reading = reading_.find(wanted.ref.value);
+    waiters = std::move(reading->second);
+    reading_.erase(reading);
+  }
+  Answer(running, block, status, held);
+  for (const Waiter& waiter : waiters) Answer(waiter.running, waiter.block, status, held);
+}
+
+BlockStatus Promoter::Read(const Running& running, size_t block, BlockIndex::Held* held) {
+  const Wanted& wanted = running.job.blocks[block];
+  const std::optional<DiskTier::Description>& known = running.known[block];
+  if (!worth_asking()) return BlockStatus::kMissing;
+  if (!known) return running.readable ? BlockStatus::kDamaged : BlockStatus::kMissing;
+  const SegmentTable& table = known->header.table;
+  const ByteCount bytes = table.PayloadBytes();
+  BlockStore::ReserveResult room = store_.Reserve({&bytes, 1}, store_.pool().total_bytes());
+  if (room.status != BlockStatus::kOk) return BlockStatus::kFull;
+  const SegmentRange all{0, static_cast<uint32_t>(table.segments.size()), 0, bytes.value()};
+  switch (tier_.Get({.block = {known->header.key, DiskLocation{wanted.location}},
+                     .header = &known->header,
+                     .range = all,
+                     .to = store_.Bytes(room.reservation.extent(0))})) {
+    case DiskTier::GetStatus::kOk:
+      break;
+    case DiskTier::GetStatus::kMissing:
+    case DiskTier::GetStatus::kDamaged:
+      return BlockStatus::kDamaged;
+    case DiskTier::GetStatus::kFailed:
+      breaker_.Failed(clock_.Now());
+      return BlockStatus::kMissing;
+  }
+  breaker_.Succeeded();
+  auto metadata = BlockMetadata::Make(known->header.parent, known->tokens, table);
+  if (!store_.FinishPromote(wanted.ref, room.reservation, std::move(metadata)))
+    return BlockStatus::kMissing;
+  *held = store_.index().LookAt(wanted.ref);
+  return BlockStatus::kOk;
+}
+
+void Promoter::Answer(const RunningRef& running, size_t block, BlockStatus status,
+                      const BlockIndex::Held& held) {
+  const Wanted& wanted = running->job.blocks[block];
+  running->job.ready(wanted, status, held);
+  store_.Unhold({&wanted.ref, 1});
+  MutexLock lock(mu_);
+  running->left -= wanted.bytes;
+  --stats_.waiting;
+}
+
+void Promoter::Count(BlockStatus status, ByteCount bytes) {
+  MutexLock lock(mu_);
+  switch (status) {
+    case BlockStatus::kOk:
+      ++stats_.promoted;
+      stats_.promoted_bytes += bytes;
+      break;
+    case BlockStatus::kDamaged:
+      ++stats_.damaged;
+      break;
+    case BlockStatus::kFull:
+      ++stats_.full;
+      break;
+    default:
+      ++stats_.missing;
+      break;
+  }
+}
+
+Promoter::Stats Promoter::stats() const {
+  MutexLock lock(mu_);
+  Stats stats = stats_;
+  stats.breaker_opened = breaker_.times_opened();
+  return stats;
+}
+
+}  // namespace larder

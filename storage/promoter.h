@@ -1,0 +1,110 @@
+// Reads blocks from the disk tier into HOST for those who hold them: on threads of its own, in the
+// order that each asked for, the work that is soonest done first.
+//
+// A job is what one lease waits for.  Its keys are read by several threads at once (so the lease's
+// later blocks are read ahead while its first arrive); among jobs the one with the fewest bytes to
+// go has the next thread, and a job that waited long counts as smaller, so that none starves.
+// A block that two jobs want is read once.
+//
+// It never answers with an error of the disk: a block that cannot be read is missing, and when the
+// disk has just failed all are, at once, until it is worth asking again.
+// Ownership: by the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
+// from any thread; `ready` is called from the promoter's threads, without a lock.
+// Lifecycle: made (runs) -> destroyed (ends within one read; what waits is answered kCancelled).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "storage/block_store.h"
+#include "storage/clock.h"
+#include "storage/disk/disk_tier.h"
+#include "storage/disk_breaker.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class Promoter {
+ public:
+  struct Wanted {
+    size_t key = 0;  // the caller's number
+    EntryRef ref;    // held by the caller when he submits it
+    Digest digest;
+    uint64_t location = 0;
+    ByteCount bytes;
+  };
+  struct Job {
+    VariantIndex variant = VariantIndex::kNone;
+    std::vector<Wanted> blocks;  // in the order in which they are wanted
+    ByteCount remaining;         // work that the request still has beside these
+    // kOk: in HOST now, at this extent, and held at least until this returns.  Once for each block.
+    std::function<void(const Wanted&, BlockStatus, const BlockIndex::Held&)> ready;
+  };
+
+  Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock);
+  ~Promoter();
+  Promoter(const Promoter&) = delete;
+  Promoter& operator=(const Promoter&) = delete;
+
+  // Never waits.  Keeps the blocks held until each was answered.
+  void Submit(Job job) LARDER_EXCLUDES(mu_);
+
+  // False while the disk is left alone: then blocks on disk may as well be called missing.
+  [[nodiscard]] bool worth_asking() const { return !breaker_.open(clock_.Now()); }
+
+  struct Stats {
+    uint64_t promoted = 0, joined = 0, missing = 0, damaged = 0, failed = 0, full = 0;
+    uint64_t waiting = 0;  // blocks
+    uint64_t breaker_opened = 0;
+    ByteCount promoted_bytes;
+  };
+  [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
+
+ private:
+  // A job under way.
+  struct Running {
+    Job job;
+    std::vector<std::optional<DiskTier::Description>> known;  // by block; once `described`
+    size_t next = 0;                                          // of job.blocks
+    ByteCount left;
+    TimePoint since;
+    bool described = false, describing = false;
+    bool readable = false;  // the catalog could be read, so what it does not know is not there
+  };
+  using RunningRef = std::shared_ptr<Running>;
+  // A block that a thread reads, and who else waits for it.
+  struct Waiter {
+    RunningRef running;
+    size_t block = 0;
+  };
+
+  void Run() LARDER_EXCLUDES(mu_);
+  [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
+  void Describe(Running& running);
+  void PromoteOne(const RunningRef& running, size_t block) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] BlockStatus Read(const Running& running, size_t block, BlockIndex::Held* held);
+  void Answer(const RunningRef& running, size_t block, BlockStatus status,
+              const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
+  void Count(BlockStatus status, ByteCount bytes) LARDER_EXCLUDES(mu_);
+
+  BlockStore& store_;
+  DiskTier& tier_;
+  const Clock& clock_;
+  DiskBreaker breaker_;
+
+  mutable Mutex mu_;
+  CondVar wake_;
+  bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  std::vector<RunningRef> jobs_ LARDER_GUARDED_BY(mu_);  // with blocks that no thread took yet
+  absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);  // by ref
+  Stats stats_ LARDER_GUARDED_BY(mu_);
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace larder

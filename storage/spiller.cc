@@ -1,0 +1,276 @@
+#include "storage/spiller.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/btree_map.h"
+#include "storage/check.h"
+#include "storage/record.h"
+
+namespace larder {
+namespace {
+
+constexpr size_t kItemsAtOnce = 1024;
+constexpr size_t kErasuresAtOnce = 1024;
+constexpr int kRoomTries = 8;
+
+DiskAddress AddressOf(const BlockStore& store, const DiskRoom& room) {
+  return {.key = {.variant = store.index().VariantId(room.variant), .digest = room.digest},
+          .location = DiskLocation{room.location}};
+}
+
+}  // namespace
+
+struct Spiller::Block {
+  Item item;
+  EntryRef ref;
+  RecordHeader header;
+  std::span<const uint32_t> tokens;
+  std::span<const std::byte> payload;
+};
+
+struct Spiller::Batch {
+  std::vector<Block> blocks;
+  std::vector<EntryRef> held;  // all that this holds, blocks or not
+  std::vector<Item> durable;   // there already, or now
+  ByteCount bytes;
+};
+
+Spiller::Spiller(const Options& options, BlockStore& store, DiskTier& tier, const Clock& clock,
+                 Durable durable)
+    : options_(options),
+      store_(store),
+      tier_(tier),
+      clock_(clock),
+      durable_(std::move(durable)),
+      thread_([this] { Run(); }) {}
+
+Spiller::~Spiller() {
+  {
+    MutexLock lock(mu_);
+    stop_ = true;
+    wake_.NotifyOne();
+  }
+  thread_.join();
+}
+
+void Spiller::Offer(SessionId who, VariantIndex variant, const Digest& digest) {
+  MutexLock lock(mu_);
+  ++stats_.offered;
+  if (queue_.size() >= options_.queue_max) {
+    ++stats_.dropped_queue;
+    return;
+  }
+  queue_.push_back({who, variant, digest});
+  if (queue_.size() == 1) wake_.NotifyOne();
+}
+
+void Spiller::Nudge() {
+  MutexLock lock(mu_);
+  nudged_ = true;
+  wake_.NotifyOne();
+}
+
+bool Spiller::WaitIdle(TimePoint until) {
+  MutexLock lock(mu_);
+  while (busy_ || nudged_ || !queue_.empty()) {
+    if (!idle_.WaitUntil(mu_, until)) return false;
+  }
+  return true;
+}
+
+Spiller::Stats Spiller::stats() const {
+  MutexLock lock(mu_);
+  Stats stats = stats_;
+  stats.queued = queue_.size();
+  stats.breaker_opened = breaker_.times_opened();
+  return stats;
+}
+
+std::vector<Spiller::Item> Spiller::TakeItems() {
+  MutexLock lock(mu_);
+  busy_ = false;
+  for (;;) {
+    if (stop_) return {};
+    if (breaker_.open(clock_.Now())) {
+      wake_.WaitUntil(mu_, breaker_.until());
+      continue;
+    }
+    if (!queue_.empty() || nudged_) break;
+    idle_.NotifyAll();
+    wake_.Wait(mu_);
+  }
+  busy_ = true;
+  nudged_ = false;
+  std::vector<Item> items;
+  while (!queue_.empty() && items.size() < kItemsAtOnce) {
+    items.push_back(queue_.front());
+    queue_.pop_front();
+  }
+  return items;
+}
+
+void Spiller::Run() {
+  pthread_setname_np(pthread_self(), "spiller");
+  for (;;) {
+    std::vector<Item> items = TakeItems();
+    {
+      MutexLock lock(mu_);
+      if (stop_) return;
+    }
+    EraseRooms();
+    for (size_t at = 0; at < items.size();) {
+      Batch batch;
+      while (at < items.size() && batch.bytes < options_.batch_bytes) HoldItem(items[at++], &batch);
+      Write(&batch);
+      MutexLock lock(mu_);
+      if (stop_) return;
+    }
+  }
+}
+
+void Spiller::EraseRooms() {
+  for (;;) {
+    const std::vector<DiskRoom> rooms = store_.TakeDiskRooms(kErasuresAtOnce);
+    if (rooms.empty()) return;
+    std::vector<DiskAddress> blocks;
+    blocks.reserve(rooms.size());
+    for (const DiskRoom& room : rooms) blocks.push_back(AddressOf(store_, room));
+    tier_.Erase(blocks);
+  }
+}
+
+void Spiller::HoldItem(const Item& item, Batch* batch) {
+  BlockIndex::Held held = store_.HoldUntouched(item.variant, item.digest);
+  if (held.ref.value == 0) {
+    MutexLock lock(mu_);
+    ++stats_.dropped_evicted;
+    return;
+  }
+  batch->held.push_back(held.ref);
+  if (held.state == BlockState::kHostDisk) {
+    batch->durable.push_back(item);
+    return;
+  }
+  const std::shared_ptr<const VariantSpec> spec = store_.SpecOf(item.variant);
+  if (held.metadata == nullptr || !spec) return;  // nothing that a record could say of it
+  if (!store_.Check(
+          held, {0, held.metadata->segment_count(), 0, held.metadata->payload_bytes().value()})) {
+    store_.DropDamaged(held.ref);
+    MutexLock lock(mu_);
+    ++stats_.damaged;
+    return;
+  }
+  batch->bytes += held.extent.bytes();
+  batch->blocks.push_back(
+      {.item = item,
+       .ref = held.ref,
+       .header = {.key = {store_.index().VariantId(item.variant), item.digest},
+                  .parent = held.metadata->parent(),
+                  .block_tokens = spec->block_tokens,
+                  .first_layer = spec->first_layer,
+                  .layout = spec->layout,
+                  .dtype = spec->dtype,
+                  .table = held.metadata->Table()},
+       .tokens = held.metadata->tokens(),
+       .payload = store_.Bytes(held.extent).first(held.metadata->payload_bytes().value())});
+}
+
+void Spiller::Write(Batch* batch) {
+  if (!batch->blocks.empty()) PutWithRoom(batch);
+  store_.Unhold(batch->held);
+  EraseRooms();
+  Notify(*batch);
+}
+
+void Spiller::PutWithRoom(Batch* batch) {
+  // Headers, and room that lies apart, beside the payloads.
+  const ByteCount wanted = batch->bytes + ByteCount(batch->bytes.value() / 8) + MiB(1);
+  if (const ByteCount free = tier_.free_bytes(); free < wanted) {
+    (void)store_.EvictFromDisk(wanted - free);
+    EraseRooms();
+  }
+  std::vector<Block> left = std::move(batch->blocks);
+  for (int tries = 0; tries < kRoomTries && !left.empty(); ++tries) {
+    if (tries > 0) MakeRoomFor(left);
+    left = PutOnce(std::move(left), batch);
+  }
+  MutexLock lock(mu_);
+  stats_.dropped_room += left.size();
+}
+
+// Enough was free in all, so it lies apart; or others took it.
+void Spiller::MakeRoomFor(std::span<const Block> blocks) {
+  ByteCount largest;
+  for (const Block& block : blocks) largest = std::max(largest, ByteCount(block.payload.size()));
+  const std::vector<uint32_t> victims = tier_.FindVictims(largest, [this](uint32_t owner) {
+    return store_.index().EvictableFromDisk(EntryRef{owner});
+  });
+  std::vector<EntryRef> refs;
+  for (const uint32_t owner : victims) refs.push_back(EntryRef{owner});
+  store_.EvictFromDisk(refs);
+  if (refs.empty()) (void)store_.EvictFromDisk(largest);
+  EraseRooms();
+}
+
+// Those without room come back.
+std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* batch) {
+  std::vector<DiskTier::NewBlock> news;
+  for (const Block& block : blocks)
+    news.push_back({.header = &block.header, .tokens = block.tokens, .payload = block.payload});
+  std::vector<DiskTier::PutResult> results(news.size());
+  tier_.Put(news, results);
+  std::vector<Block> homeless;
+  uint64_t failed = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    switch (results[i].status) {
+      case DiskTier::PutStatus::kOk:
+        Settle(blocks[i], results[i].location, batch);
+        break;
+      case DiskTier::PutStatus::kNoRoom:
+        homeless.push_back(std::move(blocks[i]));
+        break;
+      case DiskTier::PutStatus::kFailed:
+        ++failed;
+        break;
+      case DiskTier::PutStatus::kTooLarge: {
+        MutexLock lock(mu_);
+        ++stats_.dropped_room;
+        break;
+      }
+    }
+  }
+  if (failed > 0) {
+    breaker_.Failed(clock_.Now());
+  } else {
+    breaker_.Succeeded();
+  }
+  MutexLock lock(mu_);
+  stats_.dropped_failed += failed;
+  return homeless;
+}
+
+void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
+  if (!store_.SetOnDisk(block.ref, static_cast<uint64_t>(location))) {
+    const DiskAddress gone{block.header.key, location};
+    tier_.Erase({&gone, 1});
+    return;
+  }
+  tier_.SetOwner(location, block.ref.value);
+  batch->durable.push_back(block.item);
+  MutexLock lock(mu_);
+  ++stats_.spilled;
+  stats_.spilled_bytes += ByteCount(block.payload.size());
+}
+
+void Spiller::Notify(const Batch& batch) const {
+  absl::btree_map<std::pair<SessionId, VariantIndex>, std::vector<Digest>> by_session;
+  for (const Item& item : batch.durable) {
+    if (item.who) by_session[{item.who, item.variant}].push_back(item.digest);
+  }
+  for (const auto& [who, digests] : by_session) durable_(who.first, who.second, digests);
+}
+
+}  // namespace larder

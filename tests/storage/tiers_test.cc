@@ -1,0 +1,290 @@
+// Blocks between HOST and disk: a store with a spiller and a promoter over the reference tier.
+#include <atomic>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "storage/disk/memory_disk_tier.h"
+#include "storage/promoter.h"
+#include "storage/spiller.h"
+#include "tests/storage/store_fixture.h"
+
+namespace larder::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint32_t kBlockBytes = 128 << 10;
+constexpr SessionId kWho{7};
+
+// A process: pool of 2 MiB (16 blocks), its store, spiller and promoter.
+class Process {
+ public:
+  Process(MemoryDiskTier::Medium& medium, ByteCount disk_limit)
+      : tier_(disk_limit, medium), fixture_(MiB(2), MiB(2)) {
+    LARDER_CHECK(tier_
+                     .Recover(
+                         [this](const DiskTier::Entry& entry) {
+                           ++found_;
+                           return store()
+                               .EnterFromDisk(entry.key.variant, entry.key.digest,
+                                              static_cast<uint64_t>(entry.location),
+                                              PagesFor(entry.payload_bytes))
+                               .value;
+                         },
+                         [] { return false; })
+                     .ok());
+    spiller_.emplace(Spiller::Options{}, store(), tier_, clock_,
+                     [this](SessionId who, VariantIndex, std::span<const Digest> digests) {
+                       if (who == kWho) durable_ += digests.size();
+                     });
+    promoter_.emplace(2, store(), tier_, clock_);
+  }
+
+  // Block `seed`, whose bytes are its number.
+  Digest Put(uint32_t seed) {
+    Digest digest;
+    const BlockStatus status =
+        fixture_.Put(Digest{}, seed, kBlockBytes, static_cast<std::byte>(seed), &digest);
+    EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kDuplicate);
+    spiller_->Offer(kWho, fixture_.variant(), digest);
+    return digest;
+  }
+  void Settle() {
+    spiller_->Nudge();
+    EXPECT_TRUE(spiller_->WaitIdle(std::chrono::steady_clock::now() + 20s));
+  }
+  // Puts a block and waits until it is on disk.
+  Digest PutThrough(uint32_t seed) {
+    const Digest digest = Put(seed);
+    Settle();
+    return digest;
+  }
+
+  // Acquires from any tier, promoting what is on disk; how each came out.
+  std::vector<BlockStatus> Get(std::span<const Digest> digests, std::span<const uint32_t> seeds) {
+    BlockStore::AcquireResult got = store().Acquire(
+        fixture_.variant(), digests, store().pool().total_bytes(), HoldWhat::kAnyTier);
+    std::vector<BlockStatus> statuses(digests.size(), BlockStatus::kMissing);
+    Promoter::Job job;
+    job.variant = fixture_.variant();
+    for (size_t i = 0; i < got.blocks.size(); ++i) {
+      const BlockIndex::Held& held = got.blocks[i];
+      if (held.full) statuses[i] = BlockStatus::kFull;
+      if (held.ref.value == 0) continue;
+      if (InHost(held.state)) {
+        statuses[i] = Right(held, seeds[i]) ? BlockStatus::kOk : BlockStatus::kInvalid;
+      } else {
+        job.blocks.push_back({i, held.ref, digests[i], held.disk_location, held.extent.bytes()});
+      }
+    }
+    std::atomic<size_t> left{job.blocks.size()};
+    job.ready = [&](const Promoter::Wanted& wanted, BlockStatus status,
+                    const BlockIndex::Held& held) {
+      statuses[wanted.key] = status != BlockStatus::kOk       ? status
+                             : Right(held, seeds[wanted.key]) ? BlockStatus::kOk
+                                                              : BlockStatus::kInvalid;
+      --left;
+    };
+    promoter_->Submit(std::move(job));
+    while (left > 0) std::this_thread::yield();
+    return statuses;
+  }
+  BlockStatus GetOne(const Digest& digest, uint32_t seed) {
+    return Get({&digest, 1}, {&seed, 1})[0];
+  }
+
+  [[nodiscard]] BlockStore& store() { return fixture_.store(); }
+  [[nodiscard]] VariantIndex variant() const { return fixture_.variant(); }
+  [[nodiscard]] uint8_t Tiers(const Digest& digest) {
+    BlockIndex::Presence presence;
+    store().index().Lookup(variant(), {&digest, 1}, {&presence, 1});
+    return presence.tiers;
+  }
+
+  MemoryDiskTier tier_;
+  size_t found_ = 0;
+  std::atomic<size_t> durable_{0};
+  std::optional<Spiller> spiller_;
+  std::optional<Promoter> promoter_;
+
+ private:
+  bool Right(const BlockIndex::Held& held, uint32_t seed) {
+    const std::span<const std::byte> bytes = store().Bytes(held.extent).first(kBlockBytes);
+    return std::all_of(bytes.begin(), bytes.end(),
+                       [seed](std::byte b) { return b == static_cast<std::byte>(seed); });
+  }
+
+  SteadyClock clock_;
+  StoreFixture fixture_;
+};
+
+constexpr uint8_t kHostBit = 1u << static_cast<int>(Tier::kHost);
+constexpr uint8_t kDiskBit = 1u << static_cast<int>(Tier::kDisk);
+
+class Tiers : public ::testing::Test {
+ protected:
+  MemoryDiskTier::Medium medium_;
+};
+
+TEST_F(Tiers, BlocksAreSpilledAndTheirWriterHearsOfIt) {
+  Process process(medium_, MiB(64));
+  const Digest digest = process.PutThrough(1);
+  EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+  EXPECT_EQ(process.durable_, 1u);
+  EXPECT_EQ(process.spiller_->stats().spilled, 1u);
+  EXPECT_EQ(process.tier_.stats().blocks, 1u);
+  process.Put(1);
+  process.Settle();
+  EXPECT_EQ(process.durable_, 2u) << "there already";
+  EXPECT_EQ(process.tier_.stats().puts, 1u);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Tiers, WhatLeavesThePoolComesBackFromDisk) {
+  Process process(medium_, MiB(64));
+  std::vector<Digest> digests;
+  std::vector<uint32_t> seeds;
+  for (uint32_t seed = 1; seed <= 60; ++seed) {  // four pools full
+    digests.push_back(process.PutThrough(seed));
+    seeds.push_back(seed);
+  }
+  EXPECT_EQ(process.Tiers(digests[0]), kDiskBit);
+  EXPECT_EQ(process.store().index().blocks(), 60u);
+  EXPECT_EQ(process.store().stats().evicted_unspilled, 0u);
+  for (uint32_t round = 0; round < 3; ++round) {
+    for (size_t i = 0; i + 4 <= digests.size(); i += 4) {
+      const auto statuses =
+          process.Get(std::span(digests).subspan(i, 4), std::span(seeds).subspan(i, 4));
+      for (const BlockStatus status : statuses) ASSERT_EQ(status, BlockStatus::kOk) << i;
+    }
+  }
+  EXPECT_EQ(process.tier_.stats().puts, 60u) << "what comes from disk is not written again";
+  EXPECT_EQ(process.promoter_->stats().damaged, 0u);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Tiers, TheNextProcessHasThem) {
+  std::vector<Digest> digests;
+  {
+    Process process(medium_, MiB(64));
+    for (uint32_t seed = 1; seed <= 20; ++seed) digests.push_back(process.PutThrough(seed));
+  }
+  Process process(medium_, MiB(64));
+  EXPECT_EQ(process.found_, 20u);
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    EXPECT_EQ(process.Tiers(digests[seed - 1]), kDiskBit);
+    EXPECT_EQ(process.GetOne(digests[seed - 1], seed), BlockStatus::kOk);
+    EXPECT_NE(process.Tiers(digests[seed - 1]) & kHostBit, 0);
+  }
+  process.store().CheckInvariants();
+}
+
+TEST_F(Tiers, DamageOnDiskIsAMissAndTheNameGoes) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  {
+    MutexLock lock(medium_.mu);
+    medium_.records.begin()->second.payload[1000] ^= std::byte{1};
+  }
+  Process process(medium_, MiB(64));
+  EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kDamaged);
+  EXPECT_EQ(process.Tiers(digest), 0);
+  process.Settle();
+  EXPECT_EQ(process.tier_.stats().blocks, 0u) << "its room is free again";
+  EXPECT_EQ(process.store().stats().damaged, 1u);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Tiers, TheDiskMakesRoomForWhatIsNew) {
+  Process process(medium_, MiB(8));  // 64 blocks
+  std::vector<Digest> digests;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    digests.push_back(process.PutThrough(seed));
+    ASSERT_LE(process.tier_.stats().used, MiB(8));
+  }
+  EXPECT_EQ(process.spiller_->stats().spilled, 200u);
+  EXPECT_EQ(process.spiller_->stats().dropped_room, 0u);
+  EXPECT_NE(process.Tiers(digests.back()) & kDiskBit, 0);
+  EXPECT_EQ(process.Tiers(digests.front()), 0) << "the coldest went";
+  EXPECT_GT(process.store().stats().evicted_disk, 100u);
+  process.store().CheckInvariants();
+}
+
+// A disk smaller than the pool: copies of what is in HOST make room.
+TEST_F(Tiers, ASmallDiskUnderALargePool) {
+  Process process(medium_, ByteCount(6 * kBlockBytes + (1 << 20) + 6 * kBlockBytes / 8));
+  for (uint32_t seed = 1; seed <= 14; ++seed) process.PutThrough(seed);
+  EXPECT_EQ(process.spiller_->stats().spilled, 14u);
+  EXPECT_EQ(process.store().stats().evicted_demand, 0u);
+  EXPECT_EQ(process.store().index().blocks(), 14u) << "nothing left HOST";
+  process.store().CheckInvariants();
+}
+
+TEST_F(Tiers, AClearedBlockLeavesTheDiskToo) {
+  Process process(medium_, MiB(64));
+  const Digest digest = process.PutThrough(1);
+  EXPECT_TRUE(process.store().Drop(process.variant(), digest));
+  EXPECT_EQ(process.Tiers(digest), 0);
+  process.Settle();
+  EXPECT_EQ(process.tier_.stats().blocks, 0u);
+  const Digest again = process.PutThrough(1);
+  EXPECT_EQ(process.Tiers(again), kHostBit | kDiskBit);
+}
+
+TEST_F(Tiers, WritersHashesAreCheckedBeforeTheSpill) {
+  Process process(medium_, MiB(64));
+  const ByteCount size(kBlockBytes);
+  BlockStore::ReserveResult reserved = process.store().Reserve({&size, 1}, MiB(1));
+  ASSERT_EQ(reserved.status, BlockStatus::kOk);
+  SegmentTable table = UniformTable(1, kBlockBytes);
+  table.segments[0].xxh3 = 12345;  // not its bytes'
+  table.hashed = true;
+  const std::vector<uint32_t> tokens = TestTokens(1);
+  const Digest name = Chain(Digest{}, tokens).back();
+  ASSERT_EQ(process.store().Publish(reserved.reservation, 0,
+                                    {process.variant(), name, Digest{}, tokens, &table}),
+            BlockStatus::kOk);
+  process.spiller_->Offer(kWho, process.variant(), name);
+  process.Settle();
+  EXPECT_EQ(process.spiller_->stats().damaged, 1u);
+  EXPECT_EQ(process.Tiers(name), 0);
+  EXPECT_EQ(process.durable_, 0u);
+}
+
+TEST_F(Tiers, OneReadForManyWhoWantTheSame) {
+  std::vector<Digest> digests;
+  std::vector<uint32_t> seeds;
+  {
+    Process process(medium_, MiB(64));
+    for (uint32_t seed = 1; seed <= 8; ++seed) {
+      digests.push_back(process.PutThrough(seed));
+      seeds.push_back(seed);
+    }
+  }
+  Process process(medium_, MiB(64));
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (const BlockStatus status : process.Get(digests, seeds))
+        wrong += status != BlockStatus::kOk;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(process.tier_.stats().gets, 8u);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Tiers, AnUnsubmittedJobOfNothingIsNothing) {
+  Process process(medium_, MiB(64));
+  process.promoter_->Submit({});
+  EXPECT_EQ(process.promoter_->stats().waiting, 0u);
+}
+
+}  // namespace
+}  // namespace larder::testing
