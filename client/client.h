@@ -226,6 +226,8 @@ class Session {
   struct Counters {
     uint64_t blocks_put = 0, blocks_got = 0, bytes_put = 0, bytes_got = 0;
     uint64_t checked = 0, damaged = 0, revoked = 0;
+    // Blocks of this session's puts that the daemon says are on disk; none where it has no disk.
+    uint64_t blocks_durable = 0;
   };
   [[nodiscard]] Counters counters() const;
 

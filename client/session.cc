@@ -154,6 +154,7 @@ bool Session::draining() const { return impl_->core->draining(); }
 Session::Counters Session::counters() const {
   const SessionCore::Counters& counted = impl_->core->counters();
   Counters out;
+  out.blocks_durable = counted.blocks_durable.load(std::memory_order_relaxed);
   out.blocks_put = counted.blocks_put.load(std::memory_order_relaxed);
   out.blocks_got = counted.blocks_got.load(std::memory_order_relaxed);
   out.bytes_put = counted.bytes_put.load(std::memory_order_relaxed);

@@ -142,6 +142,8 @@ void SessionCore::OnDown(wire::Down down) {
     failed.block.status = part.status;
     calls_.DeliverReady(std::move(failed));
   }
+  for (const wire::Durable& part : down.durable)
+    counters_.blocks_durable.fetch_add(part.digests.size(), std::memory_order_relaxed);
   for (const wire::Revocation& part : down.revocations) OnRevocation(part);
   for (const wire::Directive& part : down.directives) {
     if (part.kind == wire::DirectiveKind::kDrain) draining_.store(true, std::memory_order_relaxed);

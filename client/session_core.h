@@ -95,7 +95,7 @@ class SessionCore {
 
   struct Counters {
     std::atomic<uint64_t> blocks_put{0}, blocks_got{0}, bytes_put{0}, bytes_got{0};
-    std::atomic<uint64_t> checked{0}, damaged{0}, revoked{0};
+    std::atomic<uint64_t> checked{0}, damaged{0}, revoked{0}, blocks_durable{0};
   };
   [[nodiscard]] Counters& counters() { return counters_; }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The whole of Larder once, on a real model: build, start the daemon, ask a question about a text twice.  The second
-# engine process finds the text's KV in the pool and answers the same words sooner.
+# The whole of Larder once, on a real model: build, start the daemon, ask a question about a text three times.  The
+# second engine process finds the text's KV in the pool and answers the same words sooner.  Then the daemon is killed,
+# and the third finds it on the disk of the next one.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -8,6 +9,7 @@ BUILD=$ROOT/build/release
 TEXT=$ROOT/deploy/quickstart.txt
 QUESTION="Question: What colour is the lamp that Marguerite Oakes put on the roof?"
 POOL=2GiB
+DISK=2GiB
 KEEP=
 JOBS=$(nproc)
 
@@ -15,7 +17,8 @@ usage() {
   cat <<HELP
 Usage: deploy/quickstart.sh [--keep] [--question TEXT] [--jobs N]
 Installs what is missing, builds Larder and llama.cpp, fetches a model of 98 MB, starts larderd with a pool of $POOL
-in a private folder, and asks a question about deploy/quickstart.txt: cold, then restored by a new engine process.
+and a disk of $DISK in a private folder, and asks a question about deploy/quickstart.txt: cold, then restored by a new
+engine process, then by another after kill -9 of the daemon.
   --keep            leaves the daemon running and says how to use and stop it
   --question TEXT   asks something else
   --jobs N          compilers at once (default: cores, here $JOBS)
@@ -71,7 +74,9 @@ build() {
 }
 
 start_daemon() {
-  "$BUILD/server/larderd" --pool "$POOL" --socket-dir "$RUN" --metrics-listen "" >"$RUN/larderd.log" 2>&1 &
+  rm -f "$RUN"/*.sock
+  "$BUILD/server/larderd" --pool "$POOL" --disk "$RUN/disk" --disk-limit "$DISK" --socket-dir "$RUN" \
+    --metrics-listen "" >"$RUN/larderd.log" 2>&1 &
   DAEMON=$!
   local tries
   for tries in $(seq 300); do
@@ -84,47 +89,58 @@ start_daemon() {
   fail "larderd ended; its log is above"
 }
 
-ask() {  # NAME: one engine process; its JSON line goes to $RUN/NAME.json
-  "$BUILD/client/llama_cpp/larder-llama" --model "$MODEL" --prompt-file "$TEXT" --question "$QUESTION" \
-    --socket-dir "$RUN" --engine-id "quickstart-$1" --json >"$RUN/$1.json" || fail "the $1 engine failed"
+kill_daemon() {
+  kill -KILL "$DAEMON"
+  wait "$DAEMON" 2>/dev/null || true
+  DAEMON=
 }
 
-# Prints the table; fails unless the second run was restored and gave the same answer.
+ask() {  # NAME: one engine process; its JSON line goes to $RUN/NAME.json
+  "$BUILD/client/llama_cpp/larder-llama" --model "$MODEL" --prompt-file "$TEXT" --question "$QUESTION" \
+    --socket-dir "$RUN" --engine-id "quickstart-$1" --wait-durable --json >"$RUN/$1.json" || fail "the $1 engine failed"
+}
+
+# Prints the table; fails unless the second and third run were restored and gave the same answer.
 compare() {
-  /usr/bin/python3 - "$RUN/cold.json" "$RUN/restored.json" <<'PYTHON'
+  /usr/bin/python3 - "$RUN/cold.json" "$RUN/restored.json" "$RUN/disk.json" <<'PYTHON'
 import json
 import sys
 
-cold, restored = (json.load(open(path, encoding="utf-8")) for path in sys.argv[1:3])
-same = cold["answer"] == restored["answer"]
+names = ("(a) cold", "(b) from the pool", "(c) from disk")
+runs = [json.load(open(path, encoding="utf-8")) for path in sys.argv[1:4]]
+cold = runs[0]
 rows = [
-    ("", "(a) cold", "(b) restored"),
-    ("prompt, tokens", cold["prompt_tokens"], restored["prompt_tokens"]),
-    ("from Larder, tokens", cold["hit_tokens"], restored["hit_tokens"]),
-    ("from Larder, bytes", f'{cold["restored_bytes"]:,}', f'{restored["restored_bytes"]:,}'),
-    ("time to first token, s", f'{cold["ttft_s"]:.3f}', f'{restored["ttft_s"]:.3f}'),
-    ("  moving blocks, s", f'{cold["load_s"]:.3f}', f'{restored["load_s"]:.3f}'),
-    ("  computing, s", f'{cold["compute_s"]:.3f}', f'{restored["compute_s"]:.3f}'),
-    ("stored, bytes", f'{cold["stored_bytes"]:,}', f'{restored["stored_bytes"]:,}'),
-    ("storing (after it), s", f'{cold["store_s"]:.3f}', f'{restored["store_s"]:.3f}'),
+    ("prompt, tokens", "prompt_tokens", "{}"),
+    ("from Larder, tokens", "hit_tokens", "{}"),
+    ("from Larder, bytes", "restored_bytes", "{:,}"),
+    ("time to first token, s", "ttft_s", "{:.3f}"),
+    ("  moving blocks, s", "load_s", "{:.3f}"),
+    ("  computing, s", "compute_s", "{:.3f}"),
+    ("stored, bytes", "stored_bytes", "{:,}"),
+    ("storing (after it), s", "store_s", "{:.3f}"),
 ]
 print()
-for name, a, b in rows:
-    print(f"  {name:<24}{a:>16}{b:>16}")
+print(" " * 26 + "".join(f"{name:>20}" for name in names))
+for title, key, form in rows:
+    print(f"  {title:<24}" + "".join(f"{form.format(run[key]):>20}" for run in runs))
 print()
-print(f'  first token {cold["ttft_s"] / restored["ttft_s"]:.1f} times sooner; '
-      f'same answer: {"yes" if same else "NO"}')
-print(f'  answer: {restored["text"]}')
+for name, run in list(zip(names, runs))[1:]:
+    same = "yes" if run["answer"] == cold["answer"] else "NO"
+    print(f'  {name}: first token {cold["ttft_s"] / run["ttft_s"]:.1f} times sooner; same answer: {same}')
+print(f'  answer: {cold["text"]}')
 print()
-for name, run in (("cold", cold), ("restored", restored)):
+for name, run in zip(names, runs):
     if "larder" in run:
-        sys.exit(f"quickstart: Larder failed in the {name} run: {run['larder']}")
+        sys.exit(f"quickstart: Larder failed in run {name}: {run['larder']}")
 if cold["hit_tokens"] != 0:
     sys.exit("quickstart: the cold run was not cold")
-if restored["hit_tokens"] != (restored["prompt_tokens"] - 1) // 32 * 32:
-    sys.exit("quickstart: not everything was restored")
-if not same:
-    sys.exit("quickstart: the restored answer is not the computed one")
+if not cold["durable"]:
+    sys.exit("quickstart: its blocks were not on disk after 10 s")
+for name, run in list(zip(names, runs))[1:]:
+    if run["hit_tokens"] != (run["prompt_tokens"] - 1) // 32 * 32:
+        sys.exit(f"quickstart: not everything was restored in run {name}")
+    if run["answer"] != cold["answer"]:
+        sys.exit(f"quickstart: the answer of run {name} is not the computed one")
 PYTHON
 }
 
@@ -157,5 +173,9 @@ say "(a) cold: an engine process computes the text, answers and stores its block
 ask cold
 say "(b) restored: a new engine process takes the blocks from the pool"
 ask restored
+say "(c) kill -9 of the daemon, another one: a new engine process takes the blocks from its disk"
+kill_daemon
+start_daemon
+ask disk
 compare
 whats_next

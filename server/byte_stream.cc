@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/disk_work.h"
 #include "storage/record.h"
 
 namespace larder {
@@ -20,7 +21,7 @@ absl::Status BlockReceiver::Open(ContentSpec content, const VariantSpec& variant
     if (auto r = deps_.instances.Register(engine_id, {&content, 1}, {&variant, 1}); !r.ok())
       return r.status();
   }
-  absl::StatusOr<VariantIndex> index = deps_.store.index().InternVariant(variant.Id());
+  absl::StatusOr<VariantIndex> index = deps_.store.RegisterVariant(variant);
   if (!index.ok()) return index.status();
   index_ = *index;
   variant_ = variant;
@@ -114,6 +115,8 @@ void BlockReceiver::Finish() {
   }
   ++(status == BlockStatus::kOk ? deps_.counters.blocks_published
                                 : deps_.counters.blocks_duplicate);
+  if (status == BlockStatus::kOk && deps_.disk != nullptr)
+    deps_.disk->spiller().Offer({}, index_, digests_.back());
   status_.back() = status;
   reservation_ = {};
 }

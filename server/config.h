@@ -46,6 +46,12 @@ struct Config {
   bool huge_pages = false;
   double evict_watermark = 0;  // share of the pool
 
+  // Disk.
+  std::string disk;           // directory, absolute; empty: none
+  ByteCount disk_limit;       // of all files in it
+  uint32_t disk_readers = 0;  // threads
+  std::string fault_points;   // storage/fault_points.h; for tests
+
   // Who may do what, and how much of it.
   std::vector<uid_t> trusted_uids;  // sorted
   double lease_share = 0;           // of the pool, per session

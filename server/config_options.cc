@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/config_values.h"
+#include "storage/fault_points.h"
 
 namespace larder {
 namespace {
@@ -61,6 +62,21 @@ absl::Status AssignMemoryLimit(std::string_view text, uid_t, Config* c) {
   return status;
 }
 
+absl::Status AssignDisk(std::string_view text, uid_t, Config* c) {
+  if (!text.empty() && !text.starts_with('/'))
+    return absl::InvalidArgumentError("is not an absolute path: write where it is from the root");
+  c->disk = std::string(text);
+  return absl::OkStatus();
+}
+
+absl::Status AssignDiskLimit(std::string_view text, uid_t, Config* c) {
+  constexpr ByteCount kLeast = MiB(96);  // FileDiskTier::kLimitMin, which main.cc checks
+  const absl::Status status = Store(ParseSize(text), &c->disk_limit);
+  if (status.ok() && c->disk_limit < kLeast)
+    return absl::InvalidArgumentError("is too small: write at least 96MiB");
+  return status;
+}
+
 // A value out of a few words.
 template <class T>
 absl::Status AssignWord(std::string_view text, std::initializer_list<std::pair<const char*, T>> all,
@@ -78,6 +94,7 @@ absl::Status AssignWord(std::string_view text, std::initializer_list<std::pair<c
 
 constexpr std::string_view kListen = "Where it listens";
 constexpr std::string_view kMemory = "Memory";
+constexpr std::string_view kDisk = "Disk";
 constexpr std::string_view kLimits = "Who may do what, and how much of it";
 constexpr std::string_view kReads = "Checking";
 constexpr std::string_view kRunning = "Running";
@@ -120,6 +137,25 @@ constexpr ConfigOption kOptions[] = {
      "that writers find room without waiting. 0 turns that off, 0.5 is the most.",
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseShare(t, 0, 0.5), &c->evict_watermark);
+     }},
+    {"disk", kDisk, "DIR", "", true,
+     "Directory for blocks that outlive the daemon, on a local disk; made when missing. One daemon "
+     "uses one directory. Empty: no disk, and what leaves the pool is gone.",
+     AssignDisk},
+    {"disk_limit", kDisk, "SIZE", "16GiB", true,
+     "What the files in it may take, held exactly, at least 96MiB. A sixteenth of it, and 32MiB at "
+     "least, is for names.",
+     AssignDiskLimit},
+    {"disk_readers", kDisk, "COUNT", "4", false, "Threads that read from it.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 256), &c->disk_readers);
+     }},
+    {"fault_points", kDisk, "LIST", "", true,
+     "For tests: where the disk tier fails, stalls or dies, as in data.write=error/32.",
+     [](std::string_view t, uid_t, Config* c) {
+       FaultPoints points;
+       c->fault_points = std::string(t);
+       return points.Arm(t);
      }},
     {"trusted_uids", kLimits, "UIDS", "self", true,
      "Users whose processes may map the pool writable and so write blocks without a copy, with "

@@ -47,8 +47,9 @@ struct Counters {
   // Blocks.
   Counter blocks_published;
   Counter blocks_duplicate;
-  Counter blocks_refused;  // invalid, full or not held
-  Counter blocks_hit;
+  Counter blocks_refused;    // invalid, full or not held
+  Counter blocks_hit;        // in host memory
+  Counter blocks_from_disk;  // read from there for the acquire
   Counter blocks_missing;
   Counter host_checks;  // reads checked against their hashes
   Counter blocks_damaged_in_transit;

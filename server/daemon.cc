@@ -66,19 +66,31 @@ std::unique_ptr<grpc::Server> Listen(const std::string& path, mode_t mode,
 
 // Members are built top to bottom, and end bottom to top.
 struct Daemon::Parts final : SidebandHost {
-  Parts(const DaemonOptions& o, BlockStore& s, Counters& c, const Clock& k)
+  Parts(const DaemonOptions& o, BlockStore& s, Counters& c, const Clock& k, DiskTier* d)
       : options(o),
         store(s),
         clock(k),
         started(k.Now()),
-        instances(s, k, o.host_bytes_per_s),
+        instances(s, k, Rates(o, d != nullptr)),
         staging({.process_bytes_max = o.staging_bytes_max}),
         admission({.calls_max = o.calls_max,
                    .sessions_max = o.sessions_max,
                    .bytes_max = o.memory_limit}),
         sessions(o.sessions_max),
         counters(c),
-        workers(o.copy_threads, kJobsMax, kJobBytesMax) {}
+        workers(o.copy_threads, kJobsMax, kJobBytesMax) {
+    if (d == nullptr) return;
+    disk.emplace(*d, s, k, o.disk_readers,
+                 [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
+                   if (const auto session = sessions.Find(id)) session->OnDurable(variant, digests);
+                 });
+  }
+  [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
+                                                                  bool disk) {
+    std::vector<InstanceTable::TierRate> rates = {{Tier::kHost, options.host_bytes_per_s}};
+    if (disk) rates.push_back({Tier::kDisk, options.disk_bytes_per_s});
+    return rates;
+  }
 
   // SidebandHost
   absl::StatusOr<int> OpenSlab(ProcessId, uint32_t slab, bool writable) override {
@@ -133,6 +145,7 @@ struct Daemon::Parts final : SidebandHost {
   Counters& counters;
   std::optional<SessionDeps> deps;
   WorkerPool workers;                               // ends before what its jobs look at
+  std::optional<DiskWork> disk;                     // likewise
   std::unique_ptr<SessionSockets> session_sockets;  // may be null
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;
@@ -166,8 +179,8 @@ absl::Status Daemon::Parts::Start() {
   sideband = *std::move(listening);
 
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, workers, counters,
-                           clock, ChooseKernel(), options.boot_id, "default",
-                           options.check_one_in});
+                           clock, ChooseKernel(), options.boot_id, "default", options.check_one_in,
+                           disk ? &*disk : nullptr});
   if (options.session_threads > 0) {
     absl::StatusOr<std::unique_ptr<SessionSockets>> sockets =
         SessionSockets::Start({*deps, sessions, admission}, options.session_threads);
@@ -208,6 +221,7 @@ void Daemon::Parts::Housekeep() {
     const TimePoint now = clock.Now();
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
+    if (disk) disk->Tick();
     if (++periods % kPeriodsPerCollect == 0) instances.Collect();
     mu.Lock();
   }
@@ -254,11 +268,11 @@ Daemon::Daemon(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options,
                                                       BlockStore& store, Counters& counters,
-                                                      const Clock& clock) {
+                                                      const Clock& clock, DiskTier* disk) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<Daemon> daemon(
-      new Daemon(std::make_unique<Parts>(options, store, counters, clock)));
+      new Daemon(std::make_unique<Parts>(options, store, counters, clock, disk)));
   daemon->parts_->admin.emplace(daemon->parts_->AdminHooks(daemon.get()), clock);
   if (absl::Status s = daemon->parts_->Start(); !s.ok()) return s;
   return daemon;
@@ -287,6 +301,10 @@ Daemon::~Daemon() {
   if (p.processes) p.processes->Stop();
   p.sideband.reset();  // its thread asks for sessions
   p.session_sockets.reset();
+}
+
+void Daemon::StartRecovery(DiskWork::Done done) {
+  if (parts_->disk) parts_->disk->StartRecovery(std::move(done));
 }
 
 size_t Daemon::Drain(std::chrono::milliseconds limit) {
@@ -318,7 +336,7 @@ Daemon::Gauges Daemon::gauges() const {
   g.quarantined = p.quarantine.bytes();
   g.processes = p.processes->counts().processes;
   g.sideband = &p.sideband->counters();
-  g.sideband = &p.sideband->counters();
+  if (p.disk) g.disk = p.disk->stats();
   MutexLock lock(p.mu);
   g.draining = p.draining;
   return g;

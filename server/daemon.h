@@ -1,7 +1,8 @@
 // The running daemon: socket files, services, sideband, sessions, housekeeping.  main.cc builds its
 // parts and this wires them together; tests and benches do the same in a child process.
 //
-// Ownership: refers to pool, store, counters and clock, which outlive it; owns everything else.
+// Ownership: refers to pool, store, disk tier, counters and clock, which outlive it; owns everything
+// else.
 // Thread-safety: Drain and Wait from any thread.
 // Lifecycle: Start (serves when it returns) -> Drain -> Wait (returns when drained) -> destroyed.
 #pragma once
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/counters.h"
+#include "server/disk_work.h"
 #include "server/session.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
@@ -37,6 +40,8 @@ struct DaemonOptions {
   size_t copy_threads = 1;                 // of staged publishes, and long messages
   ByteCount staging_bytes_max = MiB(256);  // per process
   double host_bytes_per_s = 10e9;          // for load estimates
+  double disk_bytes_per_s = 1e9;           // likewise
+  size_t disk_readers = 4;                 // threads that read from disk
   std::string boot_id;                     // a fresh UUID
   std::string version;
 };
@@ -47,10 +52,14 @@ class Daemon {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options,
                                                                      BlockStore& store,
                                                                      Counters& counters,
-                                                                     const Clock& clock);
+                                                                     const Clock& clock,
+                                                                     DiskTier* disk = nullptr);
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
+
+  // Finds out what a former process left on disk, while it serves; a no-op without one.
+  void StartRecovery(DiskWork::Done done);
 
   // Health turns NOT_SERVING, every session is told, and within `limit` (or when all sessions have
   // ended) the servers stop.  Answers how many sessions were told.  Idempotent: the first limit
@@ -66,6 +75,7 @@ class Daemon {
     ByteCount quarantined;
     size_t processes = 0;
     bool draining = false;
+    std::optional<DiskWork::Stats> disk;         // where there is one
     const SidebandCounters* sideband = nullptr;  // lives as long as the daemon
   };
   [[nodiscard]] Gauges gauges() const;

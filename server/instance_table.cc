@@ -18,17 +18,17 @@ struct Presence {
   std::vector<BlockIndex::Presence> blocks;
 };
 
-bool InHost(const BlockIndex::Presence& p) {
-  return (p.tiers & (1u << static_cast<int>(Tier::kHost))) != 0;
+bool IsIn(Tier tier, const BlockIndex::Presence& p) {
+  return (p.tiers & (1u << static_cast<int>(tier))) != 0;
 }
 
-// Clears the steps that this variant does not have.
-void Intersect(const Presence& presence, std::vector<char>* steps) {
+// Clears the steps that this variant does not have in the tier.
+void Intersect(Tier tier, const Presence& presence, std::vector<char>* steps) {
   const size_t covered = presence.blocks.size() * presence.block_steps;
   std::fill(steps->begin() + static_cast<ptrdiff_t>(std::min(covered, steps->size())), steps->end(),
             0);
   for (size_t b = 0; b < presence.blocks.size(); ++b) {
-    if (InHost(presence.blocks[b])) continue;
+    if (IsIn(tier, presence.blocks[b])) continue;
     const auto begin = steps->begin() + static_cast<ptrdiff_t>(b * presence.block_steps);
     std::fill(begin, begin + presence.block_steps, 0);
   }
@@ -60,10 +60,17 @@ uint64_t BytesIn(const Presence& presence, const std::vector<char>& steps) {
   return pages * kPageBytes;
 }
 
+// Whatever the tier.
+TokenCount MostContiguous(const wire::InstanceHit& hit) {
+  TokenCount most;
+  for (const wire::TierHit& tier : hit.tiers) most = std::max(most, tier.contiguous);
+  return most;
+}
+
 }  // namespace
 
-InstanceTable::InstanceTable(BlockStore& store, const Clock& clock, double host_bytes_per_s)
-    : store_(store), clock_(clock), host_bytes_per_s_(host_bytes_per_s) {}
+InstanceTable::InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates)
+    : store_(store), clock_(clock), rates_(std::move(rates)) {}
 
 absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
     const std::string& engine_id, std::span<const ContentSpec> contents,
@@ -96,7 +103,7 @@ absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
   // Interned last: what is refused must not use up numbers, which are never given back.
   for (Variant& variant : next->variants) {
     if (variant.index != VariantIndex::kNone) continue;
-    absl::StatusOr<VariantIndex> index = store_.index().InternVariant(variant.spec.Id());
+    absl::StatusOr<VariantIndex> index = store_.RegisterVariant(variant.spec);
     if (!index.ok()) return index.status();
     variant.index = *index;
   }
@@ -145,8 +152,8 @@ std::vector<InstanceTable::Candidate> InstanceTable::Candidates(const Digest& co
   return out;
 }
 
-wire::TierHit InstanceTable::HostHit(const Registration& registration,
-                                     std::span<const Digest> chain) const {
+wire::TierHit InstanceTable::Hit(Tier tier, double bytes_per_s, const Registration& registration,
+                                 std::span<const Digest> chain) const {
   std::vector<char> steps(chain.size(), 1);
   std::vector<Presence> all;
   all.reserve(registration.variants.size());
@@ -163,20 +170,20 @@ wire::TierHit InstanceTable::HostHit(const Registration& registration,
       for (size_t b = 0; b < blocks; ++b) keys[b] = chain[(b + 1) * presence.block_steps - 1];
       store_.index().Lookup(variant.index, keys, presence.blocks);
     }
-    Intersect(presence, &steps);
+    Intersect(tier, presence, &steps);
     // What lies behind the last step that all have so far is of no use to the next ones.
     while (!steps.empty() && steps.back() == 0) steps.pop_back();
-    if (steps.empty()) return {.tier = Tier::kHost, .contiguous = {}, .ranges = {}, .bytes = {}};
+    if (steps.empty()) return {.tier = tier, .contiguous = {}, .ranges = {}, .bytes = {}};
     chain = chain.first(steps.size());
     all.push_back(std::move(presence));
   }
   wire::TierHit hit;
-  hit.tier = Tier::kHost;
+  hit.tier = tier;
   hit.ranges = Ranges(steps);
   if (!hit.ranges.empty() && hit.ranges.front().begin == 0)
     hit.contiguous = TokenCount(hit.ranges.front().end);
   for (const Presence& presence : all) hit.bytes += ByteCount(BytesIn(presence, steps));
-  hit.load_s = static_cast<double>(hit.bytes.value()) / host_bytes_per_s_;
+  hit.load_s = static_cast<double>(hit.bytes.value()) / bytes_per_s;
   return hit;
 }
 
@@ -185,13 +192,16 @@ std::vector<wire::InstanceHit> InstanceTable::Lookup(const Digest& content_id,
                                                      std::string_view engine_id) const {
   std::vector<wire::InstanceHit> hits;
   for (const Candidate& candidate : Candidates(content_id, engine_id)) {
-    wire::TierHit host = HostHit(*candidate.registration, chain);
-    if (host.ranges.empty()) continue;
-    hits.push_back({candidate.engine_id, candidate.attached, {std::move(host)}});
+    std::vector<wire::TierHit> tiers;
+    for (const auto& [tier, bytes_per_s] : rates_) {
+      wire::TierHit hit = Hit(tier, bytes_per_s, *candidate.registration, chain);
+      if (!hit.ranges.empty()) tiers.push_back(std::move(hit));
+    }
+    if (!tiers.empty()) hits.push_back({candidate.engine_id, candidate.attached, std::move(tiers)});
   }
   std::stable_sort(hits.begin(), hits.end(),
                    [](const wire::InstanceHit& a, const wire::InstanceHit& b) {
-                     return a.tiers.front().contiguous > b.tiers.front().contiguous;
+                     return MostContiguous(a) > MostContiguous(b);
                    });
   return hits;
 }
@@ -209,7 +219,7 @@ wire::InstanceInfo InstanceTable::Describe(const std::string& engine_id,
   for (const Variant& variant : engine.registration->variants) {
     info.variants.push_back(variant.spec);
     const BlockIndex::VariantTotals totals = store_.index().TotalsOf(variant.index);
-    info.blocks += totals.blocks;
+    info.blocks += totals.blocks + totals.disk_only;
     info.bytes += totals.bytes;
   }
   return info;
@@ -235,7 +245,8 @@ void InstanceTable::Collect() {
     if (!engine.sessions.empty()) return false;
     const auto& variants = engine.registration->variants;
     return std::all_of(variants.begin(), variants.end(), [this](const Variant& variant) {
-      return store_.index().TotalsOf(variant.index).blocks == 0;
+      const BlockIndex::VariantTotals totals = store_.index().TotalsOf(variant.index);
+      return totals.blocks + totals.disk_only == 0;
     });
   });
 }

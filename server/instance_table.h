@@ -30,8 +30,12 @@ namespace larder {
 
 class InstanceTable {
  public:
-  // `host_bytes_per_s`: measured rate of the pool, for load estimates.
-  InstanceTable(BlockStore& store, const Clock& clock, double host_bytes_per_s);
+  // A tier that Lookup tells of, fastest first, and its rate for load estimates.
+  struct TierRate {
+    Tier tier = Tier::kHost;
+    double bytes_per_s = 0;
+  };
+  InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates);
 
   // Adds to what the engine's other sessions said.  ResourceExhausted with the limit,
   // InvalidArgument from the specs.  Answers the variants' indices, in order.  REQUIRES: contents
@@ -41,7 +45,8 @@ class InstanceTable {
       std::span<const VariantSpec> variants) LARDER_EXCLUDES(mu_);
 
   // ResourceExhausted: the limit of engines.
-  [[nodiscard]] absl::Status SessionBegan(const std::string& engine_id, const wire::InstanceSession& session)
+  [[nodiscard]] absl::Status SessionBegan(const std::string& engine_id,
+                                          const wire::InstanceSession& session)
       LARDER_EXCLUDES(mu_);
   void SessionEnded(const std::string& engine_id, SessionId session) LARDER_EXCLUDES(mu_);
 
@@ -87,14 +92,14 @@ class InstanceTable {
   [[nodiscard]] std::vector<Candidate> Candidates(const Digest& content_id,
                                                   std::string_view engine_id) const
       LARDER_EXCLUDES(mu_);
-  [[nodiscard]] wire::TierHit HostHit(const Registration& registration,
-                                      std::span<const Digest> chain) const;
+  [[nodiscard]] wire::TierHit Hit(Tier tier, double bytes_per_s, const Registration& registration,
+                                  std::span<const Digest> chain) const;
   [[nodiscard]] wire::InstanceInfo Describe(const std::string& engine_id,
                                             const Engine& engine) const LARDER_REQUIRES(mu_);
 
   BlockStore& store_;
   const Clock& clock_;
-  const double host_bytes_per_s_;
+  const std::vector<TierRate> rates_;
   mutable Mutex mu_;
   absl::btree_map<std::string, Engine> engines_ LARDER_GUARDED_BY(mu_);
 };

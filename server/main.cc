@@ -31,6 +31,8 @@
 #include "server/version.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
+#include "storage/disk/file_disk_tier.h"
+#include "storage/fault_points.h"
 #include "storage/slab_pool.h"
 
 namespace larder {
@@ -90,6 +92,7 @@ DaemonOptions OptionsOf(const Config& config, std::string boot_id) {
   options.check_one_in = config.CheckOneIn();
   options.copy_threads = CopyThreads(config);
   options.staging_bytes_max = config.staging_limit;
+  options.disk_readers = config.disk_readers;
   options.boot_id = std::move(boot_id);
   options.version = Version();
   return options;
@@ -126,6 +129,32 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Config& config
   if (config.metrics_listen.empty()) return nullptr;
   return MetricsServer::Start(config.metrics_listen, counters,
                               [&daemon] { return daemon.gauges(); });
+}
+
+// Null when none is configured.
+absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, FaultPoints& faults,
+                                                       const Log& log) {
+  if (config.disk.empty()) return nullptr;
+  if (absl::Status status = faults.Arm(config.fault_points); !status.ok()) return status;
+  if (faults.armed()) log.Warning("fault_points_armed", {{"points", config.fault_points}});
+  FileDiskTier::Options options;
+  options.directory = config.disk;
+  options.limit = config.disk_limit;
+  options.faults = &faults;
+  options.warn = [&log](const std::string& text) { log.Warning("disk", {{"what", text}}); };
+  return FileDiskTier::Open(options);
+}
+
+// What is on disk becomes known while it serves.
+void StartRecovery(Daemon& daemon, const Log& log) {
+  daemon.StartRecovery([&log](const absl::Status& status, uint64_t blocks, Duration took) {
+    const double seconds = std::chrono::duration<double>(took).count();
+    if (status.ok()) {
+      log.Info("disk_recovered", {{"blocks", blocks}, {"seconds", seconds}});
+    } else if (!absl::IsCancelled(status)) {
+      log.Error("disk_incomplete", {{"why", std::string(status.message())}, {"blocks", blocks}});
+    }
+  });
 }
 
 // Slabs come online while it serves; the manager hears how far it is.
@@ -187,9 +216,14 @@ int Serve(const Config& config) {
   if (!pool.ok()) return cannot_start("pool", pool.status());
   BlockStore store({.lease_share = config.lease_share, .free_watermark = config.evict_watermark},
                    **pool, clock);
+  FaultPoints faults;
+  const auto disk = OpenDisk(config, faults, log);
+  if (!disk.ok()) return cannot_start("disk", disk.status());
   Counters counters;
-  const auto daemon = Daemon::Start(OptionsOf(config, *boot_id), store, counters, clock);
+  const auto daemon =
+      Daemon::Start(OptionsOf(config, *boot_id), store, counters, clock, disk->get());
   if (!daemon.ok()) return cannot_start("daemon", daemon.status());
+  StartRecovery(**daemon, log);
 
   const auto metrics = StartMetrics(config, counters, **daemon);
   if (!metrics.ok()) return cannot_start("metrics", metrics.status());

@@ -41,6 +41,12 @@ double OfStore(const R& r) {
   return Double(r.daemon.store.*member);
 }
 
+// Zero where there is no disk.
+template <auto part, auto member>
+double OfDisk(const R& r) {
+  return r.daemon.disk ? Double((*r.daemon.disk).*part.*member) : 0;
+}
+
 using S = SidebandCounters;
 using B = BlockStore::Stats;
 using C = Counters;
@@ -63,7 +69,7 @@ constexpr MetricSample kUnknownReleases[] = {Count("", &C::unknown_releases)};
 constexpr MetricSample kPut[] = {Count("published", &C::blocks_published),
                                  Count("duplicate", &C::blocks_duplicate),
                                  Count("refused", &C::blocks_refused)};
-constexpr MetricSample kGot[] = {Count("hit", &C::blocks_hit),
+constexpr MetricSample kGot[] = {Count("hit", &C::blocks_hit), Count("disk", &C::blocks_from_disk),
                                  Count("missing", &C::blocks_missing)};
 constexpr MetricSample kHostChecks[] = {Count("", &C::host_checks)};
 constexpr MetricSample kDamaged[] = {Read("host", OfStore<&B::damaged>)};
@@ -107,6 +113,41 @@ constexpr MetricSample kPool[] = {
     Read("leased", OfStore<&B::pool_leased>),
     Read("quarantined", [](const R& r) { return Double(r.daemon.quarantined); })};
 constexpr MetricSample kBlocks[] = {Read("", OfStore<&B::blocks>)};
+using D = DiskWork::Stats;
+using T = DiskTier::Stats;
+using P = Promoter::Stats;
+constexpr MetricSample kDiskBytes[] = {
+    Read("limit", OfDisk<&D::tier, &T::limit>), Read("room", OfDisk<&D::tier, &T::room>),
+    Read("used", OfDisk<&D::tier, &T::used>), Read("allocated", OfDisk<&D::tier, &T::allocated>)};
+constexpr MetricSample kDiskBlocks[] = {Read("all", OfDisk<&D::tier, &T::blocks>),
+                                        Read("disk_only", OfStore<&B::disk_only>)};
+constexpr MetricSample kDiskMoved[] = {
+    Read("spilled", OfDisk<&D::spiller, &Spiller::Stats::spilled_bytes>),
+    Read("written", OfDisk<&D::tier, &T::written_bytes>),
+    Read("promoted", OfDisk<&D::promoter, &P::promoted_bytes>)};
+constexpr MetricSample kSpilled[] = {
+    Read("offered", OfDisk<&D::spiller, &Spiller::Stats::offered>),
+    Read("spilled", OfDisk<&D::spiller, &Spiller::Stats::spilled>),
+    Read("dropped_queue", OfDisk<&D::spiller, &Spiller::Stats::dropped_queue>),
+    Read("dropped_evicted", OfDisk<&D::spiller, &Spiller::Stats::dropped_evicted>),
+    Read("dropped_room", OfDisk<&D::spiller, &Spiller::Stats::dropped_room>),
+    Read("dropped_failed", OfDisk<&D::spiller, &Spiller::Stats::dropped_failed>),
+    Read("damaged", OfDisk<&D::spiller, &Spiller::Stats::damaged>)};
+constexpr MetricSample kPromoted[] = {Read("promoted", OfDisk<&D::promoter, &P::promoted>),
+                                      Read("joined", OfDisk<&D::promoter, &P::joined>),
+                                      Read("missing", OfDisk<&D::promoter, &P::missing>),
+                                      Read("damaged", OfDisk<&D::promoter, &P::damaged>),
+                                      Read("full", OfDisk<&D::promoter, &P::full>)};
+constexpr MetricSample kDiskFailures[] = {Read("write", OfDisk<&D::tier, &T::write_failures>),
+                                          Read("read", OfDisk<&D::tier, &T::read_failures>),
+                                          Read("sync", OfDisk<&D::tier, &T::sync_failures>),
+                                          Read("catalog", OfDisk<&D::tier, &T::catalog_failures>),
+                                          Read("damaged", OfDisk<&D::tier, &T::damaged>)};
+constexpr MetricSample kDiskWaiting[] = {
+    Read("spill", OfDisk<&D::spiller, &Spiller::Stats::queued>),
+    Read("promote", OfDisk<&D::promoter, &P::waiting>)};
+constexpr MetricSample kDiskRecovering[] = {
+    Read("", [](const R& r) { return r.daemon.disk && r.daemon.disk->recovering ? 1.0 : 0.0; })};
 constexpr MetricSample kHolds[] = {Read("lease", OfStore<&B::leases>),
                                    Read("reservation", OfStore<&B::reservations>)};
 constexpr MetricSample kKept[] = {Read("index", OfStore<&B::index_bytes>),
@@ -166,6 +207,28 @@ constexpr Metric kMetrics[] = {
      "session sockets), staging segments taken, CLEAN acknowledged."},
     {"larder_sideband_connections_open", kG, "connections", "", kSidebandOpen,
      "Connections to the sideband that are open."},
+    {"larder_disk_bytes", kG, "bytes", "part", kDiskBytes,
+     "The disk tier: its limit, what of it is for records, what live records take, what all its "
+     "files take."},
+    {"larder_disk_blocks", kG, "blocks", "where", kDiskBlocks,
+     "Blocks on disk: all, and those that are not in host memory."},
+    {"larder_disk_moved_bytes_total", kC, "bytes", "how", kDiskMoved,
+     "Bytes of blocks spilled and promoted, and bytes that were written to the disk for that, its "
+     "catalog included."},
+    {"larder_disk_spill_total", kC, "blocks", "result", kSpilled,
+     "Published blocks by what became of their copy to the disk: spilled; dropped because the "
+     "queue was full, they were evicted before their turn, the disk had no room or failed; damaged "
+     "(not what their writer's hashes say)."},
+    {"larder_disk_promote_total", kC, "blocks", "result", kPromoted,
+     "Blocks wanted from the disk: promoted, joined (another's read), missing (it failed or is "
+     "left "
+     "alone), damaged, full (no room in the pool)."},
+    {"larder_disk_failures_total", kC, "events", "kind", kDiskFailures,
+     "What failed on the disk, and records that were found damaged."},
+    {"larder_disk_waiting", kG, "blocks", "for", kDiskWaiting,
+     "Blocks that wait to be written or read."},
+    {"larder_disk_recovering", kG, "boolean", "", kDiskRecovering,
+     "1 while it finds out what a former daemon left on disk."},
     {"larder_pool_bytes", kG, "bytes", "part", kPool,
      "The pool: its limit, what is populated (online), and of that free, stored, reserved and "
      "quarantined; leased is the part of stored under at least one lease."},

@@ -81,8 +81,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     if (released) Release(up.releases);
     if (up.revoke_ack) Handle(*up.revoke_ack);
     for (const wire::Abort& a : up.aborts) Handle(a);
-    // Cancels: without a disk tier every acquire is answered at once, so there is nothing left to
-    // cancel.
+    // Cancels: a released lease ends what was still to be read for it.
     for (wire::Publish& p : up.publishes) Handle(std::move(p), &down);
     // A writer waits for what became of its blocks, not yet for room for its next ones.
     if (!down.published.empty() && !up.reserves.empty()) Send(std::exchange(down, {}));
@@ -110,6 +109,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
              !down.grants.empty();
   }
   if (answer) Send(std::move(down));
+  if (deps_.disk != nullptr) StartPromotions();  // what becomes ready follows its grant
   // As many blocks leave as were promised, before the writer asks again, and on this thread: one
   // beside it would fight for the store's lock.
   if (promised > 0) deps_.store.EvictToWatermark(std::min(promised, kEvictionsMax));

@@ -36,9 +36,12 @@
 #include "storage/clock.h"
 #include "storage/copy_kernels.h"
 #include "storage/mutex.h"
+#include "storage/promoter.h"
 #include "storage/quarantine.h"
 
 namespace larder {
+
+class DiskWork;  // server/disk_work.h
 
 // Where a session's answers go.
 class SessionSink {
@@ -69,6 +72,7 @@ struct SessionDeps {
   std::string boot_id;
   std::string tenant;
   uint32_t check_one_in = 64;  // host reads that are checked: one in so many; 0 = none
+  DiskWork* disk = nullptr;    // null: no disk
 };
 
 class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
@@ -99,6 +103,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Drain() LARDER_EXCLUDES(mu_);
   // Ends the stream now, Unavailable.
   void Abandon() LARDER_EXCLUDES(mu_);
+  // Blocks that it published are on disk now, and survive a crash.
+  void OnDurable(VariantIndex variant, std::span<const Digest> digests) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] SessionId id() const { return id_; }
   [[nodiscard]] ProcessId process() const { return process_ ? process_->id : ProcessId{}; }
@@ -176,6 +182,14 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
                                           const SessionVariant& variant,
                                           const BlockIndex::Held& held) LARDER_REQUIRES(mu_);
   [[nodiscard]] bool SampleNow() LARDER_REQUIRES(mu_);
+  struct Promotion;
+  [[nodiscard]] HoldWhat TiersToHold() const;
+  void Offer(VariantIndex variant, const Digest& digest);
+  void PlanPromotion(const wire::Acquire& request, const SessionVariant& variant,
+                     const BlockStore::AcquireResult& held, LeaseId lease) LARDER_REQUIRES(mu_);
+  void StartPromotions() LARDER_EXCLUDES(mu_);
+  void OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,
+                  const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
   void FinishIfDrained() LARDER_REQUIRES(mu_);
   void PutInQuarantine(Leases leases,
                        Reservations reservations);  // what the process may still touch
@@ -201,6 +215,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);  // the hello's first
   size_t copies_ LARDER_GUARDED_BY(mu_) = 0;        // staged publishes that are not answered yet
   uint32_t until_sample_ LARDER_GUARDED_BY(mu_) = 0;
+  std::vector<Promoter::Job> promotions_ LARDER_GUARDED_BY(mu_);  // for after the answer
   uint64_t ids_ LARDER_GUARDED_BY(mu_) = 0;  // low half of lease and reservation ids
 
   // Apart from mu_, so that a copy that ends can answer while a message is handled.

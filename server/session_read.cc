@@ -37,8 +37,9 @@ wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
   }
   const SessionVariant& variant = variants_[request.variant];
   const ByteCount share = deps_.store.lease_budget();
-  BlockStore::AcquireResult held = deps_.store.Acquire(
-      variant.index, request.digests, share > leased_ ? share - leased_ : ByteCount(0));
+  BlockStore::AcquireResult held =
+      deps_.store.Acquire(variant.index, request.digests,
+                          share > leased_ ? share - leased_ : ByteCount(0), TiersToHold());
   Grants(request, variant, held, &grant);
   return grant;
 }
@@ -46,14 +47,17 @@ wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
 void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant& variant,
                              BlockStore::AcquireResult& held, wire::Grant* grant) {
   uint64_t hits = 0;
+  uint64_t waiting = 0;  // for the disk; counted when they arrive
   for (size_t i = 0; i < held.blocks.size(); ++i) {
     grant->blocks[i] = GrantOne(request, variant, held.blocks[i]);
+    const bool pending = grant->blocks[i].status == BlockStatus::kPending;
+    waiting += pending ? 1 : 0;
     hits += grant->blocks[i].status == BlockStatus::kOk ? 1 : 0;
     if (grant->blocks[i].status == BlockStatus::kFull) grant->retry_after_ms = 20;
   }
   deps_.counters.blocks_hit += hits;
-  deps_.counters.blocks_missing += held.blocks.size() - hits;
-  if (hits == 0) return;  // what was held but cannot be given goes back with `held`
+  deps_.counters.blocks_missing += held.blocks.size() - hits - waiting;
+  if (hits + waiting == 0) return;  // what was held but cannot be given goes back with `held`
   const LeaseId id{(id_.value << 32) | ++ids_};
   // A session without a page reads nothing in place, so it has nothing to check.
   std::optional<uint32_t> word = 0;
@@ -72,6 +76,8 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
   LeaseRecord record;
   record.deadline = deps_.clock.Now() + std::chrono::milliseconds(request.deadline_ms);
   record.word = *word;
+  if (waiting > 0 || request.what == wire::AcquireWhat::kPromise)
+    PlanPromotion(request, variant, held, id);
   leased_ += held.lease.held_bytes();
   record.lease = std::move(held.lease);
   next_deadline_ = std::min(next_deadline_, record.deadline);
@@ -87,7 +93,12 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
     return grant;
   }
   grant.status = BlockStatus::kOk;
-  if (request.what == wire::AcquireWhat::kPromise || held.metadata == nullptr) return grant;
+  if (request.what == wire::AcquireWhat::kPromise) return grant;
+  if (OnDiskAlone(held.state)) {
+    grant.status = BlockStatus::kPending;
+    return grant;
+  }
+  if (held.metadata == nullptr) return grant;
   const bool whole =
       request.first_layer == 0 && (request.layers == 0 || request.layers == variant.layers);
   const bool sampled = SampleNow();

@@ -164,6 +164,7 @@ BlockStatus AttachedSession::PublishMapped(ReservationRecord& record, const Sess
       {variant.index, block.digest, block.parent, block.tokens, &block.segments});
   if (status == BlockStatus::kInvalid)
     Note(message, "segments: their sum is not the bytes reserved");
+  if (status == BlockStatus::kOk) Offer(variant.index, block.digest);
   return status;
 }
 
@@ -207,6 +208,7 @@ BlockStatus AttachedSession::CopyInto(ExtentReservation& one, const StagingSegme
   CopyStaged(deps_.copy_kernel, staging.bytes().subspan(block.staging_offset, bytes), to,
              &block.segments);
   deps_.store.Fill(one, 0, named, claim);
+  Offer(variant.index, block.digest);
   deps_.counters.staged_bytes += bytes;
   return BlockStatus::kOk;
 }

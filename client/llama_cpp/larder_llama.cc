@@ -59,6 +59,8 @@ void Declare(CLI::App* app, Flags* flags) {
   app->add_flag("--no-larder", flags->no_larder, "compute everything, talk to nobody");
   app->add_flag("--store,!--no-store", flags->run.store, "store what was computed (default: yes)");
   app->add_flag("--restore,!--no-restore", flags->run.restore, "use what is stored (default: yes)");
+  app->add_flag("--wait-durable", flags->run.wait_durable,
+                "end when the daemon has on disk what was stored (10 s at most)");
   app->add_flag("--json", flags->json, "one line of JSON");
   app->add_flag("--bench-lengths", flags->bench,
                 "measure cold against restored over prompt lengths");

@@ -1,6 +1,7 @@
 #include "client/llama_cpp/prompt_cache.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -169,6 +170,16 @@ absl::Status PromptCache::StoreBatch(std::span<const Token> prompt, std::span<co
     }
   }
   return absl::OkStatus();
+}
+
+bool PromptCache::WaitDurable(uint32_t blocks, std::chrono::milliseconds limit) const {
+  constexpr auto kBetweenLooks = std::chrono::milliseconds(5);
+  const auto until = std::chrono::steady_clock::now() + limit;
+  while (session_->counters().blocks_durable < blocks) {
+    if (std::chrono::steady_clock::now() >= until) return false;
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  return true;
 }
 
 }  // namespace larder::llama

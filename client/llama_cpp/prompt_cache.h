@@ -13,6 +13,7 @@
 // Limits: prompts that fit the engine's context.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -68,6 +69,9 @@ class PromptCache {
   // REQUIRES: the engine's cache holds at least the positions of `prompt`.
   [[nodiscard]] absl::StatusOr<Stored> Store(std::span<const Token> prompt, uint32_t known_tokens,
                                              Engine* engine);
+
+  // Waits until so many of the stored blocks are on the daemon's disk; false: not in `limit`.
+  [[nodiscard]] bool WaitDurable(uint32_t blocks, std::chrono::milliseconds limit) const;
 
  private:
   // Blocks per call.  Enough to make a call's own cost small, few enough to stay near the

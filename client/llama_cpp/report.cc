@@ -28,6 +28,7 @@ Json ToJson(const RunResult& result) {
                {"load_s", result.load_s},
                {"compute_s", result.compute_s},
                {"store_s", result.store_s},
+               {"durable", result.durable},
                {"answer", result.answer},
                {"text", result.text}};
   if (!result.cache_status.ok()) json["larder"] = result.cache_status.ToString();

@@ -8,6 +8,8 @@
 namespace larder::llama {
 namespace {
 
+constexpr std::chrono::seconds kDurableLimit{10};
+
 class Stopwatch {
  public:
   [[nodiscard]] double seconds() const {
@@ -86,6 +88,8 @@ absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOpti
   if (cache != nullptr && options.store) StorePrompt(prompt, engine, cache, &result);
   if (absl::Status s = Continue(prompt, options.predict, engine, &result); !s.ok()) return s;
   result.text = engine->Text(result.answer);
+  if (cache != nullptr && options.wait_durable)
+    result.durable = cache->WaitDurable(result.stored_blocks, kDurableLimit);
   return result;
 }
 

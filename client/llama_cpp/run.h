@@ -22,6 +22,7 @@ struct RunOptions {
   uint32_t predict = 48;  // tokens of the answer, the first included; fewer when the model ends it
   bool restore = true;    // take from the cache what it has
   bool store = true;      // put into it what it lacks
+  bool wait_durable = false;  // at the end, until the daemon has on disk what was stored
 };
 
 struct RunResult {
@@ -35,6 +36,7 @@ struct RunResult {
   double load_s = 0;          // of it, moving blocks into the engine
   double compute_s = 0;       // of it, computing the rest of the prompt
   double store_s = 0;         // after the first token
+  bool durable = false;       // with wait_durable: all that was stored is on disk
   absl::Status cache_status;  // a failure of Larder, which costs time but no answer
   std::vector<Token> answer;
   std::vector<float> first_logits;  // of the first token of the answer

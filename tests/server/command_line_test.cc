@@ -48,7 +48,7 @@ TEST(CommandLineTest, Actions) {
 }
 
 TEST(CommandLineTest, WhatIsNoFlagIsRefused) {
-  EXPECT_THAT(Error({"--disk", "/d"}), HasSubstr("unknown option --disk: larderd --help"));
+  EXPECT_THAT(Error({"--remote", "/d"}), HasSubstr("unknown option --remote: larderd --help"));
   EXPECT_THAT(Error({"--sesions-max=3"}), HasSubstr("did you mean --sessions-max?"));
   EXPECT_THAT(Error({"8GiB"}), HasSubstr("unexpected \"8GiB\""));
   EXPECT_THAT(Error({"--pool", "1GiB", "extra"}), HasSubstr("unexpected \"extra\""));

@@ -216,7 +216,7 @@ TEST(ConfigOptionsTest, TheTableIsWhole) {
   EXPECT_EQ(FlagName(*FindConfigOption("data_socket_mode")), "--data-socket-mode");
   EXPECT_EQ(VariableName(*FindConfigOption("data_socket_mode")), "LARDER_DATA_SOCKET_MODE");
   EXPECT_EQ(NearestConfigOption("sesions_max"), "sessions_max");
-  EXPECT_EQ(NearestConfigOption("disk"), "");
+  EXPECT_EQ(NearestConfigOption("gpu"), "");
 }
 
 TEST(ConfigValuesTest, Sizes) {

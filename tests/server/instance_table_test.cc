@@ -42,7 +42,7 @@ class InstanceTableTest : public ::testing::Test {
   }
 
   StoreFixture f_;
-  InstanceTable table_{f_.store(), f_.clock(), 1e9};
+  InstanceTable table_{f_.store(), f_.clock(), {{Tier::kHost, 1e9}, {Tier::kDisk, 1e8}}};
   std::vector<Digest> chain_ = Chain(Content().Id(), testing::TestTokens(1, 160));  // 10 steps
 };
 

@@ -83,7 +83,7 @@ class SessionFixture {
  private:
   StoreFixture store_{MiB(32), MiB(2)};
   Quarantine quarantine_;
-  InstanceTable instances_{store_.store(), store_.clock(), 1e10};
+  InstanceTable instances_{store_.store(), store_.clock(), {{Tier::kHost, 1e10}}};
   StagingTable staging_{StagingTable::Options{}};
   std::unique_ptr<ProcessTable> processes_ = *ProcessTable::Create({});
   WorkerPool workers_{2, 64, 1 << 20};

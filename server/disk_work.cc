@@ -1,0 +1,58 @@
+#include "server/disk_work.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace larder {
+
+DiskWork::DiskWork(DiskTier& tier, BlockStore& store, const Clock& clock, size_t reader_threads,
+                   Spiller::Durable durable)
+    : tier_(tier),
+      store_(store),
+      clock_(clock),
+      spiller_({}, store, tier, clock, std::move(durable)),
+      promoter_(reader_threads, store, tier, clock) {}
+
+DiskWork::~DiskWork() {
+  stop_ = true;
+  if (recovery_.joinable()) recovery_.join();
+}
+
+void DiskWork::StartRecovery(Done done) {
+  recovering_ = true;
+  recovery_ = std::thread([this, done = std::move(done)] {
+    pthread_setname_np(pthread_self(), "disk-recovery");
+    Recover(done);
+  });
+}
+
+void DiskWork::Recover(const Done& done) {
+  const TimePoint start = clock_.Now();
+  const absl::Status status = tier_.Recover(
+      [this](const DiskTier::Entry& entry) {
+        const EntryRef ref = store_.EnterFromDisk(entry.key.variant, entry.key.digest,
+                                                  static_cast<uint64_t>(entry.location),
+                                                  PagesFor(entry.payload_bytes));
+        recovered_ += ref.value != 0 ? 1 : 0;
+        return ref.value;
+      },
+      [this] { return stop_.load(); });
+  recovering_ = false;
+  spiller_.Nudge();
+  done(status, recovered_, clock_.Now() - start);
+}
+
+void DiskWork::Tick() {
+  if (store_.has_disk_rooms()) spiller_.Nudge();
+}
+
+DiskWork::Stats DiskWork::stats() const {
+  return {.tier = tier_.stats(),
+          .spiller = spiller_.stats(),
+          .promoter = promoter_.stats(),
+          .recovered_blocks = recovered_,
+          .recovering = recovering_};
+}
+
+}  // namespace larder

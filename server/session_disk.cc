@@ -1,0 +1,98 @@
+// What a session has to do with the disk: blocks that it acquired and that are read from there, and
+// what it published and is durable now.
+#include <algorithm>
+#include <utility>
+
+#include "server/disk_work.h"
+#include "server/session.h"
+
+namespace larder {
+
+// What is known of an acquire when its blocks arrive.
+struct AttachedSession::Promotion {
+  wire::Acquire request;  // without its digests
+  SessionVariant variant;
+  LeaseId lease;
+};
+
+HoldWhat AttachedSession::TiersToHold() const {
+  return deps_.disk != nullptr && deps_.disk->promoter().worth_asking() ? HoldWhat::kAnyTier
+                                                                        : HoldWhat::kHost;
+}
+
+void AttachedSession::Offer(VariantIndex variant, const Digest& digest) {
+  if (deps_.disk != nullptr) deps_.disk->spiller().Offer(id_, variant, digest);
+}
+
+// Held blocks of the grant that are on disk alone: read for it once the grant is on its way.
+void AttachedSession::PlanPromotion(const wire::Acquire& request, const SessionVariant& variant,
+                                    const BlockStore::AcquireResult& held, LeaseId lease) {
+  if (deps_.disk == nullptr) return;
+  Promoter::Job job;
+  job.variant = variant.index;
+  job.remaining = ByteCount(request.remaining_bytes);
+  for (size_t i = 0; i < held.blocks.size(); ++i) {
+    const BlockIndex::Held& block = held.blocks[i];
+    if (block.ref.value == 0 || !OnDiskAlone(block.state)) continue;
+    job.blocks.push_back(
+        {i, block.ref, request.digests[i], block.disk_location, block.extent.bytes()});
+  }
+  if (job.blocks.empty()) return;
+  auto promotion = std::make_shared<Promotion>(Promotion{request, variant, lease});
+  promotion->request.digests.clear();
+  job.ready = [self = weak_from_this(), promotion = std::move(promotion)](
+                  const Promoter::Wanted& wanted, BlockStatus status, const BlockIndex::Held& now) {
+    if (const std::shared_ptr<AttachedSession> session = self.lock())
+      session->OnPromoted(*promotion, wanted.key, status, now);
+  };
+  promotions_.push_back(std::move(job));
+}
+
+void AttachedSession::StartPromotions() {
+  std::vector<Promoter::Job> jobs;
+  {
+    MutexLock lock(mu_);
+    jobs.swap(promotions_);
+  }
+  for (Promoter::Job& job : jobs) deps_.disk->promoter().Submit(std::move(job));
+}
+
+void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,
+                                 const BlockIndex::Held& held) {
+  if (promotion.request.what == wire::AcquireWhat::kPromise) return;  // nobody waits for it
+  wire::Down down;
+  {
+    MutexLock lock(mu_);
+    const auto lease = leases_.find(promotion.lease);
+    if (closed_ || lease == leases_.end() || lease->second.revoked) return;
+    wire::BlockGrant block;
+    block.status = status;
+    if (status == BlockStatus::kOk) block = GrantOne(promotion.request, promotion.variant, held);
+    const auto number = static_cast<uint32_t>(key);
+    if (block.status == BlockStatus::kOk) {
+      down.ready.push_back({promotion.request.id, number, std::move(block)});
+    } else {
+      down.failed.push_back({promotion.request.id, number, block.status});
+    }
+  }
+  (down.ready.empty() ? deps_.counters.blocks_missing : deps_.counters.blocks_from_disk) += 1;
+  Send(std::move(down));
+}
+
+void AttachedSession::OnDurable(VariantIndex variant, std::span<const Digest> digests) {
+  wire::Durable durable;
+  {
+    MutexLock lock(mu_);
+    if (closed_) return;
+    const auto same = [variant](const SessionVariant& v) { return v.index == variant; };
+    const auto it = std::find_if(variants_.begin(), variants_.end(), same);
+    if (it == variants_.end()) return;
+    durable.variant = static_cast<uint32_t>(it - variants_.begin());
+  }
+  durable.digests.assign(digests.begin(), digests.end());
+  wire::Down down;
+  down.durable.push_back(std::move(durable));
+  Send(std::move(down));
+}
+
+}  // namespace larder

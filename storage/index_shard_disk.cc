@@ -1,0 +1,131 @@
+// What a shard does about blocks that are on disk, alone or beside HOST.
+#include <algorithm>
+#include <utility>
+
+#include "storage/index_shard.h"
+
+namespace larder {
+namespace {
+
+constexpr uint32_t kNone = EntrySlots::kNone;
+
+}  // namespace
+
+IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex variant,
+                                                 const Digest& digest, uint64_t location,
+                                                 uint32_t pages, uint32_t now_s, uint32_t* slot) {
+  LARDER_CHECK(location != 0);
+  MutexLock lock(mu_);
+  const EnterResult result = Enter(hash, variant, digest, slot);
+  if (result != EnterResult::kEntered) return result;
+  IndexEntry& entry = entries_[*slot];
+  SetState(entry, BlockState::kDisk);
+  entry.disk_location = location;
+  entry.extent.Set({.slab = {}, .page = 0, .pages = pages});
+  entry.last_use_s = now_s;
+  variants_.CountDiskOnly(variant);
+  ++disk_only_;
+  Relist(*slot);
+  return result;
+}
+
+bool IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
+  LARDER_CHECK(location != 0);
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  if (entry.state != BlockState::kHost) return false;
+  SetState(entry, BlockState::kHostDisk);
+  entry.disk_location = location;
+  return true;
+}
+
+bool IndexShard::BeginPromote(uint32_t slot) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  if (entry.state != BlockState::kDisk) return false;
+  SetState(entry, BlockState::kPromoting);
+  return true;
+}
+
+bool IndexShard::FinishPromote(uint32_t slot, const Extent& extent,
+                               std::unique_ptr<const BlockMetadata> metadata,
+                               bool counted_in_parent, uint32_t now_s) {
+  MutexLock lock(mu_);
+  LARDER_CHECK(InUse(slot) && entries_[slot].holds > 0);
+  if (entries_[slot].state != BlockState::kPromoting) return false;
+  variants_.UncountDiskOnly(entries_[slot].variant);
+  --disk_only_;
+  BecomeHost(slot, extent, std::move(metadata), counted_in_parent, now_s);
+  return true;
+}
+
+void IndexShard::FailPromote(uint32_t slot) {
+  MutexLock lock(mu_);
+  LARDER_CHECK(InUse(slot) && entries_[slot].holds > 0);
+  if (entries_[slot].state == BlockState::kPromoting) SetState(entries_[slot], BlockState::kDisk);
+}
+
+HeldBlock IndexShard::LookAt(uint32_t slot) const {
+  MutexLock lock(mu_);
+  const IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  HeldBlock now;
+  now.state = entry.state;
+  now.extent = entry.extent.Get();
+  now.metadata = entry.metadata;
+  now.disk_location = entry.disk_location;
+  return now;
+}
+
+std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,
+                                                                uint32_t now_s) {
+  MutexLock lock(mu_);
+  const uint32_t least = LeastWorthy(disk_recency_, policy, true, now_s);
+  if (least == kNone) return std::nullopt;
+  const uint32_t pages = entries_[least].extent.pages();
+  const Departure gone = Leave(least);
+  return EvictedFromDisk{{gone.block.variant, gone.block.digest, gone.block.disk_location}, pages};
+}
+
+std::optional<EvictedFromDisk> IndexShard::DropColdestDiskCopy() {
+  constexpr uint32_t kLooks = 64;
+  MutexLock lock(mu_);
+  uint32_t slot = recency_.coldest();
+  for (uint32_t looks = std::min(kLooks, recency_.size()); looks > 0; --looks) {
+    IndexEntry& entry = entries_[slot];
+    if (entry.state == BlockState::kHostDisk) {
+      SetState(entry, BlockState::kHost);
+      return EvictedFromDisk{{entry.variant, entry.digest, std::exchange(entry.disk_location, 0)},
+                             entry.extent.pages()};
+    }
+    slot = entry.newer;
+  }
+  return std::nullopt;
+}
+
+bool IndexShard::EvictableFromDisk(uint32_t slot) const {
+  MutexLock lock(mu_);
+  if (!InUse(slot)) return false;
+  const IndexEntry& entry = entries_[slot];
+  // In HOST nobody reads the disk copy, so holds do not matter.
+  return entry.state == BlockState::kDisk ? entry.listed
+                                          : entry.state == BlockState::kHostDisk && entry.pins == 0;
+}
+
+std::optional<DiskRoom> IndexShard::EvictFromDisk(uint32_t slot) {
+  if (!EvictableFromDisk(slot)) return std::nullopt;
+  MutexLock lock(mu_);
+  if (!InUse(slot)) return std::nullopt;
+  IndexEntry& entry = entries_[slot];
+  if (entry.state == BlockState::kHostDisk) {
+    SetState(entry, BlockState::kHost);
+    return DiskRoom{entry.variant, entry.digest, std::exchange(entry.disk_location, 0)};
+  }
+  if (entry.state != BlockState::kDisk || !entry.listed) return std::nullopt;
+  const Departure gone = Leave(slot);
+  return DiskRoom{gone.block.variant, gone.block.digest, gone.block.disk_location};
+}
+
+}  // namespace larder

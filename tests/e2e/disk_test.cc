@@ -1,0 +1,223 @@
+// The daemon with a disk, through the client library: what leaves the pool comes back, kill -9 loses nothing that was
+// durable, and a bad disk is a miss and never an error.
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "client/client.h"
+#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/test_blocks.h"
+#include "tests/test_scale.h"
+
+namespace larder::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+// 120 KB: the pool of 32 MiB holds about 270 of them.
+constexpr size_t kLayerBytes = 60'000;
+
+class DiskTest : public ::testing::Test {
+ protected:
+  // Another daemon over the same folder and the same disk.
+  void Start(std::vector<std::string> flags = {}) {
+    session_.reset();
+    client_.reset();
+    const std::vector<std::string> ours = {"--pool", "32MiB", "--disk", folder_->File("disk"), "--disk-limit", "400MiB"};
+    flags.insert(flags.begin(), ours.begin(), ours.end());
+    daemon_.reset();
+    daemon_ = std::make_unique<DaemonProcess>(flags, DaemonProcess::Options{.folder = folder_});
+    ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
+    auto client = Client::Connect({.socket_dir = folder_->path()});
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+    Attach(WriteMode::kMapped);
+  }
+  void Attach(WriteMode mode) {
+    auto session = client_->Attach({.engine_id = "disk", .write_mode = mode});
+    ASSERT_TRUE(session.ok()) << session.status();
+    session_ = *std::move(session);
+    const auto variants = session_->Register({&maker_.content, 1}, {&maker_.variant, 1});
+    ASSERT_TRUE(variants.ok()) << variants.status();
+    variant_ = variants->front();
+  }
+  BlockStatus Put(uint32_t number) {
+    const TestBlock block = maker_.Block(number);
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers, std::vector<std::byte>(kLayerBytes));
+    for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
+    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
+    const PutBlock put{.digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const auto status = session_->Put(variant_, {&put, 1});
+    EXPECT_TRUE(status.ok()) << status.status();
+    return status.ok() ? status->front() : BlockStatus::kInvalid;
+  }
+  // kOk only when the bytes are right, too.
+  BlockStatus Get(uint32_t number, uint32_t first_layer = 0) {
+    const TestBlock block = maker_.Block(number);
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers - first_layer, std::vector<std::byte>(kLayerBytes));
+    const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
+    const GetBlock get{.digest = block.digest, .segments = views, .first_layer = first_layer};
+    const auto status = session_->Get(variant_, {&get, 1});
+    EXPECT_TRUE(status.ok()) << status.status();
+    if (!status.ok()) return BlockStatus::kInvalid;
+    for (uint32_t i = 0; i < layers.size() && status->front() == BlockStatus::kOk; ++i)
+      EXPECT_TRUE(LayerIsRight(block.digest, i + first_layer, layers[i])) << "wrong bytes of " << number;
+    return status->front();
+  }
+  size_t CountHits(uint32_t from, uint32_t to) {
+    size_t hits = 0;
+    for (uint32_t number = from; number < to; ++number) hits += Get(number) == BlockStatus::kOk ? 1 : 0;
+    return hits;
+  }
+  [[nodiscard]] double OnDisk() const { return daemon_->Metric("larder_disk_blocks{where=\"all\"}"); }
+  [[nodiscard]] bool IdleSpill() const {
+    return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0;
+  }
+
+  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  const BlockMaker maker_;
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<Session> session_;
+  VariantHandle variant_;
+};
+
+TEST_F(DiskTest, WhatLeftThePoolComesBackInEveryMode) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  constexpr uint32_t kBlocks = 600;  // more than twice the pool
+  for (uint32_t number = 0; number < kBlocks; ++number) {
+    ASSERT_EQ(Put(number), BlockStatus::kOk);
+    if (number % 100 == 99) {
+      ASSERT_TRUE(Eventually([&] { return IdleSpill(); }));
+    }
+  }
+  ASSERT_TRUE(Eventually([&] { return OnDisk() == kBlocks; })) << OnDisk();
+  EXPECT_GT(daemon_->Metric("larder_disk_blocks{where=\"disk_only\"}"), 200);
+  for (const WriteMode mode : {WriteMode::kMapped, WriteMode::kStaged}) {
+    SCOPED_TRACE(wire::ToString(mode));
+    session_.reset();
+    ASSERT_NO_FATAL_FAILURE(Attach(mode));
+    EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
+  }
+  EXPECT_EQ(Get(3, 1), BlockStatus::kOk) << "a range of layers";
+  EXPECT_GT(daemon_->Metric("larder_blocks_got_total{result=\"disk\"}"), 300);
+}
+
+TEST_F(DiskTest, SurvivesKill9) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  for (uint32_t number = 0; number < 200; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
+  ASSERT_TRUE(Eventually([&] { return OnDisk() == 200; }));
+  for (int time = 0; time < 3; ++time) {
+    daemon_->Kill9();
+    ASSERT_NO_FATAL_FAILURE(Start());
+    ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+    EXPECT_EQ(CountHits(0, 200), 200u);
+    wire::LookupQuery query;
+    query.content = maker_.content;
+    query.content.tenant.clear();
+    query.tokens = maker_.Block(5).tokens;
+    const auto found = client_->Lookup(query);
+    ASSERT_TRUE(found.ok()) << found.status();
+    ASSERT_EQ(found->instances.size(), 1u);
+    EXPECT_EQ(found->instances[0].tiers.back().tier, Tier::kDisk);
+  }
+}
+
+// Killed at random while it is written to and read from: what it said is durable is there.
+TEST_F(DiskTest, KilledUnderLoad) {
+  std::mt19937 random(std::random_device{}());
+  const uint64_t kills = testing::Scaled(100);
+  uint32_t next = 0;
+  double durable = 0;
+  for (uint64_t i = 0; i < kills; ++i) {
+    ASSERT_NO_FATAL_FAILURE(Start());
+    ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+    ASSERT_GE(OnDisk(), durable) << "durable blocks are lost";
+    std::thread killer([&, after = std::chrono::microseconds(random() % 150'000)] {
+      std::this_thread::sleep_for(after);
+      kill(daemon_->pid(), SIGKILL);
+    });
+    bool alive = true;
+    while (alive) {
+      const TestBlock block = maker_.Block(next);
+      std::vector<std::byte> layer(kLayerBytes);
+      FillLayer(block.digest, 0, layer);
+      std::vector<std::byte> layer1(kLayerBytes);
+      FillLayer(block.digest, 1, layer1);
+      const std::vector<std::span<const std::byte>> views = {layer, layer1};
+      const PutBlock put{.digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+      alive = session_->Put(variant_, {&put, 1}).ok();
+      next = (next + 1) % 800;
+      const double now = alive ? OnDisk() : -1;
+      if (now > durable) durable = now;
+    }
+    killer.join();
+    ASSERT_TRUE(daemon_->Wait().has_value());
+  }
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+  EXPECT_GE(OnDisk(), durable);
+  EXPECT_EQ(static_cast<double>(CountHits(0, 800)), OnDisk()) << "all that is there is right";
+}
+
+TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  for (uint32_t number = 0; number < 100; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
+  ASSERT_TRUE(Eventually([&] { return OnDisk() == 100; }));
+  for (const char* faults : {"data.read=error", "catalog.read=error", "data.read=error/3", "data.read=short"}) {
+    SCOPED_TRACE(faults);
+    daemon_->Kill9();
+    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
+    ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+    const size_t hits = CountHits(0, 100);
+    if (std::string(faults) == "data.read=error") {
+      EXPECT_EQ(hits, 0u);
+    }
+    if (std::string(faults) == "data.read=short") {
+      EXPECT_EQ(hits, 100u);
+    }
+  }
+  daemon_->Kill9();
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_EQ(CountHits(0, 100), 100u) << "nothing was dropped for a disk that could not be read";
+}
+
+TEST_F(DiskTest, WritesThatFailCostTheDiskCopyOnly) {
+  for (const char* faults : {"data.write=error", "data.sync=error", "data.create=full", "catalog.commit=error"}) {
+    SCOPED_TRACE(faults);
+    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
+    for (uint32_t number = 0; number < 50; ++number) {
+      const BlockStatus status = Put(number);
+      EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kDuplicate);
+    }
+    EXPECT_EQ(CountHits(0, 50), 50u);
+    EXPECT_EQ(OnDisk(), 0);
+    daemon_->Kill9();
+    std::filesystem::remove_all(folder_->File("disk"));
+  }
+}
+
+// Every operation of the disk takes half a second: the pool does not notice.
+TEST_F(DiskTest, ASlowDiskDoesNotSlowThePool) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "data.write=sleep:500ms,data.read=sleep:500ms,catalog.commit=sleep:500ms"}));
+  const auto start = std::chrono::steady_clock::now();
+  for (uint32_t number = 0; number < 150; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
+  EXPECT_EQ(CountHits(0, 150), 150u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << "300 calls, none waits for the disk";
+}
+
+TEST_F(DiskTest, ASecondDaemonOnTheDirectoryIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  DaemonProcess second({"--disk", folder_->File("disk"), "--disk-limit", "400MiB"});
+  EXPECT_EQ(second.Wait(), 3) << "cannot start";
+  EXPECT_THAT(second.errors(), HasSubstr("is used by another process"));
+}
+
+}  // namespace
+}  // namespace larder::e2e
