@@ -132,20 +132,23 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   daemon->child_ = *std::move(child);
   daemon->admin_.reset(new Admin{v1::Admin::NewStub(grpc::CreateChannel(
       absl::StrCat("unix:", daemon->socket_dir(), "/admin.sock"), grpc::InsecureChannelCredentials()))});
+  // A channel that finds no socket at first tries again a second later.
+  const std::string admin = daemon->socket_dir() + "/admin.sock";
+  while (!std::filesystem::exists(admin) && daemon->child_->Alive()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   for (const auto until = std::chrono::steady_clock::now() + kStartLimit;;) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
     v1::StatsReply reply;
     const grpc::Status status = daemon->admin_->stub->Stats(&context, {}, &reply);
     if (status.ok() && reply.tenants_size() > 0 && reply.tenants(0).pool_limit() > 0 &&
-        reply.tenants(0).pool_online() == reply.tenants(0).pool_limit()) {
+        (!config.whole_pool || reply.tenants(0).pool_online() == reply.tenants(0).pool_limit())) {
       return daemon;
     }
     if (!daemon->child_->Alive()) return absl::UnavailableError("larderd ended; its message is above");
     if (std::chrono::steady_clock::now() > until) {
       return absl::UnavailableError(absl::StrCat("larderd does not come up: ", status.error_message()));
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(config.whole_pool ? 20 : 2));
   }
 }
 

@@ -57,7 +57,8 @@ class Child {
 
 struct DaemonConfig {
   ByteCount pool;
-  std::vector<std::string> more_flags;  // "--check-fraction=0.1"
+  std::vector<std::string> more_flags = {};  // "--check-fraction=0.1"
+  bool whole_pool = true;                    // wait until all of it is online
 };
 
 // A larderd of its own, whole pool online.

@@ -1,6 +1,8 @@
 #include "storage/spiller.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -12,6 +14,7 @@
 namespace larder {
 namespace {
 
+constexpr int kNice = 10;
 constexpr size_t kItemsAtOnce = 1024;
 constexpr size_t kErasuresAtOnce = 1024;
 constexpr int kRoomTries = 8;
@@ -114,6 +117,8 @@ std::vector<Spiller::Item> Spiller::TakeItems() {
 
 void Spiller::Run() {
   pthread_setname_np(pthread_self(), "spiller");
+  // Nobody waits for it, and those who wait for others share its cores.  Of this thread alone.
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   for (;;) {
     std::vector<Item> items = TakeItems();
     {

@@ -113,7 +113,9 @@ class WarningLogger final : public rocksdb::Logger {
     if (!warn_) return;
     std::array<char, 512> text{};
     std::vsnprintf(text.data(), text.size(), format, arguments);
-    warn_(text.data());
+    std::string_view line(text.data());
+    while (!line.empty() && line.back() == '\n') line.remove_suffix(1);
+    warn_(std::string(line));
   }
 
  private:
@@ -199,6 +201,8 @@ absl::StatusOr<std::unique_ptr<BlockCatalog>> BlockCatalog::Open(const Options& 
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
   for (size_t family = 0; family < kFamilies; ++family)
     families.emplace_back(kFamilyNames[family], impl->FamilyOptions(family));
+  std::error_code ignored;  // RocksDB says what is wrong; without a directory it warns of that
+  std::filesystem::create_directory(options.directory, ignored);
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status =
       rocksdb::DB::Open(impl->DbOptions(), options.directory, families, &impl->families, &db);

@@ -1,0 +1,298 @@
+// Instruction-list fuzz of blocks between HOST and disk: the steps of spilling, promoting, evicting
+// and dropping in any order, over the reference tier, against what must hold after each:
+//
+//   - what a lease reads are the bytes that its writer put
+//   - every place that the index names is in the tier, under that name
+//   - when all is released and all rooms are given back, the tier has nothing else
+#include <map>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "storage/disk/memory_disk_tier.h"
+#include "tests/fuzz/instruction_fuzz.h"
+#include "tests/storage/store_fixture.h"
+
+namespace larder {
+namespace {
+
+using testing::StoreFixture;
+using testing::TestTokens;
+
+constexpr uint32_t kSeeds = 60;
+constexpr uint32_t kBytesMax = 256 << 10;
+
+class TiersFuzz {
+ public:
+  TiersFuzz() : run_("tiers_fuzz", 6000) { StartProcess(); }
+
+  void Run() {
+    for (uint64_t step = 0; step < run_.steps(); ++step) {
+      Step();
+      if (step % 16 == 0) Check();
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    EndAll();
+    GiveBackRooms(SIZE_MAX);
+    Check();
+    MutexLock lock(medium_.mu);
+    EXPECT_EQ(medium_.records.size(), PlacesInIndex().size()) << "rooms leak";
+  }
+
+ private:
+  struct Promotion {
+    EntryRef ref;
+    Digest digest;
+    uint64_t location = 0;
+    ExtentReservation reservation;
+  };
+  struct Reading {
+    BlockLease lease;
+    std::vector<std::pair<EntryRef, uint32_t>> blocks;
+  };
+
+  void StartProcess() {
+    EndAll();
+    tier_.reset();
+    f_.reset();
+    f_ = std::make_unique<StoreFixture>(MiB(4), MiB(2));
+    tier_ = std::make_unique<MemoryDiskTier>(MiB(6), medium_);
+    ASSERT_TRUE(tier_
+                    ->Recover(
+                        [this](const DiskTier::Entry& entry) {
+                          return store()
+                              .EnterFromDisk(entry.key.variant, entry.key.digest,
+                                             static_cast<uint64_t>(entry.location),
+                                             PagesFor(entry.payload_bytes))
+                              .value;
+                        },
+                        [] { return false; })
+                    .ok());
+  }
+  void EndAll() {
+    for (Promotion& promotion : promotions_) {
+      store().index().FailPromote(promotion.ref);
+      store().Unhold({&promotion.ref, 1});
+    }
+    promotions_.clear();
+    leases_.clear();
+  }
+  [[nodiscard]] BlockStore& store() { return f_->store(); }
+  static Digest Name(uint32_t seed) { return Chain(Digest{}, TestTokens(seed)).back(); }
+  static std::byte Fill(uint32_t seed) { return static_cast<std::byte>(seed * 37 + 11); }
+  static uint32_t BytesOf(uint32_t seed) { return 1 + seed * 7919 % kBytesMax; }
+  uint32_t SomeSeed() { return static_cast<uint32_t>(run_.Below(kSeeds)); }
+
+  void Step() {
+    switch (run_.Below(20)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        return Put(SomeSeed());
+      case 4:
+      case 5:
+      case 6:
+      case 7:
+        return Spill(SomeSeed());
+      case 8:
+      case 9:
+      case 10:
+        return Acquire();
+      case 11:
+      case 12:
+        return BeginPromotion();
+      case 13:
+      case 14:
+        return EndPromotion();
+      case 15:
+        return Release();
+      case 16:
+        return (void)store().EvictFromDisk(ByteCount(run_.Below(MiB(1).value())));
+      case 17:
+        return GiveBackRooms(run_.Below(20));
+      case 18:
+        return (void)store().Drop(f_->variant(), Name(SomeSeed()));
+      default:
+        if (run_.OneIn(40)) return StartProcess();
+        if (run_.OneIn(4)) return DropHeld();
+        return EvictOwners();
+    }
+  }
+
+  void Put(uint32_t seed) { (void)f_->Put(Digest{}, seed, BytesOf(seed), Fill(seed)); }
+
+  void Spill(uint32_t seed) {
+    const BlockIndex::Held held = store().HoldUntouched(f_->variant(), Name(seed));
+    if (held.ref.value == 0) return;
+    if (held.state == BlockState::kHost) {
+      const SegmentTable table = held.metadata->Table();
+      RecordHeader header;
+      header.key = {store().index().VariantId(f_->variant()), Name(seed)};
+      header.parent = held.metadata->parent();
+      header.block_tokens = 16;
+      header.layout = "test/rows/1";
+      header.dtype = "f16";
+      header.table = table;
+      const DiskTier::NewBlock block{
+          .header = &header,
+          .tokens = held.metadata->tokens(),
+          .payload = store().Bytes(held.extent).first(table.PayloadBytes().value())};
+      DiskTier::PutResult put;
+      tier_->Put({&block, 1}, {&put, 1});
+      if (put.status == DiskTier::PutStatus::kOk) {
+        if (run_.OneIn(8)) (void)store().Drop(f_->variant(), Name(seed));  // meanwhile
+        if (!store().SetOnDisk(held.ref, static_cast<uint64_t>(put.location))) {
+          const DiskAddress gone{header.key, put.location};
+          tier_->Erase({&gone, 1});
+        }
+      }
+    }
+    store().Unhold({&held.ref, 1});
+  }
+
+  void Acquire() {
+    std::vector<Digest> names;
+    std::vector<uint32_t> seeds;
+    for (uint64_t n = 1 + run_.Below(8); n > 0; --n) {
+      seeds.push_back(SomeSeed());
+      names.push_back(Name(seeds.back()));
+    }
+    auto got = store().Acquire(f_->variant(), names, MiB(2), HoldWhat::kAnyTier);
+    Reading reading;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const BlockIndex::Held& held = got.blocks[i];
+      if (held.ref.value == 0) continue;
+      ASSERT_TRUE(InHost(held.state) || (OnDiskAlone(held.state) && held.disk_location != 0));
+      reading.blocks.emplace_back(held.ref, seeds[i]);
+    }
+    reading.lease = std::move(got.lease);
+    leases_.push_back(std::move(reading));
+    CheckBytes(leases_.back());
+    if (leases_.size() > 6) Release();
+  }
+
+  void CheckBytes(const Reading& reading) {
+    for (const auto& [ref, seed] : reading.blocks) {
+      const BlockIndex::Held now = store().index().LookAt(ref);
+      if (!InHost(now.state)) continue;
+      const std::span<const std::byte> bytes = store().Bytes(now.extent).first(BytesOf(seed));
+      ASSERT_TRUE(bytes.front() == Fill(seed) && bytes.back() == Fill(seed)) << seed;
+    }
+  }
+
+  void Release() {
+    if (leases_.empty()) return;
+    const auto it = leases_.begin() + static_cast<std::ptrdiff_t>(run_.Below(leases_.size()));
+    CheckBytes(*it);
+    leases_.erase(it);
+  }
+
+  // Of something that a lease holds.
+  void BeginPromotion() {
+    if (leases_.empty()) return;
+    const Reading& reading = leases_[run_.Below(leases_.size())];
+    if (reading.blocks.empty()) return;
+    const auto& [ref, seed] = reading.blocks[run_.Below(reading.blocks.size())];
+    if (!store().HoldAgain({&ref, 1})) return;
+    const BlockIndex::Held before = store().index().LookAt(ref);
+    if (!store().index().BeginPromote(ref)) {
+      ASSERT_NE(before.state, BlockState::kDisk);
+      return store().Unhold({&ref, 1});
+    }
+    const ByteCount bytes(BytesOf(seed));
+    auto room = store().Reserve({&bytes, 1}, MiB(4));
+    if (room.status != BlockStatus::kOk) {
+      store().index().FailPromote(ref);
+      return store().Unhold({&ref, 1});
+    }
+    promotions_.push_back({ref, Name(seed), before.disk_location, std::move(room.reservation)});
+  }
+
+  void EndPromotion() {
+    if (promotions_.empty()) return;
+    const size_t i = run_.Below(promotions_.size());
+    Promotion promotion = std::move(promotions_[i]);
+    promotions_.erase(promotions_.begin() + static_cast<std::ptrdiff_t>(i));
+    const DiskAddress address{{store().index().VariantId(f_->variant()), promotion.digest},
+                              DiskLocation{promotion.location}};
+    std::optional<DiskTier::Description> known;
+    ASSERT_TRUE(tier_->Describe({&address, 1}, {&known, 1}).ok());
+    ASSERT_TRUE(known) << "the room of a block that is being read went";
+    const SegmentTable& table = known->header.table;
+    const SegmentRange all{0, static_cast<uint32_t>(table.segments.size()), 0,
+                           table.PayloadBytes().value()};
+    ASSERT_EQ(tier_->Get({.block = address,
+                          .header = &known->header,
+                          .range = all,
+                          .to = store().Bytes(promotion.reservation.extent(0))}),
+              DiskTier::GetStatus::kOk);
+    if (run_.OneIn(5)) {
+      store().index().FailPromote(promotion.ref);
+    } else {
+      (void)store().FinishPromote(promotion.ref, promotion.reservation,
+                                  BlockMetadata::Make(known->header.parent, known->tokens, table));
+    }
+    store().Unhold({&promotion.ref, 1});
+  }
+
+  void DropHeld() {
+    if (leases_.empty()) return;
+    const Reading& reading = leases_[run_.Below(leases_.size())];
+    if (!reading.blocks.empty()) store().DropDamaged(reading.blocks.front().first);
+  }
+
+  void EvictOwners() {
+    std::vector<EntryRef> refs;
+    for (const auto& [digest, place] : PlacesInIndex()) {
+      if (run_.OneIn(8)) refs.push_back(place.second);
+    }
+    store().EvictFromDisk(refs);
+  }
+
+  void GiveBackRooms(size_t count) {
+    std::vector<DiskAddress> gone;
+    for (const DiskRoom& room : store().TakeDiskRooms(count))
+      gone.push_back(
+          {{store().index().VariantId(room.variant), room.digest}, DiskLocation{room.location}});
+    tier_->Erase(gone);
+  }
+
+  // Digest -> {location, ref}
+  [[nodiscard]] std::map<Digest, std::pair<uint64_t, EntryRef>> PlacesInIndex() {
+    std::map<Digest, std::pair<uint64_t, EntryRef>> places;
+    for (uint32_t seed = 0; seed < kSeeds; ++seed) {
+      const Digest name = Name(seed);
+      auto got = store().Acquire(f_->variant(), {&name, 1}, MiB(64), HoldWhat::kAnyTier);
+      const BlockIndex::Held& held = got.blocks[0];
+      if (held.ref.value != 0 && held.disk_location != 0)
+        places[name] = {held.disk_location, held.ref};
+    }
+    return places;
+  }
+
+  void Check() {
+    store().CheckInvariants();
+    const auto places = PlacesInIndex();
+    MutexLock lock(medium_.mu);
+    for (const auto& [digest, place] : places) {
+      const auto record = medium_.records.find(place.first);
+      ASSERT_NE(record, medium_.records.end()) << "the index names a room that was given back";
+      ASSERT_EQ(record->second.key.digest, digest);
+    }
+    ASSERT_GE(medium_.records.size(), places.size());
+  }
+
+  FuzzRun run_;
+  MemoryDiskTier::Medium medium_;
+  std::unique_ptr<StoreFixture> f_;
+  std::unique_ptr<MemoryDiskTier> tier_;
+  std::vector<Promotion> promotions_;
+  std::vector<Reading> leases_;
+};
+
+TEST(TiersFuzzTest, BytesAndRoomsAreWhereTheIndexSays) { TiersFuzz().Run(); }
+
+}  // namespace
+}  // namespace larder
