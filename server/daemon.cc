@@ -18,6 +18,7 @@
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
 #include "server/process_table.h"
+#include "server/registration_store.h"
 #include "server/services/admin_service.h"
 #include "server/services/cache_service.h"
 #include "server/services/engine_service.h"
@@ -80,6 +81,17 @@ struct Daemon::Parts final : SidebandHost {
         counters(c),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
     if (d == nullptr) return;
+    registrations.emplace(*d, "default");
+    registrations->Load(instances);
+    instances.SetOnChange([this](const std::string& engine_id,
+                                 std::span<const ContentSpec> contents,
+                                 std::span<const VariantSpec> variants) {
+      if (variants.empty()) {
+        registrations->Forget(engine_id);
+      } else {
+        registrations->Save(engine_id, contents, variants);
+      }
+    });
     disk.emplace(*d, s, k, o.disk_readers,
                  [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
                    if (const auto session = sessions.Find(id)) session->OnDurable(variant, digests);
@@ -145,6 +157,7 @@ struct Daemon::Parts final : SidebandHost {
   Counters& counters;
   std::optional<SessionDeps> deps;
   WorkerPool workers;                               // ends before what its jobs look at
+  std::optional<RegistrationStore> registrations;   // likewise
   std::optional<DiskWork> disk;                     // likewise
   std::unique_ptr<SessionSockets> session_sockets;  // may be null
   std::optional<EngineService> engine;
@@ -222,7 +235,9 @@ void Daemon::Parts::Housekeep() {
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
     if (disk) disk->Tick();
-    if (++periods % kPeriodsPerCollect == 0) instances.Collect();
+    // What is on disk may not be known yet.
+    const bool all_known = !disk || !disk->recovering();
+    if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
     mu.Lock();
   }
 }

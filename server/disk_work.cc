@@ -20,7 +20,6 @@ DiskWork::~DiskWork() {
 }
 
 void DiskWork::StartRecovery(Done done) {
-  recovering_ = true;
   recovery_ = std::thread([this, done = std::move(done)] {
     pthread_setname_np(pthread_self(), "disk-recovery");
     Recover(done);

@@ -33,6 +33,7 @@ class DiskWork {
 
   [[nodiscard]] Spiller& spiller() { return spiller_; }
   [[nodiscard]] Promoter& promoter() { return promoter_; }
+  [[nodiscard]] bool recovering() const { return recovering_; }
   // Rooms that blocks left since are given back soon.
   void Tick();
 
@@ -55,7 +56,7 @@ class DiskWork {
   Spiller spiller_;
   Promoter promoter_;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> recovering_{false};
+  std::atomic<bool> recovering_{true};
   std::atomic<uint64_t> recovered_{0};
   std::thread recovery_;
 };

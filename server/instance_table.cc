@@ -81,6 +81,26 @@ absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
   for (const VariantSpec& variant : variants) {
     if (absl::Status s = variant.Validate(); !s.ok()) return s;
   }
+  bool changed = false;
+  absl::StatusOr<std::shared_ptr<const Registration>> next =
+      Extend(engine_id, contents, variants, &changed);
+  if (!next.ok()) return next.status();
+  std::vector<VariantIndex> indices;
+  for (const VariantSpec& variant : variants) {
+    const auto same = [&](const Variant& v) { return v.spec == variant; };
+    indices.push_back(std::ranges::find_if((*next)->variants, same)->index);
+  }
+  if (changed && on_change_) {
+    std::vector<VariantSpec> specs;
+    for (const Variant& variant : (*next)->variants) specs.push_back(variant.spec);
+    on_change_(engine_id, (*next)->contents, specs);
+  }
+  return indices;
+}
+
+absl::StatusOr<std::shared_ptr<const InstanceTable::Registration>> InstanceTable::Extend(
+    const std::string& engine_id, std::span<const ContentSpec> contents,
+    std::span<const VariantSpec> variants, bool* changed) {
   MutexLock lock(mu_);
   if (absl::Status s = CheckRoom(engine_id); !s.ok()) return s;
   auto next = std::make_shared<Registration>(*engines_[engine_id].registration);
@@ -107,13 +127,11 @@ absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
     if (!index.ok()) return index.status();
     variant.index = *index;
   }
-  std::vector<VariantIndex> indices;
-  for (const VariantSpec& variant : variants) {
-    const auto same = [&](const Variant& v) { return v.spec == variant; };
-    indices.push_back(std::ranges::find_if(next->variants, same)->index);
-  }
-  engines_[engine_id].registration = std::move(next);
-  return indices;
+  const Registration& before = *engines_[engine_id].registration;
+  *changed = before.contents.size() != next->contents.size() ||
+             before.variants.size() != next->variants.size();
+  engines_[engine_id].registration = next;
+  return next;
 }
 
 absl::Status InstanceTable::CheckRoom(const std::string& engine_id) const {
@@ -239,16 +257,24 @@ wire::InstanceInfo InstanceTable::Find(const std::string& engine_id) const {
 }
 
 void InstanceTable::Collect() {
-  MutexLock lock(mu_);
-  absl::erase_if(engines_, [this](const auto& entry) {
-    const Engine& engine = entry.second;
-    if (!engine.sessions.empty()) return false;
-    const auto& variants = engine.registration->variants;
-    return std::all_of(variants.begin(), variants.end(), [this](const Variant& variant) {
-      const BlockIndex::VariantTotals totals = store_.index().TotalsOf(variant.index);
-      return totals.blocks + totals.disk_only == 0;
+  std::vector<std::string> forgotten;
+  {
+    MutexLock lock(mu_);
+    absl::erase_if(engines_, [&](const auto& entry) {
+      const Engine& engine = entry.second;
+      if (!engine.sessions.empty()) return false;
+      const auto& variants = engine.registration->variants;
+      const bool empty =
+          std::all_of(variants.begin(), variants.end(), [this](const Variant& variant) {
+            const BlockIndex::VariantTotals totals = store_.index().TotalsOf(variant.index);
+            return totals.blocks + totals.disk_only == 0;
+          });
+      if (empty) forgotten.push_back(entry.first);
+      return empty;
     });
-  });
+  }
+  if (!on_change_) return;
+  for (const std::string& engine_id : forgotten) on_change_(engine_id, {}, {});
 }
 
 }  // namespace larder

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,6 +37,12 @@ class InstanceTable {
     double bytes_per_s = 0;
   };
   InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates);
+
+  // Who hears of every change of what an engine registered, and of engines that are forgotten (then
+  // both are empty).  Called without a lock, in no order.  Set before others use this.
+  using OnChange = std::function<void(const std::string& engine_id, std::span<const ContentSpec>,
+                                      std::span<const VariantSpec>)>;
+  void SetOnChange(OnChange on_change) { on_change_ = std::move(on_change); }
 
   // Adds to what the engine's other sessions said.  ResourceExhausted with the limit,
   // InvalidArgument from the specs.  Answers the variants' indices, in order.  REQUIRES: contents
@@ -88,6 +95,10 @@ class InstanceTable {
     std::shared_ptr<const Registration> registration;
   };
 
+  // What the engine registered, with these; changed: something was new.
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<const Registration>> Extend(
+      const std::string& engine_id, std::span<const ContentSpec> contents,
+      std::span<const VariantSpec> variants, bool* changed) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status CheckRoom(const std::string& engine_id) const LARDER_REQUIRES(mu_);
   [[nodiscard]] std::vector<Candidate> Candidates(const Digest& content_id,
                                                   std::string_view engine_id) const
@@ -100,6 +111,7 @@ class InstanceTable {
   BlockStore& store_;
   const Clock& clock_;
   const std::vector<TierRate> rates_;
+  OnChange on_change_;
   mutable Mutex mu_;
   absl::btree_map<std::string, Engine> engines_ LARDER_GUARDED_BY(mu_);
 };

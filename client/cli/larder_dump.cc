@@ -1,5 +1,6 @@
 // larder-dump FILE: what a record file holds (docs/format.md), record by record, and whether its
-// bytes are whole.
+// bytes are whole.  A file of the disk tier (.kv) has records at pages, and free pages between them
+// that may hold what is left of erased ones.
 //
 // Reads headers and segments, one segment in memory at a time; needs no daemon.
 // Ends with 0 when all is well, 1 when something is damaged, 2 for wrong usage or an unreadable
@@ -142,8 +143,20 @@ absl::Status ReadHeader(const RecordFile& file, RecordReport* report) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSegments(const RecordFile& file, RecordReport* report) {
-  const uint64_t payload = report->offset + report->decoded->header_bytes.value();
+// Where records lie in a file.
+struct Form {
+  uint64_t align = kSegmentAlign;  // of records, and of the payload behind its header
+  bool gaps = false;               // what is no header is no damage, but free
+};
+constexpr Form kRecordFile;
+constexpr Form kDataFile{.align = kPageBytes, .gaps = true};
+
+uint64_t PayloadOffset(const RecordReport& report, const Form& form) {
+  return report.offset + RoundUp(report.decoded->header_bytes.value(), form.align);
+}
+
+absl::Status CheckSegments(const RecordFile& file, const Form& form, RecordReport* report) {
+  const uint64_t payload = PayloadOffset(*report, form);
   std::vector<std::byte> bytes;
   uint64_t offset = 0;
   uint32_t layer = 0;
@@ -161,18 +174,24 @@ absl::Status CheckSegments(const RecordFile& file, RecordReport* report) {
 
 // Behind a damaged header nothing is known about where the next record begins, so the list ends
 // there.
-absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file) {
+absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file, const Form& form) {
   std::vector<RecordReport> reports;
   uint64_t offset = 0;
   do {
-    RecordReport& report = reports.emplace_back();
+    RecordReport report;
     report.offset = offset;
     if (absl::Status status = ReadHeader(file, &report); !status.ok()) return status;
-    if (!report.decoded.has_value()) break;
-    if (absl::Status status = CheckSegments(file, &report); !status.ok()) return status;
-    const ByteCount bytes =
-        report.decoded->header_bytes + report.decoded->header.table.PayloadBytes();
-    offset += RoundUp(bytes.value(), kSegmentAlign);
+    if (!report.decoded.has_value() && form.gaps) {
+      offset += form.align;
+      continue;
+    }
+    reports.push_back(std::move(report));
+    if (!reports.back().decoded.has_value()) break;
+    if (absl::Status status = CheckSegments(file, form, &reports.back()); !status.ok())
+      return status;
+    const RecordReport& read = reports.back();
+    offset = RoundUp(PayloadOffset(read, form) + read.decoded->header.table.PayloadBytes().value(),
+                     form.align);
   } while (offset < file.size());
   return reports;
 }
@@ -250,8 +269,10 @@ void Print(const std::vector<RecordReport>& reports, bool as_json) {
 
 int Dump(const std::string& path, bool as_json) {
   absl::StatusOr<RecordFile> file = RecordFile::Open(path);
+  const Form& form = path.ends_with(".kv") ? kDataFile : kRecordFile;
   absl::StatusOr<std::vector<RecordReport>> reports =
-      file.ok() ? ReadRecords(*file) : absl::StatusOr<std::vector<RecordReport>>(file.status());
+      file.ok() ? ReadRecords(*file, form)
+                : absl::StatusOr<std::vector<RecordReport>>(file.status());
   if (!reports.ok()) {
     std::fprintf(stderr, "larder-dump: %s\n", std::string(reports.status().message()).c_str());
     return kExitUsage;
@@ -260,7 +281,8 @@ int Dump(const std::string& path, bool as_json) {
   size_t damaged = 0;
   for (const RecordReport& report : *reports) damaged += report.whole() ? 0 : 1;
   if (damaged == 0) return kExitOk;
-  std::fprintf(stderr, "larder-dump: %zu of %zu records damaged\n", damaged, reports->size());
+  std::fprintf(stderr, "larder-dump: %zu of %zu records damaged%s\n", damaged, reports->size(),
+               form.gaps ? ", or erased and partly written over" : "");
   return kExitDamaged;
 }
 
@@ -274,7 +296,9 @@ int main(int argc, char** argv) {
       "Exit status: 0 all is well, 1 something is damaged, 2 wrong usage or unreadable file.");
   std::string path;
   std::string format = "table";
-  app.add_option("FILE", path, "a regular file with one or more records")->required();
+  app.add_option("FILE", path,
+                 "a regular file with one or more records, or a data file of larderd's disk (.kv)")
+      ->required();
   app.add_option("-o,--output", format, "how to print")
       ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();

@@ -129,6 +129,35 @@ TEST_F(DiskTest, SurvivesKill9) {
   }
 }
 
+// A router asks before any engine is back.
+TEST_F(DiskTest, LookupKnowsTheEnginesOfTheFormerDaemon) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_EQ(Put(1), BlockStatus::kOk);
+  ASSERT_TRUE(Eventually([&] { return OnDisk() == 1; }));
+  session_.reset();
+  client_.reset();
+  daemon_->Kill9();
+  daemon_ = std::make_unique<DaemonProcess>(
+      std::vector<std::string>{"--pool", "32MiB", "--disk", folder_->File("disk"), "--disk-limit", "400MiB"},
+      DaemonProcess::Options{.folder = folder_});
+  ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
+  auto client = Client::Connect({.socket_dir = folder_->path()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  wire::LookupQuery query;
+  query.content = maker_.content;
+  query.content.tenant.clear();
+  query.tokens = maker_.Block(1).tokens;
+  ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+  const auto found = (*client)->Lookup(query);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->instances.size(), 1u);
+  EXPECT_EQ(found->instances[0].engine_id, "disk");
+  EXPECT_FALSE(found->instances[0].attached);
+  ASSERT_EQ(found->instances[0].tiers.size(), 1u);
+  EXPECT_EQ(found->instances[0].tiers[0].tier, Tier::kDisk);
+  EXPECT_EQ(found->instances[0].tiers[0].contiguous, TokenCount(16));
+}
+
 // Killed at random while it is written to and read from: what it said is durable is there.
 TEST_F(DiskTest, KilledUnderLoad) {
   std::mt19937 random(std::random_device{}());

@@ -99,5 +99,31 @@ TEST(LarderDump, UsageAndUnreadableFiles) {
   EXPECT_EQ(Dump("/dev/null").exit_code, 2);
 }
 
+// Records at pages, with what is free between them.
+TEST(LarderDump, DataFileOfTheDiskTier) {
+  constexpr size_t kPage = 4096;
+  const auto paged = [](std::string bytes) {
+    bytes.resize((bytes.size() + kPage - 1) / kPage * kPage);
+    return bytes;
+  };
+  const std::string record =
+      paged(Golden().substr(0, kHeaderBytes)) + paged(Golden().substr(kHeaderBytes));
+  std::string file = std::string(kPage, 'x') + record + std::string(3 * kPage, 'y') + record;
+  const std::string path = Write("") + ".kv";
+  std::ofstream(path, std::ios::binary) << file;
+  Outcome outcome = Dump("-o json " + path);
+  EXPECT_EQ(outcome.exit_code, 0);
+  const auto records = nlohmann::json::parse(outcome.out);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].at("file_offset"), kPage);
+  EXPECT_EQ(records[1].at("file_offset"), kPage + record.size() + 3 * kPage);
+  EXPECT_TRUE(records[1].at("ok"));
+  file[2 * kPage + 10] ^= 1;
+  std::ofstream(path, std::ios::binary) << file;
+  outcome = Dump("-o json " + path);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_FALSE(nlohmann::json::parse(outcome.out)[0].at("ok"));
+}
+
 }  // namespace
 }  // namespace larder
