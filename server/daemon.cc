@@ -81,17 +81,9 @@ struct Daemon::Parts final : SidebandHost {
         counters(c),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
     if (d == nullptr) return;
-    registrations.emplace(*d, "default");
-    registrations->Load(instances);
-    instances.SetOnChange([this](const std::string& engine_id,
-                                 std::span<const ContentSpec> contents,
-                                 std::span<const VariantSpec> variants) {
-      if (variants.empty()) {
-        registrations->Forget(engine_id);
-      } else {
-        registrations->Save(engine_id, contents, variants);
-      }
-    });
+    registrations.emplace(*d, instances, "default");
+    registrations->Load();
+    instances.SetOnChange([this](const std::string& engine_id) { registrations->Save(engine_id); });
     disk.emplace(*d, s, k, o.disk_readers,
                  [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
                    if (const auto session = sessions.Find(id)) session->OnDurable(variant, digests);
@@ -156,9 +148,9 @@ struct Daemon::Parts final : SidebandHost {
   SessionTable sessions;
   Counters& counters;
   std::optional<SessionDeps> deps;
-  WorkerPool workers;                               // ends before what its jobs look at
   std::optional<RegistrationStore> registrations;   // likewise
   std::optional<DiskWork> disk;                     // likewise
+  WorkerPool workers;                               // ends before what its jobs look at
   std::unique_ptr<SessionSockets> session_sockets;  // may be null
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;

@@ -1,8 +1,7 @@
 // The running daemon: socket files, services, sideband, sessions, housekeeping.  main.cc builds its
 // parts and this wires them together; tests and benches do the same in a child process.
 //
-// Ownership: refers to pool, store, disk tier, counters and clock, which outlive it; owns everything
-// else.
+// Ownership: refers to pool, store, disk tier, counters and clock, which outlive it; owns all else.
 // Thread-safety: Drain and Wait from any thread.
 // Lifecycle: Start (serves when it returns) -> Drain -> Wait (returns when drained) -> destroyed.
 #pragma once

@@ -11,7 +11,7 @@ DiskWork::DiskWork(DiskTier& tier, BlockStore& store, const Clock& clock, size_t
     : tier_(tier),
       store_(store),
       clock_(clock),
-      spiller_({}, store, tier, clock, std::move(durable)),
+      spiller_({.paused = true}, store, tier, clock, std::move(durable)),
       promoter_(reader_threads, store, tier, clock) {}
 
 DiskWork::~DiskWork() {
@@ -38,6 +38,7 @@ void DiskWork::Recover(const Done& done) {
       },
       [this] { return stop_.load(); });
   recovering_ = false;
+  spiller_.Resume();
   spiller_.Nudge();
   done(status, recovered_, clock_.Now() - start);
 }

@@ -90,11 +90,7 @@ absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
     const auto same = [&](const Variant& v) { return v.spec == variant; };
     indices.push_back(std::ranges::find_if((*next)->variants, same)->index);
   }
-  if (changed && on_change_) {
-    std::vector<VariantSpec> specs;
-    for (const Variant& variant : (*next)->variants) specs.push_back(variant.spec);
-    on_change_(engine_id, (*next)->contents, specs);
-  }
+  if (changed && on_change_) on_change_(engine_id);
   return indices;
 }
 
@@ -274,7 +270,7 @@ void InstanceTable::Collect() {
     });
   }
   if (!on_change_) return;
-  for (const std::string& engine_id : forgotten) on_change_(engine_id, {}, {});
+  for (const std::string& engine_id : forgotten) on_change_(engine_id);
 }
 
 }  // namespace larder

@@ -38,10 +38,9 @@ class InstanceTable {
   };
   InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates);
 
-  // Who hears of every change of what an engine registered, and of engines that are forgotten (then
-  // both are empty).  Called without a lock, in no order.  Set before others use this.
-  using OnChange = std::function<void(const std::string& engine_id, std::span<const ContentSpec>,
-                                      std::span<const VariantSpec>)>;
+  // Who hears that an engine registered something new, or was forgotten.  Called without a lock.
+  // Set before others use this.
+  using OnChange = std::function<void(const std::string& engine_id)>;
   void SetOnChange(OnChange on_change) { on_change_ = std::move(on_change); }
 
   // Adds to what the engine's other sessions said.  ResourceExhausted with the limit,

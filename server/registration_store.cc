@@ -26,8 +26,8 @@ std::string Encode(std::span<const ContentSpec> contents, std::span<const Varian
 
 }  // namespace
 
-RegistrationStore::RegistrationStore(DiskTier& tier, std::string tenant)
-    : tier_(tier), tenant_(std::move(tenant)), thread_([this] { Run(); }) {}
+RegistrationStore::RegistrationStore(DiskTier& tier, InstanceTable& instances, std::string tenant)
+    : tier_(tier), instances_(instances), tenant_(std::move(tenant)), thread_([this] { Run(); }) {}
 
 RegistrationStore::~RegistrationStore() {
   {
@@ -38,7 +38,7 @@ RegistrationStore::~RegistrationStore() {
   thread_.join();
 }
 
-size_t RegistrationStore::Load(InstanceTable& instances) {
+size_t RegistrationStore::Load() {
   size_t loaded = 0;
   SessionCodec codec;
   tier_.ForEachFact([&](const std::string& key, const std::string& value) {
@@ -47,37 +47,34 @@ size_t RegistrationStore::Load(InstanceTable& instances) {
     if (!codec.Parse(std::as_bytes(std::span(value)), &up).ok() || up.registers.size() != 1) return;
     wire::Register& known = up.registers[0];
     for (ContentSpec& content : known.contents) content.tenant = tenant_;  // not in the message
-    loaded += instances.Register(key.substr(kPrefix.size()), known.contents, known.variants).ok();
+    loaded += instances_.Register(key.substr(kPrefix.size()), known.contents, known.variants).ok();
   });
   return loaded;
 }
 
-void RegistrationStore::Save(const std::string& engine_id, std::span<const ContentSpec> contents,
-                             std::span<const VariantSpec> variants) {
-  Queue(engine_id, Encode(contents, variants));
-}
-
-void RegistrationStore::Forget(const std::string& engine_id) { Queue(engine_id, ""); }
-
-void RegistrationStore::Queue(const std::string& engine_id, std::string value) {
+void RegistrationStore::Save(const std::string& engine_id) {
   MutexLock lock(mu_);
-  waiting_[engine_id] = std::move(value);
+  waiting_.insert(engine_id);
   wake_.NotifyOne();
 }
 
 void RegistrationStore::Run() {
   pthread_setname_np(pthread_self(), "registrations");
   for (;;) {
-    absl::btree_map<std::string, std::string> batch;
+    absl::btree_set<std::string> batch;
     {
       MutexLock lock(mu_);
       while (waiting_.empty() && !stop_) wake_.Wait(mu_);
       if (waiting_.empty()) return;
       batch.swap(waiting_);
     }
-    // A failure costs this engine its place in Lookup after the next restart, until it attaches.
-    for (const auto& [engine_id, value] : batch)
+    for (const std::string& engine_id : batch) {
+      const wire::InstanceInfo now = instances_.Find(engine_id);
+      const std::string value =
+          now.variants.empty() ? std::string() : Encode(now.contents, now.variants);
+      // A failure costs this engine its place in Lookup after a restart, until it attaches again.
       (void)tier_.PutFact(std::string(kPrefix) + engine_id, value);
+    }
   }
 }
 

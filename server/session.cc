@@ -81,7 +81,8 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     if (released) Release(up.releases);
     if (up.revoke_ack) Handle(*up.revoke_ack);
     for (const wire::Abort& a : up.aborts) Handle(a);
-    // Cancels: a released lease ends what was still to be read for it.
+    // A released lease ends what was still to be read for it, too.
+    CancelReads(up.cancels);
     for (wire::Publish& p : up.publishes) Handle(std::move(p), &down);
     // A writer waits for what became of its blocks, not yet for room for its next ones.
     if (!down.published.empty() && !up.reserves.empty()) Send(std::exchange(down, {}));

@@ -115,10 +115,18 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
 
  private:
   struct LeaseRecord {
+    LeaseRecord() = default;
+    LeaseRecord(LeaseRecord&&) = default;
+    LeaseRecord& operator=(LeaseRecord&&) = default;
+    ~LeaseRecord() {
+      if (promotion) Promoter::Cancel(promotion);
+    }
     BlockLease lease;
     TimePoint deadline;
     uint32_t word = 0;
     bool revoked = false;
+    uint64_t request = 0;          // the acquire's id
+    Promoter::Prepared promotion;  // what is read for it; may be null
   };
   // Shared with copies under way; `mu` guards the handle.
   struct ReservationRecord {
@@ -185,8 +193,12 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   struct Promotion;
   [[nodiscard]] HoldWhat TiersToHold() const;
   void Offer(VariantIndex variant, const Digest& digest);
-  void PlanPromotion(const wire::Acquire& request, const SessionVariant& variant,
-                     const BlockStore::AcquireResult& held, LeaseId lease) LARDER_REQUIRES(mu_);
+  // Null: nothing is to be read, or (with blocks that are) it cannot be.
+  [[nodiscard]] Promoter::Prepared PlanPromotion(const wire::Acquire& request,
+                                                 const SessionVariant& variant,
+                                                 const BlockStore::AcquireResult& held,
+                                                 LeaseId lease) LARDER_REQUIRES(mu_);
+  void CancelReads(std::span<const uint64_t> requests) LARDER_REQUIRES(mu_);
   void StartPromotions() LARDER_EXCLUDES(mu_);
   void OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,
                   const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
@@ -215,7 +227,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);  // the hello's first
   size_t copies_ LARDER_GUARDED_BY(mu_) = 0;        // staged publishes that are not answered yet
   uint32_t until_sample_ LARDER_GUARDED_BY(mu_) = 0;
-  std::vector<Promoter::Job> promotions_ LARDER_GUARDED_BY(mu_);  // for after the answer
+  std::vector<Promoter::Prepared> promotions_ LARDER_GUARDED_BY(mu_);  // for after the answer
   uint64_t ids_ LARDER_GUARDED_BY(mu_) = 0;  // low half of lease and reservation ids
 
   // Apart from mu_, so that a copy that ends can answer while a message is handled.

@@ -25,9 +25,11 @@ void AttachedSession::Offer(VariantIndex variant, const Digest& digest) {
 }
 
 // Held blocks of the grant that are on disk alone: read for it once the grant is on its way.
-void AttachedSession::PlanPromotion(const wire::Acquire& request, const SessionVariant& variant,
-                                    const BlockStore::AcquireResult& held, LeaseId lease) {
-  if (deps_.disk == nullptr) return;
+Promoter::Prepared AttachedSession::PlanPromotion(const wire::Acquire& request,
+                                                  const SessionVariant& variant,
+                                                  const BlockStore::AcquireResult& held,
+                                                  LeaseId lease) {
+  if (deps_.disk == nullptr) return nullptr;
   Promoter::Job job;
   job.variant = variant.index;
   job.remaining = ByteCount(request.remaining_bytes);
@@ -37,7 +39,7 @@ void AttachedSession::PlanPromotion(const wire::Acquire& request, const SessionV
     job.blocks.push_back(
         {i, block.ref, request.digests[i], block.disk_location, block.extent.bytes()});
   }
-  if (job.blocks.empty()) return;
+  if (job.blocks.empty()) return nullptr;
   auto promotion = std::make_shared<Promotion>(Promotion{request, variant, lease});
   promotion->request.digests.clear();
   job.ready = [self = weak_from_this(), promotion = std::move(promotion)](
@@ -45,16 +47,26 @@ void AttachedSession::PlanPromotion(const wire::Acquire& request, const SessionV
     if (const std::shared_ptr<AttachedSession> session = self.lock())
       session->OnPromoted(*promotion, wanted.key, status, now);
   };
-  promotions_.push_back(std::move(job));
+  Promoter::Prepared prepared = deps_.disk->promoter().Prepare(std::move(job));
+  if (prepared) promotions_.push_back(prepared);
+  return prepared;
 }
 
 void AttachedSession::StartPromotions() {
-  std::vector<Promoter::Job> jobs;
+  std::vector<Promoter::Prepared> jobs;
   {
     MutexLock lock(mu_);
     jobs.swap(promotions_);
   }
-  for (Promoter::Job& job : jobs) deps_.disk->promoter().Submit(std::move(job));
+  for (Promoter::Prepared& job : jobs) deps_.disk->promoter().Submit(std::move(job));
+}
+
+void AttachedSession::CancelReads(std::span<const uint64_t> requests) {
+  for (const uint64_t request : requests) {
+    for (const auto& [id, record] : leases_) {
+      if (record.request == request && record.promotion) Promoter::Cancel(record.promotion);
+    }
+  }
 }
 
 void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,

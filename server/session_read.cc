@@ -76,8 +76,14 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
   LeaseRecord record;
   record.deadline = deps_.clock.Now() + std::chrono::milliseconds(request.deadline_ms);
   record.word = *word;
-  if (waiting > 0 || request.what == wire::AcquireWhat::kPromise)
-    PlanPromotion(request, variant, held, id);
+  record.request = request.id;
+  record.promotion = PlanPromotion(request, variant, held, id);
+  if (waiting > 0 && !record.promotion) {
+    // Too much waits for the disk: as good as not there.
+    for (wire::BlockGrant& block : grant->blocks) {
+      if (block.status == BlockStatus::kPending) block.status = BlockStatus::kMissing;
+    }
+  }
   leased_ += held.lease.held_bytes();
   record.lease = std::move(held.lease);
   next_deadline_ = std::min(next_deadline_, record.deadline);

@@ -100,6 +100,7 @@ BlockIndex::InsertResult BlockIndex::Claim(VariantIndex variant, const Digest& d
       break;
     case IndexShard::EnterResult::kDuplicate:
       return InsertResult::kDuplicate;
+    case IndexShard::EnterResult::kBusy:
     case IndexShard::EnterResult::kFull:
       return InsertResult::kFull;
   }
@@ -272,6 +273,7 @@ BlockIndex::InsertResult BlockIndex::InsertOnDisk(VariantIndex variant, const Di
     *ref = MakeRef(ShardOf(hash), slot);
     return InsertResult::kInserted;
   }
+  if (entered == IndexShard::EnterResult::kBusy) return InsertResult::kBusy;
   return entered == IndexShard::EnterResult::kFull ? InsertResult::kFull : InsertResult::kDuplicate;
 }
 

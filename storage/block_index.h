@@ -55,8 +55,8 @@ class BlockIndex {
 
   // ---- entering
   using NewBlock = IndexedBlock;
-  enum class InsertResult { kInserted, kDuplicate, kFull };
-  // absent -> host.  On kDuplicate and kFull the extent stays the caller's.  REQUIRES: the variant
+  enum class InsertResult { kInserted, kDuplicate, kFull, kBusy };  // kBusy: InsertOnDisk alone
+  // absent -> host, or disk -> host+disk.  On kDuplicate and kFull the extent stays the caller's.  REQUIRES: the variant
   // is interned.
   [[nodiscard]] InsertResult Insert(NewBlock block, uint32_t now_s, EntryRef* ref = nullptr);
   // absent -> reserved; then exactly one of Fill (reserved -> host) or Abandon (reserved ->
@@ -110,7 +110,8 @@ class BlockIndex {
   [[nodiscard]] bool Evictable(EntryRef ref) const;  // held, pinned or empty slot: false
 
   // ---- disk (where, in the words of the tier; 0 is nowhere)
-  // absent -> disk, as found at a start.  REQUIRES: the variant is interned, location != 0.
+  // absent -> disk, as found at a start; or host -> host+disk where it was published meanwhile.
+  // kBusy: it is claimed now, ask again.  REQUIRES: the variant is interned, location != 0.
   [[nodiscard]] InsertResult InsertOnDisk(VariantIndex variant, const Digest& digest,
                                           uint64_t location, uint32_t pages, uint32_t now_s,
                                           EntryRef* ref);

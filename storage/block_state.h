@@ -20,6 +20,7 @@ namespace larder {
 //             -> host       its disk copy went
 //             -> absent, doomed
 //   disk      -> promoting  somebody reads it into HOST
+//             -> host+disk  somebody published it again
 //             -> absent, doomed
 //   promoting -> host+disk
 //             -> disk       the read failed

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "storage/check.h"
+#include "storage/look.h"
 
 namespace larder {
 namespace {
@@ -236,6 +237,7 @@ BlockStatus BlockStore::Claim(const ExtentReservation& reservation, size_t i, co
       return BlockStatus::kOk;
     case BlockIndex::InsertResult::kFull:
       return BlockStatus::kFull;
+    case BlockIndex::InsertResult::kBusy:
     case BlockIndex::InsertResult::kDuplicate:
       break;
   }
@@ -359,13 +361,16 @@ std::shared_ptr<const VariantSpec> BlockStore::SpecOf(VariantIndex variant) cons
 
 EntryRef BlockStore::EnterFromDisk(const Digest& variant_id, const Digest& digest,
                                    uint64_t location, uint32_t pages) {
+  constexpr Duration kClaimLimit = std::chrono::seconds(5);  // a copy out of staging takes less
   const absl::StatusOr<VariantIndex> variant = index_.InternVariant(variant_id);
+  if (!variant.ok()) return {};
   EntryRef ref;
-  if (!variant.ok() || index_.InsertOnDisk(*variant, digest, location, pages, NowSeconds(), &ref) !=
-                           BlockIndex::InsertResult::kInserted) {
-    return {};
-  }
-  return ref;
+  auto result = BlockIndex::InsertResult::kBusy;
+  (void)LookUntil(std::chrono::steady_clock::now() + kClaimLimit, [&] {
+    result = index_.InsertOnDisk(*variant, digest, location, pages, NowSeconds(), &ref);
+    return result != BlockIndex::InsertResult::kBusy;
+  });
+  return result == BlockIndex::InsertResult::kInserted ? ref : EntryRef{};
 }
 
 BlockIndex::Held BlockStore::HoldUntouched(VariantIndex variant, const Digest& digest) {

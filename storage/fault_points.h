@@ -26,6 +26,7 @@ namespace larder {
 
 enum class FaultPoint : uint8_t {
   kDataCreate,     // data.create    a data file is made
+  kDataCreated,    // data.created   it is there, its directory is not synced
   kDataWrite,      // data.write     bytes of a record, each call to the system
   kDataRead,       // data.read      the same
   kDataSync,       // data.sync      records become durable
@@ -41,7 +42,7 @@ enum class FaultPoint : uint8_t {
   kCatalogScan,    // catalog.scan   each entry, at start
   kShardSetAside,  // shard.set-aside  a damaged shard was renamed, none is in its place
 };
-inline constexpr size_t kFaultPoints = 15;
+inline constexpr size_t kFaultPoints = 16;
 [[nodiscard]] std::string_view ToString(FaultPoint point);
 
 class FaultPoints {

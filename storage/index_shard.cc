@@ -200,8 +200,7 @@ void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
                             std::unique_ptr<const BlockMetadata> metadata, bool counted_in_parent,
                             uint32_t now_s) {
   IndexEntry& entry = entries_[slot];
-  SetState(entry,
-           entry.state == BlockState::kPromoting ? BlockState::kHostDisk : BlockState::kHost);
+  SetState(entry, OnDiskAlone(entry.state) ? BlockState::kHostDisk : BlockState::kHost);
   entry.extent.Set(extent);
   entry.counted_in_parent = counted_in_parent;
   entry.last_use_s = now_s;
@@ -214,6 +213,15 @@ void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
 IndexShard::EnterResult IndexShard::Insert(uint64_t hash, IndexedBlock& block,
                                            bool counted_in_parent, uint32_t now_s, uint32_t* slot) {
   MutexLock lock(mu_);
+  // On disk alone, and its writer has it here: that is sooner than to read it.
+  *slot = Find(hash, block.variant, block.digest);
+  if (*slot != kNone && entries_[*slot].state == BlockState::kDisk) {
+    Unlist(*slot);
+    variants_.UncountDiskOnly(block.variant);
+    --disk_only_;
+    BecomeHost(*slot, block.extent, std::move(block.metadata), counted_in_parent, now_s);
+    return EnterResult::kEntered;
+  }
   const EnterResult result = Enter(hash, block.variant, block.digest, slot);
   if (result == EnterResult::kEntered) {
     BecomeHost(*slot, block.extent, std::move(block.metadata), counted_in_parent, now_s);

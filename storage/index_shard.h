@@ -60,7 +60,8 @@ class IndexShard {
   void Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed,
               std::vector<DiskRoom>* rooms) LARDER_EXCLUDES(mu_);
 
-  enum class EnterResult { kEntered, kDuplicate, kFull };
+  // kBusy, of InsertOnDisk: its name is claimed just now, so ask again.
+  enum class EnterResult { kEntered, kDuplicate, kFull, kBusy };
   // absent -> host.  Takes block.metadata on kEntered only.
   [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, bool counted_in_parent,
                                    uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
@@ -72,7 +73,7 @@ class IndexShard {
             bool counted_in_parent, uint32_t now_s) LARDER_EXCLUDES(mu_);
   void Abandon(uint32_t slot) LARDER_EXCLUDES(mu_);
 
-  // absent -> disk
+  // absent -> disk, or host -> host+disk where it is in HOST already
   [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, VariantIndex variant, const Digest& digest,
                                          uint64_t location, uint32_t pages, uint32_t now_s,
                                          uint32_t* slot) LARDER_EXCLUDES(mu_);

@@ -16,6 +16,14 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex var
                                                  uint32_t pages, uint32_t now_s, uint32_t* slot) {
   LARDER_CHECK(location != 0);
   MutexLock lock(mu_);
+  // Published again before it was found: the copy on disk is as good as one that was just spilled.
+  *slot = Find(hash, variant, digest);
+  if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
+    SetState(entries_[*slot], BlockState::kHostDisk);
+    entries_[*slot].disk_location = location;
+    return EnterResult::kEntered;
+  }
+  if (*slot != kNone && entries_[*slot].state == BlockState::kReserved) return EnterResult::kBusy;
   const EnterResult result = Enter(hash, variant, digest, slot);
   if (result != EnterResult::kEntered) return result;
   IndexEntry& entry = entries_[*slot];

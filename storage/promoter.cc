@@ -39,28 +39,34 @@ Promoter::~Promoter() {
   }
 }
 
-void Promoter::Submit(Job job) {
-  if (job.blocks.empty()) return;
+Promoter::Prepared Promoter::Prepare(Job job) {
+  constexpr ByteCount kRemainingMax = GiB(1024);  // a client's word
+  auto running = std::make_shared<Running>(store_, std::move(job));
   std::vector<EntryRef> refs;
-  auto running = std::make_shared<Running>();
-  for (const Wanted& wanted : job.blocks) {
+  for (const Wanted& wanted : running->job.blocks) {
     refs.push_back(wanted.ref);
     running->left += wanted.bytes;
   }
-  const bool held = store_.HoldAgain(refs);
-  running->left += job.remaining;
-  running->since = clock_.Now();
-  running->job = std::move(job);
-  if (!held) {
-    for (const Wanted& wanted : running->job.blocks)
-      running->job.ready(wanted, BlockStatus::kFull, {});
-    return;
+  running->left += std::min(running->job.remaining, kRemainingMax);
+  {
+    MutexLock lock(mu_);
+    if (stats_.waiting + refs.size() > kWaitingMax) return nullptr;
   }
+  if (!store_.HoldAgain(refs)) return nullptr;
+  running->held = std::move(refs);
+  return running;
+}
+
+void Promoter::Submit(Prepared prepared) {
+  if (prepared->job.blocks.empty()) return;
   MutexLock lock(mu_);
-  stats_.waiting += running->job.blocks.size();
-  jobs_.push_back(std::move(running));
+  prepared->since = clock_.Now();
+  stats_.waiting += prepared->job.blocks.size();
+  jobs_.push_back(std::move(prepared));
   wake_.NotifyAll();
 }
+
+void Promoter::Cancel(const Prepared& prepared) { prepared->cancelled = true; }
 
 Promoter::RunningRef Promoter::Next() {
   const TimePoint now = clock_.Now();
@@ -115,13 +121,14 @@ void Promoter::Describe(Running& running) {
   for (const Wanted& wanted : running.job.blocks)
     addresses.push_back({{variant, wanted.digest}, DiskLocation{wanted.location}});
   running.known.resize(addresses.size());
-  if (!worth_asking()) return;
+  if (!worth_asking() || running.cancelled) return;
   running.readable = tier_.Describe(addresses, running.known).ok();
   if (!running.readable) breaker_.Failed(clock_.Now());
 }
 
 void Promoter::PromoteOne(const RunningRef& running, size_t block) {
   const Wanted& wanted = running->job.blocks[block];
+  if (running->cancelled) return Answer(running, block, BlockStatus::kCancelled, {});
   bool mine = false;
   {
     MutexLock lock(mu_);
@@ -167,6 +174,7 @@ BlockStatus Promoter::Read(const Running& running, size_t block, BlockIndex::Hel
   const SegmentTable& table = known->header.table;
   const ByteCount bytes = table.PayloadBytes();
   BlockStore::ReserveResult room = store_.Reserve({&bytes, 1}, store_.pool().total_bytes());
+  if (room.status == BlockStatus::kInvalid) return BlockStatus::kMissing;  // larger than a slab
   if (room.status != BlockStatus::kOk) return BlockStatus::kFull;
   const SegmentRange all{0, static_cast<uint32_t>(table.segments.size()), 0, bytes.value()};
   switch (tier_.Get({.block = {known->header.key, DiskLocation{wanted.location}},
@@ -194,7 +202,6 @@ void Promoter::Answer(const RunningRef& running, size_t block, BlockStatus statu
                       const BlockIndex::Held& held) {
   const Wanted& wanted = running->job.blocks[block];
   running->job.ready(wanted, status, held);
-  store_.Unhold({&wanted.ref, 1});
   MutexLock lock(mu_);
   running->left -= wanted.bytes;
   --stats_.waiting;

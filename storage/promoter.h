@@ -47,13 +47,23 @@ class Promoter {
     std::function<void(const Wanted&, BlockStatus, const BlockIndex::Held&)> ready;
   };
 
+  // A job that holds its blocks, until it is submitted and answered, or dropped.
+  class Running;
+  using Prepared = std::shared_ptr<Running>;
+  static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs
+
   Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock);
   ~Promoter();
   Promoter(const Promoter&) = delete;
   Promoter& operator=(const Promoter&) = delete;
 
-  // Never waits.  Keeps the blocks held until each was answered.
-  void Submit(Job job) LARDER_EXCLUDES(mu_);
+  // Holds the job's blocks, which the caller holds now.  nullptr: too much waits already, or a block
+  // has too many holds.
+  [[nodiscard]] Prepared Prepare(Job job) LARDER_EXCLUDES(mu_);
+  // Never waits.
+  void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);
+  // What was not read yet is answered kCancelled.
+  static void Cancel(const Prepared& prepared);
 
   // False while the disk is left alone: then blocks on disk may as well be called missing.
   [[nodiscard]] bool worth_asking() const { return !breaker_.open(clock_.Now()); }
@@ -67,17 +77,7 @@ class Promoter {
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
 
  private:
-  // A job under way.
-  struct Running {
-    Job job;
-    std::vector<std::optional<DiskTier::Description>> known;  // by block; once `described`
-    size_t next = 0;                                          // of job.blocks
-    ByteCount left;
-    TimePoint since;
-    bool described = false, describing = false;
-    bool readable = false;  // the catalog could be read, so what it does not know is not there
-  };
-  using RunningRef = std::shared_ptr<Running>;
+  using RunningRef = Prepared;
   // A block that a thread reads, and who else waits for it.
   struct Waiter {
     RunningRef running;
@@ -105,6 +105,31 @@ class Promoter {
   absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);  // by ref
   Stats stats_ LARDER_GUARDED_BY(mu_);
   std::vector<std::thread> threads_;
+};
+
+// Members are the promoter's, under its lock but for what says otherwise.
+class Promoter::Running {
+ public:
+  Running(BlockStore& store, Job the_job) : job(std::move(the_job)), store_(store) {}
+  ~Running() {
+    if (!held.empty()) store_.Unhold(held);
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  friend class Promoter;
+  const Job job;
+  std::vector<EntryRef> held;  // until the last of them was answered
+  std::atomic<bool> cancelled{false};
+  // By block; of the one thread that describes, then const.
+  std::vector<std::optional<DiskTier::Description>> known;
+  bool readable = false;  // the catalog could be read, so what it does not know is not there
+  size_t next = 0;        // of job.blocks
+  ByteCount left;
+  TimePoint since;
+  bool described = false, describing = false;
+  BlockStore& store_;
 };
 
 }  // namespace larder

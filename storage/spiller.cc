@@ -48,6 +48,7 @@ Spiller::Spiller(const Options& options, BlockStore& store, DiskTier& tier, cons
       tier_(tier),
       clock_(clock),
       durable_(std::move(durable)),
+      paused_(options.paused),
       thread_([this] { Run(); }) {}
 
 Spiller::~Spiller() {
@@ -68,6 +69,12 @@ void Spiller::Offer(SessionId who, VariantIndex variant, const Digest& digest) {
   }
   queue_.push_back({who, variant, digest});
   if (queue_.size() == 1) wake_.NotifyOne();
+}
+
+void Spiller::Resume() {
+  MutexLock lock(mu_);
+  paused_ = false;
+  wake_.NotifyOne();
 }
 
 void Spiller::Nudge() {
@@ -101,7 +108,7 @@ std::vector<Spiller::Item> Spiller::TakeItems() {
       wake_.WaitUntil(mu_, breaker_.until());
       continue;
     }
-    if (!queue_.empty() || nudged_) break;
+    if (!paused_ && (!queue_.empty() || nudged_)) break;
     idle_.NotifyAll();
     wake_.Wait(mu_);
   }
@@ -273,7 +280,12 @@ void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
 void Spiller::Notify(const Batch& batch) const {
   absl::btree_map<std::pair<SessionId, VariantIndex>, std::vector<Digest>> by_session;
   for (const Item& item : batch.durable) {
-    if (item.who) by_session[{item.who, item.variant}].push_back(item.digest);
+    if (!item.who) continue;
+    // Room for the rest of the batch may have been made of it.
+    BlockIndex::Presence now;
+    store_.index().Lookup(item.variant, {&item.digest, 1}, {&now, 1});
+    if ((now.tiers & (1u << static_cast<int>(Tier::kDisk))) == 0) continue;
+    by_session[{item.who, item.variant}].push_back(item.digest);
   }
   for (const auto& [who, digests] : by_session) durable_(who.first, who.second, digests);
 }

@@ -34,6 +34,7 @@ class Spiller {
   struct Options {
     size_t queue_max = 65'536;
     ByteCount batch_bytes = MiB(32);
+    bool paused = false;  // names wait until Resume: there is no room before all of it is known
   };
   // Blocks of one session that are durable now.
   using Durable = std::function<void(SessionId, VariantIndex, std::span<const Digest>)>;
@@ -46,6 +47,7 @@ class Spiller {
 
   // A block that was published; who wants to hear of it.  Never waits.
   void Offer(SessionId who, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
+  void Resume() LARDER_EXCLUDES(mu_);
   // There may be rooms to erase (BlockStore::TakeDiskRooms).
   void Nudge() LARDER_EXCLUDES(mu_);
 
@@ -99,6 +101,7 @@ class Spiller {
   std::deque<Item> queue_ LARDER_GUARDED_BY(mu_);
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   bool nudged_ LARDER_GUARDED_BY(mu_) = false;
+  bool paused_ LARDER_GUARDED_BY(mu_);
   bool busy_ LARDER_GUARDED_BY(mu_) = false;
   Stats stats_ LARDER_GUARDED_BY(mu_);
   std::thread thread_;

@@ -72,6 +72,7 @@ std::optional<CatalogPlace> PlaceFrom(const rocksdb::Slice& slice) {
   if (numbers[0] > UINT16_MAX || numbers[2] == 0 || numbers[3] != 0) return std::nullopt;
   place.extent = {.slab = static_cast<SlabId>(numbers[0]), .page = numbers[1], .pages = numbers[2]};
   place.payload_bytes = ByteCount(payload);
+  if (payload > place.extent.bytes().value()) return std::nullopt;
   return place;
 }
 
@@ -97,8 +98,8 @@ std::optional<BlockCatalog::Description> DescriptionFrom(const rocksdb::Slice& s
 absl::Status From(const rocksdb::Status& status) {
   if (status.ok()) return absl::OkStatus();
   const std::string text = "catalog: " + status.ToString();
-  if (status.IsCorruption() || status.IsNotSupported() || status.IsInvalidArgument())
-    return absl::DataLossError(text);
+  if (status.IsNotSupported()) return absl::FailedPreconditionError(text);
+  if (status.IsCorruption() || status.IsInvalidArgument()) return absl::DataLossError(text);
   if (status.IsNoSpace()) return absl::ResourceExhaustedError(text);
   return absl::UnavailableError(text);
 }
@@ -228,17 +229,30 @@ absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
   }
   rocksdb::WriteOptions durable;
   durable.sync = true;
+  MutexLock lock(mu_);
   return From(impl_->db->Write(durable, &batch));
 }
 
-absl::Status BlockCatalog::Erase(std::span<const BlockKey> keys) {
+absl::Status BlockCatalog::Erase(std::span<const Room> rooms) {
   if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogErase); !fault.ok())
     return fault;
+  std::vector<std::string> names;
+  names.reserve(rooms.size());
+  for (const Room& room : rooms) names.push_back(KeyOf(room.key));
+  const std::vector<rocksdb::Slice> slices(names.begin(), names.end());
+  std::vector<rocksdb::PinnableSlice> values(rooms.size());
+  std::vector<rocksdb::Status> statuses(rooms.size());
+  MutexLock lock(mu_);
+  impl_->db->MultiGet(rocksdb::ReadOptions(), impl_->families[kPlaces], slices.size(),
+                      slices.data(), values.data(), statuses.data());
   rocksdb::WriteBatch batch;
-  for (const BlockKey& key : keys) {
-    const std::string name = KeyOf(key);
-    (void)batch.Delete(impl_->families[kPlaces], name);
-    (void)batch.Delete(impl_->families[kHeaders], name);
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    if (statuses[i].IsNotFound()) continue;
+    if (!statuses[i].ok()) return From(statuses[i]);
+    const std::optional<CatalogPlace> place = PlaceFrom(values[i]);
+    if (place && place->extent != rooms[i].extent) continue;
+    (void)batch.Delete(impl_->families[kPlaces], slices[i]);
+    (void)batch.Delete(impl_->families[kHeaders], slices[i]);
   }
   return From(impl_->db->Write(rocksdb::WriteOptions(), &batch));
 }

@@ -27,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "storage/block_key.h"
 #include "storage/fault_points.h"
+#include "storage/mutex.h"
 #include "storage/types.h"
 
 namespace larder {
@@ -75,10 +76,15 @@ class BlockCatalog {
   BlockCatalog(const BlockCatalog&) = delete;
   BlockCatalog& operator=(const BlockCatalog&) = delete;
 
-  // All or nothing; durable on OK.
-  [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries);
-  // Survives the process on OK, the next Commit makes it durable.
-  [[nodiscard]] absl::Status Erase(std::span<const BlockKey> keys);
+  // All or nothing; durable on OK.  A key that was there lies at its new place.
+  [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
+  // Names that still stand for this room; others stay.  Survives the process on OK, the next Commit
+  // makes it durable.
+  struct Room {
+    BlockKey key;
+    Extent extent;
+  };
+  [[nodiscard]] absl::Status Erase(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
 
   // Header and tokens as they were committed; nullopt: none, or damaged.  Not OK: the disk's fault.
   struct Description {
@@ -107,6 +113,8 @@ class BlockCatalog {
  private:
   struct Impl;
   explicit BlockCatalog(std::unique_ptr<Impl> impl);
+  // That between looking at a name and taking it away nobody gives it to another room.
+  Mutex mu_;
   std::unique_ptr<Impl> impl_;
 };
 

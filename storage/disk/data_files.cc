@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -129,6 +130,7 @@ absl::StatusOr<std::unique_ptr<DataFiles>> DataFiles::Open(const Options& option
                        static_cast<uint64_t>(found.st_size) == options.file_bytes.value();
     if (!whole) ++files->restored_;
     if (absl::Status status = files->OpenOne(file); !status.ok()) return status;
+    files->count_.store(file + 1, std::memory_order_release);
   }
   return files;
 }
@@ -152,7 +154,6 @@ absl::Status DataFiles::OpenOne(uint32_t file) {
     return Failed(error, "cannot allocate", path);
   }
   fds_[file] = fd;
-  count_.store(file + 1, std::memory_order_release);
   return absl::OkStatus();
 }
 
@@ -168,8 +169,14 @@ absl::Status DataFiles::AddFile() {
       return Failed(EIO, "cannot open", PathOf(file));
   }
   absl::Status status = OpenOne(file);
-  if (status.ok()) return SyncDirectory(options_.directory);
-  unlink(PathOf(file).c_str());  // a part of it would count against the limit
+  if (status.ok()) status = options_.faults->StatusAt(FaultPoint::kDataCreated);
+  if (status.ok()) status = SyncDirectory(options_.directory);
+  if (status.ok()) {
+    count_.store(file + 1, std::memory_order_release);
+    return status;
+  }
+  if (fds_[file] >= 0) close(std::exchange(fds_[file], -1));
+  unlink(PathOf(file).c_str());  // what is left of it would count against the limit
   return status;
 }
 

@@ -117,24 +117,27 @@ absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
         return true;
       });
   if (!status.ok()) return status;
-  std::vector<BlockKey> homeless;
-  MutexLock lock(mu_);
-  std::erase_if(entries, [&](const Entry& entry) {
-    if (allocator_.AllocateAt(entry.place.extent)) return false;
-    homeless.push_back(entry.key);
-    return true;
-  });
+  std::vector<Room> homeless;
+  {
+    MutexLock lock(mu_);
+    std::erase_if(entries, [&](const Entry& entry) {
+      if (allocator_.AllocateAt(entry.place.extent)) return false;
+      homeless.push_back({entry.key, entry.place.extent});
+      return true;
+    });
+    blocks_ = entries.size();
+    recovered_ = true;
+    NoteFree();
+  }
   damaged_ += homeless.size();
   if (!homeless.empty() && !catalog_->Erase(homeless).ok()) ++catalog_failures_;
-  blocks_ = entries.size();
-  recovered_ = true;
-  NoteFree();
   return entries;
 }
 
 void DiskShard::SetOwner(const Extent& extent, uint32_t owner) {
   MutexLock lock(mu_);
-  allocator_.SetOwner(extent, owner);
+  // Somebody may have taken the block from the disk again as soon as he knew of it.
+  if (allocator_.IsLive(extent)) allocator_.SetOwner(extent, owner);
 }
 
 // ---- put
@@ -288,19 +291,18 @@ void DiskShard::FreeFailed(const Writing& put) {
 void DiskShard::Erase(std::span<const Room> asked) {
   EraseHeldBack();
   std::vector<Room> rooms;
-  std::vector<BlockKey> keys;
   {
     MutexLock lock(mu_);
     for (const Room& room : asked) {
       if (!allocator_.IsLive(room.extent)) continue;
+      allocator_.SetOwner(room.extent, ExtentAllocator::kNoOwner);
       rooms.push_back(room);
-      keys.push_back(room.key);
     }
   }
   if (rooms.empty()) return;
   blocks_ -= rooms.size();
   erased_ += rooms.size();
-  absl::Status status = catalog_->Erase(keys);
+  absl::Status status = catalog_->Erase(rooms);
   if (status.ok()) status = options_.faults->StatusAt(FaultPoint::kEraseWritten);
   if (!status.ok()) {
     ++catalog_failures_;
@@ -325,11 +327,9 @@ void DiskShard::EraseHeldBack() {
     if (held_back_.empty()) return;
     rooms.swap(held_back_);
   }
-  std::vector<BlockKey> keys;
-  for (const Room& room : rooms) keys.push_back(room.key);
   // Both: after a failure RocksDB refuses writes until it is told to go on.
   absl::Status status = catalog_->Resume();
-  if (status.ok()) status = catalog_->Erase(keys);
+  if (status.ok()) status = catalog_->Erase(rooms);
   if (!status.ok()) {
     HoldBack(rooms);
     return;

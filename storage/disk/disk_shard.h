@@ -73,10 +73,7 @@ class DiskShard {
   };
   void Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results)
       LARDER_EXCLUDES(mu_);
-  struct Room {
-    BlockKey key;
-    Extent extent;
-  };
+  using Room = BlockCatalog::Room;
   void Erase(std::span<const Room> asked) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<DiskTier::Description>> out);

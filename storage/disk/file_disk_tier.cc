@@ -30,6 +30,7 @@ constexpr uint32_t kVersion = 1;
 constexpr uint32_t kShardsMax = 8;
 constexpr ByteCount kFileBytesMin = MiB(16);
 constexpr ByteCount kFileBytesMax = MiB(256);
+constexpr uint64_t kFilesMax = 65'528;  // of all shards: {file, shard} is 16 bits of a location
 constexpr uint32_t kFilesPerShardMin = 2;
 constexpr ByteCount kCatalogBytesMin = MiB(32);
 constexpr const char* kFormatFile = "FORMAT";
@@ -108,10 +109,13 @@ absl::Status FileDiskTier::OpenShards() {
   for (uint32_t number = 0; number < geometry_.shards; ++number)
     threads.emplace_back([this, number, &statuses] { statuses[number] = OpenShard(number); });
   for (std::thread& thread : threads) thread.join();
+  // One that the disk does not give costs its own blocks; none at all is for the operator.
   for (const absl::Status& status : statuses) {
-    if (!status.ok()) return status;
+    if (absl::IsFailedPrecondition(status)) return status;
+    failed_ += status.ok() ? 0 : 1;
+    if (!status.ok()) Warn(absl::StrCat("a shard stays closed: ", status.message()));
   }
-  return absl::OkStatus();
+  return failed_ < geometry_.shards ? absl::OkStatus() : statuses.front();
 }
 
 absl::Status FileDiskTier::LockDirectory() {
@@ -169,10 +173,14 @@ DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
   // Half of the catalogs' part is for what a compaction writes before it deletes, and for the one
   // that is set aside.
   const ByteCount catalogs = CatalogBytes(options_.limit);
-  const uint64_t files = (options_.limit - catalogs).value() / geometry_.file_bytes.value();
+  // As many as locations have numbers for; a lower limit than that of the directory's making may
+  // leave some shards none.
+  const uint64_t files = std::min<uint64_t>(
+      kFilesMax, (options_.limit - catalogs).value() / geometry_.file_bytes.value());
+  const uint64_t mine = files / geometry_.shards + (number < files % geometry_.shards ? 1 : 0);
   return {.directory = ShardPath(number),
           .file_bytes = geometry_.file_bytes,
-          .files_max = static_cast<uint32_t>(std::max<uint64_t>(1, files / geometry_.shards)),
+          .files_max = static_cast<uint32_t>(mine),
           .catalog_bytes_max = ByteCount(catalogs.value() / 2 / geometry_.shards),
           .memory = const_cast<CatalogMemory*>(&memory_),
           .faults = &faults_,
@@ -185,8 +193,12 @@ absl::Status FileDiskTier::OpenShard(uint32_t number) {
   const std::string format =
       absl::StrCat("larder-disk-tier ", kVersion, "\nshards ", geometry_.shards, "\nfile_bytes ",
                    geometry_.file_bytes.value(), "\n");
-  if (absl::Status status = WriteDurably(path + "/" + kFormatFile, format); !status.ok())
-    return status;
+  std::ifstream file(path + "/" + kFormatFile);
+  const std::string there{std::istreambuf_iterator<char>(file), {}};
+  if (there != format) {
+    if (absl::Status status = WriteDurably(path + "/" + kFormatFile, format); !status.ok())
+      return status;
+  }
   auto shard = DiskShard::Open(ShardOptions(number));
   if (absl::IsDataLoss(shard.status())) {
     if (absl::Status status = SetAside(number, shard.status()); !status.ok()) return status;
@@ -251,7 +263,11 @@ void FileDiskTier::Warn(const std::string& text) const {
 absl::Status FileDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                    absl::FunctionRef<bool()> stop) {
   for (uint32_t number = 0; number < geometry_.shards; ++number) {
-    if (absl::Status status = RecoverShard(number, owner_of, stop); !status.ok()) return status;
+    const absl::Status status = RecoverShard(number, owner_of, stop);
+    if (absl::IsCancelled(status)) return status;
+    if (status.ok()) continue;
+    ++failed_;
+    Warn(absl::StrCat(ShardPath(number), " stays closed: ", status.message()));
   }
   ForEachFact([](const std::string&, const std::string&) {});  // finds the newest sequence
   return absl::OkStatus();
@@ -261,6 +277,7 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
                                         absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                         absl::FunctionRef<bool()> stop) {
   ShardRef shard = At(number);
+  if (!shard) return absl::OkStatus();  // counted when it was opened
   absl::StatusOr<std::vector<DiskShard::Entry>> entries = shard->Recover();
   if (absl::IsDataLoss(entries.status())) {
     shard.reset();
@@ -483,6 +500,7 @@ DiskTier::Stats FileDiskTier::stats() const {
   for (const ShardRef& shard : All()) shard->AddTo(&stats);
   stats.allocated += ByteCount(set_aside_bytes_);
   stats.shards_set_aside = set_aside_;
+  stats.shards_failed = failed_;
   return stats;
 }
 

@@ -116,7 +116,7 @@ class FileDiskTier final : public DiskTier {
   std::vector<ShardRef> shards_ LARDER_GUARDED_BY(shards_mu_);
   std::vector<std::atomic<uint32_t>> putting_;  // puts under way, by shard
   Mutex set_aside_mu_;
-  std::atomic<uint32_t> set_aside_{0};
+  std::atomic<uint32_t> set_aside_{0}, failed_{0};
   std::atomic<uint64_t> set_aside_bytes_{0};
   Mutex facts_mu_;
   uint64_t fact_sequence_ LARDER_GUARDED_BY(facts_mu_) = 0;

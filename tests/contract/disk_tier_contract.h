@@ -115,6 +115,19 @@ TEST_P(DiskTierContract, ErasedBlocksAreGone) {
   EXPECT_EQ(entries_.count(b.key()), 1u);
 }
 
+// As when a block was dropped, published again and spilled before its former room was given back.
+TEST_P(DiskTierContract, ErasingAnOlderCopyKeepsTheNewerOne) {
+  const DiskBlock block(1, 4, 70'000);
+  const DiskAddress older{block.key(), PutOne(*tier_, block).location};
+  const DiskTier::PutResult newer = PutOne(*tier_, block);
+  ASSERT_EQ(newer.status, DiskTier::PutStatus::kOk);
+  EraseOne(*tier_, older);
+  EXPECT_TRUE(Has(*tier_, block, newer.location));
+  Reopen();
+  ASSERT_EQ(entries_.size(), 1u);
+  EXPECT_TRUE(Has(*tier_, block, entries_.at(block.key()).location));
+}
+
 TEST_P(DiskTierContract, UnknownAddressesArePassedOver) {
   const DiskBlock block(1, 4, 70'000);
   const DiskAddress gone{block.key(), PutOne(*tier_, block).location};

@@ -29,7 +29,8 @@ class DiskTest : public ::testing::Test {
   void Start(std::vector<std::string> flags = {}) {
     session_.reset();
     client_.reset();
-    const std::vector<std::string> ours = {"--pool", "32MiB", "--disk", folder_->File("disk"), "--disk-limit", "400MiB"};
+    const std::vector<std::string> ours = {"--pool",       "32MiB", "--disk", folder_->File("disk"),
+                                           "--disk-limit", "400MiB"};
     flags.insert(flags.begin(), ours.begin(), ours.end());
     daemon_.reset();
     daemon_ = std::make_unique<DaemonProcess>(flags, DaemonProcess::Options{.folder = folder_});
@@ -49,10 +50,12 @@ class DiskTest : public ::testing::Test {
   }
   BlockStatus Put(uint32_t number) {
     const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers, std::vector<std::byte>(kLayerBytes));
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
+                                               std::vector<std::byte>(kLayerBytes));
     for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
     const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
-    const PutBlock put{.digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const PutBlock put{
+        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
     const auto status = session_->Put(variant_, {&put, 1});
     EXPECT_TRUE(status.ok()) << status.status();
     return status.ok() ? status->front() : BlockStatus::kInvalid;
@@ -60,24 +63,26 @@ class DiskTest : public ::testing::Test {
   // kOk only when the bytes are right, too.
   BlockStatus Get(uint32_t number, uint32_t first_layer = 0) {
     const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers - first_layer, std::vector<std::byte>(kLayerBytes));
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers - first_layer,
+                                               std::vector<std::byte>(kLayerBytes));
     const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
     const GetBlock get{.digest = block.digest, .segments = views, .first_layer = first_layer};
     const auto status = session_->Get(variant_, {&get, 1});
     EXPECT_TRUE(status.ok()) << status.status();
     if (!status.ok()) return BlockStatus::kInvalid;
     for (uint32_t i = 0; i < layers.size() && status->front() == BlockStatus::kOk; ++i)
-      EXPECT_TRUE(LayerIsRight(block.digest, i + first_layer, layers[i])) << "wrong bytes of " << number;
+      EXPECT_TRUE(LayerIsRight(block.digest, i + first_layer, layers[i]))
+          << "wrong bytes of " << number;
     return status->front();
   }
   size_t CountHits(uint32_t from, uint32_t to) {
     size_t hits = 0;
-    for (uint32_t number = from; number < to; ++number) hits += Get(number) == BlockStatus::kOk ? 1 : 0;
+    for (uint32_t number = from; number < to; ++number)
+      hits += Get(number) == BlockStatus::kOk ? 1 : 0;
     return hits;
   }
-  [[nodiscard]] double OnDisk() const { return daemon_->Metric("larder_disk_blocks{where=\"all\"}"); }
-  [[nodiscard]] bool IdleSpill() const {
-    return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0;
+  [[nodiscard]] double OnDisk() const {
+    return daemon_->Metric("larder_disk_blocks{where=\"all\"}");
   }
 
   const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
@@ -94,7 +99,7 @@ TEST_F(DiskTest, WhatLeftThePoolComesBackInEveryMode) {
   for (uint32_t number = 0; number < kBlocks; ++number) {
     ASSERT_EQ(Put(number), BlockStatus::kOk);
     if (number % 100 == 99) {
-      ASSERT_TRUE(Eventually([&] { return IdleSpill(); }));
+      ASSERT_TRUE(Eventually([&] { return OnDisk() == number + 1; })) << OnDisk();
     }
   }
   ASSERT_TRUE(Eventually([&] { return OnDisk() == kBlocks; })) << OnDisk();
@@ -138,7 +143,8 @@ TEST_F(DiskTest, LookupKnowsTheEnginesOfTheFormerDaemon) {
   client_.reset();
   daemon_->Kill9();
   daemon_ = std::make_unique<DaemonProcess>(
-      std::vector<std::string>{"--pool", "32MiB", "--disk", folder_->File("disk"), "--disk-limit", "400MiB"},
+      std::vector<std::string>{"--pool", "32MiB", "--disk", folder_->File("disk"), "--disk-limit",
+                               "400MiB"},
       DaemonProcess::Options{.folder = folder_});
   ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
   auto client = Client::Connect({.socket_dir = folder_->path()});
@@ -180,7 +186,10 @@ TEST_F(DiskTest, KilledUnderLoad) {
       std::vector<std::byte> layer1(kLayerBytes);
       FillLayer(block.digest, 1, layer1);
       const std::vector<std::span<const std::byte>> views = {layer, layer1};
-      const PutBlock put{.digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+      const PutBlock put{.digest = block.digest,
+                         .parent = block.parent,
+                         .tokens = block.tokens,
+                         .segments = views};
       alive = session_->Put(variant_, {&put, 1}).ok();
       next = (next + 1) % 800;
       const double now = alive ? OnDisk() : -1;
@@ -199,7 +208,8 @@ TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
   ASSERT_NO_FATAL_FAILURE(Start());
   for (uint32_t number = 0; number < 100; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
   ASSERT_TRUE(Eventually([&] { return OnDisk() == 100; }));
-  for (const char* faults : {"data.read=error", "catalog.read=error", "data.read=error/3", "data.read=short"}) {
+  for (const char* faults :
+       {"data.read=error", "catalog.read=error", "data.read=error/3", "data.read=short"}) {
     SCOPED_TRACE(faults);
     daemon_->Kill9();
     ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
@@ -218,7 +228,8 @@ TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
 }
 
 TEST_F(DiskTest, WritesThatFailCostTheDiskCopyOnly) {
-  for (const char* faults : {"data.write=error", "data.sync=error", "data.create=full", "catalog.commit=error"}) {
+  for (const char* faults :
+       {"data.write=error", "data.sync=error", "data.create=full", "catalog.commit=error"}) {
     SCOPED_TRACE(faults);
     ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
     for (uint32_t number = 0; number < 50; ++number) {
@@ -234,11 +245,14 @@ TEST_F(DiskTest, WritesThatFailCostTheDiskCopyOnly) {
 
 // Every operation of the disk takes half a second: the pool does not notice.
 TEST_F(DiskTest, ASlowDiskDoesNotSlowThePool) {
-  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "data.write=sleep:500ms,data.read=sleep:500ms,catalog.commit=sleep:500ms"}));
+  ASSERT_NO_FATAL_FAILURE(
+      Start({"--fault-points",
+             "data.write=sleep:500ms,data.read=sleep:500ms,catalog.commit=sleep:500ms"}));
   const auto start = std::chrono::steady_clock::now();
   for (uint32_t number = 0; number < 150; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
   EXPECT_EQ(CountHits(0, 150), 150u);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << "300 calls, none waits for the disk";
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20))
+      << "300 calls, none waits for the disk";
 }
 
 TEST_F(DiskTest, ASecondDaemonOnTheDirectoryIsRefused) {

@@ -31,11 +31,12 @@ constexpr uint8_t kInHost = 1u << static_cast<int>(Tier::kHost);
 TEST(BlockStateLaw, EveryPair) {
   using enum BlockState;
   const std::set<std::pair<BlockState, BlockState>> allowed = {
-      {kAbsent, kReserved},  {kAbsent, kHost},      {kAbsent, kDisk},        {kReserved, kHost},
-      {kReserved, kAbsent},  {kHost, kHostDisk},    {kHost, kAbsent},        {kHost, kDoomed},
-      {kHostDisk, kDisk},    {kHostDisk, kHost},    {kHostDisk, kAbsent},    {kHostDisk, kDoomed},
-      {kDisk, kPromoting},   {kDisk, kAbsent},      {kDisk, kDoomed},       {kPromoting, kHostDisk}, {kPromoting, kDisk},
-      {kPromoting, kAbsent}, {kPromoting, kDoomed}, {kDoomed, kAbsent},
+      {kAbsent, kReserved},    {kAbsent, kHost},    {kAbsent, kDisk},      {kReserved, kHost},
+      {kReserved, kAbsent},    {kHost, kHostDisk},  {kHost, kAbsent},      {kHost, kDoomed},
+      {kHostDisk, kDisk},      {kHostDisk, kHost},  {kHostDisk, kAbsent},  {kHostDisk, kDoomed},
+      {kDisk, kPromoting},     {kDisk, kAbsent},    {kDisk, kDoomed},      {kDisk, kHostDisk},
+      {kPromoting, kHostDisk}, {kPromoting, kDisk}, {kPromoting, kAbsent}, {kPromoting, kDoomed},
+      {kDoomed, kAbsent},
   };
   for (int from = 0; from < kBlockStates; ++from) {
     for (int to = 0; to < kBlockStates; ++to) {

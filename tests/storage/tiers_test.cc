@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/memory_disk_tier.h"
+#include "storage/look.h"
 #include "storage/promoter.h"
 #include "storage/spiller.h"
 #include "tests/storage/store_fixture.h"
@@ -86,7 +87,9 @@ class Process {
                                                               : BlockStatus::kInvalid;
       --left;
     };
-    promoter_->Submit(std::move(job));
+    Promoter::Prepared prepared = promoter_->Prepare(std::move(job));
+    LARDER_CHECK(prepared != nullptr);
+    promoter_->Submit(std::move(prepared));
     while (left > 0) std::this_thread::yield();
     return statuses;
   }
@@ -193,8 +196,11 @@ TEST_F(Tiers, DamageOnDiskIsAMissAndTheNameGoes) {
   Process process(medium_, MiB(64));
   EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kDamaged);
   EXPECT_EQ(process.Tiers(digest), 0);
-  process.Settle();
-  EXPECT_EQ(process.tier_.stats().blocks, 0u) << "its room is free again";
+  // Its last hold ends right after its answer.
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+    process.Settle();
+    return process.tier_.stats().blocks == 0;
+  })) << "its room is free again";
   EXPECT_EQ(process.store().stats().damaged, 1u);
   process.store().CheckInvariants();
 }
@@ -280,9 +286,78 @@ TEST_F(Tiers, OneReadForManyWhoWantTheSame) {
   process.store().CheckInvariants();
 }
 
+// The recovery finds what an engine has published again in the meantime.
+TEST_F(Tiers, PublishedAgainBeforeItIsFound) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  StoreFixture fixture(MiB(2), MiB(2));
+  MemoryDiskTier tier(MiB(64), medium_);
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}), BlockStatus::kOk);
+  ASSERT_TRUE(tier.Recover(
+                      [&](const DiskTier::Entry& entry) {
+                        return fixture.store()
+                            .EnterFromDisk(entry.key.variant, entry.key.digest,
+                                           static_cast<uint64_t>(entry.location),
+                                           PagesFor(entry.payload_bytes))
+                            .value;
+                      },
+                      [] { return false; })
+                  .ok());
+  EXPECT_EQ(tier.stats().blocks, 1u) << "its durable copy stays";
+  BlockIndex::Presence presence;
+  fixture.store().index().Lookup(fixture.variant(), {&digest, 1}, {&presence, 1});
+  EXPECT_EQ(presence.tiers, kHostBit | kDiskBit);
+  fixture.store().CheckInvariants();
+}
+
+// The disk cannot be read, so the engine computes it again: then HOST has it.
+TEST_F(Tiers, PublishedAgainWhileOnDiskAlone) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  Process process(medium_, MiB(64));
+  EXPECT_EQ(process.Tiers(digest), kDiskBit);
+  process.Put(1);
+  EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+  EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kOk);
+  process.Settle();
+  EXPECT_EQ(process.durable_, 1u);
+  EXPECT_EQ(process.tier_.stats().puts, 0u);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Tiers, ACancelledJobIsAnsweredAndReadsNothing) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  Process process(medium_, MiB(64));
+  auto got = process.store().Acquire(process.variant(), {&digest, 1}, MiB(2), HoldWhat::kAnyTier);
+  std::atomic<int> answer{-1};
+  Promoter::Job job;
+  job.variant = process.variant();
+  job.blocks.push_back({0, got.blocks[0].ref, digest, got.blocks[0].disk_location, KiB(128)});
+  job.ready = [&](const Promoter::Wanted&, BlockStatus status, const BlockIndex::Held&) {
+    answer = static_cast<int>(status);
+  };
+  Promoter::Prepared prepared = process.promoter_->Prepare(std::move(job));
+  got = {};  // the lease goes before it is submitted
+  Promoter::Cancel(prepared);
+  process.promoter_->Submit(std::move(prepared));
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] { return answer >= 0; }));
+  EXPECT_EQ(answer, static_cast<int>(BlockStatus::kCancelled));
+  EXPECT_EQ(process.tier_.stats().gets, 0u);
+}
+
 TEST_F(Tiers, AnUnsubmittedJobOfNothingIsNothing) {
   Process process(medium_, MiB(64));
-  process.promoter_->Submit({});
+  process.promoter_->Submit(process.promoter_->Prepare({}));
   EXPECT_EQ(process.promoter_->stats().waiting, 0u);
 }
 

@@ -229,10 +229,11 @@ TEST_P(FileDiskTierErrors, NowAndThenCostNothingThatWasPromised) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, FileDiskTierErrors,
-                         ::testing::Values(Kind{"data.create", true}, Kind{"data.write", true},
-                                           Kind{"data.read", false}, Kind{"data.sync", true},
-                                           Kind{"put.allocated", true}, Kind{"put.written", true},
-                                           Kind{"put.synced", true}, Kind{"put.committed", true},
+                         ::testing::Values(Kind{"data.create", true}, Kind{"data.created", true},
+                                           Kind{"data.write", true}, Kind{"data.read", false},
+                                           Kind{"data.sync", true}, Kind{"put.allocated", true},
+                                           Kind{"put.written", true}, Kind{"put.synced", true},
+                                           Kind{"put.committed", true},
                                            Kind{"catalog.commit", true},
                                            Kind{"catalog.erase", true}, Kind{"erase.written", true},
                                            Kind{"catalog.read", false}),
