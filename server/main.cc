@@ -1,6 +1,7 @@
 // larderd: builds all parts of the daemon, in order, and shows them; there are no others.
 // Exit codes: `larderd --help`.
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -193,9 +194,19 @@ SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config,
   return handlers;
 }
 
+// Sockets, slabs and data files are descriptors; the usual soft limit of 1,024 is for programs that
+// use select.
+void RaiseDescriptorLimit() {
+  struct rlimit limit {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // where not, it serves as many as it may
+}
+
 // Destruction runs from the bottom up, so each part ends before what it leans on.
 int Serve(const Config& config) {
   KeepHeapWarm();
+  RaiseDescriptorLimit();
   BlockSignals();
   const Log log(config.log_level, config.log_format);
   const ServiceManager manager;

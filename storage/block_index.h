@@ -56,8 +56,8 @@ class BlockIndex {
   // ---- entering
   using NewBlock = IndexedBlock;
   enum class InsertResult { kInserted, kDuplicate, kFull, kBusy };  // kBusy: InsertOnDisk alone
-  // absent -> host, or disk -> host+disk.  On kDuplicate and kFull the extent stays the caller's.  REQUIRES: the variant
-  // is interned.
+  // absent -> host, or disk -> host+disk.  On kDuplicate and kFull the extent stays the caller's.
+  // REQUIRES: the variant is interned.
   [[nodiscard]] InsertResult Insert(NewBlock block, uint32_t now_s, EntryRef* ref = nullptr);
   // absent -> reserved; then exactly one of Fill (reserved -> host) or Abandon (reserved ->
   // absent).  Nothing else ends a claim: Drop does not see it.

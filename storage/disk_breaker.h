@@ -25,6 +25,7 @@ class DiskBreaker {
   [[nodiscard]] uint64_t times_opened() const { return opened_.load(std::memory_order_relaxed); }
 
   void Failed(TimePoint now) {
+    if (open(now)) return;  // several that were under way together fail as one
     const uint32_t failures = failures_.fetch_add(1, std::memory_order_relaxed);
     opened_.fetch_add(1, std::memory_order_relaxed);
     until_.store(now + std::min(kLongest, kFirst * (int64_t{1} << std::min(failures, 7u))),

@@ -57,8 +57,8 @@ class Promoter {
   Promoter(const Promoter&) = delete;
   Promoter& operator=(const Promoter&) = delete;
 
-  // Holds the job's blocks, which the caller holds now.  nullptr: too much waits already, or a block
-  // has too many holds.
+  // Holds the job's blocks, which the caller holds now.  nullptr: too much waits already, or a
+  // block has too many holds.
   [[nodiscard]] Prepared Prepare(Job job) LARDER_EXCLUDES(mu_);
   // Never waits.
   void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);

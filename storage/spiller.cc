@@ -256,7 +256,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
   }
   if (failed > 0) {
     breaker_.Failed(clock_.Now());
-  } else {
+  } else if (homeless.size() < blocks.size()) {
     breaker_.Succeeded();
   }
   MutexLock lock(mu_);

@@ -16,6 +16,7 @@ namespace {
 using PutStatus = DiskTier::PutStatus;
 using GetStatus = DiskTier::GetStatus;
 
+constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
 // How many commits pass between two looks at the catalog's size.
 constexpr uint64_t kCommitsPerLook = 32;
 
@@ -162,14 +163,20 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
 
 std::optional<Extent> DiskShard::Allocate(uint32_t pages) {
   if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
-  if (files_->count() >= options_.files_max) return std::nullopt;
+  if (!MayGrow()) return std::nullopt;
   if (absl::Status status = files_->AddFile(); !status.ok()) {
+    grow_again_ = std::chrono::steady_clock::now() + kBetweenTriesToGrow;
     ++write_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
     return std::nullopt;
   }
   allocator_.AddSlab(static_cast<SlabId>(files_->count() - 1));
   return allocator_.Allocate(pages);
+}
+
+bool DiskShard::MayGrow() const {
+  return files_->count() < options_.files_max &&
+         std::chrono::steady_clock::now() >= grow_again_.load();
 }
 
 void DiskShard::AllocateAll(Writing* put) {
@@ -345,7 +352,7 @@ std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes,
   const uint32_t pages = PagesFor(payload_bytes) + 1;
   MutexLock lock(mu_);
   if (!recovered_ || pages > options_.file_bytes.value() / kPageBytes ||
-      allocator_.largest_free_pages() >= pages || files_->count() < options_.files_max) {
+      allocator_.largest_free_pages() >= pages || MayGrow()) {
     return {};
   }
   return allocator_.FindWindow(pages, &window_cursor_, evictable);
@@ -415,9 +422,14 @@ GetStatus DiskShard::Get(const DiskTier::Read& read, const Extent& extent) {
 
 // ---- room
 
-void DiskShard::NoteFree() {
-  const uint64_t missing = (options_.files_max - files_->count()) * options_.file_bytes.value();
-  free_bytes_ = recovered_ ? allocator_.free_bytes().value() + missing : 0;
+void DiskShard::NoteFree() { free_bytes_ = allocator_.free_bytes().value(); }
+
+// A disk that is full before the limit has no more room than it gave.
+ByteCount DiskShard::free_bytes() const {
+  if (!recovered_) return ByteCount(0);
+  const uint64_t missing =
+      MayGrow() ? (options_.files_max - files_->count()) * options_.file_bytes.value() : 0;
+  return ByteCount(free_bytes_ + missing);
 }
 
 bool DiskShard::CatalogFull() {

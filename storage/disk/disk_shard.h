@@ -34,6 +34,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "storage/clock.h"
 #include "storage/disk/block_catalog.h"
 #include "storage/disk/data_files.h"
 #include "storage/disk/disk_tier.h"
@@ -84,7 +85,7 @@ class DiskShard {
 
   [[nodiscard]] BlockCatalog& catalog() { return *catalog_; }
   // Free room, what is not yet allocated included; 0 before Recover.
-  [[nodiscard]] ByteCount free_bytes() const { return ByteCount(free_bytes_.load()); }
+  [[nodiscard]] ByteCount free_bytes() const;
   [[nodiscard]] ByteCount file_bytes() const { return options_.file_bytes; }
 
   // Adds what this shard did to `stats`.
@@ -98,6 +99,8 @@ class DiskShard {
             std::unique_ptr<BlockCatalog> catalog);
 
   [[nodiscard]] std::optional<Extent> Allocate(uint32_t pages) LARDER_REQUIRES(mu_);
+  // Another data file may be made: within the limit, and the disk did not refuse one just now.
+  [[nodiscard]] bool MayGrow() const;
   void AllocateAll(Writing* put) LARDER_EXCLUDES(mu_);
   void WriteAll(Writing* put);
   void SyncAll(Writing* put);
@@ -118,8 +121,9 @@ class DiskShard {
   const std::unique_ptr<DataFiles> files_;
   const std::unique_ptr<BlockCatalog> catalog_;
   std::atomic<bool> recovered_{false};
-  std::atomic<uint64_t> free_bytes_{0};
-  std::atomic<uint64_t> catalog_disk_bytes_{0};  // as last looked at
+  std::atomic<uint64_t> free_bytes_{0};             // in the files that there are
+  std::atomic<TimePoint> grow_again_{TimePoint()};  // after a file could not be made
+  std::atomic<uint64_t> catalog_disk_bytes_{0};     // as last looked at
   std::atomic<uint64_t> commits_{0};
 
   mutable Mutex mu_;
