@@ -1,17 +1,17 @@
 // What does a disk cost, and what does it give, through the whole path?  How fast blocks become durable, how soon after
 // kill -9 the next daemon answers from disk, and whether the pool notices.
 //
-// The daemon is killed and started again over one directory below the current one.
+// The daemon is killed and started again over one directory, on the disk that the build tree lies on.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "bench/blocks.h"
+#include "bench/disk_directory.h"
 #include "bench/harness.h"
 #include "bench/processes.h"
 #include "storage/check.h"
@@ -290,11 +290,6 @@ int main(int argc, char** argv) {
   using namespace larder::bench;
   Harness harness(argc, argv, {kSpill, kDurableIdle, kDurableFull, kReady, kSlowDisk, kUnderSpill});
   if (harness.done()) return *harness.done();
-  std::string directory = (std::filesystem::current_path() / "bench-disk-XXXXXX").string();
-  if (mkdtemp(directory.data()) == nullptr)
-    return harness.Fail(absl::ErrnoToStatus(errno, "cannot make a directory here"));
-  const absl::Status status = Run(harness, directory);
-  std::error_code error;
-  std::filesystem::remove_all(directory, error);
+  const absl::Status status = InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
   return status.ok() ? 0 : harness.Fail(status);
 }

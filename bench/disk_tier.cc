@@ -1,19 +1,19 @@
 // What does the disk tier cost over the disk itself?  Puts and cold gets of 1 MiB blocks at the tier's own interface,
 // without daemon and client, against O_DIRECT reads and writes of as many bytes by as many threads.
 //
-// In a directory below the current one: the disk that is measured is the one that the build tree lies on.
+// The disk that is measured is the one that the build tree lies on.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "bench/disk_directory.h"
 #include "bench/harness.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/disk/page_buffer.h"
@@ -250,11 +250,6 @@ int main(int argc, char** argv) {
                   {"disk_tier_put_1mib", "disk_tier_get_1mib", "disk_tier_get_1mib_1t", "disk_tier_get_quarter_layers",
                    "disk_tier_get_quarter_layers_1t"});
   if (harness.done()) return *harness.done();
-  std::string directory = (std::filesystem::current_path() / "bench-disk-XXXXXX").string();
-  if (mkdtemp(directory.data()) == nullptr)
-    return harness.Fail(absl::ErrnoToStatus(errno, "cannot make a directory here"));
-  const absl::Status status = Run(harness, directory);
-  std::error_code error;
-  std::filesystem::remove_all(directory, error);
+  const absl::Status status = InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
   return status.ok() ? 0 : harness.Fail(status);
 }
