@@ -148,8 +148,8 @@ struct Daemon::Parts final : SidebandHost {
   SessionTable sessions;
   Counters& counters;
   std::optional<SessionDeps> deps;
-  std::optional<RegistrationStore> registrations;   // likewise
-  std::optional<DiskWork> disk;                     // likewise
+  std::optional<RegistrationStore> registrations;   // where there is a disk
+  std::optional<DiskWork> disk;                     // likewise; ends before sessions do
   WorkerPool workers;                               // ends before what its jobs look at
   std::unique_ptr<SessionSockets> session_sockets;  // may be null
   std::optional<EngineService> engine;

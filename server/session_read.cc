@@ -83,6 +83,7 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
     for (wire::BlockGrant& block : grant->blocks) {
       if (block.status == BlockStatus::kPending) block.status = BlockStatus::kMissing;
     }
+    deps_.counters.blocks_missing += waiting;
   }
   leased_ += held.lease.held_bytes();
   record.lease = std::move(held.lease);

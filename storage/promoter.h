@@ -69,7 +69,7 @@ class Promoter {
   [[nodiscard]] bool worth_asking() const { return !breaker_.open(clock_.Now()); }
 
   struct Stats {
-    uint64_t promoted = 0, joined = 0, missing = 0, damaged = 0, failed = 0, full = 0;
+    uint64_t promoted = 0, joined = 0, missing = 0, damaged = 0, full = 0;
     uint64_t waiting = 0;  // blocks
     uint64_t breaker_opened = 0;
     ByteCount promoted_bytes;
