@@ -59,10 +59,24 @@ BlockIndex::VariantTotals BlockIndex::TotalsOf(VariantIndex variant) const {
 
 // ---- parents
 
-bool BlockIndex::RaiseParent(VariantIndex variant, const BlockMetadata* metadata) {
-  if (metadata == nullptr) return false;
+IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& child,
+                                           const BlockMetadata* metadata) {
+  if (metadata == nullptr) return {};
   const uint64_t hash = IndexHash(variant, metadata->parent());
-  return shards_[ShardOf(hash)]->RaiseChildren(hash, variant, metadata->parent());
+  const IndexShard::Raised raised =
+      shards_[ShardOf(hash)]->RaiseChildren(hash, variant, metadata->parent(), child);
+  if (raised.forked) MarkShared(variant, metadata->parent());
+  return raised;
+}
+
+// And those before it, as far as that is news: each block is marked once.
+void BlockIndex::MarkShared(VariantIndex variant, const Digest& digest) {
+  constexpr int kSteps = 4096;  // whatever parents a client made up
+  std::optional<Digest> next = digest;
+  for (int step = 0; next && step < kSteps; ++step) {
+    const uint64_t hash = IndexHash(variant, *next);
+    next = shards_[ShardOf(hash)]->MarkShared(hash, variant, *next);
+  }
 }
 
 void BlockIndex::LowerParent(VariantIndex variant, const Digest& parent,
@@ -77,16 +91,16 @@ void BlockIndex::LowerParent(VariantIndex variant, const Digest& parent,
 // would have to be found again to know.
 BlockIndex::InsertResult BlockIndex::Insert(NewBlock block, uint32_t now_s, EntryRef* ref) {
   LARDER_CHECK(variants_.Contains(block.variant));
-  const bool counted = RaiseParent(block.variant, block.metadata.get());
+  const IndexShard::Raised raised = RaiseParent(block.variant, block.digest, block.metadata.get());
   const uint64_t hash = IndexHash(block.variant, block.digest);
   uint32_t slot = 0;
   const IndexShard::EnterResult entered =
-      shards_[ShardOf(hash)]->Insert(hash, block, counted, now_s, &slot);
+      shards_[ShardOf(hash)]->Insert(hash, block, raised, now_s, &slot);
   if (entered == IndexShard::EnterResult::kEntered) {
     if (ref != nullptr) *ref = MakeRef(ShardOf(hash), slot);
     return InsertResult::kInserted;
   }
-  if (counted) LowerParent(block.variant, block.metadata->parent(), std::nullopt);
+  if (raised.counted) LowerParent(block.variant, block.metadata->parent(), std::nullopt);
   return entered == IndexShard::EnterResult::kFull ? InsertResult::kFull : InsertResult::kDuplicate;
 }
 
@@ -111,8 +125,9 @@ BlockIndex::InsertResult BlockIndex::Claim(VariantIndex variant, const Digest& d
 void BlockIndex::Fill(EntryRef claimed, Extent extent,
                       std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s) {
   IndexShard& shard = *shards_[ShardOf(claimed)];
-  const bool counted = RaiseParent(shard.VariantOf(SlotOf(claimed)), metadata.get());
-  shard.Fill(SlotOf(claimed), extent, std::move(metadata), counted, now_s);
+  const IndexShard::Name name = shard.NameOf(SlotOf(claimed));
+  const IndexShard::Raised raised = RaiseParent(name.variant, name.digest, metadata.get());
+  shard.Fill(SlotOf(claimed), extent, std::move(metadata), raised, now_s);
 }
 
 void BlockIndex::Abandon(EntryRef claimed) { shards_[ShardOf(claimed)]->Abandon(SlotOf(claimed)); }
@@ -237,12 +252,33 @@ bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room
   return FinishDrop(shards_[ShardOf(ref)]->Drop(SlotOf(ref)), freed, room);
 }
 
-std::optional<BlockIndex::Evicted> BlockIndex::EvictOne(const EvictionPolicy& policy,
-                                                        uint32_t now_s) {
-  const uint32_t turn = eviction_turn_.fetch_add(1, std::memory_order_relaxed);
+// What became of blocks is learned by those who evict: then it is worth something.
+void BlockIndex::LearnReuse() {
+  constexpr uint32_t kEvictionsBetween = 2048;
+  if (evictions_.fetch_add(1, std::memory_order_relaxed) % kEvictionsBetween != 0) return;
+  const auto since = std::make_unique<ReuseCounts>();
+  for (const auto& shard : shards_) shard->TakeReuseCounts(since.get());
+  MutexLock lock(policy_mu_);
+  policy_.Learn(*since);
+}
+
+// Of the shard whose turn it is and another, the one that would lose less: so those that were
+// dealt more old blocks than others catch up.
+template <class LeastWorth>
+uint32_t BlockIndex::WorseOfTwo(uint32_t turn, LeastWorth least_worth) {
+  const uint32_t other = turn + 1 + (turn * 0x9E37'79B1u >> 16) % (kShards - 1);
+  return least_worth(*shards_[turn % kShards]) <= least_worth(*shards_[other % kShards]) ? turn
+                                                                                         : other;
+}
+
+std::optional<BlockIndex::Evicted> BlockIndex::EvictOne(uint32_t now_s) {
+  LearnReuse();
+  const uint32_t turn =
+      WorseOfTwo(eviction_turn_.fetch_add(1, std::memory_order_relaxed),
+                 [&](IndexShard& shard) { return shard.LeastWorth(policy_, now_s); });
   for (const bool parents_too : {false, true}) {
     for (uint32_t i = 0; i < kShards; ++i) {
-      if (auto gone = shards_[(turn + i) % kShards]->EvictColdest(policy, parents_too, now_s))
+      if (auto gone = shards_[(turn + i) % kShards]->EvictColdest(policy_, parents_too, now_s))
         return Finish(std::move(*gone));
     }
   }
@@ -288,11 +324,11 @@ bool BlockIndex::BeginPromote(EntryRef held) {
 bool BlockIndex::FinishPromote(EntryRef held, Extent extent,
                                std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s) {
   IndexShard& shard = *shards_[ShardOf(held)];
-  const VariantIndex variant = shard.VariantOf(SlotOf(held));
+  const IndexShard::Name name = shard.NameOf(SlotOf(held));
   const Digest parent = metadata->parent();
-  const bool counted = RaiseParent(variant, metadata.get());
-  if (shard.FinishPromote(SlotOf(held), extent, std::move(metadata), counted, now_s)) return true;
-  if (counted) LowerParent(variant, parent, std::nullopt);
+  const IndexShard::Raised raised = RaiseParent(name.variant, name.digest, metadata.get());
+  if (shard.FinishPromote(SlotOf(held), extent, std::move(metadata), raised, now_s)) return true;
+  if (raised.counted) LowerParent(name.variant, parent, std::nullopt);
   return false;
 }
 
@@ -304,14 +340,17 @@ BlockIndex::Held BlockIndex::LookAt(EntryRef held) const {
   return now;
 }
 
-std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(const EvictionPolicy& policy,
-                                                            uint32_t now_s) {
-  const uint32_t turn = disk_eviction_turn_.fetch_add(1, std::memory_order_relaxed);
+std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
+  LearnReuse();
+  const uint32_t turn =
+      WorseOfTwo(disk_eviction_turn_.fetch_add(1, std::memory_order_relaxed),
+                 [&](IndexShard& shard) { return shard.LeastWorthOnDisk(policy_, now_s); });
   for (uint32_t i = 0; i < kShards; ++i) {
-    if (auto gone = shards_[(turn + i) % kShards]->EvictColdestFromDisk(policy, now_s)) return gone;
+    if (auto gone = shards_[(turn + i) % kShards]->EvictColdestFromDisk(policy_, now_s))
+      return gone;
   }
   for (uint32_t i = 0; i < kShards; ++i) {
-    if (auto gone = shards_[(turn + i) % kShards]->DropColdestDiskCopy()) return gone;
+    if (auto gone = shards_[(turn + i) % kShards]->DropColdestDiskCopy(policy_, now_s)) return gone;
   }
   return std::nullopt;
 }

@@ -32,6 +32,7 @@
 #include "storage/eviction.h"
 #include "storage/index_shard.h"
 #include "storage/index_values.h"
+#include "storage/mutex.h"
 #include "storage/types.h"
 #include "storage/variant_table.h"
 
@@ -98,11 +99,11 @@ class BlockIndex {
   bool Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room = nullptr);
   // What eviction took: the block is gone from HOST, and from the index unless it is on disk.
   using Evicted = EvictedBlock;
-  // The least worthy evictable block of a bounded look at one shard's cold end, in turn over the
-  // shards: never held, pinned or a parent of a HOST block (a child goes before its parent).  Only
-  // when a look at every shard met nothing but parents does a second round take one.  nullopt:
-  // nothing is evictable.
-  [[nodiscard]] std::optional<Evicted> EvictOne(const EvictionPolicy& policy, uint32_t now_s);
+  // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,
+  // in turn over all: never held, pinned or a parent of a HOST block (a child goes before its
+  // parent).  Only when a look at every shard met nothing but parents does a second round take one.
+  // nullopt: nothing is evictable.
+  [[nodiscard]] std::optional<Evicted> EvictOne(uint32_t now_s);
   // Evicts exactly this entry if it is evictable (children do not protect here: the caller needs
   // its place).  A stale ref may have met a newer block: then Evicted::extent is another than the
   // caller knew.
@@ -130,8 +131,7 @@ class BlockIndex {
   // The least worthy of those on disk alone, never held or pinned, in turn over the shards; where
   // there is none, the disk copy of a cold block of HOST.  nullopt: nothing can go.
   using EvictedFromDisk = larder::EvictedFromDisk;
-  [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(const EvictionPolicy& policy,
-                                                                uint32_t now_s);
+  [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(uint32_t now_s);
   // This one, if nobody needs its disk copy now.
   [[nodiscard]] std::optional<DiskRoom> EvictRefFromDisk(EntryRef ref);
   [[nodiscard]] bool EvictableFromDisk(EntryRef ref) const;
@@ -191,9 +191,14 @@ class BlockIndex {
   template <class Visit>
   void ForSlots(std::span<const EntryRef> refs, Visit visit) const;
 
-  [[nodiscard]] bool RaiseParent(VariantIndex variant, const BlockMetadata* metadata);
+  [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
+                                               const BlockMetadata* metadata);
+  void MarkShared(VariantIndex variant, const Digest& digest);
   void LowerParent(VariantIndex variant, const Digest& parent,
                    std::optional<uint32_t> child_last_use_s);
+  void LearnReuse() LARDER_EXCLUDES(policy_mu_);
+  template <class LeastWorth>
+  [[nodiscard]] uint32_t WorseOfTwo(uint32_t turn, LeastWorth least_worth);
   // What is left to do without the shard's lock when a block has left.
   [[nodiscard]] Evicted Finish(IndexShard::Departure gone);
   bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
@@ -201,6 +206,9 @@ class BlockIndex {
 
   VariantTable variants_;
   std::array<std::unique_ptr<IndexShard>, kShards> shards_;
+  Mutex policy_mu_;  // of Learn
+  EvictionPolicy policy_;
+  std::atomic<uint32_t> evictions_{0};
   std::atomic<uint32_t> eviction_turn_{0};
   std::atomic<uint32_t> disk_eviction_turn_{0};
 };

@@ -175,7 +175,7 @@ std::optional<Extent> BlockStore::AllocateEvicting(uint32_t pages) {
     if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
     // Enough is free, but apart: make one window free instead of emptying the pool.
     if (allocator_.free_bytes() >= ByteCount(uint64_t{2} * pages * kPageBytes)) break;
-    const std::optional<BlockIndex::Evicted> gone = index_.EvictOne(policy_, now_s);
+    const std::optional<BlockIndex::Evicted> gone = index_.EvictOne(now_s);
     if (!gone) break;
     evicted_demand_.fetch_add(1, std::memory_order_relaxed);
     CountEviction(*gone);
@@ -331,7 +331,7 @@ size_t BlockStore::EvictToWatermark(size_t blocks_max) {
                                            options_.free_watermark);
     for (size_t i = 0; i < kEvictionBatch && evicted < blocks_max; ++i) {
       if (allocator_.free_bytes().value() >= low) return evicted;
-      const std::optional<BlockIndex::Evicted> gone = index_.EvictOne(policy_, NowSeconds());
+      const std::optional<BlockIndex::Evicted> gone = index_.EvictOne(NowSeconds());
       if (!gone) return evicted;
       if (gone->extent.pages != 0) allocator_.Free(gone->extent);
       evicted_watermark_.fetch_add(1, std::memory_order_relaxed);
@@ -400,7 +400,7 @@ ByteCount BlockStore::EvictFromDisk(ByteCount bytes) {
   std::vector<DiskRoom> rooms;
   while (left > 0) {
     const std::optional<BlockIndex::EvictedFromDisk> gone =
-        index_.EvictOneFromDisk(policy_, NowSeconds());
+        index_.EvictOneFromDisk(NowSeconds());
     if (!gone) break;
     rooms.push_back(gone->room);
     left -= std::min(left, gone->pages * kPageBytes);

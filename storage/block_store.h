@@ -28,7 +28,6 @@
 #include "storage/block_index.h"
 #include "storage/block_key.h"
 #include "storage/clock.h"
-#include "storage/eviction.h"
 #include "storage/extent_allocator.h"
 #include "storage/mutex.h"
 #include "storage/slab_pool.h"
@@ -233,7 +232,6 @@ class BlockStore {
   SlabPool& pool_;
   const Clock& clock_;
   const TimePoint start_;
-  const EvictionPolicy policy_;
   BlockIndex index_;
 
   mutable Mutex mu_;

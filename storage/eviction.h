@@ -1,59 +1,89 @@
-// How worthy a block is of its place in the pool: recompute time that keeping it is expected to
-// save, per byte.
+// How worthy a block is of its place: the recompute time that keeping it is expected to save, per
+// byte and second of its stay; learned from what became of blocks like it.
 //
-//   worth = expected uses x tokens x (1 + child_weight x children) / bytes
-//   expected uses = (1 + frequency, halved for every half-life of idleness) / (idle_s + recency_s)
+//   worth = (hits expected / seconds of stay expected) x tokens / bytes
 //
-// The second line is uses per second of a block with that history (one use is presumed, so that a
-// new block is not worthless; recency_s keeps the youngest from being worth everything).  Tokens
-// stand for recompute time: the index does not know how deep a block lies, and within one model the
-// time per token differs little beside idle times that differ a thousandfold.  Children are what a
-// hole here would leave behind it.
+// The first factor is that of the horizon for which it is greatest (a Gittins index; of caches:
+// Beckmann and Sanchez, "Maximizing Cache Performance Under Uncertainty", HPCA 2017).  It comes
+// from the hazard of reuse: how many blocks of a class that were idle for so long were used next,
+// and how many left unused.  So nothing presumes how engines behave: where recency tells all, the
+// least recent leaves; where some prompts are shared by many, they stay through idle times in which
+// the tails of conversations go.
 //
-// Pure: no ownership, no threads, no clock.
+// A class is what is remembered of a block's past (ReuseHistory): the typical time between its
+// uses, and whether several blocks have followed it.  A system prompt has been continued in many
+// ways, a conversation in one, and what was just appended to a conversation will be wanted when the
+// rest of it is.  Tokens stand for recompute time: the index does not know how deep a block lies,
+// and within one model the time per token differs little beside idle times that differ a
+// thousandfold.
+//
+// ReuseHistory, ReuseCounts: values.  EvictionPolicy: Worth from any thread; Learn from one at a
+// time.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "storage/types.h"
 
 namespace larder {
 
-struct EvictionCandidate {
-  ByteCount bytes;        // that its leaving frees
-  uint32_t tokens = 0;    // that would be computed again; 0 when unknown
-  uint32_t idle_s = 0;    // since its last use
-  uint8_t frequency = 0;  // as UsedAgain left it
-  uint16_t children = 0;  // blocks in HOST that follow it
+// What is remembered of a block's uses: one byte.
+struct ReuseHistory {
+  uint8_t gap : 7 = 0;      // code of the seconds between its uses, a moving mean; 0: none known
+  bool shared : 1 = false;  // several blocks have followed it, or one that followed it
+  friend bool operator==(const ReuseHistory&, const ReuseHistory&) = default;
+};
+static_assert(sizeof(ReuseHistory) == 1);
+// The history after one more use, `idle_s` after the last.
+[[nodiscard]] ReuseHistory UsedAgain(ReuseHistory before, uint32_t idle_s);
+
+inline constexpr uint32_t kReuseClasses = 16;
+[[nodiscard]] uint32_t ReuseClassOf(ReuseHistory history);
+// Idle times, two buckets an octave: 0, 1 .. 2^20 s and more.
+inline constexpr uint32_t kIdleBuckets = 40;
+[[nodiscard]] uint32_t IdleBucketOf(uint32_t idle_s);
+
+// What became of blocks that were idle: by class, and by the time since the last use.
+struct ReuseCounts {
+  using Histogram = std::array<std::array<uint64_t, kIdleBuckets>, kReuseClasses>;
+  Histogram again{};      // used once more
+  Histogram forgotten{};  // left, and was not asked for as long as that was remembered
+
+  void Again(ReuseHistory history, uint32_t idle_s) {
+    ++again[ReuseClassOf(history)][IdleBucketOf(idle_s)];
+  }
+  void Forgotten(ReuseHistory history, uint32_t idle_s) {
+    ++forgotten[ReuseClassOf(history)][IdleBucketOf(idle_s)];
+  }
 };
 
-// Frequency halves in this time without use.
-inline constexpr uint32_t kFrequencyHalfLife_s = 600;
-
-// The frequency of a block that was last used `idle_s` ago.
-[[nodiscard]] uint8_t AgedFrequency(uint8_t frequency, uint32_t idle_s);
-// The same after one more use now; saturates at 255.
-[[nodiscard]] uint8_t UsedAgain(uint8_t frequency, uint32_t idle_s);
-
-struct EvictionOptions {
-  double recency_s = 30;      // below this, idle times differ little
-  double child_weight = 0.5;  // of one child, 16 at most are counted
-
-  // InvalidArgument: not finite, recency_s <= 0, child_weight < 0.
-  [[nodiscard]] absl::Status Validate() const;
+struct EvictionCandidate {
+  ByteCount bytes;       // that its leaving frees
+  uint32_t tokens = 0;   // that would be computed again; 0 when unknown
+  uint32_t idle_s = 0;   // since its last use
+  ReuseHistory history;  // as of that use
 };
 
 class EvictionPolicy {
  public:
-  // REQUIRES: options.Validate().ok().
-  explicit EvictionPolicy(const EvictionOptions& options = {}) : options_(options) {}
+  EvictionPolicy();
 
-  // The block with the least worth leaves first.  Finite and >= 0.
+  // The block with the least worth leaves first.  Finite and > 0.
   [[nodiscard]] double Worth(const EvictionCandidate& candidate) const;
+  // What has happened since the last call.  Older experience fades: it counts half after about a
+  // million newer events.
+  void Learn(const ReuseCounts& since);
 
  private:
-  EvictionOptions options_;
+  using Curve = std::array<double, kIdleBuckets>;
+  void Recompute(uint32_t reuse_class);
+  [[nodiscard]] double RateAt(uint32_t reuse_class, uint32_t idle_s) const;
+
+  std::array<Curve, kReuseClasses> again_{}, forgotten_{};
+  double events_ = 0;                                                               // in them
+  std::array<std::array<std::atomic<double>, kIdleBuckets>, kReuseClasses> rates_;  // hits a second
 };
 
 }  // namespace larder

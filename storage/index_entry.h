@@ -14,6 +14,7 @@
 #include "storage/block_metadata.h"
 #include "storage/block_state.h"
 #include "storage/check.h"
+#include "storage/eviction.h"
 #include "storage/types.h"
 #include "storage/zeroed_memory.h"
 
@@ -40,6 +41,7 @@ class PackedExtent {
 };
 
 struct alignas(64) IndexEntry {
+  static constexpr uint8_t kManyFollowers = UINT8_MAX;
   Digest digest;
   const BlockMetadata* metadata = nullptr;  // owned
   uint64_t disk_location = 0;               // the disk tier's; 0: none
@@ -52,9 +54,14 @@ struct alignas(64) IndexEntry {
   uint16_t pins = 0;
   VariantIndex variant{};
   BlockState state = BlockState::kAbsent;
-  uint8_t frequency = 0;
-  bool counted_in_parent = false;  // its leaving lowers the parent's `children`
-  bool listed = false;
+  ReuseHistory history;
+  uint8_t follower = 0;  // a tag of the block that followed it; 0: none has; kManyFollowers
+  bool counted_in_parent : 1 = false;  // its leaving lowers the parent's `children`
+  bool listed : 1 = false;
+
+  [[nodiscard]] uint32_t IdleSeconds(uint32_t now_s) const {
+    return now_s > last_use_s ? now_s - last_use_s : 0;
+  }
 };
 static_assert(sizeof(IndexEntry) == 64);
 

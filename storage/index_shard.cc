@@ -11,11 +11,19 @@ constexpr uint32_t kNone = EntrySlots::kNone;
 constexpr uint16_t kCountMax = std::numeric_limits<uint16_t>::max();
 constexpr uint8_t kDiskBit = 1u << static_cast<int>(Tier::kDisk);
 
-uint32_t IdleSeconds(const IndexEntry& entry, uint32_t now_s) {
-  return now_s > entry.last_use_s ? now_s - entry.last_use_s : 0;
+template <size_t... kClasses>
+std::array<RecencyList, sizeof...(kClasses)> MakeLists(EntrySlots& entries,
+                                                       std::index_sequence<kClasses...>) {
+  return {((void)kClasses, RecencyList(entries))...};
 }
 
 }  // namespace
+
+IndexShard::IndexShard(VariantTable& variants, uint32_t entries_max)
+    : variants_(variants),
+      entries_(entries_max),
+      host_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())),
+      disk_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())) {}
 
 IndexShard::~IndexShard() {
   for (uint32_t slot = 1; slot < entries_.end(); ++slot) delete entries_[slot].metadata;
@@ -85,7 +93,8 @@ void IndexShard::Hold(const Group& group, HoldWhat what, uint32_t now_s, std::sp
   MutexLock lock(mu_);
   FindAll(group, slots);
   for (size_t i = 0; i < group.order.size(); ++i) {
-    if (slots[i] != kNone && entries_[slots[i]].listed) recency_.PrefetchRemove(entries_[slots[i]]);
+    if (slots[i] != kNone && entries_[slots[i]].listed)
+      host_lists_[0].PrefetchRemove(entries_[slots[i]]);
   }
   for (size_t i = 0; i < group.order.size(); ++i) {
     out[group.order[i]] = HeldBlock{};
@@ -104,8 +113,11 @@ void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock
   ++entry.holds;
   Relist(slot);
   if (what != HoldWhat::kHostUntouched) {
-    entry.frequency = UsedAgain(entry.frequency, IdleSeconds(entry, now_s));
+    const uint32_t idle_s = entry.IdleSeconds(now_s);
+    reuse_.Again(entry.history, idle_s);
+    entry.history = UsedAgain(entry.history, idle_s);
     entry.last_use_s = std::max(entry.last_use_s, now_s);
+    latest_use_s_ = std::max(latest_use_s_, now_s);
   }
   out->ref = EntryRef{slot};
   out->extent = entry.extent.Get();
@@ -158,14 +170,15 @@ void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed,
   --doomed_;
 }
 
-RecencyList* IndexShard::ListFor(BlockState state) {
-  if (InHost(state)) return &recency_;
-  return state == BlockState::kDisk ? &disk_recency_ : nullptr;
+RecencyList* IndexShard::ListFor(const IndexEntry& entry) {
+  const uint32_t reuse_class = ReuseClassOf(entry.history);
+  if (InHost(entry.state)) return &host_lists_[reuse_class];
+  return entry.state == BlockState::kDisk ? &disk_lists_[reuse_class] : nullptr;
 }
 
 void IndexShard::Relist(uint32_t slot) {
   const IndexEntry& entry = entries_[slot];
-  RecencyList* const list = ListFor(entry.state);
+  RecencyList* const list = ListFor(entry);
   const bool evictable = list != nullptr && entry.holds == 0 && entry.pins == 0;
   if (evictable == entry.listed) return;
   if (evictable) {
@@ -177,7 +190,7 @@ void IndexShard::Relist(uint32_t slot) {
 
 void IndexShard::Unlist(uint32_t slot) {
   const IndexEntry& entry = entries_[slot];
-  if (entry.listed) ListFor(entry.state)->Remove(slot);
+  if (entry.listed) ListFor(entry)->Remove(slot);
 }
 
 // ---- entering
@@ -197,21 +210,23 @@ IndexShard::EnterResult IndexShard::Enter(uint64_t hash, VariantIndex variant, c
 }
 
 void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
-                            std::unique_ptr<const BlockMetadata> metadata, bool counted_in_parent,
+                            std::unique_ptr<const BlockMetadata> metadata, const Raised& raised,
                             uint32_t now_s) {
   IndexEntry& entry = entries_[slot];
+  if (!OnDiskAlone(entry.state)) Remember(entry, raised, now_s);
   SetState(entry, OnDiskAlone(entry.state) ? BlockState::kHostDisk : BlockState::kHost);
   entry.extent.Set(extent);
-  entry.counted_in_parent = counted_in_parent;
+  entry.counted_in_parent = raised.counted;
   entry.last_use_s = now_s;
+  latest_use_s_ = std::max(latest_use_s_, now_s);
   if (metadata != nullptr) metadata_bytes_ += metadata->memory_bytes().value();
   entry.metadata = metadata.release();
   variants_.Count(entry.variant, extent.bytes());
   Relist(slot);
 }
 
-IndexShard::EnterResult IndexShard::Insert(uint64_t hash, IndexedBlock& block,
-                                           bool counted_in_parent, uint32_t now_s, uint32_t* slot) {
+IndexShard::EnterResult IndexShard::Insert(uint64_t hash, IndexedBlock& block, const Raised& raised,
+                                           uint32_t now_s, uint32_t* slot) {
   MutexLock lock(mu_);
   // On disk alone, and its writer has it here: that is sooner than to read it.
   *slot = Find(hash, block.variant, block.digest);
@@ -219,12 +234,12 @@ IndexShard::EnterResult IndexShard::Insert(uint64_t hash, IndexedBlock& block,
     Unlist(*slot);
     variants_.UncountDiskOnly(block.variant);
     --disk_only_;
-    BecomeHost(*slot, block.extent, std::move(block.metadata), counted_in_parent, now_s);
+    BecomeHost(*slot, block.extent, std::move(block.metadata), raised, now_s);
     return EnterResult::kEntered;
   }
   const EnterResult result = Enter(hash, block.variant, block.digest, slot);
   if (result == EnterResult::kEntered) {
-    BecomeHost(*slot, block.extent, std::move(block.metadata), counted_in_parent, now_s);
+    BecomeHost(*slot, block.extent, std::move(block.metadata), raised, now_s);
   }
   return result;
 }
@@ -237,18 +252,18 @@ IndexShard::EnterResult IndexShard::Claim(uint64_t hash, VariantIndex variant, c
   return result;
 }
 
-VariantIndex IndexShard::VariantOf(uint32_t slot) const {
+IndexShard::Name IndexShard::NameOf(uint32_t slot) const {
   MutexLock lock(mu_);
   LARDER_CHECK(InUse(slot));
-  return entries_[slot].variant;
+  return {entries_[slot].variant, entries_[slot].digest};
 }
 
 void IndexShard::Fill(uint32_t slot, const Extent& extent,
-                      std::unique_ptr<const BlockMetadata> metadata, bool counted_in_parent,
+                      std::unique_ptr<const BlockMetadata> metadata, const Raised& raised,
                       uint32_t now_s) {
   MutexLock lock(mu_);
   LARDER_CHECK(InUse(slot) && entries_[slot].state == BlockState::kReserved);
-  BecomeHost(slot, extent, std::move(metadata), counted_in_parent, now_s);
+  BecomeHost(slot, extent, std::move(metadata), raised, now_s);
 }
 
 void IndexShard::Abandon(uint32_t slot) {
@@ -298,6 +313,7 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
     entry.extent = PackedExtent();
   }
   Unname(slot);
+  Forget(entry);
   if (entry.holds > 0) {
     SetState(entry, BlockState::kDoomed);
     entry.pins = 0;
@@ -350,56 +366,6 @@ std::optional<IndexShard::Departure> IndexShard::Drop(uint32_t slot) {
   return Leave(slot);
 }
 
-double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy, uint32_t now_s) {
-  const size_t tokens = entry.metadata == nullptr ? 0 : entry.metadata->tokens().size();
-  return policy.Worth({.bytes = ByteCount(entry.extent.pages() * kPageBytes),
-                       .tokens = static_cast<uint32_t>(tokens),
-                       .idle_s = IdleSeconds(entry, now_s),
-                       .frequency = entry.frequency,
-                       .children = entry.children});
-}
-
-uint32_t IndexShard::LeastWorthy(RecencyList& list, const EvictionPolicy& policy, bool parents_too,
-                                 uint32_t now_s) {
-  uint32_t least = kNone;
-  double least_worth = 0;
-  uint32_t slot = list.coldest();
-  for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
-    const IndexEntry& entry = entries_[slot];
-    const uint32_t newer = entry.newer;
-    if (newer != kNone) __builtin_prefetch(&entries_[newer]);
-    if (entry.children > 0 && !parents_too) {
-      list.Remove(slot);
-      list.PushHot(slot);
-    } else if (const double worth = WorthOf(entry, policy, now_s);
-               least == kNone || worth < least_worth) {
-      least = slot;
-      least_worth = worth;
-    }
-    slot = newer;
-  }
-  return least;
-}
-
-std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
-                                                              bool parents_too, uint32_t now_s) {
-  MutexLock lock(mu_);
-  const uint32_t least = LeastWorthy(recency_, policy, parents_too, now_s);
-  if (least == kNone) return std::nullopt;
-  return LeaveHost(least);
-}
-
-std::optional<IndexShard::Departure> IndexShard::Evict(uint32_t slot) {
-  MutexLock lock(mu_);
-  if (!EvictableLocked(slot)) return std::nullopt;
-  return LeaveHost(slot);
-}
-
-bool IndexShard::Evictable(uint32_t slot) const {
-  MutexLock lock(mu_);
-  return EvictableLocked(slot);
-}
-
 // ---- pins and children
 
 bool IndexShard::Pin(uint64_t hash, VariantIndex variant, const Digest& digest) {
@@ -420,13 +386,37 @@ void IndexShard::Unpin(uint64_t hash, VariantIndex variant, const Digest& digest
   Relist(slot);
 }
 
-bool IndexShard::RaiseChildren(uint64_t hash, VariantIndex variant, const Digest& digest) {
+IndexShard::Raised IndexShard::RaiseChildren(uint64_t hash, VariantIndex variant,
+                                             const Digest& digest, const Digest& child) {
+  const auto tag = static_cast<uint8_t>(child.Hash64() % (IndexEntry::kManyFollowers - 1) + 1);
   MutexLock lock(mu_);
   const uint32_t slot = Find(hash, variant, digest);
   if (slot == kNone || !InHost(entries_[slot].state) || entries_[slot].children == kCountMax)
-    return false;
-  ++entries_[slot].children;
-  return true;
+    return {};
+  IndexEntry& entry = entries_[slot];
+  ++entry.children;
+  // Shared, and nobody knows by whom: it was away meanwhile.
+  const bool unknown = entry.follower == 0 && entry.history.shared;
+  if (entry.follower == 0) entry.follower = tag;
+  const bool only = entry.follower == tag;
+  if (!only) entry.follower = IndexEntry::kManyFollowers;
+  return {.counted = true,
+          .history = only && !unknown ? entry.history : ReuseHistory(),
+          .forked = !only && !entry.history.shared};
+}
+
+std::optional<Digest> IndexShard::MarkShared(uint64_t hash, VariantIndex variant,
+                                             const Digest& digest) {
+  MutexLock lock(mu_);
+  const uint32_t slot = Find(hash, variant, digest);
+  if (slot == kNone || !InHost(entries_[slot].state) || entries_[slot].history.shared)
+    return std::nullopt;
+  IndexEntry& entry = entries_[slot];
+  Unlist(slot);
+  entry.history.shared = true;
+  Relist(slot);
+  if (entry.metadata == nullptr) return std::nullopt;
+  return entry.metadata->parent();
 }
 
 void IndexShard::LowerChildren(uint64_t hash, VariantIndex variant, const Digest& digest,
@@ -440,8 +430,9 @@ void IndexShard::LowerChildren(uint64_t hash, VariantIndex variant, const Digest
   if (entry.children > 0 || !entry.listed || !child_last_use_s ||
       entry.last_use_s > *child_last_use_s)
     return;
-  recency_.Remove(slot);
-  recency_.PushCold(slot);
+  RecencyList* const list = ListFor(entry);
+  list->Remove(slot);
+  list->PushCold(slot);
 }
 
 // ---- reports
@@ -451,7 +442,8 @@ IndexShard::Totals IndexShard::totals() const {
   return {.named = table_.size(),
           .doomed = doomed_,
           .disk_only = disk_only_,
-          .memory = ByteCount(sizeof *this + entries_.memory_bytes() + table_.memory_bytes()),
+          .memory = ByteCount(sizeof *this + entries_.memory_bytes() + table_.memory_bytes() +
+                              departed_.memory_bytes()),
           .metadata = ByteCount(metadata_bytes_)};
 }
 
@@ -514,9 +506,14 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
     }
   }
   entries_.CheckInvariants();
-  recency_.CheckInvariants();
-  disk_recency_.CheckInvariants();
-  LARDER_CHECK(used == entries_.used() && listed == recency_.size() + disk_recency_.size());
+  uint32_t in_lists = 0;
+  for (const Lists* lists : {&host_lists_, &disk_lists_}) {
+    for (const RecencyList& list : *lists) {
+      list.CheckInvariants();
+      in_lists += list.size();
+    }
+  }
+  LARDER_CHECK(used == entries_.used() && listed == in_lists);
   LARDER_CHECK(disk_only == disk_only_);
   LARDER_CHECK(doomed == doomed_ && used - doomed == table_.size());
   LARDER_CHECK(metadata_bytes == metadata_bytes_);

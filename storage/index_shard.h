@@ -1,5 +1,5 @@
 // A sixteenth of a BlockIndex: the entries whose hash begins with its number, their table, their
-// recency, their lock.
+// recency by class of reuse, their lock.
 //
 // BlockIndex alone uses it, and documents what the operations mean; here is what differs.  A shard
 // does not know of other shards: what concerns a parent (which may lie in any) BlockIndex does
@@ -11,11 +11,13 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "storage/departed_table.h"
 #include "storage/eviction.h"
 #include "storage/index_entry.h"
 #include "storage/index_values.h"
@@ -30,10 +32,9 @@ namespace larder {
 class IndexShard {
  public:
   static constexpr size_t kKeysMax = 1024;       // in a group
-  static constexpr uint32_t kEvictionLook = 16;  // coldest entries that one eviction compares
+  static constexpr uint32_t kEvictionLook = 16;  // coldest of a class that one eviction looks at
 
-  IndexShard(VariantTable& variants, uint32_t entries_max = EntrySlots::kSlotsMax)
-      : variants_(variants), entries_(entries_max) {}
+  IndexShard(VariantTable& variants, uint32_t entries_max = EntrySlots::kSlotsMax);
   ~IndexShard();
   IndexShard(const IndexShard&) = delete;
   IndexShard& operator=(const IndexShard&) = delete;
@@ -62,15 +63,25 @@ class IndexShard {
 
   // kBusy, of InsertOnDisk: its name is claimed just now, so ask again.
   enum class EnterResult { kEntered, kDuplicate, kFull, kBusy };
+  // What a block that enters has from its parent (RaiseChildren).
+  struct Raised {
+    bool counted = false;  // by the parent's `children`
+    ReuseHistory history;  // the parent's, where this alone follows it; else nothing
+    bool forked = false;   // another has followed the parent, which is not known to be shared
+  };
   // absent -> host.  Takes block.metadata on kEntered only.
-  [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, bool counted_in_parent,
+  [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, const Raised& raised,
                                    uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
   // absent -> reserved
   [[nodiscard]] EnterResult Claim(uint64_t hash, VariantIndex variant, const Digest& digest,
                                   uint32_t* slot) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] VariantIndex VariantOf(uint32_t slot) const LARDER_EXCLUDES(mu_);
+  struct Name {
+    VariantIndex variant = VariantIndex::kNone;
+    Digest digest;
+  };
+  [[nodiscard]] Name NameOf(uint32_t slot) const LARDER_EXCLUDES(mu_);
   void Fill(uint32_t slot, const Extent& extent, std::unique_ptr<const BlockMetadata> metadata,
-            bool counted_in_parent, uint32_t now_s) LARDER_EXCLUDES(mu_);
+            const Raised& raised, uint32_t now_s) LARDER_EXCLUDES(mu_);
   void Abandon(uint32_t slot) LARDER_EXCLUDES(mu_);
 
   // absent -> disk, or host -> host+disk where it is in HOST already
@@ -84,7 +95,7 @@ class IndexShard {
   // promoting -> host+disk; false: it has left meanwhile.  The entry stays held.
   [[nodiscard]] bool FinishPromote(uint32_t slot, const Extent& extent,
                                    std::unique_ptr<const BlockMetadata> metadata,
-                                   bool counted_in_parent, uint32_t now_s) LARDER_EXCLUDES(mu_);
+                                   const Raised& raised, uint32_t now_s) LARDER_EXCLUDES(mu_);
   // promoting -> disk
   void FailPromote(uint32_t slot) LARDER_EXCLUDES(mu_);
   // REQUIRES: held.
@@ -101,20 +112,28 @@ class IndexShard {
   [[nodiscard]] std::optional<Departure> Drop(uint64_t hash, VariantIndex variant,
                                               const Digest& digest) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<Departure> Drop(uint32_t slot) LARDER_EXCLUDES(mu_);
-  // Of the kEvictionLook coldest.  Parents that it passes over go to the hot end, lest they hide
-  // the rest for ever; LowerChildren brings them back.
+  // Of the kEvictionLook coldest of each class.  Parents that it passes over go to the hot end,
+  // lest they hide the rest for ever; LowerChildren brings them back.
   [[nodiscard]] std::optional<Departure> EvictColdest(const EvictionPolicy& policy,
                                                       bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<Departure> Evict(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Evictable(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
-  // Of those on disk alone, the least worthy of the kEvictionLook coldest.
+  // The worth of what EvictColdest (without parents), or EvictColdestFromDisk, would take.
+  static constexpr double kNothing = std::numeric_limits<double>::infinity();
+  [[nodiscard]] double LeastWorth(const EvictionPolicy& policy, uint32_t now_s)
+      LARDER_EXCLUDES(mu_);
+  [[nodiscard]] double LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s)
+      LARDER_EXCLUDES(mu_);
+  // Likewise of those on disk alone.
   [[nodiscard]] std::optional<EvictedFromDisk> EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                     uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // host+disk -> host, of the coldest few.
-  [[nodiscard]] std::optional<EvictedFromDisk> DropColdestDiskCopy() LARDER_EXCLUDES(mu_);
+  // host+disk -> host, of the coldest few of each class.
+  [[nodiscard]] std::optional<EvictedFromDisk> DropColdestDiskCopy(const EvictionPolicy& policy,
+                                                                   uint32_t now_s)
+      LARDER_EXCLUDES(mu_);
   // This one's disk copy, whichever of the two it takes.
   [[nodiscard]] std::optional<DiskRoom> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool EvictableFromDisk(uint32_t slot) const LARDER_EXCLUDES(mu_);
@@ -123,13 +142,19 @@ class IndexShard {
       LARDER_EXCLUDES(mu_);
   void Unpin(uint64_t hash, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
 
-  // False: not in HOST.
-  [[nodiscard]] bool RaiseChildren(uint64_t hash, VariantIndex variant, const Digest& digest)
-      LARDER_EXCLUDES(mu_);
+  // Not counted: not in HOST.
+  [[nodiscard]] Raised RaiseChildren(uint64_t hash, VariantIndex variant, const Digest& digest,
+                                     const Digest& child) LARDER_EXCLUDES(mu_);
+  // Its parent, if that is to be marked too; nullopt: unknown, or it was marked already.
+  [[nodiscard]] std::optional<Digest> MarkShared(uint64_t hash, VariantIndex variant,
+                                                 const Digest& digest) LARDER_EXCLUDES(mu_);
   // A parent whose last child has left, and which was used no later than that child, is next to
   // leave. nullopt: the child never entered.
   void LowerChildren(uint64_t hash, VariantIndex variant, const Digest& digest,
                      std::optional<uint32_t> child_last_use_s) LARDER_EXCLUDES(mu_);
+
+  // Adds what became of blocks since the last call.
+  void TakeReuseCounts(ReuseCounts* sum) LARDER_EXCLUDES(mu_);
 
   struct Totals {
     uint64_t named = 0;
@@ -167,13 +192,18 @@ class IndexShard {
   [[nodiscard]] EnterResult Enter(uint64_t hash, VariantIndex variant, const Digest& digest,
                                   uint32_t* slot) LARDER_REQUIRES(mu_);
   void BecomeHost(uint32_t slot, const Extent& extent,
-                  std::unique_ptr<const BlockMetadata> metadata, bool counted_in_parent,
+                  std::unique_ptr<const BlockMetadata> metadata, const Raised& raised,
                   uint32_t now_s) LARDER_REQUIRES(mu_);
+  // What is known of a block that enters the index.
+  void Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) LARDER_REQUIRES(mu_);
+  // It leaves the index.
+  void Forget(const IndexEntry& entry) LARDER_REQUIRES(mu_);
   void HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock* out) LARDER_REQUIRES(mu_);
   void UnholdOne(uint32_t slot, std::vector<Extent>* freed, std::vector<DiskRoom>* rooms)
       LARDER_REQUIRES(mu_);
-  // The list of what may leave the tier that the state names; nullptr: of none.
-  [[nodiscard]] RecencyList* ListFor(BlockState state) LARDER_REQUIRES(mu_);
+  using Lists = std::array<RecencyList, kReuseClasses>;
+  // The list of an entry that may leave the tier that its state names; nullptr: of none.
+  [[nodiscard]] RecencyList* ListFor(const IndexEntry& entry) LARDER_REQUIRES(mu_);
   // Lists or unlists an entry as its holds, pins and state say.
   void Relist(uint32_t slot) LARDER_REQUIRES(mu_);
   void Unlist(uint32_t slot) LARDER_REQUIRES(mu_);
@@ -183,9 +213,16 @@ class IndexShard {
   [[nodiscard]] Departure LeaveHost(uint32_t slot) LARDER_REQUIRES(mu_);
   // Takes out of HOST what is kept for it there; the entry keeps its pages' number.
   void TakeFromHost(uint32_t slot, Departure* gone) LARDER_REQUIRES(mu_);
-  // The least worthy of the kEvictionLook coldest of a list; kNone: none of them.
-  [[nodiscard]] uint32_t LeastWorthy(RecencyList& list, const EvictionPolicy& policy,
-                                     bool parents_too, uint32_t now_s) LARDER_REQUIRES(mu_);
+  // The least worthy of what `choose(list)` answers for each class.
+  template <class Choose>
+  [[nodiscard]] uint32_t LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
+                                     Choose choose) LARDER_REQUIRES(mu_);
+  [[nodiscard]] uint32_t LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
+                                           uint32_t now_s) LARDER_REQUIRES(mu_);
+  [[nodiscard]] uint32_t LeastWorthyOfDisk(const EvictionPolicy& policy, uint32_t now_s)
+      LARDER_REQUIRES(mu_);
+  // The coldest that is no parent; parents before it go to the hot end.
+  [[nodiscard]] uint32_t ColdestLeaf(RecencyList& list) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::unique_ptr<const BlockMetadata> TakeMetadata(IndexEntry& entry)
       LARDER_REQUIRES(mu_);
   [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
@@ -196,11 +233,30 @@ class IndexShard {
   mutable Mutex mu_;
   EntrySlots entries_ LARDER_GUARDED_BY(mu_);
   SlotTable table_ LARDER_GUARDED_BY(mu_);
-  RecencyList recency_ LARDER_GUARDED_BY(mu_){entries_};       // of HOST
-  RecencyList disk_recency_ LARDER_GUARDED_BY(mu_){entries_};  // of what is on disk alone
-  uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;              // promoting ones included
+  Lists host_lists_ LARDER_GUARDED_BY(mu_);  // of HOST, by class
+  Lists disk_lists_ LARDER_GUARDED_BY(mu_);  // of what is on disk alone
+  DepartedTable departed_ LARDER_GUARDED_BY(mu_);
+  uint32_t latest_use_s_ LARDER_GUARDED_BY(mu_) = 0;  // of any entry
+  ReuseCounts reuse_ LARDER_GUARDED_BY(mu_);
+  uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t metadata_bytes_ LARDER_GUARDED_BY(mu_) = 0;
 };
+
+template <class Choose>
+uint32_t IndexShard::LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
+                                 Choose choose) {
+  uint32_t least = EntrySlots::kNone;
+  double least_worth = 0;
+  for (RecencyList& list : lists) {
+    const uint32_t slot = choose(list);
+    if (slot == EntrySlots::kNone) continue;
+    const double worth = WorthOf(entries_[slot], policy, now_s);
+    if (least != EntrySlots::kNone && worth >= least_worth) continue;
+    least = slot;
+    least_worth = worth;
+  }
+  return least;
+}
 
 }  // namespace larder

@@ -30,7 +30,9 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex var
   SetState(entry, BlockState::kDisk);
   entry.disk_location = location;
   entry.extent.Set({.slab = {}, .page = 0, .pages = pages});
+  Remember(entry, {}, now_s);
   entry.last_use_s = now_s;
+  latest_use_s_ = std::max(latest_use_s_, now_s);
   variants_.CountDiskOnly(variant);
   ++disk_only_;
   Relist(*slot);
@@ -58,14 +60,14 @@ bool IndexShard::BeginPromote(uint32_t slot) {
 }
 
 bool IndexShard::FinishPromote(uint32_t slot, const Extent& extent,
-                               std::unique_ptr<const BlockMetadata> metadata,
-                               bool counted_in_parent, uint32_t now_s) {
+                               std::unique_ptr<const BlockMetadata> metadata, const Raised& raised,
+                               uint32_t now_s) {
   MutexLock lock(mu_);
   LARDER_CHECK(InUse(slot) && entries_[slot].holds > 0);
   if (entries_[slot].state != BlockState::kPromoting) return false;
   variants_.UncountDiskOnly(entries_[slot].variant);
   --disk_only_;
-  BecomeHost(slot, extent, std::move(metadata), counted_in_parent, now_s);
+  BecomeHost(slot, extent, std::move(metadata), raised, now_s);
   return true;
 }
 
@@ -87,30 +89,44 @@ HeldBlock IndexShard::LookAt(uint32_t slot) const {
   return now;
 }
 
+uint32_t IndexShard::LeastWorthyOfDisk(const EvictionPolicy& policy, uint32_t now_s) {
+  return LeastWorthy(disk_lists_, policy, now_s,
+                     [](const RecencyList& list) { return list.coldest(); });
+}
+
+double IndexShard::LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s) {
+  MutexLock lock(mu_);
+  const uint32_t least = LeastWorthyOfDisk(policy, now_s);
+  return least == kNone ? kNothing : WorthOf(entries_[least], policy, now_s);
+}
+
 std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                 uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthy(disk_recency_, policy, true, now_s);
+  const uint32_t least = LeastWorthyOfDisk(policy, now_s);
   if (least == kNone) return std::nullopt;
   const uint32_t pages = entries_[least].extent.pages();
   const Departure gone = Leave(least);
   return EvictedFromDisk{{gone.block.variant, gone.block.digest, gone.block.disk_location}, pages};
 }
 
-std::optional<EvictedFromDisk> IndexShard::DropColdestDiskCopy() {
-  constexpr uint32_t kLooks = 64;
+std::optional<EvictedFromDisk> IndexShard::DropColdestDiskCopy(const EvictionPolicy& policy,
+                                                               uint32_t now_s) {
   MutexLock lock(mu_);
-  uint32_t slot = recency_.coldest();
-  for (uint32_t looks = std::min(kLooks, recency_.size()); looks > 0; --looks) {
-    IndexEntry& entry = entries_[slot];
-    if (entry.state == BlockState::kHostDisk) {
-      SetState(entry, BlockState::kHost);
-      return EvictedFromDisk{{entry.variant, entry.digest, std::exchange(entry.disk_location, 0)},
-                             entry.extent.pages()};
-    }
-    slot = entry.newer;
-  }
-  return std::nullopt;
+  const uint32_t least = LeastWorthy(
+      host_lists_, policy, now_s, [this](const RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
+        uint32_t slot = list.coldest();
+        for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
+          if (entries_[slot].state == BlockState::kHostDisk) return slot;
+          slot = entries_[slot].newer;
+        }
+        return kNone;
+      });
+  if (least == kNone) return std::nullopt;
+  IndexEntry& entry = entries_[least];
+  SetState(entry, BlockState::kHost);
+  return EvictedFromDisk{{entry.variant, entry.digest, std::exchange(entry.disk_location, 0)},
+                         entry.extent.pages()};
 }
 
 bool IndexShard::EvictableFromDisk(uint32_t slot) const {

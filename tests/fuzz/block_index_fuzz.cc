@@ -269,7 +269,7 @@ class Fuzz {
     Leave(key);
   }
   void EvictOne() {
-    const auto gone = index_.EvictOne(policy_, now_s_);
+    const auto gone = index_.EvictOne(now_s_);
     const auto may_go = [](const auto& item) { return item.second.evictable(); };
     const auto childless = [](const auto& item) {
       return item.second.evictable() && item.second.children == 0;
@@ -330,7 +330,6 @@ class Fuzz {
 
   FuzzRun& run_;
   BlockIndex index_;
-  const EvictionPolicy policy_;
   std::vector<VariantIndex> variants_;
   std::map<Key, Block> blocks_;       // named
   std::map<uint32_t, Block> doomed_;  // by ref

@@ -117,7 +117,7 @@ class BlockIndexTest : public testing::Test {
   // Numbers of names 0..99 in the order in which they leave.
   std::vector<int> EvictAll() {
     std::vector<int> order;
-    while (const auto gone = index_.EvictOne(policy_, now_s_)) {
+    while (const auto gone = index_.EvictOne(now_s_)) {
       for (int i = 0; i < 100; ++i) {
         if (Name(static_cast<uint64_t>(i)) == gone->digest) order.push_back(i);
       }
@@ -126,7 +126,6 @@ class BlockIndexTest : public testing::Test {
   }
 
   BlockIndex index_;
-  EvictionPolicy policy_;
   VariantIndex variant_;
   uint32_t now_s_ = 1000;
 };
@@ -248,7 +247,7 @@ TEST_F(BlockIndexTest, HeldBlocksStay) {
   EXPECT_EQ(held.metadata->parent(), Name(9));
   EXPECT_FALSE(index_.Evictable(held.ref));
   EXPECT_FALSE(index_.EvictRef(held.ref));
-  EXPECT_FALSE(index_.EvictOne(policy_, now_s_));
+  EXPECT_FALSE(index_.EvictOne(now_s_));
   EXPECT_THAT(Unhold(held.ref), IsEmpty());
   EXPECT_TRUE(index_.Evictable(held.ref));
   const auto gone = index_.EvictRef(held.ref);
@@ -282,9 +281,9 @@ TEST_F(BlockIndexTest, BatchesAnswerInKeyOrder) {
   ASSERT_TRUE(index_.HoldAgain(refs));
   std::vector<Extent> freed;
   index_.Unhold(refs, &freed);
-  EXPECT_FALSE(index_.EvictOne(policy_, now_s_)) << "held twice";
+  EXPECT_FALSE(index_.EvictOne(now_s_)) << "held twice";
   index_.Unhold(refs, &freed);
-  EXPECT_TRUE(index_.EvictOne(policy_, now_s_));
+  EXPECT_TRUE(index_.EvictOne(now_s_));
   EXPECT_THAT(freed, IsEmpty());
 }
 
@@ -365,9 +364,9 @@ TEST_F(BlockIndexTest, PinnedBlocksStayUntilTheLastUnpin) {
   EXPECT_TRUE(index_.Pin(variant_, Name(1)));
   index_.Unpin(variant_, Name(1));
   Unhold(Hold(1).ref);
-  EXPECT_FALSE(index_.EvictOne(policy_, now_s_));
+  EXPECT_FALSE(index_.EvictOne(now_s_));
   index_.Unpin(variant_, Name(1));
-  EXPECT_TRUE(index_.EvictOne(policy_, now_s_));
+  EXPECT_TRUE(index_.EvictOne(now_s_));
   index_.Unpin(variant_, Name(1));  // left meanwhile
 }
 
@@ -406,7 +405,7 @@ TEST_F(BlockIndexTest, AChainThatNobodyReadsDoesNotHideOthers) {
   }
   ASSERT_EQ(Insert(1, Pages(0, 1)), InsertResult::kInserted);
   bool met = false;
-  for (int i = 0; i < 20 && !met; ++i) met = index_.EvictOne(policy_, now_s_)->digest == Name(1);
+  for (int i = 0; i < 20 && !met; ++i) met = index_.EvictOne(now_s_)->digest == Name(1);
   EXPECT_TRUE(met);
 }
 
@@ -459,11 +458,14 @@ TEST_F(BlockIndexTest, MemoryIsBounded) {
   EXPECT_LE(index_.memory_bytes().value(), kBlocks * 85);
   EXPECT_GE(index_.memory_bytes().value(), kBlocks * 64);
   const ByteCount full = index_.memory_bytes();
-  for (uint64_t i = 0; i < kBlocks; ++i) Drop(i);
-  for (uint64_t i = 0; i < kBlocks; ++i) {
-    ASSERT_EQ(Insert(i, {}), InsertResult::kInserted);
+  ByteCount again;
+  for (int round = 0; round < 2; ++round) {
+    for (uint64_t i = 0; i < kBlocks; ++i) Drop(i);
+    for (uint64_t i = 0; i < kBlocks; ++i) ASSERT_EQ(Insert(i, {}), InsertResult::kInserted);
+    if (round == 0) again = index_.memory_bytes();
   }
-  EXPECT_EQ(index_.memory_bytes(), full) << "free entries are used again";
+  EXPECT_LE(again, full + ByteCount(8 * kBlocks)) << "what is remembered of those that left";
+  EXPECT_EQ(index_.memory_bytes(), again) << "free entries are used again";
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ class Worker {
         if (index_.Pin(variant_, Name(name))) index_.Unpin(variant_, Name(name));
         return;
       default:
-        if (const auto gone = index_.EvictOne(policy_, now_s)) pages_out_ += gone->extent.pages;
+        if (const auto gone = index_.EvictOne(now_s)) pages_out_ += gone->extent.pages;
     }
   }
   void Look() {
@@ -127,7 +127,6 @@ class Worker {
 
   BlockIndex& index_;
   const VariantIndex variant_;
-  const EvictionPolicy policy_;
   std::mt19937_64 rng_;
   std::vector<EntryRef> refs_;
   std::vector<Extent> freed_;
@@ -159,7 +158,7 @@ TEST(BlockIndexThreads, NothingIsLostOrHandedOutTwice) {
   }
   EXPECT_EQ(index.TotalsOf(variant).bytes, ByteCount((pages_in - pages_out) * kPageBytes));
   uint64_t left = index.blocks();
-  while (index.EvictOne(EvictionPolicy(), kStepsEach)) --left;
+  while (index.EvictOne(kStepsEach)) --left;
   EXPECT_EQ(left, 0u);
   index.CheckInvariants();
 }

@@ -33,11 +33,11 @@ TEST(IndexShard, FullIsAnAnswer) {
                      .extent = {},
                      .metadata = BlockMetadata::Make({}, {}, UniformTable(1, 1))};
   uint32_t none = 0;
-  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, false, 0, &none),
+  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, {}, 0, &none),
             IndexShard::EnterResult::kFull);
   EXPECT_NE(block.metadata, nullptr) << "stays the caller's";
   shard.Abandon(slot);
-  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, false, 0, &slot),
+  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, {}, 0, &slot),
             IndexShard::EnterResult::kEntered);
   std::vector<VariantTotals> sums(1);
   shard.CheckInvariants(sums);
@@ -55,11 +55,11 @@ TEST(IndexShard, AParentFollowsItsLastChild) {
       uint32_t slot = 0;
       IndexedBlock block{
           .variant = variant, .digest = Name(name), .extent = Pages(0, 1), .metadata = nullptr};
-      EXPECT_EQ(shard.Insert(hash(name), block, false, now_s, &slot),
+      EXPECT_EQ(shard.Insert(hash(name), block, {}, now_s, &slot),
                 IndexShard::EnterResult::kEntered);
     };
     insert(1, used_after_child ? 200 : 100);
-    ASSERT_TRUE(shard.RaiseChildren(hash(1), variant, Name(1)));
+    ASSERT_TRUE(shard.RaiseChildren(hash(1), variant, Name(1), Name(2)).counted);
     // The clock stands still, so that all are worth the same and the order of the list shows.
     for (uint64_t i = 2; i < 2 + 2 * IndexShard::kEvictionLook; ++i) insert(i, 150);
     ASSERT_EQ(shard.EvictColdest(EvictionPolicy(), false, 100)->block.digest, Name(2));
@@ -67,6 +67,84 @@ TEST(IndexShard, AParentFollowsItsLastChild) {
     const auto next = shard.EvictColdest(EvictionPolicy(), false, 100);
     EXPECT_EQ(next->block.digest, used_after_child ? Name(3) : Name(1));
   }
+}
+
+// What follows a block alone has its history; what makes it a fork has none, and marks it and those
+// before it as shared.
+TEST(IndexShard, HistoryGoesDownAChainAndStopsAtAFork) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  IndexShard shard(variants);
+  const auto hash = [&](uint64_t name) { return IndexHash(variant, Name(name)); };
+  const auto insert = [&](uint64_t name, uint64_t parent) {
+    const auto raised = shard.RaiseChildren(hash(parent), variant, Name(parent), Name(name));
+    IndexedBlock block{.variant = variant,
+                       .digest = Name(name),
+                       .extent = Pages(0, 1),
+                       .metadata = BlockMetadata::Make(Name(parent), {}, UniformTable(1, 1))};
+    uint32_t slot = 0;
+    EXPECT_EQ(shard.Insert(hash(name), block, raised, 100, &slot),
+              IndexShard::EnterResult::kEntered);
+    return raised;
+  };
+  insert(1, 0);
+  insert(2, 1);
+  const Digest key = Name(2);
+  const uint64_t key_hash = hash(2);
+  const uint16_t first = 0;
+  HeldBlock held;
+  shard.Hold(
+      {.variant = variant, .keys = {&key, 1}, .hashes = {&key_hash, 1}, .order = {&first, 1}},
+      HoldWhat::kHost, 164, {&held, 1});
+  const auto only = insert(3, 2);
+  EXPECT_EQ(only.history, UsedAgain({}, 64));
+  EXPECT_FALSE(only.forked);
+  const auto again = shard.RaiseChildren(hash(2), variant, Name(2), Name(3));
+  EXPECT_FALSE(again.forked) << "the same that comes again";
+  const auto second = insert(4, 2);
+  EXPECT_EQ(second.history, ReuseHistory());
+  EXPECT_TRUE(second.forked);
+  EXPECT_EQ(shard.MarkShared(hash(2), variant, Name(2)), Name(1));
+  EXPECT_EQ(shard.MarkShared(hash(2), variant, Name(2)), std::nullopt) << "once";
+  EXPECT_EQ(shard.MarkShared(hash(1), variant, Name(1)), Name(0));
+  EXPECT_EQ(shard.MarkShared(hash(0), variant, Name(0)), std::nullopt) << "unknown";
+  const auto third = insert(5, 2);
+  EXPECT_FALSE(third.forked) << "known to be shared";
+  EXPECT_EQ(insert(6, 1).history, ReuseHistory());
+}
+
+// A block that left comes back as what it was; one that nobody asks for again teaches that.
+TEST(IndexShard, WhatLeftIsRemembered) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  IndexShard shard(variants);
+  const EvictionPolicy policy;
+  const auto insert = [&](uint64_t name, uint32_t now_s) {
+    IndexedBlock block{
+        .variant = variant, .digest = Name(name), .extent = Pages(0, 1), .metadata = nullptr};
+    uint32_t slot = 0;
+    EXPECT_EQ(shard.Insert(IndexHash(variant, Name(name)), block, {}, now_s, &slot),
+              IndexShard::EnterResult::kEntered);
+  };
+  constexpr uint64_t kBlocks = 10'000;
+  insert(1, 0);
+  ASSERT_TRUE(shard.EvictColdest(policy, false, 10).has_value());
+  insert(1, 64);
+  for (uint64_t i = 2; i < kBlocks; ++i) {
+    insert(i, 64);
+    ASSERT_TRUE(shard.EvictColdest(policy, false, 64).has_value());
+  }
+  ReuseCounts counts;
+  shard.TakeReuseCounts(&counts);
+  EXPECT_EQ(counts.again[ReuseClassOf({})][IdleBucketOf(64)], 1u);
+  uint64_t forgotten = 0;
+  for (const auto& histogram : counts.forgotten) {
+    for (const uint64_t count : histogram) forgotten += count;
+  }
+  EXPECT_GT(forgotten, kBlocks * 9 / 10);
+  ReuseCounts none;
+  shard.TakeReuseCounts(&none);
+  EXPECT_EQ(none.again, ReuseCounts::Histogram{}) << "taken";
 }
 
 // Within one shard the least worthy of the cold end leaves first.
@@ -78,7 +156,7 @@ TEST(IndexShard, ReadBlocksOutliveUnreadOnes) {
   for (uint64_t i = 0; i < slots.size(); ++i) {
     IndexedBlock block{
         .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
-    ASSERT_EQ(shard.Insert(IndexHash(variant, Name(i)), block, false, 100, &slots[i]),
+    ASSERT_EQ(shard.Insert(IndexHash(variant, Name(i)), block, {}, 100, &slots[i]),
               IndexShard::EnterResult::kEntered);
   }
   // A lease on the first ten as one chain, ended at once: key 0 becomes the most recent.

@@ -41,6 +41,10 @@ class Process {
                      });
     promoter_.emplace(2, store(), tier_, clock_);
   }
+  ~Process() {  // before the store
+    promoter_.reset();
+    spiller_.reset();
+  }
 
   // Block `seed`, whose bytes are its number.
   Digest Put(uint32_t seed) {

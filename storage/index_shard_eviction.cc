@@ -1,0 +1,99 @@
+// What a shard does about leaving by eviction: who goes first, and what is remembered of those who
+// went.
+#include <algorithm>
+
+#include "storage/index_shard.h"
+
+namespace larder {
+namespace {
+
+constexpr uint32_t kNone = EntrySlots::kNone;
+
+}  // namespace
+
+double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy, uint32_t now_s) {
+  const size_t tokens = entry.metadata == nullptr ? 0 : entry.metadata->tokens().size();
+  return policy.Worth({.bytes = ByteCount(entry.extent.pages() * kPageBytes),
+                       .tokens = static_cast<uint32_t>(tokens),
+                       .idle_s = entry.IdleSeconds(now_s),
+                       .history = entry.history});
+}
+
+uint32_t IndexShard::ColdestLeaf(RecencyList& list) {
+  uint32_t slot = list.coldest();
+  for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
+    const IndexEntry& entry = entries_[slot];
+    if (entry.children == 0) return slot;
+    const uint32_t newer = entry.newer;
+    list.Remove(slot);
+    list.PushHot(slot);
+    slot = newer;
+  }
+  return kNone;
+}
+
+uint32_t IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
+                                       uint32_t now_s) {
+  return LeastWorthy(host_lists_, policy, now_s,
+                     [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
+                       return parents_too ? list.coldest() : ColdestLeaf(list);
+                     });
+}
+
+double IndexShard::LeastWorth(const EvictionPolicy& policy, uint32_t now_s) {
+  MutexLock lock(mu_);
+  const uint32_t least = LeastWorthyOfHost(policy, false, now_s);
+  return least == kNone ? kNothing : WorthOf(entries_[least], policy, now_s);
+}
+
+std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
+                                                              bool parents_too, uint32_t now_s) {
+  MutexLock lock(mu_);
+  const uint32_t least = LeastWorthyOfHost(policy, parents_too, now_s);
+  if (least == kNone) return std::nullopt;
+  return LeaveHost(least);
+}
+
+std::optional<IndexShard::Departure> IndexShard::Evict(uint32_t slot) {
+  MutexLock lock(mu_);
+  if (!EvictableLocked(slot)) return std::nullopt;
+  return LeaveHost(slot);
+}
+
+bool IndexShard::Evictable(uint32_t slot) const {
+  MutexLock lock(mu_);
+  return EvictableLocked(slot);
+}
+
+// ---- what became of them
+
+// That of the parent, where this alone follows it: so a chain stays of one class, and its end does
+// not outlive its beginning.  Else its own, from before it left.
+void IndexShard::Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) {
+  const std::optional<DepartedTable::Departed> past = departed_.Take(HashOf(entry));
+  entry.history = raised.history;
+  if (!past) return;
+  const uint32_t idle_s = now_s > past->last_use_s ? now_s - past->last_use_s : 0;
+  reuse_.Again(past->history, idle_s);
+  if (entry.history == ReuseHistory()) entry.history = UsedAgain(past->history, idle_s);
+}
+
+void IndexShard::Forget(const IndexEntry& entry) {
+  const auto forgotten =
+      departed_.Remember(HashOf(entry), {entry.history, entry.last_use_s}, entries_.used());
+  if (!forgotten) return;
+  reuse_.Forgotten(forgotten->history, latest_use_s_ - forgotten->last_use_s);
+}
+
+void IndexShard::TakeReuseCounts(ReuseCounts* sum) {
+  MutexLock lock(mu_);
+  for (uint32_t c = 0; c < kReuseClasses; ++c) {
+    for (uint32_t b = 0; b < kIdleBuckets; ++b) {
+      sum->again[c][b] += reuse_.again[c][b];
+      sum->forgotten[c][b] += reuse_.forgotten[c][b];
+    }
+  }
+  reuse_ = ReuseCounts();
+}
+
+}  // namespace larder
