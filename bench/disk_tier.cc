@@ -115,7 +115,7 @@ class Stocked {
     const double start = SecondsNow();
     if (absl::Status s = Put(kStored, kWritten, &put); !s.ok()) return s;
     const double rate = kWritten * kBlockBytes / (SecondsNow() - start);
-    tier_->Erase(put);
+    LARDER_CHECK(tier_->Erase(put).ok());
     return rate;
   }
   // Of a block, or of a quarter of its layers; described first, as whoever promotes it must.

@@ -187,8 +187,7 @@ BlockStatus Promoter::Read(const Running& running, size_t block, BlockIndex::Hel
     case DiskTier::GetStatus::kDamaged:
       return BlockStatus::kDamaged;
     case DiskTier::GetStatus::kFailed:
-      breaker_.Failed(clock_.Now());
-      return BlockStatus::kMissing;
+      return Failed(wanted.ref);
   }
   breaker_.Succeeded();
   auto metadata = BlockMetadata::Make(known->header.parent, known->tokens, table);
@@ -196,6 +195,20 @@ BlockStatus Promoter::Read(const Running& running, size_t block, BlockIndex::Hel
     return BlockStatus::kMissing;
   *held = store_.index().LookAt(wanted.ref);
   return BlockStatus::kOk;
+}
+
+BlockStatus Promoter::Failed(EntryRef block) {
+  constexpr size_t kSuspectsMax = 4096;
+  MutexLock lock(mu_);
+  const auto suspect = suspects_.find(block.value);
+  if (suspect != suspects_.end() && stats_.promoted > suspect->second) {
+    suspects_.erase(suspect);
+    return BlockStatus::kDamaged;
+  }
+  breaker_.Failed(clock_.Now());
+  if (suspects_.size() >= kSuspectsMax) suspects_.clear();
+  suspects_[block.value] = stats_.promoted;
+  return BlockStatus::kMissing;
 }
 
 void Promoter::Answer(const RunningRef& running, size_t block, BlockStatus status,

@@ -92,6 +92,9 @@ class Promoter {
   void Answer(const RunningRef& running, size_t block, BlockStatus status,
               const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
   void Count(BlockStatus status, ByteCount bytes) LARDER_EXCLUDES(mu_);
+  // A read that failed: kMissing, and the disk is left alone; or kDamaged, of a block that fails
+  // while others can be read.
+  [[nodiscard]] BlockStatus Failed(EntryRef block) LARDER_EXCLUDES(mu_);
 
   BlockStore& store_;
   DiskTier& tier_;
@@ -104,6 +107,8 @@ class Promoter {
   std::vector<RunningRef> jobs_ LARDER_GUARDED_BY(mu_);  // with blocks that no thread took yet
   absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);  // by ref
   Stats stats_ LARDER_GUARDED_BY(mu_);
+  // Blocks whose last read failed, and how many reads had succeeded by then.
+  absl::flat_hash_map<uint32_t, uint64_t> suspects_ LARDER_GUARDED_BY(mu_);
   std::vector<std::thread> threads_;
 };
 

@@ -150,7 +150,7 @@ void Spiller::EraseRooms() {
     std::vector<DiskAddress> blocks;
     blocks.reserve(rooms.size());
     for (const DiskRoom& room : rooms) blocks.push_back(AddressOf(store_, room));
-    tier_.Erase(blocks);
+    if (!tier_.Erase(blocks).ok()) breaker_.Failed(clock_.Now());
   }
 }
 
@@ -205,26 +205,31 @@ void Spiller::PutWithRoom(Batch* batch) {
     EraseRooms();
   }
   std::vector<Block> left = std::move(batch->blocks);
+  // A disk that does not even erase gives no room, however much is taken from the index.
   for (int tries = 0; tries < kRoomTries && !left.empty(); ++tries) {
+    if (breaker_.open(clock_.Now())) break;
     if (tries > 0) MakeRoomFor(left);
     left = PutOnce(std::move(left), batch);
   }
   MutexLock lock(mu_);
-  stats_.dropped_room += left.size();
+  (breaker_.open(clock_.Now()) ? stats_.dropped_failed : stats_.dropped_room) += left.size();
 }
 
-// Enough was free in all, so it lies apart; or others took it.
+// Enough was free in all, so it lies apart: a window for each.  Or others took it.
 void Spiller::MakeRoomFor(std::span<const Block> blocks) {
   ByteCount largest;
   for (const Block& block : blocks) largest = std::max(largest, ByteCount(block.payload.size()));
-  const std::vector<uint32_t> victims = tier_.FindVictims(largest, [this](uint32_t owner) {
-    return store_.index().EvictableFromDisk(EntryRef{owner});
-  });
-  std::vector<EntryRef> refs;
-  for (const uint32_t owner : victims) refs.push_back(EntryRef{owner});
-  store_.EvictFromDisk(refs);
-  if (refs.empty()) (void)store_.EvictFromDisk(largest);
-  EraseRooms();
+  for (size_t windows = 0; windows < blocks.size(); ++windows) {
+    const std::vector<uint32_t> victims = tier_.FindVictims(largest, [this](uint32_t owner) {
+      return store_.index().EvictableFromDisk(EntryRef{owner});
+    });
+    std::vector<EntryRef> refs;
+    for (const uint32_t owner : victims) refs.push_back(EntryRef{owner});
+    store_.EvictFromDisk(refs);
+    if (refs.empty() && windows == 0) (void)store_.EvictFromDisk(largest);
+    EraseRooms();
+    if (refs.empty() || breaker_.open(clock_.Now())) return;
+  }
 }
 
 // Those without room come back.
@@ -267,7 +272,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
 void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
   if (!store_.SetOnDisk(block.ref, static_cast<uint64_t>(location))) {
     const DiskAddress gone{block.header.key, location};
-    tier_.Erase({&gone, 1});
+    if (!tier_.Erase({&gone, 1}).ok()) breaker_.Failed(clock_.Now());
     return;
   }
   tier_.SetOwner(location, block.ref.value);

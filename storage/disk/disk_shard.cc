@@ -17,8 +17,10 @@ using PutStatus = DiskTier::PutStatus;
 using GetStatus = DiskTier::GetStatus;
 
 constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
-// How many commits pass between two looks at the catalog's size.
-constexpr uint64_t kCommitsPerLook = 32;
+// The catalog writes such a share of its bytes between two looks at its size ...
+constexpr uint64_t kLooksPerCatalog = 16;
+// ... and between two compactions for want of room.
+constexpr uint64_t kCompactionsPerCatalog = 4;
 
 bool IsWhole(const SegmentRange& range, const SegmentTable& table) {
   return range.first == 0 && range.count == table.segments.size();
@@ -159,19 +161,29 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
   FailAt(FaultPoint::kPutSynced, &put);
   FreeFailed(put);
   CommitAll(&put);
+  const auto failed = [](const PutResult& result) { return result.status == PutStatus::kFailed; };
+  const auto done = [](const PutResult& result) { return result.status == PutStatus::kOk; };
+  if (std::any_of(results.begin(), results.end(), failed)) {
+    breaker_.Failed(std::chrono::steady_clock::now());
+  } else if (std::any_of(results.begin(), results.end(), done)) {
+    breaker_.Succeeded();
+  }
 }
 
-std::optional<Extent> DiskShard::Allocate(uint32_t pages) {
-  if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
-  if (!MayGrow()) return std::nullopt;
+bool DiskShard::Grow(uint32_t files) {
+  MutexLock growing(grow_mu_);
+  if (files_->count() > files) return true;
+  if (!MayGrow()) return false;
   if (absl::Status status = files_->AddFile(); !status.ok()) {
     grow_again_ = std::chrono::steady_clock::now() + kBetweenTriesToGrow;
     ++write_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
-    return std::nullopt;
+    return false;
   }
-  allocator_.AddSlab(static_cast<SlabId>(files_->count() - 1));
-  return allocator_.Allocate(pages);
+  MutexLock lock(mu_);
+  allocator_.AddSlab(static_cast<SlabId>(files));
+  NoteFree();
+  return true;
 }
 
 bool DiskShard::MayGrow() const {
@@ -181,16 +193,26 @@ bool DiskShard::MayGrow() const {
 
 void DiskShard::AllocateAll(Writing* put) {
   const uint64_t file_pages = options_.file_bytes.value() / kPageBytes;
+  for (size_t i = 0; i < put->blocks.size(); ++i)
+    put->results[i].status = put->Pages(i) > file_pages ? PutStatus::kTooLarge : PutStatus::kNoRoom;
+  for (;;) {
+    const uint32_t files = files_->count();
+    if (AllocateOpen(put) || !Grow(files)) return;
+  }
+}
+
+bool DiskShard::AllocateOpen(Writing* put) {
+  bool all = true;
   MutexLock lock(mu_);
   for (size_t i = 0; i < put->blocks.size(); ++i) {
     PutResult& result = put->results[i];
-    result.status = PutStatus::kTooLarge;
-    if (put->Pages(i) > file_pages) continue;
-    const std::optional<Extent> extent = Allocate(put->Pages(i));
-    result.status = extent ? PutStatus::kOk : PutStatus::kNoRoom;
-    if (extent) result.extent = *extent;
+    if (result.status != PutStatus::kNoRoom) continue;
+    const std::optional<Extent> extent = allocator_.Allocate(put->Pages(i));
+    all = all && extent.has_value();
+    if (extent) result = {.status = PutStatus::kOk, .extent = *extent};
   }
   NoteFree();
+  return all;
 }
 
 void DiskShard::WriteAll(Writing* put) {
@@ -295,7 +317,7 @@ void DiskShard::FreeFailed(const Writing& put) {
 
 // ---- erase
 
-void DiskShard::Erase(std::span<const Room> asked) {
+absl::Status DiskShard::Erase(std::span<const Room> asked) {
   EraseHeldBack();
   std::vector<Room> rooms;
   {
@@ -306,7 +328,7 @@ void DiskShard::Erase(std::span<const Room> asked) {
       rooms.push_back(room);
     }
   }
-  if (rooms.empty()) return;
+  if (rooms.empty()) return absl::OkStatus();
   blocks_ -= rooms.size();
   erased_ += rooms.size();
   absl::Status status = catalog_->Erase(rooms);
@@ -315,11 +337,12 @@ void DiskShard::Erase(std::span<const Room> asked) {
     ++catalog_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
     HoldBack(rooms);
-    return;
+    return status;
   }
   MutexLock lock(mu_);
   for (const Room& room : rooms) allocator_.Free(room.extent);
   NoteFree();
+  return status;
 }
 
 void DiskShard::HoldBack(std::span<const Room> rooms) {
@@ -432,12 +455,30 @@ ByteCount DiskShard::free_bytes() const {
   return ByteCount(free_bytes_ + missing);
 }
 
+// Looked at again when it has written enough to matter: a look reads a directory.
 bool DiskShard::CatalogFull() {
-  if (commits_++ % kCommitsPerLook == 0) catalog_disk_bytes_ = catalog_->disk_bytes().value();
-  if (catalog_disk_bytes_ < options_.catalog_bytes_max.value()) return false;
+  const uint64_t limit = options_.catalog_bytes_max.value();
+  const uint64_t written = catalog_->written_bytes().value();
+  if (!catalog_seen_.exchange(true) ||
+      written - catalog_seen_written_ >= limit / kLooksPerCatalog) {
+    catalog_seen_written_ = written;
+    catalog_disk_bytes_ = catalog_->disk_bytes().value();
+  }
+  if (catalog_disk_bytes_ < limit) return false;
+  // What was erased gives its bytes back by a compaction: not again before there is something new.
+  if (catalog_was_compacted_.exchange(true) &&
+      written - catalog_compacted_at_ < limit / kCompactionsPerCatalog) {
+    return true;
+  }
   catalog_->Compact();
+  catalog_compacted_at_ = catalog_->written_bytes().value();
   catalog_disk_bytes_ = catalog_->disk_bytes().value();
-  return catalog_disk_bytes_ >= options_.catalog_bytes_max.value();
+  return catalog_disk_bytes_ >= limit;
+}
+
+absl::Status DiskShard::PutFact(const std::string& key, const std::string& value) {
+  if (CatalogFull()) return absl::ResourceExhaustedError("the catalog is full");
+  return catalog_->PutFact(key, value);
 }
 
 void DiskShard::AddTo(DiskTier::Stats* stats) const {

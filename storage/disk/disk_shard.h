@@ -19,7 +19,7 @@
 // erasure succeeds: the room of a name is never another's.
 //
 // Ownership: made by FileDiskTier.  Thread-safety: all methods from any thread, Recover once.
-// Locks: `mu_` guards the allocator and is never held while a record is read or written.
+// Locks: `mu_` guards the allocator and is never held while the disk is asked.
 #pragma once
 
 #include <atomic>
@@ -38,6 +38,7 @@
 #include "storage/disk/block_catalog.h"
 #include "storage/disk/data_files.h"
 #include "storage/disk/disk_tier.h"
+#include "storage/disk_breaker.h"
 #include "storage/extent_allocator.h"
 #include "storage/fault_points.h"
 #include "storage/mutex.h"
@@ -75,7 +76,7 @@ class DiskShard {
   void Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results)
       LARDER_EXCLUDES(mu_);
   using Room = BlockCatalog::Room;
-  void Erase(std::span<const Room> asked) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] absl::Status Erase(std::span<const Room> asked) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<DiskTier::Description>> out);
   [[nodiscard]] DiskTier::GetStatus Get(const DiskTier::Read& read, const Extent& extent);
@@ -84,6 +85,10 @@ class DiskShard {
       LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] BlockCatalog& catalog() { return *catalog_; }
+  // ResourceExhausted: the catalog has its share.
+  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value);
+  // Writes have not just failed.
+  [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
   // Free room, what is not yet allocated included; 0 before Recover.
   [[nodiscard]] ByteCount free_bytes() const;
   [[nodiscard]] ByteCount file_bytes() const { return options_.file_bytes; }
@@ -98,10 +103,13 @@ class DiskShard {
   DiskShard(const Options& options, std::unique_ptr<DataFiles> files,
             std::unique_ptr<BlockCatalog> catalog);
 
-  [[nodiscard]] std::optional<Extent> Allocate(uint32_t pages) LARDER_REQUIRES(mu_);
   // Another data file may be made: within the limit, and the disk did not refuse one just now.
   [[nodiscard]] bool MayGrow() const;
-  void AllocateAll(Writing* put) LARDER_EXCLUDES(mu_);
+  // Makes it, unless there are more than `files` by now; false: there are not more.
+  [[nodiscard]] bool Grow(uint32_t files) LARDER_EXCLUDES(grow_mu_, mu_);
+  // False: some found no room.
+  [[nodiscard]] bool AllocateOpen(Writing* put) LARDER_EXCLUDES(mu_);
+  void AllocateAll(Writing* put) LARDER_EXCLUDES(grow_mu_, mu_);
   void WriteAll(Writing* put);
   void SyncAll(Writing* put);
   void CommitAll(Writing* put) LARDER_EXCLUDES(mu_);
@@ -123,9 +131,13 @@ class DiskShard {
   std::atomic<bool> recovered_{false};
   std::atomic<uint64_t> free_bytes_{0};             // in the files that there are
   std::atomic<TimePoint> grow_again_{TimePoint()};  // after a file could not be made
-  std::atomic<uint64_t> catalog_disk_bytes_{0};     // as last looked at
-  std::atomic<uint64_t> commits_{0};
+  // Of the catalog, as last looked at: what it takes, and had written; what it had when it was last
+  // compacted for want of room.
+  std::atomic<uint64_t> catalog_disk_bytes_{0}, catalog_seen_written_{0}, catalog_compacted_at_{0};
+  std::atomic<bool> catalog_seen_{false}, catalog_was_compacted_{false};
+  DiskBreaker breaker_;  // of writes
 
+  Mutex grow_mu_;  // held while a data file is made, before mu_
   mutable Mutex mu_;
   ExtentAllocator allocator_ LARDER_GUARDED_BY(mu_);
   uint64_t window_cursor_ LARDER_GUARDED_BY(mu_) = 0;

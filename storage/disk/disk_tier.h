@@ -67,9 +67,10 @@ class DiskTier {
   // REQUIRES: spans of equal size; keys differ.
   virtual void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) = 0;
 
-  // Names that go, and the room that they took.  Unknown addresses are passed over.  When the disk
-  // fails the blocks may come back with the next Recover.
-  virtual void Erase(std::span<const DiskAddress> blocks) = 0;
+  // Names that go, and the room that they took.  Unknown addresses are passed over.  Not OK: the
+  // disk failed; the names are gone, their room follows when it works again, and the next Recover
+  // may find some of them.
+  [[nodiscard]] virtual absl::Status Erase(std::span<const DiskAddress> blocks) = 0;
 
   // ---- reading
   struct Description {

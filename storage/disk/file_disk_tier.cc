@@ -14,6 +14,7 @@
 #include <map>
 #include <numeric>
 #include <thread>
+#include <tuple>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -65,6 +66,12 @@ absl::Status WriteDurably(const std::string& path, const std::string& text) {
                                                  : Failed("cannot rename", next, errno);
 }
 
+// Some shard may take it still.
+bool Homeless(const DiskTier::PutResult& result) {
+  return result.status == DiskTier::PutStatus::kNoRoom ||
+         result.status == DiskTier::PutStatus::kFailed;
+}
+
 }  // namespace
 
 // ---- opening
@@ -98,6 +105,7 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> FileDiskTier::Open(const Options& 
     MutexLock lock(tier->shards_mu_);
     tier->shards_.resize(tier->geometry_.shards);
   }
+  tier->set_aside_bytes_ = TreeBytes(tier->SetAsidePath());
   if (absl::Status status = tier->OpenShards(); !status.ok()) return status;
   return tier;
 }
@@ -164,6 +172,8 @@ absl::Status FileDiskTier::FindGeometry() {
   geometry_ = GeometryFor(options_.limit);
   return absl::OkStatus();
 }
+
+std::string FileDiskTier::SetAsidePath() const { return options_.directory + "/set-aside"; }
 
 std::string FileDiskTier::ShardPath(uint32_t number) const {
   return absl::StrCat(options_.directory, "/shard-", absl::StrFormat("%02d", number));
@@ -237,7 +247,7 @@ absl::Status FileDiskTier::SetAside(uint32_t number, const absl::Status& why) {
   MutexLock lock(set_aside_mu_);
   Warn(absl::StrCat(ShardPath(number),
                     " is damaged and starts empty: ", absl::string_view(why.message())));
-  const std::string place = options_.directory + "/set-aside";
+  const std::string place = SetAsidePath();
   std::error_code error;
   fs::remove_all(place, error);
   fs::create_directory(place, error);
@@ -303,7 +313,7 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
       unwanted.push_back({found.key, found.place.extent});
     }
   }
-  shard->Erase(unwanted);
+  (void)shard->Erase(unwanted);  // else the next start finds them again
   return absl::OkStatus();
 }
 
@@ -345,10 +355,10 @@ void FileDiskTier::ByShard(std::span<const DiskAddress> blocks, Visit visit) con
 std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
   std::vector<uint32_t> order(geometry_.shards);
   std::iota(order.begin(), order.end(), 0);
-  std::vector<std::pair<bool, uint64_t>> rank(geometry_.shards);
+  std::vector<std::tuple<bool, bool, uint64_t>> rank(geometry_.shards);
   for (uint32_t i = 0; i < geometry_.shards; ++i) {
     const ShardRef shard = At(i);
-    rank[i] = {putting_[i] == 0, shard ? shard->free_bytes().value() : 0};
+    if (shard) rank[i] = {shard->healthy(), putting_[i] == 0, shard->free_bytes().value()};
   }
   std::stable_sort(order.begin(), order.end(),
                    [&rank](uint32_t a, uint32_t b) { return rank[a] > rank[b]; });
@@ -357,25 +367,23 @@ std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
 
 void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
-  for (PutResult& result : results) result = {.status = PutStatus::kNoRoom};
+  // What no shard takes that works has no room; where none works, it has failed.
+  for (PutResult& result : results) result = {.status = PutStatus::kFailed};
   for (const uint32_t number : ShardsByRoom()) {
-    if (std::none_of(results.begin(), results.end(),
-                     [](const PutResult& result) { return result.status == PutStatus::kNoRoom; })) {
-      return;
-    }
+    if (std::none_of(results.begin(), results.end(), Homeless)) return;
     PutTo(number, blocks, results);
   }
 }
 
-// Those that no shard had room for yet.
+// Those that no shard has taken yet.
 void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
                          std::span<PutResult> results) {
   const ShardRef shard = At(number);
-  if (!shard || shard->free_bytes().value() == 0) return;
+  if (!shard) return;
   std::vector<NewBlock> now;
   std::vector<size_t> places;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (results[i].status != PutStatus::kNoRoom) continue;
+    if (!Homeless(results[i])) continue;
     now.push_back(blocks[i]);
     places.push_back(i);
   }
@@ -384,21 +392,25 @@ void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
   shard->Put(now, put);
   --putting_[number];
   for (size_t i = 0; i < now.size(); ++i) {
-    results[places[i]].status = put[i].status;
+    // No room in one that works says more than the failure of another.
+    if (results[places[i]].status == PutStatus::kFailed || put[i].status != PutStatus::kFailed)
+      results[places[i]].status = put[i].status;
     if (put[i].status == PutStatus::kOk)
       results[places[i]].location = LocationOf(number, put[i].extent);
   }
 }
 
-void FileDiskTier::Erase(std::span<const DiskAddress> blocks) {
+absl::Status FileDiskTier::Erase(std::span<const DiskAddress> blocks) {
+  absl::Status result;
   ByShard(blocks, [&](DiskShard& shard, std::span<const size_t> places) {
     std::vector<DiskShard::Room> rooms;
     for (const size_t i : places) {
       uint32_t number = 0;
       rooms.push_back({blocks[i].key, ExtentOf(blocks[i].location, &number)});
     }
-    shard.Erase(rooms);
+    result.Update(shard.Erase(rooms));
   });
+  return result;
 }
 
 // ---- reading
@@ -449,10 +461,14 @@ ByteCount FileDiskTier::block_bytes_max() const {
   return geometry_.file_bytes - ByteCount(kRecordHeaderBytesMax);
 }
 
+// Of those that work; where none does, making room were in vain.
 ByteCount FileDiskTier::free_bytes() const {
-  ByteCount free;
-  for (const ShardRef& shard : All()) free += shard->free_bytes();
-  return free;
+  ByteCount free, all;
+  for (const ShardRef& shard : All()) {
+    all += shard->free_bytes();
+    if (shard->healthy()) free += shard->free_bytes();
+  }
+  return free.value() > 0 ? free : all;
 }
 
 // ---- facts
@@ -466,7 +482,7 @@ absl::Status FileDiskTier::PutFact(const std::string& key, const std::string& va
   stored += value;
   absl::Status result = absl::UnavailableError("no shard");
   for (const ShardRef& shard : All()) {
-    absl::Status status = shard->catalog().PutFact(key, stored);
+    absl::Status status = shard->PutFact(key, stored);
     if (!result.ok()) result = std::move(status);
   }
   return result;

@@ -47,7 +47,7 @@ class FileDiskTier final : public DiskTier {
   ~FileDiskTier() override;
 
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;
-  void Erase(std::span<const DiskAddress> blocks) override;
+  [[nodiscard]] absl::Status Erase(std::span<const DiskAddress> blocks) override;
   [[nodiscard]] absl::Status Describe(std::span<const DiskAddress> blocks,
                                       std::span<std::optional<Description>> out) override;
   [[nodiscard]] GetStatus Get(const Read& read) override;
@@ -91,6 +91,7 @@ class FileDiskTier final : public DiskTier {
       LARDER_EXCLUDES(set_aside_mu_);
   [[nodiscard]] DiskShard::Options ShardOptions(uint32_t number) const;
   [[nodiscard]] std::string ShardPath(uint32_t number) const;
+  [[nodiscard]] std::string SetAsidePath() const;
   void Warn(const std::string& text) const;
 
   [[nodiscard]] absl::Status RecoverShard(uint32_t number,

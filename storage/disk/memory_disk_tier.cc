@@ -35,13 +35,15 @@ DiskTier::PutResult MemoryDiskTier::PutOne(const NewBlock& block) {
   return {.status = PutStatus::kOk, .location = DiskLocation{location}};
 }
 
-void MemoryDiskTier::Erase(std::span<const DiskAddress> blocks) {
+absl::Status MemoryDiskTier::Erase(std::span<const DiskAddress> blocks) {
   MutexLock lock(medium_.mu);
+  if (medium_.keeps_all) return absl::UnavailableError("nothing can be erased");
   for (const DiskAddress& block : blocks) {
     if (Find(block) == nullptr) continue;
     medium_.records.erase(static_cast<uint64_t>(block.location));
     ++counted_.erased;
   }
+  return absl::OkStatus();
 }
 
 absl::Status MemoryDiskTier::Describe(std::span<const DiskAddress> blocks,
@@ -62,6 +64,7 @@ DiskTier::GetStatus MemoryDiskTier::Get(const Read& read) {
   ++counted_.gets;
   const Record* record = Find(read.block);
   if (record == nullptr) return GetStatus::kMissing;
+  if (record->unreadable) return GetStatus::kFailed;
   if (record->header != *read.header || record->payload.size() < read.range.end ||
       FirstDamaged(record->payload, record->header.table, read.range) >= 0) {
     ++counted_.damaged;
@@ -90,7 +93,7 @@ absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> o
     if (stop()) return absl::CancelledError("stopped while it looked for what is there");
     if (owner_of(entry) != 0) continue;
     const DiskAddress unwanted{.key = entry.key, .location = entry.location};
-    Erase({&unwanted, 1});
+    (void)Erase({&unwanted, 1});
   }
   MutexLock lock(medium_.mu);
   recovered_ = true;

@@ -24,19 +24,21 @@ class MemoryDiskTier final : public DiskTier {
     RecordHeader header;
     std::vector<uint32_t> tokens;
     std::vector<std::byte> payload;
+    bool unreadable = false;  // Get fails
   };
   struct Medium {
     Mutex mu;
     uint64_t next LARDER_GUARDED_BY(mu) = 1;
     absl::btree_map<uint64_t, Record> records LARDER_GUARDED_BY(mu);  // by location
     absl::btree_map<std::string, std::string> facts LARDER_GUARDED_BY(mu);
+    bool keeps_all LARDER_GUARDED_BY(mu) = false;  // Erase fails
   };
 
   // REQUIRES: medium outlives it; limit > 0.
   MemoryDiskTier(ByteCount limit, Medium& medium) : limit_(limit), medium_(medium) {}
 
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;
-  void Erase(std::span<const DiskAddress> blocks) override;
+  [[nodiscard]] absl::Status Erase(std::span<const DiskAddress> blocks) override;
   [[nodiscard]] absl::Status Describe(std::span<const DiskAddress> blocks,
                                       std::span<std::optional<Description>> out) override;
   [[nodiscard]] GetStatus Get(const Read& read) override;

@@ -145,7 +145,7 @@ class TiersFuzz {
         if (run_.OneIn(8)) (void)store().Drop(f_->variant(), Name(seed));  // meanwhile
         if (!store().SetOnDisk(held.ref, static_cast<uint64_t>(put.location))) {
           const DiskAddress gone{header.key, put.location};
-          tier_->Erase({&gone, 1});
+          LARDER_CHECK(tier_->Erase({&gone, 1}).ok());
         }
       }
     }
@@ -256,7 +256,7 @@ class TiersFuzz {
     for (const DiskRoom& room : store().TakeDiskRooms(count))
       gone.push_back(
           {{store().index().VariantId(room.variant), room.digest}, DiskLocation{room.location}});
-    tier_->Erase(gone);
+    LARDER_CHECK(tier_->Erase(gone).ok());
   }
 
   // Digest -> {location, ref}

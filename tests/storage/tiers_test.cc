@@ -209,6 +209,54 @@ TEST_F(Tiers, DamageOnDiskIsAMissAndTheNameGoes) {
   process.store().CheckInvariants();
 }
 
+// A bad place of a disk that works otherwise: it must not close the disk again and again.
+TEST_F(Tiers, ABlockThatAloneCannotBeReadIsGivenUp) {
+  Digest bad, good;
+  {
+    Process process(medium_, MiB(64));
+    bad = process.PutThrough(1);
+    good = process.PutThrough(2);
+  }
+  {
+    MutexLock lock(medium_.mu);
+    medium_.records.begin()->second.unreadable = true;
+  }
+  Process process(medium_, MiB(64));
+  EXPECT_EQ(process.GetOne(bad, 1), BlockStatus::kMissing);
+  EXPECT_EQ(process.Tiers(bad), kDiskBit) << "it may have been the disk";
+  const auto asks_again = [&] { return process.promoter_->worth_asking(); };
+  ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, asks_again));
+  EXPECT_EQ(process.GetOne(bad, 1), BlockStatus::kMissing) << "nothing else was read meanwhile";
+  ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, asks_again));
+  EXPECT_EQ(process.GetOne(good, 2), BlockStatus::kOk);
+  EXPECT_EQ(process.GetOne(bad, 1), BlockStatus::kDamaged);
+  EXPECT_EQ(process.Tiers(bad), 0);
+  EXPECT_TRUE(process.promoter_->worth_asking());
+  process.store().CheckInvariants();
+}
+
+// Then room cannot be made, however much is taken from the index.
+TEST_F(Tiers, ADiskThatDoesNotEraseKeepsItsBlocks) {
+  Process process(medium_, MiB(8));  // 64 blocks
+  for (uint32_t seed = 1; seed <= 100; ++seed) process.PutThrough(seed);
+  {
+    MutexLock lock(medium_.mu);
+    medium_.keeps_all = true;
+  }
+  const uint64_t evicted = process.store().stats().evicted_disk;
+  process.PutThrough(101);
+  EXPECT_EQ(process.spiller_->stats().dropped_failed, 1u);
+  EXPECT_LE(process.store().stats().evicted_disk, evicted + 10) << "of one batch";
+  {
+    MutexLock lock(medium_.mu);
+    medium_.keeps_all = false;
+  }
+  process.PutThrough(102);
+  EXPECT_EQ(process.spiller_->stats().dropped_failed, 1u);
+  EXPECT_EQ(process.spiller_->stats().dropped_room, 0u);
+  process.store().CheckInvariants();
+}
+
 TEST_F(Tiers, TheDiskMakesRoomForWhatIsNew) {
   Process process(medium_, MiB(8));  // 64 blocks
   std::vector<Digest> digests;

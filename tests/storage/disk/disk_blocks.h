@@ -71,7 +71,9 @@ inline DiskTier::PutResult PutOne(DiskTier& tier, const DiskBlock& block) {
   return result;
 }
 
-inline void EraseOne(DiskTier& tier, const DiskAddress& address) { tier.Erase({&address, 1}); }
+inline void EraseOne(DiskTier& tier, const DiskAddress& address) {
+  (void)tier.Erase({&address, 1});  // faults are what some tests are about
+}
 
 inline std::optional<DiskTier::Description> DescribeOne(DiskTier& tier,
                                                         const DiskAddress& address) {
