@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <thread>
 
@@ -15,6 +16,8 @@
 #include "bench/harness.h"
 #include "bench/processes.h"
 #include "storage/check.h"
+#include "storage/disk/file_disk_tier.h"
+#include "storage/disk/page_buffer.h"
 
 namespace larder::bench {
 namespace {
@@ -22,7 +25,9 @@ namespace {
 constexpr char kSpill[] = "spill_1mib";
 constexpr char kDurableIdle[] = "durable_idle";
 constexpr char kDurableFull[] = "durable_full";
+constexpr char kDropped[] = "spill_dropped";
 constexpr char kReady[] = "restart_2gib_ready";
+constexpr char kMillion[] = "restart_1m_index";
 constexpr char kUnderSpill[] = "host_get_under_spill";
 constexpr char kSlowDisk[] = "host_get_slow_disk";
 
@@ -32,6 +37,9 @@ constexpr size_t kSyncEvery = 32;      // blocks of the floor between two syncs
 constexpr int kProbes = 300;
 constexpr auto kProbePeriod = std::chrono::milliseconds(10);
 constexpr double kDurableLimit_s = 60;
+constexpr size_t kSmallBlocks = 1'000'000;  // of a page each
+constexpr char kDiskLimit[] = "24GiB";
+constexpr char kFullDiskLimit[] = "2GiB";   // of what is full all the time
 
 const BlockShape& Shape() { return ShapeNamed("1mib"); }
 
@@ -47,9 +55,10 @@ struct Node {
   Attachment engine;
 };
 absl::StatusOr<std::unique_ptr<Node>> StartNode(const std::string& disk, ByteCount pool,
-                                                std::vector<std::string> flags = {}, bool whole_pool = true) {
+                                                std::vector<std::string> flags = {}, bool whole_pool = true,
+                                                const std::string& limit = kDiskLimit) {
   auto node = std::make_unique<Node>();
-  for (const std::string& flag : {std::string("--disk"), disk, std::string("--disk-limit"), std::string("24GiB"),
+  for (const std::string& flag : {std::string("--disk"), disk, std::string("--disk-limit"), limit,
                                   std::string("--lease-share"), std::string("1")}) {
     flags.push_back(flag);
   }
@@ -84,6 +93,18 @@ class Writer {
     }
     return absl::OkStatus();
   }
+  // Until no more come for a while; how many of those that were put were not.
+  uint64_t CountDropped(uint64_t put) {
+    constexpr double kQuiet_s = 3;
+    const uint64_t before = durable_;
+    for (double since = SecondsNow(); SecondsNow() < since + kQuiet_s;) {
+      const uint64_t now = engine_.session->counters().blocks_durable;
+      if (now != durable_) since = SecondsNow();
+      durable_ = now;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return before + put - durable_;
+  }
   [[nodiscard]] std::span<std::byte> source() const { return source_.bytes(); }
 
  private:
@@ -106,10 +127,38 @@ absl::StatusOr<double> RawRate(int fd, std::span<const std::byte> source) {
   return static_cast<double>(kRoundBlocks * Shape().bytes()) / (SecondsNow() - start);
 }
 
+// Puts of blocks at a share of what the disk takes, `rate` bytes a second: how many it did not take.
+absl::Status MeasureDropped(Harness& harness, Writer& writer, double rate) {
+  const double seconds = harness.quick() ? 3 : 15;
+  for (const double share : {0.8, 1.0}) {
+    const auto batches = static_cast<size_t>(share * rate * seconds / static_cast<double>(kBatchBlocks * Shape().bytes()));
+    const double start = SecondsNow();
+    for (size_t batch = 0; batch < batches; ++batch) {
+      const double due = start + seconds * static_cast<double>(batch) / static_cast<double>(batches);
+      if (const double left = due - SecondsNow(); left > 0)
+        std::this_thread::sleep_for(std::chrono::duration<double>(left));
+      if (absl::Status s = writer.Put(writer.Next(kBatchBlocks)); !s.ok()) return s;
+    }
+    const double took = SecondsNow() - start;
+    const uint64_t put = batches * kBatchBlocks;
+    const uint64_t dropped = writer.CountDropped(put);
+    harness.Report({absl::StrCat(kDropped, "_", static_cast<int>(share * 100)),
+                    static_cast<double>(dropped) / static_cast<double>(put), "of 1", std::nullopt, std::nullopt, 1});
+    harness.Note(absl::StrCat(dropped, " of ", put, " blocks of 1 MiB, put in ", took, " s at ", share,
+                              " of the rate of ", kSpill));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
-  auto node = StartNode(directory + "/disk", GiB(4));
+  auto node = StartNode(directory + "/disk", GiB(4), {}, true, kFullDiskLimit);
   if (!node.ok()) return node.status();
   Writer writer((*node)->engine);
+  // Until the disk is full: from then on each block takes the place of another, as the floor's do.
+  for (size_t written = 0; written < 5 * kRoundBlocks; written += kRoundBlocks) {
+    if (absl::Status s = writer.Put(writer.Next(kRoundBlocks)); !s.ok()) return s;
+    if (absl::Status s = writer.WaitDurable(kRoundBlocks); !s.ok()) return s;
+  }
   const int fd = open((directory + "/raw").c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
   LARDER_CHECK(fd >= 0 && posix_fallocate(fd, 0, static_cast<off_t>(kRoundBlocks * Shape().bytes())) == 0);
   const Contestant contestants[] = {[&]() -> absl::StatusOr<double> {
@@ -126,7 +175,8 @@ absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
   if (!rates.ok()) return rates.status();
   harness.Report({kSpill, Median((*rates)[0]), "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]),
                   harness.rounds()});
-  harness.Note("from the first put of 512 blocks until the last is durable; floor: O_DIRECT, a sync each 32 MiB");
+  harness.Note("from the first put of 512 blocks until the last is durable, on a disk that is full and evicts; floor: "
+               "O_DIRECT over bytes written before, a sync each 32 MiB");
 
   std::vector<double> idle;
   for (int i = 0; i < kProbes; ++i) {
@@ -154,7 +204,7 @@ absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
   harness.Report({absl::StrCat(kDurableFull, "_p99"), Quantile(full, 0.99), "s", std::nullopt, std::nullopt,
                   static_cast<int>(full.size())});
   harness.Note("128 MiB ahead of the disk all the time");
-  return absl::OkStatus();
+  return MeasureDropped(harness, writer, Median((*rates)[0]));
 }
 
 absl::Status MeasureRestart(Harness& harness, const std::string& directory) {
@@ -185,6 +235,65 @@ absl::Status MeasureRestart(Harness& harness, const std::string& directory) {
   harness.Report({kReady, Median(ready), "s", std::nullopt, std::nullopt, harness.rounds()});
   harness.Note("from the start of the process to the first block of 2 GiB read from disk; pool of 8 GiB, which is "
                "populated meanwhile");
+  return absl::OkStatus();
+}
+
+// Blocks of one page each, straight into the tier.
+absl::Status FillWithSmallBlocks(const std::string& disk) {
+  constexpr size_t kBatch = 1000;
+  FileDiskTier::Options options;
+  options.directory = disk;
+  options.limit = GiB(24);
+  auto tier = FileDiskTier::Open(options);
+  if (!tier.ok()) return tier.status();
+  if (absl::Status s = (*tier)->Recover([](const DiskTier::Entry&) { return 0u; }, [] { return false; }); !s.ok())
+    return s;
+  const PageBuffer payload(1);
+  const std::vector<uint32_t> tokens(16, 1);
+  SegmentTable table = UniformTable(1, kPageBytes);
+  HashPayload(payload.bytes(), &table);
+  std::vector<RecordHeader> headers(kBatch);
+  std::vector<DiskTier::NewBlock> blocks(kBatch);
+  std::vector<DiskTier::PutResult> results(kBatch);
+  for (uint64_t number = 0; number < kSmallBlocks;) {
+    for (size_t i = 0; i < kBatch; ++i) {
+      RecordHeader& header = headers[i];
+      const uint64_t mixed = ++number * 0x9E3779B97F4A7C15;
+      std::memcpy(header.key.digest.bytes.data(), &mixed, sizeof mixed);
+      header.block_tokens = 16;
+      header.layout = "bench/1";
+      header.dtype = "f16";
+      header.table = table;
+      blocks[i] = {.header = &header, .tokens = tokens, .payload = payload.bytes()};
+    }
+    (*tier)->Put(blocks, results);
+    for (const DiskTier::PutResult& result : results) {
+      if (result.status != DiskTier::PutStatus::kOk) return absl::InternalError(ToString(result.status));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureMillion(Harness& harness, const std::string& directory) {
+  const std::string disk = directory + "/million";
+  if (absl::Status s = FillWithSmallBlocks(disk); !s.ok()) return s;
+  std::vector<double> complete;
+  for (int round = 0; round < harness.rounds(); ++round) {
+    const double start = SecondsNow();
+    auto node = StartNode(disk, GiB(1), {}, false);
+    if (!node.ok()) return node.status();
+    for (uint64_t blocks = 0; blocks < kSmallBlocks;) {
+      const auto now = (*node)->daemon->Stats();
+      if (!now.ok()) return now.status();
+      blocks = now->blocks;
+      if (SecondsNow() > start + kDurableLimit_s)
+        return absl::DeadlineExceededError(absl::StrCat(blocks, " blocks are in the index"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    complete.push_back(SecondsNow() - start);
+  }
+  harness.Report({kMillion, Median(complete), "s", std::nullopt, std::nullopt, harness.rounds()});
+  harness.Note("from the start of the process until a million blocks of a page each are in the index");
   return absl::OkStatus();
 }
 
@@ -270,11 +379,14 @@ absl::Status MeasureUnderSpill(Harness& harness, const std::string& directory) {
 }
 
 absl::Status Run(Harness& harness, const std::string& directory) {
-  if (harness.Wants(kSpill) || harness.Wants(kDurableIdle)) {
+  if (harness.Wants(kSpill) || harness.Wants(kDurableIdle) || harness.Wants(kDurableFull) || harness.Wants(kDropped)) {
     if (absl::Status s = MeasureSpill(harness, directory); !s.ok()) return s;
   }
   if (harness.Wants(kReady)) {
     if (absl::Status s = MeasureRestart(harness, directory); !s.ok()) return s;
+  }
+  if (harness.Wants(kMillion)) {
+    if (absl::Status s = MeasureMillion(harness, directory); !s.ok()) return s;
   }
   if (harness.Wants(kSlowDisk)) {
     if (absl::Status s = MeasureSlowDisk(harness, directory); !s.ok()) return s;
@@ -288,7 +400,7 @@ absl::Status Run(Harness& harness, const std::string& directory) {
 
 int main(int argc, char** argv) {
   using namespace larder::bench;
-  Harness harness(argc, argv, {kSpill, kDurableIdle, kDurableFull, kReady, kSlowDisk, kUnderSpill});
+  Harness harness(argc, argv, {kSpill, kDurableIdle, kDurableFull, kDropped, kReady, kMillion, kSlowDisk, kUnderSpill});
   if (harness.done()) return *harness.done();
   const absl::Status status = InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
   return status.ok() ? 0 : harness.Fail(status);

@@ -198,8 +198,8 @@ absl::Status MeasurePuts(Harness& harness, Stocked& tier, const Payloads& payloa
 
 absl::Status MeasureGets(Harness& harness, Stocked& tier, const RawFile& raw, size_t threads,
                          const std::string& suffix) {
-  const std::string name = "disk_tier_get_1mib" + suffix;
-  const std::string quarter = "disk_tier_get_quarter_layers" + suffix;
+  const std::string name = "disk_get_cold_1mib" + suffix;
+  const std::string quarter = "disk_get_quarter_layers" + suffix;
   if (!harness.Wants(name) && !harness.Wants(quarter)) return absl::OkStatus();
   const Contestant contestants[] = {
       [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return tier.Get(i, false, to); }); },
@@ -247,8 +247,8 @@ absl::Status Run(Harness& harness, const std::string& directory) {
 int main(int argc, char** argv) {
   using namespace larder::bench;
   Harness harness(argc, argv,
-                  {"disk_tier_put_1mib", "disk_tier_get_1mib", "disk_tier_get_1mib_1t", "disk_tier_get_quarter_layers",
-                   "disk_tier_get_quarter_layers_1t"});
+                  {"disk_tier_put_1mib", "disk_get_cold_1mib", "disk_get_cold_1mib_1t", "disk_get_quarter_layers",
+                   "disk_get_quarter_layers_1t"});
   if (harness.done()) return *harness.done();
   const absl::Status status = InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
   return status.ok() ? 0 : harness.Fail(status);

@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   }
 }
 
-absl::StatusOr<DaemonProcess::Memory> DaemonProcess::Stats() const {
+absl::StatusOr<DaemonProcess::Holdings> DaemonProcess::Stats() const {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
   v1::StatsReply reply;
@@ -160,7 +160,8 @@ absl::StatusOr<DaemonProcess::Memory> DaemonProcess::Stats() const {
   if (!status.ok()) return absl::UnavailableError(status.error_message());
   if (reply.tenants_size() == 0) return absl::InternalError("stats without a tenant");
   const v1::TenantStats& tenant = reply.tenants(0);
-  return Memory{ByteCount(tenant.pool_limit()), ByteCount(tenant.pool_stored() + tenant.pool_reserved())};
+  return Holdings{ByteCount(tenant.pool_limit()), ByteCount(tenant.pool_stored() + tenant.pool_reserved()),
+                  tenant.blocks()};
 }
 
 // ---- workers

@@ -67,10 +67,11 @@ class DaemonProcess {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start(const DaemonConfig& config);
   [[nodiscard]] const std::string& socket_dir() const { return dir_->path(); }
 
-  struct Memory {
-    ByteCount limit, used;  // used: stored and reserved
+  struct Holdings {
+    ByteCount limit, used;  // of the pool; used: stored and reserved
+    uint64_t blocks = 0;    // in the index, of all tiers
   };
-  [[nodiscard]] absl::StatusOr<Memory> Stats() const;
+  [[nodiscard]] absl::StatusOr<Holdings> Stats() const;
 
  private:
   struct Admin;

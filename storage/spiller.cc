@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "storage/check.h"
 #include "storage/record.h"
 
@@ -17,7 +18,7 @@ namespace {
 constexpr int kNice = 10;
 constexpr size_t kItemsAtOnce = 1024;
 constexpr size_t kErasuresAtOnce = 1024;
-constexpr int kRoomTries = 8;
+constexpr int kRoomTries = 8;  // of which none placed a block
 
 DiskAddress AddressOf(const BlockStore& store, const DiskRoom& room) {
   return {.key = {.variant = store.index().VariantId(room.variant), .digest = room.digest},
@@ -36,8 +37,9 @@ struct Spiller::Block {
 
 struct Spiller::Batch {
   std::vector<Block> blocks;
-  std::vector<EntryRef> held;  // all that this holds, blocks or not
-  std::vector<Item> durable;   // there already, or now
+  std::vector<EntryRef> held;          // all that this holds, blocks or not
+  absl::flat_hash_set<uint32_t> refs;  // the same
+  std::vector<Item> durable;           // there already, or now
   ByteCount bytes;
 };
 
@@ -162,6 +164,7 @@ void Spiller::HoldItem(const Item& item, Batch* batch) {
     return;
   }
   batch->held.push_back(held.ref);
+  batch->refs.insert(held.ref.value);
   if (held.state == BlockState::kHostDisk) {
     batch->durable.push_back(item);
     return;
@@ -206,27 +209,33 @@ void Spiller::PutWithRoom(Batch* batch) {
   }
   std::vector<Block> left = std::move(batch->blocks);
   // A disk that does not even erase gives no room, however much is taken from the index.
-  for (int tries = 0; tries < kRoomTries && !left.empty(); ++tries) {
+  for (int in_vain = 0; in_vain < kRoomTries && !left.empty();) {
     if (breaker_.open(clock_.Now())) break;
-    if (tries > 0) MakeRoomFor(left);
+    const size_t before = left.size();
     left = PutOnce(std::move(left), batch);
+    in_vain = left.size() < before ? 0 : in_vain + 1;
+    if (!left.empty()) MakeRoomFor(left, *batch);
   }
   MutexLock lock(mu_);
   (breaker_.open(clock_.Now()) ? stats_.dropped_failed : stats_.dropped_room) += left.size();
 }
 
 // Enough was free in all, so it lies apart: a window for each.  Or others took it.
-void Spiller::MakeRoomFor(std::span<const Block> blocks) {
-  ByteCount largest;
-  for (const Block& block : blocks) largest = std::max(largest, ByteCount(block.payload.size()));
+// Never of the batch itself: what was just placed would go at once.
+void Spiller::MakeRoomFor(std::span<const Block> blocks, const Batch& batch) {
+  ByteCount largest, all;
+  for (const Block& block : blocks) {
+    largest = std::max(largest, ByteCount(block.payload.size()));
+    all += ByteCount(block.payload.size());
+  }
   for (size_t windows = 0; windows < blocks.size(); ++windows) {
-    const std::vector<uint32_t> victims = tier_.FindVictims(largest, [this](uint32_t owner) {
-      return store_.index().EvictableFromDisk(EntryRef{owner});
+    const std::vector<uint32_t> victims = tier_.FindVictims(largest, [&](uint32_t owner) {
+      return !batch.refs.contains(owner) && store_.index().EvictableFromDisk(EntryRef{owner});
     });
     std::vector<EntryRef> refs;
     for (const uint32_t owner : victims) refs.push_back(EntryRef{owner});
     store_.EvictFromDisk(refs);
-    if (refs.empty() && windows == 0) (void)store_.EvictFromDisk(largest);
+    if (refs.empty() && windows == 0) (void)store_.EvictFromDisk(all);
     EraseRooms();
     if (refs.empty() || breaker_.open(clock_.Now())) return;
   }

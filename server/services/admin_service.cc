@@ -26,7 +26,8 @@ grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* conte
   tenant->set_index_bytes(s.index_bytes.value());
   tenant->set_metadata_bytes(s.metadata_bytes.value());
   tenant->set_pages(hooks_.pages);
-  tenant->set_durability("memory only: blocks and pins live until exit");
+  tenant->set_durability(gauges.disk ? "disk: what was spilled outlives the process; pins do not"
+                                     : "memory only: blocks and pins live until exit");
   for (const auto& [name, value] : hooks_.counters()) (*reply->mutable_counters())[name] = value;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
