@@ -39,7 +39,7 @@ constexpr auto kProbePeriod = std::chrono::milliseconds(10);
 constexpr double kDurableLimit_s = 60;
 constexpr size_t kSmallBlocks = 1'000'000;  // of a page each
 constexpr char kDiskLimit[] = "24GiB";
-constexpr char kFullDiskLimit[] = "2GiB";   // of what is full all the time
+constexpr char kFullDiskLimit[] = "3GiB";   // of what is full all the time
 
 const BlockShape& Shape() { return ShapeNamed("1mib"); }
 
@@ -151,11 +151,11 @@ absl::Status MeasureDropped(Harness& harness, Writer& writer, double rate) {
 }
 
 absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
-  auto node = StartNode(directory + "/disk", GiB(4), {}, true, kFullDiskLimit);
+  auto node = StartNode(directory + "/disk", GiB(1), {}, true, kFullDiskLimit);
   if (!node.ok()) return node.status();
   Writer writer((*node)->engine);
   // Until the disk is full: from then on each block takes the place of another, as the floor's do.
-  for (size_t written = 0; written < 5 * kRoundBlocks; written += kRoundBlocks) {
+  for (size_t written = 0; written < 7 * kRoundBlocks; written += kRoundBlocks) {
     if (absl::Status s = writer.Put(writer.Next(kRoundBlocks)); !s.ok()) return s;
     if (absl::Status s = writer.WaitDurable(kRoundBlocks); !s.ok()) return s;
   }

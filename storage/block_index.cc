@@ -350,7 +350,7 @@ std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
       return gone;
   }
   for (uint32_t i = 0; i < kShards; ++i) {
-    if (auto gone = shards_[(turn + i) % kShards]->DropColdestDiskCopy(policy_, now_s)) return gone;
+    if (auto gone = shards_[(turn + i) % kShards]->DropDiskCopy(policy_, now_s)) return gone;
   }
   return std::nullopt;
 }

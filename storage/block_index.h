@@ -129,7 +129,7 @@ class BlockIndex {
   // A held entry as it is now; state kDoomed or kAbsent: its name is gone.
   [[nodiscard]] Held LookAt(EntryRef held) const;
   // The least worthy of those on disk alone, never held or pinned, in turn over the shards; where
-  // there is none, the disk copy of a cold block of HOST.  nullopt: nothing can go.
+  // there is none, the disk copy of a block of HOST.  nullopt: nothing can go.
   using EvictedFromDisk = larder::EvictedFromDisk;
   [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(uint32_t now_s);
   // This one, if nobody needs its disk copy now.

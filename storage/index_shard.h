@@ -130,10 +130,9 @@ class IndexShard {
   [[nodiscard]] std::optional<EvictedFromDisk> EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                     uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // host+disk -> host, of the coldest few of each class.
-  [[nodiscard]] std::optional<EvictedFromDisk> DropColdestDiskCopy(const EvictionPolicy& policy,
-                                                                   uint32_t now_s)
-      LARDER_EXCLUDES(mu_);
+  // host+disk -> host, of the least worthy of some.  nullopt: not one in thousands has a copy.
+  [[nodiscard]] std::optional<EvictedFromDisk> DropDiskCopy(const EvictionPolicy& policy,
+                                                            uint32_t now_s) LARDER_EXCLUDES(mu_);
   // This one's disk copy, whichever of the two it takes.
   [[nodiscard]] std::optional<DiskRoom> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool EvictableFromDisk(uint32_t slot) const LARDER_EXCLUDES(mu_);
@@ -221,7 +220,8 @@ class IndexShard {
                                            uint32_t now_s) LARDER_REQUIRES(mu_);
   [[nodiscard]] uint32_t LeastWorthyOfDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_REQUIRES(mu_);
-  // The coldest that is no parent; parents before it go to the hot end.
+  // The coldest that is no parent and on disk too, else the coldest that is no parent; parents
+  // before it go to the hot end.
   [[nodiscard]] uint32_t ColdestLeaf(RecencyList& list) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::unique_ptr<const BlockMetadata> TakeMetadata(IndexEntry& entry)
       LARDER_REQUIRES(mu_);
@@ -238,7 +238,9 @@ class IndexShard {
   DepartedTable departed_ LARDER_GUARDED_BY(mu_);
   uint32_t latest_use_s_ LARDER_GUARDED_BY(mu_) = 0;  // of any entry
   ReuseCounts reuse_ LARDER_GUARDED_BY(mu_);
-  uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included
+  bool any_on_disk_ LARDER_GUARDED_BY(mu_) = false;  // some entry has been
+  uint32_t copy_hand_ LARDER_GUARDED_BY(mu_) = 0;    // slot at which DropDiskCopy looked last
+  uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;    // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t metadata_bytes_ LARDER_GUARDED_BY(mu_) = 0;
 };

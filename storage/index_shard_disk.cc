@@ -16,6 +16,7 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex var
                                                  uint32_t pages, uint32_t now_s, uint32_t* slot) {
   LARDER_CHECK(location != 0);
   MutexLock lock(mu_);
+  any_on_disk_ = true;
   // Published again before it was found: the copy on disk is as good as one that was just spilled.
   *slot = Find(hash, variant, digest);
   if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
@@ -42,6 +43,7 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex var
 bool IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
   LARDER_CHECK(location != 0);
   MutexLock lock(mu_);
+  any_on_disk_ = true;
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(InUse(slot) && entry.holds > 0);
   if (entry.state != BlockState::kHost) return false;
@@ -110,18 +112,24 @@ std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPo
   return EvictedFromDisk{{gone.block.variant, gone.block.digest, gone.block.disk_location}, pages};
 }
 
-std::optional<EvictedFromDisk> IndexShard::DropColdestDiskCopy(const EvictionPolicy& policy,
-                                                               uint32_t now_s) {
+// By a hand that goes round: the cold end of the lists is where copies were dropped before.
+std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& policy,
+                                                        uint32_t now_s) {
+  constexpr uint32_t kSlotsMax = 4096;
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthy(
-      host_lists_, policy, now_s, [this](const RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
-        uint32_t slot = list.coldest();
-        for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
-          if (entries_[slot].state == BlockState::kHostDisk) return slot;
-          slot = entries_[slot].newer;
-        }
-        return kNone;
-      });
+  uint32_t least = kNone, seen = 0;
+  double least_worth = 0;
+  for (uint32_t i = 0; i < std::min(kSlotsMax, entries_.end()) && seen < kEvictionLook; ++i) {
+    copy_hand_ = copy_hand_ + 1 < entries_.end() ? copy_hand_ + 1 : 1;
+    if (!InUse(copy_hand_)) continue;
+    const IndexEntry& entry = entries_[copy_hand_];
+    if (entry.state != BlockState::kHostDisk || !entry.listed) continue;
+    ++seen;
+    const double worth = WorthOf(entry, policy, now_s);
+    if (least != kNone && worth >= least_worth) continue;
+    least = copy_hand_;
+    least_worth = worth;
+  }
   if (least == kNone) return std::nullopt;
   IndexEntry& entry = entries_[least];
   SetState(entry, BlockState::kHost);

@@ -19,17 +19,25 @@ double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy
                        .history = entry.history});
 }
 
+// Rather one that is on disk too: what is nowhere else would have to be computed again, and is on
+// its way there mostly.
 uint32_t IndexShard::ColdestLeaf(RecencyList& list) {
+  uint32_t leaf = kNone;
   uint32_t slot = list.coldest();
   for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
     const IndexEntry& entry = entries_[slot];
-    if (entry.children == 0) return slot;
     const uint32_t newer = entry.newer;
-    list.Remove(slot);
-    list.PushHot(slot);
+    if (entry.children > 0) {
+      list.Remove(slot);
+      list.PushHot(slot);
+    } else if (entry.state == BlockState::kHostDisk || !any_on_disk_) {
+      return slot;
+    } else if (leaf == kNone) {
+      leaf = slot;
+    }
     slot = newer;
   }
-  return kNone;
+  return leaf;
 }
 
 uint32_t IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,

@@ -201,10 +201,11 @@ void Spiller::Write(Batch* batch) {
 }
 
 void Spiller::PutWithRoom(Batch* batch) {
-  // Headers, and room that lies apart, beside the payloads.
+  // Headers beside the payloads, and room that lies apart.  What is free may be of no use, so as
+  // much goes as comes.
   const ByteCount wanted = batch->bytes + ByteCount(batch->bytes.value() / 8) + MiB(1);
-  if (const ByteCount free = tier_.free_bytes(); free < wanted) {
-    (void)store_.EvictFromDisk(wanted - free);
+  if (tier_.free_bytes() < wanted) {
+    (void)store_.EvictFromDisk(batch->bytes);
     EraseRooms();
   }
   std::vector<Block> left = std::move(batch->blocks);
@@ -214,30 +215,32 @@ void Spiller::PutWithRoom(Batch* batch) {
     const size_t before = left.size();
     left = PutOnce(std::move(left), batch);
     in_vain = left.size() < before ? 0 : in_vain + 1;
-    if (!left.empty()) MakeRoomFor(left, *batch);
+    if (!left.empty()) MakeRoomFor(left, in_vain > 0, *batch);
   }
   MutexLock lock(mu_);
   (breaker_.open(clock_.Now()) ? stats_.dropped_failed : stats_.dropped_room) += left.size();
 }
 
-// Enough was free in all, so it lies apart: a window for each.  Or others took it.
+// As much again, of the least worthy; and where that was in vain, since it lies apart, a window for
+// each, whoever is in it.
 // Never of the batch itself: what was just placed would go at once.
-void Spiller::MakeRoomFor(std::span<const Block> blocks, const Batch& batch) {
+void Spiller::MakeRoomFor(std::span<const Block> blocks, bool windows_too, const Batch& batch) {
   ByteCount largest, all;
   for (const Block& block : blocks) {
     largest = std::max(largest, ByteCount(block.payload.size()));
     all += ByteCount(block.payload.size());
   }
-  for (size_t windows = 0; windows < blocks.size(); ++windows) {
+  (void)store_.EvictFromDisk(all);
+  EraseRooms();
+  for (size_t i = 0; windows_too && i < blocks.size() && !breaker_.open(clock_.Now()); ++i) {
     const std::vector<uint32_t> victims = tier_.FindVictims(largest, [&](uint32_t owner) {
       return !batch.refs.contains(owner) && store_.index().EvictableFromDisk(EntryRef{owner});
     });
+    if (victims.empty()) return;
     std::vector<EntryRef> refs;
     for (const uint32_t owner : victims) refs.push_back(EntryRef{owner});
     store_.EvictFromDisk(refs);
-    if (refs.empty() && windows == 0) (void)store_.EvictFromDisk(all);
     EraseRooms();
-    if (refs.empty() || breaker_.open(clock_.Now())) return;
   }
 }
 

@@ -83,7 +83,7 @@ class Spiller {
   void HoldItem(const Item& item, Batch* batch) LARDER_EXCLUDES(mu_);
   void Write(Batch* batch);
   void PutWithRoom(Batch* batch) LARDER_EXCLUDES(mu_);
-  void MakeRoomFor(std::span<const Block> blocks, const Batch& batch);
+  void MakeRoomFor(std::span<const Block> blocks, bool windows_too, const Batch& batch);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);

@@ -147,6 +147,49 @@ TEST(IndexShard, WhatLeftIsRemembered) {
   EXPECT_EQ(none.again, ReuseCounts::Histogram{}) << "taken";
 }
 
+// What is on disk too leaves HOST before what is nowhere else, though that is colder.
+TEST(IndexShard, WhatIsOnDiskTooLeavesFirst) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  IndexShard shard(variants);
+  const EvictionPolicy policy;
+  for (uint64_t i = 0; i < 10; ++i) {
+    IndexedBlock block{
+        .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
+    uint32_t slot = 0;
+    ASSERT_EQ(shard.Insert(IndexHash(variant, Name(i)), block, {}, 100, &slot),
+              IndexShard::EnterResult::kEntered);
+    if (i < 5) continue;
+    ASSERT_EQ(shard.InsertOnDisk(IndexHash(variant, Name(i)), variant, Name(i), i, 1, 100, &slot),
+              IndexShard::EnterResult::kEntered);
+  }
+  for (const uint64_t next : {5, 6, 7, 8, 9, 0, 1, 2, 3, 4})
+    EXPECT_EQ(shard.EvictColdest(policy, false, 100)->block.digest, Name(next));
+}
+
+// However many of the coldest have none.
+TEST(IndexShard, DiskCopiesAreFoundBehindThoseWithout) {
+  constexpr uint64_t kBlocks = 1000;
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  IndexShard shard(variants);
+  const EvictionPolicy policy;
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    IndexedBlock block{
+        .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
+    uint32_t slot = 0;
+    ASSERT_EQ(shard.Insert(IndexHash(variant, Name(i)), block, {}, 100, &slot),
+              IndexShard::EnterResult::kEntered);
+    uint32_t same = 0;
+    ASSERT_EQ(
+        shard.InsertOnDisk(IndexHash(variant, Name(i)), variant, Name(i), i + 1, 1, 100, &same),
+        IndexShard::EnterResult::kEntered);
+  }
+  for (uint64_t i = 0; i < kBlocks; ++i)
+    ASSERT_TRUE(shard.DropDiskCopy(policy, 100).has_value()) << i;
+  EXPECT_FALSE(shard.DropDiskCopy(policy, 100).has_value());
+}
+
 // Within one shard the least worthy of the cold end leaves first.
 TEST(IndexShard, ReadBlocksOutliveUnreadOnes) {
   VariantTable variants;

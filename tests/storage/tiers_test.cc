@@ -277,6 +277,7 @@ TEST_F(Tiers, ASmallDiskUnderALargePool) {
   Process process(medium_, ByteCount(6 * kBlockBytes + (1 << 20) + 6 * kBlockBytes / 8));
   for (uint32_t seed = 1; seed <= 14; ++seed) process.PutThrough(seed);
   EXPECT_EQ(process.spiller_->stats().spilled, 14u);
+  EXPECT_EQ(process.spiller_->stats().dropped_room, 0u);
   EXPECT_EQ(process.store().stats().evicted_demand, 0u);
   EXPECT_EQ(process.store().index().blocks(), 14u) << "nothing left HOST";
   process.store().CheckInvariants();
