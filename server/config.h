@@ -47,10 +47,11 @@ struct Config {
   double evict_watermark = 0;  // share of the pool
 
   // Disk.
-  std::string disk;           // directory, absolute; empty: none
-  ByteCount disk_limit;       // of all files in it
-  uint32_t disk_readers = 0;  // threads
-  std::string fault_points;   // storage/fault_points.h; for tests
+  std::string disk;            // directory, absolute; empty: none
+  ByteCount disk_limit;        // of all files in it
+  uint32_t disk_readers = 0;   // threads
+  ByteCount disk_verify_rate;  // bytes a second; 0: off
+  std::string fault_points;    // storage/fault_points.h; for tests
 
   // Who may do what, and how much of it.
   std::vector<uid_t> trusted_uids;  // sorted

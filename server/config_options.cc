@@ -77,6 +77,11 @@ absl::Status AssignDiskLimit(std::string_view text, uid_t, Config* c) {
   return status;
 }
 
+absl::Status AssignDiskVerifyRate(std::string_view text, uid_t, Config* c) {
+  c->disk_verify_rate = ByteCount(0);
+  return text == "0" ? absl::OkStatus() : Store(ParseSize(text), &c->disk_verify_rate);
+}
+
 // A value out of a few words.
 template <class T>
 absl::Status AssignWord(std::string_view text, std::initializer_list<std::pair<const char*, T>> all,
@@ -150,6 +155,10 @@ constexpr ConfigOption kOptions[] = {
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 1, 256), &c->disk_readers);
      }},
+    {"disk_verify_rate", kDisk, "SIZE", "8MiB", true,
+     "Bytes a second at which blocks that are on disk alone are read again, over and over, to find "
+     "damage before somebody waits for them. 0: never.",
+     AssignDiskVerifyRate},
     {"fault_points", kDisk, "LIST", "", true,
      "For tests: where the disk tier fails, stalls or dies, as in data.write=error/32.",
      [](std::string_view t, uid_t, Config* c) {

@@ -84,7 +84,7 @@ struct Daemon::Parts final : SidebandHost {
     registrations.emplace(*d, instances, "default");
     registrations->Load();
     instances.SetOnChange([this](const std::string& engine_id) { registrations->Save(engine_id); });
-    disk.emplace(*d, s, k, o.disk_readers,
+    disk.emplace(*d, s, k, o.disk_readers, o.disk_verify_rate,
                  [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
                    if (const auto session = sessions.Find(id)) session->OnDurable(variant, digests);
                  });

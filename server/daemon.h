@@ -41,6 +41,7 @@ struct DaemonOptions {
   double host_bytes_per_s = 10e9;          // for load estimates
   double disk_bytes_per_s = 1e9;           // likewise
   size_t disk_readers = 4;                 // threads that read from disk
+  ByteCount disk_verify_rate = MiB(8);     // bytes a second; 0: off
   std::string boot_id;                     // a fresh UUID
   std::string version;
 };

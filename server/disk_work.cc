@@ -7,12 +7,13 @@
 namespace larder {
 
 DiskWork::DiskWork(DiskTier& tier, BlockStore& store, const Clock& clock, size_t reader_threads,
-                   Spiller::Durable durable)
+                   ByteCount verify_rate, Spiller::Durable durable)
     : tier_(tier),
       store_(store),
       clock_(clock),
       spiller_({.paused = true}, store, tier, clock, std::move(durable)),
-      promoter_(reader_threads, store, tier, clock) {}
+      promoter_(reader_threads, store, tier, clock),
+      verify_rate_(verify_rate) {}
 
 DiskWork::~DiskWork() {
   stop_ = true;
@@ -40,6 +41,10 @@ void DiskWork::Recover(const Done& done) {
   recovering_ = false;
   spiller_.Resume();
   spiller_.Nudge();
+  if (status.ok() && verify_rate_.value() > 0) {
+    MutexLock lock(verifier_mu_);
+    verifier_.emplace(DiskVerifier::Options{.bytes_per_s = verify_rate_}, store_, tier_);
+  }
   done(status, recovered_, clock_.Now() - start);
 }
 
@@ -48,9 +53,11 @@ void DiskWork::Tick() {
 }
 
 DiskWork::Stats DiskWork::stats() const {
+  MutexLock lock(verifier_mu_);
   return {.tier = tier_.stats(),
           .spiller = spiller_.stats(),
           .promoter = promoter_.stats(),
+          .verifier = verifier_ ? verifier_->stats() : DiskVerifier::Stats{},
           .recovered_blocks = recovered_,
           .recovering = recovering_};
 }

@@ -9,11 +9,14 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "storage/block_store.h"
 #include "storage/clock.h"
 #include "storage/disk/disk_tier.h"
+#include "storage/disk_verifier.h"
+#include "storage/mutex.h"
 #include "storage/promoter.h"
 #include "storage/spiller.h"
 
@@ -22,7 +25,7 @@ namespace larder {
 class DiskWork {
  public:
   DiskWork(DiskTier& tier, BlockStore& store, const Clock& clock, size_t reader_threads,
-           Spiller::Durable durable);
+           ByteCount verify_rate, Spiller::Durable durable);
   ~DiskWork();
   DiskWork(const DiskWork&) = delete;
   DiskWork& operator=(const DiskWork&) = delete;
@@ -41,6 +44,7 @@ class DiskWork {
     DiskTier::Stats tier;
     Spiller::Stats spiller;
     Promoter::Stats promoter;
+    DiskVerifier::Stats verifier;
     uint64_t recovered_blocks = 0;
     bool recovering = false;
   };
@@ -55,6 +59,10 @@ class DiskWork {
   const Clock& clock_;
   Spiller spiller_;
   Promoter promoter_;
+  const ByteCount verify_rate_;
+  // Begins when recovery ended.
+  mutable Mutex verifier_mu_;
+  std::optional<DiskVerifier> verifier_ LARDER_GUARDED_BY(verifier_mu_);
   std::atomic<bool> stop_{false};
   std::atomic<bool> recovering_{true};
   std::atomic<uint64_t> recovered_{0};

@@ -94,6 +94,7 @@ DaemonOptions OptionsOf(const Config& config, std::string boot_id) {
   options.copy_threads = CopyThreads(config);
   options.staging_bytes_max = config.staging_limit;
   options.disk_readers = config.disk_readers;
+  options.disk_verify_rate = config.disk_verify_rate;
   options.boot_id = std::move(boot_id);
   options.version = Version();
   return options;

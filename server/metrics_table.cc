@@ -143,6 +143,12 @@ constexpr MetricSample kDiskFailures[] = {Read("write", OfDisk<&D::tier, &T::wri
                                           Read("sync", OfDisk<&D::tier, &T::sync_failures>),
                                           Read("catalog", OfDisk<&D::tier, &T::catalog_failures>),
                                           Read("damaged", OfDisk<&D::tier, &T::damaged>)};
+constexpr MetricSample kVerified[] = {
+    Read("ok", OfDisk<&D::verifier, &DiskVerifier::Stats::blocks>),
+    Read("damaged", OfDisk<&D::verifier, &DiskVerifier::Stats::damaged>),
+    Read("failed", OfDisk<&D::verifier, &DiskVerifier::Stats::failed>)};
+constexpr MetricSample kVerifyWalks[] = {
+    Read("", OfDisk<&D::verifier, &DiskVerifier::Stats::walks>)};
 constexpr MetricSample kDiskWaiting[] = {
     Read("spill", OfDisk<&D::spiller, &Spiller::Stats::queued>),
     Read("promote", OfDisk<&D::promoter, &P::waiting>)};
@@ -225,6 +231,11 @@ constexpr Metric kMetrics[] = {
      "alone), damaged, full (no room in the pool)."},
     {"larder_disk_failures_total", kC, "events", "kind", kDiskFailures,
      "What failed on the disk, and records that were found damaged."},
+    {"larder_disk_verified_total", kC, "blocks", "result", kVerified,
+     "Blocks on disk alone that were read again to see whether they are whole: ok, damaged (given "
+     "up), failed (the disk did)."},
+    {"larder_disk_verify_walks_total", kC, "walks", "", kVerifyWalks,
+     "Times that all of them were."},
     {"larder_disk_waiting", kG, "blocks", "for", kDiskWaiting,
      "Blocks that wait to be written or read."},
     {"larder_disk_recovering", kG, "boolean", "", kDiskRecovering,

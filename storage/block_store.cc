@@ -373,9 +373,10 @@ EntryRef BlockStore::EnterFromDisk(const Digest& variant_id, const Digest& diges
   return result == BlockIndex::InsertResult::kInserted ? ref : EntryRef{};
 }
 
-BlockIndex::Held BlockStore::HoldUntouched(VariantIndex variant, const Digest& digest) {
+BlockIndex::Held BlockStore::HoldUntouched(VariantIndex variant, const Digest& digest,
+                                           HoldWhat what) {
   BlockIndex::Held held;
-  index_.Hold(variant, {&digest, 1}, NowSeconds(), {&held, 1}, HoldWhat::kHostUntouched);
+  index_.Hold(variant, {&digest, 1}, NowSeconds(), {&held, 1}, what);
   return held;
 }
 
@@ -399,8 +400,7 @@ ByteCount BlockStore::EvictFromDisk(ByteCount bytes) {
   uint64_t left = bytes.value();
   std::vector<DiskRoom> rooms;
   while (left > 0) {
-    const std::optional<BlockIndex::EvictedFromDisk> gone =
-        index_.EvictOneFromDisk(NowSeconds());
+    const std::optional<BlockIndex::EvictedFromDisk> gone = index_.EvictOneFromDisk(NowSeconds());
     if (!gone) break;
     rooms.push_back(gone->room);
     left -= std::min(left, gone->pages * kPageBytes);

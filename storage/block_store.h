@@ -188,8 +188,10 @@ class BlockStore {
   // Rooms on disk that blocks have left since, for the disk tier's Erase; at most `count`.
   [[nodiscard]] std::vector<DiskRoom> TakeDiskRooms(size_t count) LARDER_EXCLUDES(disk_mu_);
   [[nodiscard]] bool has_disk_rooms() const LARDER_EXCLUDES(disk_mu_);
-  // A block in HOST, held; that is no use of it.  ref 0: not there.
-  [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest);
+  // A block, in HOST or of HoldWhat::kAnyTierUntouched in any tier, held; that is no use of it.
+  // ref 0: not there.
+  [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest,
+                                               HoldWhat what = HoldWhat::kHostUntouched);
   // More holds on what the caller holds already; false: one of them has too many.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> held) { return index_.HoldAgain(held); }
   void Unhold(std::span<const EntryRef> held) { ReleaseHolds(held); }

@@ -104,7 +104,8 @@ void IndexShard::Hold(const Group& group, HoldWhat what, uint32_t now_s, std::sp
 
 void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock* out) {
   IndexEntry& entry = entries_[slot];
-  if (!InHost(entry.state) && (what != HoldWhat::kAnyTier || !OnDiskAlone(entry.state))) return;
+  const bool any_tier = what == HoldWhat::kAnyTier || what == HoldWhat::kAnyTierUntouched;
+  if (!InHost(entry.state) && (!any_tier || !OnDiskAlone(entry.state))) return;
   out->state = entry.state;
   if (entry.holds == kCountMax) {
     out->full = true;
@@ -112,7 +113,7 @@ void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock
   }
   ++entry.holds;
   Relist(slot);
-  if (what != HoldWhat::kHostUntouched) {
+  if (what == HoldWhat::kHost || what == HoldWhat::kAnyTier) {
     const uint32_t idle_s = entry.IdleSeconds(now_s);
     reuse_.Again(entry.history, idle_s);
     entry.history = UsedAgain(entry.history, idle_s);
@@ -461,7 +462,8 @@ uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* coun
                        .extent = entry.extent.Get(),
                        .holds = entry.holds,
                        .pins = entry.pins,
-                       .children = entry.children};
+                       .children = entry.children,
+                       .disk_location = entry.disk_location};
   }
   return end == entries_.end() ? 0 : end;
 }

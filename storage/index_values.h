@@ -20,7 +20,7 @@ struct IndexedBlock {
 };
 
 // What Hold may answer with.  Untouched: a hold by the house itself, which is no use of the block.
-enum class HoldWhat : uint8_t { kHost, kAnyTier, kHostUntouched };
+enum class HoldWhat : uint8_t { kHost, kAnyTier, kHostUntouched, kAnyTierUntouched };
 
 struct HeldBlock {
   EntryRef ref;  // value 0: not there, or full
@@ -63,6 +63,7 @@ struct BlockView {
   BlockState state = BlockState::kAbsent;
   Extent extent;
   uint16_t holds = 0, pins = 0, children = 0;
+  uint64_t disk_location = 0;
 };
 
 }  // namespace larder

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/memory_disk_tier.h"
+#include "storage/disk_verifier.h"
 #include "storage/look.h"
 #include "storage/promoter.h"
 #include "storage/spiller.h"
@@ -206,6 +207,30 @@ TEST_F(Tiers, DamageOnDiskIsAMissAndTheNameGoes) {
     return process.tier_.stats().blocks == 0;
   })) << "its room is free again";
   EXPECT_EQ(process.store().stats().damaged, 1u);
+  process.store().CheckInvariants();
+}
+
+// Damage of a block that nobody asks for.
+TEST_F(Tiers, TheVerifierFindsDamageOnDiskAlone) {
+  std::vector<Digest> digests;
+  {
+    Process process(medium_, MiB(64));
+    for (uint32_t seed = 1; seed <= 8; ++seed) digests.push_back(process.PutThrough(seed));
+  }
+  Process process(medium_, MiB(64));
+  {
+    MutexLock lock(medium_.mu);
+    medium_.records.begin()->second.payload[1000] ^= std::byte{1};
+    std::next(medium_.records.begin())->second.unreadable = true;
+  }
+  DiskVerifier verifier({.bytes_per_s = GiB(1), .pause = 1ms}, process.store(), process.tier_);
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                        [&] { return verifier.stats().walks >= 2; }));
+  EXPECT_EQ(verifier.stats().damaged, 1u);
+  EXPECT_GE(verifier.stats().failed, 2u) << "in every walk";
+  EXPECT_GE(verifier.stats().blocks, 2u * 6);
+  EXPECT_EQ(process.Tiers(digests[0]), 0);
+  for (size_t i = 1; i < digests.size(); ++i) EXPECT_EQ(process.Tiers(digests[i]), kDiskBit);
   process.store().CheckInvariants();
 }
 

@@ -1,0 +1,67 @@
+// Reads again, slowly and for ever, what is on disk alone, so that a record that has gone bad is
+// found before somebody waits for it: then its name goes, and the next who wants it computes it.
+//
+// One block at a time, at a bounded rate; what HOST has too is passed over, since nobody reads its
+// copy now.  A block is not held for that (holds change the order in which blocks leave) but when
+// it looks bad, to see whether it is or has just made room for another.  A disk that fails is left
+// alone for a while.
+// Ownership: by the daemon or a test; store, tier and clock outlive it.  Thread-safety: stats from
+// any thread.
+// Lifecycle: made (runs) -> destroyed (ends within one read).
+// Limits: `bytes_per_s` of payloads on the average of a block; kPieceBytes of memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+
+#include "storage/block_store.h"
+#include "storage/disk/disk_tier.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class DiskVerifier {
+ public:
+  struct Options {
+    ByteCount bytes_per_s = MiB(8);  // > 0
+    // Between two walks, and after a failure.
+    Duration pause = std::chrono::seconds(60);
+  };
+  static constexpr ByteCount kPieceBytes = MiB(8);
+
+  DiskVerifier(const Options& options, BlockStore& store, DiskTier& tier);
+  ~DiskVerifier();
+  DiskVerifier(const DiskVerifier&) = delete;
+  DiskVerifier& operator=(const DiskVerifier&) = delete;
+
+  struct Stats {
+    uint64_t walks = 0;  // that ended
+    uint64_t blocks = 0, damaged = 0, failed = 0;
+    ByteCount bytes;
+  };
+  [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
+
+ private:
+  void Run() LARDER_EXCLUDES(mu_);
+  void Walk() LARDER_EXCLUDES(mu_);
+  void VerifyOne(const BlockIndex::View& view) LARDER_EXCLUDES(mu_);
+  // It was bad: is it so still?  Then it is dropped.
+  [[nodiscard]] bool DropIfBad(const BlockIndex::View& view, const DiskAddress& block);
+  // Adds what it read to *bytes.
+  [[nodiscard]] DiskTier::GetStatus Read(const DiskAddress& block, ByteCount* bytes);
+  // False: it ends.
+  [[nodiscard]] bool Sleep(Duration how_long) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
+
+  const Options options_;
+  BlockStore& store_;
+  DiskTier& tier_;
+  mutable Mutex mu_;
+  CondVar wake_;
+  bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  Stats stats_ LARDER_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace larder
