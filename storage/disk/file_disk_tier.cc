@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -147,8 +148,10 @@ FileDiskTier::Geometry FileDiskTier::GeometryFor(ByteCount limit) {
   return out;
 }
 
-// Any one shard's FORMAT suffices: a damaged one costs nothing.
+// Any one shard's FORMAT suffices: a damaged one costs nothing.  All are looked at: a newer daemon
+// that died while it made the directory its own has left some as they were.
 absl::Status FileDiskTier::FindGeometry() {
+  std::optional<Geometry> found;
   for (uint32_t number = 0; number < kShardsMax; ++number) {
     std::ifstream file(ShardPath(number) + "/" + kFormatFile);
     std::string words[4];
@@ -160,16 +163,15 @@ absl::Status FileDiskTier::FindGeometry() {
           absl::StrCat(options_.directory, " was written by a newer larderd (disk format ", version,
                        "; this one knows ", kVersion, "); use that one, or another directory"));
     }
-    if (!(file >> words[1] >> shards >> words[2] >> file_bytes) || words[1] != "shards" ||
+    if (found || !(file >> words[1] >> shards >> words[2] >> file_bytes) || words[1] != "shards" ||
         words[2] != "file_bytes" || shards == 0 || shards > kShardsMax ||
         file_bytes < kFileBytesMin.value() || file_bytes > kFileBytesMax.value() ||
         !std::has_single_bit(file_bytes)) {
       continue;
     }
-    geometry_ = {.shards = shards, .file_bytes = ByteCount(file_bytes)};
-    return absl::OkStatus();
+    found = {.shards = shards, .file_bytes = ByteCount(file_bytes)};
   }
-  geometry_ = GeometryFor(options_.limit);
+  geometry_ = found.value_or(GeometryFor(options_.limit));
   return absl::OkStatus();
 }
 
