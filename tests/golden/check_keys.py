@@ -38,7 +38,7 @@ def check_names(keys):
         assert len(chain["digests"]) == len(tokens) // 16
 
 
-def check_record(record, want):
+def check_record(record, want, align, byte_at):
     magic, version, header_bytes, zero = struct.unpack_from("<4sIII", record)
     assert (magic, version, header_bytes, zero) == (b"LRDR", want["version"], want["header_bytes"], 0)
     assert [record[o:o + 16].hex() for o in (16, 32, 48)] == [want[k] for k in ("variant", "digest", "parent")]
@@ -49,15 +49,51 @@ def check_record(record, want):
     table = (88 + a + d + 7) // 8 * 8
     payload = bytearray(payload_bytes)
     for i, w in enumerate(want["segments"]):
-        got = struct.unpack_from("<HBBIQIIQ", record, table + 32 * i)
-        assert got == (w["layers"], w["codec"], 0, w["first_layer"], w["offset"], w["bytes"], 0, int(w["xxh3"], 16))
+        *got, xxh3 = struct.unpack_from("<HBBIQIIQ", record, table + 32 * i)
+        assert got == [w["layers"], w["codec"], 0, w["first_layer"], w["offset"], w["bytes"], 0]
+        assert "xxh3" not in w or xxh3 == int(w["xxh3"], 16)
         for at in range(w["offset"], w["offset"] + w["bytes"]):
-            payload[at] = (7 * at + 13) % 256
+            payload[at] = byte_at(at)
     assert header_bytes == (table + 32 * segments + 8 + 63) // 64 * 64
     assert not any(record[table + 32 * segments:header_bytes - 8])
-    assert record[header_bytes:] == payload
+    begin = (header_bytes + align - 1) // align * align
+    assert not any(record[header_bytes:begin])
+    assert record[begin:begin + payload_bytes] == payload
+    return begin + payload_bytes
+
+
+def described(block):
+    """A block of disk_v1.json in the words of record_v1.json."""
+    segments, layer, end = [], 0, 0
+    for layers, codec, size in block["segments"] * block["repeat"]:
+        offset = (end + 63) // 64 * 64
+        segments.append({"layers": layers, "codec": codec, "first_layer": layer, "offset": offset, "bytes": size})
+        layer, end = layer + layers, offset + size
+    return block | {"segments": segments, "layers": layer, "payload_bytes": end, "version": 1}
+
+
+def check_disk(folder, disk):
+    """The data files; the catalogs are RocksDB's."""
+    text = f"larder-disk-tier {disk['version']}\nshards {disk['shards']}\nfile_bytes {disk['file_bytes']}\n"
+    records = {}
+    for number in range(disk["shards"]):
+        shard = folder / f"shard-{number:02}"
+        assert (shard / "FORMAT").read_text() == text
+        for file in shard.glob("*.kv"):
+            data = file.read_bytes()
+            for page in range(0, len(data), 4096):
+                if data[page:page + 4] == b"LRDR":
+                    records[data[page + 16:page + 48].hex()] = data[page:]
+    for block in map(described, disk["first"] + disk["second"]):
+        record = records[block["variant"] + block["digest"]]
+        block["header_bytes"] = struct.unpack_from("<I", record, 8)[0]
+        salt = block["salt"]
+        check_record(record, block, 4096, lambda at, s=salt: (7 * at + at // 256 + 29 * s) % 256)
 
 
 check_names(json.loads((HERE / "keys.json").read_text()))
-check_record((HERE / "record_v1.bin").read_bytes(), json.loads((HERE / "record_v1.json").read_text()))
+record_v1 = (HERE / "record_v1.bin").read_bytes()
+record_end = check_record(record_v1, json.loads((HERE / "record_v1.json").read_text()), 64, lambda at: (7 * at + 13) % 256)
+assert record_end == len(record_v1)
+check_disk(HERE / "disk_v1", json.loads((HERE / "disk_v1.json").read_text()))
 print("golden vectors agree with docs/format.md")
