@@ -16,7 +16,7 @@
 
 namespace larder {
 
-class MemoryDiskTier final : public DiskTier {
+class MemoryDiskTier : public DiskTier {
  public:
   // What would be on the disk.  A test may damage it.
   struct Record {
