@@ -62,7 +62,7 @@ class SessionDiskTest : public SessionTest {
 
   void SetUp() override {
     LeaveOnDisk();
-    disk_.emplace(tier_, f_.store(), f_.clock(), kReaders,
+    disk_.emplace(tier_, f_.store(), f_.clock(), kReaders, ByteCount(0),
                   [](SessionId, VariantIndex, std::span<const Digest>) {});
     f_.deps().disk = &*disk_;
     disk_->StartRecovery([](const absl::Status&, uint64_t, Duration) {});
