@@ -164,7 +164,11 @@ void Spiller::HoldItem(const Item& item, Batch* batch) {
     return;
   }
   batch->held.push_back(held.ref);
-  batch->refs.insert(held.ref.value);
+  // Published twice before its turn: one record of a name in a batch, of which both hear.
+  if (!batch->refs.insert(held.ref.value).second) {
+    batch->durable.push_back(item);
+    return;
+  }
   if (held.state == BlockState::kHostDisk) {
     batch->durable.push_back(item);
     return;

@@ -24,7 +24,7 @@
 #include "storage/block_store.h"
 #include "storage/clock.h"
 #include "storage/disk/disk_tier.h"
-#include "storage/disk_breaker.h"
+#include "storage/disk/disk_breaker.h"
 #include "storage/mutex.h"
 
 namespace larder {

@@ -38,7 +38,7 @@
 #include "storage/disk/block_catalog.h"
 #include "storage/disk/data_files.h"
 #include "storage/disk/disk_tier.h"
-#include "storage/disk_breaker.h"
+#include "storage/disk/disk_breaker.h"
 #include "storage/extent_allocator.h"
 #include "storage/fault_points.h"
 #include "storage/mutex.h"

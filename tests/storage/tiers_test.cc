@@ -48,11 +48,15 @@ class Process {
   }
 
   // Block `seed`, whose bytes are its number.
-  Digest Put(uint32_t seed) {
+  Digest Publish(uint32_t seed) {
     Digest digest;
     const BlockStatus status =
         fixture_.Put(Digest{}, seed, kBlockBytes, static_cast<std::byte>(seed), &digest);
     EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kDuplicate);
+    return digest;
+  }
+  Digest Put(uint32_t seed) {
+    const Digest digest = Publish(seed);
     spiller_->Offer(kWho, fixture_.variant(), digest);
     return digest;
   }
@@ -103,6 +107,7 @@ class Process {
   }
 
   [[nodiscard]] BlockStore& store() { return fixture_.store(); }
+  [[nodiscard]] const Clock& clock() const { return clock_; }
   [[nodiscard]] VariantIndex variant() const { return fixture_.variant(); }
   [[nodiscard]] uint8_t Tiers(const Digest& digest) {
     BlockIndex::Presence presence;
@@ -407,6 +412,28 @@ TEST_F(Tiers, PublishedAgainWhileOnDiskAlone) {
   EXPECT_EQ(process.durable_, 1u);
   EXPECT_EQ(process.tier_.stats().puts, 0u);
   process.store().CheckInvariants();
+}
+
+// It left the pool before its turn, and its name waits twice.
+TEST_F(Tiers, PublishedTwiceBeforeItsTurn) {
+  Process process(medium_, MiB(64));
+  size_t durable = 0;
+  Digest digest;
+  {
+    Spiller spiller({.paused = true}, process.store(), process.tier_, process.clock(),
+                    [&](SessionId, VariantIndex, std::span<const Digest> digests) {
+                      durable += digests.size();
+                    });
+    digest = process.Publish(1);
+    for (int i = 0; i < 2; ++i) spiller.Offer(kWho, process.variant(), digest);
+    spiller.Resume();
+    EXPECT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+    EXPECT_EQ(spiller.stats().spilled, 1u);
+  }
+  EXPECT_EQ(durable, 2u) << "both were promised to hear";
+  EXPECT_EQ(process.tier_.stats().puts, 1u);
+  EXPECT_EQ(process.tier_.stats().blocks, 1u);
+  EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
 }
 
 TEST_F(Tiers, ACancelledJobIsAnsweredAndReadsNothing) {
