@@ -11,7 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
+#include "client/sideband.h"
+#include "client/wire/convert.h"
+#include "tests/e2e/child_engine.h"
 #include "tests/e2e/daemon_process.h"
+#include "tests/e2e/raw_session.h"
 #include "tests/e2e/test_blocks.h"
 #include "tests/test_scale.h"
 
@@ -60,6 +64,10 @@ class DiskTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.status();
     return status.ok() ? status->front() : BlockStatus::kInvalid;
   }
+  // As a Put answers.
+  static bool IsKept(BlockStatus status) {
+    return status == BlockStatus::kOk || status == BlockStatus::kDuplicate;
+  }
   // kOk only when the bytes are right, too.
   BlockStatus Get(uint32_t number, uint32_t first_layer = 0) {
     const TestBlock block = maker_.Block(number);
@@ -83,6 +91,42 @@ class DiskTest : public ::testing::Test {
   }
   [[nodiscard]] double OnDisk() const {
     return daemon_->Metric("larder_disk_blocks{where=\"all\"}");
+  }
+
+  [[nodiscard]] bool Recovering() const { return daemon_->Metric("larder_disk_recovering") != 0; }
+  // Those that wait for the disk, or are read.
+  [[nodiscard]] double Promoting() const {
+    return daemon_->Metric("larder_disk_waiting{for=\"promote\"}");
+  }
+  [[nodiscard]] double Promoted() const {
+    return daemon_->Metric("larder_disk_promote_total{result=\"promoted\"}");
+  }
+  [[nodiscard]] double Leases() const { return daemon_->Metric("larder_holds{kind=\"lease\"}"); }
+  // Blocks 0 .. count-1, in batches: each goes to another shard.
+  void PutDurable(uint32_t count) {
+    constexpr uint32_t kBatch = 16;
+    for (uint32_t number = 0; number < count; ++number) {
+      ASSERT_EQ(Put(number), BlockStatus::kOk);
+      if (number % kBatch != kBatch - 1 && number != count - 1) continue;
+      ASSERT_TRUE(Eventually([&] { return OnDisk() == number + 1; })) << OnDisk();
+    }
+  }
+  // What is in the pool comes from the disk alone, which takes its time.
+  void StartAgain(const std::string& faults) {
+    daemon_->Kill9();
+    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
+    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+  }
+  // By no engine and no thread of the daemon, which is well.
+  void ExpectNothingHeld() {
+    EXPECT_TRUE(Eventually([&] { return Promoting() == 0; }));
+    EXPECT_TRUE(Eventually([&] {
+      const v1::TenantStats t = daemon_->Tenant();
+      return Leases() == 0 && daemon_->Metric("larder_pool_bytes{part=\"leased\"}") == 0 &&
+             t.reservations() == 0 && t.pool_reserved() == 0 && t.pool_quarantined() == 0 &&
+             t.pool_limit() > 0 && t.pool_stored() + t.pool_free() == t.pool_limit();
+    })) << daemon_->Tenant().ShortDebugString();
+    EXPECT_TRUE(daemon_->alive()) << daemon_->errors();
   }
 
   const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
@@ -121,7 +165,7 @@ TEST_F(DiskTest, SurvivesKill9) {
   for (int time = 0; time < 3; ++time) {
     daemon_->Kill9();
     ASSERT_NO_FATAL_FAILURE(Start());
-    ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
     EXPECT_EQ(CountHits(0, 200), 200u);
     wire::LookupQuery query;
     query.content = maker_.content;
@@ -153,7 +197,7 @@ TEST_F(DiskTest, LookupKnowsTheEnginesOfTheFormerDaemon) {
   query.content = maker_.content;
   query.content.tenant.clear();
   query.tokens = maker_.Block(1).tokens;
-  ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
   const auto found = (*client)->Lookup(query);
   ASSERT_TRUE(found.ok()) << found.status();
   ASSERT_EQ(found->instances.size(), 1u);
@@ -164,6 +208,194 @@ TEST_F(DiskTest, LookupKnowsTheEnginesOfTheFormerDaemon) {
   EXPECT_EQ(found->instances[0].tiers[0].contiguous, TokenCount(16));
 }
 
+// ---- while it recovers: tens of milliseconds a block, and what is found is told shard by shard
+
+// They publish what the disk has and is not found yet, and what is new, and read all of it: what
+// they published is there, what is not found yet is a miss, and in the end nothing is lost.
+TEST_F(DiskTest, EnginesWorkWhileItRecovers) {
+  constexpr uint32_t kDurable = 150, kAll = 200;  // all of them fit the pool
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kDurable));
+  daemon_->Kill9();
+  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:20ms"}));
+  std::atomic<bool> over{false};
+  std::atomic<uint64_t> hits{0}, misses{0};
+  std::thread reader([&] {
+    std::mt19937 random(1);
+    while (!over) {
+      const BlockStatus status = Get(static_cast<uint32_t>(random() % kAll));
+      ++(status == BlockStatus::kOk ? hits : misses);
+      EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kMissing)
+          << ToString(status);
+    }
+  });
+  // Some after each shard, so that blocks are published before, while and after they are found.
+  uint32_t published = 0;
+  for (double found = -1; Recovering() && published < kAll; found = OnDisk()) {
+    for (uint32_t i = 0; i < kAll / 10 && published < kAll; ++i, ++published) {
+      const uint32_t number = published * 37 % kAll;  // all of them, in another order
+      EXPECT_TRUE(IsKept(Put(number)));
+      EXPECT_EQ(Get(number), BlockStatus::kOk) << "just published";
+    }
+    EXPECT_TRUE(Eventually([&] { return OnDisk() > found || !Recovering(); }));
+  }
+  EXPECT_GT(published, kAll / 4) << "it recovered sooner than anybody could work";
+  EXPECT_TRUE(Eventually([&] { return !Recovering(); }));
+  over = true;
+  reader.join();
+  EXPECT_GT(hits, 0u);
+  EXPECT_GT(misses, 0u);
+  for (uint32_t i = published; i < kAll; ++i) EXPECT_TRUE(IsKept(Put(i * 37 % kAll)));
+  EXPECT_EQ(CountHits(0, kAll), kAll);
+  EXPECT_TRUE(Eventually([&] { return OnDisk() == kAll; })) << OnDisk();
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:1us"));
+  EXPECT_EQ(OnDisk(), kAll) << "each once";
+  EXPECT_EQ(CountHits(0, kAll), kAll);
+  ExpectNothingHeld();
+}
+
+// What is found while the pool has it, too, leaves the pool before anything can be written to the
+// disk: its durable copy is all there is.
+TEST_F(DiskTest, EnginesPublishMoreThanThePoolWhileItRecovers) {
+  constexpr uint32_t kDurable = 150, kAll = 750;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kDurable));
+  daemon_->Kill9();
+  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:40ms"}));
+  for (uint32_t number = 0; number < kDurable; ++number) EXPECT_TRUE(IsKept(Put(number)));
+  ASSERT_TRUE(Eventually([&] { return OnDisk() >= kDurable / 3; }));
+  bool meanwhile = false;
+  for (uint32_t number = kDurable; number < kAll; ++number) {
+    EXPECT_TRUE(IsKept(Put(number)));
+    EXPECT_EQ(Get(number), BlockStatus::kOk) << "just published";
+    const BlockStatus other = Get(number * 37 % kAll);
+    EXPECT_TRUE(other == BlockStatus::kOk || other == BlockStatus::kMissing) << ToString(other);
+    if (number == kAll * 2 / 3) meanwhile = Recovering();
+  }
+  EXPECT_TRUE(meanwhile) << "it recovered sooner than the pool was full";
+  EXPECT_TRUE(Eventually([&] { return !Recovering(); }));
+  EXPECT_EQ(CountHits(0, kDurable), kDurable) << "durable blocks are lost";
+  ExpectNothingHeld();
+}
+
+// ---- while blocks are read: some at a time, by four threads
+
+// Another engine asks for the same blocks, and has them.
+TEST_F(DiskTest, AnEngineIsKilledWhileItsBlocksAreRead) {
+  constexpr uint32_t kBlocks = 32;  // of a ChildEngine's calls
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ChildEngine writer(*daemon_, "mapped", "put", 0);
+  ASSERT_EQ(writer.Wait(), 0);
+  ASSERT_TRUE(Eventually([&] { return OnDisk() == kBlocks; }));
+  for (const char* mode : {"mapped", "staged"}) {
+    SCOPED_TRACE(mode);
+    ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:250ms"));
+    ChildEngine victim(*daemon_, mode, "want", 0);
+    ASSERT_EQ(victim.Hear(), "ready");
+    ASSERT_TRUE(Eventually([&] { return Promoting() > 0; }));
+    EXPECT_GT(Leases(), 0);
+    EXPECT_GT(daemon_->Metric("larder_pool_bytes{part=\"leased\"}"), 0);
+    (void)victim.KillAndProve();
+    ExpectNothingHeld();
+    EXPECT_LT(Promoted(), kBlocks) << "what nobody wants any more was read to the last block";
+    ChildEngine reader(*daemon_, mode, "want", 0);
+    EXPECT_EQ(reader.Wait(), 0);
+    EXPECT_EQ(Promoted(), kBlocks);
+    ExpectNothingHeld();
+  }
+}
+
+// One engine is killed while two wait for the same blocks: the other has them all.
+TEST_F(DiskTest, OneOfTwoEnginesIsKilledWhileTheirBlocksAreRead) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ChildEngine writer(*daemon_, "mapped", "put", 0);
+  ASSERT_EQ(writer.Wait(), 0);
+  ASSERT_TRUE(Eventually([&] { return OnDisk() == 32; }));
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
+  ChildEngine victim(*daemon_, "mapped", "want", 0);
+  ChildEngine other(*daemon_, "mapped", "want", 0);
+  ASSERT_TRUE(Eventually([&] { return Promoting() > 32; })) << "both wait";
+  (void)victim.KillAndProve();
+  EXPECT_EQ(other.Wait(), 0);
+  EXPECT_EQ(Promoted(), 32) << "each is read once";
+  ExpectNothingHeld();
+}
+
+// By the library: its caller's deadline passes, and the lease goes.
+TEST_F(DiskTest, ALeaseIsReleasedBeforeItsBlocksAreThere) {
+  constexpr uint32_t kBlocks = 32;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
+  std::vector<Digest> digests;
+  for (uint32_t number = 0; number < kBlocks; ++number)
+    digests.push_back(maker_.Block(number).digest);
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:150ms"));
+  auto lease = session_->Acquire(variant_, digests, {.deadline = std::chrono::milliseconds(300)});
+  ASSERT_TRUE(lease.ok()) << lease.status();
+  size_t cancelled = 0;
+  for (size_t i = 0; i < kBlocks; ++i) {
+    cancelled += lease->status(i) == BlockStatus::kCancelled ? 1 : 0;
+    EXPECT_TRUE(lease->status(i) == BlockStatus::kCancelled ||
+                LayerIsRight(digests[i], 0, lease->View(i).first(kLayerBytes)));
+  }
+  EXPECT_GT(cancelled, 0u);
+  lease->Release();
+  ExpectNothingHeld();
+  EXPECT_LT(Promoted(), kBlocks);
+  EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
+  session_.reset();
+  ExpectNothingHeld();
+}
+
+// A session that says what it wants and takes it back at once, by each word there is for that.
+TEST_F(DiskTest, ASessionGivesBackWhatIsBeingRead) {
+  constexpr uint32_t kBlocks = 32;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
+  std::string digests;
+  for (uint32_t number = 0; number < kBlocks; ++number)
+    digests += Packed(maker_.Block(number).digest);
+  for (const bool bye : {false, true}) {
+    SCOPED_TRACE(bye ? "bye" : "release");
+    ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:150ms"));
+    auto sideband = SidebandClient::Connect(daemon_->sideband_socket(), std::chrono::seconds(10));
+    ASSERT_TRUE(sideband.ok()) << sideband.status();
+    RawSession session(daemon_->DataChannel(),
+                       {.token = (*sideband)->TokenHex(), .mode = v1::WRITE_MODE_MAPPED});
+    v1::Up up;
+    up.add_registers()->set_id(1);
+    wire::Encode(maker_.content, up.mutable_registers(0)->add_contents());
+    wire::Encode(maker_.variant, up.mutable_registers(0)->add_variants());
+    ASSERT_TRUE(session.Ask(up)) << session.End().error_message();
+    up.Clear();
+    up.add_acquires()->set_id(2);
+    up.mutable_acquires(0)->set_digests(digests);
+    up.mutable_acquires(0)->set_what(v1::ACQUIRE_WHAT_BYTES);
+    const std::optional<v1::Down> granted = session.Ask(up);
+    ASSERT_TRUE(granted && granted->grants_size() == 1);
+    EXPECT_EQ(granted->grants(0).status_size(), static_cast<int>(kBlocks));
+    for (const int status : granted->grants(0).status())
+      EXPECT_EQ(status, v1::BLOCK_STATUS_PENDING);
+    ASSERT_GT(Promoting(), 0);
+    if (bye) {
+      EXPECT_TRUE(session.Bye().ok());
+    } else {
+      up.Clear();
+      up.mutable_release()->add_lease_ids(granted->grants(0).lease_id());
+      ASSERT_TRUE(session.Send(up));
+    }
+    ExpectNothingHeld();
+    EXPECT_LT(Promoted(), kBlocks) << "what nobody wants any more was read to the last block";
+    EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
+    if (!bye) {
+      EXPECT_TRUE(session.Bye().ok());
+    }
+    ExpectNothingHeld();
+  }
+}
+
+// ----
+
 // Killed at random while it is written to and read from: what it said is durable is there.
 TEST_F(DiskTest, KilledUnderLoad) {
   std::mt19937 random(std::random_device{}());
@@ -172,7 +404,7 @@ TEST_F(DiskTest, KilledUnderLoad) {
   double durable = 0;
   for (uint64_t i = 0; i < kills; ++i) {
     ASSERT_NO_FATAL_FAILURE(Start());
-    ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
     ASSERT_GE(OnDisk(), durable) << "durable blocks are lost";
     std::thread killer([&, after = std::chrono::microseconds(random() % 150'000)] {
       std::this_thread::sleep_for(after);
@@ -199,7 +431,7 @@ TEST_F(DiskTest, KilledUnderLoad) {
     ASSERT_TRUE(daemon_->Wait().has_value());
   }
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
   EXPECT_GE(OnDisk(), durable);
   EXPECT_EQ(static_cast<double>(CountHits(0, 800)), OnDisk()) << "all that is there is right";
 }
@@ -213,7 +445,7 @@ TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
     SCOPED_TRACE(faults);
     daemon_->Kill9();
     ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
-    ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_recovering") == 0; }));
+    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
     const size_t hits = CountHits(0, 100);
     if (std::string(faults) == "data.read=error") {
       EXPECT_EQ(hits, 0u);
@@ -233,8 +465,7 @@ TEST_F(DiskTest, WritesThatFailCostTheDiskCopyOnly) {
     SCOPED_TRACE(faults);
     ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
     for (uint32_t number = 0; number < 50; ++number) {
-      const BlockStatus status = Put(number);
-      EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kDuplicate);
+      EXPECT_TRUE(IsKept(Put(number)));
     }
     EXPECT_EQ(CountHits(0, 50), 50u);
     EXPECT_EQ(OnDisk(), 0);

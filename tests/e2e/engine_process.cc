@@ -5,6 +5,7 @@
 // Verbs, each printing one word a line when it has got so far:
 //   put      stores blocks SEED .. SEED+31, once                               "done"
 //   get      reads them and checks every byte, once                            "done"
+//   want     the same in one call                                              "ready" before it, "done"
 //   read     reads random blocks and checks every byte until SIGTERM           "ready", "read N" at its end
 //   fill     stores random blocks until SIGTERM                                "ready"
 //   churn    stores, reads, holds leases, reserves, half-writes, at random     "ready"; never ends by itself
@@ -25,6 +26,7 @@
 #include <deque>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -78,21 +80,30 @@ class Engine {
     const auto status = session_->Put(variant_, {&put, 1}, {.hash = random_() % 2 == 0});
     return status.ok() ? status->front() : BlockStatus::kCancelled;
   }
-  BlockStatus Get(uint32_t number) {
-    const TestBlock block = maker_.Block(number);
-    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
-                                               std::vector<std::byte>(LayerBytes(number)));
-    const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
-    const GetBlock get{.digest = block.digest, .segments = views};
-    const auto status = session_->Get(variant_, {&get, 1});
-    if (!status.ok()) return BlockStatus::kCancelled;
-    if (status->front() == BlockStatus::kDamaged) Die(3, "a block reads as damaged");
-    if (status->front() != BlockStatus::kOk) return status->front();
-    for (uint32_t i = 0; i < layers.size(); ++i) {
-      if (!LayerIsRight(block.digest, i, layers[i]))
-        Die(3, "wrong bytes of block " + std::to_string(number));
+  BlockStatus Get(uint32_t number) { return GetAll({number}).front(); }
+  // In one call.
+  std::vector<BlockStatus> GetAll(const std::vector<uint32_t>& numbers) {
+    std::vector<TestBlock> blocks;
+    std::vector<std::vector<std::vector<std::byte>>> layers;
+    std::vector<std::vector<std::span<std::byte>>> views;
+    std::vector<GetBlock> gets;
+    for (const uint32_t number : numbers) {
+      blocks.push_back(maker_.Block(number));
+      layers.emplace_back(maker_.variant.layers, std::vector<std::byte>(LayerBytes(number)));
+      views.emplace_back(layers.back().begin(), layers.back().end());
     }
-    return BlockStatus::kOk;
+    for (size_t i = 0; i < numbers.size(); ++i)
+      gets.push_back({.digest = blocks[i].digest, .segments = views[i]});
+    const auto status = session_->Get(variant_, gets);
+    if (!status.ok()) return std::vector(numbers.size(), BlockStatus::kCancelled);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if ((*status)[i] == BlockStatus::kDamaged) Die(3, "a block reads as damaged");
+      for (uint32_t l = 0; l < layers[i].size() && (*status)[i] == BlockStatus::kOk; ++l) {
+        if (!LayerIsRight(blocks[i].digest, l, layers[i][l]))
+          Die(3, "wrong bytes of block " + std::to_string(numbers[i]));
+      }
+    }
+    return *status;
   }
   // Holds a block, and looks at all of it.
   void HoldLease(uint32_t number, std::chrono::milliseconds deadline) {
@@ -210,6 +221,15 @@ int Run(const std::string& dir, WriteMode mode, const std::string& verb, uint32_
       ObeySignals(engine);
       usleep(1000);
     }
+  }
+  if (verb == "want") {
+    std::vector<uint32_t> numbers(32);
+    std::iota(numbers.begin(), numbers.end(), seed);
+    Say("ready");
+    for (const BlockStatus status : engine.GetAll(numbers))
+      if (status != BlockStatus::kOk) Die(1, std::string("want is ") + ToString(status));
+    Say("done");
+    return 0;
   }
   if (verb == "put" || verb == "get") {
     for (uint32_t number = seed; number < seed + 32; ++number) {
