@@ -9,6 +9,8 @@ namespace {
 
 // Stands in where no token ids are known.
 constexpr uint32_t kTokensUnknown = kStepTokens;
+// What loading a block costs of what computing it does.
+constexpr double kLoadShare = 0.25;
 
 constexpr uint32_t kGapSteps = 4;  // codes per octave of a gap
 constexpr uint32_t kGapCodeMax = 127;
@@ -79,7 +81,8 @@ double EvictionPolicy::RateAt(uint32_t reuse_class, uint32_t idle_s) const {
 double EvictionPolicy::Worth(const EvictionCandidate& candidate) const {
   const double hits_per_s = RateAt(ReuseClassOf(candidate.history), candidate.idle_s);
   const uint32_t tokens = candidate.tokens == 0 ? kTokensUnknown : candidate.tokens;
-  return hits_per_s * tokens / static_cast<double>(std::max<uint64_t>(candidate.bytes.value(), 1));
+  const double cost = tokens * (candidate.elsewhere ? kLoadShare : 1.0);
+  return hits_per_s * cost / static_cast<double>(std::max<uint64_t>(candidate.bytes.value(), 1));
 }
 
 void EvictionPolicy::Learn(const ReuseCounts& since) {

@@ -60,10 +60,11 @@ struct ReuseCounts {
 };
 
 struct EvictionCandidate {
-  ByteCount bytes;       // that its leaving frees
-  uint32_t tokens = 0;   // that would be computed again; 0 when unknown
-  uint32_t idle_s = 0;   // since its last use
-  ReuseHistory history;  // as of that use
+  ByteCount bytes;         // that its leaving frees
+  uint32_t tokens = 0;     // that would be computed again; 0 when unknown
+  uint32_t idle_s = 0;     // since its last use
+  ReuseHistory history;    // as of that use
+  bool elsewhere = false;  // it would be loaded again, not computed
 };
 
 class EvictionPolicy {

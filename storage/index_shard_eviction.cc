@@ -16,7 +16,8 @@ double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy
   return policy.Worth({.bytes = ByteCount(entry.extent.pages() * kPageBytes),
                        .tokens = static_cast<uint32_t>(tokens),
                        .idle_s = entry.IdleSeconds(now_s),
-                       .history = entry.history});
+                       .history = entry.history,
+                       .elsewhere = entry.state == BlockState::kHostDisk});
 }
 
 // Rather one that is on disk too: what is nowhere else would have to be computed again, and is on

@@ -18,7 +18,7 @@ using Departed = DepartedTable::Departed;
 constexpr ReuseHistory kEveryMinute = {.gap = 24, .shared = false};
 
 EvictionCandidate After(uint32_t idle_s, ReuseHistory history = kEveryMinute) {
-  return {.bytes = MiB(1), .tokens = 64, .idle_s = idle_s, .history = history};
+  return {.bytes = MiB(1), .tokens = 64, .idle_s = idle_s, .history = history, .elsewhere = false};
 }
 
 TEST(ReuseHistory, TheGapIsAMovingMeanInLogarithms) {
@@ -69,6 +69,9 @@ TEST(EvictionPolicy, WorthIsPerByteAndByTokens) {
   EXPECT_DOUBLE_EQ(policy.Worth(other), policy.Worth(After(100)) / 2);
   other.tokens = 0;
   EXPECT_GT(policy.Worth(other), 0) << "unknown, not worthless";
+  other = After(100);
+  other.elsewhere = true;
+  EXPECT_LT(policy.Worth(other), policy.Worth(After(100))) << "it need not be computed";
 }
 
 // A hazard that is the same at every age is its own index: h uses a second, whatever the horizon.
@@ -127,8 +130,11 @@ TEST(EvictionPolicy, IsFiniteAtTheEdges) {
   for (const bool learned : {false, true}) {
     for (const uint32_t idle_s : {0u, UINT32_MAX}) {
       for (const uint32_t tokens : {0u, UINT32_MAX}) {
-        const double worth = policy.Worth(
-            {.bytes = ByteCount(0), .tokens = tokens, .idle_s = idle_s, .history = kEveryMinute});
+        const double worth = policy.Worth({.bytes = ByteCount(0),
+                                           .tokens = tokens,
+                                           .idle_s = idle_s,
+                                           .history = kEveryMinute,
+                                           .elsewhere = false});
         EXPECT_TRUE(std::isfinite(worth) && worth > 0) << learned;
       }
     }
