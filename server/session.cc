@@ -98,6 +98,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
         released = true;
         down.grants.back() = Handle(a);
       }
+      CountGot(down.grants.back());
       if (!a.want_tables) continue;
       wire::Down alone;  // tables are large: two such answers may not fit one message
       alone.grants.push_back(std::move(down.grants.back()));

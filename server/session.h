@@ -153,6 +153,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Send(wire::Down message) LARDER_EXCLUDES(sink_mu_);
   void End(absl::Status status) LARDER_EXCLUDES(sink_mu_);  // of the stream, after what was sent
   void Count(const wire::Up& up);
+  void CountGot(const wire::Grant& grant);
   [[nodiscard]] absl::Status Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
   [[nodiscard]] static absl::Status CheckAnswerSize(const wire::Up& up);
   [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;

@@ -47,7 +47,7 @@ wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
 void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant& variant,
                              BlockStore::AcquireResult& held, wire::Grant* grant) {
   uint64_t hits = 0;
-  uint64_t waiting = 0;  // for the disk; counted when they arrive
+  uint64_t waiting = 0;  // for the disk
   for (size_t i = 0; i < held.blocks.size(); ++i) {
     grant->blocks[i] = GrantOne(request, variant, held.blocks[i]);
     const bool pending = grant->blocks[i].status == BlockStatus::kPending;
@@ -55,8 +55,6 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
     hits += grant->blocks[i].status == BlockStatus::kOk ? 1 : 0;
     if (grant->blocks[i].status == BlockStatus::kFull) grant->retry_after_ms = 20;
   }
-  deps_.counters.blocks_hit += hits;
-  deps_.counters.blocks_missing += held.blocks.size() - hits - waiting;
   if (hits + waiting == 0) return;  // what was held but cannot be given goes back with `held`
   const LeaseId id{(id_.value << 32) | ++ids_};
   // A session without a page reads nothing in place, so it has nothing to check.
@@ -83,12 +81,33 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
     for (wire::BlockGrant& block : grant->blocks) {
       if (block.status == BlockStatus::kPending) block.status = BlockStatus::kMissing;
     }
-    deps_.counters.blocks_missing += waiting;
   }
   leased_ += held.lease.held_bytes();
   record.lease = std::move(held.lease);
   next_deadline_ = std::min(next_deadline_, record.deadline);
   leases_.emplace(id, std::move(record));
+}
+
+// Once, what the client hears; what it waits for is counted when it arrives, and a request that was
+// refused as such is none for blocks.
+void AttachedSession::CountGot(const wire::Grant& grant) {
+  uint64_t hits = 0, missing = 0;
+  for (const wire::BlockGrant& block : grant.blocks) {
+    switch (block.status) {
+      case BlockStatus::kOk:
+        ++hits;
+        break;
+      case BlockStatus::kPending:
+      case BlockStatus::kCancelled:
+      case BlockStatus::kUnsupported:
+        break;
+      default:
+        ++missing;
+        break;
+    }
+  }
+  deps_.counters.blocks_hit += hits;
+  deps_.counters.blocks_missing += missing;
 }
 
 wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,

@@ -243,6 +243,9 @@ TEST_F(SessionDiskTest, GrantedAgainWithABlockFromDisk) {
   OpenAndSettle();
   ExpectReady(8, kLarge, kMuch);
   EXPECT_TRUE(sink_.empty()) << "said once";
+  EXPECT_EQ(f_.counters().blocks_hit.value(), 4u) << "one of the first acquire, three of this";
+  EXPECT_EQ(f_.counters().blocks_from_disk.value(), 1u);
+  EXPECT_EQ(f_.counters().blocks_missing.value(), 0u);
   EXPECT_EQ(f_.store().stats().leases, 1u);
   Release(grant.lease);
 }
