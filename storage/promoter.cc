@@ -158,6 +158,7 @@ void Promoter::PromoteOne(const RunningRef& running, size_t block) {
   std::vector<Waiter> waiters;
   {
     MutexLock lock(mu_);
+    if (status == BlockStatus::kOk) suspects_.erase(wanted.ref.value);
     const auto reading = reading_.find(wanted.ref.value);
     waiters = std::move(reading->second);
     reading_.erase(reading);
