@@ -262,20 +262,30 @@ void BlockIndex::LearnReuse() {
   policy_.Learn(*since);
 }
 
-// Of the shard whose turn it is and another, the one that would lose less: so those that were
-// dealt more old blocks than others catch up.
-template <class LeastWorth>
-uint32_t BlockIndex::WorseOfTwo(uint32_t turn, LeastWorth least_worth) {
-  const uint32_t other = turn + 1 + (turn * 0x9E37'79B1u >> 16) % (kShards - 1);
-  return least_worth(*shards_[turn % kShards]) <= least_worth(*shards_[other % kShards]) ? turn
-                                                                                         : other;
+// Of the shard whose turn it is and another, the one that would lose less: so those that were dealt
+// more old blocks than others catch up.  Of more where these would lose what is nowhere else: of a
+// few long chains only the ends are candidates, and most shards have none.
+template <class Candidate>
+uint32_t BlockIndex::ShardToEvictFrom(uint32_t turn, Candidate candidate) {
+  constexpr uint32_t kLooks = 2;
+  const uint32_t step = (turn * 0x9E37'79B1u >> 16) | 1;  // odd: it comes to every shard
+  IndexShard::Candidate least;
+  uint32_t from = turn % kShards;
+  for (uint32_t i = 0; i < kShards && (i < kLooks || !least.expendable); ++i) {
+    const uint32_t shard = (turn + i * step) % kShards;
+    const IndexShard::Candidate here = candidate(*shards_[shard]);
+    if (here.worth >= least.worth) continue;
+    least = here;
+    from = shard;
+  }
+  return from;
 }
 
 std::optional<BlockIndex::Evicted> BlockIndex::EvictOne(uint32_t now_s) {
   LearnReuse();
   const uint32_t turn =
-      WorseOfTwo(eviction_turn_.fetch_add(1, std::memory_order_relaxed),
-                 [&](IndexShard& shard) { return shard.LeastWorth(policy_, now_s); });
+      ShardToEvictFrom(eviction_turn_.fetch_add(1, std::memory_order_relaxed),
+                       [&](IndexShard& shard) { return shard.CandidateOfHost(policy_, now_s); });
   for (const bool parents_too : {false, true}) {
     for (uint32_t i = 0; i < kShards; ++i) {
       if (auto gone = shards_[(turn + i) % kShards]->EvictColdest(policy_, parents_too, now_s))
@@ -343,8 +353,8 @@ BlockIndex::Held BlockIndex::LookAt(EntryRef held) const {
 std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
   LearnReuse();
   const uint32_t turn =
-      WorseOfTwo(disk_eviction_turn_.fetch_add(1, std::memory_order_relaxed),
-                 [&](IndexShard& shard) { return shard.LeastWorthOnDisk(policy_, now_s); });
+      ShardToEvictFrom(disk_eviction_turn_.fetch_add(1, std::memory_order_relaxed),
+                       [&](IndexShard& shard) { return shard.CandidateOfDisk(policy_, now_s); });
   for (uint32_t i = 0; i < kShards; ++i) {
     if (auto gone = shards_[(turn + i) % kShards]->EvictColdestFromDisk(policy_, now_s))
       return gone;

@@ -100,8 +100,9 @@ class BlockIndex {
   // What eviction took: the block is gone from HOST, and from the index unless it is on disk.
   using Evicted = EvictedBlock;
   // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,
-  // in turn over all: never held, pinned or a parent of a HOST block (a child goes before its
-  // parent).  Only when a look at every shard met nothing but parents does a second round take one.
+  // in turn over all, or in as many more as it takes to meet one that is on disk too: never held,
+  // pinned or a parent of a HOST block (a child goes before its parent).  Only when a look at every
+  // shard met nothing but parents does a second round take one.
   // nullopt: nothing is evictable.
   [[nodiscard]] std::optional<Evicted> EvictOne(uint32_t now_s);
   // Evicts exactly this entry if it is evictable (children do not protect here: the caller needs
@@ -132,7 +133,7 @@ class BlockIndex {
   // there is none, the disk copy of a block of HOST.  nullopt: nothing can go.
   using EvictedFromDisk = larder::EvictedFromDisk;
   [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(uint32_t now_s);
-  // This one, if nobody needs its disk copy now.
+  // The disk copy of this one, unless it is held or pinned.
   [[nodiscard]] std::optional<DiskRoom> EvictRefFromDisk(EntryRef ref);
   [[nodiscard]] bool EvictableFromDisk(EntryRef ref) const;
 
@@ -197,8 +198,8 @@ class BlockIndex {
   void LowerParent(VariantIndex variant, const Digest& parent,
                    std::optional<uint32_t> child_last_use_s);
   void LearnReuse() LARDER_EXCLUDES(policy_mu_);
-  template <class LeastWorth>
-  [[nodiscard]] uint32_t WorseOfTwo(uint32_t turn, LeastWorth least_worth);
+  template <class Candidate>
+  [[nodiscard]] uint32_t ShardToEvictFrom(uint32_t turn, Candidate candidate);
   // What is left to do without the shard's lock when a block has left.
   [[nodiscard]] Evicted Finish(IndexShard::Departure gone);
   bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,

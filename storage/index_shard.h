@@ -120,11 +120,14 @@ class IndexShard {
   [[nodiscard]] std::optional<Departure> Evict(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Evictable(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
-  // The worth of what EvictColdest (without parents), or EvictColdestFromDisk, would take.
-  static constexpr double kNothing = std::numeric_limits<double>::infinity();
-  [[nodiscard]] double LeastWorth(const EvictionPolicy& policy, uint32_t now_s)
+  // What EvictColdest (without parents), or EvictColdestFromDisk, would take.
+  struct Candidate {
+    double worth = std::numeric_limits<double>::infinity();  // this: there is none
+    bool expendable = false;  // no better one is to be expected of another shard
+  };
+  [[nodiscard]] Candidate CandidateOfHost(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  [[nodiscard]] double LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s)
+  [[nodiscard]] Candidate CandidateOfDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
   // Likewise of those on disk alone.
   [[nodiscard]] std::optional<EvictedFromDisk> EvictColdestFromDisk(const EvictionPolicy& policy,
@@ -133,7 +136,7 @@ class IndexShard {
   // host+disk -> host, of the least worthy of some.  nullopt: not one in thousands has a copy.
   [[nodiscard]] std::optional<EvictedFromDisk> DropDiskCopy(const EvictionPolicy& policy,
                                                             uint32_t now_s) LARDER_EXCLUDES(mu_);
-  // This one's disk copy, whichever of the two it takes.
+  // This one's disk copy, whichever of the two it takes; neither held nor pinned.
   [[nodiscard]] std::optional<DiskRoom> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool EvictableFromDisk(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
@@ -188,6 +191,7 @@ class IndexShard {
   void FindAll(const Group& group, std::span<uint32_t> slots) const LARDER_REQUIRES(mu_);
   [[nodiscard]] bool InUse(uint32_t slot) const LARDER_REQUIRES(mu_);
   [[nodiscard]] bool EvictableLocked(uint32_t slot) const LARDER_REQUIRES(mu_);
+  [[nodiscard]] bool EvictableFromDiskLocked(uint32_t slot) const LARDER_REQUIRES(mu_);
   [[nodiscard]] EnterResult Enter(uint64_t hash, VariantIndex variant, const Digest& digest,
                                   uint32_t* slot) LARDER_REQUIRES(mu_);
   void BecomeHost(uint32_t slot, const Extent& extent,

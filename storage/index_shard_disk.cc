@@ -96,10 +96,11 @@ uint32_t IndexShard::LeastWorthyOfDisk(const EvictionPolicy& policy, uint32_t no
                      [](const RecencyList& list) { return list.coldest(); });
 }
 
-double IndexShard::LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s) {
+IndexShard::Candidate IndexShard::CandidateOfDisk(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
   const uint32_t least = LeastWorthyOfDisk(policy, now_s);
-  return least == kNone ? kNothing : WorthOf(entries_[least], policy, now_s);
+  if (least == kNone) return {};
+  return {.worth = WorthOf(entries_[least], policy, now_s), .expendable = true};
 }
 
 std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,
@@ -139,23 +140,23 @@ std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& po
 
 bool IndexShard::EvictableFromDisk(uint32_t slot) const {
   MutexLock lock(mu_);
+  return EvictableFromDiskLocked(slot);
+}
+
+bool IndexShard::EvictableFromDiskLocked(uint32_t slot) const {
   if (!InUse(slot)) return false;
   const IndexEntry& entry = entries_[slot];
-  // In HOST nobody reads the disk copy, so holds do not matter.
-  return entry.state == BlockState::kDisk ? entry.listed
-                                          : entry.state == BlockState::kHostDisk && entry.pins == 0;
+  return entry.listed && (entry.state == BlockState::kDisk || entry.state == BlockState::kHostDisk);
 }
 
 std::optional<DiskRoom> IndexShard::EvictFromDisk(uint32_t slot) {
-  if (!EvictableFromDisk(slot)) return std::nullopt;
   MutexLock lock(mu_);
-  if (!InUse(slot)) return std::nullopt;
+  if (!EvictableFromDiskLocked(slot)) return std::nullopt;
   IndexEntry& entry = entries_[slot];
   if (entry.state == BlockState::kHostDisk) {
     SetState(entry, BlockState::kHost);
     return DiskRoom{entry.variant, entry.digest, std::exchange(entry.disk_location, 0)};
   }
-  if (entry.state != BlockState::kDisk || !entry.listed) return std::nullopt;
   const Departure gone = Leave(slot);
   return DiskRoom{gone.block.variant, gone.block.digest, gone.block.disk_location};
 }

@@ -49,10 +49,13 @@ uint32_t IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parent
                      });
 }
 
-double IndexShard::LeastWorth(const EvictionPolicy& policy, uint32_t now_s) {
+// Where nothing has been on disk, there is none to be on.
+IndexShard::Candidate IndexShard::CandidateOfHost(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
   const uint32_t least = LeastWorthyOfHost(policy, false, now_s);
-  return least == kNone ? kNothing : WorthOf(entries_[least], policy, now_s);
+  if (least == kNone) return {};
+  return {.worth = WorthOf(entries_[least], policy, now_s),
+          .expendable = entries_[least].state == BlockState::kHostDisk || !any_on_disk_};
 }
 
 std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "storage/check.h"
 #include "storage/record.h"
 
@@ -16,7 +15,6 @@ namespace larder {
 namespace {
 
 constexpr int kNice = 10;
-constexpr size_t kItemsAtOnce = 1024;
 constexpr size_t kErasuresAtOnce = 1024;
 constexpr int kRoomTries = 8;  // of which none placed a block
 
@@ -36,10 +34,10 @@ struct Spiller::Block {
 };
 
 struct Spiller::Batch {
+  std::vector<Name> names;  // of `writing_`
   std::vector<Block> blocks;
-  std::vector<EntryRef> held;          // all that this holds, blocks or not
-  absl::flat_hash_set<uint32_t> refs;  // the same
-  std::vector<Item> durable;           // there already, or now
+  std::vector<EntryRef> held;  // all that this holds, blocks or not
+  std::vector<Item> durable;   // there already, or now
   ByteCount bytes;
 };
 
@@ -50,16 +48,18 @@ Spiller::Spiller(const Options& options, BlockStore& store, DiskTier& tier, cons
       tier_(tier),
       clock_(clock),
       durable_(std::move(durable)),
-      paused_(options.paused),
-      thread_([this] { Run(); }) {}
+      paused_(options.paused) {
+  LARDER_CHECK(options.threads > 0);
+  for (size_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Run(); });
+}
 
 Spiller::~Spiller() {
   {
     MutexLock lock(mu_);
     stop_ = true;
-    wake_.NotifyOne();
+    wake_.NotifyAll();
   }
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 void Spiller::Offer(SessionId who, VariantIndex variant, const Digest& digest) {
@@ -87,7 +87,7 @@ void Spiller::Nudge() {
 
 bool Spiller::WaitIdle(TimePoint until) {
   MutexLock lock(mu_);
-  while (busy_ || nudged_ || !queue_.empty()) {
+  while (busy_ > 0 || nudged_ || !queue_.empty()) {
     if (!idle_.WaitUntil(mu_, until)) return false;
   }
   return true;
@@ -101,51 +101,61 @@ Spiller::Stats Spiller::stats() const {
   return stats;
 }
 
-std::vector<Spiller::Item> Spiller::TakeItems() {
+void Spiller::Run() {
+  pthread_setname_np(pthread_self(), "spiller");
+  // Nobody waits for it, and those who wait for others share its cores.  Of this thread alone.
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+  while (WaitForWork()) {
+    EraseRooms();
+    Batch batch;
+    Fill(&batch);
+    Write(&batch);
+    MutexLock lock(mu_);
+    --busy_;
+  }
+}
+
+bool Spiller::WaitForWork() {
   MutexLock lock(mu_);
-  busy_ = false;
   for (;;) {
-    if (stop_) return {};
+    if (stop_) return false;
     if (breaker_.open(clock_.Now())) {
       wake_.WaitUntil(mu_, breaker_.until());
       continue;
     }
     if (!paused_ && (!queue_.empty() || nudged_)) break;
-    idle_.NotifyAll();
+    if (busy_ == 0) idle_.NotifyAll();
     wake_.Wait(mu_);
   }
-  busy_ = true;
+  ++busy_;
   nudged_ = false;
-  std::vector<Item> items;
-  while (!queue_.empty() && items.size() < kItemsAtOnce) {
-    items.push_back(queue_.front());
-    queue_.pop_front();
-  }
-  return items;
+  return true;
 }
 
-void Spiller::Run() {
-  pthread_setname_np(pthread_self(), "spiller");
-  // Nobody waits for it, and those who wait for others share its cores.  Of this thread alone.
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
-  for (;;) {
-    std::vector<Item> items = TakeItems();
-    {
-      MutexLock lock(mu_);
-      if (stop_) return;
+bool Spiller::Take(Batch* batch, Item* item) {
+  MutexLock lock(mu_);
+  while (!queue_.empty() && !stop_) {
+    *item = queue_.front();
+    queue_.pop_front();
+    const Name name(item->variant, item->digest);
+    const auto [at, first] = writing_.try_emplace(name);
+    if (first) {
+      batch->names.push_back(name);
+      return true;
     }
-    EraseRooms();
-    for (size_t at = 0; at < items.size();) {
-      Batch batch;
-      while (at < items.size() && batch.bytes < options_.batch_bytes) HoldItem(items[at++], &batch);
-      Write(&batch);
-      MutexLock lock(mu_);
-      if (stop_) return;
-    }
+    at->second.push_back(*item);
   }
+  return false;
+}
+
+void Spiller::Fill(Batch* batch) {
+  for (Item item; batch->bytes < options_.batch_bytes && Take(batch, &item);) HoldItem(item, batch);
+  MutexLock lock(mu_);
+  if (!queue_.empty()) wake_.NotifyOne();
 }
 
 void Spiller::EraseRooms() {
+  MutexLock lock(erase_mu_);
   for (;;) {
     const std::vector<DiskRoom> rooms = store_.TakeDiskRooms(kErasuresAtOnce);
     if (rooms.empty()) return;
@@ -164,11 +174,6 @@ void Spiller::HoldItem(const Item& item, Batch* batch) {
     return;
   }
   batch->held.push_back(held.ref);
-  // Published twice before its turn: one record of a name in a batch, of which both hear.
-  if (!batch->refs.insert(held.ref.value).second) {
-    batch->durable.push_back(item);
-    return;
-  }
   if (held.state == BlockState::kHostDisk) {
     batch->durable.push_back(item);
     return;
@@ -200,8 +205,18 @@ void Spiller::HoldItem(const Item& item, Batch* batch) {
 void Spiller::Write(Batch* batch) {
   if (!batch->blocks.empty()) PutWithRoom(batch);
   store_.Unhold(batch->held);
+  Release(*batch);
   EraseRooms();
   Notify(*batch);
+}
+
+void Spiller::Release(const Batch& batch) {
+  MutexLock lock(mu_);
+  for (const Name& name : batch.names) {
+    const auto at = writing_.find(name);
+    queue_.insert(queue_.end(), at->second.begin(), at->second.end());
+    writing_.erase(at);
+  }
 }
 
 void Spiller::PutWithRoom(Batch* batch) {
@@ -219,16 +234,15 @@ void Spiller::PutWithRoom(Batch* batch) {
     const size_t before = left.size();
     left = PutOnce(std::move(left), batch);
     in_vain = left.size() < before ? 0 : in_vain + 1;
-    if (!left.empty()) MakeRoomFor(left, in_vain > 0, *batch);
+    if (!left.empty()) MakeRoomFor(left, in_vain > 0);
   }
   MutexLock lock(mu_);
   (breaker_.open(clock_.Now()) ? stats_.dropped_failed : stats_.dropped_room) += left.size();
 }
 
 // As much again, of the least worthy; and where that was in vain, since it lies apart, a window for
-// each, whoever is in it.
-// Never of the batch itself: what was just placed would go at once.
-void Spiller::MakeRoomFor(std::span<const Block> blocks, bool windows_too, const Batch& batch) {
+// each, whoever is in it.  What was just placed is held still, so it is no victim.
+void Spiller::MakeRoomFor(std::span<const Block> blocks, bool windows_too) {
   ByteCount largest, all;
   for (const Block& block : blocks) {
     largest = std::max(largest, ByteCount(block.payload.size()));
@@ -237,9 +251,8 @@ void Spiller::MakeRoomFor(std::span<const Block> blocks, bool windows_too, const
   (void)store_.EvictFromDisk(all);
   EraseRooms();
   for (size_t i = 0; windows_too && i < blocks.size() && !breaker_.open(clock_.Now()); ++i) {
-    const std::vector<uint32_t> victims = tier_.FindVictims(largest, [&](uint32_t owner) {
-      return !batch.refs.contains(owner) && store_.index().EvictableFromDisk(EntryRef{owner});
-    });
+    const std::vector<uint32_t> victims = tier_.FindVictims(
+        largest, [&](uint32_t owner) { return store_.index().EvictableFromDisk(EntryRef{owner}); });
     if (victims.empty()) return;
     std::vector<EntryRef> refs;
     for (const uint32_t owner : victims) refs.push_back(EntryRef{owner});

@@ -3,14 +3,17 @@
 //
 // A queue of names: a block is held only while it is written, so that a slow disk keeps nothing in
 // the pool.  What was evicted before its turn, or found the queue full, is lost to the disk and
-// counted (that is the back-pressure: no engine ever waits for this).  One thread takes all that
-// waits, up to a batch, so writes become larger the more there is to do.
+// counted (that is the back-pressure: no engine ever waits for this).  A thread takes all that
+// waits, up to a batch, so writes become larger the more there is to do; what it leaves another
+// takes, so that one batch is checked and synced while the next is written.
 //
+// A name is in one batch at a time: two records of it would race for its entry in the catalog.
 // A writer's hash of a block is checked here, before it is believed.
 // Ownership: by the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
-// from any thread; `durable` is called from the spiller's thread, which waits for it.
+// from any thread; `durable` is called from the spiller's threads, several at once, which wait for
+// it.
 // Lifecycle: made (runs) -> destroyed (ends within one write; what waits is lost).
-// Limits: `queue_max` names; `batch_bytes` held at a time.
+// Limits: `queue_max` names; `threads` times `batch_bytes` held at a time.
 #pragma once
 
 #include <atomic>
@@ -19,12 +22,14 @@
 #include <functional>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
-#include "storage/disk/disk_tier.h"
 #include "storage/disk/disk_breaker.h"
+#include "storage/disk/disk_tier.h"
 #include "storage/mutex.h"
 
 namespace larder {
@@ -34,6 +39,7 @@ class Spiller {
   struct Options {
     size_t queue_max = 65'536;
     ByteCount batch_bytes = MiB(32);
+    size_t threads = 2;
     bool paused = false;  // names wait until Resume: there is no room before all of it is known
   };
   // Blocks of one session that are durable now.
@@ -75,18 +81,23 @@ class Spiller {
   };
   struct Block;  // held while it is written
   struct Batch;
+  using Name = std::pair<VariantIndex, Digest>;
 
   void Run() LARDER_EXCLUDES(mu_);
-  // Empty when there is nothing to write, or it ends.
-  [[nodiscard]] std::vector<Item> TakeItems() LARDER_EXCLUDES(mu_);
-  void EraseRooms();
+  // False: it ends.
+  [[nodiscard]] bool WaitForWork() LARDER_EXCLUDES(mu_);
+  // Of the next name that nobody writes; false: there is none.
+  [[nodiscard]] bool Take(Batch* batch, Item* item) LARDER_EXCLUDES(mu_);
+  void Fill(Batch* batch) LARDER_EXCLUDES(mu_);
+  void EraseRooms() LARDER_EXCLUDES(erase_mu_);
   void HoldItem(const Item& item, Batch* batch) LARDER_EXCLUDES(mu_);
-  void Write(Batch* batch);
+  void Write(Batch* batch) LARDER_EXCLUDES(mu_);
   void PutWithRoom(Batch* batch) LARDER_EXCLUDES(mu_);
-  void MakeRoomFor(std::span<const Block> blocks, bool windows_too, const Batch& batch);
+  void MakeRoomFor(std::span<const Block> blocks, bool windows_too);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);
+  void Release(const Batch& batch) LARDER_EXCLUDES(mu_);
   void Notify(const Batch& batch) const;
 
   const Options options_;
@@ -102,9 +113,12 @@ class Spiller {
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   bool nudged_ LARDER_GUARDED_BY(mu_) = false;
   bool paused_ LARDER_GUARDED_BY(mu_);
-  bool busy_ LARDER_GUARDED_BY(mu_) = false;
+  size_t busy_ LARDER_GUARDED_BY(mu_) = 0;
+  // Names in a batch, and who offered them again meanwhile: back in the queue when that is done.
+  absl::flat_hash_map<Name, std::vector<Item>> writing_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
-  std::thread thread_;
+  Mutex erase_mu_;  // held until what was taken is erased: who waits for room finds it
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace larder

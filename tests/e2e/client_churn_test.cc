@@ -22,14 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 using Random = std::independent_bits_engine<std::mt19937, 32, uint32_t>;
 
-uint32_t Seed() {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  const uint32_t seed =
-      given == nullptr ? std::random_device()() : static_cast<uint32_t>(std::atoll(given));
-  std::printf("LARDER_TEST_SEED=%u\n", seed);
-  return seed;
-}
-
 bool HoldsNothing(const v1::TenantStats& t) {
   return t.pool_limit() > 0 && t.leases() == 0 && t.reservations() == 0 && t.pool_reserved() == 0 &&
          t.pool_leased() == 0 && t.pool_quarantined() == 0 &&
@@ -64,7 +56,7 @@ class ClientChurnTest : public ::testing::Test {
 };
 
 TEST_F(ClientChurnTest, NobodyReadsWrongBytes) {
-  Random random(Seed());
+  Random random(testing::TestSeed());
   const int clients = std::max(16, static_cast<int>(300 * testing::TestScale()));
   ChildEngine reader_a(daemon_, "mapped", "read", random());
   ChildEngine reader_b(daemon_, "staged", "read", random());
@@ -175,7 +167,7 @@ TEST_F(ClientChurnTest, ForkedChildKeepsNothing) {
 
 // From the moment that the kernel calls a client dead until all that it held is free.
 TEST_F(ClientChurnTest, FreeSoonAfterDeath) {
-  Random random(Seed());
+  Random random(testing::TestSeed());
   const int kills = std::max(8, static_cast<int>(100 * testing::TestScale()));
   std::vector<double> ms;
   for (int i = 0; i < kills; ++i) {

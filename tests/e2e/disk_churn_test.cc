@@ -54,14 +54,6 @@ std::chrono::milliseconds Duration() {
       static_cast<int64_t>(std::max(15.0, 30 * 60 * testing::TestScale()) * 1e3));
 }
 
-uint32_t Seed() {
-  const char* given = std::getenv("LARDER_TEST_SEED");
-  const uint32_t seed =
-      given == nullptr ? std::random_device()() : static_cast<uint32_t>(std::atoll(given));
-  std::printf("LARDER_TEST_SEED=%u\n", seed);
-  return seed;
-}
-
 double Uniform(Random& random) { return std::uniform_real_distribution<double>(0, 1)(random); }
 
 // About as Zipf has it: 0 is twice as likely as 1, three times as likely as 2.
@@ -433,7 +425,7 @@ class DiskChurnTest : public ::testing::Test {
     }
   }
   void RunEngines() {
-    const uint32_t seed = Seed();
+    const uint32_t seed = testing::TestSeed();
     std::vector<std::thread> engines;
     for (uint32_t i = 0; i < kSessions; ++i) {
       const WriteMode mode = i == 0 ? WriteMode::kStaged : WriteMode::kMapped;

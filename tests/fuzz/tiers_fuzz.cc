@@ -58,17 +58,7 @@ class TiersFuzz {
     f_.reset();
     f_ = std::make_unique<StoreFixture>(MiB(4), MiB(2));
     tier_ = std::make_unique<MemoryDiskTier>(MiB(6), medium_);
-    ASSERT_TRUE(tier_
-                    ->Recover(
-                        [this](const DiskTier::Entry& entry) {
-                          return store()
-                              .EnterFromDisk(entry.key.variant, entry.key.digest,
-                                             static_cast<uint64_t>(entry.location),
-                                             PagesFor(entry.payload_bytes))
-                              .value;
-                        },
-                        [] { return false; })
-                    .ok());
+    testing::RecoverInto(store(), *tier_);
   }
   void EndAll() {
     for (Promotion& promotion : promotions_) {

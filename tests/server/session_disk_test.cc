@@ -5,51 +5,18 @@
 #include <gtest/gtest.h>
 
 #include "server/disk_work.h"
-#include "storage/disk/memory_disk_tier.h"
 #include "storage/disk/page_buffer.h"
 #include "tests/server/session_driver.h"
+#include "tests/storage/gated_tier.h"
 
 namespace larder {
 namespace {
 
+using testing::GatedTier;
 using testing::kBytes;
 using testing::SessionTest;
 using testing::TestTokens;
 using testing::TestVariant;
-
-// A disk whose reads wait while a test says so.
-class GatedTier final : public MemoryDiskTier {
- public:
-  using MemoryDiskTier::MemoryDiskTier;
-  void Shut() {
-    MutexLock lock(mu_);
-    shut_ = true;
-  }
-  void Open() {
-    MutexLock lock(mu_);
-    shut_ = false;
-    changed_.NotifyAll();
-  }
-  void AwaitReads(size_t count) {
-    MutexLock lock(mu_);
-    while (reads_ < count) changed_.Wait(mu_);
-  }
-  GetStatus Get(const Read& read) override {
-    {
-      MutexLock lock(mu_);
-      ++reads_;
-      changed_.NotifyAll();
-      while (shut_) changed_.Wait(mu_);
-    }
-    return MemoryDiskTier::Get(read);
-  }
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  bool shut_ LARDER_GUARDED_BY(mu_) = false;
-  size_t reads_ LARDER_GUARDED_BY(mu_) = 0;
-};
 
 constexpr uint64_t kMuch = MiB(2).value();  // a quarter of what a session may hold
 
@@ -134,7 +101,7 @@ class SessionDiskTest : public SessionTest {
     AddAcquire(7, Names({seed}), &up);
     std::vector<wire::Grant> grants = Grants(up);
     EXPECT_EQ(Statuses(grants.at(0)), std::vector{BlockStatus::kPending});
-    tier_.AwaitReads(1);
+    tier_.AwaitCalls(1);
     return grants.at(0);
   }
   // All jobs are answered, and what they had to say is in the sink.
@@ -201,7 +168,7 @@ TEST_F(SessionDiskTest, ReleasedBesideAFullOneBeforeItIsRead) {
   EXPECT_EQ(Statuses(grants[1]), (std::vector{BlockStatus::kOk, BlockStatus::kOk, BlockStatus::kOk,
                                               BlockStatus::kFull}));
   EXPECT_GT(grants[1].retry_after_ms, 0u);
-  tier_.AwaitReads(1);
+  tier_.AwaitCalls(1);
   EXPECT_EQ(f_.store().stats().leases, 2u);
   Release(grants[0].lease);
   EXPECT_EQ(f_.store().stats().leases, 1u);
@@ -274,7 +241,7 @@ TEST_F(SessionDiskTest, ReleasedInTheMessageThatAsksForIt) {
 TEST_F(SessionDiskTest, ReleasedBeforeItsTurnIsNotRead) {
   const wire::Grant large = AcquireReading(kLarge);
   const wire::Grant small = AcquireReading(kSmall);
-  tier_.AwaitReads(kReaders);
+  tier_.AwaitCalls(kReaders);
   wire::Up up;
   AddAcquire(9, Names({kOther}), &up);
   const wire::Grant other = Grants(up).at(0);

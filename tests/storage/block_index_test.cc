@@ -85,10 +85,10 @@ class BlockIndexTest : public testing::Test {
                           .metadata = std::move(metadata)},
                          now_s_, ref);
   }
-  BlockIndex::Held Hold(uint64_t name) {
+  BlockIndex::Held Hold(uint64_t name, HoldWhat what = HoldWhat::kHost) {
     const Digest digest = Name(name);
     BlockIndex::Held held;
-    index_.Hold(variant_, {&digest, 1}, now_s_, {&held, 1});
+    index_.Hold(variant_, {&digest, 1}, now_s_, {&held, 1}, what);
     return held;
   }
   std::vector<Extent> Unhold(EntryRef ref) {
@@ -407,6 +407,25 @@ TEST_F(BlockIndexTest, AChainThatNobodyReadsDoesNotHideOthers) {
   bool met = false;
   for (int i = 0; i < 20 && !met; ++i) met = index_.EvictOne(now_s_)->digest == Name(1);
   EXPECT_TRUE(met);
+}
+
+// Only the ends of chains may go, and most shards have none: what is on disk too goes all the same,
+// not the other that happens to lie in the shard whose turn it is.
+TEST_F(BlockIndexTest, WhatIsOnDiskTooLeavesFirstOfTwoLongChains) {
+  constexpr uint64_t kChain = 200;
+  const auto insert = [&](uint64_t first, bool on_disk) {
+    for (uint64_t i = first; i < first + kChain; ++i) {
+      ASSERT_EQ(Insert(i, Pages(0, 1), nullptr, After(i - 1)), InsertResult::kInserted);
+      if (!on_disk) continue;
+      const EntryRef ref = Hold(i, HoldWhat::kHostUntouched).ref;
+      ASSERT_TRUE(index_.SetOnDisk(ref, i));
+      Unhold(ref);
+    }
+  };
+  insert(1000, true);
+  insert(2000, false);
+  for (uint64_t i = 0; i < kChain; ++i) ASSERT_TRUE(index_.EvictOne(now_s_)->kept_on_disk) << i;
+  EXPECT_FALSE(index_.EvictOne(now_s_)->kept_on_disk);
 }
 
 TEST_F(BlockIndexTest, ParentsLeaveWhenOnlyTheyAreLeft) {

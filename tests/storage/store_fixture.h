@@ -11,6 +11,7 @@
 #include "storage/block_store.h"
 #include "storage/check.h"
 #include "storage/clock.h"
+#include "storage/disk/disk_tier.h"
 #include "storage/layout.h"
 #include "storage/slab_pool.h"
 
@@ -42,6 +43,22 @@ inline std::vector<uint32_t> TestTokens(uint32_t seed, uint32_t n = 16) {
   std::vector<uint32_t> t(n);
   for (uint32_t i = 0; i < n; ++i) t[i] = seed * 1000 + i;
   return t;
+}
+
+// What a start does: `store` hears of all that is on `tier`; how many blocks that is.
+inline size_t RecoverInto(BlockStore& store, DiskTier& tier) {
+  size_t found = 0;
+  const absl::Status status = tier.Recover(
+      [&](const DiskTier::Entry& entry) {
+        ++found;
+        return store
+            .EnterFromDisk(entry.key.variant, entry.key.digest,
+                           static_cast<uint64_t>(entry.location), PagesFor(entry.payload_bytes))
+            .value;
+      },
+      [] { return false; });
+  LARDER_CHECK(status.ok());
+  return found;
 }
 
 class StoreFixture {

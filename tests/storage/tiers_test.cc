@@ -9,6 +9,7 @@
 #include "storage/look.h"
 #include "storage/promoter.h"
 #include "storage/spiller.h"
+#include "tests/storage/gated_tier.h"
 #include "tests/storage/store_fixture.h"
 
 namespace larder::testing {
@@ -24,18 +25,7 @@ class Process {
  public:
   Process(MemoryDiskTier::Medium& medium, ByteCount disk_limit)
       : tier_(disk_limit, medium), fixture_(MiB(2), MiB(2)) {
-    LARDER_CHECK(tier_
-                     .Recover(
-                         [this](const DiskTier::Entry& entry) {
-                           ++found_;
-                           return store()
-                               .EnterFromDisk(entry.key.variant, entry.key.digest,
-                                              static_cast<uint64_t>(entry.location),
-                                              PagesFor(entry.payload_bytes))
-                               .value;
-                         },
-                         [] { return false; })
-                     .ok());
+    found_ = RecoverInto(store(), tier_);
     spiller_.emplace(Spiller::Options{}, store(), tier_, clock_,
                      [this](SessionId who, VariantIndex, std::span<const Digest> digests) {
                        if (who == kWho) durable_ += digests.size();
@@ -379,16 +369,7 @@ TEST_F(Tiers, PublishedAgainBeforeItIsFound) {
   StoreFixture fixture(MiB(2), MiB(2));
   MemoryDiskTier tier(MiB(64), medium_);
   ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}), BlockStatus::kOk);
-  ASSERT_TRUE(tier.Recover(
-                      [&](const DiskTier::Entry& entry) {
-                        return fixture.store()
-                            .EnterFromDisk(entry.key.variant, entry.key.digest,
-                                           static_cast<uint64_t>(entry.location),
-                                           PagesFor(entry.payload_bytes))
-                            .value;
-                      },
-                      [] { return false; })
-                  .ok());
+  RecoverInto(fixture.store(), tier);
   EXPECT_EQ(tier.stats().blocks, 1u) << "its durable copy stays";
   BlockIndex::Presence presence;
   fixture.store().index().Lookup(fixture.variant(), {&digest, 1}, {&presence, 1});
@@ -434,6 +415,42 @@ TEST_F(Tiers, PublishedTwiceBeforeItsTurn) {
   EXPECT_EQ(process.tier_.stats().puts, 1u);
   EXPECT_EQ(process.tier_.stats().blocks, 1u);
   EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+}
+
+// One thread writes it when another finds it in the queue: no second record of the same name.
+TEST_F(Tiers, OfferedAgainWhileItIsWritten) {
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  std::atomic<size_t> durable{0};
+  SteadyClock clock;
+  Spiller spiller(
+      {}, fixture.store(), tier, clock,
+      [&](SessionId, VariantIndex, std::span<const Digest> digests) { durable += digests.size(); });
+  tier.Shut();
+  Digest first, second;
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &first), BlockStatus::kOk);
+  ASSERT_EQ(fixture.Put(Digest{}, 2, kBlockBytes, std::byte{2}, &second), BlockStatus::kOk);
+  spiller.Offer(kWho, fixture.variant(), first);
+  tier.AwaitCalls(1);
+  // Gone and published again, so it is another block of the same name.
+  ASSERT_TRUE(fixture.store().Drop(fixture.variant(), first));
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}), BlockStatus::kOk);
+  spiller.Offer(kWho, fixture.variant(), first);
+  spiller.Offer(kWho, fixture.variant(), second);
+  tier.AwaitCalls(2);  // of the other thread, which had passed the name
+  tier.Open();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_EQ(durable, 2u);
+  EXPECT_EQ(tier.stats().puts, 3u);
+  EXPECT_EQ(tier.stats().blocks, 2u);
+  EXPECT_EQ(spiller.stats().spilled, 2u);
+  for (const Digest& digest : {first, second}) {
+    BlockIndex::Presence presence;
+    fixture.store().index().Lookup(fixture.variant(), {&digest, 1}, {&presence, 1});
+    EXPECT_EQ(presence.tiers, kHostBit | kDiskBit);
+  }
+  fixture.store().CheckInvariants();
 }
 
 TEST_F(Tiers, ACancelledJobIsAnsweredAndReadsNothing) {
