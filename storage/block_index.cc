@@ -263,17 +263,18 @@ void BlockIndex::LearnReuse() {
 }
 
 // Of the shard whose turn it is and another, the one that would lose less: so those that were dealt
-// more old blocks than others catch up.  Of more where these would lose what is nowhere else: of a
-// few long chains only the ends are candidates, and most shards have none.
+// more old blocks than others catch up.  Of some more where these have nothing that is on disk too.
 template <class Candidate>
 uint32_t BlockIndex::ShardToEvictFrom(uint32_t turn, Candidate candidate) {
-  constexpr uint32_t kLooks = 2;
-  const uint32_t step = (turn * 0x9E37'79B1u >> 16) | 1;  // odd: it comes to every shard
+  constexpr uint32_t kLooks = 2, kLooksMax = 8;
+  const uint32_t step = (turn * 0x9E37'79B1u >> 16) | 1;  // odd: to another each time
   IndexShard::Candidate least;
   uint32_t from = turn % kShards;
-  for (uint32_t i = 0; i < kShards && (i < kLooks || !least.expendable); ++i) {
+  bool copied = false;
+  for (uint32_t i = 0; i < kLooksMax && (i < kLooks || !copied); ++i) {
     const uint32_t shard = (turn + i * step) % kShards;
     const IndexShard::Candidate here = candidate(*shards_[shard]);
+    copied = copied || here.of_copied;
     if (here.worth >= least.worth) continue;
     least = here;
     from = shard;

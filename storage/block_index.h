@@ -100,9 +100,9 @@ class BlockIndex {
   // What eviction took: the block is gone from HOST, and from the index unless it is on disk.
   using Evicted = EvictedBlock;
   // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,
-  // in turn over all, or in as many more as it takes to meet one that is on disk too: never held,
-  // pinned or a parent of a HOST block (a child goes before its parent).  Only when a look at every
-  // shard met nothing but parents does a second round take one.
+  // in turn over all, or in some more until it meets one that is on disk too: never held or pinned.
+  // A child goes before its parent in HOST; only where a look met nothing but parents does one of
+  // those go that stay in the index, or, when that is so in every shard, one that is in HOST alone.
   // nullopt: nothing is evictable.
   [[nodiscard]] std::optional<Evicted> EvictOne(uint32_t now_s);
   // Evicts exactly this entry if it is evictable (children do not protect here: the caller needs

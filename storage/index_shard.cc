@@ -23,6 +23,7 @@ IndexShard::IndexShard(VariantTable& variants, uint32_t entries_max)
     : variants_(variants),
       entries_(entries_max),
       host_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())),
+      copied_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())),
       disk_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())) {}
 
 IndexShard::~IndexShard() {
@@ -173,8 +174,22 @@ void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed,
 
 RecencyList* IndexShard::ListFor(const IndexEntry& entry) {
   const uint32_t reuse_class = ReuseClassOf(entry.history);
-  if (InHost(entry.state)) return &host_lists_[reuse_class];
-  return entry.state == BlockState::kDisk ? &disk_lists_[reuse_class] : nullptr;
+  switch (entry.state) {
+    case BlockState::kHost:
+      return &host_lists_[reuse_class];
+    case BlockState::kHostDisk:
+      return &copied_lists_[reuse_class];
+    case BlockState::kDisk:
+      return &disk_lists_[reuse_class];
+    default:
+      return nullptr;
+  }
+}
+
+void IndexShard::ChangeState(uint32_t slot, BlockState to) {
+  Unlist(slot);
+  SetState(entries_[slot], to);
+  Relist(slot);
 }
 
 void IndexShard::Relist(uint32_t slot) {
@@ -509,7 +524,7 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   }
   entries_.CheckInvariants();
   uint32_t in_lists = 0;
-  for (const Lists* lists : {&host_lists_, &disk_lists_}) {
+  for (const Lists* lists : {&host_lists_, &copied_lists_, &disk_lists_}) {
     for (const RecencyList& list : *lists) {
       list.CheckInvariants();
       in_lists += list.size();

@@ -113,7 +113,8 @@ class IndexShard {
                                               const Digest& digest) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<Departure> Drop(uint32_t slot) LARDER_EXCLUDES(mu_);
   // Of the kEvictionLook coldest of each class.  Parents that it passes over go to the hot end,
-  // lest they hide the rest for ever; LowerChildren brings them back.
+  // lest they hide the rest for ever; LowerChildren brings them back.  A parent that is on disk too
+  // goes where it met no other: it stays in the index, so its children keep their prefix.
   [[nodiscard]] std::optional<Departure> EvictColdest(const EvictionPolicy& policy,
                                                       bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
@@ -123,7 +124,7 @@ class IndexShard {
   // What EvictColdest (without parents), or EvictColdestFromDisk, would take.
   struct Candidate {
     double worth = std::numeric_limits<double>::infinity();  // this: there is none
-    bool expendable = false;  // no better one is to be expected of another shard
+    bool of_copied = false;  // one that is on disk too was to be had, or there is no disk
   };
   [[nodiscard]] Candidate CandidateOfHost(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
@@ -133,7 +134,7 @@ class IndexShard {
   [[nodiscard]] std::optional<EvictedFromDisk> EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                     uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // host+disk -> host, of the least worthy of some.  nullopt: not one in thousands has a copy.
+  // host+disk -> host, of the least worthy.
   [[nodiscard]] std::optional<EvictedFromDisk> DropDiskCopy(const EvictionPolicy& policy,
                                                             uint32_t now_s) LARDER_EXCLUDES(mu_);
   // This one's disk copy, whichever of the two it takes; neither held nor pinned.
@@ -207,6 +208,8 @@ class IndexShard {
   using Lists = std::array<RecencyList, kReuseClasses>;
   // The list of an entry that may leave the tier that its state names; nullptr: of none.
   [[nodiscard]] RecencyList* ListFor(const IndexEntry& entry) LARDER_REQUIRES(mu_);
+  // Another state of an entry that is or is not listed; at the hot end of its new list.
+  void ChangeState(uint32_t slot, BlockState to) LARDER_REQUIRES(mu_);
   // Lists or unlists an entry as its holds, pins and state say.
   void Relist(uint32_t slot) LARDER_REQUIRES(mu_);
   void Unlist(uint32_t slot) LARDER_REQUIRES(mu_);
@@ -214,18 +217,24 @@ class IndexShard {
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
   // By eviction: what has a disk copy stays in the index.
   [[nodiscard]] Departure LeaveHost(uint32_t slot) LARDER_REQUIRES(mu_);
+  // host+disk -> host of one that is listed.
+  [[nodiscard]] DiskRoom DropCopy(uint32_t slot) LARDER_REQUIRES(mu_);
   // Takes out of HOST what is kept for it there; the entry keeps its pages' number.
   void TakeFromHost(uint32_t slot, Departure* gone) LARDER_REQUIRES(mu_);
+  // The less worthy of two entries; kNone: the other.
+  [[nodiscard]] uint32_t LessWorthy(uint32_t a, uint32_t b, const EvictionPolicy& policy,
+                                    uint32_t now_s) const LARDER_REQUIRES(mu_);
   // The least worthy of what `choose(list)` answers for each class.
   template <class Choose>
   [[nodiscard]] uint32_t LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
                                      Choose choose) LARDER_REQUIRES(mu_);
+  [[nodiscard]] uint32_t LeastWorthyOfCopied(const EvictionPolicy& policy, uint32_t now_s)
+      LARDER_REQUIRES(mu_);
   [[nodiscard]] uint32_t LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
                                            uint32_t now_s) LARDER_REQUIRES(mu_);
   [[nodiscard]] uint32_t LeastWorthyOfDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_REQUIRES(mu_);
-  // The coldest that is no parent and on disk too, else the coldest that is no parent; parents
-  // before it go to the hot end.
+  // The coldest that is no parent; parents before it go to the hot end.
   [[nodiscard]] uint32_t ColdestLeaf(RecencyList& list) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::unique_ptr<const BlockMetadata> TakeMetadata(IndexEntry& entry)
       LARDER_REQUIRES(mu_);
@@ -237,13 +246,14 @@ class IndexShard {
   mutable Mutex mu_;
   EntrySlots entries_ LARDER_GUARDED_BY(mu_);
   SlotTable table_ LARDER_GUARDED_BY(mu_);
-  Lists host_lists_ LARDER_GUARDED_BY(mu_);  // of HOST, by class
-  Lists disk_lists_ LARDER_GUARDED_BY(mu_);  // of what is on disk alone
+  // By class: what is in HOST alone, on disk too, on disk alone.
+  Lists host_lists_ LARDER_GUARDED_BY(mu_);
+  Lists copied_lists_ LARDER_GUARDED_BY(mu_);
+  Lists disk_lists_ LARDER_GUARDED_BY(mu_);
   DepartedTable departed_ LARDER_GUARDED_BY(mu_);
   uint32_t latest_use_s_ LARDER_GUARDED_BY(mu_) = 0;  // of any entry
   ReuseCounts reuse_ LARDER_GUARDED_BY(mu_);
   bool any_on_disk_ LARDER_GUARDED_BY(mu_) = false;  // some entry has been
-  uint32_t copy_hand_ LARDER_GUARDED_BY(mu_) = 0;    // slot at which DropDiskCopy looked last
   uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;    // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t metadata_bytes_ LARDER_GUARDED_BY(mu_) = 0;
@@ -253,15 +263,7 @@ template <class Choose>
 uint32_t IndexShard::LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
                                  Choose choose) {
   uint32_t least = EntrySlots::kNone;
-  double least_worth = 0;
-  for (RecencyList& list : lists) {
-    const uint32_t slot = choose(list);
-    if (slot == EntrySlots::kNone) continue;
-    const double worth = WorthOf(entries_[slot], policy, now_s);
-    if (least != EntrySlots::kNone && worth >= least_worth) continue;
-    least = slot;
-    least_worth = worth;
-  }
+  for (RecencyList& list : lists) least = LessWorthy(least, choose(list), policy, now_s);
   return least;
 }
 

@@ -20,7 +20,7 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex var
   // Published again before it was found: the copy on disk is as good as one that was just spilled.
   *slot = Find(hash, variant, digest);
   if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
-    SetState(entries_[*slot], BlockState::kHostDisk);
+    ChangeState(*slot, BlockState::kHostDisk);
     entries_[*slot].disk_location = location;
     return EnterResult::kEntered;
   }
@@ -100,7 +100,7 @@ IndexShard::Candidate IndexShard::CandidateOfDisk(const EvictionPolicy& policy, 
   MutexLock lock(mu_);
   const uint32_t least = LeastWorthyOfDisk(policy, now_s);
   if (least == kNone) return {};
-  return {.worth = WorthOf(entries_[least], policy, now_s), .expendable = true};
+  return {.worth = WorthOf(entries_[least], policy, now_s), .of_copied = true};
 }
 
 std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,
@@ -113,29 +113,21 @@ std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPo
   return EvictedFromDisk{{gone.block.variant, gone.block.digest, gone.block.disk_location}, pages};
 }
 
-// By a hand that goes round: the cold end of the lists is where copies were dropped before.
 std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& policy,
                                                         uint32_t now_s) {
-  constexpr uint32_t kSlotsMax = 4096;
   MutexLock lock(mu_);
-  uint32_t least = kNone, seen = 0;
-  double least_worth = 0;
-  for (uint32_t i = 0; i < std::min(kSlotsMax, entries_.end()) && seen < kEvictionLook; ++i) {
-    copy_hand_ = copy_hand_ + 1 < entries_.end() ? copy_hand_ + 1 : 1;
-    if (!InUse(copy_hand_)) continue;
-    const IndexEntry& entry = entries_[copy_hand_];
-    if (entry.state != BlockState::kHostDisk || !entry.listed) continue;
-    ++seen;
-    const double worth = WorthOf(entry, policy, now_s);
-    if (least != kNone && worth >= least_worth) continue;
-    least = copy_hand_;
-    least_worth = worth;
-  }
+  const uint32_t least = LeastWorthy(copied_lists_, policy, now_s,
+                                     [](const RecencyList& list) { return list.coldest(); });
   if (least == kNone) return std::nullopt;
-  IndexEntry& entry = entries_[least];
-  SetState(entry, BlockState::kHost);
-  return EvictedFromDisk{{entry.variant, entry.digest, std::exchange(entry.disk_location, 0)},
-                         entry.extent.pages()};
+  return EvictedFromDisk{DropCopy(least), entries_[least].extent.pages()};
+}
+
+// It becomes the hottest of those in HOST alone: they are mostly what lost its copy before it, so
+// the order of use stays.
+DiskRoom IndexShard::DropCopy(uint32_t slot) {
+  ChangeState(slot, BlockState::kHost);
+  IndexEntry& entry = entries_[slot];
+  return {entry.variant, entry.digest, std::exchange(entry.disk_location, 0)};
 }
 
 bool IndexShard::EvictableFromDisk(uint32_t slot) const {
@@ -152,11 +144,7 @@ bool IndexShard::EvictableFromDiskLocked(uint32_t slot) const {
 std::optional<DiskRoom> IndexShard::EvictFromDisk(uint32_t slot) {
   MutexLock lock(mu_);
   if (!EvictableFromDiskLocked(slot)) return std::nullopt;
-  IndexEntry& entry = entries_[slot];
-  if (entry.state == BlockState::kHostDisk) {
-    SetState(entry, BlockState::kHost);
-    return DiskRoom{entry.variant, entry.digest, std::exchange(entry.disk_location, 0)};
-  }
+  if (entries_[slot].state == BlockState::kHostDisk) return DropCopy(slot);
   const Departure gone = Leave(slot);
   return DiskRoom{gone.block.variant, gone.block.digest, gone.block.disk_location};
 }

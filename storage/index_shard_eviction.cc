@@ -20,25 +20,31 @@ double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy
                        .elsewhere = entry.state == BlockState::kHostDisk});
 }
 
-// Rather one that is on disk too: what is nowhere else would have to be computed again, and is on
-// its way there mostly.
+uint32_t IndexShard::LessWorthy(uint32_t a, uint32_t b, const EvictionPolicy& policy,
+                                uint32_t now_s) const {
+  if (a == kNone || b == kNone) return a == kNone ? b : a;
+  return WorthOf(entries_[a], policy, now_s) <= WorthOf(entries_[b], policy, now_s) ? a : b;
+}
+
 uint32_t IndexShard::ColdestLeaf(RecencyList& list) {
-  uint32_t leaf = kNone;
   uint32_t slot = list.coldest();
   for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
     const IndexEntry& entry = entries_[slot];
+    if (entry.children == 0) return slot;
     const uint32_t newer = entry.newer;
-    if (entry.children > 0) {
-      list.Remove(slot);
-      list.PushHot(slot);
-    } else if (entry.state == BlockState::kHostDisk || !any_on_disk_) {
-      return slot;
-    } else if (leaf == kNone) {
-      leaf = slot;
-    }
+    list.Remove(slot);
+    list.PushHot(slot);
     slot = newer;
   }
-  return leaf;
+  return kNone;
+}
+
+uint32_t IndexShard::LeastWorthyOfCopied(const EvictionPolicy& policy, uint32_t now_s) {
+  return LeastWorthy(copied_lists_, policy, now_s,
+                     [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
+                       const uint32_t leaf = ColdestLeaf(list);
+                       return leaf != kNone ? leaf : list.coldest();
+                     });
 }
 
 uint32_t IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
@@ -49,19 +55,20 @@ uint32_t IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parent
                      });
 }
 
-// Where nothing has been on disk, there is none to be on.
 IndexShard::Candidate IndexShard::CandidateOfHost(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOfHost(policy, false, now_s);
+  const uint32_t copied = LeastWorthyOfCopied(policy, now_s);
+  const uint32_t least = LessWorthy(copied, LeastWorthyOfHost(policy, false, now_s), policy, now_s);
   if (least == kNone) return {};
   return {.worth = WorthOf(entries_[least], policy, now_s),
-          .expendable = entries_[least].state == BlockState::kHostDisk || !any_on_disk_};
+          .of_copied = copied != kNone || !any_on_disk_};
 }
 
 std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
                                                               bool parents_too, uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOfHost(policy, parents_too, now_s);
+  const uint32_t least = LessWorthy(LeastWorthyOfCopied(policy, now_s),
+                                    LeastWorthyOfHost(policy, parents_too, now_s), policy, now_s);
   if (least == kNone) return std::nullopt;
   return LeaveHost(least);
 }

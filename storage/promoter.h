@@ -24,8 +24,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
-#include "storage/disk/disk_tier.h"
 #include "storage/disk/disk_breaker.h"
+#include "storage/disk/disk_tier.h"
 #include "storage/mutex.h"
 
 namespace larder {
