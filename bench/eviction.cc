@@ -196,7 +196,7 @@ class Ours {
   }
   void Spill(const Digest& digest, EntryRef ref, uint32_t now_s) {
     BlockIndex::Held held;
-    index_.Hold(variant_, {&digest, 1}, now_s, {&held, 1}, HoldWhat::kHostUntouched);
+    index_.Hold(variant_, {&digest, 1}, now_s, {&held, 1}, HoldWhat::kUntouched);
     LARDER_CHECK(held.ref == ref && index_.SetOnDisk(ref, 1));
     std::vector<Extent> freed;
     index_.Unhold({&ref, 1}, &freed);

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "storage/disk/disk_breaker.h"
+
 namespace larder {
 
 DiskWork::DiskWork(DiskTier& tier, BlockStore& store, const Clock& clock, size_t reader_threads,
@@ -16,7 +18,11 @@ DiskWork::DiskWork(DiskTier& tier, BlockStore& store, const Clock& clock, size_t
       verify_rate_(verify_rate) {}
 
 DiskWork::~DiskWork() {
-  stop_ = true;
+  {
+    MutexLock lock(stop_mu_);
+    stop_ = true;
+    stopped_.NotifyAll();
+  }
   if (recovery_.joinable()) recovery_.join();
 }
 
@@ -28,6 +34,22 @@ void DiskWork::StartRecovery(Done done) {
 }
 
 void DiskWork::Recover(const Done& done) {
+  absl::Status status = RecoverOnce(done);
+  if (absl::IsCancelled(status)) return;
+  recovering_ = false;
+  spiller_.Resume();
+  spiller_.Nudge();
+  if (verify_rate_.value() > 0) {
+    MutexLock lock(verifier_mu_);
+    verifier_.emplace(DiskVerifier::Options{.bytes_per_s = verify_rate_}, store_, tier_);
+  }
+  for (DiskBreaker rest; absl::IsUnavailable(status); status = RecoverOnce(done)) {
+    rest.Failed(clock_.Now());
+    if (!SleepUntil(rest.until())) return;
+  }
+}
+
+absl::Status DiskWork::RecoverOnce(const Done& done) {
   const TimePoint start = clock_.Now();
   const absl::Status status = tier_.Recover(
       [this](const DiskTier::Entry& entry) {
@@ -38,14 +60,15 @@ void DiskWork::Recover(const Done& done) {
         return ref.value;
       },
       [this] { return stop_.load(); });
-  recovering_ = false;
-  spiller_.Resume();
-  spiller_.Nudge();
-  if (status.ok() && verify_rate_.value() > 0) {
-    MutexLock lock(verifier_mu_);
-    verifier_.emplace(DiskVerifier::Options{.bytes_per_s = verify_rate_}, store_, tier_);
-  }
   done(status, recovered_, clock_.Now() - start);
+  return status;
+}
+
+bool DiskWork::SleepUntil(TimePoint until) {
+  MutexLock lock(stop_mu_);
+  while (!stop_ && stopped_.WaitUntil(stop_mu_, until)) {
+  }
+  return !stop_;
 }
 
 void DiskWork::Tick() {

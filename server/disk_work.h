@@ -30,7 +30,8 @@ class DiskWork {
   DiskWork(const DiskWork&) = delete;
   DiskWork& operator=(const DiskWork&) = delete;
 
-  // Tells the store what a former process left, on a thread of its own, while all else works.
+  // Tells the store what a former process left, on a thread of its own, while all else works.  What
+  // the disk does not give is asked for again, ever later; `done` hears of each time.
   using Done = std::function<void(const absl::Status&, uint64_t blocks, Duration)>;
   void StartRecovery(Done done);
 
@@ -53,6 +54,9 @@ class DiskWork {
 
  private:
   void Recover(const Done& done);
+  [[nodiscard]] absl::Status RecoverOnce(const Done& done);
+  // False: it ends.
+  [[nodiscard]] bool SleepUntil(TimePoint until) LARDER_EXCLUDES(stop_mu_);
 
   DiskTier& tier_;
   BlockStore& store_;
@@ -63,6 +67,8 @@ class DiskWork {
   // Begins when recovery ended.
   mutable Mutex verifier_mu_;
   std::optional<DiskVerifier> verifier_ LARDER_GUARDED_BY(verifier_mu_);
+  Mutex stop_mu_;
+  CondVar stopped_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> recovering_{true};
   std::atomic<uint64_t> recovered_{0};

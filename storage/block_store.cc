@@ -305,11 +305,11 @@ void BlockStore::FreeExtents(std::span<const Extent> extents) {
   }
 }
 
-void BlockStore::DropDamaged(EntryRef held) {
+void BlockStore::DropDamaged(EntryRef held, Tier where) {
   std::optional<Extent> freed;
   DiskRoom room;
   if (!index_.Drop(held, &freed, &room)) return;
-  damaged_.fetch_add(1, std::memory_order_relaxed);
+  if (where == Tier::kHost) damaged_.fetch_add(1, std::memory_order_relaxed);
   if (freed) FreeExtents({&*freed, 1});
   if (room.location != 0) LeaveRooms({&room, 1});
 }
@@ -373,10 +373,9 @@ EntryRef BlockStore::EnterFromDisk(const Digest& variant_id, const Digest& diges
   return result == BlockIndex::InsertResult::kInserted ? ref : EntryRef{};
 }
 
-BlockIndex::Held BlockStore::HoldUntouched(VariantIndex variant, const Digest& digest,
-                                           HoldWhat what) {
+BlockIndex::Held BlockStore::HoldUntouched(VariantIndex variant, const Digest& digest) {
   BlockIndex::Held held;
-  index_.Hold(variant, {&digest, 1}, NowSeconds(), {&held, 1}, what);
+  index_.Hold(variant, {&digest, 1}, NowSeconds(), {&held, 1}, HoldWhat::kUntouched);
   return held;
 }
 
@@ -456,7 +455,8 @@ bool BlockStore::EnsureHashed(const BlockIndex::Held& held) const {
 }
 
 bool BlockStore::Check(const BlockIndex::Held& held, const SegmentRange& range) const {
-  if (!EnsureHashed(held)) return false;
+  if (held.metadata == nullptr) return false;
+  if (!held.metadata->hashed()) return EnsureHashed(held);  // from these very bytes
   return FirstDamaged(Bytes(held.extent), held.metadata->Table(), range) < 0;
 }
 

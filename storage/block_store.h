@@ -156,8 +156,9 @@ class BlockStore {
                                       ByteCount budget, HoldWhat what = HoldWhat::kHost);
 
   // ---- leaving
-  // A block was found damaged: its name goes at once, its bytes with the last lease.
-  void DropDamaged(EntryRef held) LARDER_EXCLUDES(mu_);
+  // A block was found damaged, where it is said: its name goes at once, its bytes with the last
+  // lease.
+  void DropDamaged(EntryRef held, Tier where = Tier::kHost) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   // Eviction ahead of need: up to `blocks_max` blocks until the watermark holds.  Answers how many
   // left.  For whoever just reserved, after his answer, and for the background.
@@ -188,10 +189,9 @@ class BlockStore {
   // Rooms on disk that blocks have left since, for the disk tier's Erase; at most `count`.
   [[nodiscard]] std::vector<DiskRoom> TakeDiskRooms(size_t count) LARDER_EXCLUDES(disk_mu_);
   [[nodiscard]] bool has_disk_rooms() const LARDER_EXCLUDES(disk_mu_);
-  // A block, in HOST or of HoldWhat::kAnyTierUntouched in any tier, held; that is no use of it.
+  // A block of any tier, held; that is no use of it.
   // ref 0: not there.
-  [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest,
-                                               HoldWhat what = HoldWhat::kHostUntouched);
+  [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest);
   // More holds on what the caller holds already; false: one of them has too many.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> held) { return index_.HoldAgain(held); }
   void Unhold(std::span<const EntryRef> held) { ReleaseHolds(held); }

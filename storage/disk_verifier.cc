@@ -51,43 +51,39 @@ void DiskVerifier::Run() {
 
 void DiskVerifier::Walk() {
   store_.index().ForEach([this](const BlockIndex::View& view) {
-    if (view.state == BlockState::kDisk && !stopping()) VerifyOne(view);
+    if (view.state == BlockState::kDisk && !stopping()) VerifyOne(view.variant, view.digest);
   });
   MutexLock lock(mu_);
   if (!stop_) ++stats_.walks;
 }
 
-void DiskVerifier::VerifyOne(const BlockIndex::View& view) {
-  const DiskAddress block{.key = {store_.index().VariantId(view.variant), view.digest},
-                          .location = DiskLocation{view.disk_location}};
+// The view is old by now, so the block is looked up again.
+void DiskVerifier::VerifyOne(VariantIndex variant, const Digest& digest) {
+  const BlockIndex::Held held = store_.HoldUntouched(variant, digest);
+  if (held.ref.value == 0) return;
   ByteCount bytes;
-  const DiskTier::GetStatus status = Read(block, &bytes);
+  auto status = DiskTier::GetStatus::kOk;
+  if (held.state == BlockState::kDisk) {
+    status = Read({.key = {store_.index().VariantId(variant), digest},
+                   .location = DiskLocation{held.disk_location}},
+                  &bytes);
+  }
   const bool failed = status == DiskTier::GetStatus::kFailed;
-  const bool damaged = !failed && status != DiskTier::GetStatus::kOk && DropIfBad(view, block);
+  // What has been published again meanwhile is good.
+  const bool damaged = status != DiskTier::GetStatus::kOk && !failed &&
+                       store_.index().LookAt(held.ref).state == BlockState::kDisk;
+  if (damaged) store_.DropDamaged(held.ref, Tier::kDisk);
+  store_.Unhold({&held.ref, 1});
   {
     MutexLock lock(mu_);
     stats_.bytes += bytes;
-    stats_.blocks += status == DiskTier::GetStatus::kOk ? 1 : 0;
+    stats_.blocks += bytes.value() > 0 && !damaged && !failed ? 1 : 0;
     stats_.damaged += damaged ? 1 : 0;
     stats_.failed += failed ? 1 : 0;
   }
   const std::chrono::duration<double> pace(static_cast<double>(bytes.value()) /
                                            static_cast<double>(options_.bytes_per_s.value()));
   (void)Sleep(failed ? options_.pause : std::chrono::duration_cast<Duration>(pace));
-}
-
-bool DiskVerifier::DropIfBad(const BlockIndex::View& view, const DiskAddress& block) {
-  const BlockIndex::Held held =
-      store_.HoldUntouched(view.variant, view.digest, HoldWhat::kAnyTierUntouched);
-  if (held.ref.value == 0) return false;
-  ByteCount bytes;
-  const bool same = held.state == BlockState::kDisk && held.disk_location == view.disk_location;
-  const DiskTier::GetStatus status = same ? Read(block, &bytes) : DiskTier::GetStatus::kOk;
-  const bool bad =
-      status == DiskTier::GetStatus::kDamaged || status == DiskTier::GetStatus::kMissing;
-  if (bad) store_.DropDamaged(held.ref);
-  store_.Unhold({&held.ref, 1});
-  return bad;
 }
 
 // In pieces of whole segments; a block of one piece is read with its record's header.

@@ -1,14 +1,12 @@
 // Reads again, slowly and for ever, what is on disk alone, so that a record that has gone bad is
 // found before somebody waits for it: then its name goes, and the next who wants it computes it.
 //
-// One block at a time, at a bounded rate; what HOST has too is passed over, since nobody reads its
-// copy now.  A block is not held for that (holds change the order in which blocks leave) but when
-// it looks bad, to see whether it is or has just made room for another.  A disk that fails is left
-// alone for a while.
+// One block at a time, held meanwhile, at a bounded rate; what HOST has too is passed over, since
+// nobody reads its copy now.  A disk that fails is left alone for a while.
 // Ownership: by the daemon or a test; store, tier and clock outlive it.  Thread-safety: stats from
 // any thread.
 // Lifecycle: made (runs) -> destroyed (ends within one read).
-// Limits: `bytes_per_s` of payloads on the average of a block; kPieceBytes of memory.
+// Limits: `bytes_per_s` of payloads on the average of a block; kPieceBytes of memory, or a segment.
 #pragma once
 
 #include <atomic>
@@ -45,9 +43,7 @@ class DiskVerifier {
  private:
   void Run() LARDER_EXCLUDES(mu_);
   void Walk() LARDER_EXCLUDES(mu_);
-  void VerifyOne(const BlockIndex::View& view) LARDER_EXCLUDES(mu_);
-  // It was bad: is it so still?  Then it is dropped.
-  [[nodiscard]] bool DropIfBad(const BlockIndex::View& view, const DiskAddress& block);
+  void VerifyOne(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   // Adds what it read to *bytes.
   [[nodiscard]] DiskTier::GetStatus Read(const DiskAddress& block, ByteCount* bytes);
   // False: it ends.

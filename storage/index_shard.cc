@@ -70,7 +70,7 @@ bool IndexShard::InUse(uint32_t slot) const {
 }
 
 bool IndexShard::EvictableLocked(uint32_t slot) const {
-  return InUse(slot) && InHost(entries_[slot].state) && entries_[slot].listed;
+  return InUse(slot) && InHost(entries_[slot].state) && MayLeave(entries_[slot]);
 }
 
 void IndexShard::Lookup(const Group& group, std::span<BlockPresence> out) const {
@@ -105,16 +105,15 @@ void IndexShard::Hold(const Group& group, HoldWhat what, uint32_t now_s, std::sp
 
 void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock* out) {
   IndexEntry& entry = entries_[slot];
-  const bool any_tier = what == HoldWhat::kAnyTier || what == HoldWhat::kAnyTierUntouched;
-  if (!InHost(entry.state) && (!any_tier || !OnDiskAlone(entry.state))) return;
+  if (!InHost(entry.state) && (what == HoldWhat::kHost || !OnDiskAlone(entry.state))) return;
   out->state = entry.state;
   if (entry.holds == kCountMax) {
     out->full = true;
     return;
   }
   ++entry.holds;
-  Relist(slot);
-  if (what == HoldWhat::kHost || what == HoldWhat::kAnyTier) {
+  if (what != HoldWhat::kUntouched) {
+    Relist(slot);
     const uint32_t idle_s = entry.IdleSeconds(now_s);
     reuse_.Again(entry.history, idle_s);
     entry.history = UsedAgain(entry.history, idle_s);
@@ -187,9 +186,10 @@ RecencyList* IndexShard::ListFor(const IndexEntry& entry) {
 }
 
 void IndexShard::ChangeState(uint32_t slot, BlockState to) {
+  const bool listed = entries_[slot].listed;
   Unlist(slot);
   SetState(entries_[slot], to);
-  Relist(slot);
+  if (listed) ListFor(entries_[slot])->PushHot(slot);
 }
 
 void IndexShard::Relist(uint32_t slot) {
@@ -486,7 +486,8 @@ uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* coun
 void IndexShard::CheckEntry(uint32_t slot) const {
   const IndexEntry& entry = entries_[slot];
   const bool has_list = InHost(entry.state) || entry.state == BlockState::kDisk;
-  LARDER_CHECK(entry.listed == (has_list && entry.holds == 0 && entry.pins == 0));
+  LARDER_CHECK(!entry.listed || (has_list && entry.pins == 0));
+  LARDER_CHECK(entry.listed || !has_list || entry.holds > 0 || entry.pins > 0);
   LARDER_CHECK((TiersOf(entry.state) & kDiskBit) == 0 || entry.disk_location != 0);
   LARDER_CHECK(entry.state != BlockState::kHost || entry.disk_location == 0);
   LARDER_CHECK(!OnDiskAlone(entry.state) || entry.metadata == nullptr);

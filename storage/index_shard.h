@@ -184,6 +184,10 @@ class IndexShard {
     return entry.digest == digest && entry.variant == variant;
   }
   static void SetState(IndexEntry& entry, BlockState to);
+  // A listed entry may be held, untouched.
+  [[nodiscard]] static bool MayLeave(const IndexEntry& entry) {
+    return entry.listed && entry.holds == 0;
+  }
 
   [[nodiscard]] uint32_t Find(uint64_t hash, VariantIndex variant, const Digest& digest) const
       LARDER_REQUIRES(mu_);
@@ -208,7 +212,7 @@ class IndexShard {
   using Lists = std::array<RecencyList, kReuseClasses>;
   // The list of an entry that may leave the tier that its state names; nullptr: of none.
   [[nodiscard]] RecencyList* ListFor(const IndexEntry& entry) LARDER_REQUIRES(mu_);
-  // Another state of an entry that is or is not listed; at the hot end of its new list.
+  // Of a tier that has lists; a listed entry comes to the hot end of its new one.
   void ChangeState(uint32_t slot, BlockState to) LARDER_REQUIRES(mu_);
   // Lists or unlists an entry as its holds, pins and state say.
   void Relist(uint32_t slot) LARDER_REQUIRES(mu_);
@@ -232,10 +236,12 @@ class IndexShard {
       LARDER_REQUIRES(mu_);
   [[nodiscard]] uint32_t LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
                                            uint32_t now_s) LARDER_REQUIRES(mu_);
-  [[nodiscard]] uint32_t LeastWorthyOfDisk(const EvictionPolicy& policy, uint32_t now_s)
+  // Parents too.
+  [[nodiscard]] uint32_t LeastWorthyOf(Lists& lists, const EvictionPolicy& policy, uint32_t now_s)
       LARDER_REQUIRES(mu_);
-  // The coldest that is no parent; parents before it go to the hot end.
-  [[nodiscard]] uint32_t ColdestLeaf(RecencyList& list) LARDER_REQUIRES(mu_);
+  // The coldest that may leave, and is no parent unless they count too; what is before it goes to
+  // the hot end.  kNone: not one of kEvictionLook.
+  [[nodiscard]] uint32_t Coldest(RecencyList& list, bool parents_too) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::unique_ptr<const BlockMetadata> TakeMetadata(IndexEntry& entry)
       LARDER_REQUIRES(mu_);
   [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,

@@ -47,7 +47,7 @@ bool IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(InUse(slot) && entry.holds > 0);
   if (entry.state != BlockState::kHost) return false;
-  SetState(entry, BlockState::kHostDisk);
+  ChangeState(slot, BlockState::kHostDisk);
   entry.disk_location = location;
   return true;
 }
@@ -91,14 +91,15 @@ HeldBlock IndexShard::LookAt(uint32_t slot) const {
   return now;
 }
 
-uint32_t IndexShard::LeastWorthyOfDisk(const EvictionPolicy& policy, uint32_t now_s) {
-  return LeastWorthy(disk_lists_, policy, now_s,
-                     [](const RecencyList& list) { return list.coldest(); });
+uint32_t IndexShard::LeastWorthyOf(Lists& lists, const EvictionPolicy& policy, uint32_t now_s) {
+  return LeastWorthy(lists, policy, now_s, [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
+    return Coldest(list, true);
+  });
 }
 
 IndexShard::Candidate IndexShard::CandidateOfDisk(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOfDisk(policy, now_s);
+  const uint32_t least = LeastWorthyOf(disk_lists_, policy, now_s);
   if (least == kNone) return {};
   return {.worth = WorthOf(entries_[least], policy, now_s), .of_copied = true};
 }
@@ -106,7 +107,7 @@ IndexShard::Candidate IndexShard::CandidateOfDisk(const EvictionPolicy& policy, 
 std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                 uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOfDisk(policy, now_s);
+  const uint32_t least = LeastWorthyOf(disk_lists_, policy, now_s);
   if (least == kNone) return std::nullopt;
   const uint32_t pages = entries_[least].extent.pages();
   const Departure gone = Leave(least);
@@ -116,8 +117,7 @@ std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPo
 std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& policy,
                                                         uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthy(copied_lists_, policy, now_s,
-                                     [](const RecencyList& list) { return list.coldest(); });
+  const uint32_t least = LeastWorthyOf(copied_lists_, policy, now_s);
   if (least == kNone) return std::nullopt;
   return EvictedFromDisk{DropCopy(least), entries_[least].extent.pages()};
 }
@@ -138,7 +138,8 @@ bool IndexShard::EvictableFromDisk(uint32_t slot) const {
 bool IndexShard::EvictableFromDiskLocked(uint32_t slot) const {
   if (!InUse(slot)) return false;
   const IndexEntry& entry = entries_[slot];
-  return entry.listed && (entry.state == BlockState::kDisk || entry.state == BlockState::kHostDisk);
+  return MayLeave(entry) &&
+         (entry.state == BlockState::kDisk || entry.state == BlockState::kHostDisk);
 }
 
 std::optional<DiskRoom> IndexShard::EvictFromDisk(uint32_t slot) {

@@ -26,11 +26,11 @@ uint32_t IndexShard::LessWorthy(uint32_t a, uint32_t b, const EvictionPolicy& po
   return WorthOf(entries_[a], policy, now_s) <= WorthOf(entries_[b], policy, now_s) ? a : b;
 }
 
-uint32_t IndexShard::ColdestLeaf(RecencyList& list) {
+uint32_t IndexShard::Coldest(RecencyList& list, bool parents_too) {
   uint32_t slot = list.coldest();
   for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
     const IndexEntry& entry = entries_[slot];
-    if (entry.children == 0) return slot;
+    if (entry.holds == 0 && (parents_too || entry.children == 0)) return slot;
     const uint32_t newer = entry.newer;
     list.Remove(slot);
     list.PushHot(slot);
@@ -42,17 +42,16 @@ uint32_t IndexShard::ColdestLeaf(RecencyList& list) {
 uint32_t IndexShard::LeastWorthyOfCopied(const EvictionPolicy& policy, uint32_t now_s) {
   return LeastWorthy(copied_lists_, policy, now_s,
                      [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
-                       const uint32_t leaf = ColdestLeaf(list);
-                       return leaf != kNone ? leaf : list.coldest();
+                       const uint32_t leaf = Coldest(list, false);
+                       return leaf != kNone ? leaf : Coldest(list, true);
                      });
 }
 
 uint32_t IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
                                        uint32_t now_s) {
   return LeastWorthy(host_lists_, policy, now_s,
-                     [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
-                       return parents_too ? list.coldest() : ColdestLeaf(list);
-                     });
+                     [&](RecencyList& list)
+                         LARDER_NO_THREAD_SAFETY_ANALYSIS { return Coldest(list, parents_too); });
 }
 
 IndexShard::Candidate IndexShard::CandidateOfHost(const EvictionPolicy& policy, uint32_t now_s) {

@@ -19,8 +19,9 @@ struct IndexedBlock {
   std::unique_ptr<const BlockMetadata> metadata;  // may be null; its parent() counts this child
 };
 
-// What Hold may answer with.  Untouched: a hold by the house itself, which is no use of the block.
-enum class HoldWhat : uint8_t { kHost, kAnyTier, kHostUntouched, kAnyTierUntouched };
+// What Hold may answer with.  Untouched: of any tier, by the house itself; that is no use of the
+// block, so it keeps its place among those that may leave.
+enum class HoldWhat : uint8_t { kHost, kAnyTier, kUntouched };
 
 struct HeldBlock {
   EntryRef ref;  // value 0: not there, or full

@@ -150,7 +150,7 @@ void Promoter::PromoteOne(const RunningRef& running, size_t block) {
   }
   const BlockStatus status = Read(*running, block, &held);
   if (status == BlockStatus::kDamaged) {
-    store_.DropDamaged(wanted.ref);
+    store_.DropDamaged(wanted.ref, Tier::kDisk);
   } else if (status != BlockStatus::kOk) {
     store_.index().FailPromote(wanted.ref);
   }
@@ -158,7 +158,7 @@ void Promoter::PromoteOne(const RunningRef& running, size_t block) {
   std::vector<Waiter> waiters;
   {
     MutexLock lock(mu_);
-    if (status == BlockStatus::kOk) suspects_.erase(wanted.ref.value);
+    if (status == BlockStatus::kOk) suspects_.erase(wanted.location);
     const auto reading = reading_.find(wanted.ref.value);
     waiters = std::move(reading->second);
     reading_.erase(reading);
@@ -188,7 +188,7 @@ BlockStatus Promoter::Read(const Running& running, size_t block, BlockIndex::Hel
     case DiskTier::GetStatus::kDamaged:
       return BlockStatus::kDamaged;
     case DiskTier::GetStatus::kFailed:
-      return Failed(wanted.ref);
+      return Failed(wanted);
   }
   breaker_.Succeeded();
   auto metadata = BlockMetadata::Make(known->header.parent, known->tokens, table);
@@ -198,18 +198,21 @@ BlockStatus Promoter::Read(const Running& running, size_t block, BlockIndex::Hel
   return BlockStatus::kOk;
 }
 
-BlockStatus Promoter::Failed(EntryRef block) {
+// A failure is the disk's, unless others can be read and this one cannot, again and again.
+BlockStatus Promoter::Failed(const Wanted& wanted) {
   constexpr size_t kSuspectsMax = 4096;
+  constexpr int kFailuresMax = 4;
   MutexLock lock(mu_);
-  const auto suspect = suspects_.find(block.value);
-  if (suspect != suspects_.end() && stats_.promoted > suspect->second) {
-    suspects_.erase(suspect);
-    return BlockStatus::kDamaged;
-  }
-  breaker_.Failed(clock_.Now());
   if (suspects_.size() >= kSuspectsMax) suspects_.clear();
-  suspects_[block.value] = stats_.promoted;
-  return BlockStatus::kMissing;
+  Suspect& suspect = suspects_[wanted.location];
+  if (suspect.failures > 0 && stats_.promoted == suspect.promoted) suspect.failures = 0;
+  suspect.promoted = stats_.promoted;
+  if (++suspect.failures < kFailuresMax) {
+    breaker_.Failed(clock_.Now());
+    return BlockStatus::kMissing;
+  }
+  suspects_.erase(wanted.location);
+  return BlockStatus::kDamaged;
 }
 
 void Promoter::Answer(const RunningRef& running, size_t block, BlockStatus status,

@@ -94,7 +94,7 @@ class Promoter {
   void Count(BlockStatus status, ByteCount bytes) LARDER_EXCLUDES(mu_);
   // A read that failed: kMissing, and the disk is left alone; or kDamaged, of a block that fails
   // while others can be read.
-  [[nodiscard]] BlockStatus Failed(EntryRef block) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] BlockStatus Failed(const Wanted& wanted) LARDER_EXCLUDES(mu_);
 
   BlockStore& store_;
   DiskTier& tier_;
@@ -107,8 +107,13 @@ class Promoter {
   std::vector<RunningRef> jobs_ LARDER_GUARDED_BY(mu_);  // with blocks that no thread took yet
   absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);  // by ref
   Stats stats_ LARDER_GUARDED_BY(mu_);
-  // Blocks whose last read failed, and how many reads had succeeded by then.
-  absl::flat_hash_map<uint32_t, uint64_t> suspects_ LARDER_GUARDED_BY(mu_);
+  // Blocks by location whose last read failed: how often, with reads that succeeded between, of
+  // which there were so many by then.
+  struct Suspect {
+    int failures = 0;
+    uint64_t promoted = 0;
+  };
+  absl::flat_hash_map<uint64_t, Suspect> suspects_ LARDER_GUARDED_BY(mu_);
   std::vector<std::thread> threads_;
 };
 

@@ -16,7 +16,9 @@ namespace {
 
 constexpr int kNice = 10;
 constexpr size_t kErasuresAtOnce = 1024;
-constexpr int kRoomTries = 8;  // of which none placed a block
+constexpr uint64_t kBytesMax = 8;  // bytes that go at most for a byte that comes
+constexpr uint64_t kSlices = 4;    // in which room for a batch is made
+constexpr int kTries = 4;          // of which none placed a block
 
 DiskAddress AddressOf(const BlockStore& store, const DiskRoom& room) {
   return {.key = {.variant = store.index().VariantId(room.variant), .digest = room.digest},
@@ -38,6 +40,7 @@ struct Spiller::Batch {
   std::vector<Block> blocks;
   std::vector<EntryRef> held;  // all that this holds, blocks or not
   std::vector<Item> durable;   // there already, or now
+  std::vector<Item> again;     // the disk failed
   ByteCount bytes;
 };
 
@@ -96,7 +99,7 @@ bool Spiller::WaitIdle(TimePoint until) {
 Spiller::Stats Spiller::stats() const {
   MutexLock lock(mu_);
   Stats stats = stats_;
-  stats.queued = queue_.size();
+  stats.queued = queue_.size() + writing_.size();
   stats.breaker_opened = breaker_.times_opened();
   return stats;
 }
@@ -174,7 +177,7 @@ void Spiller::HoldItem(const Item& item, Batch* batch) {
     return;
   }
   batch->held.push_back(held.ref);
-  if (held.state == BlockState::kHostDisk) {
+  if (held.state != BlockState::kHost) {
     batch->durable.push_back(item);
     return;
   }
@@ -217,40 +220,61 @@ void Spiller::Release(const Batch& batch) {
     queue_.insert(queue_.end(), at->second.begin(), at->second.end());
     writing_.erase(at);
   }
+  for (const Item& item : batch.again) {
+    if (queue_.size() < options_.queue_max) {
+      queue_.push_back(item);
+    } else {
+      ++stats_.dropped_failed;
+    }
+  }
+}
+
+bool Spiller::stopping() const {
+  MutexLock lock(mu_);
+  return stop_;
 }
 
 void Spiller::PutWithRoom(Batch* batch) {
-  // Headers beside the payloads, and room that lies apart.  What is free may be of no use, so as
-  // much goes as comes.
-  const ByteCount wanted = batch->bytes + ByteCount(batch->bytes.value() / 8) + MiB(1);
-  if (tier_.free_bytes() < wanted) {
-    (void)store_.EvictFromDisk(batch->bytes);
-    EraseRooms();
-  }
+  MakeRoom(batch->bytes);
   std::vector<Block> left = std::move(batch->blocks);
-  // A disk that does not even erase gives no room, however much is taken from the index.
-  for (int in_vain = 0; in_vain < kRoomTries && !left.empty();) {
-    if (breaker_.open(clock_.Now())) break;
+  for (int in_vain = 0; in_vain < kTries && !left.empty();) {
+    if (breaker_.open(clock_.Now()) || stopping()) {
+      for (const Block& block : left) batch->again.push_back(block.item);
+      return;
+    }
     const size_t before = left.size();
     left = PutOnce(std::move(left), batch);
     in_vain = left.size() < before ? 0 : in_vain + 1;
-    if (!left.empty()) MakeRoomFor(left, in_vain > 0);
+    if (left.empty()) return;
+    ByteCount bytes;
+    for (const Block& block : left) bytes += ByteCount(block.payload.size());
+    MakeRoom(bytes);
+    // It was there, and apart.
+    if (in_vain > 0) MakeWindows(left);
   }
   MutexLock lock(mu_);
-  (breaker_.open(clock_.Now()) ? stats_.dropped_failed : stats_.dropped_room) += left.size();
+  stats_.dropped_room += left.size();
 }
 
-// As much again, of the least worthy; and where that was in vain, since it lies apart, a window for
-// each, whoever is in it.  What was just placed is held still, so it is no victim.
-void Spiller::MakeRoomFor(std::span<const Block> blocks, bool windows_too) {
-  ByteCount largest, all;
-  for (const Block& block : blocks) {
-    largest = std::max(largest, ByteCount(block.payload.size()));
-    all += ByteCount(block.payload.size());
+// Headers lie beside the payloads, and some room lies apart.
+void Spiller::MakeRoom(ByteCount bytes) {
+  const ByteCount wanted(bytes.value() + bytes.value() / 8 + MiB(1).value());
+  const ByteCount slice(wanted.value() / kSlices);
+  if (tier_.free_bytes() >= wanted) return;
+  // No more goes before the room is there of what went: a disk that does not erase gives none.
+  if (!tier_.Erase({}).ok()) breaker_.Failed(clock_.Now());
+  for (uint64_t i = 0; i < kSlices * kBytesMax && tier_.free_bytes() < wanted; ++i) {
+    if (breaker_.open(clock_.Now()) || stopping()) return;
+    if (store_.EvictFromDisk(slice) == slice) return;  // nothing may go
+    EraseRooms();
   }
-  (void)store_.EvictFromDisk(all);
-  EraseRooms();
-  for (size_t i = 0; windows_too && i < blocks.size() && !breaker_.open(clock_.Now()); ++i) {
+}
+
+// What was just placed is held still, so it is no victim.
+void Spiller::MakeWindows(std::span<const Block> blocks) {
+  ByteCount largest;
+  for (const Block& block : blocks) largest = std::max(largest, ByteCount(block.payload.size()));
+  for (size_t i = 0; i < blocks.size() && !breaker_.open(clock_.Now()); ++i) {
     const std::vector<uint32_t> victims = tier_.FindVictims(
         largest, [&](uint32_t owner) { return store_.index().EvictableFromDisk(EntryRef{owner}); });
     if (victims.empty()) return;
@@ -269,7 +293,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
   std::vector<DiskTier::PutResult> results(news.size());
   tier_.Put(news, results);
   std::vector<Block> homeless;
-  uint64_t failed = 0;
+  const size_t again_before = batch->again.size();
   for (size_t i = 0; i < blocks.size(); ++i) {
     switch (results[i].status) {
       case DiskTier::PutStatus::kOk:
@@ -279,7 +303,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         homeless.push_back(std::move(blocks[i]));
         break;
       case DiskTier::PutStatus::kFailed:
-        ++failed;
+        batch->again.push_back(blocks[i].item);
         break;
       case DiskTier::PutStatus::kTooLarge: {
         MutexLock lock(mu_);
@@ -288,13 +312,11 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
       }
     }
   }
-  if (failed > 0) {
+  if (batch->again.size() > again_before) {
     breaker_.Failed(clock_.Now());
   } else if (homeless.size() < blocks.size()) {
     breaker_.Succeeded();
   }
-  MutexLock lock(mu_);
-  stats_.dropped_failed += failed;
   return homeless;
 }
 

@@ -3,7 +3,8 @@
 //
 // A queue of names: a block is held only while it is written, so that a slow disk keeps nothing in
 // the pool.  What was evicted before its turn, or found the queue full, is lost to the disk and
-// counted (that is the back-pressure: no engine ever waits for this).  A thread takes all that
+// counted (that is the back-pressure: no engine ever waits for this); what the disk failed to take
+// waits again.  A thread takes all that
 // waits, up to a batch, so writes become larger the more there is to do; what it leaves another
 // takes, so that one batch is checked and synced while the next is written.
 //
@@ -65,9 +66,9 @@ class Spiller {
     uint64_t dropped_queue = 0;    // the queue was full
     uint64_t dropped_evicted = 0;  // gone from HOST before its turn
     uint64_t dropped_room = 0;     // no room on disk, or too large for it
-    uint64_t dropped_failed = 0;   // the disk failed
+    uint64_t dropped_failed = 0;   // the disk failed, and the queue was full by then
     uint64_t damaged = 0;          // not what their writer's hashes say
-    uint64_t queued = 0;
+    uint64_t queued = 0;           // and what is being written
     uint64_t breaker_opened = 0;
     ByteCount spilled_bytes;
   };
@@ -92,8 +93,12 @@ class Spiller {
   void EraseRooms() LARDER_EXCLUDES(erase_mu_);
   void HoldItem(const Item& item, Batch* batch) LARDER_EXCLUDES(mu_);
   void Write(Batch* batch) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
   void PutWithRoom(Batch* batch) LARDER_EXCLUDES(mu_);
-  void MakeRoomFor(std::span<const Block> blocks, bool windows_too);
+  // Until one put takes so much whole, or it seems in vain.
+  void MakeRoom(ByteCount bytes);
+  // A window for each, whoever is in it.
+  void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);

@@ -19,6 +19,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/disk/directory.h"
 #include "storage/record.h"
 
 namespace larder {
@@ -233,7 +234,8 @@ absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
   return From(impl_->db->Write(durable, &batch));
 }
 
-absl::Status BlockCatalog::Erase(std::span<const Room> rooms) {
+absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>* erased) {
+  if (erased != nullptr) erased->assign(rooms.size(), false);
   if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogErase); !fault.ok())
     return fault;
   std::vector<std::string> names;
@@ -248,9 +250,12 @@ absl::Status BlockCatalog::Erase(std::span<const Room> rooms) {
   rocksdb::WriteBatch batch;
   for (size_t i = 0; i < rooms.size(); ++i) {
     if (statuses[i].IsNotFound()) continue;
-    if (!statuses[i].ok()) return From(statuses[i]);
-    const std::optional<CatalogPlace> place = PlaceFrom(values[i]);
+    // What is damaged names nothing, and goes.
+    if (!statuses[i].ok() && !statuses[i].IsCorruption()) return From(statuses[i]);
+    const std::optional<CatalogPlace> place =
+        statuses[i].ok() ? PlaceFrom(values[i]) : std::nullopt;
     if (place && place->extent != rooms[i].extent) continue;
+    if (erased != nullptr) (*erased)[i] = true;
     (void)batch.Delete(impl_->families[kPlaces], slices[i]);
     (void)batch.Delete(impl_->families[kHeaders], slices[i]);
   }
@@ -327,12 +332,11 @@ void BlockCatalog::Compact() {
 ByteCount BlockCatalog::disk_bytes() const {
   constexpr uint64_t kStatBlockBytes = 512;
   uint64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(impl_->options.directory, error)) {
+  (void)ForEachIn(impl_->options.directory, [&](const std::filesystem::directory_entry& entry) {
     struct stat found {};
     if (stat(entry.path().c_str(), &found) == 0)
       bytes += static_cast<uint64_t>(found.st_blocks) * kStatBlockBytes;
-  }
+  });
   return ByteCount(bytes);
 }
 

@@ -79,12 +79,13 @@ class BlockCatalog {
   // All or nothing; durable on OK.  A key that was there lies at its new place.
   [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
   // Names that still stand for this room; others stay.  Survives the process on OK, the next Commit
-  // makes it durable.
+  // makes it durable.  `erased`, if not null: which of `rooms` had a name until now.
   struct Room {
     BlockKey key;
     Extent extent;
   };
-  [[nodiscard]] absl::Status Erase(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] absl::Status Erase(std::span<const Room> rooms, std::vector<bool>* erased = nullptr)
+      LARDER_EXCLUDES(mu_);
 
   // Header and tokens as they were committed; nullopt: none, or damaged.  Not OK: the disk's fault.
   struct Description {

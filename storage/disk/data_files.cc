@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "storage/check.h"
+#include "storage/disk/directory.h"
 
 namespace larder {
 namespace {
@@ -113,17 +114,23 @@ absl::StatusOr<std::unique_ptr<DataFiles>> DataFiles::Open(const Options& option
                options.file_bytes.value() % kPageBytes == 0);
   auto files = absl::WrapUnique(new DataFiles(options));
   uint32_t count = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(options.directory, error)) {
+  std::vector<std::filesystem::path> beyond;
+  const auto look = [&](const std::filesystem::directory_entry& entry) {
     const std::optional<uint32_t> number = NumberOf(entry.path().filename().string());
-    if (!number) continue;
+    if (!number) return;
     if (*number < options.files_max) {
       count = std::max(count, *number + 1);
     } else {
-      std::filesystem::remove(entry.path(), error);
+      beyond.push_back(entry.path());
     }
+  };
+  if (const std::error_code error = ForEachIn(options.directory, look); error)
+    return Failed(error.value(), "cannot read", options.directory);
+  for (const std::filesystem::path& path : beyond) {
+    std::error_code error;
+    if (!std::filesystem::remove(path, error) && error)
+      return Failed(error.value(), "cannot remove", path.string());
   }
-  if (error) return Failed(error.value(), "cannot read", options.directory);
   for (uint32_t file = 0; file < count; ++file) {
     struct stat found {};
     const bool whole = stat(files->PathOf(file).c_str(), &found) == 0 &&

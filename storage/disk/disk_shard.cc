@@ -17,10 +17,6 @@ using PutStatus = DiskTier::PutStatus;
 using GetStatus = DiskTier::GetStatus;
 
 constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
-// The catalog writes such a share of its bytes between two looks at its size ...
-constexpr uint64_t kLooksPerCatalog = 16;
-// ... and between two compactions for want of room.
-constexpr uint64_t kCompactionsPerCatalog = 4;
 
 bool IsWhole(const SegmentRange& range, const SegmentTable& table) {
   return range.first == 0 && range.count == table.segments.size();
@@ -90,6 +86,7 @@ DiskShard::DiskShard(const Options& options, std::unique_ptr<DataFiles> files,
     : options_(options),
       files_(std::move(files)),
       catalog_(std::move(catalog)),
+      share_(*catalog_, options.catalog_bytes_max),
       allocator_(options.file_bytes) {
   for (uint32_t file = 0; file < files_->count(); ++file)
     allocator_.AddSlab(static_cast<SlabId>(file));
@@ -129,6 +126,7 @@ absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
       return true;
     });
     blocks_ = entries.size();
+    share_.Found(entries.size());
     recovered_ = true;
     NoteFree();
   }
@@ -147,8 +145,8 @@ void DiskShard::SetOwner(const Extent& extent, uint32_t owner) {
 
 void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
-  EraseHeldBack();
-  if (!recovered_ || CatalogFull()) {
+  (void)EraseHeldBack();  // what is left then has less room
+  if (!recovered_ || free_bytes().value() == 0 || share_.Full()) {
     for (PutResult& result : results) result.status = PutStatus::kNoRoom;
     return;
   }
@@ -292,6 +290,7 @@ void DiskShard::CommitAll(Writing* put) {
     HoldBack(rooms);
     return;
   }
+  share_.Committed(entries);
   blocks_ += order.size();
   puts_ += order.size();
   for (const size_t i : order) put_bytes_ += put->blocks[i].payload.size();
@@ -318,7 +317,7 @@ void DiskShard::FreeFailed(const Writing& put) {
 // ---- erase
 
 absl::Status DiskShard::Erase(std::span<const Room> asked) {
-  EraseHeldBack();
+  const absl::Status held_back = EraseHeldBack();
   std::vector<Room> rooms;
   {
     MutexLock lock(mu_);
@@ -328,21 +327,35 @@ absl::Status DiskShard::Erase(std::span<const Room> asked) {
       rooms.push_back(room);
     }
   }
-  if (rooms.empty()) return absl::OkStatus();
-  blocks_ -= rooms.size();
-  erased_ += rooms.size();
-  absl::Status status = catalog_->Erase(rooms);
+  if (rooms.empty()) return held_back;
+  std::vector<bool> gone;
+  absl::Status status = catalog_->Erase(rooms, &gone);
   if (status.ok()) status = options_.faults->StatusAt(FaultPoint::kEraseWritten);
   if (!status.ok()) {
     ++catalog_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
     HoldBack(rooms);
+    CountErased(rooms.size());
     return status;
   }
-  MutexLock lock(mu_);
-  for (const Room& room : rooms) allocator_.Free(room.extent);
-  NoteFree();
+  // Where there was no such name the room is another's by now.
+  Free(rooms, gone);
+  CountErased(static_cast<uint64_t>(std::count(gone.begin(), gone.end(), true)));
   return status;
+}
+
+void DiskShard::CountErased(uint64_t blocks) {
+  share_.Erased(blocks);
+  blocks_ -= blocks;
+  erased_ += blocks;
+}
+
+void DiskShard::Free(std::span<const Room> rooms, const std::vector<bool>& which) {
+  MutexLock lock(mu_);
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    if (which[i]) allocator_.Free(rooms[i].extent);
+  }
+  NoteFree();
 }
 
 void DiskShard::HoldBack(std::span<const Room> rooms) {
@@ -350,23 +363,22 @@ void DiskShard::HoldBack(std::span<const Room> rooms) {
   held_back_.insert(held_back_.end(), rooms.begin(), rooms.end());
 }
 
-void DiskShard::EraseHeldBack() {
+absl::Status DiskShard::EraseHeldBack() {
   std::vector<Room> rooms;
   {
     MutexLock lock(mu_);
-    if (held_back_.empty()) return;
+    if (held_back_.empty()) return absl::OkStatus();
     rooms.swap(held_back_);
   }
   // Both: after a failure RocksDB refuses writes until it is told to go on.
   absl::Status status = catalog_->Resume();
   if (status.ok()) status = catalog_->Erase(rooms);
-  if (!status.ok()) {
+  if (status.ok()) {
+    Free(rooms, std::vector<bool>(rooms.size(), true));
+  } else {
     HoldBack(rooms);
-    return;
   }
-  MutexLock lock(mu_);
-  for (const Room& room : rooms) allocator_.Free(room.extent);
-  NoteFree();
+  return status;
 }
 
 std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes,
@@ -452,32 +464,16 @@ ByteCount DiskShard::free_bytes() const {
   if (!recovered_) return ByteCount(0);
   const uint64_t missing =
       MayGrow() ? (options_.files_max - files_->count()) * options_.file_bytes.value() : 0;
-  return ByteCount(free_bytes_ + missing);
-}
-
-// Looked at again when it has written enough to matter: a look reads a directory.
-bool DiskShard::CatalogFull() {
-  const uint64_t limit = options_.catalog_bytes_max.value();
-  const uint64_t written = catalog_->written_bytes().value();
-  if (!catalog_seen_.exchange(true) ||
-      written - catalog_seen_written_ >= limit / kLooksPerCatalog) {
-    catalog_seen_written_ = written;
-    catalog_disk_bytes_ = catalog_->disk_bytes().value();
-  }
-  if (catalog_disk_bytes_ < limit) return false;
-  // What was erased gives its bytes back by a compaction: not again before there is something new.
-  if (catalog_was_compacted_.exchange(true) &&
-      written - catalog_compacted_at_ < limit / kCompactionsPerCatalog) {
-    return true;
-  }
-  catalog_->Compact();
-  catalog_compacted_at_ = catalog_->written_bytes().value();
-  catalog_disk_bytes_ = catalog_->disk_bytes().value();
-  return catalog_disk_bytes_ >= limit;
+  const uint64_t free = free_bytes_ + missing;
+  // Of as many blocks as the catalog has room for, as large as those that are there.
+  const uint64_t blocks = blocks_;
+  if (blocks == 0) return ByteCount(free);
+  const uint64_t used = files_->count() * options_.file_bytes.value() - free_bytes_;
+  return ByteCount(std::min(free, share_.entries_left() * (used / blocks)));
 }
 
 absl::Status DiskShard::PutFact(const std::string& key, const std::string& value) {
-  if (CatalogFull()) return absl::ResourceExhaustedError("the catalog is full");
+  if (share_.Full()) return absl::ResourceExhaustedError("the catalog is full");
   return catalog_->PutFact(key, value);
 }
 

@@ -36,9 +36,10 @@
 #include "absl/status/statusor.h"
 #include "storage/clock.h"
 #include "storage/disk/block_catalog.h"
+#include "storage/disk/catalog_share.h"
 #include "storage/disk/data_files.h"
-#include "storage/disk/disk_tier.h"
 #include "storage/disk/disk_breaker.h"
+#include "storage/disk/disk_tier.h"
 #include "storage/extent_allocator.h"
 #include "storage/fault_points.h"
 #include "storage/mutex.h"
@@ -89,7 +90,10 @@ class DiskShard {
   [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value);
   // Writes have not just failed.
   [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
-  // Free room, what is not yet allocated included; 0 before Recover.
+  // Recover has answered.
+  [[nodiscard]] bool recovered() const { return recovered_; }
+  // Free room, what is not yet allocated included, as far as the catalog has room for its blocks; 0
+  // before Recover.
   [[nodiscard]] ByteCount free_bytes() const;
   [[nodiscard]] ByteCount file_bytes() const { return options_.file_bytes; }
 
@@ -119,9 +123,10 @@ class DiskShard {
   [[nodiscard]] absl::Status WriteRun(const Writing& put, std::span<const size_t> run);
   // Names that may still be there, their rooms held back until they are gone.
   void HoldBack(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
-  void EraseHeldBack() LARDER_EXCLUDES(mu_);
+  absl::Status EraseHeldBack() LARDER_EXCLUDES(mu_);
+  void CountErased(uint64_t blocks);
+  void Free(std::span<const Room> rooms, const std::vector<bool>& which) LARDER_EXCLUDES(mu_);
   void NoteFree() LARDER_REQUIRES(mu_);
-  [[nodiscard]] bool CatalogFull();
   [[nodiscard]] absl::Status ReadRecord(const Extent& extent, uint32_t first_page,
                                         std::span<const std::span<std::byte>> to);
 
@@ -131,10 +136,7 @@ class DiskShard {
   std::atomic<bool> recovered_{false};
   std::atomic<uint64_t> free_bytes_{0};             // in the files that there are
   std::atomic<TimePoint> grow_again_{TimePoint()};  // after a file could not be made
-  // Of the catalog, as last looked at: what it takes, and had written; what it had when it was last
-  // compacted for want of room.
-  std::atomic<uint64_t> catalog_disk_bytes_{0}, catalog_seen_written_{0}, catalog_compacted_at_{0};
-  std::atomic<bool> catalog_seen_{false}, catalog_was_compacted_{false};
+  CatalogShare share_;
   DiskBreaker breaker_;  // of writes
 
   Mutex grow_mu_;  // held while a data file is made, before mu_

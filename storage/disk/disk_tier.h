@@ -9,9 +9,9 @@
 // Lifecycle: made -> Recover once, which tells what a former process left -> everything else, from
 // any thread.  Before Recover ends, Put finds no room where it has not looked yet; Get, Describe
 // and Erase work for what Recover has told.
-// Ownership: by server/main or a test, outlives the BlockStore over it.
+// Ownership: by server/main or a test, outlives what spills to it and promotes from it.
 // Thread-safety: all methods from any thread.  REQUIRES: nobody erases what is being read.
-// Blocking: all but free_bytes() may wait for the disk.
+// Blocking: all but free_bytes() and batch_bytes() may wait for the disk.
 // Limits: bytes on disk never exceed the limit, exactly.  A block is at most block_bytes_max().
 #pragma once
 
@@ -68,8 +68,8 @@ class DiskTier {
   virtual void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) = 0;
 
   // Names that go, and the room that they took.  Unknown addresses are passed over.  Not OK: the
-  // disk failed; the names are gone, their room follows when it works again, and the next Recover
-  // may find some of them.
+  // disk failed; the names are gone, their room follows when it works again (a call with no blocks
+  // asks for that alone), and the next Recover may find some of them.
   [[nodiscard]] virtual absl::Status Erase(std::span<const DiskAddress> blocks) = 0;
 
   // ---- reading
@@ -112,8 +112,9 @@ class DiskTier {
     ByteCount payload_bytes;
     ByteCount disk_bytes;  // of the room it takes
   };
-  // Once, first: tells what is there.  `owner_of` answers the caller's word for it (SetOwner); 0:
-  // nobody wants it, it is erased.  Not OK: `stop` said so, or the disk failed.
+  // First: tells what is there.  `owner_of` answers the caller's word for it (SetOwner); 0: nobody
+  // wants it, it is erased.  Cancelled: `stop` said so.  Unavailable: the disk failed, and some was
+  // not told, which another call may tell.
   [[nodiscard]] virtual absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                              absl::FunctionRef<bool()> stop) = 0;
 
@@ -132,8 +133,11 @@ class DiskTier {
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) = 0;
 
   [[nodiscard]] virtual ByteCount block_bytes_max() const = 0;  // of a payload
-  // For records, headers included; a put of less may still find none where it lies apart.  Cheap.
+  // What one Put finds in one place, headers included; that of less may still find none where it
+  // lies apart, and one of more goes to several places, each with a sync of its own.  Cheap.
   [[nodiscard]] virtual ByteCount free_bytes() const = 0;
+  // Up to so much in one Put it is worth to make room in one place: a small share of all.
+  [[nodiscard]] virtual ByteCount batch_bytes() const = 0;
 
   struct Stats {
     ByteCount limit;      // as configured

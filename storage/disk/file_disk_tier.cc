@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <thread>
 #include <tuple>
@@ -21,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "storage/check.h"
+#include "storage/disk/directory.h"
 #include "storage/index_entry.h"
 
 namespace larder {
@@ -47,10 +47,11 @@ absl::Status Failed(const std::string& what, const std::string& path, int error)
 
 uint64_t TreeBytes(const std::string& path) {
   uint64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(path, error)) {
-    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
-  }
+  (void)ForEachIn<fs::recursive_directory_iterator>(path, [&](const fs::directory_entry& entry) {
+    std::error_code error;
+    const uint64_t size = entry.is_regular_file(error) ? entry.file_size(error) : 0;
+    if (!error) bytes += size;
+  });
   return bytes;
 }
 
@@ -122,7 +123,7 @@ absl::Status FileDiskTier::OpenShards() {
   for (const absl::Status& status : statuses) {
     if (absl::IsFailedPrecondition(status)) return status;
     failed_ += status.ok() ? 0 : 1;
-    if (!status.ok()) Warn(absl::StrCat("a shard stays closed: ", status.message()));
+    if (!status.ok()) Warn(absl::StrCat("a shard stays closed for now: ", status.message()));
   }
   return failed_ < geometry_.shards ? absl::OkStatus() : statuses.front();
 }
@@ -274,22 +275,30 @@ void FileDiskTier::Warn(const std::string& text) const {
 
 absl::Status FileDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                    absl::FunctionRef<bool()> stop) {
+  absl::Status result;
+  uint32_t failed = 0;
   for (uint32_t number = 0; number < geometry_.shards; ++number) {
+    if (const ShardRef shard = At(number); shard && shard->recovered()) continue;
     const absl::Status status = RecoverShard(number, owner_of, stop);
     if (absl::IsCancelled(status)) return status;
     if (status.ok()) continue;
-    ++failed_;
-    Warn(absl::StrCat(ShardPath(number), " stays closed: ", status.message()));
+    ++failed;
+    result = absl::UnavailableError(
+        absl::StrCat(ShardPath(number), " stays closed for now: ", status.message()));
+    Warn(std::string(result.message()));
   }
+  failed_ = failed;
   ForEachFact([](const std::string&, const std::string&) {});  // finds the newest sequence
-  return absl::OkStatus();
+  return result;
 }
 
 absl::Status FileDiskTier::RecoverShard(uint32_t number,
                                         absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                         absl::FunctionRef<bool()> stop) {
+  if (!At(number)) {
+    if (absl::Status status = OpenShard(number); !status.ok()) return status;
+  }
   ShardRef shard = At(number);
-  if (!shard) return absl::OkStatus();  // counted when it was opened
   absl::StatusOr<std::vector<DiskShard::Entry>> entries = shard->Recover();
   if (absl::IsDataLoss(entries.status())) {
     shard.reset();
@@ -355,12 +364,13 @@ void FileDiskTier::ByShard(std::span<const DiskAddress> blocks, Visit visit) con
 // ---- writing
 
 std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
-  std::vector<uint32_t> order(geometry_.shards);
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<uint32_t> order;
   std::vector<std::tuple<bool, bool, uint64_t>> rank(geometry_.shards);
   for (uint32_t i = 0; i < geometry_.shards; ++i) {
     const ShardRef shard = At(i);
-    if (shard) rank[i] = {shard->healthy(), putting_[i] == 0, shard->free_bytes().value()};
+    if (!shard || !shard->recovered()) continue;
+    rank[i] = {shard->healthy(), putting_[i] == 0, shard->free_bytes().value()};
+    order.push_back(i);
   }
   std::stable_sort(order.begin(), order.end(),
                    [&rank](uint32_t a, uint32_t b) { return rank[a] > rank[b]; });
@@ -369,9 +379,16 @@ std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
 
 void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
-  // What no shard takes that works has no room; where none works, it has failed.
-  for (PutResult& result : results) result = {.status = PutStatus::kFailed};
-  for (const uint32_t number : ShardsByRoom()) {
+  std::vector<uint32_t> order = ShardsByRoom();
+  // What no shard takes that works has no room; where none works, it has failed.  A full one does
+  // not say which.
+  std::erase_if(order, [this](uint32_t number) {
+    const ShardRef shard = At(number);
+    return !shard || shard->free_bytes().value() == 0;
+  });
+  const PutStatus none = order.empty() ? PutStatus::kNoRoom : PutStatus::kFailed;
+  for (PutResult& result : results) result = {.status = none};
+  for (const uint32_t number : order) {
     if (std::none_of(results.begin(), results.end(), Homeless)) return;
     PutTo(number, blocks, results);
   }
@@ -404,6 +421,9 @@ void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
 
 absl::Status FileDiskTier::Erase(std::span<const DiskAddress> blocks) {
   absl::Status result;
+  if (blocks.empty()) {
+    for (const ShardRef& shard : All()) result.Update(shard->Erase({}));
+  }
   ByShard(blocks, [&](DiskShard& shard, std::span<const size_t> places) {
     std::vector<DiskShard::Room> rooms;
     for (const size_t i : places) {
@@ -463,14 +483,18 @@ ByteCount FileDiskTier::block_bytes_max() const {
   return geometry_.file_bytes - ByteCount(kRecordHeaderBytesMax);
 }
 
-// Of those that work; where none does, making room were in vain.
+// Where no shard works, making room were in vain.
 ByteCount FileDiskTier::free_bytes() const {
-  ByteCount free, all;
-  for (const ShardRef& shard : All()) {
-    all += shard->free_bytes();
-    if (shard->healthy()) free += shard->free_bytes();
-  }
-  return free.value() > 0 ? free : all;
+  const std::vector<uint32_t> order = ShardsByRoom();
+  const ShardRef first = order.empty() ? nullptr : At(order.front());
+  if (!first) return ByteCount(0);
+  return first->healthy() ? first->free_bytes() : options_.limit;
+}
+
+// As much lies free in each shard, where it comes back a batch at a time from all of them.
+ByteCount FileDiskTier::batch_bytes() const {
+  constexpr uint64_t kShare = 8;
+  return ByteCount(options_.limit.value() / (kShare * geometry_.shards));
 }
 
 // ---- facts

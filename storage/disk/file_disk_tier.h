@@ -61,6 +61,7 @@ class FileDiskTier final : public DiskTier {
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override;
   [[nodiscard]] ByteCount block_bytes_max() const override;
   [[nodiscard]] ByteCount free_bytes() const override;
+  [[nodiscard]] ByteCount batch_bytes() const override;
   [[nodiscard]] Stats stats() const override;
 
  private:

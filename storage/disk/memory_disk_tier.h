@@ -55,6 +55,7 @@ class MemoryDiskTier : public DiskTier {
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override;
   [[nodiscard]] ByteCount block_bytes_max() const override { return limit_; }
   [[nodiscard]] ByteCount free_bytes() const override;
+  [[nodiscard]] ByteCount batch_bytes() const override { return ByteCount(limit_.value() / 8); }
   [[nodiscard]] Stats stats() const override;
 
  private:

@@ -418,7 +418,7 @@ TEST_F(BlockIndexTest, WhatIsOnDiskTooLeavesFirstOfTwoLongChains) {
     for (uint64_t i = first; i < first + kChain; ++i) {
       ASSERT_EQ(Insert(i, Pages(0, 1), nullptr, After(i - 1)), InsertResult::kInserted);
       if (!on_disk) continue;
-      const EntryRef ref = Hold(i, HoldWhat::kHostUntouched).ref;
+      const EntryRef ref = Hold(i, HoldWhat::kUntouched).ref;
       ASSERT_TRUE(index_.SetOnDisk(ref, i));
       Unhold(ref);
     }

@@ -304,6 +304,89 @@ TEST_F(FileDiskTierFaults, ACrashWhileAShardIsSetAsideIsHarmless) {
   }
 }
 
+// What could not be read at the start is told when it can, once.
+TEST_F(FileDiskTierFaults, AnotherRecoverTellsTheRest) {
+  for (const char* point : {"catalog.scan=error/40", "catalog.open=error/2"}) {
+    SCOPED_TRACE(point);
+    Open();
+    for (uint64_t number = 1; number <= 60; ++number) Put(number);
+    const auto kept = held_;
+    tier_.reset();
+    ASSERT_TRUE(faults_.Arm(point).ok());
+    auto tier = TryOpen();
+    while (!tier.ok()) tier = TryOpen();  // not one shard opened
+    tier_ = *std::move(tier);
+    held_.clear();
+    size_t failed_recoveries = 0;
+    const auto recover = [&] {
+      return tier_->Recover(
+          [&](const DiskTier::Entry& entry) {
+            uint64_t number = 0;
+            std::memcpy(&number, entry.key.digest.bytes.data(), sizeof number);
+            EXPECT_TRUE(held_.emplace(number, entry.location).second) << "told twice: " << number;
+            return 1u;
+          },
+          [] { return false; });
+    };
+    for (absl::Status status = recover(); !status.ok(); status = recover()) {
+      ASSERT_TRUE(absl::IsUnavailable(status)) << status;
+      EXPECT_GT(tier_->stats().shards_failed, 0u);
+      EXPECT_EQ(Missing(), 0u) << "of what was told";
+      if (++failed_recoveries == 20) {
+        ASSERT_TRUE(faults_.Arm("").ok());
+      }
+    }
+    ASSERT_TRUE(faults_.Arm("").ok());
+    EXPECT_EQ(tier_->stats().shards_failed, 0u);
+    EXPECT_EQ(held_.size(), kept.size());
+    EXPECT_EQ(Missing(), 0u);
+    EXPECT_EQ(Put(1000), DiskTier::PutStatus::kOk);
+    tier_.reset();
+    fs::remove_all(path());
+  }
+}
+
+// Of small blocks with long descriptions the catalog is full before the data files are.  Then as
+// many go as come.
+TEST_F(FileDiskTierFaults, AFullCatalogTakesTheRoomOfAsManyAsCome) {
+  Open();
+  constexpr size_t kBatch = 128, kPuts = 12'000;
+  const ByteCount wanted(kBatch * 3 * kPageBytes);
+  std::vector<DiskAddress> there;
+  size_t most = 0, first = 0, refused = 0;
+  for (uint64_t number = 1; number <= kPuts; number += kBatch) {
+    while (tier_->free_bytes() < wanted && first < there.size()) {
+      const size_t slice = std::min(kBatch / 4, there.size() - first);
+      ASSERT_TRUE(tier_->Erase(std::span(there).subspan(first, slice)).ok());
+      first += slice;
+    }
+    std::vector<DiskBlock> blocks;
+    std::vector<DiskTier::NewBlock> news;
+    for (size_t i = 0; i < kBatch; ++i) blocks.emplace_back(number + i, 128, 16);
+    for (const DiskBlock& block : blocks) news.push_back(block.AsNew());
+    std::vector<DiskTier::PutResult> results(kBatch);
+    tier_->Put(news, results);
+    for (size_t i = 0; i < kBatch; ++i) {
+      if (results[i].status == DiskTier::PutStatus::kOk) {
+        there.push_back({blocks[i].key(), results[i].location});
+      } else {
+        ++refused;
+      }
+    }
+    const size_t blocks_now = there.size() - first;
+    most = std::max(most, blocks_now);
+    ASSERT_GE(blocks_now, most / 2) << "drained, at " << number;
+    ASSERT_LE(BytesOnDisk(path()), kLimit.value());
+  }
+  EXPECT_GT(first, 1000u) << "it was full";
+  EXPECT_LE(refused, kPuts / 50);
+  for (size_t i = first; i < there.size(); i += 97) {
+    uint64_t number = 0;
+    std::memcpy(&number, there[i].key.digest.bytes.data(), sizeof number);
+    EXPECT_TRUE(Has(*tier_, DiskBlock(number, 128, 16), there[i].location));
+  }
+}
+
 // A disk that is full before the limit is: smaller than promised, else as usual.
 TEST_F(FileDiskTierFaults, ADiskSmallerThanTheLimit) {
   fs::create_directory(path());

@@ -1,0 +1,65 @@
+#include "storage/disk/catalog_share.h"
+
+#include <algorithm>
+
+namespace larder {
+namespace {
+
+// The files are looked at each time that such a share of the limit was written ...
+constexpr uint64_t kLooks = 16;
+// ... and compacted for want of room where at least such a share is not alive.
+constexpr uint64_t kCompactions = 16;
+// Of what is found at start: a header of some segments and a few hundred tokens.
+constexpr uint64_t kEntryBytesFound = 1024;
+// Beside header and tokens: two keys, a place, RocksDB's own.
+constexpr uint64_t kEntryBytesBeside = 192;
+
+}  // namespace
+
+void CatalogShare::Found(uint64_t entries) {
+  entries_ = entries;
+  live_bytes_ = std::min(entries * kEntryBytesFound, catalog_.disk_bytes().value());
+}
+
+void CatalogShare::Committed(std::span<const CatalogEntry> entries) {
+  uint64_t bytes = 0;
+  for (const CatalogEntry& entry : entries)
+    bytes += entry.header.size() + entry.tokens.size_bytes() + kEntryBytesBeside;
+  entries_ += entries.size();
+  live_bytes_ += bytes;
+}
+
+void CatalogShare::Erased(uint64_t entries) {
+  live_bytes_ -= std::min(live_bytes_.load(), entries * EntryBytes());
+  entries_ -= std::min(entries_.load(), entries);
+}
+
+uint64_t CatalogShare::EntryBytes() const {
+  const uint64_t entries = entries_;
+  return entries == 0 ? kEntryBytesFound : std::max<uint64_t>(1, live_bytes_ / entries);
+}
+
+uint64_t CatalogShare::entries_left() const {
+  const uint64_t may_live = limit_.value() / 4 * 3;
+  const uint64_t live = live_bytes_;
+  return live >= may_live ? 0 : (may_live - live) / EntryBytes();
+}
+
+bool CatalogShare::Full() {
+  const uint64_t limit = limit_.value();
+  const uint64_t written = catalog_.written_bytes().value();
+  if (!seen_.exchange(true) || written - seen_written_ >= limit / kLooks) {
+    seen_written_ = written;
+    disk_bytes_ = catalog_.disk_bytes().value();
+    live_bytes_ = std::min(live_bytes_.load(), disk_bytes_.load());
+  }
+  if (disk_bytes_ < limit) return false;
+  if (disk_bytes_ - std::min(disk_bytes_.load(), live_bytes_.load()) < limit / kCompactions)
+    return true;
+  catalog_.Compact();
+  disk_bytes_ = catalog_.disk_bytes().value();
+  live_bytes_ = disk_bytes_.load();  // now it is known
+  return disk_bytes_ >= limit;
+}
+
+}  // namespace larder
