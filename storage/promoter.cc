@@ -47,6 +47,7 @@ Promoter::Prepared Promoter::Prepare(Job job) {
     refs.push_back(wanted.ref);
     running->left += wanted.bytes;
   }
+  running->known.resize(refs.size());
   running->left += std::min(running->job.remaining, kRemainingMax);
   {
     MutexLock lock(mu_);
@@ -94,9 +95,10 @@ void Promoter::Run() {
       MutexLock lock(mu_);
       while (!stop_ && !(running = Next())) wake_.Wait(mu_);
       if (stop_) return;
-      describe = !running->described;
+      describe = running->next == running->described;
       if (describe) {
         running->describing = true;
+        block = running->next;
       } else {
         block = running->next++;
         if (running->next == running->job.blocks.size()) std::erase(jobs_, running);
@@ -106,24 +108,28 @@ void Promoter::Run() {
       PromoteOne(running, block);
       continue;
     }
-    Describe(*running);
+    Describe(*running, block);
     MutexLock lock(mu_);
     running->describing = false;
-    running->described = true;
+    running->described = std::min(block + kDescribedAtOnce, running->job.blocks.size());
     wake_.NotifyAll();
   }
 }
 
-// All of a job at once: one search in the catalog instead of many.
-void Promoter::Describe(Running& running) {
+// Many at once: one search in the catalog instead of many.
+void Promoter::Describe(Running& running, size_t first) {
+  const std::span<const Wanted> blocks = std::span(running.job.blocks).subspan(first);
   const Digest variant = store_.index().VariantId(running.job.variant);
   std::vector<DiskAddress> addresses;
-  for (const Wanted& wanted : running.job.blocks)
+  for (const Wanted& wanted : blocks.first(std::min(kDescribedAtOnce, blocks.size())))
     addresses.push_back({{variant, wanted.digest}, DiskLocation{wanted.location}});
-  running.known.resize(addresses.size());
-  if (!worth_asking() || running.cancelled) return;
-  running.readable = tier_.Describe(addresses, running.known).ok();
-  if (!running.readable) breaker_.Failed(clock_.Now());
+  const std::span known = std::span(running.known).subspan(first, addresses.size());
+  if (running.cancelled) return;
+  if (worth_asking()) {
+    if (tier_.Describe(addresses, known).ok()) return;
+    breaker_.Failed(clock_.Now());
+  }
+  running.readable = false;
 }
 
 void Promoter::PromoteOne(const RunningRef& running, size_t block) {
@@ -167,9 +173,10 @@ void Promoter::PromoteOne(const RunningRef& running, size_t block) {
   for (const Waiter& waiter : waiters) Answer(waiter.running, waiter.block, status, held);
 }
 
-BlockStatus Promoter::Read(const Running& running, size_t block, BlockIndex::Held* held) {
+BlockStatus Promoter::Read(Running& running, size_t block, BlockIndex::Held* held) {
   const Wanted& wanted = running.job.blocks[block];
-  const std::optional<DiskTier::Description>& known = running.known[block];
+  const std::optional<DiskTier::Description> known = std::move(running.known[block]);
+  running.known[block].reset();
   if (!worth_asking()) return BlockStatus::kMissing;
   if (!known) return running.readable ? BlockStatus::kDamaged : BlockStatus::kMissing;
   const SegmentTable& table = known->header.table;

@@ -51,6 +51,8 @@ class Promoter {
   class Running;
   using Prepared = std::shared_ptr<Running>;
   static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs
+  // Blocks of a job whose headers and tokens are known at a time, and searched for at once.
+  static constexpr size_t kDescribedAtOnce = 256;
 
   Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock);
   ~Promoter();
@@ -86,9 +88,10 @@ class Promoter {
 
   void Run() LARDER_EXCLUDES(mu_);
   [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
-  void Describe(Running& running);
+  // The next kDescribedAtOnce blocks, from `first`.
+  void Describe(Running& running, size_t first);
   void PromoteOne(const RunningRef& running, size_t block) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] BlockStatus Read(const Running& running, size_t block, BlockIndex::Held* held);
+  [[nodiscard]] BlockStatus Read(Running& running, size_t block, BlockIndex::Held* held);
   void Answer(const RunningRef& running, size_t block, BlockStatus status,
               const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
   void Count(BlockStatus status, ByteCount bytes) LARDER_EXCLUDES(mu_);
@@ -132,13 +135,15 @@ class Promoter::Running {
   const Job job;
   std::vector<EntryRef> held;  // until the last of them was answered
   std::atomic<bool> cancelled{false};
-  // By block; of the one thread that describes, then const.
+  // By block: of the one thread that describes it, then of the one that reads it.
   std::vector<std::optional<DiskTier::Description>> known;
-  bool readable = false;  // the catalog could be read, so what it does not know is not there
-  size_t next = 0;        // of job.blocks
+  // The catalog could always be read, so what it does not know is not there.
+  std::atomic<bool> readable{true};
+  size_t next = 0;       // of job.blocks
+  size_t described = 0;  // of them
+  bool describing = false;
   ByteCount left;
   TimePoint since;
-  bool described = false, describing = false;
   BlockStore& store_;
 };
 

@@ -503,6 +503,56 @@ TEST_F(Tiers, ACancelledJobIsAnsweredAndReadsNothing) {
   EXPECT_EQ(process.tier_.stats().gets, 0u);
 }
 
+// More blocks than are described at once; one of them, in the middle, is not in the catalog.
+TEST_F(Tiers, ALongJobIsDescribedInParts) {
+  constexpr uint32_t kBlocks = 2 * Promoter::kDescribedAtOnce + 30, kBytes = 4096, kGone = 300;
+  std::vector<Digest> digests;
+  SteadyClock clock;
+  {
+    StoreFixture fixture(MiB(8), MiB(2));
+    MemoryDiskTier tier(MiB(64), medium_);
+    RecoverInto(fixture.store(), tier);
+    Spiller spiller({}, fixture.store(), tier, clock,
+                    [](SessionId, VariantIndex, std::span<const Digest>) {});
+    for (uint32_t seed = 0; seed < kBlocks; ++seed) {
+      ASSERT_EQ(fixture.Put(Digest{}, seed, kBytes, static_cast<std::byte>(seed),
+                            &digests.emplace_back()),
+                BlockStatus::kOk);
+      spiller.Offer(kWho, fixture.variant(), digests.back());
+    }
+    ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  }
+  StoreFixture fixture(MiB(8), MiB(2));
+  MemoryDiskTier tier(MiB(64), medium_);
+  RecoverInto(fixture.store(), tier);
+  auto got = fixture.store().Acquire(fixture.variant(), digests, GiB(1), HoldWhat::kAnyTier);
+  Promoter promoter(2, fixture.store(), tier, clock);
+  std::vector<std::atomic<int>> answers(kBlocks);
+  std::atomic<uint32_t> left{kBlocks};
+  Promoter::Job job;
+  job.variant = fixture.variant();
+  for (uint32_t i = 0; i < kBlocks; ++i) {
+    const BlockIndex::Held& held = got.blocks[i];
+    job.blocks.push_back({i, held.ref, digests[i], held.disk_location, held.extent.bytes()});
+    const DiskAddress address{{fixture.store().index().VariantId(fixture.variant()), digests[i]},
+                              DiskLocation{held.disk_location}};
+    if (i == kGone) {
+      ASSERT_TRUE(tier.Erase({&address, 1}).ok());
+    }
+  }
+  job.ready = [&](const Promoter::Wanted& wanted, BlockStatus status,
+                  const BlockIndex::Held& held) {
+    const bool right = status == BlockStatus::kOk &&
+                       fixture.store().Bytes(held.extent)[0] == static_cast<std::byte>(wanted.key);
+    answers[wanted.key] = right ? 1 : 100 + static_cast<int>(status);
+    --left;
+  };
+  promoter.Submit(promoter.Prepare(std::move(job)));
+  while (left > 0) std::this_thread::yield();
+  for (uint32_t i = 0; i < kBlocks; ++i)
+    EXPECT_EQ(answers[i], i == kGone ? 100 + static_cast<int>(BlockStatus::kDamaged) : 1) << i;
+}
+
 TEST_F(Tiers, AnUnsubmittedJobOfNothingIsNothing) {
   Process process(medium_, MiB(64));
   process.promoter_->Submit(process.promoter_->Prepare({}));
