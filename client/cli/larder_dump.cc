@@ -2,9 +2,11 @@
 // bytes are whole.  A file of the disk tier (.kv) has records at pages, and free pages between them
 // that may hold what is left of erased ones.
 //
+// Which records of a .kv are in use, its catalog knows alone.  Hence what is not whole there may be
+// damaged, or erased and partly written over; what is whole may be erased, too; and a page whose
+// header is damaged looks like a free one.
 // Reads headers and segments, one segment in memory at a time; needs no daemon.
-// Ends with 0 when all is well, 1 when something is damaged, 2 for wrong usage or an unreadable
-// file.
+// Ends as kExitStatus says.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,7 +29,12 @@
 namespace larder {
 namespace {
 
-enum ExitCode : int { kExitOk = 0, kExitDamaged = 1, kExitUsage = 2 };
+enum ExitCode : int { kExitOk = 0, kExitDamaged = 1, kExitUsage = 2, kExitUnknown = 3 };
+constexpr char kExitStatus[] =
+    "Exit status: 0 every record is whole, 1 one is damaged, 2 wrong usage or unreadable file.\n"
+    "Of a .kv, whose catalog alone knows which records are in use: 0 every record that was found\n"
+    "is whole (one with a damaged header is not found), 3 some are not whole: damaged, or erased\n"
+    "and partly written over.";
 
 // A regular file, read by position.  Closes itself.
 class RecordFile {
@@ -173,7 +180,8 @@ absl::Status CheckSegments(const RecordFile& file, const Form& form, RecordRepor
 }
 
 // Behind a damaged header nothing is known about where the next record begins, so the list ends
-// there.
+// there.  With gaps any page may begin one, also one in the room of an erased record: only whole
+// records are passed at a stride.
 absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file, const Form& form) {
   std::vector<RecordReport> reports;
   uint64_t offset = 0;
@@ -190,14 +198,20 @@ absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file, co
     if (absl::Status status = CheckSegments(file, form, &reports.back()); !status.ok())
       return status;
     const RecordReport& read = reports.back();
+    if (form.gaps && !read.whole()) {
+      offset += form.align;
+      continue;
+    }
     offset = RoundUp(PayloadOffset(read, form) + read.decoded->header.table.PayloadBytes().value(),
                      form.align);
   } while (offset < file.size());
   return reports;
 }
 
-void PrintTable(const RecordReport& report) {
-  std::printf("record at byte %" PRIu64 "\n", report.offset);
+void PrintTable(const RecordReport& report, const Form& form) {
+  const bool unknown = form.gaps && !report.whole();
+  std::printf("record at byte %" PRIu64 "%s\n", report.offset,
+              unknown ? ", not whole or erased" : "");
   if (!report.decoded.has_value()) {
     std::printf("  damaged: %s\n", report.error.c_str());
     return;
@@ -255,9 +269,9 @@ nlohmann::ordered_json ToJson(const RecordReport& report) {
   return out;
 }
 
-void Print(const std::vector<RecordReport>& reports, bool as_json) {
+void Print(const std::vector<RecordReport>& reports, const Form& form, bool as_json) {
   if (!as_json) {
-    for (const RecordReport& report : reports) PrintTable(report);
+    for (const RecordReport& report : reports) PrintTable(report, form);
     return;
   }
   auto all = nlohmann::ordered_json::array();
@@ -265,6 +279,15 @@ void Print(const std::vector<RecordReport>& reports, bool as_json) {
   // Names in a record need not be UTF-8, JSON must be.
   constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
   std::printf("%s\n", all.dump(2, ' ', false, kReplace).c_str());
+}
+
+int Verdict(const std::vector<RecordReport>& reports, const Form& form) {
+  size_t bad = 0;
+  for (const RecordReport& report : reports) bad += report.whole() ? 0 : 1;
+  if (bad == 0) return kExitOk;
+  std::fprintf(stderr, "larder-dump: %zu of %zu records %s\n", bad, reports.size(),
+               form.gaps ? "not whole: damaged, or erased and partly written over" : "damaged");
+  return form.gaps ? kExitUnknown : kExitDamaged;
 }
 
 int Dump(const std::string& path, bool as_json) {
@@ -277,13 +300,8 @@ int Dump(const std::string& path, bool as_json) {
     std::fprintf(stderr, "larder-dump: %s\n", std::string(reports.status().message()).c_str());
     return kExitUsage;
   }
-  Print(*reports, as_json);
-  size_t damaged = 0;
-  for (const RecordReport& report : *reports) damaged += report.whole() ? 0 : 1;
-  if (damaged == 0) return kExitOk;
-  std::fprintf(stderr, "larder-dump: %zu of %zu records damaged%s\n", damaged, reports->size(),
-               form.gaps ? ", or erased and partly written over" : "");
-  return kExitDamaged;
+  Print(*reports, form, as_json);
+  return Verdict(*reports, form);
 }
 
 }  // namespace
@@ -292,8 +310,7 @@ int Dump(const std::string& path, bool as_json) {
 int main(int argc, char** argv) {
   CLI::App app("Prints the records of a file and checks the bytes of every segment.",
                "larder-dump");
-  app.footer(
-      "Exit status: 0 all is well, 1 something is damaged, 2 wrong usage or unreadable file.");
+  app.footer(larder::kExitStatus);
   std::string path;
   std::string format = "table";
   app.add_option("FILE", path,

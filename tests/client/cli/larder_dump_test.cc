@@ -99,30 +99,72 @@ TEST(LarderDump, UsageAndUnreadableFiles) {
   EXPECT_EQ(Dump("/dev/null").exit_code, 2);
 }
 
-// Records at pages, with what is free between them.
-TEST(LarderDump, DataFileOfTheDiskTier) {
-  constexpr size_t kPage = 4096;
-  const auto paged = [](std::string bytes) {
-    bytes.resize((bytes.size() + kPage - 1) / kPage * kPage);
-    return bytes;
-  };
-  const std::string record =
-      paged(Golden().substr(0, kHeaderBytes)) + paged(Golden().substr(kHeaderBytes));
-  std::string file = std::string(kPage, 'x') + record + std::string(3 * kPage, 'y') + record;
+// ---- data files of the disk tier: records at pages, with what is free between them
+
+constexpr size_t kPage = 4096;
+
+std::string Paged(std::string bytes) {
+  bytes.resize((bytes.size() + kPage - 1) / kPage * kPage);
+  return bytes;
+}
+
+// The golden record as it lies there: a page of header, a page of payload.
+std::string PagedRecord() {
+  return Paged(Golden().substr(0, kHeaderBytes)) + Paged(Golden().substr(kHeaderBytes));
+}
+
+std::string WriteKv(const std::string& bytes) {
   const std::string path = Write("") + ".kv";
-  std::ofstream(path, std::ios::binary) << file;
-  Outcome outcome = Dump("-o json " + path);
-  EXPECT_EQ(outcome.exit_code, 0);
-  const auto records = nlohmann::json::parse(outcome.out);
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+nlohmann::json DumpKv(const std::string& bytes, int want_exit_code) {
+  const Outcome outcome = Dump("-o json " + WriteKv(bytes));
+  EXPECT_EQ(outcome.exit_code, want_exit_code);
+  return nlohmann::json::parse(outcome.out);
+}
+
+TEST(LarderDumpKv, RecordsAndFreePages) {
+  const std::string record = PagedRecord();
+  const auto records =
+      DumpKv(std::string(kPage, 'x') + record + std::string(3 * kPage, 'y') + record, 0);
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].at("file_offset"), kPage);
   EXPECT_EQ(records[1].at("file_offset"), kPage + record.size() + 3 * kPage);
   EXPECT_TRUE(records[1].at("ok"));
-  file[2 * kPage + 10] ^= 1;
-  std::ofstream(path, std::ios::binary) << file;
-  outcome = Dump("-o json " + path);
-  EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_FALSE(nlohmann::json::parse(outcome.out)[0].at("ok"));
+}
+
+// Whether it is damaged or was erased is not to be seen.
+TEST(LarderDumpKv, WhatIsNotWholeHasAnExitStatusOfItsOwn) {
+  std::string file = PagedRecord() + PagedRecord();
+  file[kPage + 10] ^= 1;
+  const auto records = DumpKv(file, 3);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_FALSE(records[0].at("ok"));
+  EXPECT_TRUE(records[1].at("ok"));
+  EXPECT_NE(Dump(WriteKv(file)).out.find("record at byte 0, not whole or erased"),
+            std::string::npos);
+}
+
+// An erased one of two pages, and one in use that begins on its second.
+TEST(LarderDumpKv, ARecordInTheRoomOfAnErasedOneIsFound) {
+  const auto records = DumpKv(PagedRecord().substr(0, kPage) + PagedRecord(), 3);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].at("file_offset"), 0);
+  EXPECT_FALSE(records[0].at("ok"));
+  EXPECT_EQ(records[1].at("file_offset"), kPage);
+  EXPECT_TRUE(records[1].at("ok"));
+}
+
+// Such a page may as well be free, as --help says.
+TEST(LarderDumpKv, ADamagedHeaderIsNotFound) {
+  std::string file = PagedRecord() + PagedRecord();
+  file[10] ^= 1;
+  const auto records = DumpKv(file, 0);
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_EQ(records[0].at("file_offset"), file.size() / 2);
+  EXPECT_NE(Dump("--help").out.find("damaged header is not found"), std::string::npos);
 }
 
 }  // namespace
