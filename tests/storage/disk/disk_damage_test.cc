@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -137,56 +138,51 @@ class DiskDamage : public ::testing::Test {
   [[nodiscard]] fs::path disk() const { return directory_->path() + "/disk"; }
   [[nodiscard]] fs::path pristine() const { return directory_->path() + "/pristine"; }
 
-  // ---- damages
-  void DamageOnce(std::mt19937_64& random) {
+  // ---- damages: each says whether it changed anything, which what is gone already does not
+  [[nodiscard]] bool DamageOnce(std::mt19937_64& random) {
     const uint64_t kind = random() % 20;
-    if (kind < 15) {
-      DamageRecord(random, kind);
-    } else if (kind < 17) {
-      DamageDataFile(random);
-    } else if (kind == 17 && random() % 4 == 0) {
-      DamageFormat(random);
-    } else if (random() % 8 == 0) {
-      DamageCatalog(random);
-    } else {
-      DamageRecord(random, 0);
-    }
+    if (kind < 15) return DamageRecord(random, kind);
+    if (kind < 17) return DamageDataFile(random);
+    if (kind == 17 && random() % 4 == 0) return DamageFormat(random);
+    if (random() % 8 == 0) return DamageCatalog(random);
+    return DamageRecord(random, 0);
   }
 
   // Writes other bytes over a part of a record, or a whole other record over it.
-  void DamageRecord(std::mt19937_64& random, uint64_t kind) {
+  [[nodiscard]] bool DamageRecord(std::mt19937_64& random, uint64_t kind) {
     auto victim = places_.begin();
     std::advance(victim, static_cast<std::ptrdiff_t>(random() % places_.size()));
     const Place& place = victim->second;
-    if (!fs::exists(place.file) || fs::file_size(place.file) < place.end) return;
+    if (!fs::exists(place.file) || fs::file_size(place.file) < place.end) return false;
     if (kind < 8) {  // a bit
       const bool in_header = random() % 4 == 0;
       const uint64_t begin = in_header ? place.begin : place.payload;
       const uint64_t at = begin + random() % ((in_header ? place.payload : place.end) - begin);
       const std::byte byte =
           ReadAt(place.file, at, 1)[0] ^ static_cast<std::byte>(1u << (random() % 8));
-      Overwrite(place.file, at, {&byte, 1});
-    } else if (kind < 11) {  // a page of zeros
+      return Overwrite(place.file, at, {&byte, 1});
+    }
+    if (kind < 11) {  // a page of zeros
       const uint64_t pages = RoundUp(place.end - place.begin, kPageBytes) / kPageBytes;
       const std::vector<std::byte> zeros(kPageBytes);
-      Overwrite(place.file, place.begin + random() % pages * kPageBytes, zeros);
-    } else {  // another record, whole or its header alone: swapped or stale
-      auto other = places_.begin();
-      std::advance(other, static_cast<std::ptrdiff_t>(random() % places_.size()));
-      const Place& from = other->second;
-      if (!fs::exists(from.file) || fs::file_size(from.file) < from.end) return;
-      const uint64_t room = RoundUp(place.end - place.begin, kPageBytes);
-      const uint64_t length = kind < 13 ? std::min(room, RoundUp(from.end - from.begin, kPageBytes))
-                                        : std::min<uint64_t>(room, kPageBytes);
-      Overwrite(place.file, place.begin, ReadAt(from.file, from.begin, length));
+      return Overwrite(place.file, place.begin + random() % pages * kPageBytes, zeros);
     }
+    // Another record, whole or its header alone: swapped or stale.
+    auto other = places_.begin();
+    std::advance(other, static_cast<std::ptrdiff_t>(random() % places_.size()));
+    const Place& from = other->second;
+    if (!fs::exists(from.file) || fs::file_size(from.file) < from.end) return false;
+    const uint64_t room = RoundUp(place.end - place.begin, kPageBytes);
+    const uint64_t length = kind < 13 ? std::min(room, RoundUp(from.end - from.begin, kPageBytes))
+                                      : std::min<uint64_t>(room, kPageBytes);
+    return Overwrite(place.file, place.begin, ReadAt(from.file, from.begin, length));
   }
 
-  void DamageDataFile(std::mt19937_64& random) {
+  [[nodiscard]] bool DamageDataFile(std::mt19937_64& random) {
     auto victim = places_.begin();
     std::advance(victim, static_cast<std::ptrdiff_t>(random() % places_.size()));
     const fs::path file = victim->second.file;
-    if (!fs::exists(file) || fs::file_size(file) == 0) return;
+    if (!fs::exists(file) || fs::file_size(file) == 0) return false;
     damaged_files_.insert(file);
     const uint64_t cut = random() % 4 == 0 ? 0 : random() % fs::file_size(file);
     for (const auto& [number, place] : places_) {
@@ -197,9 +193,10 @@ class DiskDamage : public ::testing::Test {
     } else {
       fs::resize_file(file, cut);
     }
+    return true;
   }
 
-  void DamageCatalog(std::mt19937_64& random) {
+  [[nodiscard]] bool DamageCatalog(std::mt19937_64& random) {
     std::vector<fs::path> files;
     for (const auto& shard : fs::directory_iterator(disk())) {
       if (!fs::is_directory(shard.path() / "catalog")) continue;
@@ -219,12 +216,15 @@ class DiskDamage : public ::testing::Test {
       const std::byte byte = ReadAt(file, at, 1)[0] ^ static_cast<std::byte>(1u << (random() % 8));
       WriteAt(file, at, {&byte, 1});
     }
+    return true;
   }
 
   // Costs nothing: the other shards say the same.
-  void DamageFormat(std::mt19937_64& random) {
+  [[nodiscard]] bool DamageFormat(std::mt19937_64& random) {
     const fs::path file = disk() / "shard-00" / "FORMAT";
-    if (fs::file_size(file) > 0) fs::resize_file(file, random() % fs::file_size(file));
+    if (fs::file_size(file) == 0) return false;
+    fs::resize_file(file, random() % fs::file_size(file));
+    return true;
   }
 
   // ---- what is left
@@ -273,8 +273,12 @@ class DiskDamage : public ::testing::Test {
   std::set<fs::path> damaged_shards_;
 
  private:
-  // Notes the records that this changes; a write of what is there already changes none.
-  void Overwrite(const fs::path& file, uint64_t at, std::span<const std::byte> bytes) {
+  // Notes the records that this changes; false: all of it was there already.
+  [[nodiscard]] bool Overwrite(const fs::path& file, uint64_t at,
+                               std::span<const std::byte> bytes) {
+    if (at + bytes.size() <= fs::file_size(file) &&
+        std::ranges::equal(ReadAt(file, at, bytes.size()), bytes))
+      return false;
     damaged_files_.insert(file);
     WriteAt(file, at, bytes);
     const fs::path before = pristine() / fs::relative(file, disk());
@@ -287,6 +291,7 @@ class DiskDamage : public ::testing::Test {
         touched_.erase(number);  // what was there before, as a bit flipped twice
       }
     }
+    return true;
   }
   static std::vector<std::byte> BytesOf(const fs::path& file, const Place& place) {
     return ReadAt(file, place.begin, place.end - place.begin);
@@ -305,13 +310,14 @@ TEST_F(DiskDamage, IsNoticedAndCostsOnlyWhatItTouched) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     ASSERT_NO_FATAL_FAILURE(MakePristine(seed));
     std::mt19937_64 random(seed);
-    for (uint64_t done = 0; done < (wanted + kSeeds - 1) / kSeeds; done += kDamagesPerStart) {
-      for (uint64_t i = 0; i < kDamagesPerStart; ++i) DamageOnce(random);
-      damages += kDamagesPerStart;
+    uint64_t done = 0;
+    while (done < (wanted + kSeeds - 1) / kSeeds) {
+      for (uint64_t i = 0; i < kDamagesPerStart; ++i) done += DamageOnce(random) ? 1 : 0;
       ++starts;
       ASSERT_NO_FATAL_FAILURE(CheckAll(seed));
       Restore();
     }
+    damages += done;
   }
   std::printf("%lu damages, %lu starts: %lu wrong, %lu unnoticed, %lu good blocks lost\n", damages,
               starts, wrong_, unnoticed_, lost_);
