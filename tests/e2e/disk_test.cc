@@ -2,6 +2,8 @@
 // durable, and a bad disk is a miss and never an error.
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
+#include <deque>
 #include <filesystem>
 #include <random>
 #include <thread>
@@ -52,7 +54,8 @@ class DiskTest : public ::testing::Test {
     ASSERT_TRUE(variants.ok()) << variants.status();
     variant_ = variants->front();
   }
-  BlockStatus Put(uint32_t number) {
+  // An error when the daemon is gone.
+  absl::StatusOr<BlockStatus> TryPut(uint32_t number) {
     const TestBlock block = maker_.Block(number);
     std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
                                                std::vector<std::byte>(kLayerBytes));
@@ -61,27 +64,43 @@ class DiskTest : public ::testing::Test {
     const PutBlock put{
         .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
     const auto status = session_->Put(variant_, {&put, 1});
+    if (!status.ok()) return status.status();
+    return status->front();
+  }
+  BlockStatus Put(uint32_t number) {
+    const absl::StatusOr<BlockStatus> status = TryPut(number);
     EXPECT_TRUE(status.ok()) << status.status();
-    return status.ok() ? status->front() : BlockStatus::kInvalid;
+    return status.value_or(BlockStatus::kInvalid);
   }
   // As a Put answers.
   static bool IsKept(BlockStatus status) {
     return status == BlockStatus::kOk || status == BlockStatus::kDuplicate;
   }
-  // kOk only when the bytes are right, too.
-  BlockStatus Get(uint32_t number, uint32_t first_layer = 0) {
+  // kOk only when the bytes are right, too.  An error when the daemon is gone.
+  absl::StatusOr<BlockStatus> TryGet(uint32_t number, uint32_t first_layer = 0) {
     const TestBlock block = maker_.Block(number);
     std::vector<std::vector<std::byte>> layers(maker_.variant.layers - first_layer,
                                                std::vector<std::byte>(kLayerBytes));
     const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
     const GetBlock get{.digest = block.digest, .segments = views, .first_layer = first_layer};
     const auto status = session_->Get(variant_, {&get, 1});
-    EXPECT_TRUE(status.ok()) << status.status();
-    if (!status.ok()) return BlockStatus::kInvalid;
+    if (!status.ok()) return status.status();
     for (uint32_t i = 0; i < layers.size() && status->front() == BlockStatus::kOk; ++i)
       EXPECT_TRUE(LayerIsRight(block.digest, i + first_layer, layers[i]))
           << "wrong bytes of " << number;
     return status->front();
+  }
+  BlockStatus Get(uint32_t number, uint32_t first_layer = 0) {
+    const absl::StatusOr<BlockStatus> status = TryGet(number, first_layer);
+    EXPECT_TRUE(status.ok()) << status.status();
+    return status.value_or(BlockStatus::kInvalid);
+  }
+  [[nodiscard]] wire::LookupQuery QueryOf(uint32_t number) const {
+    wire::LookupQuery query;
+    query.content = maker_.content;
+    query.content.tenant.clear();
+    query.tokens = maker_.Block(number).tokens;
+    return query;
   }
   size_t CountHits(uint32_t from, uint32_t to) {
     size_t hits = 0;
@@ -100,6 +119,16 @@ class DiskTest : public ::testing::Test {
   }
   [[nodiscard]] double Promoted() const {
     return daemon_->Metric("larder_disk_promote_total{result=\"promoted\"}");
+  }
+  // Of the data files and of the catalogs.
+  [[nodiscard]] double ReadFailures() const {
+    return daemon_->Metric("larder_disk_failures_total{kind=\"read\"}") +
+           daemon_->Metric("larder_disk_failures_total{kind=\"catalog\"}");
+  }
+  // Blocks that were tried and are not on disk.
+  [[nodiscard]] double NotWritten() const {
+    return daemon_->Metric("larder_disk_spill_total{result=\"dropped_failed\"}") +
+           daemon_->Metric("larder_disk_spill_total{result=\"dropped_room\"}");
   }
   [[nodiscard]] double Leases() const { return daemon_->Metric("larder_holds{kind=\"lease\"}"); }
   // Blocks 0 .. count-1, in batches: each goes to another shard.
@@ -167,11 +196,7 @@ TEST_F(DiskTest, SurvivesKill9) {
     ASSERT_NO_FATAL_FAILURE(Start());
     ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
     EXPECT_EQ(CountHits(0, 200), 200u);
-    wire::LookupQuery query;
-    query.content = maker_.content;
-    query.content.tenant.clear();
-    query.tokens = maker_.Block(5).tokens;
-    const auto found = client_->Lookup(query);
+    const auto found = client_->Lookup(QueryOf(5));
     ASSERT_TRUE(found.ok()) << found.status();
     ASSERT_EQ(found->instances.size(), 1u);
     EXPECT_EQ(found->instances[0].tiers.back().tier, Tier::kDisk);
@@ -193,12 +218,8 @@ TEST_F(DiskTest, LookupKnowsTheEnginesOfTheFormerDaemon) {
   ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
   auto client = Client::Connect({.socket_dir = folder_->path()});
   ASSERT_TRUE(client.ok()) << client.status();
-  wire::LookupQuery query;
-  query.content = maker_.content;
-  query.content.tenant.clear();
-  query.tokens = maker_.Block(1).tokens;
   ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
-  const auto found = (*client)->Lookup(query);
+  const auto found = (*client)->Lookup(QueryOf(1));
   ASSERT_TRUE(found.ok()) << found.status();
   ASSERT_EQ(found->instances.size(), 1u);
   EXPECT_EQ(found->instances[0].engine_id, "disk");
@@ -292,6 +313,7 @@ TEST_F(DiskTest, AnEngineIsKilledWhileItsBlocksAreRead) {
     ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:250ms"));
     ChildEngine victim(*daemon_, mode, "want", 0);
     ASSERT_EQ(victim.Hear(), "ready");
+    victim.Signal(SIGCONT);
     ASSERT_TRUE(Eventually([&] { return Promoting() > 0; }));
     EXPECT_GT(Leases(), 0);
     EXPECT_GT(daemon_->Metric("larder_pool_bytes{part=\"leased\"}"), 0);
@@ -299,6 +321,8 @@ TEST_F(DiskTest, AnEngineIsKilledWhileItsBlocksAreRead) {
     ExpectNothingHeld();
     EXPECT_LT(Promoted(), kBlocks) << "what nobody wants any more was read to the last block";
     ChildEngine reader(*daemon_, mode, "want", 0);
+    ASSERT_EQ(reader.Hear(), "ready");
+    reader.Signal(SIGCONT);
     EXPECT_EQ(reader.Wait(), 0);
     EXPECT_EQ(Promoted(), kBlocks);
     ExpectNothingHeld();
@@ -314,6 +338,8 @@ TEST_F(DiskTest, OneOfTwoEnginesIsKilledWhileTheirBlocksAreRead) {
   ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
   ChildEngine victim(*daemon_, "mapped", "want", 0);
   ChildEngine other(*daemon_, "mapped", "want", 0);
+  for (ChildEngine* engine : {&victim, &other}) ASSERT_EQ(engine->Hear(), "ready");
+  for (const ChildEngine* engine : {&victim, &other}) engine->Signal(SIGCONT);
   ASSERT_TRUE(Eventually([&] { return Promoting() > 32; })) << "both wait";
   (void)victim.KillAndProve();
   EXPECT_EQ(other.Wait(), 0);
@@ -394,69 +420,131 @@ TEST_F(DiskTest, ASessionGivesBackWhatIsBeingRead) {
   }
 }
 
-// ----
+// ---- kill -9
 
-// Killed at random while it is written to and read from: what it said is durable is there.
-TEST_F(DiskTest, KilledUnderLoad) {
-  std::mt19937 random(std::random_device{}());
-  const uint64_t kills = testing::Scaled(100);
-  uint32_t next = 0;
-  double durable = 0;
-  for (uint64_t i = 0; i < kills; ++i) {
-    ASSERT_NO_FATAL_FAILURE(Start());
+// Killed at random while it is written to and read from, also before it has found what a former one
+// left: what it said is durable is there, name by name.
+class DiskKillTest : public DiskTest {
+ protected:
+  static constexpr uint32_t kNumbers = 800;  // all of them fit the disk
+
+  [[nodiscard]] bool SaysOnDisk(uint32_t number) {
+    const auto found = client_->Lookup(QueryOf(number));
+    if (!found.ok() || found->instances.empty()) return false;
+    const std::vector<wire::TierHit>& tiers = found->instances[0].tiers;
+    return std::any_of(tiers.begin(), tiers.end(), [](const wire::TierHit& hit) {
+      return hit.tier == Tier::kDisk && hit.contiguous > TokenCount(0);
+    });
+  }
+  // Puts one block after the other, reads one that is durable, and asks which are by now.  False:
+  // the daemon is gone.
+  bool Work(std::mt19937& random, bool recovering) {
+    const absl::StatusOr<BlockStatus> put = TryPut(next_);
+    if (!put.ok()) return false;
+    EXPECT_TRUE(IsKept(*put)) << ToString(*put);
+    waiting_.push_back(next_);
+    next_ = (next_ + 1) % kNumbers;
+    for (size_t i = std::min<size_t>(waiting_.size(), 4); i > 0; --i) {
+      const uint32_t oldest = waiting_.front();
+      waiting_.pop_front();
+      if (!SaysOnDisk(oldest)) {
+        waiting_.push_back(oldest);
+      } else if (std::find(durable_.begin(), durable_.end(), oldest) == durable_.end()) {
+        durable_.push_back(oldest);
+      }
+    }
+    if (durable_.empty()) return true;
+    const absl::StatusOr<BlockStatus> got = TryGet(durable_[random() % durable_.size()]);
+    EXPECT_TRUE(!got.ok() || *got == BlockStatus::kOk ||
+                (recovering && *got == BlockStatus::kMissing))
+        << ToString(*got);
+    return got.ok();
+  }
+  void ExpectDurableThere() {
     ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
-    ASSERT_GE(OnDisk(), durable) << "durable blocks are lost";
+    for (const uint32_t number : durable_)
+      ASSERT_EQ(Get(number), BlockStatus::kOk) << number << " was durable";
+  }
+
+  uint32_t next_ = 0;
+  std::deque<uint32_t> waiting_;  // published, not known to be durable
+  std::vector<uint32_t> durable_;
+};
+
+TEST_F(DiskKillTest, WhatWasDurableIsThere) {
+  std::mt19937 random(testing::TestSeed());
+  const uint64_t kills = testing::Scaled(100);
+  uint64_t recovering_kills = 0;
+  for (uint64_t i = 0; i < kills; ++i) {
+    SCOPED_TRACE(absl::StrCat("kill ", i));
+    const bool early = i % 3 == 2;
+    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", early ? "catalog.scan=sleep:5ms" : ""}));
+    if (!early) {
+      ASSERT_NO_FATAL_FAILURE(ExpectDurableThere());
+    }
+    waiting_.clear();
     std::thread killer([&, after = std::chrono::microseconds(random() % 150'000)] {
       std::this_thread::sleep_for(after);
       kill(daemon_->pid(), SIGKILL);
     });
-    bool alive = true;
-    while (alive) {
-      const TestBlock block = maker_.Block(next);
-      std::vector<std::byte> layer(kLayerBytes);
-      FillLayer(block.digest, 0, layer);
-      std::vector<std::byte> layer1(kLayerBytes);
-      FillLayer(block.digest, 1, layer1);
-      const std::vector<std::span<const std::byte>> views = {layer, layer1};
-      const PutBlock put{.digest = block.digest,
-                         .parent = block.parent,
-                         .tokens = block.tokens,
-                         .segments = views};
-      alive = session_->Put(variant_, {&put, 1}).ok();
-      next = (next + 1) % 800;
-      const double now = alive ? OnDisk() : -1;
-      if (now > durable) durable = now;
-    }
+    bool recovering = early;
+    while (Work(random, recovering)) recovering = early && Recovering();
+    recovering_kills += recovering ? 1 : 0;
     killer.join();
     ASSERT_TRUE(daemon_->Wait().has_value());
   }
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
-  EXPECT_GE(OnDisk(), durable);
-  EXPECT_EQ(static_cast<double>(CountHits(0, 800)), OnDisk()) << "all that is there is right";
+  ASSERT_NO_FATAL_FAILURE(ExpectDurableThere());
+  EXPECT_EQ(static_cast<double>(CountHits(0, kNumbers)), OnDisk()) << "all that is there is right";
+  EXPECT_GT(durable_.size(), kills);
+  EXPECT_GT(recovering_kills, 0u);
+  std::printf("%lu kills, %lu of them while it recovered; %zu blocks were durable\n", kills,
+              recovering_kills, durable_.size());
 }
 
+// ---- a bad disk
+
+// What cannot be read is a miss, and is there again as soon as the disk is.
 TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
+  constexpr uint32_t kBlocks = 100;
   ASSERT_NO_FATAL_FAILURE(Start());
-  for (uint32_t number = 0; number < 100; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
-  ASSERT_TRUE(Eventually([&] { return OnDisk() == 100; }));
-  for (const char* faults :
-       {"data.read=error", "catalog.read=error", "data.read=error/3", "data.read=short"}) {
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
+  for (const std::string faults : {"data.read=error", "catalog.read=error", "data.read=short"}) {
     SCOPED_TRACE(faults);
-    daemon_->Kill9();
-    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
-    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
-    const size_t hits = CountHits(0, 100);
-    if (std::string(faults) == "data.read=error") {
-      EXPECT_EQ(hits, 0u);
-    }
-    if (std::string(faults) == "data.read=short") {
-      EXPECT_EQ(hits, 100u);
-    }
+    ASSERT_NO_FATAL_FAILURE(StartAgain(faults));
+    const bool all_fail = faults.ends_with("error");
+    for (uint32_t number = 0; number < kBlocks; ++number)
+      EXPECT_EQ(Get(number), all_fail ? BlockStatus::kMissing : BlockStatus::kOk);
+    EXPECT_EQ(ReadFailures() > 0, all_fail);
+    ASSERT_NO_FATAL_FAILURE(StartAgain(""));
+    EXPECT_EQ(CountHits(0, kBlocks), kBlocks) << "dropped for a disk that could not be read";
   }
-  daemon_->Kill9();
+}
+
+// One read of three fails: the disk is asked again, and what fails twice while others can be read is
+// given up.
+TEST_F(DiskTest, ADiskThatFailsNowAndThenIsAskedAgain) {
+  constexpr uint32_t kBlocks = 100;
   ASSERT_NO_FATAL_FAILURE(Start());
-  EXPECT_EQ(CountHits(0, 100), 100u) << "nothing was dropped for a disk that could not be read";
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=error/3"));
+  EXPECT_TRUE(Eventually([&] {
+    size_t hits = 0;
+    for (uint32_t number = 0; number < kBlocks; ++number) {
+      const BlockStatus status = Get(number);
+      EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kMissing ||
+                  status == BlockStatus::kDamaged)
+          << ToString(status);
+      hits += status == BlockStatus::kOk ? 1 : 0;
+    }
+    return static_cast<double>(hits) == OnDisk();
+  }));
+  EXPECT_GT(ReadFailures(), 0);
+  const double left = OnDisk();
+  EXPECT_EQ(left + daemon_->Metric("larder_disk_promote_total{result=\"damaged\"}"), kBlocks);
+  EXPECT_GT(left, kBlocks * 3 / 4);
+  ASSERT_NO_FATAL_FAILURE(StartAgain(""));
+  EXPECT_EQ(CountHits(0, kBlocks), left);
 }
 
 TEST_F(DiskTest, WritesThatFailCostTheDiskCopyOnly) {
@@ -467,6 +555,7 @@ TEST_F(DiskTest, WritesThatFailCostTheDiskCopyOnly) {
     for (uint32_t number = 0; number < 50; ++number) {
       EXPECT_TRUE(IsKept(Put(number)));
     }
+    EXPECT_TRUE(Eventually([&] { return NotWritten() > 0; })) << "no write was tried";
     EXPECT_EQ(CountHits(0, 50), 50u);
     EXPECT_EQ(OnDisk(), 0);
     daemon_->Kill9();

@@ -5,7 +5,7 @@
 // Verbs, each printing one word a line when it has got so far:
 //   put      stores blocks SEED .. SEED+31, once                               "done"
 //   get      reads them and checks every byte, once                            "done"
-//   want     the same in one call                                              "ready" before it, "done"
+//   want     the same in one call, once it is told to by SIGCONT               "ready" before it, "done"
 //   read     reads random blocks and checks every byte until SIGTERM           "ready", "read N" at its end
 //   fill     stores random blocks until SIGTERM                                "ready"
 //   churn    stores, reads, holds leases, reserves, half-writes, at random     "ready"; never ends by itself
@@ -38,7 +38,7 @@
 namespace larder::e2e {
 namespace {
 
-volatile std::sig_atomic_t end_asked = 0, close_asked = 0, fork_asked = 0;
+volatile std::sig_atomic_t end_asked = 0, close_asked = 0, fork_asked = 0, go_asked = 0;
 
 void Say(const std::string& line) {
   std::printf("%s\n", line.c_str());
@@ -226,6 +226,7 @@ int Run(const std::string& dir, WriteMode mode, const std::string& verb, uint32_
     std::vector<uint32_t> numbers(32);
     std::iota(numbers.begin(), numbers.end(), seed);
     Say("ready");
+    while (go_asked == 0) usleep(1000);
     for (const BlockStatus status : engine.GetAll(numbers))
       if (status != BlockStatus::kOk) Die(1, std::string("want is ") + ToString(status));
     Say("done");
@@ -262,6 +263,7 @@ int main(int argc, char** argv) {
   if (argc != 5) return 2;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   std::signal(SIGTERM, [](int) { larder::e2e::end_asked = 1; });
+  std::signal(SIGCONT, [](int) { larder::e2e::go_asked = 1; });
   std::signal(SIGUSR1, [](int) { larder::e2e::close_asked = 1; });
   std::signal(SIGUSR2, [](int) { larder::e2e::fork_asked = 1; });
   const std::string mode = argv[2];
