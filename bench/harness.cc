@@ -55,8 +55,9 @@ void Harness::ReadOptions(std::span<char*> args) {
 
 bool Harness::Wants(std::string_view figure) const {
   if (names_.empty()) return true;
-  return std::any_of(names_.begin(), names_.end(),
-                     [&](const std::string& name) { return figure.starts_with(name); });
+  return std::any_of(names_.begin(), names_.end(), [&](const std::string& name) {
+    return figure.starts_with(name) || name == std::string(figure) + "_p99";
+  });
 }
 
 void Harness::Report(const Figure& figure) {
@@ -78,6 +79,15 @@ void Harness::Note(std::string_view text) const {
 int Harness::Fail(const absl::Status& status) const {
   std::fprintf(stderr, "bench: %s\n", status.ToString().c_str());
   return 1;
+}
+
+std::vector<std::string> WithP99(const std::vector<std::string>& figures) {
+  std::vector<std::string> all;
+  for (const std::string& figure : figures) {
+    all.push_back(figure);
+    all.push_back(absl::StrCat(figure, "_p99"));
+  }
+  return all;
 }
 
 double Quantile(std::vector<double> values, double q) {

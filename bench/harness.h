@@ -4,7 +4,8 @@
 // both.  Value and floor are the medians of their own.  Where a floor has several candidates, it is the one with the
 // best median.
 // Ownership: values.  Thread-safety: none.
-// Limits: a figure's name is matched exactly or, on the command line, as a prefix ("host_get" runs all of them).
+// Limits: a figure's name is matched exactly or, on the command line, as a prefix ("host_get" runs all of them); one
+// that is printed is in the list of its program.
 #pragma once
 
 #include <functional>
@@ -29,13 +30,14 @@ struct Figure {
 
 class Harness {
  public:
-  // `figures`: all that this program can measure, for --list and for checking names.
+  // `figures`: all that this program prints, for --list and for checking names.
   Harness(int argc, char** argv, std::vector<std::string> figures);
 
   // The program should end now with this code (--list, --help, a bad option, or no figure of ours is wanted).
   [[nodiscard]] std::optional<int> done() const { return done_; }
   [[nodiscard]] bool quick() const { return quick_; }
   [[nodiscard]] int rounds() const { return quick_ ? 5 : 9; }
+  // It, or its 99th percentile, "FIGURE_p99".
   [[nodiscard]] bool Wants(std::string_view figure) const;
 
   // Prints a row, and a line to the JSON file.
@@ -53,6 +55,9 @@ class Harness {
   bool quick_ = false;
   std::optional<int> done_;
 };
+
+// Each with its "_p99".
+[[nodiscard]] std::vector<std::string> WithP99(const std::vector<std::string>& figures);
 
 [[nodiscard]] double Median(std::vector<double> values);
 // The value below which a share `q` of them lies.

@@ -321,7 +321,7 @@ absl::Status Run(Harness& harness) {
 
 int main(int argc, char** argv) {
   using namespace larder::bench;
-  Harness harness(argc, argv, {kByDigests, kScattered, kByTokens, kAcquire, kAcquireClient, kAcquireBare});
+  Harness harness(argc, argv, WithP99({kByDigests, kScattered, kByTokens, kAcquire, kAcquireClient, kAcquireBare}));
   if (harness.done()) return *harness.done();
   const absl::Status status = Run(harness);
   return status.ok() ? 0 : harness.Fail(status);
