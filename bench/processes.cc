@@ -114,6 +114,16 @@ std::string OwnProgram() { return std::filesystem::read_symlink("/proc/self/exe"
 
 struct DaemonProcess::Admin {
   std::unique_ptr<v1::Admin::Stub> stub;
+
+  absl::StatusOr<v1::StatsReply> Stats() {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    v1::StatsReply reply;
+    const grpc::Status status = stub->Stats(&context, {}, &reply);
+    if (!status.ok()) return absl::UnavailableError(status.error_message());
+    if (reply.tenants_size() == 0) return absl::InternalError("stats without a tenant");
+    return reply;
+  }
 };
 void DaemonProcess::AdminDeleter::operator()(Admin* admin) const { delete admin; }
 
@@ -136,32 +146,35 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   const std::string admin = daemon->socket_dir() + "/admin.sock";
   while (!std::filesystem::exists(admin) && daemon->child_->Alive()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   for (const auto until = std::chrono::steady_clock::now() + kStartLimit;;) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
-    v1::StatsReply reply;
-    const grpc::Status status = daemon->admin_->stub->Stats(&context, {}, &reply);
-    if (status.ok() && reply.tenants_size() > 0 && reply.tenants(0).pool_limit() > 0 &&
-        (!config.whole_pool || reply.tenants(0).pool_online() == reply.tenants(0).pool_limit())) {
+    const absl::StatusOr<v1::StatsReply> reply = daemon->admin_->Stats();
+    if (reply.ok() && reply->tenants(0).pool_limit() > 0 &&
+        (!config.whole_pool || reply->tenants(0).pool_online() == reply->tenants(0).pool_limit())) {
       return daemon;
     }
     if (!daemon->child_->Alive()) return absl::UnavailableError("larderd ended; its message is above");
     if (std::chrono::steady_clock::now() > until) {
-      return absl::UnavailableError(absl::StrCat("larderd does not come up: ", status.error_message()));
+      return absl::UnavailableError(absl::StrCat("larderd does not come up: ", reply.status().message()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(config.whole_pool ? 20 : 2));
   }
 }
 
+absl::StatusOr<uint64_t> DaemonProcess::Counter(const std::string& name) const {
+  const absl::StatusOr<v1::StatsReply> reply = admin_->Stats();
+  if (!reply.ok()) return reply.status();
+  const auto found = reply->counters().find(name);
+  if (found == reply->counters().end()) return absl::NotFoundError(absl::StrCat("no counter ", name));
+  return found->second;
+}
+
 absl::StatusOr<DaemonProcess::Holdings> DaemonProcess::Stats() const {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
-  v1::StatsReply reply;
-  const grpc::Status status = admin_->stub->Stats(&context, {}, &reply);
-  if (!status.ok()) return absl::UnavailableError(status.error_message());
-  if (reply.tenants_size() == 0) return absl::InternalError("stats without a tenant");
-  const v1::TenantStats& tenant = reply.tenants(0);
-  return Holdings{ByteCount(tenant.pool_limit()), ByteCount(tenant.pool_stored() + tenant.pool_reserved()),
-                  tenant.blocks()};
+  const absl::StatusOr<v1::StatsReply> reply = admin_->Stats();
+  if (!reply.ok()) return reply.status();
+  const v1::TenantStats& tenant = reply->tenants(0);
+  return Holdings{.limit = ByteCount(tenant.pool_limit()),
+                  .online = ByteCount(tenant.pool_online()),
+                  .used = ByteCount(tenant.pool_stored() + tenant.pool_reserved()),
+                  .blocks = tenant.blocks()};
 }
 
 // ---- workers

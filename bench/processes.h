@@ -68,10 +68,12 @@ class DaemonProcess {
   [[nodiscard]] const std::string& socket_dir() const { return dir_->path(); }
 
   struct Holdings {
-    ByteCount limit, used;  // of the pool; used: stored and reserved
-    uint64_t blocks = 0;    // in the index, of all tiers
+    ByteCount limit, online, used;  // of the pool; used: stored and reserved
+    uint64_t blocks = 0;            // in the index, of all tiers
   };
   [[nodiscard]] absl::StatusOr<Holdings> Stats() const;
+  // Of events since it started, by its name with label as /metrics has it.  NotFound: it has none of that name.
+  [[nodiscard]] absl::StatusOr<uint64_t> Counter(const std::string& name) const;
 
  private:
   struct Admin;

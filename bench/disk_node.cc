@@ -1,0 +1,140 @@
+#include "bench/disk_node.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder::bench {
+
+const BlockShape& Shape() { return ShapeNamed("1mib"); }
+
+absl::StatusOr<Attachment> AttachTo(const Node& node, const std::string& engine_id) {
+  SessionOptions options;
+  options.engine_id = engine_id;
+  return AttachBench(node.daemon->socket_dir(), Shape(), options);
+}
+
+absl::StatusOr<std::unique_ptr<Node>> StartNode(const NodeConfig& config) {
+  std::vector<std::string> flags = config.flags;
+  for (const std::string& flag : {std::string("--disk"), config.disk, std::string("--disk-limit"), config.limit,
+                                  std::string("--lease-share"), std::string("1")}) {
+    flags.push_back(flag);
+  }
+  auto node = std::make_unique<Node>();
+  auto daemon = DaemonProcess::Start({config.pool, flags, config.whole_pool});
+  if (!daemon.ok()) return daemon.status();
+  node->daemon = *std::move(daemon);
+  auto engine = AttachTo(*node, "bench");
+  if (!engine.ok()) return engine.status();
+  node->engine = *std::move(engine);
+  return node;
+}
+
+absl::Status WaitFor(const char* what, const std::function<absl::StatusOr<bool>()>& done) {
+  for (const double until = SecondsNow() + kDiskWait_s; SecondsNow() < until;) {
+    const absl::StatusOr<bool> now = done();
+    if (!now.ok()) return now.status();
+    if (*now) return absl::OkStatus();
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return absl::DeadlineExceededError(absl::StrCat("waited for ", what));
+}
+
+absl::Status WaitForNode(const Node& node, const char* what,
+                         const std::function<bool(const DaemonProcess::Holdings&)>& done) {
+  return WaitFor(what, [&]() -> absl::StatusOr<bool> {
+    const auto now = node.daemon->Stats();
+    if (!now.ok()) return now.status();
+    return done(*now);
+  });
+}
+
+absl::Status WaitForBlocks(const Node& node, uint64_t blocks) {
+  return WaitForNode(node, "blocks in the index", [&](const auto& now) { return now.blocks >= blocks; });
+}
+
+Writer::Writer(Attachment& engine, uint64_t part)
+    : engine_(engine), nobody_(MakeNames(engine.seed, 0, 1).digests[0]), salt_(part << 20) {
+  source_.FillRandom();
+}
+
+absl::Status Writer::Put(const Names& names) {
+  const std::vector<uint32_t> order = ShuffledOrder(source_.bytes().size() / Shape().bytes(), salt_);
+  const PutPlan plan = PlanPuts(Shape(), names, source_.bytes(), order);
+  return InBatches(plan.blocks, [&](std::span<const PutBlock> batch) { return PutAll(engine_, batch, {}); });
+}
+
+absl::Status Writer::WaitDurable(uint64_t more) {
+  durable_ += more;
+  const double start = SecondsNow();
+  while (engine_.session->counters().blocks_durable < durable_) {
+    const double waited = SecondsNow() - start;
+    if (waited > kDiskWait_s) {
+      return absl::DeadlineExceededError(
+          absl::StrCat(engine_.session->counters().blocks_durable, " of ", durable_, " blocks are durable"));
+    }
+    if (absl::Status s = Listen(); !s.ok()) return s;
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(waited / 16, 50e-6, 1e-3)));
+  }
+  return absl::OkStatus();
+}
+
+// The daemon says at once what is durable, but the library looks every 40 ms only, unless somebody waits for an answer:
+// here, that there is no such block.
+absl::Status Writer::Listen() { return engine_.session->Acquire(engine_.variant, {&nobody_, 1}).status(); }
+
+absl::Status Writer::PutDurable(const Names& names) {
+  if (absl::Status s = Put(names); !s.ok()) return s;
+  return WaitDurable(names.size());
+}
+
+absl::StatusOr<double> Writer::SpillRate(const Names& names) {
+  const double start = SecondsNow();
+  if (absl::Status s = PutDurable(names); !s.ok()) return s;
+  return Mebibytes(names.size()) / (SecondsNow() - start);
+}
+
+uint64_t Writer::CountDropped(uint64_t put) {
+  constexpr double kQuiet_s = 3;
+  const uint64_t before = durable_;
+  for (double since = SecondsNow(); SecondsNow() < since + kQuiet_s;) {
+    const uint64_t now = engine_.session->counters().blocks_durable;
+    if (now != durable_) since = SecondsNow();
+    durable_ = now;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return before + put - durable_;
+}
+
+void History::Add(const Names& names) {
+  const MutexLock lock(mu_);
+  for (size_t at = 0; at < names.size(); at += kBatchBlocks) {
+    const auto batch = std::span(names.digests).subspan(at, std::min(kBatchBlocks, names.size() - at));
+    batches_.emplace_back(batch.begin(), batch.end());
+  }
+}
+
+std::vector<Digest> History::Next(size_t from, size_t to) {
+  const MutexLock lock(mu_);
+  const auto before = [&](size_t blocks) LARDER_REQUIRES(mu_) {
+    return batches_.size() - std::min(batches_.size(), blocks / kBatchBlocks);
+  };
+  if (next_ < before(to) || next_ >= before(from)) next_ = before(to);
+  return batches_[next_++];
+}
+
+absl::Status PutAtRate(Writer& writer, double rate, const std::function<bool(size_t)>& go_on, History* history) {
+  const double period = Mebibytes(kBatchBlocks) / rate;
+  const double start = SecondsNow();
+  for (size_t batch = 0; go_on(batch); ++batch) {
+    if (const double left = start + period * static_cast<double>(batch) - SecondsNow(); left > 0)
+      std::this_thread::sleep_for(std::chrono::duration<double>(left));
+    const Names names = writer.Next(kBatchBlocks);
+    if (absl::Status s = writer.Put(names); !s.ok()) return s;
+    if (history != nullptr) history->Add(names);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace larder::bench

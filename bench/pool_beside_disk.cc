@@ -1,0 +1,269 @@
+// Does the pool notice what the disk does?  Gets from the pool every 10 ms while the disk is slow, or while the daemon
+// spills, evicts and promotes.
+//
+// On the disk that the build tree lies on.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "bench/disk_directory.h"
+#include "bench/disk_node.h"
+
+namespace larder::bench {
+namespace {
+
+constexpr char kUnderSpill[] = "host_get_under_spill_p99";
+constexpr char kSlowDisk[] = "host_get_slow_disk_p99";
+constexpr int kRounds = 5;
+constexpr int kProbes = 300;
+constexpr auto kProbePeriod = std::chrono::milliseconds(10);
+
+// Acquires one batch after the other on a thread of its own.
+class Reader {
+ public:
+  using NextBatch = std::function<std::vector<Digest>()>;
+  Reader(Attachment& engine, NextBatch next) : engine_(engine), next_(std::move(next)), thread_([this] { Run(); }) {}
+  ~Reader() { (void)Stop(); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+  // Waits for what is under way; the first error.
+  absl::Status Stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+    return status_;
+  }
+  [[nodiscard]] bool waits() const { return waits_; }
+  // REQUIRES: stopped.  Of the quickest acquire.
+  [[nodiscard]] double least_s() const { return least_s_; }
+
+ private:
+  void Run() {
+    CallOptions longer;
+    longer.deadline = std::chrono::seconds(60);
+    while (!stop_ && status_.ok()) {
+      const std::vector<Digest> digests = next_();
+      const double start = SecondsNow();
+      waits_ = true;
+      status_ = engine_.session->Acquire(engine_.variant, digests, longer).status();
+      waits_ = false;
+      least_s_ = std::min(least_s_, SecondsNow() - start);
+    }
+  }
+  Attachment& engine_;
+  const NextBatch next_;
+  std::atomic<bool> stop_{false}, waits_{false};
+  absl::Status status_;
+  double least_s_ = kDiskWait_s;
+  std::thread thread_;
+};
+
+// Gets of a block in the pool every 10 ms.
+absl::StatusOr<std::vector<double>> Probe(Attachment& engine, const Names& names, int count) {
+  const Memory to(kBatchBlocks * Shape().bytes(), Memory::Kind::kPrivate);
+  std::vector<double> took;
+  for (int i = 0; i < count; ++i) {
+    const std::vector<uint32_t> order = {static_cast<uint32_t>(static_cast<size_t>(i) % names.size())};
+    const GetPlan plan = PlanGets(Shape(), names.digests, order, to.bytes());
+    const double start = SecondsNow();
+    if (absl::Status s = GetAll(engine, plan.blocks); !s.ok()) return s;
+    took.push_back(SecondsNow() - start);
+    std::this_thread::sleep_for(kProbePeriod);
+  }
+  return took;
+}
+
+constexpr size_t kStockedBlocks = 256;  // longer to read than a round takes
+constexpr char kSlowFaults[] =
+    "data.write=sleep:500ms,data.read=sleep:500ms,data.sync=sleep:500ms,catalog.commit=sleep:500ms,"
+    "catalog.erase=sleep:500ms,catalog.read=sleep:500ms";
+constexpr double kSlow_s = 0.5;
+
+// Of a round: a reader waits for the disk all the time, and what is put waits for it, too.
+absl::StatusOr<double> ProbeSlowDisk(const std::string& disk) {
+  History stock;
+  {
+    auto node = StartNode({.disk = disk, .pool = GiB(1)});
+    if (!node.ok()) return node.status();
+    Writer writer((*node)->engine, 1);
+    const Names names = writer.Next(kStockedBlocks);
+    if (absl::Status s = writer.PutDurable(names); !s.ok()) return s;
+    stock.Add(names);
+  }  // killed: now the disk alone has them
+  auto node = StartNode({.disk = disk, .pool = GiB(1), .flags = {"--fault-points", kSlowFaults}});
+  if (!node.ok()) return node.status();
+  auto other = AttachTo(**node, "reader");
+  if (!other.ok()) return other.status();
+  if (absl::Status s = WaitForBlocks(**node, kStockedBlocks); !s.ok()) return s;
+  Writer writer((*node)->engine);
+  const Names names = writer.Next(128);
+  if (absl::Status s = writer.Put(names); !s.ok()) return s;
+  Reader reader(*other, [&] { return stock.Next(0, kStockedBlocks); });
+  const auto took = Probe((*node)->engine, names, kProbes);
+  const bool waits = reader.waits();
+  if (absl::Status s = reader.Stop(); !s.ok()) return s;
+  if (!took.ok()) return took.status();
+  if (!waits || reader.least_s() < kSlow_s) return absl::InternalError("nobody waited for the slow disk");
+  return Quantile(*took, 0.99);
+}
+
+absl::StatusOr<double> ProbeIdleDisk(const std::string& disk) {
+  auto node = StartNode({.disk = disk, .pool = GiB(1)});
+  if (!node.ok()) return node.status();
+  Writer writer((*node)->engine);
+  const Names names = writer.Next(128);
+  if (absl::Status s = writer.PutDurable(names); !s.ok()) return s;
+  const auto took = Probe((*node)->engine, names, kProbes);
+  if (!took.ok()) return took.status();
+  return Quantile(*took, 0.99);
+}
+
+absl::Status MeasureSlowDisk(Harness& harness, const std::string& directory) {
+  int round = 0;
+  const Contestant contestants[] = {[&] { return ProbeSlowDisk(absl::StrCat(directory, "/slow-", ++round)); },
+                                    [&] { return ProbeIdleDisk(absl::StrCat(directory, "/idle-", round)); }};
+  const auto p99 = Interleave(kRounds, contestants);
+  if (!p99.ok()) return p99.status();
+  harness.Report({kSlowDisk, Median((*p99)[0]), "s", Median((*p99)[1]), MedianRatio((*p99)[0], (*p99)[1]), kRounds});
+  harness.Note("every operation of the disk takes 500 ms, and another session waits for it all the time; floor: an idle disk");
+  return absl::OkStatus();
+}
+
+// Of what is read while the pool of 1024 blocks and the disk of 6 GiB evict: gone from the one, still on the other.
+constexpr size_t kColdFrom = 1536, kColdTo = 4608;
+constexpr size_t kFillRounds = 13;
+constexpr char kChurnDisk[] = "6GiB";
+
+// Three sessions at one daemon: one that is measured, one that puts, one that reads what the pool has evicted.
+class Churn {
+ public:
+  static absl::StatusOr<std::unique_ptr<Churn>> Start(const std::string& disk) {
+    std::unique_ptr<Churn> churn(new Churn);
+    auto node = StartNode({.disk = disk, .pool = GiB(1), .limit = kChurnDisk});
+    if (!node.ok()) return node.status();
+    churn->node_ = *std::move(node);
+    for (const auto& [name, engine] : {std::pair{"writer", &churn->putting_}, std::pair{"reader", &churn->reading_}}) {
+      auto attached = AttachTo(*churn->node_, name);
+      if (!attached.ok()) return attached.status();
+      *engine = *std::move(attached);
+    }
+    churn->writer_ = std::make_unique<Writer>(churn->putting_);
+    if (absl::Status s = churn->Fill(); !s.ok()) return s;
+    return churn;
+  }
+  // 99th percentiles: of an idle daemon, and of one that spills, evicts and promotes.
+  absl::Status Round() {
+    const Names names = writer_->Next(64);
+    if (absl::Status s = writer_->PutDurable(names); !s.ok()) return s;
+    // Held, so that none leaves the pool: what the disk takes to bring it back is another figure.
+    CallOptions longer;
+    longer.deadline = std::chrono::minutes(5);
+    const auto held = node_->engine.session->Acquire(node_->engine.variant, names.digests, longer);
+    if (!held.ok()) return held.status();
+    for (size_t i = 0; i < held->size(); ++i) {
+      if (held->status(i) != BlockStatus::kOk) return absl::InternalError(ToString(held->status(i)));
+    }
+    const auto quiet = Probe(node_->engine, names, kProbes);
+    if (!quiet.ok()) return quiet.status();
+    const auto busy = Busy(names);
+    if (!busy.ok()) return busy.status();
+    idle.push_back(Quantile(*quiet, 0.99));
+    under.push_back(Quantile(*busy, 0.99));
+    return absl::OkStatus();
+  }
+  std::vector<double> idle, under;        // of each round
+  std::vector<double> spilled, promoted;  // bytes a second, likewise
+  uint64_t dropped = 0;                   // blocks, of all rounds
+  [[nodiscard]] double rate() const { return rate_; }
+
+ private:
+  Churn() = default;
+  // Until both are full; how fast the disk takes it then.
+  absl::Status Fill() {
+    std::vector<double> rates;
+    for (size_t round = 0; round < kFillRounds; ++round) {
+      const Names names = writer_->Next(kRoundBlocks);
+      const auto rate = writer_->SpillRate(names);
+      if (!rate.ok()) return rate.status();
+      rates.push_back(*rate);
+      history_.Add(names);
+    }
+    rate_ = Median({rates.end() - 5, rates.end()});
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<double>> Busy(const Names& names) {
+    const auto durable = [&] { return putting_.session->counters().blocks_durable; };
+    const auto brought = [&] { return node_->daemon->Counter("larder_blocks_got_total{result=\"disk\"}"); };
+    std::atomic<bool> stop{false};
+    absl::Status put;
+    size_t batches = 0;
+    const auto go_on = [&](size_t so_far) {
+      batches = so_far;
+      return !stop;
+    };
+    std::thread load([&] { put = PutAtRate(*writer_, rate_ / 2, go_on, &history_); });
+    Reader reader(reading_, [&] { return history_.Next(kColdFrom, kColdTo); });
+    const double start = SecondsNow();
+    const uint64_t durable_before = durable();
+    const auto brought_before = brought();
+    auto took = Probe(node_->engine, names, kProbes);
+    const auto brought_after = brought();
+    const uint64_t durable_after = durable();
+    const double seconds = SecondsNow() - start;
+    stop = true;
+    load.join();
+    for (const absl::Status& s : {reader.Stop(), put, brought_before.status(), brought_after.status()}) {
+      if (!s.ok()) return s;
+    }
+    dropped += writer_->CountDropped(batches * kBatchBlocks);  // waits until the disk has had all of it
+    const auto rate = [&](uint64_t blocks) { return Mebibytes(blocks) / seconds; };
+    spilled.push_back(rate(durable_after - durable_before));
+    promoted.push_back(rate(*brought_after - *brought_before));
+    if (spilled.back() < rate_ / 8 || promoted.back() == 0)
+      return absl::InternalError(absl::StrCat("nothing went on meanwhile: spilled ", Pretty(spilled.back(), "B/s"),
+                                              ", promoted ", Pretty(promoted.back(), "B/s")));
+    return took;
+  }
+
+  std::unique_ptr<Node> node_;
+  Attachment putting_, reading_;
+  std::unique_ptr<Writer> writer_;
+  History history_;
+  double rate_ = 0;
+};
+
+absl::Status MeasureUnderSpill(Harness& harness, const std::string& directory) {
+  auto churn = Churn::Start(directory + "/under");
+  if (!churn.ok()) return churn.status();
+  for (int round = 0; round < kRounds; ++round) {
+    if (absl::Status s = (*churn)->Round(); !s.ok()) return s;
+  }
+  const Churn& c = **churn;
+  harness.Report({kUnderSpill, Median(c.under), "s", Median(c.idle), MedianRatio(c.under, c.idle), kRounds});
+  harness.Note(absl::StrCat("a full disk that takes ", Pretty(c.rate(), "B/s"), ": one session puts at half of that, one "
+                            "reads what the pool evicted; spilled ", Pretty(Median(c.spilled), "B/s"), ", promoted ",
+                            Pretty(Median(c.promoted), "B/s"), ", ", c.dropped, " blocks dropped; floor: idle"));
+  return absl::OkStatus();
+}
+
+absl::Status Run(Harness& harness, const std::string& directory) {
+  if (harness.Wants(kSlowDisk)) {
+    if (absl::Status s = MeasureSlowDisk(harness, directory); !s.ok()) return s;
+  }
+  return harness.Wants(kUnderSpill) ? MeasureUnderSpill(harness, directory) : absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace larder::bench
+
+int main(int argc, char** argv) {
+  using namespace larder::bench;
+  Harness harness(argc, argv, {kSlowDisk, kUnderSpill});
+  if (harness.done()) return *harness.done();
+  const absl::Status status = InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
+  return status.ok() ? 0 : harness.Fail(status);
+}
