@@ -3,7 +3,8 @@
 // and something new.
 //
 // The index alone, without bytes: blocks of 16 tokens, a cache of a share of all that the trace touches.  LRU forgets
-// the block whose last use is longest ago, block by block.  The notes say what an eviction would reach that knows the
+// the block whose last use is longest ago, block by block; a request uses its chain from the head to the tail, or, as
+// engines do that give tails up first, from the tail to the head: the floor is the better of the two.  The notes say what an eviction would reach that knows the
 // future (it forgets what is used latest, tails first): where that is little more than LRU, there is nothing to win.
 #include <algorithm>
 #include <list>
@@ -78,11 +79,16 @@ class TraceMaker {
 // Blocks of the longest prefix that it has; then it has all of the request, as far as there is room.
 class Lru {
  public:
-  explicit Lru(size_t blocks) : room_(blocks) {}
+  enum class Order { kHeadFirst, kTailFirst };
+  Lru(size_t blocks, Order order) : room_(blocks), uses_(order) {}
   size_t Request(const std::vector<uint64_t>& chain, uint32_t) {
     size_t hits = 0;
     while (hits < chain.size() && places_.contains(chain[hits])) ++hits;
-    for (const uint64_t block : chain) Touch(block);
+    if (uses_ == Order::kHeadFirst) {
+      for (const uint64_t block : chain) Touch(block);
+    } else {
+      for (size_t i = chain.size(); i-- > 0;) Touch(chain[i]);
+    }
     return hits;
   }
 
@@ -97,6 +103,7 @@ class Lru {
     order_.pop_front();
   }
   const size_t room_;
+  const Order uses_;
   std::list<uint64_t> order_;  // least recent first
   std::unordered_map<uint64_t, std::list<uint64_t>::iterator> places_;
 };
@@ -229,31 +236,66 @@ size_t Footprint(const Trace& trace) {
   return all.size();
 }
 
+constexpr int kPercents[] = {10, 20, 30};  // of the footprint
+
+// One cache size of one population, all seeds.
+struct Compared {
+  std::vector<double> ours, head_first, tail_first, lru;  // tokens; lru: the better of the two
+  std::vector<double> ratios, bounds;                     // to lru: ours; with the future known
+};
+Compared Compare(const Population& population, int percent, Tier tier, size_t requests) {
+  Compared c;
+  for (int seed = 1; seed <= kSeeds; ++seed) {
+    const Trace trace = TraceMaker(static_cast<uint64_t>(seed), population).Make(requests);
+    const size_t room = Footprint(trace) * static_cast<size_t>(percent) / 100;
+    c.ours.push_back(HitTokens(trace, std::make_unique<Ours>(room, tier)));
+    c.head_first.push_back(HitTokens(trace, std::make_unique<Lru>(room, Lru::Order::kHeadFirst)));
+    c.tail_first.push_back(HitTokens(trace, std::make_unique<Lru>(room, Lru::Order::kTailFirst)));
+    c.lru.push_back(std::max(c.head_first.back(), c.tail_first.back()));
+    c.ratios.push_back(c.ours.back() / c.lru.back());
+    c.bounds.push_back(HitTokens(trace, std::make_unique<Clairvoyant>(room, trace)) / c.lru.back());
+  }
+  return c;
+}
+
+std::string NameOf(const std::string& figure, const Population& population, int percent) {
+  return absl::StrCat(figure, "_", population.name, "_", percent);
+}
+
 void Measure(Harness& harness, const std::string& figure, Tier tier) {
-  if (!harness.Wants(figure)) return;
+  const std::string mean = figure + "_mean", least = figure + "_least";
+  const bool wants_all = harness.Wants(mean) || harness.Wants(least);
   std::vector<double> all;
   for (const Population& population : kPopulations) {
-    for (const int percent : {10, 20, 30}) {
-      std::vector<double> ours, lru, ratios, bounds;
-      for (int seed = 1; seed <= kSeeds; ++seed) {
-        const Trace trace =
-            TraceMaker(static_cast<uint64_t>(seed), population).Make(harness.quick() ? 4'000 : 12'000);
-        const size_t room = Footprint(trace) * static_cast<size_t>(percent) / 100;
-        ours.push_back(HitTokens(trace, std::make_unique<Ours>(room, tier)));
-        lru.push_back(HitTokens(trace, std::make_unique<Lru>(room)));
-        ratios.push_back(ours.back() / lru.back());
-        bounds.push_back(HitTokens(trace, std::make_unique<Clairvoyant>(room, trace)) / lru.back());
-      }
-      all.insert(all.end(), ratios.begin(), ratios.end());
-      harness.Report({absl::StrCat(figure, "_", population.name, "_", percent), Median(ours), "tokens", Median(lru),
-                      Median(ratios), kSeeds});
+    for (const int percent : kPercents) {
+      const std::string name = NameOf(figure, population, percent);
+      if (!wants_all && !harness.Wants(name)) continue;
+      const Compared c = Compare(population, percent, tier, harness.quick() ? 4'000 : 12'000);
+      all.insert(all.end(), c.ratios.begin(), c.ratios.end());
+      harness.Report({name, Median(c.ours), "tokens", Median(c.lru), Median(c.ratios), kSeeds});
       harness.Note(absl::StrCat("cache of ", percent, " % of the footprint; least of ", kSeeds, " seeds ",
-                                *std::min_element(ratios.begin(), ratios.end()), "; with the future known ",
-                                Median(bounds)));
+                                *std::min_element(c.ratios.begin(), c.ratios.end()), "; LRU head first ",
+                                Median(c.head_first), ", tail first ", Median(c.tail_first), "; with the future known ",
+                                Median(c.bounds)));
     }
   }
-  harness.Note(absl::StrCat(figure, ": mean of all ", std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size()),
-                            ", least ", *std::min_element(all.begin(), all.end())));
+  if (!wants_all) return;
+  const double sum = std::accumulate(all.begin(), all.end(), 0.0);
+  const int rounds = static_cast<int>(all.size());
+  harness.Report({mean, sum / static_cast<double>(all.size()), "of LRU", std::nullopt, std::nullopt, rounds});
+  harness.Report({least, *std::min_element(all.begin(), all.end()), "of LRU", std::nullopt, std::nullopt, rounds});
+}
+
+std::vector<std::string> Figures() {
+  std::vector<std::string> all;
+  for (const std::string figure : {"hit_tokens_disk", "hit_tokens_host"}) {
+    for (const Population& population : kPopulations) {
+      for (const int percent : kPercents) all.push_back(NameOf(figure, population, percent));
+    }
+    all.push_back(figure + "_mean");
+    all.push_back(figure + "_least");
+  }
+  return all;
 }
 
 }  // namespace
@@ -261,7 +303,7 @@ void Measure(Harness& harness, const std::string& figure, Tier tier) {
 
 int main(int argc, char** argv) {
   using namespace larder::bench;
-  Harness harness(argc, argv, {"hit_tokens_disk", "hit_tokens_host"});
+  Harness harness(argc, argv, Figures());
   if (harness.done()) return *harness.done();
   Measure(harness, "hit_tokens_disk", larder::Tier::kDisk);
   Measure(harness, "hit_tokens_host", larder::Tier::kHost);
