@@ -233,8 +233,8 @@ constexpr ConfigOption kOptions[] = {
        return Store(ParseCount(t, 1, 1'000'000), &c->check_one_in);
      }},
     {"drain_limit", kRunning, "DURATION", "30s", true,
-     "How long a drain (SIGTERM, or the Drain call without a limit) waits for the sessions' work "
-     "before it exits anyway.",
+     "How long a drain (SIGTERM, or the Drain call without a limit) waits for the sessions' work, "
+     "and then for blocks on their way to disk, before it exits anyway.",
      [](std::string_view t, uid_t, Config* c) { return Store(ParseDuration(t), &c->drain_limit); }},
     {"log_level", kRunning, "LEVEL", "info", true,
      "The least that is logged: debug, info, warning, error.",

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <optional>
 #include <thread>
@@ -133,6 +134,7 @@ struct Daemon::Parts final : SidebandHost {
   [[nodiscard]] absl::Status Start();
   void Housekeep();
   void RunDrain(std::chrono::milliseconds limit);
+  void AwaitSpilled(TimePoint deadline);
   [[nodiscard]] AdminService::Hooks AdminHooks(Daemon* daemon);
 
   const DaemonOptions options;
@@ -235,7 +237,7 @@ void Daemon::Parts::Housekeep() {
 }
 
 void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const TimePoint deadline = std::chrono::steady_clock::now() + limit;
   {
     MutexLock lock(mu);
     // Sessions end on threads of their carriers, which do not wake us: look again each period.
@@ -247,9 +249,20 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   const auto grace = std::chrono::system_clock::now() + std::chrono::seconds(1);
   data_server->Shutdown(grace);
   admin_server->Shutdown(grace);
+  if (disk) AwaitSpilled(deadline);  // nobody publishes any more
   MutexLock lock(mu);
   drained = true;
   changed.NotifyAll();
+}
+
+// What waits for the disk when this ends is lost to the next daemon.
+void Daemon::Parts::AwaitSpilled(TimePoint deadline) {
+  for (TimePoint now = std::chrono::steady_clock::now(); now < deadline;
+       now = std::chrono::steady_clock::now()) {
+    if (disk->spiller().WaitIdle(std::min(deadline, now + kHousekeepingPeriod))) return;
+    MutexLock lock(mu);
+    if (stop) return;
+  }
 }
 
 AdminService::Hooks Daemon::Parts::AdminHooks(Daemon* daemon) {
@@ -333,6 +346,10 @@ void Daemon::Wait() {
   Parts& p = *parts_;
   MutexLock lock(p.mu);
   while (!p.drained) p.changed.Wait(p.mu);
+}
+
+uint64_t Daemon::unspilled() const {
+  return parts_->disk ? parts_->disk->spiller().stats().queued : 0;
 }
 
 Daemon::Gauges Daemon::gauges() const {

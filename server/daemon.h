@@ -62,11 +62,13 @@ class Daemon {
   void StartRecovery(DiskWork::Done done);
 
   // Health turns NOT_SERVING, every session is told, and within `limit` (or when all sessions have
-  // ended) the servers stop.  Answers how many sessions were told.  Idempotent: the first limit
-  // counts.
+  // ended) the servers stop.  What is left of the limit is for blocks that wait to be written to
+  // disk.  Answers how many sessions were told.  Idempotent: the first limit counts.
   size_t Drain(std::chrono::milliseconds limit);
   // Returns when drained.
   void Wait();
+  // Blocks that wait to be written to disk.
+  [[nodiscard]] uint64_t unspilled() const;
 
   // Gauges of this instant, for metrics.
   struct Gauges {

@@ -254,6 +254,9 @@ int Serve(const Config& config) {
 
   (*daemon)->Wait();
   (*pool)->StopPopulating();  // it hands slabs to the store, which goes first
+  const uint64_t unspilled = (*daemon)->unspilled();
+  if (unspilled > 0)
+    log.Warning("not_spilled", {{"blocks", unspilled}, {"do", "raise drain_limit"}});
   log.Info("drained", {{"boot_id", *boot_id}});
   return kOk;
 }

@@ -140,6 +140,17 @@ class DiskTest : public ::testing::Test {
       ASSERT_TRUE(Eventually([&] { return OnDisk() == number + 1; })) << OnDisk();
     }
   }
+  // Blocks 0 .. count-1, while writes take seconds: all but the first wait for one to end.
+  void PutWaiting(uint32_t count) {
+    const auto waiting = [&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}"); };
+    for (uint32_t number = 0; number < count; ++number) {
+      ASSERT_EQ(Put(number), BlockStatus::kOk);
+      if (number < 2) {  // each thread that writes has one
+        ASSERT_TRUE(Eventually([&] { return waiting() == 0; }));
+      }
+    }
+    ASSERT_EQ(waiting(), count - 2);
+  }
   // What is in the pool comes from the disk alone, which takes its time.
   void StartAgain(const std::string& faults) {
     daemon_->Kill9();
@@ -418,6 +429,67 @@ TEST_F(DiskTest, ASessionGivesBackWhatIsBeingRead) {
     }
     ExpectNothingHeld();
   }
+}
+
+// ---- SIGTERM
+
+TEST_F(DiskTest, StopsWhenAllItWasGivenIsOnDisk) {
+  constexpr uint32_t kBlocks = 64;
+  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "data.write=sleep:4s"}));
+  ASSERT_NO_FATAL_FAILURE(PutWaiting(kBlocks));
+  EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+  EXPECT_EQ(OnDisk(), kBlocks);
+  EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
+}
+
+TEST_F(DiskTest, StopsAtTheLimitOfADrainWhateverIsNotOnDisk) {
+  ASSERT_NO_FATAL_FAILURE(
+      Start({"--fault-points", "data.write=sleep:4s", "--drain-limit", "100ms"}));
+  ASSERT_NO_FATAL_FAILURE(PutWaiting(64));
+  EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
+  EXPECT_THAT(daemon_->errors(), HasSubstr("not_spilled"));
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+  EXPECT_EQ(static_cast<double>(CountHits(0, 64)), OnDisk()) << "all that is there is right";
+}
+
+TEST_F(DiskTest, StopsWhileItRecovers) {
+  constexpr uint32_t kDurable = 64;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kDurable));
+  uint32_t all = kDurable;
+  for (const bool publishes : {false, true}) {
+    SCOPED_TRACE(publishes);
+    daemon_->Kill9();
+    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:20ms"}));
+    for (uint32_t i = 0; publishes && i < 8; ++i) ASSERT_EQ(Put(all++), BlockStatus::kOk);
+    ASSERT_TRUE(Recovering());
+    EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
+    ASSERT_NO_FATAL_FAILURE(Start());
+    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+    EXPECT_EQ(OnDisk(), all);
+    EXPECT_EQ(CountHits(0, all), all);
+  }
+}
+
+TEST_F(DiskTest, StopsWhenWhatIsBeingReadIsThere) {
+  constexpr uint32_t kBlocks = 32;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
+  std::vector<Digest> digests;
+  for (uint32_t number = 0; number < kBlocks; ++number)
+    digests.push_back(maker_.Block(number).digest);
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
+  std::thread reader([&] {
+    const auto lease = session_->Acquire(variant_, digests, {.deadline = std::chrono::seconds(30)});
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    for (size_t i = 0; i < kBlocks; ++i) EXPECT_EQ(lease->status(i), BlockStatus::kOk) << i;
+  });
+  EXPECT_TRUE(Eventually([&] { return Promoting() > 0; }));
+  EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
+  reader.join();
 }
 
 // ---- kill -9
