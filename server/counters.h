@@ -57,6 +57,9 @@ struct Counters {
   Counter stored_bytes;   // received by StoreBlocks
   Counter fetched_bytes;  // sent by FetchBlocks
 
+  // What engines said of themselves and could not be written to disk.
+  Counter registrations_failed;
+
   // Holds that ended at their deadline.
   Counter leases_expired;
   Counter reservations_expired;

@@ -82,7 +82,7 @@ struct Daemon::Parts final : SidebandHost {
         counters(c),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
     if (d == nullptr) return;
-    registrations.emplace(*d, instances, "default");
+    registrations.emplace(*d, instances, "default", counters, options.warn);
     registrations->Load();
     instances.SetOnChange([this](const std::string& engine_id) { registrations->Save(engine_id); });
     disk.emplace(*d, s, k, o.disk_readers, o.disk_verify_rate,

@@ -43,6 +43,8 @@ struct DaemonOptions {
   size_t disk_readers = 4;                 // threads that read from disk
   ByteCount disk_verify_rate = MiB(8);     // bytes a second; 0: off
   std::string boot_id;                     // a fresh UUID
+  // What an operator should know of the disk; from any thread.  Empty: nobody listens.
+  std::function<void(const std::string&)> warn;
   std::string version;
 };
 

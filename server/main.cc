@@ -80,7 +80,7 @@ size_t SessionThreads(const Config& config) {
   return std::clamp(std::thread::hardware_concurrency() / 16, 1u, 4u);
 }
 
-DaemonOptions OptionsOf(const Config& config, std::string boot_id) {
+DaemonOptions OptionsOf(const Config& config, std::string boot_id, const Log& log) {
   DaemonOptions options;
   options.socket_dir = config.socket_dir;
   options.data_socket_mode = config.data_socket_mode;
@@ -97,6 +97,7 @@ DaemonOptions OptionsOf(const Config& config, std::string boot_id) {
   options.disk_verify_rate = config.disk_verify_rate;
   options.boot_id = std::move(boot_id);
   options.version = Version();
+  options.warn = [&log](const std::string& text) { log.Warning("disk", {{"what", text}}); };
   return options;
 }
 
@@ -233,7 +234,7 @@ int Serve(const Config& config) {
   if (!disk.ok()) return cannot_start("disk", disk.status());
   Counters counters;
   const auto daemon =
-      Daemon::Start(OptionsOf(config, *boot_id), store, counters, clock, disk->get());
+      Daemon::Start(OptionsOf(config, *boot_id, log), store, counters, clock, disk->get());
   if (!daemon.ok()) return cannot_start("daemon", daemon.status());
   StartRecovery(**daemon, log);
 

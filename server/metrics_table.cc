@@ -81,6 +81,7 @@ constexpr MetricSample kExpired[] = {Count("lease", &C::leases_expired),
                                      Count("reservation", &C::reservations_expired)};
 constexpr MetricSample kEvicted[] = {Read("demand", OfStore<&B::evicted_demand>),
                                      Read("watermark", OfStore<&B::evicted_watermark>)};
+constexpr MetricSample kRegistrationsFailed[] = {Count("", &C::registrations_failed)};
 constexpr MetricSample kReserveFull[] = {Read("", OfStore<&B::full>)};
 
 constexpr MetricSample kSidebandConnections[] = {Read("accepted", OfSideband<&S::accepted>),
@@ -231,6 +232,8 @@ constexpr Metric kMetrics[] = {
      "alone), damaged, full (no room in the pool)."},
     {"larder_disk_failures_total", kC, "events", "kind", kDiskFailures,
      "What failed on the disk, and records that were found damaged."},
+    {"larder_disk_registration_failures_total", kC, "events", "", kRegistrationsFailed,
+     "Registrations of engines that could not be written to disk; each is tried again."},
     {"larder_disk_verified_total", kC, "blocks", "result", kVerified,
      "Blocks on disk alone that were read again to see whether they are whole: ok, damaged (given "
      "up), failed (the disk did)."},

@@ -2,9 +2,11 @@
 
 #include <pthread.h>
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/wire/session_codec.h"
 #include "client/wire/session_frames.h"
 
@@ -26,8 +28,14 @@ std::string Encode(std::span<const ContentSpec> contents, std::span<const Varian
 
 }  // namespace
 
-RegistrationStore::RegistrationStore(DiskTier& tier, InstanceTable& instances, std::string tenant)
-    : tier_(tier), instances_(instances), tenant_(std::move(tenant)), thread_([this] { Run(); }) {}
+RegistrationStore::RegistrationStore(DiskTier& tier, InstanceTable& instances, std::string tenant,
+                                     Counters& counters, Warn warn)
+    : tier_(tier),
+      instances_(instances),
+      tenant_(std::move(tenant)),
+      counters_(counters),
+      warn_(std::move(warn)),
+      thread_([this] { Run(); }) {}
 
 RegistrationStore::~RegistrationStore() {
   {
@@ -60,22 +68,37 @@ void RegistrationStore::Save(const std::string& engine_id) {
 
 void RegistrationStore::Run() {
   pthread_setname_np(pthread_self(), "registrations");
-  for (;;) {
+  for (bool last = false; !last;) {
     absl::btree_set<std::string> batch;
     {
       MutexLock lock(mu_);
-      while (waiting_.empty() && !stop_) wake_.Wait(mu_);
-      if (waiting_.empty()) return;
+      while (!stop_ && waiting_.empty()) wake_.Wait(mu_);
+      while (!stop_ && breaker_.open(std::chrono::steady_clock::now()))
+        wake_.WaitUntil(mu_, breaker_.until());
+      last = stop_;
       batch.swap(waiting_);
     }
-    for (const std::string& engine_id : batch) {
-      const wire::InstanceInfo now = instances_.Find(engine_id);
-      const std::string value =
-          now.variants.empty() ? std::string() : Encode(now.contents, now.variants);
-      // A failure costs this engine its place in Lookup after a restart, until it attaches again.
-      (void)tier_.PutFact(std::string(kPrefix) + engine_id, value);
-    }
+    for (const std::string& engine_id : batch) Write(engine_id);
   }
+}
+
+void RegistrationStore::Write(const std::string& engine_id) {
+  const wire::InstanceInfo now = instances_.Find(engine_id);
+  const std::string value =
+      now.variants.empty() ? std::string() : Encode(now.contents, now.variants);
+  const absl::Status status = tier_.PutFact(std::string(kPrefix) + engine_id, value);
+  if (status.ok()) {
+    failing_ = false;
+    return breaker_.Succeeded();
+  }
+  ++counters_.registrations_failed;
+  breaker_.Failed(std::chrono::steady_clock::now());
+  if (!std::exchange(failing_, true) && warn_) {
+    warn_(absl::StrCat(
+        "registration of engine '", engine_id,
+        "' could not be written, which is tried again: ", std::string(status.message())));
+  }
+  Save(engine_id);
 }
 
 }  // namespace larder

@@ -2,17 +2,21 @@
 // have attached again.
 //
 // A registration is a fact of the disk tier (DiskTier::PutFact) under "registration/ENGINE"; its
-// value is the Register message of the wire.
-// Ownership: made by Daemon; tier and instances outlive it.  Thread-safety: all methods from any
-// thread.  Save never waits: a thread of its own writes.
+// value is the Register message of the wire.  What cannot be written is counted and written again
+// after a while: engines say what they are once.
+// Ownership: made by Daemon; tier, instances and counters outlive it.  Thread-safety: all methods
+// from any thread.  Save never waits: a thread of its own writes.
 // Limits: those of InstanceTable.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <thread>
 
 #include "absl/container/btree_set.h"
+#include "server/counters.h"
 #include "server/instance_table.h"
+#include "storage/disk/disk_breaker.h"
 #include "storage/disk/disk_tier.h"
 #include "storage/mutex.h"
 
@@ -20,8 +24,12 @@ namespace larder {
 
 class RegistrationStore {
  public:
-  RegistrationStore(DiskTier& tier, InstanceTable& instances, std::string tenant);
-  ~RegistrationStore();  // what was saved is written, within one operation of the disk each
+  // Hears of the first failure since one was written, on the store's thread.
+  using Warn = std::function<void(const std::string&)>;
+
+  RegistrationStore(DiskTier& tier, InstanceTable& instances, std::string tenant,
+                    Counters& counters, Warn warn);
+  ~RegistrationStore();  // what was saved is written, or tried once more
   RegistrationStore(const RegistrationStore&) = delete;
   RegistrationStore& operator=(const RegistrationStore&) = delete;
 
@@ -32,10 +40,16 @@ class RegistrationStore {
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
+  // Or lets it wait until the disk is worth asking again.
+  void Write(const std::string& engine_id) LARDER_EXCLUDES(mu_);
 
   DiskTier& tier_;
   InstanceTable& instances_;
   const std::string tenant_;
+  Counters& counters_;
+  const Warn warn_;
+  DiskBreaker breaker_;   // of the thread
+  bool failing_ = false;  // likewise
   Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

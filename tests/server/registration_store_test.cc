@@ -1,0 +1,109 @@
+// What engines said of themselves outlives the daemon, also when the disk fails for a while.
+#include "server/registration_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "storage/disk/memory_disk_tier.h"
+#include "tests/storage/store_fixture.h"
+
+namespace larder {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::StoreFixture;
+using testing::TestVariant;
+
+// The first writes of facts fail.
+class FailingTier final : public MemoryDiskTier {
+ public:
+  FailingTier(size_t failures, Medium& medium)
+      : MemoryDiskTier(GiB(1), medium), failures_(failures) {}
+
+  absl::Status PutFact(const std::string& key, const std::string& value) override {
+    MutexLock lock(mu_);
+    changed_.NotifyAll();
+    ++calls_;
+    if (calls_ <= failures_) return absl::UnavailableError("the disk is on fire");
+    return MemoryDiskTier::PutFact(key, value);
+  }
+  void AwaitCalls(size_t count) {
+    MutexLock lock(mu_);
+    while (calls_ < count) changed_.Wait(mu_);
+  }
+
+ private:
+  const size_t failures_;
+  Mutex mu_;
+  CondVar changed_;
+  size_t calls_ LARDER_GUARDED_BY(mu_) = 0;
+};
+
+class RegistrationStoreTest : public ::testing::Test {
+ protected:
+  // Engines register while the disk fails so often; answers what a later daemon knows of them.
+  std::vector<wire::InstanceInfo> Restart(size_t failures, std::vector<std::string> engines) {
+    {
+      FailingTier tier(failures, medium_);
+      InstanceTable instances(f_.store(), f_.clock(), {});
+      RegistrationStore store(tier, instances, "default", counters_,
+                              [this](const std::string& text) { warnings_.push_back(text); });
+      instances.SetOnChange([&](const std::string& engine_id) { store.Save(engine_id); });
+      for (const std::string& engine : engines) {
+        ContentSpec content;
+        content.tenant = "default";
+        content.model = engine;
+        const VariantSpec variant = TestVariant();
+        EXPECT_TRUE(instances.Register(engine, {&content, 1}, {&variant, 1}).ok());
+      }
+      tier.AwaitCalls(failures + engines.size());
+    }
+    MemoryDiskTier tier(GiB(1), medium_);
+    InstanceTable instances(f_.store(), f_.clock(), {});
+    RegistrationStore store(tier, instances, "default", counters_, nullptr);
+    EXPECT_EQ(store.Load(), engines.size());
+    return instances.List();
+  }
+
+  StoreFixture f_;
+  MemoryDiskTier::Medium medium_;
+  Counters counters_;
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(RegistrationStoreTest, ALaterDaemonKnowsTheEngines) {
+  const auto known = Restart(0, {"a", "b"});
+  ASSERT_EQ(known.size(), 2u);
+  EXPECT_EQ(known[0].engine_id, "a");
+  ASSERT_EQ(known[0].contents.size(), 1u);
+  EXPECT_EQ(known[0].contents[0].model, "a");
+  EXPECT_EQ(known[0].contents[0].tenant, "default");
+  EXPECT_EQ(known[1].variants, std::vector{TestVariant()});
+  EXPECT_EQ(counters_.registrations_failed.value(), 0u);
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(RegistrationStoreTest, WhatCouldNotBeWrittenIsWrittenLater) {
+  const auto known = Restart(3, {"a", "b"});
+  ASSERT_EQ(known.size(), 2u);
+  EXPECT_EQ(counters_.registrations_failed.value(), 3u);
+  ASSERT_EQ(warnings_.size(), 1u) << "said once";
+  EXPECT_THAT(warnings_[0], HasSubstr("the disk is on fire"));
+}
+
+// Its end does not wait for a disk that fails for good.
+TEST_F(RegistrationStoreTest, EndsThoughNothingCanBeWritten) {
+  FailingTier tier(SIZE_MAX, medium_);
+  InstanceTable instances(f_.store(), f_.clock(), {});
+  const VariantSpec variant = TestVariant();
+  EXPECT_TRUE(instances.Register("a", {}, {&variant, 1}).ok());
+  {
+    RegistrationStore store(tier, instances, "default", counters_, nullptr);
+    store.Save("a");
+    tier.AwaitCalls(1);
+  }
+  EXPECT_GE(counters_.registrations_failed.value(), 2u) << "tried once more";
+}
+
+}  // namespace
+}  // namespace larder
