@@ -82,6 +82,7 @@ constexpr MetricSample kExpired[] = {Count("lease", &C::leases_expired),
 constexpr MetricSample kEvicted[] = {Read("demand", OfStore<&B::evicted_demand>),
                                      Read("watermark", OfStore<&B::evicted_watermark>)};
 constexpr MetricSample kRegistrationsFailed[] = {Count("", &C::registrations_failed)};
+constexpr MetricSample kEvictedUnspilled[] = {Read("", OfStore<&B::evicted_unspilled>)};
 constexpr MetricSample kReserveFull[] = {Read("", OfStore<&B::full>)};
 
 constexpr MetricSample kSidebandConnections[] = {Read("accepted", OfSideband<&S::accepted>),
@@ -144,6 +145,13 @@ constexpr MetricSample kDiskFailures[] = {Read("write", OfDisk<&D::tier, &T::wri
                                           Read("sync", OfDisk<&D::tier, &T::sync_failures>),
                                           Read("catalog", OfDisk<&D::tier, &T::catalog_failures>),
                                           Read("damaged", OfDisk<&D::tier, &T::damaged>)};
+constexpr MetricSample kDiskLeftAlone[] = {
+    Read("spill", OfDisk<&D::spiller, &Spiller::Stats::breaker_opened>),
+    Read("promote", OfDisk<&D::promoter, &P::breaker_opened>)};
+constexpr MetricSample kDiskEvicted[] = {Read("", OfStore<&B::evicted_disk>)};
+constexpr MetricSample kDiskShards[] = {Read("all", OfDisk<&D::tier, &T::shards>),
+                                        Read("failed", OfDisk<&D::tier, &T::shards_failed>)};
+constexpr MetricSample kShardsSetAside[] = {Read("", OfDisk<&D::tier, &T::shards_set_aside>)};
 constexpr MetricSample kVerified[] = {
     Read("ok", OfDisk<&D::verifier, &DiskVerifier::Stats::blocks>),
     Read("damaged", OfDisk<&D::verifier, &DiskVerifier::Stats::damaged>),
@@ -203,6 +211,9 @@ constexpr Metric kMetrics[] = {
      "Leases and reservations that ended at their deadline, not by their holder."},
     {"larder_blocks_evicted_total", kC, "blocks", "cause", kEvicted,
      "Blocks evicted, on demand of a writer or ahead of need to keep the watermark."},
+    {"larder_blocks_evicted_unspilled_total", kC, "blocks", "", kEvictedUnspilled,
+     "Of the blocks evicted, those that were not on disk, too, and so are gone; without a disk "
+     "all."},
     {"larder_reserve_full_total", kC, "requests", "", kReserveFull,
      "Reservations answered \"full, retry after\"."},
     {"larder_sideband_connections_total", kC, "connections", "step", kSidebandConnections,
@@ -232,6 +243,14 @@ constexpr Metric kMetrics[] = {
      "alone), damaged, full (no room in the pool)."},
     {"larder_disk_failures_total", kC, "events", "kind", kDiskFailures,
      "What failed on the disk, and records that were found damaged."},
+    {"larder_disk_left_alone_total", kC, "events", "for", kDiskLeftAlone,
+     "Times that the disk was left alone for a while, as it had failed."},
+    {"larder_disk_evicted_total", kC, "blocks", "", kDiskEvicted,
+     "Blocks that left the disk to make room there, whether or not they are in host memory."},
+    {"larder_disk_shards", kG, "shards", "state", kDiskShards,
+     "Shards of the disk: all, and those that could not be opened and stay closed."},
+    {"larder_disk_shards_set_aside_total", kC, "shards", "", kShardsSetAside,
+     "Shards that were found damaged, set aside, and began empty."},
     {"larder_disk_registration_failures_total", kC, "events", "", kRegistrationsFailed,
      "Registrations of engines that could not be written to disk; each is tried again."},
     {"larder_disk_verified_total", kC, "blocks", "result", kVerified,

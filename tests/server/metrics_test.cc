@@ -92,7 +92,15 @@ TEST(MetricsServerTest, ServesWhatIsCountedNow) {
   gauges.sessions = 3;
   gauges.store.pool_limit = GiB(8);
   gauges.store.evicted_demand = 11;
+  gauges.store.evicted_disk = 12;
+  gauges.store.evicted_unspilled = 13;
   gauges.sideband = &sideband;
+  gauges.disk.emplace();
+  gauges.disk->tier.shards = 8;
+  gauges.disk->tier.shards_failed = 1;
+  gauges.disk->tier.shards_set_aside = 2;
+  gauges.disk->spiller.breaker_opened = 3;
+  gauges.disk->promoter.breaker_opened = 4;
   auto server = MetricsServer::Start("127.0.0.1:0", counters, [&] { return gauges; });
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_THAT(Get((*server)->port(), "/metrics"),
@@ -104,6 +112,13 @@ TEST(MetricsServerTest, ServesWhatIsCountedNow) {
   EXPECT_THAT(answer, HasSubstr("larder_sessions_total{result=\"attached\"} 1\n"));
   EXPECT_THAT(answer, HasSubstr("larder_sideband_refused_total{cause=\"bad_packet\"} 1\n"));
   EXPECT_THAT(answer, HasSubstr("larder_blocks_evicted_total{cause=\"demand\"} 11\n"));
+  EXPECT_THAT(answer, HasSubstr("larder_blocks_evicted_unspilled_total 13\n"));
+  EXPECT_THAT(answer, HasSubstr("larder_disk_evicted_total 12\n"));
+  EXPECT_THAT(answer, HasSubstr("larder_disk_shards{state=\"all\"} 8\n"));
+  EXPECT_THAT(answer, HasSubstr("larder_disk_shards{state=\"failed\"} 1\n"));
+  EXPECT_THAT(answer, HasSubstr("larder_disk_shards_set_aside_total 2\n"));
+  EXPECT_THAT(answer, HasSubstr("larder_disk_left_alone_total{for=\"spill\"} 3\n"));
+  EXPECT_THAT(answer, HasSubstr("larder_disk_left_alone_total{for=\"promote\"} 4\n"));
   EXPECT_THAT(answer, HasSubstr("larder_sessions 3\n"));
   EXPECT_THAT(answer, HasSubstr("larder_pool_bytes{part=\"limit\"} 8589934592\n"));
   EXPECT_THAT(Get((*server)->port(), "/etc/passwd"), Not(HasSubstr("root:")));
