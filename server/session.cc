@@ -243,6 +243,7 @@ void AttachedSession::Tick(TimePoint now) {
       }
       // The process may still read: the holds stay until it answers, releases or dies.
       record.revoked = true;
+      if (record.promotion) Promoter::Cancel(record.promotion);
       if (page_) page_->Clear(record.word, id.value);  // a promise without a process has none
       revocation.leases.push_back(id);
     }

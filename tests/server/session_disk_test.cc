@@ -255,6 +255,25 @@ TEST_F(SessionDiskTest, ReleasedBeforeItsTurnIsNotRead) {
   ExpectReadable(kOther, kBytes);
 }
 
+// Its holds wait for the client's word, the disk for nothing.
+TEST_F(SessionDiskTest, RevokedBeforeItsTurnIsNotRead) {
+  const wire::Grant large = AcquireReading(kLarge);
+  const wire::Grant small = AcquireReading(kSmall);
+  tier_.AwaitCalls(kReaders);
+  const wire::Grant other = Acquire(Names({kOther}), /*deadline_ms=*/1000);
+  EXPECT_EQ(Statuses(other), std::vector{BlockStatus::kPending});
+  f_.clock().Advance(std::chrono::seconds(2));
+  session_->Tick(f_.clock().Now());
+  EXPECT_EQ(sink_.Next().revocations.at(0).leases, std::vector{other.lease});
+  EXPECT_EQ(f_.store().stats().leases, 3u);
+  OpenAndSettle();
+  EXPECT_EQ(tier_.stats().gets, kReaders);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(sink_.Next().ready.size(), 1u);
+  EXPECT_TRUE(sink_.empty()) << "the revocation said it all";
+  for (const LeaseId lease : {large.lease, small.lease, other.lease}) Release(lease);
+  ExpectReadable(kOther, kBytes);
+}
+
 // Two leases of one block: the second has it, whatever becomes of the first.
 TEST_F(SessionDiskTest, TheOtherLeaseOfTheBlockGoesOn) {
   const wire::Grant reading = AcquireReading(kSmall);
