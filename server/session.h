@@ -185,8 +185,9 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
                                   std::shared_ptr<ReservationRecord> record) LARDER_REQUIRES(mu_);
   void CopyBlocks(StagedPublish& publish) LARDER_EXCLUDES(mu_);
   void EndStaged(StagedPublish& publish) LARDER_EXCLUDES(mu_);
-  void Grants(const wire::Acquire& request, const SessionVariant& variant,
-              BlockStore::AcquireResult& held, wire::Grant* grant) LARDER_REQUIRES(mu_);
+  void Grants(const wire::Acquire& request, const SessionVariant& variant, LeaseId id,
+              BlockStore::AcquireResult& held, Promoter::Prepared promotion, wire::Grant* grant)
+      LARDER_REQUIRES(mu_);
   [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request,
                                           const SessionVariant& variant,
                                           const BlockIndex::Held& held) LARDER_REQUIRES(mu_);
@@ -194,11 +195,11 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   struct Promotion;
   [[nodiscard]] HoldWhat TiersToHold() const;
   void Offer(VariantIndex variant, const Digest& digest);
-  // Null: nothing is to be read, or (with blocks that are) it cannot be.
-  [[nodiscard]] Promoter::Prepared PlanPromotion(const wire::Acquire& request,
-                                                 const SessionVariant& variant,
-                                                 const BlockStore::AcquireResult& held,
-                                                 LeaseId lease) LARDER_REQUIRES(mu_);
+  // `prepared`: what is to be read of it; null: nothing.  False: there is something, but too much
+  // waits already.
+  [[nodiscard]] bool PlanPromotion(const wire::Acquire& request, const SessionVariant& variant,
+                                   const BlockStore::AcquireResult& held, LeaseId lease,
+                                   Promoter::Prepared* prepared) LARDER_REQUIRES(mu_);
   void CancelReads(std::span<const uint64_t> requests) LARDER_REQUIRES(mu_);
   void StartPromotions() LARDER_EXCLUDES(mu_);
   void OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,

@@ -24,12 +24,11 @@ void AttachedSession::Offer(VariantIndex variant, const Digest& digest) {
   if (deps_.disk != nullptr) deps_.disk->spiller().Offer(id_, variant, digest);
 }
 
-// Held blocks of the grant that are on disk alone: read for it once the grant is on its way.
-Promoter::Prepared AttachedSession::PlanPromotion(const wire::Acquire& request,
-                                                  const SessionVariant& variant,
-                                                  const BlockStore::AcquireResult& held,
-                                                  LeaseId lease) {
-  if (deps_.disk == nullptr) return nullptr;
+// Held blocks that are on disk alone: read for their lease once its grant is on its way.
+bool AttachedSession::PlanPromotion(const wire::Acquire& request, const SessionVariant& variant,
+                                    const BlockStore::AcquireResult& held, LeaseId lease,
+                                    Promoter::Prepared* prepared) {
+  if (deps_.disk == nullptr) return true;
   Promoter::Job job;
   job.variant = variant.index;
   job.remaining = ByteCount(request.remaining_bytes);
@@ -39,7 +38,7 @@ Promoter::Prepared AttachedSession::PlanPromotion(const wire::Acquire& request,
     job.blocks.push_back(
         {i, block.ref, request.digests[i], block.disk_location, block.extent.bytes()});
   }
-  if (job.blocks.empty()) return nullptr;
+  if (job.blocks.empty()) return true;
   auto promotion = std::make_shared<Promotion>(Promotion{request, variant, lease});
   promotion->request.digests.clear();
   job.ready = [self = weak_from_this(), promotion = std::move(promotion)](
@@ -47,9 +46,8 @@ Promoter::Prepared AttachedSession::PlanPromotion(const wire::Acquire& request,
     if (const std::shared_ptr<AttachedSession> session = self.lock())
       session->OnPromoted(*promotion, wanted.key, status, now);
   };
-  Promoter::Prepared prepared = deps_.disk->promoter().Prepare(std::move(job));
-  if (prepared) promotions_.push_back(prepared);
-  return prepared;
+  *prepared = deps_.disk->promoter().Prepare(std::move(job));
+  return *prepared != nullptr;
 }
 
 void AttachedSession::StartPromotions() {

@@ -37,26 +37,30 @@ wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
   }
   const SessionVariant& variant = variants_[request.variant];
   const ByteCount share = deps_.store.lease_budget();
+  const ByteCount budget = share > leased_ ? share - leased_ : ByteCount(0);
+  const LeaseId id{(id_.value << 32) | ++ids_};
   BlockStore::AcquireResult held =
-      deps_.store.Acquire(variant.index, request.digests,
-                          share > leased_ ? share - leased_ : ByteCount(0), TiersToHold());
-  Grants(request, variant, held, &grant);
+      deps_.store.Acquire(variant.index, request.digests, budget, TiersToHold());
+  Promoter::Prepared promotion;
+  if (!PlanPromotion(request, variant, held, id, &promotion)) {
+    // Too much waits for the disk: what is there alone is as good as not there.
+    held = deps_.store.Acquire(variant.index, request.digests, budget, HoldWhat::kHost);
+  }
+  Grants(request, variant, id, held, std::move(promotion), &grant);
   return grant;
 }
 
 void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant& variant,
-                             BlockStore::AcquireResult& held, wire::Grant* grant) {
-  uint64_t hits = 0;
-  uint64_t waiting = 0;  // for the disk
+                             LeaseId id, BlockStore::AcquireResult& held,
+                             Promoter::Prepared promotion, wire::Grant* grant) {
+  bool any = false;  // there now, or waited for
   for (size_t i = 0; i < held.blocks.size(); ++i) {
     grant->blocks[i] = GrantOne(request, variant, held.blocks[i]);
-    const bool pending = grant->blocks[i].status == BlockStatus::kPending;
-    waiting += pending ? 1 : 0;
-    hits += grant->blocks[i].status == BlockStatus::kOk ? 1 : 0;
-    if (grant->blocks[i].status == BlockStatus::kFull) grant->retry_after_ms = 20;
+    const BlockStatus status = grant->blocks[i].status;
+    any = any || status == BlockStatus::kOk || status == BlockStatus::kPending;
+    if (status == BlockStatus::kFull) grant->retry_after_ms = 20;
   }
-  if (hits + waiting == 0) return;  // what was held but cannot be given goes back with `held`
-  const LeaseId id{(id_.value << 32) | ++ids_};
+  if (!any) return;  // what was held but cannot be given goes back with `held`
   // A session without a page reads nothing in place, so it has nothing to check.
   std::optional<uint32_t> word = 0;
   if (page_) word = TakeWord(id.value);
@@ -75,13 +79,8 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
   record.deadline = deps_.clock.Now() + std::chrono::milliseconds(request.deadline_ms);
   record.word = *word;
   record.request = request.id;
-  record.promotion = PlanPromotion(request, variant, held, id);
-  if (waiting > 0 && !record.promotion) {
-    // Too much waits for the disk: as good as not there.
-    for (wire::BlockGrant& block : grant->blocks) {
-      if (block.status == BlockStatus::kPending) block.status = BlockStatus::kMissing;
-    }
-  }
+  if (promotion) promotions_.push_back(promotion);
+  record.promotion = std::move(promotion);
   leased_ += held.lease.held_bytes();
   record.lease = std::move(held.lease);
   next_deadline_ = std::min(next_deadline_, record.deadline);

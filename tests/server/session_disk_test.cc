@@ -109,6 +109,19 @@ class SessionDiskTest : public SessionTest {
     tier_.Open();
     ASSERT_TRUE(Eventually([&] { return disk_->promoter().stats().waiting == 0; }));
   }
+  // So many hold it that no more can, but for those that are given back: of an acquire the hold,
+  // not the read, finds its place.
+  std::vector<EntryRef> HoldToTheLast(uint32_t seed) {
+    const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
+    const BlockIndex::Held held =
+        f_.store().HoldUntouched(variant, Name(seed), HoldWhat::kAnyTierUntouched);
+    EXPECT_NE(held.ref.value, 0u);
+    std::vector<EntryRef> holds = {held.ref};
+    while (f_.store().HoldAgain({&held.ref, 1})) holds.push_back(held.ref);
+    f_.store().Unhold({&held.ref, 1});
+    holds.pop_back();
+    return holds;
+  }
   // The next message says that the only block of a request is there, right in every byte.
   void ExpectReady(uint64_t id, uint32_t seed, uint64_t bytes) {
     const wire::Down down = sink_.Next();
@@ -272,6 +285,26 @@ TEST_F(SessionDiskTest, RevokedBeforeItsTurnIsNotRead) {
   EXPECT_TRUE(sink_.empty()) << "the revocation said it all";
   for (const LeaseId lease : {large.lease, small.lease, other.lease}) Release(lease);
   ExpectReadable(kOther, kBytes);
+}
+
+// What cannot be read for it is not there, and nothing of it is held or charged.
+TEST_F(SessionDiskTest, WhatCannotBeReadIsMissing) {
+  const std::vector<EntryRef> holds = HoldToTheLast(kSmall);
+  for (const auto what : {wire::AcquireWhat::kBytes, wire::AcquireWhat::kPromise}) {
+    const wire::Grant alone = Acquire(Names({kSmall}), 1000, what);
+    EXPECT_EQ(Statuses(alone), std::vector{BlockStatus::kMissing});
+    EXPECT_EQ(alone.lease, LeaseId{});
+    EXPECT_EQ(f_.store().stats().leases, 0u);
+    const wire::Grant beside = Acquire(Names({kSmall, kHost}), 1000, what);
+    EXPECT_EQ(Statuses(beside), (std::vector{BlockStatus::kMissing, BlockStatus::kOk}));
+    EXPECT_EQ(f_.store().stats().pool_leased, ByteCount(kMuch));
+    Release(beside.lease);
+  }
+  EXPECT_EQ(f_.counters().blocks_missing.value(), 4u);
+  f_.store().Unhold(holds);
+  OpenAndSettle();
+  EXPECT_TRUE(sink_.empty()) << "nobody waits for it";
+  ExpectReadable(kSmall, kBytes);
 }
 
 // Two leases of one block: the second has it, whatever becomes of the first.
