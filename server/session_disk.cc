@@ -85,7 +85,11 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
       down.failed.push_back({promotion.request.id, number, block.status});
     }
   }
-  (down.ready.empty() ? deps_.counters.blocks_missing : deps_.counters.blocks_from_disk) += 1;
+  if (!down.ready.empty()) {
+    ++deps_.counters.blocks_from_disk;
+  } else if (down.failed[0].status != BlockStatus::kCancelled) {
+    ++deps_.counters.blocks_missing;
+  }
   Send(std::move(down));
 }
 

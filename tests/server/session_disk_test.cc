@@ -268,6 +268,33 @@ TEST_F(SessionDiskTest, ReleasedBeforeItsTurnIsNotRead) {
   ExpectReadable(kOther, kBytes);
 }
 
+// It is told of each block, and that is no miss.
+TEST_F(SessionDiskTest, CancelledBeforeItsTurnIsNotRead) {
+  const wire::Grant large = AcquireReading(kLarge);
+  const wire::Grant small = AcquireReading(kSmall);
+  tier_.AwaitCalls(kReaders);
+  wire::Up up;
+  AddAcquire(9, Names({kOther}), &up);
+  const wire::Grant other = Grants(up).at(0);
+  wire::Up cancel;
+  cancel.cancels = {9};
+  ASSERT_TRUE(session_->OnUp(cancel).ok());
+  OpenAndSettle();
+  EXPECT_EQ(tier_.stats().gets, kReaders);
+  size_t ready = 0;
+  std::vector<wire::BlockFailed> failed;
+  for (int i = 0; i < 3; ++i) {
+    const wire::Down down = sink_.Next();
+    ready += down.ready.size();
+    failed.insert(failed.end(), down.failed.begin(), down.failed.end());
+  }
+  EXPECT_EQ(ready, 2u);
+  EXPECT_EQ(failed, (std::vector<wire::BlockFailed>{{9, 0, BlockStatus::kCancelled}}));
+  EXPECT_EQ(f_.counters().blocks_missing.value(), 0u);
+  EXPECT_EQ(f_.counters().blocks_from_disk.value(), 2u);
+  for (const LeaseId lease : {large.lease, small.lease, other.lease}) Release(lease);
+}
+
 // Its holds wait for the client's word, the disk for nothing.
 TEST_F(SessionDiskTest, RevokedBeforeItsTurnIsNotRead) {
   const wire::Grant large = AcquireReading(kLarge);
