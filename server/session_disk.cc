@@ -78,6 +78,7 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
     wire::BlockGrant block;
     block.status = status;
     if (status == BlockStatus::kOk) block = GrantOne(promotion.request, promotion.variant, held);
+    block.tier = Tier::kDisk;  // where it was found
     const auto number = static_cast<uint32_t>(key);
     if (block.status == BlockStatus::kOk) {
       down.ready.push_back({promotion.request.id, number, std::move(block)});

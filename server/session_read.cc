@@ -118,6 +118,7 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
     return grant;
   }
   grant.status = BlockStatus::kOk;
+  grant.tier = OnDiskAlone(held.state) ? Tier::kDisk : Tier::kHost;
   if (request.what == wire::AcquireWhat::kPromise) return grant;
   if (OnDiskAlone(held.state)) {
     grant.status = BlockStatus::kPending;

@@ -101,6 +101,7 @@ class SessionDiskTest : public SessionTest {
     AddAcquire(7, Names({seed}), &up);
     std::vector<wire::Grant> grants = Grants(up);
     EXPECT_EQ(Statuses(grants.at(0)), std::vector{BlockStatus::kPending});
+    EXPECT_EQ(grants[0].blocks[0].tier, Tier::kDisk);
     tier_.AwaitCalls(1);
     return grants.at(0);
   }
@@ -130,6 +131,7 @@ class SessionDiskTest : public SessionTest {
     EXPECT_EQ(down.ready[0].key, 0u);
     const wire::BlockGrant& block = down.ready[0].block;
     ASSERT_EQ(block.status, BlockStatus::kOk);
+    EXPECT_EQ(block.tier, Tier::kDisk);
     ASSERT_EQ(block.extent.bytes, bytes);
     EXPECT_TRUE(std::ranges::all_of(
         Place(block.extent), [seed](std::byte b) { return b == static_cast<std::byte>(seed); }));
@@ -312,6 +314,16 @@ TEST_F(SessionDiskTest, RevokedBeforeItsTurnIsNotRead) {
   EXPECT_TRUE(sink_.empty()) << "the revocation said it all";
   for (const LeaseId lease : {large.lease, small.lease, other.lease}) Release(lease);
   ExpectReadable(kOther, kBytes);
+}
+
+TEST_F(SessionDiskTest, SaysWhereItFoundEach) {
+  for (const auto what : {wire::AcquireWhat::kBytes, wire::AcquireWhat::kPromise}) {
+    const wire::Grant grant = Acquire(Names({kSmall, kHost}), 1000, what);
+    EXPECT_EQ(grant.blocks.at(0).tier, Tier::kDisk);
+    EXPECT_EQ(grant.blocks.at(1).tier, Tier::kHost);
+    Release(grant.lease);
+  }
+  OpenAndSettle();
 }
 
 // What cannot be read for it is not there, and nothing of it is held or charged.
