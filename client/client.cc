@@ -181,6 +181,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   hello.role = wanted.role;
   hello.rank = wanted.rank;
   hello.write_mode = sideband != nullptr ? wanted.write_mode : WriteMode::kStream;
+  hello.feature_bits = wire::kFeatureTiers;
   hello.tenant = options.tenant;
   hello.client = kClientName;
 

@@ -154,6 +154,8 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   attached.boot_id = deps_.boot_id;
   attached.tenant = deps_.tenant;
   attached.write_mode = write_mode_;
+  attached.feature_bits = deps_.disk != nullptr ? wire::kFeatureTiers : 0;
+  tiers_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureTiers) != 0;
   attached.slab_bytes = deps_.store.pool().slab_bytes();
   attached.lease_bytes_max = deps_.store.lease_budget();
   attached.check_one_in = deps_.check_one_in;

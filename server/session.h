@@ -193,7 +193,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
                                           const BlockIndex::Held& held) LARDER_REQUIRES(mu_);
   [[nodiscard]] bool SampleNow() LARDER_REQUIRES(mu_);
   struct Promotion;
-  [[nodiscard]] HoldWhat TiersToHold() const;
+  [[nodiscard]] HoldWhat TiersToHold() const LARDER_REQUIRES(mu_);
   void Offer(VariantIndex variant, const Digest& digest);
   // `prepared`: what is to be read of it; null: nothing.  False: there is something, but too much
   // waits already.
@@ -218,6 +218,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
 
   Mutex mu_;
   bool attached_ LARDER_GUARDED_BY(mu_) = false;
+  bool tiers_ LARDER_GUARDED_BY(mu_) = false;  // it understands PENDING and Durable
   bool draining_ LARDER_GUARDED_BY(mu_) = false;
   bool closed_ LARDER_GUARDED_BY(mu_) = false;
   bool bye_ LARDER_GUARDED_BY(mu_) = false;  // nothing of this session is in use any more

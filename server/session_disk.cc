@@ -16,8 +16,7 @@ struct AttachedSession::Promotion {
 };
 
 HoldWhat AttachedSession::TiersToHold() const {
-  return deps_.disk != nullptr && deps_.disk->promoter().worth_asking() ? HoldWhat::kAnyTier
-                                                                        : HoldWhat::kHost;
+  return tiers_ && deps_.disk->promoter().worth_asking() ? HoldWhat::kAnyTier : HoldWhat::kHost;
 }
 
 void AttachedSession::Offer(VariantIndex variant, const Digest& digest) {
@@ -98,7 +97,7 @@ void AttachedSession::OnDurable(VariantIndex variant, std::span<const Digest> di
   wire::Durable durable;
   {
     MutexLock lock(mu_);
-    if (closed_) return;
+    if (closed_ || !tiers_) return;
     const auto same = [variant](const SessionVariant& v) { return v.index == variant; };
     const auto it = std::find_if(variants_.begin(), variants_.end(), same);
     if (it == variants_.end()) return;

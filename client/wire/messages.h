@@ -33,6 +33,9 @@ inline constexpr size_t kDataBytesMax = 1 << 20;  // of one message of a byte st
 inline constexpr uint32_t kDeadlineDefaultMs = 30'000;
 inline constexpr uint32_t kDeadlineMaxMs = 600'000;
 
+// FeatureBit of engine.proto, those that somebody asks for.
+inline constexpr uint64_t kFeatureTiers = 4;
+
 enum class WriteMode : uint8_t { kMapped = 1, kStaged = 2, kStream = 3 };
 enum class Role : uint8_t { kScheduler = 1, kWorker = 2, kBoth = 3 };
 enum class AcquireWhat : uint8_t { kBytes = 1, kView = 2, kPromise = 3 };

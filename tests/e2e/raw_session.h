@@ -148,6 +148,7 @@ class RawSession {
     hello->set_engine_id(options.engine_id);
     hello->set_role(v1::ROLE_BOTH);
     hello->set_write_mode(options.mode);
+    hello->set_feature_bits(v1::FEATURE_BIT_TIERS);
     const std::optional<v1::Down> down = Ask(up);
     if (down) attached_ = down->attached();
   }

@@ -326,6 +326,23 @@ TEST_F(SessionDiskTest, SaysWhereItFoundEach) {
   OpenAndSettle();
 }
 
+TEST_F(SessionDiskTest, IsSpokenOfToWhoUnderstandsItAlone) {
+  const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
+  EXPECT_EQ(attached_.feature_bits, wire::kFeatureTiers);
+  session_->OnDurable(variant, Names({kHost}));
+  EXPECT_EQ(sink_.Next().durable.at(0).digests, Names({kHost}));
+  End(/*bye=*/true);
+  StartAs(f_.Process(getpid(), true), wire::WriteMode::kMapped, /*features=*/0);
+  for (const auto what : {wire::AcquireWhat::kBytes, wire::AcquireWhat::kPromise}) {
+    const wire::Grant grant = Acquire(Names({kSmall, kHost}), 1000, what);
+    EXPECT_EQ(Statuses(grant), (std::vector{BlockStatus::kMissing, BlockStatus::kOk}));
+    Release(grant.lease);
+  }
+  session_->OnDurable(variant, Names({kHost}));
+  OpenAndSettle();
+  EXPECT_TRUE(sink_.empty());
+}
+
 // What cannot be read for it is not there, and nothing of it is held or charged.
 TEST_F(SessionDiskTest, WhatCannotBeReadIsMissing) {
   const std::vector<EntryRef> holds = HoldToTheLast(kSmall);

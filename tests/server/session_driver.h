@@ -25,12 +25,14 @@ class SessionTest : public ::testing::Test {
   void Start(wire::WriteMode mode, bool writable = true) {
     StartAs(f_.Process(getpid(), writable), mode);
   }
-  void StartAs(std::optional<AttachedProcess> process, wire::WriteMode mode) {
+  void StartAs(std::optional<AttachedProcess> process, wire::WriteMode mode,
+               uint64_t features = wire::kFeatureTiers) {
     session_ = f_.Open(std::move(process), sink_);
     wire::Up up;
     up.hello.emplace();
     up.hello->engine_id = "engine";
     up.hello->write_mode = mode;
+    up.hello->feature_bits = features;
     ASSERT_TRUE(session_->OnUp(up).ok());
     attached_ = *sink_.Next().attached;
     wire::Up reg;
