@@ -54,7 +54,8 @@ Exit codes
   1  an internal error, or a second signal ended it before it was drained
   2  a wrong command line or configuration; the messages say where
   3  it cannot start: another larderd serves the directory, a socket or port is
-     taken, or there is too little memory
+     taken, there is too little memory, or the disk cannot be used: another
+     larderd has it, a newer one wrote it, or its directory cannot be made
 
 Examples
   larderd --pool 8GiB

@@ -22,6 +22,7 @@
 #include "server/config_values.h"
 #include "server/counters.h"
 #include "server/daemon.h"
+#include "server/disk_room.h"
 #include "server/heap.h"
 #include "server/lock_file.h"
 #include "server/logging.h"
@@ -101,6 +102,12 @@ DaemonOptions OptionsOf(const Config& config, std::string boot_id, const Log& lo
   return options;
 }
 
+// "16GiB in /var/lib/larder"
+std::string DiskText(const Config& config) {
+  return config.disk.empty() ? "off"
+                             : absl::StrCat(FormatSize(config.disk_limit), " in ", config.disk);
+}
+
 // For whoever started it by hand; the log has the same for machines.
 void PrintWhereToGo(const Config& config, const SlabPool& pool, const MetricsServer* metrics) {
   std::printf(
@@ -108,10 +115,12 @@ void PrintWhereToGo(const Config& config, const SlabPool& pool, const MetricsSer
       "  engines, routers  unix:%s\n"
       "  operator          unix:%s\n"
       "  metrics           %s\n"
+      "  disk              %s\n"
       "Engines find it with LARDER_SOCKET_DIR=%s. Ctrl-C or SIGTERM drains it.\n",
       Version(), config.socket_dir.c_str(), FormatSize(pool.total_bytes()).c_str(), pool.pages(),
       config.DataSocket().c_str(), config.AdminSocket().c_str(),
-      metrics == nullptr ? "off" : metrics->url().c_str(), config.socket_dir.c_str());
+      metrics == nullptr ? "off" : metrics->url().c_str(), DiskText(config).c_str(),
+      config.socket_dir.c_str());
   std::fflush(stdout);
 }
 
@@ -134,6 +143,15 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Config& config
                               [&daemon] { return daemon.gauges(); });
 }
 
+void WarnOfLackingRoom(const Config& config, const DiskTier& disk, const Log& log) {
+  const ByteCount lacking = DiskRoomLacking(config.disk, disk.stats().allocated, config.disk_limit);
+  if (lacking == ByteCount(0)) return;
+  log.Warning("disk_small", {{"directory", config.disk},
+                             {"limit", config.disk_limit.value()},
+                             {"lacking", lacking.value()},
+                             {"do", "free as much or lower disk_limit, else writes fail"}});
+}
+
 // Null when none is configured.
 absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, FaultPoints& faults,
                                                        const Log& log) {
@@ -145,7 +163,9 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, Fau
   options.limit = config.disk_limit;
   options.faults = &faults;
   options.warn = [&log](const std::string& text) { log.Warning("disk", {{"what", text}}); };
-  return FileDiskTier::Open(options);
+  auto disk = FileDiskTier::Open(options);
+  if (disk.ok()) WarnOfLackingRoom(config, **disk, log);
+  return disk;
 }
 
 // What is on disk becomes known while it serves.
@@ -244,12 +264,15 @@ int Serve(const Config& config) {
   if (!signals.ok()) return cannot_start("signals", signals.status());
 
   StartPopulating(**pool, store, manager, log);
-  log.Info("serving", {{"version", Version()},
-                       {"socket_dir", config.socket_dir},
-                       {"boot_id", *boot_id},
-                       {"pool_bytes", (*pool)->total_bytes().value()},
-                       {"pages", (*pool)->pages()},
-                       {"metrics", *metrics == nullptr ? std::string("off") : (*metrics)->url()}});
+  log.Info("serving",
+           {{"version", Version()},
+            {"socket_dir", config.socket_dir},
+            {"boot_id", *boot_id},
+            {"pool_bytes", (*pool)->total_bytes().value()},
+            {"pages", (*pool)->pages()},
+            {"disk", config.disk.empty() ? "off" : config.disk},
+            {"disk_limit", (config.disk.empty() ? ByteCount(0) : config.disk_limit).value()},
+            {"metrics", *metrics == nullptr ? std::string("off") : (*metrics)->url()}});
   PrintWhereToGo(config, **pool, metrics->get());
   manager.Ready("serving");
 
@@ -263,8 +286,8 @@ int Serve(const Config& config) {
 }
 
 int CheckConfig(const Config& config) {
-  std::printf("larderd: the configuration is good; it would serve %s with a pool of %s\n",
-              config.socket_dir.c_str(), FormatSize(config.pool).c_str());
+  std::printf("larderd: the configuration is good; it would serve %s with a pool of %s, disk: %s\n",
+              config.socket_dir.c_str(), FormatSize(config.pool).c_str(), DiskText(config).c_str());
   return kOk;
 }
 

@@ -647,6 +647,15 @@ TEST_F(DiskTest, ASlowDiskDoesNotSlowThePool) {
       << "300 calls, none waits for the disk";
 }
 
+TEST_F(DiskTest, TheDaemonSaysWhatItHasAndWhatItLacks) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  EXPECT_THAT(daemon_->output(), HasSubstr("400MiB in " + folder_->File("disk")));
+  EXPECT_THAT(daemon_->errors(), HasSubstr(" disk=" + folder_->File("disk") + " disk_limit=419430400"));
+  EXPECT_THAT(daemon_->errors(), ::testing::Not(HasSubstr("disk_small")));
+  const DaemonProcess greedy({"--disk", folder_->File("other"), "--disk-limit", "900TiB"});
+  EXPECT_THAT(greedy.errors(), HasSubstr("disk_small directory=" + folder_->File("other")));
+}
+
 TEST_F(DiskTest, ASecondDaemonOnTheDirectoryIsRefused) {
   ASSERT_NO_FATAL_FAILURE(Start());
   DaemonProcess second({"--disk", folder_->File("disk"), "--disk-limit", "400MiB"});

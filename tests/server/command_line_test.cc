@@ -63,6 +63,9 @@ TEST(CommandLineTest, HelpNamesAllAndFitsATerminal) {
   for (const ConfigOption& option : ConfigOptions()) {
     EXPECT_THAT(help, HasSubstr("  " + FlagName(option) + " " + std::string(option.value) + "\n"));
   }
+  for (const char* why :
+       {"too little memory", "another\n     larderd has it", "a newer one wrote it"})
+    EXPECT_THAT(help, HasSubstr(why));
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }

@@ -69,6 +69,22 @@ TEST(ConfigTest, DefaultsAreGood) {
   EXPECT_EQ(c.drain_limit, std::chrono::seconds(30));
   EXPECT_TRUE(c.lock_memory);
   EXPECT_TRUE(c.huge_pages);
+  EXPECT_EQ(c.disk, "");
+  EXPECT_EQ(c.disk_limit, GiB(16));
+  EXPECT_EQ(c.disk_verify_rate, MiB(8));
+}
+
+TEST(ConfigTest, Disk) {
+  const auto loaded = Load("disk = \"/var/cache/larder\"\n", {"LARDER_DISK_LIMIT=1.5TiB"},
+                           {{"disk_verify_rate", "512KiB"}, {"disk_readers", "16"}});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->config.disk, "/var/cache/larder");
+  EXPECT_EQ(loaded->config.disk_limit, GiB(1536));
+  EXPECT_EQ(loaded->config.disk_verify_rate, KiB(512));
+  EXPECT_EQ(loaded->config.disk_readers, 16u);
+  EXPECT_EQ(Load("", {}, {{"disk_verify_rate", "0"}})->config.disk_verify_rate, ByteCount(0));
+  EXPECT_EQ(Load("disk = \"/d\"\n", {}, {{"disk", ""}})->config.disk, "") << "turned off again";
+  EXPECT_EQ(Load("", {}, {{"disk_limit", "96MiB"}})->config.disk_limit, MiB(96));
 }
 
 TEST(ConfigTest, FlagsBeatEnvironmentBeatsFileBeatsDefaults) {
@@ -177,6 +193,12 @@ TEST(ConfigTest, ValuesThatNobodyCanMean) {
   EXPECT_THAT(error("sessions_max", "010"), HasSubstr("whole number"));
   EXPECT_THAT(error("metrics_listen", "0.0.0.0:9464"), HasSubstr("not a loopback address"));
   EXPECT_THAT(error("drain_limit", "30"), HasSubstr("not a duration"));
+  EXPECT_THAT(error("disk", "var/cache"), HasSubstr("not an absolute path"));
+  EXPECT_THAT(error("disk_limit", "95MiB"), HasSubstr("at least 96MiB"));
+  EXPECT_THAT(error("disk_limit", "much"), HasSubstr("not a size"));
+  EXPECT_THAT(error("disk_verify_rate", "8MiB/s"), HasSubstr("unknown unit"));
+  EXPECT_THAT(error("disk_verify_rate", "-1"), HasSubstr("not a size"));
+  EXPECT_THAT(error("disk_readers", "0"), HasSubstr("from 1 to 256"));
 }
 
 TEST(ConfigTest, CheckPolicies) {
@@ -195,6 +217,9 @@ TEST(ConfigTest, PrintedConfigReadsBackTheSame) {
                             {"trusted_uids", "self,1001"},
                             {"evict_watermark", "7.5%"},
                             {"log_format", "json"},
+                            {"disk", "/d"},
+                            {"disk_limit", "100GiB"},
+                            {"disk_verify_rate", "0"},
                             {"lock_memory", "false"}});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::string printed = PrintConfig(*loaded);
