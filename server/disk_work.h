@@ -3,8 +3,9 @@
 //
 // Ownership: made by Daemon; tier, store and clock outlive it.  Thread-safety: all methods from any
 // thread.
-// Lifecycle: made (spills and promotes) -> StartRecovery once -> destroyed (ends within one
-// operation of the disk).
+// Lifecycle: made (promotes; what is to be spilled waits) -> StartRecovery once (spills when that
+// has ended) -> destroyed (ends within one operation of the disk; what waits is lost, unless
+// spiller().WaitIdle said otherwise).
 #pragma once
 
 #include <atomic>
