@@ -235,8 +235,9 @@ constexpr Metric kMetrics[] = {
      "catalog included."},
     {"larder_disk_spill_total", kC, "blocks", "result", kSpilled,
      "Published blocks by what became of their copy to the disk: spilled; dropped because the "
-     "queue was full, they were evicted before their turn, the disk had no room or failed; damaged "
-     "(not what their writer's hashes say)."},
+     "queue was full, they were evicted before their turn, the disk had no room, or failed and the "
+     "queue was full by then (else they wait again); damaged (not what their writer's hashes "
+     "say)."},
     {"larder_disk_promote_total", kC, "blocks", "result", kPromoted,
      "Blocks wanted from the disk: promoted, joined (another's read), missing (it failed or is "
      "left "

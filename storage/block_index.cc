@@ -263,19 +263,22 @@ void BlockIndex::LearnReuse() {
 }
 
 // Of the shard whose turn it is and another, the one that would lose less: so those that were dealt
-// more old blocks than others catch up.  Of some more where these have nothing that is on disk too.
-template <class Candidate>
-uint32_t BlockIndex::ShardToEvictFrom(uint32_t turn, Candidate candidate) {
-  constexpr uint32_t kLooks = 2, kLooksMax = 8;
-  const uint32_t step = (turn * 0x9E37'79B1u >> 16) | 1;  // odd: to another each time
-  IndexShard::Candidate least;
+// more old blocks than others catch up.
+template <class LeastWorth>
+uint32_t BlockIndex::ShardToEvictFrom(uint32_t turn, LeastWorth least_worth) const {
+  constexpr uint32_t kLooks = 2;
+  const uint32_t step = (turn * 0x9E37'79B1u >> 16) | 1;  // odd: it comes to every shard
+  double least = IndexShard::kNothing;
   uint32_t from = turn % kShards;
-  bool copied = false;
-  for (uint32_t i = 0; i < kLooksMax && (i < kLooks || !copied); ++i) {
+  bool copies = false;
+  for (uint32_t i = 0; i < kShards; ++i) {
     const uint32_t shard = (turn + i * step) % kShards;
-    const IndexShard::Candidate here = candidate(*shards_[shard]);
-    copied = copied || here.of_copied;
-    if (here.worth >= least.worth) continue;
+    // After these, only to see one of what is on disk too.
+    const bool has_copies = shards_[shard]->has_copies();
+    if (i >= kLooks && (copies || !has_copies)) continue;
+    copies = copies || has_copies;
+    const double here = least_worth(*shards_[shard]);
+    if (here >= least) continue;
     least = here;
     from = shard;
   }
@@ -286,7 +289,7 @@ std::optional<BlockIndex::Evicted> BlockIndex::EvictOne(uint32_t now_s) {
   LearnReuse();
   const uint32_t turn =
       ShardToEvictFrom(eviction_turn_.fetch_add(1, std::memory_order_relaxed),
-                       [&](IndexShard& shard) { return shard.CandidateOfHost(policy_, now_s); });
+                       [&](IndexShard& shard) { return shard.LeastWorth(policy_, now_s); });
   for (const bool parents_too : {false, true}) {
     for (uint32_t i = 0; i < kShards; ++i) {
       if (auto gone = shards_[(turn + i) % kShards]->EvictColdest(policy_, parents_too, now_s))
@@ -355,7 +358,7 @@ std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
   LearnReuse();
   const uint32_t turn =
       ShardToEvictFrom(disk_eviction_turn_.fetch_add(1, std::memory_order_relaxed),
-                       [&](IndexShard& shard) { return shard.CandidateOfDisk(policy_, now_s); });
+                       [&](IndexShard& shard) { return shard.LeastWorthOnDisk(policy_, now_s); });
   for (uint32_t i = 0; i < kShards; ++i) {
     if (auto gone = shards_[(turn + i) % kShards]->EvictColdestFromDisk(policy_, now_s))
       return gone;

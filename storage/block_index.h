@@ -100,9 +100,10 @@ class BlockIndex {
   // What eviction took: the block is gone from HOST, and from the index unless it is on disk.
   using Evicted = EvictedBlock;
   // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,
-  // in turn over all, or in some more until it meets one that is on disk too: never held or pinned.
-  // A child goes before its parent in HOST; only where a look met nothing but parents does one of
-  // those go that stay in the index, or, when that is so in every shard, one that is in HOST alone.
+  // in turn over all, and in a third where neither has any that is on disk too: never held or
+  // pinned.  A child goes before its parent in HOST; only where a look met nothing but parents does
+  // one of those go that stay in the index, or, when that is so in every shard, one that is in HOST
+  // alone.
   // nullopt: nothing is evictable.
   [[nodiscard]] std::optional<Evicted> EvictOne(uint32_t now_s);
   // Evicts exactly this entry if it is evictable (children do not protect here: the caller needs
@@ -136,6 +137,9 @@ class BlockIndex {
   // The disk copy of this one, unless it is held or pinned.
   [[nodiscard]] std::optional<DiskRoom> EvictRefFromDisk(EntryRef ref);
   [[nodiscard]] bool EvictableFromDisk(EntryRef ref) const;
+
+  // Whether blocks of HOST are being written to a disk now, as they are published.
+  void SetSpilling(bool spilling) { policy_.SetSpilling(spilling); }
 
   // ---- pins (counted; PinTable has the names)
   // False: no such block in HOST, or 65,535 pins already.
@@ -198,8 +202,8 @@ class BlockIndex {
   void LowerParent(VariantIndex variant, const Digest& parent,
                    std::optional<uint32_t> child_last_use_s);
   void LearnReuse() LARDER_EXCLUDES(policy_mu_);
-  template <class Candidate>
-  [[nodiscard]] uint32_t ShardToEvictFrom(uint32_t turn, Candidate candidate);
+  template <class LeastWorth>
+  [[nodiscard]] uint32_t ShardToEvictFrom(uint32_t turn, LeastWorth least_worth) const;
   // What is left to do without the shard's lock when a block has left.
   [[nodiscard]] Evicted Finish(IndexShard::Departure gone);
   bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,

@@ -11,6 +11,10 @@ namespace {
 constexpr uint32_t kTokensUnknown = kStepTokens;
 // What loading a block costs of what computing it does.
 constexpr double kLoadShare = 0.25;
+// How long a block may wait for its turn to be written, and what it is worth so long: more than
+// what a written one is ever likely to be.
+constexpr uint32_t kSpill_s = 10;
+constexpr double kUnwrittenShare = 1000;
 
 constexpr uint32_t kGapSteps = 4;  // codes per octave of a gap
 constexpr uint32_t kGapCodeMax = 127;
@@ -81,7 +85,9 @@ double EvictionPolicy::RateAt(uint32_t reuse_class, uint32_t idle_s) const {
 double EvictionPolicy::Worth(const EvictionCandidate& candidate) const {
   const double hits_per_s = RateAt(ReuseClassOf(candidate.history), candidate.idle_s);
   const uint32_t tokens = candidate.tokens == 0 ? kTokensUnknown : candidate.tokens;
-  const double cost = tokens * (candidate.elsewhere ? kLoadShare : 1.0);
+  const bool waits = candidate.unwritten && candidate.idle_s < kSpill_s &&
+                     spilling_.load(std::memory_order_relaxed);
+  const double cost = tokens * (candidate.elsewhere ? kLoadShare : waits ? kUnwrittenShare : 1.0);
   return hits_per_s * cost / static_cast<double>(std::max<uint64_t>(candidate.bytes.value(), 1));
 }
 

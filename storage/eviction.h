@@ -17,8 +17,8 @@
 // and within one model the time per token differs little beside idle times that differ a
 // thousandfold.
 //
-// ReuseHistory, ReuseCounts: values.  EvictionPolicy: Worth from any thread; Learn from one at a
-// time.
+// ReuseHistory, ReuseCounts: values.  EvictionPolicy: Worth and SetSpilling from any thread; Learn
+// from one at a time.
 #pragma once
 
 #include <array>
@@ -65,6 +65,7 @@ struct EvictionCandidate {
   uint32_t idle_s = 0;     // since its last use
   ReuseHistory history;    // as of that use
   bool elsewhere = false;  // it would be loaded again, not computed
+  bool unwritten = false;  // it is nowhere else, and may be on its way to the disk
 };
 
 class EvictionPolicy {
@@ -73,6 +74,9 @@ class EvictionPolicy {
 
   // The block with the least worth leaves first.  Finite and > 0.
   [[nodiscard]] double Worth(const EvictionCandidate& candidate) const;
+  // Blocks are being written to a disk: so one that was just published and is nowhere else stays
+  // for the seconds that takes, after which it is worth less here.
+  void SetSpilling(bool spilling) { spilling_.store(spilling, std::memory_order_relaxed); }
   // What has happened since the last call.  Older experience fades: it counts half after about a
   // million newer events.
   void Learn(const ReuseCounts& since);
@@ -85,6 +89,7 @@ class EvictionPolicy {
   std::array<Curve, kReuseClasses> again_{}, forgotten_{};
   double events_ = 0;                                                               // in them
   std::array<std::array<std::atomic<double>, kIdleBuckets>, kReuseClasses> rates_;  // hits a second
+  std::atomic<bool> spilling_{false};
 };
 
 }  // namespace larder

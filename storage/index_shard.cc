@@ -189,24 +189,29 @@ void IndexShard::ChangeState(uint32_t slot, BlockState to) {
   const bool listed = entries_[slot].listed;
   Unlist(slot);
   SetState(entries_[slot], to);
-  if (listed) ListFor(entries_[slot])->PushHot(slot);
+  if (listed) List(slot);
 }
 
 void IndexShard::Relist(uint32_t slot) {
   const IndexEntry& entry = entries_[slot];
-  RecencyList* const list = ListFor(entry);
-  const bool evictable = list != nullptr && entry.holds == 0 && entry.pins == 0;
+  const bool evictable = ListFor(entry) != nullptr && entry.holds == 0 && entry.pins == 0;
   if (evictable == entry.listed) return;
   if (evictable) {
-    list->PushHot(slot);
+    List(slot);
   } else {
-    list->Remove(slot);
+    Unlist(slot);
   }
 }
 
+void IndexShard::List(uint32_t slot) {
+  ListFor(entries_[slot])->PushHot(slot);
+  if (entries_[slot].state == BlockState::kHostDisk) ++copies_;
+}
+
 void IndexShard::Unlist(uint32_t slot) {
-  const IndexEntry& entry = entries_[slot];
-  if (entry.listed) ListFor(entry)->Remove(slot);
+  if (!entries_[slot].listed) return;
+  ListFor(entries_[slot])->Remove(slot);
+  if (entries_[slot].state == BlockState::kHostDisk) --copies_;
 }
 
 // ---- entering
@@ -532,6 +537,9 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
     }
   }
   LARDER_CHECK(used == entries_.used() && listed == in_lists);
+  uint32_t copies = 0;
+  for (const RecencyList& list : copied_lists_) copies += list.size();
+  LARDER_CHECK(copies == copies_);
   LARDER_CHECK(disk_only == disk_only_);
   LARDER_CHECK(doomed == doomed_ && used - doomed == table_.size());
   LARDER_CHECK(metadata_bytes == metadata_bytes_);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -121,15 +122,14 @@ class IndexShard {
   [[nodiscard]] std::optional<Departure> Evict(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Evictable(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
-  // What EvictColdest (without parents), or EvictColdestFromDisk, would take.
-  struct Candidate {
-    double worth = std::numeric_limits<double>::infinity();  // this: there is none
-    bool of_copied = false;  // one that is on disk too was to be had, or there is no disk
-  };
-  [[nodiscard]] Candidate CandidateOfHost(const EvictionPolicy& policy, uint32_t now_s)
+  // The worth of what EvictColdest (without parents), or EvictColdestFromDisk, would take.
+  static constexpr double kNothing = std::numeric_limits<double>::infinity();
+  [[nodiscard]] double LeastWorth(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  [[nodiscard]] Candidate CandidateOfDisk(const EvictionPolicy& policy, uint32_t now_s)
+  [[nodiscard]] double LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
+  // Some block in HOST is on disk too, and may leave.  Without the lock: a hint.
+  [[nodiscard]] bool has_copies() const { return copies_.load(std::memory_order_relaxed) > 0; }
   // Likewise of those on disk alone.
   [[nodiscard]] std::optional<EvictedFromDisk> EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                     uint32_t now_s)
@@ -216,6 +216,7 @@ class IndexShard {
   void ChangeState(uint32_t slot, BlockState to) LARDER_REQUIRES(mu_);
   // Lists or unlists an entry as its holds, pins and state say.
   void Relist(uint32_t slot) LARDER_REQUIRES(mu_);
+  void List(uint32_t slot) LARDER_REQUIRES(mu_);
   void Unlist(uint32_t slot) LARDER_REQUIRES(mu_);
   void Unname(uint32_t slot) LARDER_REQUIRES(mu_);
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
@@ -236,6 +237,8 @@ class IndexShard {
       LARDER_REQUIRES(mu_);
   [[nodiscard]] uint32_t LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
                                            uint32_t now_s) LARDER_REQUIRES(mu_);
+  [[nodiscard]] uint32_t LeastWorthyOfAll(const EvictionPolicy& policy, bool parents_too,
+                                          uint32_t now_s) LARDER_REQUIRES(mu_);
   // Parents too.
   [[nodiscard]] uint32_t LeastWorthyOf(Lists& lists, const EvictionPolicy& policy, uint32_t now_s)
       LARDER_REQUIRES(mu_);
@@ -259,8 +262,8 @@ class IndexShard {
   DepartedTable departed_ LARDER_GUARDED_BY(mu_);
   uint32_t latest_use_s_ LARDER_GUARDED_BY(mu_) = 0;  // of any entry
   ReuseCounts reuse_ LARDER_GUARDED_BY(mu_);
-  bool any_on_disk_ LARDER_GUARDED_BY(mu_) = false;  // some entry has been
-  uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;    // promoting ones included
+  std::atomic<uint32_t> copies_{0};                // listed in copied_lists_
+  uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t metadata_bytes_ LARDER_GUARDED_BY(mu_) = 0;
 };

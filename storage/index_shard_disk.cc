@@ -16,7 +16,6 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex var
                                                  uint32_t pages, uint32_t now_s, uint32_t* slot) {
   LARDER_CHECK(location != 0);
   MutexLock lock(mu_);
-  any_on_disk_ = true;
   // Published again before it was found: the copy on disk is as good as one that was just spilled.
   *slot = Find(hash, variant, digest);
   if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
@@ -43,7 +42,6 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex var
 bool IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
   LARDER_CHECK(location != 0);
   MutexLock lock(mu_);
-  any_on_disk_ = true;
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(InUse(slot) && entry.holds > 0);
   if (entry.state != BlockState::kHost) return false;
@@ -97,11 +95,10 @@ uint32_t IndexShard::LeastWorthyOf(Lists& lists, const EvictionPolicy& policy, u
   });
 }
 
-IndexShard::Candidate IndexShard::CandidateOfDisk(const EvictionPolicy& policy, uint32_t now_s) {
+double IndexShard::LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
   const uint32_t least = LeastWorthyOf(disk_lists_, policy, now_s);
-  if (least == kNone) return {};
-  return {.worth = WorthOf(entries_[least], policy, now_s), .of_copied = true};
+  return least == kNone ? kNothing : WorthOf(entries_[least], policy, now_s);
 }
 
 std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,

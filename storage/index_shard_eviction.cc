@@ -17,7 +17,8 @@ double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy
                        .tokens = static_cast<uint32_t>(tokens),
                        .idle_s = entry.IdleSeconds(now_s),
                        .history = entry.history,
-                       .elsewhere = entry.state == BlockState::kHostDisk});
+                       .elsewhere = entry.state == BlockState::kHostDisk,
+                       .unwritten = entry.state == BlockState::kHost});
 }
 
 uint32_t IndexShard::LessWorthy(uint32_t a, uint32_t b, const EvictionPolicy& policy,
@@ -54,20 +55,22 @@ uint32_t IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parent
                          LARDER_NO_THREAD_SAFETY_ANALYSIS { return Coldest(list, parents_too); });
 }
 
-IndexShard::Candidate IndexShard::CandidateOfHost(const EvictionPolicy& policy, uint32_t now_s) {
+uint32_t IndexShard::LeastWorthyOfAll(const EvictionPolicy& policy, bool parents_too,
+                                      uint32_t now_s) {
+  return LessWorthy(LeastWorthyOfCopied(policy, now_s),
+                    LeastWorthyOfHost(policy, parents_too, now_s), policy, now_s);
+}
+
+double IndexShard::LeastWorth(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t copied = LeastWorthyOfCopied(policy, now_s);
-  const uint32_t least = LessWorthy(copied, LeastWorthyOfHost(policy, false, now_s), policy, now_s);
-  if (least == kNone) return {};
-  return {.worth = WorthOf(entries_[least], policy, now_s),
-          .of_copied = copied != kNone || !any_on_disk_};
+  const uint32_t least = LeastWorthyOfAll(policy, false, now_s);
+  return least == kNone ? kNothing : WorthOf(entries_[least], policy, now_s);
 }
 
 std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
                                                               bool parents_too, uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LessWorthy(LeastWorthyOfCopied(policy, now_s),
-                                    LeastWorthyOfHost(policy, parents_too, now_s), policy, now_s);
+  const uint32_t least = LeastWorthyOfAll(policy, parents_too, now_s);
   if (least == kNone) return std::nullopt;
   return LeaveHost(least);
 }

@@ -53,6 +53,7 @@ Spiller::Spiller(const Options& options, BlockStore& store, DiskTier& tier, cons
       durable_(std::move(durable)),
       paused_(options.paused) {
   LARDER_CHECK(options.threads > 0);
+  store.index().SetSpilling(true);
   for (size_t i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
@@ -63,6 +64,7 @@ Spiller::~Spiller() {
     wake_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
+  store_.index().SetSpilling(false);
 }
 
 void Spiller::Offer(SessionId who, VariantIndex variant, const Digest& digest) {
@@ -165,7 +167,7 @@ void Spiller::EraseRooms() {
     std::vector<DiskAddress> blocks;
     blocks.reserve(rooms.size());
     for (const DiskRoom& room : rooms) blocks.push_back(AddressOf(store_, room));
-    if (!tier_.Erase(blocks).ok()) breaker_.Failed(clock_.Now());
+    if (!tier_.Erase(blocks).ok()) Failed();
   }
 }
 
@@ -229,6 +231,11 @@ void Spiller::Release(const Batch& batch) {
   }
 }
 
+void Spiller::Failed() {
+  breaker_.Failed(clock_.Now());
+  store_.index().SetSpilling(false);
+}
+
 bool Spiller::stopping() const {
   MutexLock lock(mu_);
   return stop_;
@@ -262,7 +269,7 @@ void Spiller::MakeRoom(ByteCount bytes) {
   const ByteCount slice(wanted.value() / kSlices);
   if (tier_.free_bytes() >= wanted) return;
   // No more goes before the room is there of what went: a disk that does not erase gives none.
-  if (!tier_.Erase({}).ok()) breaker_.Failed(clock_.Now());
+  if (!tier_.Erase({}).ok()) Failed();
   for (uint64_t i = 0; i < kSlices * kBytesMax && tier_.free_bytes() < wanted; ++i) {
     if (breaker_.open(clock_.Now()) || stopping()) return;
     if (store_.EvictFromDisk(slice) == slice) return;  // nothing may go
@@ -313,9 +320,10 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
     }
   }
   if (batch->again.size() > again_before) {
-    breaker_.Failed(clock_.Now());
+    Failed();
   } else if (homeless.size() < blocks.size()) {
     breaker_.Succeeded();
+    store_.index().SetSpilling(true);
   }
   return homeless;
 }
@@ -323,7 +331,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
 void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
   if (!store_.SetOnDisk(block.ref, static_cast<uint64_t>(location))) {
     const DiskAddress gone{block.header.key, location};
-    if (!tier_.Erase({&gone, 1}).ok()) breaker_.Failed(clock_.Now());
+    if (!tier_.Erase({&gone, 1}).ok()) Failed();
     return;
   }
   tier_.SetOwner(location, block.ref.value);

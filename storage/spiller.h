@@ -94,6 +94,7 @@ class Spiller {
   void HoldItem(const Item& item, Batch* batch) LARDER_EXCLUDES(mu_);
   void Write(Batch* batch) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
+  void Failed();  // the disk did; it is left alone for a while
   void PutWithRoom(Batch* batch) LARDER_EXCLUDES(mu_);
   // Until one put takes so much whole, or it seems in vain.
   void MakeRoom(ByteCount bytes);

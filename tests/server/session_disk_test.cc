@@ -114,8 +114,7 @@ class SessionDiskTest : public SessionTest {
   // not the read, finds its place.
   std::vector<EntryRef> HoldToTheLast(uint32_t seed) {
     const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
-    const BlockIndex::Held held =
-        f_.store().HoldUntouched(variant, Name(seed), HoldWhat::kAnyTierUntouched);
+    const BlockIndex::Held held = f_.store().HoldUntouched(variant, Name(seed));
     EXPECT_NE(held.ref.value, 0u);
     std::vector<EntryRef> holds = {held.ref};
     while (f_.store().HoldAgain({&held.ref, 1})) holds.push_back(held.ref);

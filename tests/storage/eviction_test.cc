@@ -18,7 +18,12 @@ using Departed = DepartedTable::Departed;
 constexpr ReuseHistory kEveryMinute = {.gap = 24, .shared = false};
 
 EvictionCandidate After(uint32_t idle_s, ReuseHistory history = kEveryMinute) {
-  return {.bytes = MiB(1), .tokens = 64, .idle_s = idle_s, .history = history, .elsewhere = false};
+  return {.bytes = MiB(1),
+          .tokens = 64,
+          .idle_s = idle_s,
+          .history = history,
+          .elsewhere = false,
+          .unwritten = false};
 }
 
 TEST(ReuseHistory, TheGapIsAMovingMeanInLogarithms) {
@@ -72,6 +77,21 @@ TEST(EvictionPolicy, WorthIsPerByteAndByTokens) {
   other = After(100);
   other.elsewhere = true;
   EXPECT_LT(policy.Worth(other), policy.Worth(After(100))) << "it need not be computed";
+}
+
+// Whatever is known of those that are there already; but not for long, and not in an outage.
+TEST(EvictionPolicy, WhatIsOnItsWayToTheDiskStays) {
+  EvictionPolicy policy;
+  EvictionCandidate fresh = After(5), stale = After(30);
+  fresh.unwritten = stale.unwritten = true;
+  EXPECT_DOUBLE_EQ(policy.Worth(fresh), policy.Worth(After(5)));
+  policy.SetSpilling(true);
+  EvictionCandidate written = After(0, {.gap = 1, .shared = true});
+  written.elsewhere = true;
+  EXPECT_GT(policy.Worth(fresh), 100 * policy.Worth(written));
+  EXPECT_DOUBLE_EQ(policy.Worth(stale), policy.Worth(After(30)));
+  policy.SetSpilling(false);
+  EXPECT_DOUBLE_EQ(policy.Worth(fresh), policy.Worth(After(5)));
 }
 
 // A hazard that is the same at every age is its own index: h uses a second, whatever the horizon.
@@ -134,7 +154,8 @@ TEST(EvictionPolicy, IsFiniteAtTheEdges) {
                                            .tokens = tokens,
                                            .idle_s = idle_s,
                                            .history = kEveryMinute,
-                                           .elsewhere = false});
+                                           .elsewhere = false,
+                                           .unwritten = false});
         EXPECT_TRUE(std::isfinite(worth) && worth > 0) << learned;
       }
     }

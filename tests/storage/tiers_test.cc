@@ -443,6 +443,20 @@ TEST_F(Tiers, PublishedTwiceBeforeItsTurn) {
   EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
 }
 
+// Engines read what the pool has while others publish: what was just read is worth more, but what
+// is not on disk yet would be lost.
+TEST_F(Tiers, WhatWaitsForTheDiskIsNotEvictedForWhatIsThere) {
+  Process process(medium_, MiB(64));
+  std::vector<Digest> read;
+  for (uint32_t seed = 1; seed <= 8; ++seed) read.push_back(process.PutThrough(seed));
+  const std::vector<uint32_t> seeds = {1, 2, 3, 4, 5, 6, 7, 8};
+  for (int round = 0; round < 3; ++round) (void)process.Get(read, seeds);
+  std::vector<Digest> waiting;
+  for (uint32_t seed = 100; seed < 112; ++seed) waiting.push_back(process.Publish(seed));
+  for (const Digest& digest : waiting) EXPECT_EQ(process.Tiers(digest), kHostBit);
+  EXPECT_EQ(process.store().stats().evicted_unspilled, 0u);
+}
+
 // One thread writes it when another finds it in the queue: no second record of the same name.
 TEST_F(Tiers, OfferedAgainWhileItIsWritten) {
   GatedTier tier(MiB(64), medium_);

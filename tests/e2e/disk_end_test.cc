@@ -1,0 +1,156 @@
+// How a daemon with a disk ends, and what the next one has: SIGTERM at any time, kill -9 at any time.
+#include <deque>
+
+#include "tests/e2e/disk_fixture.h"
+#include "tests/test_scale.h"
+
+namespace larder::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+// ---- SIGTERM
+
+TEST_F(DiskTest, StopsWhenAllItWasGivenIsOnDisk) {
+  constexpr uint32_t kBlocks = 64;
+  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "data.write=sleep:4s"}));
+  ASSERT_NO_FATAL_FAILURE(PutWaiting(kBlocks));
+  EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+  EXPECT_EQ(OnDisk(), kBlocks);
+  EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
+}
+
+TEST_F(DiskTest, StopsAtTheLimitOfADrainWhateverIsNotOnDisk) {
+  ASSERT_NO_FATAL_FAILURE(
+      Start({"--fault-points", "data.write=sleep:4s", "--drain-limit", "100ms"}));
+  ASSERT_NO_FATAL_FAILURE(PutWaiting(64));
+  EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
+  EXPECT_THAT(daemon_->errors(), HasSubstr("not_spilled"));
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+  EXPECT_EQ(static_cast<double>(CountHits(0, 64)), OnDisk()) << "all that is there is right";
+}
+
+TEST_F(DiskTest, StopsWhileItRecovers) {
+  constexpr uint32_t kDurable = 64;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kDurable));
+  uint32_t all = kDurable;
+  for (const bool publishes : {false, true}) {
+    SCOPED_TRACE(publishes);
+    daemon_->Kill9();
+    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:20ms"}));
+    for (uint32_t i = 0; publishes && i < 8; ++i) ASSERT_EQ(Put(all++), BlockStatus::kOk);
+    ASSERT_TRUE(Recovering());
+    EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
+    ASSERT_NO_FATAL_FAILURE(Start());
+    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+    EXPECT_EQ(OnDisk(), all);
+    EXPECT_EQ(CountHits(0, all), all);
+  }
+}
+
+TEST_F(DiskTest, StopsWhenWhatIsBeingReadIsThere) {
+  constexpr uint32_t kBlocks = 32;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
+  std::vector<Digest> digests;
+  for (uint32_t number = 0; number < kBlocks; ++number)
+    digests.push_back(maker_.Block(number).digest);
+  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
+  std::thread reader([&] {
+    const auto lease = session_->Acquire(variant_, digests, {.deadline = std::chrono::seconds(30)});
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    for (size_t i = 0; i < kBlocks; ++i) EXPECT_EQ(lease->status(i), BlockStatus::kOk) << i;
+  });
+  EXPECT_TRUE(Eventually([&] { return Promoting() > 0; }));
+  EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
+  reader.join();
+}
+
+// ---- kill -9
+
+// Killed at random while it is written to and read from, also before it has found what a former one
+// left: what it said is durable is there, name by name.
+class DiskKillTest : public DiskTest {
+ protected:
+  static constexpr uint32_t kNumbers = 800;  // all of them fit the disk
+
+  [[nodiscard]] bool SaysOnDisk(uint32_t number) {
+    const auto found = client_->Lookup(QueryOf(number));
+    if (!found.ok() || found->instances.empty()) return false;
+    const std::vector<wire::TierHit>& tiers = found->instances[0].tiers;
+    return std::any_of(tiers.begin(), tiers.end(), [](const wire::TierHit& hit) {
+      return hit.tier == Tier::kDisk && hit.contiguous > TokenCount(0);
+    });
+  }
+  // Puts one block after the other, reads one that is durable, and asks which are by now.  False:
+  // the daemon is gone.
+  bool Work(std::mt19937& random, bool recovering) {
+    const absl::StatusOr<BlockStatus> put = TryPut(next_);
+    if (!put.ok()) return false;
+    EXPECT_TRUE(IsKept(*put)) << ToString(*put);
+    waiting_.push_back(next_);
+    next_ = (next_ + 1) % kNumbers;
+    for (size_t i = std::min<size_t>(waiting_.size(), 4); i > 0; --i) {
+      const uint32_t oldest = waiting_.front();
+      waiting_.pop_front();
+      if (!SaysOnDisk(oldest)) {
+        waiting_.push_back(oldest);
+      } else if (std::find(durable_.begin(), durable_.end(), oldest) == durable_.end()) {
+        durable_.push_back(oldest);
+      }
+    }
+    if (durable_.empty()) return true;
+    const absl::StatusOr<BlockStatus> got = TryGet(durable_[random() % durable_.size()]);
+    EXPECT_TRUE(!got.ok() || *got == BlockStatus::kOk ||
+                (recovering && *got == BlockStatus::kMissing))
+        << ToString(*got);
+    return got.ok();
+  }
+  void ExpectDurableThere() {
+    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+    for (const uint32_t number : durable_)
+      ASSERT_EQ(Get(number), BlockStatus::kOk) << number << " was durable";
+  }
+
+  uint32_t next_ = 0;
+  std::deque<uint32_t> waiting_;  // published, not known to be durable
+  std::vector<uint32_t> durable_;
+};
+
+TEST_F(DiskKillTest, WhatWasDurableIsThere) {
+  std::mt19937 random(testing::TestSeed());
+  const uint64_t kills = testing::Scaled(100);
+  uint64_t recovering_kills = 0;
+  for (uint64_t i = 0; i < kills; ++i) {
+    SCOPED_TRACE(absl::StrCat("kill ", i));
+    const bool early = i % 3 == 2;
+    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", early ? "catalog.scan=sleep:5ms" : ""}));
+    if (!early) {
+      ASSERT_NO_FATAL_FAILURE(ExpectDurableThere());
+    }
+    waiting_.clear();
+    std::thread killer([&, after = std::chrono::microseconds(random() % 150'000)] {
+      std::this_thread::sleep_for(after);
+      kill(daemon_->pid(), SIGKILL);
+    });
+    bool recovering = early;
+    while (Work(random, recovering)) recovering = early && Recovering();
+    recovering_kills += recovering ? 1 : 0;
+    killer.join();
+    ASSERT_TRUE(daemon_->Wait().has_value());
+  }
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(ExpectDurableThere());
+  EXPECT_EQ(static_cast<double>(CountHits(0, kNumbers)), OnDisk()) << "all that is there is right";
+  EXPECT_GT(durable_.size(), kills);
+  EXPECT_GT(recovering_kills, 0u);
+  std::printf("%lu kills, %lu of them while it recovered; %zu blocks were durable\n", kills,
+              recovering_kills, durable_.size());
+}
+
+}  // namespace
+}  // namespace larder::e2e
