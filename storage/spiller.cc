@@ -38,7 +38,7 @@ struct Spiller::Block {
 struct Spiller::Batch {
   std::vector<Name> names;  // of `writing_`
   std::vector<Block> blocks;
-  std::vector<EntryRef> held;  // all that this holds, blocks or not
+  std::vector<EntryRef> held;  // of the blocks, whatever became of them
   std::vector<Item> durable;   // there already, or now
   std::vector<Item> again;     // the disk failed
   ByteCount bytes;
@@ -154,7 +154,11 @@ bool Spiller::Take(Batch* batch, Item* item) {
 }
 
 void Spiller::Fill(Batch* batch) {
-  for (Item item; batch->bytes < options_.batch_bytes && Take(batch, &item);) HoldItem(item, batch);
+  // What is held cannot leave the pool.
+  constexpr uint64_t kShareOfPool = 16;
+  const ByteCount pool_share(store_.pool().total_bytes().value() / kShareOfPool);
+  const ByteCount enough = std::min({options_.batch_bytes, tier_.batch_bytes(), pool_share});
+  for (Item item; batch->bytes < enough && Take(batch, &item);) HoldItem(item, batch);
   MutexLock lock(mu_);
   if (!queue_.empty()) wake_.NotifyOne();
 }
@@ -172,26 +176,29 @@ void Spiller::EraseRooms() {
 }
 
 void Spiller::HoldItem(const Item& item, Batch* batch) {
-  BlockIndex::Held held = store_.HoldUntouched(item.variant, item.digest);
+  const BlockIndex::Held held = store_.HoldUntouched(item.variant, item.digest);
   if (held.ref.value == 0) {
     MutexLock lock(mu_);
     ++stats_.dropped_evicted;
-    return;
-  }
-  batch->held.push_back(held.ref);
-  if (held.state != BlockState::kHost) {
+  } else if (held.state != BlockState::kHost) {
+    store_.Unhold({&held.ref, 1});
     batch->durable.push_back(item);
-    return;
+  } else if (!AddBlock(item, held, batch)) {
+    store_.Unhold({&held.ref, 1});
   }
+}
+
+bool Spiller::AddBlock(const Item& item, const BlockIndex::Held& held, Batch* batch) {
   const std::shared_ptr<const VariantSpec> spec = store_.SpecOf(item.variant);
-  if (held.metadata == nullptr || !spec) return;  // nothing that a record could say of it
+  if (held.metadata == nullptr || !spec) return false;  // nothing that a record could say of it
   if (!store_.Check(
           held, {0, held.metadata->segment_count(), 0, held.metadata->payload_bytes().value()})) {
     store_.DropDamaged(held.ref);
     MutexLock lock(mu_);
     ++stats_.damaged;
-    return;
+    return false;
   }
+  batch->held.push_back(held.ref);
   batch->bytes += held.extent.bytes();
   batch->blocks.push_back(
       {.item = item,
@@ -205,6 +212,7 @@ void Spiller::HoldItem(const Item& item, Batch* batch) {
                   .table = held.metadata->Table()},
        .tokens = held.metadata->tokens(),
        .payload = store_.Bytes(held.extent).first(held.metadata->payload_bytes().value())});
+  return true;
 }
 
 void Spiller::Write(Batch* batch) {

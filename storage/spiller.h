@@ -14,7 +14,8 @@
 // from any thread; `durable` is called from the spiller's threads, several at once, which wait for
 // it.
 // Lifecycle: made (runs) -> destroyed (ends within one write; what waits is lost).
-// Limits: `queue_max` names; `threads` times `batch_bytes` held at a time.
+// Limits: `queue_max` names; `threads` times `batch_bytes`, or a sixteenth of the pool, held at a
+// time.
 #pragma once
 
 #include <atomic>
@@ -92,6 +93,9 @@ class Spiller {
   void Fill(Batch* batch) LARDER_EXCLUDES(mu_);
   void EraseRooms() LARDER_EXCLUDES(erase_mu_);
   void HoldItem(const Item& item, Batch* batch) LARDER_EXCLUDES(mu_);
+  // False: nothing to write of it.
+  [[nodiscard]] bool AddBlock(const Item& item, const BlockIndex::Held& held, Batch* batch)
+      LARDER_EXCLUDES(mu_);
   void Write(Batch* batch) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
   void Failed();  // the disk did; it is left alone for a while

@@ -27,6 +27,11 @@ class GatedTier final : public MemoryDiskTier {
     while (calls_ < count) changed_.Wait(mu_);
   }
 
+  [[nodiscard]] size_t calls() {
+    MutexLock lock(mu_);
+    return calls_;
+  }
+
   GetStatus Get(const Read& read) override {
     Pass();
     return MemoryDiskTier::Get(read);

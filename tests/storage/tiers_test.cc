@@ -457,6 +457,33 @@ TEST_F(Tiers, WhatWaitsForTheDiskIsNotEvictedForWhatIsThere) {
   EXPECT_EQ(process.store().stats().evicted_unspilled, 0u);
 }
 
+// However much of the queue is on disk already, it keeps little from leaving.
+TEST_F(Tiers, WhatNeedNotBeWrittenIsNotHeld) {
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));  // 16 blocks
+  RecoverInto(fixture.store(), tier);
+  SteadyClock clock;
+  Spiller spiller({}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  std::vector<Digest> digests(16);
+  const auto put = [&](uint32_t seed) {
+    return fixture.Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digests[seed % 16]);
+  };
+  for (uint32_t seed = 0; seed < 15; ++seed) {
+    ASSERT_EQ(put(seed), BlockStatus::kOk);
+    spiller.Offer(kWho, fixture.variant(), digests[seed]);
+  }
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  ASSERT_EQ(tier.stats().puts, 15u);
+  tier.Shut();
+  const size_t calls = tier.calls();
+  ASSERT_EQ(put(15), BlockStatus::kOk);
+  for (const Digest& digest : digests) spiller.Offer(kWho, fixture.variant(), digest);
+  tier.AwaitCalls(calls + 1);
+  for (uint32_t seed = 16; seed < 30; ++seed) EXPECT_EQ(put(seed), BlockStatus::kOk) << seed;
+  tier.Open();
+}
+
 // One thread writes it when another finds it in the queue: no second record of the same name.
 TEST_F(Tiers, OfferedAgainWhileItIsWritten) {
   GatedTier tier(MiB(64), medium_);
