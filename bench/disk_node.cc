@@ -59,10 +59,22 @@ Writer::Writer(Attachment& engine, uint64_t part)
   source_.FillRandom();
 }
 
+PutPlan Writer::Plan(const Names& names) {
+  return PlanPuts(Shape(), names, source_.bytes(), ShuffledOrder(source_.bytes().size() / Shape().bytes(), salt_));
+}
+
 absl::Status Writer::Put(const Names& names) {
-  const std::vector<uint32_t> order = ShuffledOrder(source_.bytes().size() / Shape().bytes(), salt_);
-  const PutPlan plan = PlanPuts(Shape(), names, source_.bytes(), order);
+  const PutPlan plan = Plan(names);
   return InBatches(plan.blocks, [&](std::span<const PutBlock> batch) { return PutAll(engine_, batch, {}); });
+}
+
+absl::Status Writer::PutEach(const Names& names, const std::function<void(size_t)>& before) {
+  const PutPlan plan = Plan(names);
+  for (size_t i = 0; i < plan.blocks.size(); ++i) {
+    before(i);
+    if (absl::Status s = PutAll(engine_, std::span(plan.blocks).subspan(i, 1), {}); !s.ok()) return s;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Writer::WaitDurable(uint64_t more) {
@@ -125,13 +137,16 @@ std::vector<Digest> History::Next(size_t from, size_t to) {
 }
 
 absl::Status PutAtRate(Writer& writer, double rate, const std::function<bool(size_t)>& go_on, History* history) {
-  const double period = Mebibytes(kBatchBlocks) / rate;
+  const double period = Mebibytes(1) / rate;
   const double start = SecondsNow();
   for (size_t batch = 0; go_on(batch); ++batch) {
-    if (const double left = start + period * static_cast<double>(batch) - SecondsNow(); left > 0)
-      std::this_thread::sleep_for(std::chrono::duration<double>(left));
     const Names names = writer.Next(kBatchBlocks);
-    if (absl::Status s = writer.Put(names); !s.ok()) return s;
+    const absl::Status s = writer.PutEach(names, [&](size_t i) {
+      const double due = start + period * static_cast<double>(batch * kBatchBlocks + i);
+      if (const double left = due - SecondsNow(); left > 0)
+        std::this_thread::sleep_for(std::chrono::duration<double>(left));
+    });
+    if (!s.ok()) return s;
     if (history != nullptr) history->Add(names);
   }
   return absl::OkStatus();

@@ -59,6 +59,8 @@ class Writer {
 
   [[nodiscard]] Names Next(size_t blocks) { return MakeNames(engine_.seed, ++salt_ << 20, blocks); }
   [[nodiscard]] absl::Status Put(const Names& names);
+  // One by one, each after before(its number): as an engine has them that computes.
+  [[nodiscard]] absl::Status PutEach(const Names& names, const std::function<void(size_t)>& before);
   // Until that many more are.
   [[nodiscard]] absl::Status WaitDurable(uint64_t more);
   [[nodiscard]] absl::Status PutDurable(const Names& names);
@@ -70,6 +72,7 @@ class Writer {
 
  private:
   [[nodiscard]] absl::Status Listen();
+  [[nodiscard]] PutPlan Plan(const Names& names);
 
   Attachment& engine_;
   const Memory source_{64 << 20, Memory::Kind::kPrivate};
@@ -91,7 +94,7 @@ class History {
   size_t next_ LARDER_GUARDED_BY(mu_) = 0;
 };
 
-// Puts batch after batch, `rate` bytes a second, until go_on(batches so far) says no or an error.
+// Puts block after block, `rate` bytes a second, until go_on(batches so far) says no or an error.
 [[nodiscard]] absl::Status PutAtRate(Writer& writer, double rate, const std::function<bool(size_t)>& go_on,
                                      History* history = nullptr);
 
