@@ -105,13 +105,13 @@ absl::Status MeasureDurableFull(Harness& harness, Writer& writer) {
 absl::StatusOr<double> MeasureRate(Harness& harness, Writer& writer, const std::string& directory) {
   const int fd = open((directory + "/raw").c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
   LARDER_CHECK(fd >= 0 && posix_fallocate(fd, 0, static_cast<off_t>(kRoundBlocks * Shape().bytes())) == 0);
-  const Contestant contestants[] = {[&] { return writer.SpillRate(writer.Next(kRoundBlocks)); }, [&] { return RawRate(fd, writer.source()); }};
+  const Contestant contestants[] = {[&] { return writer.SpillRate(writer.Next(2 * kRoundBlocks)); }, [&] { return RawRate(fd, writer.source()); }};
   const auto rates = Interleave(harness.rounds(), contestants);
   close(fd);
   if (!rates.ok()) return rates.status();
   const double rate = Median((*rates)[0]);
   harness.Report({kSpill, rate, "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]), harness.rounds()});
-  harness.Note("from the first put of 512 blocks until the last is durable, on a disk that is full and evicts; floor: "
+  harness.Note("from the first put of 1,024 blocks until the last is durable, 128 ahead of the disk, on a disk that is full and evicts; floor: "
                "O_DIRECT over bytes written before, a sync each 32 MiB");
   return rate;
 }

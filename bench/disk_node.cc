@@ -102,8 +102,18 @@ absl::Status Writer::PutDurable(const Names& names) {
 }
 
 absl::StatusOr<double> Writer::SpillRate(const Names& names) {
+  const PutPlan plan = Plan(names);
   const double start = SecondsNow();
-  if (absl::Status s = PutDurable(names); !s.ok()) return s;
+  size_t ahead = 0;
+  const absl::Status put = InBatches(plan.blocks, [&](std::span<const PutBlock> batch) {
+    if (absl::Status s = PutAll(engine_, batch, {}); !s.ok()) return s;
+    ahead += batch.size();
+    if (ahead <= kAheadBlocks) return absl::OkStatus();
+    ahead -= batch.size();
+    return WaitDurable(batch.size());
+  });
+  if (!put.ok()) return put;
+  if (absl::Status s = WaitDurable(ahead); !s.ok()) return s;
   return Mebibytes(names.size()) / (SecondsNow() - start);
 }
 

@@ -20,6 +20,7 @@
 namespace larder::bench {
 
 inline constexpr size_t kRoundBlocks = 512;
+inline constexpr size_t kAheadBlocks = 128;
 inline constexpr double kDiskWait_s = 60;  // for anything that a disk does
 inline constexpr char kAmpleDisk[] = "24GiB";
 
@@ -64,7 +65,7 @@ class Writer {
   // Until that many more are.
   [[nodiscard]] absl::Status WaitDurable(uint64_t more);
   [[nodiscard]] absl::Status PutDurable(const Names& names);
-  // Of kRoundBlocks, from the first put until the last is durable: bytes a second.
+  // From the first put until the last is durable, kAheadBlocks ahead of the disk all the time: bytes a second.
   [[nodiscard]] absl::StatusOr<double> SpillRate(const Names& names);
   // Until no more become durable for a while; how many of those that were put did not.
   [[nodiscard]] uint64_t CountDropped(uint64_t put);

@@ -155,7 +155,7 @@ bool Spiller::Take(Batch* batch, Item* item) {
 
 void Spiller::Fill(Batch* batch) {
   // What is held cannot leave the pool.
-  constexpr uint64_t kShareOfPool = 16;
+  constexpr uint64_t kShareOfPool = 32;
   const ByteCount pool_share(store_.pool().total_bytes().value() / kShareOfPool);
   const ByteCount enough = std::min({options_.batch_bytes, tier_.batch_bytes(), pool_share});
   for (Item item; batch->bytes < enough && Take(batch, &item);) HoldItem(item, batch);

@@ -41,7 +41,7 @@ class Spiller {
   struct Options {
     size_t queue_max = 65'536;
     ByteCount batch_bytes = MiB(32);
-    size_t threads = 2;
+    size_t threads = 4;
     bool paused = false;  // names wait until Resume: there is no room before all of it is known
   };
   // Blocks of one session that are durable now.

@@ -1,0 +1,219 @@
+// From disk to HOST, and what is found damaged there: a promoter and a verifier over the reference
+// tier.
+#include "storage/disk_verifier.h"
+#include "tests/storage/tiers_fixture.h"
+
+namespace larder::testing {
+namespace {
+
+using Promotion = Tiers;
+
+TEST_F(Promotion, WhatLeavesThePoolComesBackFromDisk) {
+  Process process(medium_, MiB(64));
+  std::vector<Digest> digests;
+  std::vector<uint32_t> seeds;
+  for (uint32_t seed = 1; seed <= 60; ++seed) {  // four pools full
+    digests.push_back(process.PutThrough(seed));
+    seeds.push_back(seed);
+  }
+  EXPECT_EQ(process.Tiers(digests[0]), kDiskBit);
+  EXPECT_EQ(process.store().index().blocks(), 60u);
+  EXPECT_EQ(process.store().stats().evicted_unspilled, 0u);
+  for (uint32_t round = 0; round < 3; ++round) {
+    for (size_t i = 0; i + 4 <= digests.size(); i += 4) {
+      const auto statuses =
+          process.Get(std::span(digests).subspan(i, 4), std::span(seeds).subspan(i, 4));
+      for (const BlockStatus status : statuses) ASSERT_EQ(status, BlockStatus::kOk) << i;
+    }
+  }
+  EXPECT_EQ(process.tier_.stats().puts, 60u) << "what comes from disk is not written again";
+  EXPECT_EQ(process.promoter_->stats().damaged, 0u);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Promotion, DamageOnDiskIsAMissAndTheNameGoes) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  {
+    MutexLock lock(medium_.mu);
+    medium_.records.begin()->second.payload[1000] ^= std::byte{1};
+  }
+  Process process(medium_, MiB(64));
+  EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kDamaged);
+  EXPECT_EQ(process.Tiers(digest), 0);
+  // Its last hold ends right after its answer.
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+    process.Settle();
+    return process.tier_.stats().blocks == 0;
+  })) << "its room is free again";
+  EXPECT_EQ(process.promoter_->stats().damaged, 1u);
+  process.store().CheckInvariants();
+}
+
+// Damage of a block that nobody asks for.
+TEST_F(Promotion, TheVerifierFindsDamageOnDiskAlone) {
+  std::vector<Digest> digests;
+  {
+    Process process(medium_, MiB(64));
+    for (uint32_t seed = 1; seed <= 8; ++seed) digests.push_back(process.PutThrough(seed));
+  }
+  Process process(medium_, MiB(64));
+  {
+    MutexLock lock(medium_.mu);
+    medium_.records.begin()->second.payload[1000] ^= std::byte{1};
+    std::next(medium_.records.begin())->second.unreadable = true;
+  }
+  DiskVerifier verifier({.bytes_per_s = GiB(1), .pause = 1ms}, process.store(), process.tier_);
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                        [&] { return verifier.stats().walks >= 2; }));
+  EXPECT_EQ(verifier.stats().damaged, 1u);
+  EXPECT_GE(verifier.stats().failed, 2u) << "in every walk";
+  EXPECT_GE(verifier.stats().blocks, 2u * 6);
+  EXPECT_EQ(process.Tiers(digests[0]), 0);
+  for (size_t i = 1; i < digests.size(); ++i) EXPECT_EQ(process.Tiers(digests[i]), kDiskBit);
+  process.store().CheckInvariants();
+}
+
+// A bad place of a disk that works otherwise: it must not close the disk again and again.  But one
+// failure, or several while nothing else was read, may be the disk's.
+TEST_F(Promotion, ABlockThatAloneCannotBeReadIsGivenUp) {
+  Digest bad;
+  std::vector<Digest> good;
+  {
+    Process process(medium_, MiB(64));
+    bad = process.PutThrough(1);
+    for (uint32_t seed = 2; seed <= 4; ++seed) good.push_back(process.PutThrough(seed));
+  }
+  {
+    MutexLock lock(medium_.mu);
+    medium_.records.begin()->second.unreadable = true;
+  }
+  Process process(medium_, MiB(64));
+  const auto get_bad = [&] {
+    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                          [&] { return process.promoter_->worth_asking(); }));
+    return process.GetOne(bad, 1);
+  };
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(get_bad(), BlockStatus::kMissing);
+  for (uint32_t i = 0; i < good.size(); ++i) {
+    EXPECT_EQ(process.Tiers(bad), kDiskBit) << i;
+    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                          [&] { return process.promoter_->worth_asking(); }));
+    EXPECT_EQ(process.GetOne(good[i], i + 2), BlockStatus::kOk);
+    EXPECT_EQ(get_bad(), i + 1 < good.size() ? BlockStatus::kMissing : BlockStatus::kDamaged) << i;
+  }
+  EXPECT_EQ(process.Tiers(bad), 0);
+  EXPECT_TRUE(process.promoter_->worth_asking());
+  process.store().CheckInvariants();
+}
+
+TEST_F(Promotion, OneReadForManyWhoWantTheSame) {
+  std::vector<Digest> digests;
+  std::vector<uint32_t> seeds;
+  {
+    Process process(medium_, MiB(64));
+    for (uint32_t seed = 1; seed <= 8; ++seed) {
+      digests.push_back(process.PutThrough(seed));
+      seeds.push_back(seed);
+    }
+  }
+  Process process(medium_, MiB(64));
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (const BlockStatus status : process.Get(digests, seeds))
+        wrong += status != BlockStatus::kOk;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(process.tier_.stats().gets, 8u);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Promotion, ACancelledJobIsAnsweredAndReadsNothing) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  Process process(medium_, MiB(64));
+  auto got = process.store().Acquire(process.variant(), {&digest, 1}, MiB(2), HoldWhat::kAnyTier);
+  std::atomic<int> answer{-1};
+  Promoter::Job job;
+  job.variant = process.variant();
+  job.blocks.push_back({0, got.blocks[0].ref, digest, got.blocks[0].disk_location, KiB(128)});
+  job.ready = [&](const Promoter::Wanted&, BlockStatus status, const BlockIndex::Held&) {
+    answer = static_cast<int>(status);
+  };
+  Promoter::Prepared prepared = process.promoter_->Prepare(std::move(job));
+  got = {};  // the lease goes before it is submitted
+  Promoter::Cancel(prepared);
+  process.promoter_->Submit(std::move(prepared));
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] { return answer >= 0; }));
+  EXPECT_EQ(answer, static_cast<int>(BlockStatus::kCancelled));
+  EXPECT_EQ(process.tier_.stats().gets, 0u);
+}
+
+// More blocks than are described at once; one of them, in the middle, is not in the catalog.
+TEST_F(Promotion, ALongJobIsDescribedInParts) {
+  constexpr uint32_t kBlocks = 2 * Promoter::kDescribedAtOnce + 30, kBytes = 4096, kGone = 300;
+  std::vector<Digest> digests;
+  SteadyClock clock;
+  {
+    StoreFixture fixture(MiB(8), MiB(2));
+    MemoryDiskTier tier(MiB(64), medium_);
+    RecoverInto(fixture.store(), tier);
+    Spiller spiller({}, fixture.store(), tier, clock,
+                    [](SessionId, VariantIndex, std::span<const Digest>) {});
+    for (uint32_t seed = 0; seed < kBlocks; ++seed) {
+      ASSERT_EQ(fixture.Put(Digest{}, seed, kBytes, static_cast<std::byte>(seed),
+                            &digests.emplace_back()),
+                BlockStatus::kOk);
+      spiller.Offer(kWho, fixture.variant(), digests.back());
+    }
+    ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  }
+  StoreFixture fixture(MiB(8), MiB(2));
+  MemoryDiskTier tier(MiB(64), medium_);
+  RecoverInto(fixture.store(), tier);
+  auto got = fixture.store().Acquire(fixture.variant(), digests, GiB(1), HoldWhat::kAnyTier);
+  Promoter promoter(2, fixture.store(), tier, clock);
+  std::vector<std::atomic<int>> answers(kBlocks);
+  std::atomic<uint32_t> left{kBlocks};
+  Promoter::Job job;
+  job.variant = fixture.variant();
+  for (uint32_t i = 0; i < kBlocks; ++i) {
+    const BlockIndex::Held& held = got.blocks[i];
+    job.blocks.push_back({i, held.ref, digests[i], held.disk_location, held.extent.bytes()});
+    const DiskAddress address{{fixture.store().index().VariantId(fixture.variant()), digests[i]},
+                              DiskLocation{held.disk_location}};
+    if (i == kGone) {
+      ASSERT_TRUE(tier.Erase({&address, 1}).ok());
+    }
+  }
+  job.ready = [&](const Promoter::Wanted& wanted, BlockStatus status,
+                  const BlockIndex::Held& held) {
+    const bool right = status == BlockStatus::kOk &&
+                       fixture.store().Bytes(held.extent)[0] == static_cast<std::byte>(wanted.key);
+    answers[wanted.key] = right ? 1 : 100 + static_cast<int>(status);
+    --left;
+  };
+  promoter.Submit(promoter.Prepare(std::move(job)));
+  while (left > 0) std::this_thread::yield();
+  for (uint32_t i = 0; i < kBlocks; ++i)
+    EXPECT_EQ(answers[i], i == kGone ? 100 + static_cast<int>(BlockStatus::kDamaged) : 1) << i;
+}
+
+TEST_F(Promotion, AnUnsubmittedJobOfNothingIsNothing) {
+  Process process(medium_, MiB(64));
+  process.promoter_->Submit(process.promoter_->Prepare({}));
+  EXPECT_EQ(process.promoter_->stats().waiting, 0u);
+}
+
+}  // namespace
+}  // namespace larder::testing
