@@ -19,6 +19,7 @@ constexpr size_t kErasuresAtOnce = 1024;
 constexpr uint64_t kBytesMax = 8;  // bytes that go at most for a byte that comes
 constexpr uint64_t kSlices = 4;    // in which room for a batch is made
 constexpr int kTries = 4;          // of which none placed a block
+constexpr uint8_t kFailedAloneMax = 8;
 
 DiskAddress AddressOf(const BlockStore& store, const DiskRoom& room) {
   return {.key = {.variant = store.index().VariantId(room.variant), .digest = room.digest},
@@ -308,7 +309,11 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
   std::vector<DiskTier::PutResult> results(news.size());
   tier_.Put(news, results);
   std::vector<Block> homeless;
-  const size_t again_before = batch->again.size();
+  bool failed = false, written = false;
+  for (const DiskTier::PutResult& result : results) {
+    failed = failed || result.status == DiskTier::PutStatus::kFailed;
+    written = written || result.status == DiskTier::PutStatus::kOk;
+  }
   for (size_t i = 0; i < blocks.size(); ++i) {
     switch (results[i].status) {
       case DiskTier::PutStatus::kOk:
@@ -318,7 +323,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         homeless.push_back(std::move(blocks[i]));
         break;
       case DiskTier::PutStatus::kFailed:
-        batch->again.push_back(blocks[i].item);
+        TryAgain(blocks[i].item, written, batch);
         break;
       case DiskTier::PutStatus::kTooLarge: {
         MutexLock lock(mu_);
@@ -327,13 +332,22 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
       }
     }
   }
-  if (batch->again.size() > again_before) {
-    Failed();
-  } else if (homeless.size() < blocks.size()) {
+  if (written) {
     breaker_.Succeeded();
     store_.index().SetSpilling(true);
   }
+  if (failed) Failed();
   return homeless;
+}
+
+// One that the disk never takes must not close it for the others.
+void Spiller::TryAgain(Item item, bool others_written, Batch* batch) {
+  if (others_written && ++item.failed_alone > kFailedAloneMax) {
+    MutexLock lock(mu_);
+    ++stats_.dropped_failed;
+  } else {
+    batch->again.push_back(item);
+  }
 }
 
 void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {

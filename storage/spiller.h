@@ -67,9 +67,10 @@ class Spiller {
     uint64_t dropped_queue = 0;    // the queue was full
     uint64_t dropped_evicted = 0;  // gone from HOST before its turn
     uint64_t dropped_room = 0;     // no room on disk, or too large for it
-    uint64_t dropped_failed = 0;   // the disk failed, and the queue was full by then
-    uint64_t damaged = 0;          // not what their writer's hashes say
-    uint64_t queued = 0;           // and what is being written
+    // The disk failed, and the queue was full by then; or it fails on this block alone, always.
+    uint64_t dropped_failed = 0;
+    uint64_t damaged = 0;  // not what their writer's hashes say
+    uint64_t queued = 0;   // and what is being written
     uint64_t breaker_opened = 0;
     ByteCount spilled_bytes;
   };
@@ -80,6 +81,7 @@ class Spiller {
     SessionId who;
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
+    uint8_t failed_alone = 0;  // times that others of its batch were written and it was not
   };
   struct Block;  // held while it is written
   struct Batch;
@@ -106,6 +108,7 @@ class Spiller {
   void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
+  void TryAgain(Item item, bool others_written, Batch* batch) LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);
   void Release(const Batch& batch) LARDER_EXCLUDES(mu_);
   void Notify(const Batch& batch) const;

@@ -61,6 +61,53 @@ TEST_F(Tiers, ADiskThatDoesNotEraseKeepsItsBlocks) {
   process.store().CheckInvariants();
 }
 
+// Fails on one block, and on no other.
+class PickyTier final : public MemoryDiskTier {
+ public:
+  using MemoryDiskTier::MemoryDiskTier;
+  void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (blocks[i].header->key.digest == bad) {
+        results[i] = {};
+        ++failures;
+      } else {
+        MemoryDiskTier::Put(blocks.subspan(i, 1), results.subspan(i, 1));
+      }
+    }
+  }
+  Digest bad;
+  std::atomic<size_t> failures{0};
+};
+
+TEST_F(Tiers, ABlockThatAloneCannotBeWrittenIsGivenUp) {
+  PickyTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(32), MiB(2));  // a share of the pool holds several blocks
+  RecoverInto(fixture.store(), tier);
+  SteadyClock clock;
+  Spiller spiller({.threads = 1, .paused = true}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  uint32_t seed = 0;
+  const auto put = [&] {
+    Digest digest;
+    EXPECT_EQ(fixture.Put(Digest{}, ++seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+    spiller.Offer(kWho, fixture.variant(), digest);
+    return digest;
+  };
+  tier.bad = put();
+  for (int i = 0; i < 4; ++i) put();
+  spiller.Resume();
+  for (size_t seen = 0; spiller.stats().dropped_failed == 0;) {
+    ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+      return tier.failures > seen || spiller.stats().dropped_failed > 0;
+    }));
+    seen = tier.failures;
+    put();  // beside which it fails again
+    ASSERT_LT(seen, 100u);
+  }
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_EQ(spiller.stats().spilled, seed - 1);
+}
+
 // Published during recovery, found on disk, and gone from the pool before its turn.
 TEST_F(Tiers, OnDiskAloneByItsTurnIsDurable) {
   Digest digest;
