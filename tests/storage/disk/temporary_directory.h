@@ -1,4 +1,5 @@
-// A directory on the disk of the build tree (not in memory), removed at the end.
+// A directory beside the test program, so on the disk of the build tree (not in memory) from
+// wherever that is started; removed at the end.
 #pragma once
 
 #include <cstdlib>
@@ -12,7 +13,8 @@ namespace larder::testing {
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
-    std::string name = (std::filesystem::current_path() / "disk-test-XXXXXX").string();
+    const auto program = std::filesystem::read_symlink("/proc/self/exe");
+    std::string name = (program.parent_path() / "disk-test-XXXXXX").string();
     LARDER_CHECK(mkdtemp(name.data()) != nullptr);
     path_ = name;
   }
