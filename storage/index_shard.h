@@ -128,15 +128,15 @@ class IndexShard {
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] double LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
-  // Some block in HOST is on disk too, and may leave.  Without the lock: a hint.
-  [[nodiscard]] bool has_copies() const { return copies_.load(std::memory_order_relaxed) > 0; }
-  // Likewise of those on disk alone.
+  // As EvictColdest, of those on disk alone.
   [[nodiscard]] std::optional<EvictedFromDisk> EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                     uint32_t now_s)
       LARDER_EXCLUDES(mu_);
   // host+disk -> host, of the least worthy.
   [[nodiscard]] std::optional<EvictedFromDisk> DropDiskCopy(const EvictionPolicy& policy,
                                                             uint32_t now_s) LARDER_EXCLUDES(mu_);
+  // Some block in HOST is on disk too, and may leave.  Without the lock: a hint.
+  [[nodiscard]] bool has_copies() const { return copies_.load(std::memory_order_relaxed) > 0; }
   // This one's disk copy, whichever of the two it takes; neither held nor pinned.
   [[nodiscard]] std::optional<DiskRoom> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool EvictableFromDisk(uint32_t slot) const LARDER_EXCLUDES(mu_);
@@ -226,21 +226,24 @@ class IndexShard {
   [[nodiscard]] DiskRoom DropCopy(uint32_t slot) LARDER_REQUIRES(mu_);
   // Takes out of HOST what is kept for it there; the entry keeps its pages' number.
   void TakeFromHost(uint32_t slot, Departure* gone) LARDER_REQUIRES(mu_);
-  // The less worthy of two entries; kNone: the other.
-  [[nodiscard]] uint32_t LessWorthy(uint32_t a, uint32_t b, const EvictionPolicy& policy,
-                                    uint32_t now_s) const LARDER_REQUIRES(mu_);
-  // The least worthy of what `choose(list)` answers for each class.
+  // What an eviction may take.
+  struct Candidate {
+    uint32_t slot = EntrySlots::kNone;
+    double worth = kNothing;
+  };
+  // The least worthy of what `choose(list)` answers for each class; the first of equals.
   template <class Choose>
-  [[nodiscard]] uint32_t LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
-                                     Choose choose) LARDER_REQUIRES(mu_);
-  [[nodiscard]] uint32_t LeastWorthyOfCopied(const EvictionPolicy& policy, uint32_t now_s)
+  [[nodiscard]] Candidate LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
+                                      Choose choose) LARDER_REQUIRES(mu_);
+  [[nodiscard]] Candidate LeastWorthyOfCopied(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_REQUIRES(mu_);
-  [[nodiscard]] uint32_t LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
+  [[nodiscard]] Candidate LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
+                                            uint32_t now_s) LARDER_REQUIRES(mu_);
+  // Of both.
+  [[nodiscard]] Candidate LeastWorthyOfAll(const EvictionPolicy& policy, bool parents_too,
                                            uint32_t now_s) LARDER_REQUIRES(mu_);
-  [[nodiscard]] uint32_t LeastWorthyOfAll(const EvictionPolicy& policy, bool parents_too,
-                                          uint32_t now_s) LARDER_REQUIRES(mu_);
   // Parents too.
-  [[nodiscard]] uint32_t LeastWorthyOf(Lists& lists, const EvictionPolicy& policy, uint32_t now_s)
+  [[nodiscard]] Candidate LeastWorthyOf(Lists& lists, const EvictionPolicy& policy, uint32_t now_s)
       LARDER_REQUIRES(mu_);
   // The coldest that may leave, and is no parent unless they count too; what is before it goes to
   // the hot end.  kNone: not one of kEvictionLook.
@@ -269,10 +272,15 @@ class IndexShard {
 };
 
 template <class Choose>
-uint32_t IndexShard::LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
-                                 Choose choose) {
-  uint32_t least = EntrySlots::kNone;
-  for (RecencyList& list : lists) least = LessWorthy(least, choose(list), policy, now_s);
+IndexShard::Candidate IndexShard::LeastWorthy(Lists& lists, const EvictionPolicy& policy,
+                                              uint32_t now_s, Choose choose) {
+  Candidate least;
+  for (RecencyList& list : lists) {
+    const uint32_t slot = choose(list);
+    if (slot == EntrySlots::kNone) continue;
+    const double worth = WorthOf(entries_[slot], policy, now_s);
+    if (worth < least.worth) least = {slot, worth};
+  }
   return least;
 }
 

@@ -89,7 +89,8 @@ HeldBlock IndexShard::LookAt(uint32_t slot) const {
   return now;
 }
 
-uint32_t IndexShard::LeastWorthyOf(Lists& lists, const EvictionPolicy& policy, uint32_t now_s) {
+IndexShard::Candidate IndexShard::LeastWorthyOf(Lists& lists, const EvictionPolicy& policy,
+                                                uint32_t now_s) {
   return LeastWorthy(lists, policy, now_s, [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
     return Coldest(list, true);
   });
@@ -97,14 +98,13 @@ uint32_t IndexShard::LeastWorthyOf(Lists& lists, const EvictionPolicy& policy, u
 
 double IndexShard::LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOf(disk_lists_, policy, now_s);
-  return least == kNone ? kNothing : WorthOf(entries_[least], policy, now_s);
+  return LeastWorthyOf(disk_lists_, policy, now_s).worth;
 }
 
 std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                 uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOf(disk_lists_, policy, now_s);
+  const uint32_t least = LeastWorthyOf(disk_lists_, policy, now_s).slot;
   if (least == kNone) return std::nullopt;
   const uint32_t pages = entries_[least].extent.pages();
   const Departure gone = Leave(least);
@@ -114,7 +114,7 @@ std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPo
 std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& policy,
                                                         uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOf(copied_lists_, policy, now_s);
+  const uint32_t least = LeastWorthyOf(copied_lists_, policy, now_s).slot;
   if (least == kNone) return std::nullopt;
   return EvictedFromDisk{DropCopy(least), entries_[least].extent.pages()};
 }

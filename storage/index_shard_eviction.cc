@@ -21,12 +21,6 @@ double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy
                        .unwritten = entry.state == BlockState::kHost});
 }
 
-uint32_t IndexShard::LessWorthy(uint32_t a, uint32_t b, const EvictionPolicy& policy,
-                                uint32_t now_s) const {
-  if (a == kNone || b == kNone) return a == kNone ? b : a;
-  return WorthOf(entries_[a], policy, now_s) <= WorthOf(entries_[b], policy, now_s) ? a : b;
-}
-
 uint32_t IndexShard::Coldest(RecencyList& list, bool parents_too) {
   uint32_t slot = list.coldest();
   for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
@@ -40,7 +34,8 @@ uint32_t IndexShard::Coldest(RecencyList& list, bool parents_too) {
   return kNone;
 }
 
-uint32_t IndexShard::LeastWorthyOfCopied(const EvictionPolicy& policy, uint32_t now_s) {
+IndexShard::Candidate IndexShard::LeastWorthyOfCopied(const EvictionPolicy& policy,
+                                                      uint32_t now_s) {
   return LeastWorthy(copied_lists_, policy, now_s,
                      [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
                        const uint32_t leaf = Coldest(list, false);
@@ -48,29 +43,29 @@ uint32_t IndexShard::LeastWorthyOfCopied(const EvictionPolicy& policy, uint32_t 
                      });
 }
 
-uint32_t IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
-                                       uint32_t now_s) {
+IndexShard::Candidate IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
+                                                    uint32_t now_s) {
   return LeastWorthy(host_lists_, policy, now_s,
                      [&](RecencyList& list)
                          LARDER_NO_THREAD_SAFETY_ANALYSIS { return Coldest(list, parents_too); });
 }
 
-uint32_t IndexShard::LeastWorthyOfAll(const EvictionPolicy& policy, bool parents_too,
-                                      uint32_t now_s) {
-  return LessWorthy(LeastWorthyOfCopied(policy, now_s),
-                    LeastWorthyOfHost(policy, parents_too, now_s), policy, now_s);
+IndexShard::Candidate IndexShard::LeastWorthyOfAll(const EvictionPolicy& policy, bool parents_too,
+                                                   uint32_t now_s) {
+  const Candidate copied = LeastWorthyOfCopied(policy, now_s);
+  const Candidate host = LeastWorthyOfHost(policy, parents_too, now_s);
+  return copied.worth <= host.worth ? copied : host;
 }
 
 double IndexShard::LeastWorth(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOfAll(policy, false, now_s);
-  return least == kNone ? kNothing : WorthOf(entries_[least], policy, now_s);
+  return LeastWorthyOfAll(policy, false, now_s).worth;
 }
 
 std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
                                                               bool parents_too, uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOfAll(policy, parents_too, now_s);
+  const uint32_t least = LeastWorthyOfAll(policy, parents_too, now_s).slot;
   if (least == kNone) return std::nullopt;
   return LeaveHost(least);
 }

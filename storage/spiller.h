@@ -4,9 +4,9 @@
 // A queue of names: a block is held only while it is written, so that a slow disk keeps nothing in
 // the pool.  What was evicted before its turn, or found the queue full, is lost to the disk and
 // counted (that is the back-pressure: no engine ever waits for this); what the disk failed to take
-// waits again.  A thread takes all that
-// waits, up to a batch, so writes become larger the more there is to do; what it leaves another
-// takes, so that one batch is checked and synced while the next is written.
+// waits again.  A thread takes all that waits, up to a batch, so writes become larger the more
+// there is to do; what it leaves another takes, so that one batch is checked and synced while the
+// next is written.
 //
 // A name is in one batch at a time: two records of it would race for its entry in the catalog.
 // A writer's hash of a block is checked here, before it is believed.
@@ -14,8 +14,8 @@
 // from any thread; `durable` is called from the spiller's threads, several at once, which wait for
 // it.
 // Lifecycle: made (runs) -> destroyed (ends within one write; what waits is lost).
-// Limits: `queue_max` names; `threads` times `batch_bytes`, or a sixteenth of the pool, held at a
-// time.
+// Limits: `queue_max` names; held by each thread `batch_bytes`, a 32nd of the pool or what the tier
+// calls a batch, the least of them.
 #pragma once
 
 #include <atomic>

@@ -54,12 +54,8 @@ TEST_F(DiskTest, StopsWhileItRecovers) {
 
 TEST_F(DiskTest, StopsWhenWhatIsBeingReadIsThere) {
   constexpr uint32_t kBlocks = 32;
-  ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   std::vector<Digest> digests;
-  for (uint32_t number = 0; number < kBlocks; ++number)
-    digests.push_back(maker_.Block(number).digest);
-  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:100ms"));
+  ASSERT_NO_FATAL_FAILURE(StartWithOnDisk(kBlocks, "data.read=sleep:100ms", &digests));
   std::thread reader([&] {
     const auto lease = session_->Acquire(variant_, digests, {.deadline = std::chrono::seconds(30)});
     ASSERT_TRUE(lease.ok()) << lease.status();

@@ -193,12 +193,8 @@ TEST_F(DiskTest, OneOfTwoEnginesIsKilledWhileTheirBlocksAreRead) {
 // By the library: its caller's deadline passes, and the lease goes.
 TEST_F(DiskTest, ALeaseIsReleasedBeforeItsBlocksAreThere) {
   constexpr uint32_t kBlocks = 32;
-  ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
   std::vector<Digest> digests;
-  for (uint32_t number = 0; number < kBlocks; ++number)
-    digests.push_back(maker_.Block(number).digest);
-  ASSERT_NO_FATAL_FAILURE(StartAgain("data.read=sleep:150ms"));
+  ASSERT_NO_FATAL_FAILURE(StartWithOnDisk(kBlocks, "data.read=sleep:150ms", &digests));
   auto lease = session_->Acquire(variant_, digests, {.deadline = std::chrono::milliseconds(300)});
   ASSERT_TRUE(lease.ok()) << lease.status();
   size_t cancelled = 0;
