@@ -252,47 +252,50 @@ bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room
   return FinishDrop(shards_[ShardOf(ref)]->Drop(SlotOf(ref)), freed, room);
 }
 
-// What became of blocks is learned by those who evict: then it is worth something.
-void BlockIndex::LearnReuse() {
-  constexpr uint32_t kEvictionsBetween = 2048;
-  if (evictions_.fetch_add(1, std::memory_order_relaxed) % kEvictionsBetween != 0) return;
-  const auto since = std::make_unique<ReuseCounts>();
-  for (const auto& shard : shards_) shard->TakeReuseCounts(since.get());
-  MutexLock lock(policy_mu_);
-  policy_.Learn(*since);
-}
-
-// Of the shard whose turn it is and another, the one that would lose less: so those that were dealt
-// more old blocks than others catch up.
-template <class LeastWorth>
-uint32_t BlockIndex::ShardToEvictFrom(uint32_t turn, LeastWorth least_worth) const {
-  constexpr uint32_t kLooks = 2;
-  const uint32_t step = (turn * 0x9E37'79B1u >> 16) | 1;  // odd: it comes to every shard
-  double least = IndexShard::kNothing;
+// Of the shards whose turn it is, and of those that seemed to have the least worthy when they were
+// looked at last, the one that would lose least now.
+template <class LeastOf>
+uint32_t BlockIndex::ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const {
+  constexpr uint32_t kInTurn = 2, kSeemLeast = 2;
+  const uint32_t turn = seen.turn.fetch_add(kInTurn, std::memory_order_relaxed);
   uint32_t from = turn % kShards;
-  bool copies = false;
-  for (uint32_t i = 0; i < kShards; ++i) {
-    const uint32_t shard = (turn + i * step) % kShards;
-    // After these, only to see one of what is on disk too.
-    const bool has_copies = shards_[shard]->has_copies();
-    if (i >= kLooks && (copies || !has_copies)) continue;
-    copies = copies || has_copies;
-    const double here = least_worth(*shards_[shard]);
-    if (here >= least) continue;
+  IndexShard::Candidate least;
+  const auto look = [&](uint32_t shard) {
+    const IndexShard::Candidate here = least_of(*shards_[shard]);
+    seen.worth[shard].store(here.worth, std::memory_order_relaxed);
+    if (!(here < least)) return;
     least = here;
     from = shard;
+  };
+  bool copies = false;
+  for (uint32_t i = 0; i < kShards; ++i) {
+    const uint32_t shard = (turn + i) % kShards;
+    // After these, only to see one of what is on disk too.
+    const bool has_copies = shards_[shard]->has_copies();
+    if (i >= kInTurn && (copies || !has_copies)) continue;
+    copies = copies || has_copies;
+    look(shard);
   }
+  for (uint32_t i = 0; i < kSeemLeast; ++i) look(seen.Least(turn + kInTurn));
   return from;
 }
 
+uint32_t BlockIndex::LeastSeen::Least(uint32_t from) const {
+  uint32_t least = from % kShards;
+  for (uint32_t i = 1; i < kShards; ++i) {
+    const uint32_t shard = (from + i) % kShards;
+    if (worth[shard].load(std::memory_order_relaxed) < worth[least].load(std::memory_order_relaxed))
+      least = shard;
+  }
+  return least;
+}
+
 std::optional<BlockIndex::Evicted> BlockIndex::EvictOne(uint32_t now_s) {
-  LearnReuse();
-  const uint32_t turn =
-      ShardToEvictFrom(eviction_turn_.fetch_add(1, std::memory_order_relaxed),
-                       [&](IndexShard& shard) { return shard.LeastWorth(policy_, now_s); });
+  const uint32_t first =
+      ShardToEvictFrom(host_seen_, [&](IndexShard& shard) { return shard.Least(policy_, now_s); });
   for (const bool parents_too : {false, true}) {
     for (uint32_t i = 0; i < kShards; ++i) {
-      if (auto gone = shards_[(turn + i) % kShards]->EvictColdest(policy_, parents_too, now_s))
+      if (auto gone = shards_[(first + i) % kShards]->EvictColdest(policy_, parents_too, now_s))
         return Finish(std::move(*gone));
     }
   }
@@ -355,16 +358,14 @@ BlockIndex::Held BlockIndex::LookAt(EntryRef held) const {
 }
 
 std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
-  LearnReuse();
-  const uint32_t turn =
-      ShardToEvictFrom(disk_eviction_turn_.fetch_add(1, std::memory_order_relaxed),
-                       [&](IndexShard& shard) { return shard.LeastWorthOnDisk(policy_, now_s); });
+  const uint32_t first = ShardToEvictFrom(
+      disk_seen_, [&](IndexShard& shard) { return shard.LeastOnDisk(policy_, now_s); });
   for (uint32_t i = 0; i < kShards; ++i) {
-    if (auto gone = shards_[(turn + i) % kShards]->EvictColdestFromDisk(policy_, now_s))
+    if (auto gone = shards_[(first + i) % kShards]->EvictColdestFromDisk(policy_, now_s))
       return gone;
   }
   for (uint32_t i = 0; i < kShards; ++i) {
-    if (auto gone = shards_[(turn + i) % kShards]->DropDiskCopy(policy_, now_s)) return gone;
+    if (auto gone = shards_[(first + i) % kShards]->DropDiskCopy(policy_, now_s)) return gone;
   }
   return std::nullopt;
 }

@@ -201,9 +201,16 @@ class BlockIndex {
   void MarkShared(VariantIndex variant, const Digest& digest);
   void LowerParent(VariantIndex variant, const Digest& parent,
                    std::optional<uint32_t> child_last_use_s);
-  void LearnReuse() LARDER_EXCLUDES(policy_mu_);
-  template <class LeastWorth>
-  [[nodiscard]] uint32_t ShardToEvictFrom(uint32_t turn, LeastWorth least_worth) const;
+  // How worthy the least of each shard was when it was looked at last; 0: that says nothing.  A
+  // hint, of an eviction that must not look at all of them.
+  struct LeastSeen {
+    std::array<std::atomic<double>, kShards> worth{};
+    std::atomic<uint32_t> turn{0};
+    // The first of equals from this shard on: else one shard would give for all.
+    [[nodiscard]] uint32_t Least(uint32_t from) const;
+  };
+  template <class LeastOf>
+  [[nodiscard]] uint32_t ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const;
   // What is left to do without the shard's lock when a block has left.
   [[nodiscard]] Evicted Finish(IndexShard::Departure gone);
   bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
@@ -211,11 +218,8 @@ class BlockIndex {
 
   VariantTable variants_;
   std::array<std::unique_ptr<IndexShard>, kShards> shards_;
-  Mutex policy_mu_;  // of Learn
   EvictionPolicy policy_;
-  std::atomic<uint32_t> evictions_{0};
-  std::atomic<uint32_t> eviction_turn_{0};
-  std::atomic<uint32_t> disk_eviction_turn_{0};
+  LeastSeen host_seen_, disk_seen_;
 };
 
 }  // namespace larder

@@ -1,10 +1,10 @@
 // What is remembered of blocks that have left the index: when each was used last, and its history.
-// A block that comes back goes on where it was, and what never comes back teaches as much.
+// A block that comes back goes on where it was.
 //
-// A hint: the oldest of a few is forgotten for a new one, two names may be taken for one (one in a
-// million), and all is forgotten when the table grows.
+// A hint: the oldest of a few is forgotten for a new one, two names may be taken for one (one in
+// eight thousand), and all is forgotten when the table grows.
 // Ownership, thread-safety: a member of an IndexShard, under its lock.
-// Memory: 4 to 8 bytes for each block that the index has.
+// Memory: 8 to 16 bytes for each block that the index has.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class DepartedTable {
     ReuseHistory history;
     uint32_t last_use_s = 0;
   };
-  // `blocks`: how many the index has now.  Answers what was forgotten for it.
-  std::optional<Departed> Remember(uint64_t hash, const Departed& departed, uint32_t blocks);
+  // `blocks`: how many the index has now; up to twice as many are remembered.
+  void Remember(uint64_t hash, const Departed& departed, uint32_t blocks);
   // And forgets it.
   [[nodiscard]] std::optional<Departed> Take(uint64_t hash);
   [[nodiscard]] uint64_t memory_bytes() const { return cells_.capacity() * sizeof(Cell); }
@@ -31,7 +31,7 @@ class DepartedTable {
   static constexpr size_t kWays = 4;
   struct Cell {
     uint32_t last_use_s = 0;
-    uint32_t tag : 24 = 0;  // 0: free
+    uint16_t tag = 0;  // 0: free
     ReuseHistory history;
   };
   static_assert(sizeof(Cell) == 8);

@@ -53,9 +53,9 @@ struct alignas(64) IndexEntry {
   uint16_t children = 0;  // saturates, so it is a hint and not a law
   uint16_t pins = 0;
   VariantIndex variant{};
-  BlockState state = BlockState::kAbsent;
   ReuseHistory history;
   uint8_t follower = 0;  // a tag of the block that followed it; 0: none has; kManyFollowers
+  BlockState state : 4 = BlockState::kAbsent;
   bool counted_in_parent : 1 = false;  // its leaving lowers the parent's `children`
   bool listed : 1 = false;
 

@@ -115,10 +115,8 @@ void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock
   if (what != HoldWhat::kUntouched) {
     Relist(slot);
     const uint32_t idle_s = entry.IdleSeconds(now_s);
-    reuse_.Again(entry.history, idle_s);
     entry.history = UsedAgain(entry.history, idle_s);
     entry.last_use_s = std::max(entry.last_use_s, now_s);
-    latest_use_s_ = std::max(latest_use_s_, now_s);
   }
   out->ref = EntryRef{slot};
   out->extent = entry.extent.Get();
@@ -205,13 +203,13 @@ void IndexShard::Relist(uint32_t slot) {
 
 void IndexShard::List(uint32_t slot) {
   ListFor(entries_[slot])->PushHot(slot);
-  if (entries_[slot].state == BlockState::kHostDisk) ++copies_;
+  if (entries_[slot].state == BlockState::kHostDisk) CountCopies(1);
 }
 
 void IndexShard::Unlist(uint32_t slot) {
   if (!entries_[slot].listed) return;
   ListFor(entries_[slot])->Remove(slot);
-  if (entries_[slot].state == BlockState::kHostDisk) --copies_;
+  if (entries_[slot].state == BlockState::kHostDisk) CountCopies(-1);
 }
 
 // ---- entering
@@ -239,7 +237,6 @@ void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
   entry.extent.Set(extent);
   entry.counted_in_parent = raised.counted;
   entry.last_use_s = now_s;
-  latest_use_s_ = std::max(latest_use_s_, now_s);
   if (metadata != nullptr) metadata_bytes_ += metadata->memory_bytes().value();
   entry.metadata = metadata.release();
   variants_.Count(entry.variant, extent.bytes());

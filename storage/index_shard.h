@@ -122,11 +122,21 @@ class IndexShard {
   [[nodiscard]] std::optional<Departure> Evict(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Evictable(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
-  // The worth of what EvictColdest (without parents), or EvictColdestFromDisk, would take.
-  static constexpr double kNothing = std::numeric_limits<double>::infinity();
-  [[nodiscard]] double LeastWorth(const EvictionPolicy& policy, uint32_t now_s)
-      LARDER_EXCLUDES(mu_);
-  [[nodiscard]] double LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s)
+  // What an eviction may take.
+  struct Candidate {
+    static constexpr double kNothing = std::numeric_limits<double>::infinity();
+    uint32_t slot = EntrySlots::kNone;
+    double worth = kNothing;
+    uint32_t among = 0;  // so many of its history and more recent
+    // Of equals, such as all that were published within a second, one of many: whoever has few of
+    // them would lose the newest.
+    friend bool operator<(const Candidate& a, const Candidate& b) {
+      return a.worth < b.worth || (a.worth == b.worth && a.among > b.among);
+    }
+  };
+  // What EvictColdest (without parents), or EvictColdestFromDisk, would take.
+  [[nodiscard]] Candidate Least(const EvictionPolicy& policy, uint32_t now_s) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] Candidate LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
   // As EvictColdest, of those on disk alone.
   [[nodiscard]] std::optional<EvictedFromDisk> EvictColdestFromDisk(const EvictionPolicy& policy,
@@ -155,9 +165,6 @@ class IndexShard {
   // leave. nullopt: the child never entered.
   void LowerChildren(uint64_t hash, VariantIndex variant, const Digest& digest,
                      std::optional<uint32_t> child_last_use_s) LARDER_EXCLUDES(mu_);
-
-  // Adds what became of blocks since the last call.
-  void TakeReuseCounts(ReuseCounts* sum) LARDER_EXCLUDES(mu_);
 
   struct Totals {
     uint64_t named = 0;
@@ -218,6 +225,11 @@ class IndexShard {
   void Relist(uint32_t slot) LARDER_REQUIRES(mu_);
   void List(uint32_t slot) LARDER_REQUIRES(mu_);
   void Unlist(uint32_t slot) LARDER_REQUIRES(mu_);
+  // Written under the lock alone, so it need not be one step.
+  void CountCopies(int32_t more) LARDER_REQUIRES(mu_) {
+    copies_.store(copies_.load(std::memory_order_relaxed) + static_cast<uint32_t>(more),
+                  std::memory_order_relaxed);
+  }
   void Unname(uint32_t slot) LARDER_REQUIRES(mu_);
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
   // By eviction: what has a disk copy stays in the index.
@@ -226,11 +238,6 @@ class IndexShard {
   [[nodiscard]] DiskRoom DropCopy(uint32_t slot) LARDER_REQUIRES(mu_);
   // Takes out of HOST what is kept for it there; the entry keeps its pages' number.
   void TakeFromHost(uint32_t slot, Departure* gone) LARDER_REQUIRES(mu_);
-  // What an eviction may take.
-  struct Candidate {
-    uint32_t slot = EntrySlots::kNone;
-    double worth = kNothing;
-  };
   // The least worthy of what `choose(list)` answers for each class; the first of equals.
   template <class Choose>
   [[nodiscard]] Candidate LeastWorthy(Lists& lists, const EvictionPolicy& policy, uint32_t now_s,
@@ -248,6 +255,8 @@ class IndexShard {
   // The coldest that may leave, and is no parent unless they count too; what is before it goes to
   // the hot end.  kNone: not one of kEvictionLook.
   [[nodiscard]] uint32_t Coldest(RecencyList& list, bool parents_too) LARDER_REQUIRES(mu_);
+  // The first leaf of the kEvictionLook coldest that may leave, or else the coldest of these.
+  [[nodiscard]] uint32_t ColdestOfCopied(const RecencyList& list) const LARDER_REQUIRES(mu_);
   [[nodiscard]] std::unique_ptr<const BlockMetadata> TakeMetadata(IndexEntry& entry)
       LARDER_REQUIRES(mu_);
   [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
@@ -263,8 +272,6 @@ class IndexShard {
   Lists copied_lists_ LARDER_GUARDED_BY(mu_);
   Lists disk_lists_ LARDER_GUARDED_BY(mu_);
   DepartedTable departed_ LARDER_GUARDED_BY(mu_);
-  uint32_t latest_use_s_ LARDER_GUARDED_BY(mu_) = 0;  // of any entry
-  ReuseCounts reuse_ LARDER_GUARDED_BY(mu_);
   std::atomic<uint32_t> copies_{0};                // listed in copied_lists_
   uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
@@ -278,8 +285,8 @@ IndexShard::Candidate IndexShard::LeastWorthy(Lists& lists, const EvictionPolicy
   for (RecencyList& list : lists) {
     const uint32_t slot = choose(list);
     if (slot == EntrySlots::kNone) continue;
-    const double worth = WorthOf(entries_[slot], policy, now_s);
-    if (worth < least.worth) least = {slot, worth};
+    const Candidate here = {slot, WorthOf(entries_[slot], policy, now_s), list.size()};
+    if (here < least) least = here;
   }
   return least;
 }

@@ -32,7 +32,6 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex var
   entry.extent.Set({.slab = {}, .page = 0, .pages = pages});
   Remember(entry, {}, now_s);
   entry.last_use_s = now_s;
-  latest_use_s_ = std::max(latest_use_s_, now_s);
   variants_.CountDiskOnly(variant);
   ++disk_only_;
   Relist(*slot);
@@ -96,9 +95,9 @@ IndexShard::Candidate IndexShard::LeastWorthyOf(Lists& lists, const EvictionPoli
   });
 }
 
-double IndexShard::LeastWorthOnDisk(const EvictionPolicy& policy, uint32_t now_s) {
+IndexShard::Candidate IndexShard::LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
-  return LeastWorthyOf(disk_lists_, policy, now_s).worth;
+  return LeastWorthyOf(disk_lists_, policy, now_s);
 }
 
 std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,

@@ -34,13 +34,24 @@ uint32_t IndexShard::Coldest(RecencyList& list, bool parents_too) {
   return kNone;
 }
 
+// Parents may leave too, so nothing hides the rest, and all keep their order.
+uint32_t IndexShard::ColdestOfCopied(const RecencyList& list) const {
+  uint32_t parent = kNone;
+  uint32_t slot = list.coldest();
+  for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
+    const IndexEntry& entry = entries_[slot];
+    if (entry.holds == 0 && entry.children == 0) return slot;
+    if (entry.holds == 0 && parent == kNone) parent = slot;
+    slot = entry.newer;
+  }
+  return parent;
+}
+
 IndexShard::Candidate IndexShard::LeastWorthyOfCopied(const EvictionPolicy& policy,
                                                       uint32_t now_s) {
   return LeastWorthy(copied_lists_, policy, now_s,
-                     [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
-                       const uint32_t leaf = Coldest(list, false);
-                       return leaf != kNone ? leaf : Coldest(list, true);
-                     });
+                     [&](RecencyList& list)
+                         LARDER_NO_THREAD_SAFETY_ANALYSIS { return ColdestOfCopied(list); });
 }
 
 IndexShard::Candidate IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
@@ -54,12 +65,12 @@ IndexShard::Candidate IndexShard::LeastWorthyOfAll(const EvictionPolicy& policy,
                                                    uint32_t now_s) {
   const Candidate copied = LeastWorthyOfCopied(policy, now_s);
   const Candidate host = LeastWorthyOfHost(policy, parents_too, now_s);
-  return copied.worth <= host.worth ? copied : host;
+  return host < copied ? host : copied;
 }
 
-double IndexShard::LeastWorth(const EvictionPolicy& policy, uint32_t now_s) {
+IndexShard::Candidate IndexShard::Least(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
-  return LeastWorthyOfAll(policy, false, now_s).worth;
+  return LeastWorthyOfAll(policy, false, now_s);
 }
 
 std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
@@ -81,35 +92,20 @@ bool IndexShard::Evictable(uint32_t slot) const {
   return EvictableLocked(slot);
 }
 
-// ---- what became of them
+// ---- what is remembered of them
 
 // That of the parent, where this alone follows it: so a chain stays of one class, and its end does
-// not outlive its beginning.  Else its own, from before it left.
+// not outlive its beginning.  Or its own, from before it left, where more is known by that.
 void IndexShard::Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) {
   const std::optional<DepartedTable::Departed> past = departed_.Take(HashOf(entry));
   entry.history = raised.history;
-  if (!past) return;
+  if (!past || past->history.uses < entry.history.uses) return;
   const uint32_t idle_s = now_s > past->last_use_s ? now_s - past->last_use_s : 0;
-  reuse_.Again(past->history, idle_s);
-  if (entry.history == ReuseHistory()) entry.history = UsedAgain(past->history, idle_s);
+  entry.history = UsedAgain(past->history, idle_s);
 }
 
 void IndexShard::Forget(const IndexEntry& entry) {
-  const auto forgotten =
-      departed_.Remember(HashOf(entry), {entry.history, entry.last_use_s}, entries_.used());
-  if (!forgotten) return;
-  reuse_.Forgotten(forgotten->history, latest_use_s_ - forgotten->last_use_s);
-}
-
-void IndexShard::TakeReuseCounts(ReuseCounts* sum) {
-  MutexLock lock(mu_);
-  for (uint32_t c = 0; c < kReuseClasses; ++c) {
-    for (uint32_t b = 0; b < kIdleBuckets; ++b) {
-      sum->again[c][b] += reuse_.again[c][b];
-      sum->forgotten[c][b] += reuse_.forgotten[c][b];
-    }
-  }
-  reuse_ = ReuseCounts();
+  departed_.Remember(HashOf(entry), {entry.history, entry.last_use_s}, entries_.used());
 }
 
 }  // namespace larder

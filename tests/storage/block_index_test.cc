@@ -482,7 +482,7 @@ TEST_F(BlockIndexTest, MemoryIsBounded) {
     for (uint64_t i = 0; i < kBlocks; ++i) ASSERT_EQ(Insert(i, {}), InsertResult::kInserted);
     if (round == 0) again = index_.memory_bytes();
   }
-  EXPECT_LE(again, full + ByteCount(8 * kBlocks)) << "what is remembered of those that left";
+  EXPECT_LE(again, full + ByteCount(16 * kBlocks)) << "what is remembered of those that left";
   EXPECT_EQ(index_.memory_bytes(), again) << "free entries are used again";
 }
 

@@ -113,7 +113,7 @@ TEST(IndexShard, HistoryGoesDownAChainAndStopsAtAFork) {
   EXPECT_EQ(insert(6, 1).history, ReuseHistory());
 }
 
-// A block that left comes back as what it was; one that nobody asks for again teaches that.
+// A block that left comes back as what it was.
 TEST(IndexShard, WhatLeftIsRemembered) {
   VariantTable variants;
   const VariantIndex variant = *variants.Intern(Name(0));
@@ -126,25 +126,17 @@ TEST(IndexShard, WhatLeftIsRemembered) {
     EXPECT_EQ(shard.Insert(IndexHash(variant, Name(name)), block, {}, now_s, &slot),
               IndexShard::EnterResult::kEntered);
   };
-  constexpr uint64_t kBlocks = 10'000;
+  // Whoever follows it and nothing else has its history.
+  const auto history_of = [&](uint64_t name) {
+    return shard.RaiseChildren(IndexHash(variant, Name(name)), variant, Name(name), Name(99))
+        .history;
+  };
   insert(1, 0);
   ASSERT_TRUE(shard.EvictColdest(policy, false, 10).has_value());
   insert(1, 64);
-  for (uint64_t i = 2; i < kBlocks; ++i) {
-    insert(i, 64);
-    ASSERT_TRUE(shard.EvictColdest(policy, false, 64).has_value());
-  }
-  ReuseCounts counts;
-  shard.TakeReuseCounts(&counts);
-  EXPECT_EQ(counts.again[ReuseClassOf({})][IdleBucketOf(64)], 1u);
-  uint64_t forgotten = 0;
-  for (const auto& histogram : counts.forgotten) {
-    for (const uint64_t count : histogram) forgotten += count;
-  }
-  EXPECT_GT(forgotten, kBlocks * 9 / 10);
-  ReuseCounts none;
-  shard.TakeReuseCounts(&none);
-  EXPECT_EQ(none.again, ReuseCounts::Histogram{}) << "taken";
+  insert(2, 64);
+  EXPECT_EQ(history_of(1), UsedAgain({}, 64));
+  EXPECT_EQ(history_of(2), ReuseHistory());
 }
 
 // What is on disk too leaves HOST before what is nowhere else, though that is colder.
@@ -165,6 +157,29 @@ TEST(IndexShard, WhatIsOnDiskTooLeavesFirst) {
   }
   for (const uint64_t next : {5, 6, 7, 8, 9, 0, 1, 2, 3, 4})
     EXPECT_EQ(shard.EvictColdest(policy, false, 100)->block.digest, Name(next));
+}
+
+// Parents that are on disk too may leave, so whoever looks for the least worthy moves none of them.
+TEST(IndexShard, ALookKeepsTheOrderOfWhatIsOnDiskToo) {
+  VariantTable variants;
+  const VariantIndex variant = *variants.Intern(Name(0));
+  IndexShard shard(variants);
+  const EvictionPolicy policy;
+  constexpr uint64_t kParents = 40;
+  for (uint64_t i = 0; i < kParents; ++i) {
+    const uint64_t hash = IndexHash(variant, Name(i));
+    IndexedBlock block{
+        .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
+    uint32_t slot = 0;
+    ASSERT_EQ(shard.Insert(hash, block, {}, 100, &slot), IndexShard::EnterResult::kEntered);
+    ASSERT_EQ(shard.InsertOnDisk(hash, variant, Name(i), i + 1, 1, 100, &slot),
+              IndexShard::EnterResult::kEntered);
+    ASSERT_TRUE(shard.RaiseChildren(hash, variant, Name(i), Name(1000 + i)).counted);
+  }
+  for (uint64_t i = 0; i < kParents; ++i) {
+    EXPECT_NE(shard.Least(policy, 100).slot, EntrySlots::kNone);
+    EXPECT_EQ(shard.EvictColdest(policy, false, 100)->block.digest, Name(i));
+  }
 }
 
 // However many of the coldest have none.
