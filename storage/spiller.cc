@@ -172,8 +172,13 @@ void Spiller::EraseRooms() {
     std::vector<DiskAddress> blocks;
     blocks.reserve(rooms.size());
     for (const DiskRoom& room : rooms) blocks.push_back(AddressOf(store_, room));
-    if (!tier_.Erase(blocks).ok()) Failed();
+    Erase(blocks);
   }
+}
+
+// A part of the disk that does not erase keeps its room: the rest goes on.
+void Spiller::Erase(std::span<const DiskAddress> blocks) {
+  if (!tier_.Erase(blocks).ok() && !tier_.Erase({}).ok()) Failed();
 }
 
 void Spiller::HoldItem(const Item& item, Batch* batch) {
@@ -353,7 +358,7 @@ void Spiller::TryAgain(Item item, bool others_written, Batch* batch) {
 void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
   if (!store_.SetOnDisk(block.ref, static_cast<uint64_t>(location))) {
     const DiskAddress gone{block.header.key, location};
-    if (!tier_.Erase({&gone, 1}).ok()) Failed();
+    Erase({&gone, 1});
     return;
   }
   tier_.SetOwner(location, block.ref.value);

@@ -94,6 +94,7 @@ class Spiller {
   [[nodiscard]] bool Take(Batch* batch, Item* item) LARDER_EXCLUDES(mu_);
   void Fill(Batch* batch) LARDER_EXCLUDES(mu_);
   void EraseRooms() LARDER_EXCLUDES(erase_mu_);
+  void Erase(std::span<const DiskAddress> blocks);
   void HoldItem(const Item& item, Batch* batch) LARDER_EXCLUDES(mu_);
   // False: nothing to write of it.
   [[nodiscard]] bool AddBlock(const Item& item, const BlockIndex::Held& held, Batch* batch)

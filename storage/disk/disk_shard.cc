@@ -17,6 +17,7 @@ using PutStatus = DiskTier::PutStatus;
 using GetStatus = DiskTier::GetStatus;
 
 constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
+constexpr Duration kBetweenTriesToErase = std::chrono::seconds(1);
 
 bool IsWhole(const SegmentRange& range, const SegmentTable& table) {
   return range.first == 0 && range.count == table.segments.size();
@@ -368,6 +369,9 @@ absl::Status DiskShard::EraseHeldBack() {
   {
     MutexLock lock(mu_);
     if (held_back_.empty()) return absl::OkStatus();
+    // They may be all that ever lay here: not before each put of the others.
+    if (std::chrono::steady_clock::now() < erase_again_)
+      return absl::UnavailableError("the catalog did not erase just now");
     rooms.swap(held_back_);
   }
   // Both: after a failure RocksDB refuses writes until it is told to go on.
@@ -377,6 +381,8 @@ absl::Status DiskShard::EraseHeldBack() {
     Free(rooms, std::vector<bool>(rooms.size(), true));
   } else {
     HoldBack(rooms);
+    MutexLock lock(mu_);
+    erase_again_ = std::chrono::steady_clock::now() + kBetweenTriesToErase;
   }
   return status;
 }

@@ -144,6 +144,7 @@ class DiskShard {
   ExtentAllocator allocator_ LARDER_GUARDED_BY(mu_);
   uint64_t window_cursor_ LARDER_GUARDED_BY(mu_) = 0;
   std::vector<Room> held_back_ LARDER_GUARDED_BY(mu_);
+  TimePoint erase_again_ LARDER_GUARDED_BY(mu_);  // after they could not be
 
   std::atomic<uint64_t> blocks_{0}, puts_{0}, gets_{0}, erased_{0}, put_bytes_{0}, got_bytes_{0},
       data_written_{0}, damaged_{0}, write_failures_{0}, read_failures_{0}, sync_failures_{0},

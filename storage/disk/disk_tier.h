@@ -68,8 +68,10 @@ class DiskTier {
   virtual void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) = 0;
 
   // Names that go, and the room that they took.  Unknown addresses are passed over.  Not OK: the
-  // disk failed; the names are gone, their room follows when it works again (a call with no blocks
-  // asks for that alone), and the next Recover may find some of them.
+  // disk failed, or where some of them lie; the names are gone, their room follows when it works
+  // again, and the next Recover may find some of them.
+  // A call with no blocks asks for that room alone.  OK: some of the disk owes none, so what is
+  // erased there gives room.
   [[nodiscard]] virtual absl::Status Erase(std::span<const DiskAddress> blocks) = 0;
 
   // ---- reading

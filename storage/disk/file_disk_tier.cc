@@ -191,12 +191,13 @@ DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
   const uint64_t files = std::min<uint64_t>(
       kFilesMax, (options_.limit - catalogs).value() / geometry_.file_bytes.value());
   const uint64_t mine = files / geometry_.shards + (number < files % geometry_.shards ? 1 : 0);
+  const bool faulty = options_.faulty_shard.value_or(number) == number;
   return {.directory = ShardPath(number),
           .file_bytes = geometry_.file_bytes,
           .files_max = static_cast<uint32_t>(mine),
           .catalog_bytes_max = ByteCount(catalogs.value() / 2 / geometry_.shards),
           .memory = const_cast<CatalogMemory*>(&memory_),
-          .faults = &faults_,
+          .faults = const_cast<FaultPoints*>(faulty ? &faults_ : &no_faults_),
           .warn = options_.warn};
 }
 
@@ -419,11 +420,20 @@ void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
   }
 }
 
-absl::Status FileDiskTier::Erase(std::span<const DiskAddress> blocks) {
-  absl::Status result;
-  if (blocks.empty()) {
-    for (const ShardRef& shard : All()) result.Update(shard->Erase({}));
+// A shard that does not erase costs its own room: the others must not wait for it.
+absl::Status FileDiskTier::EraseHeldBack() {
+  absl::Status result = absl::UnavailableError("no shard has told what it holds");
+  for (const ShardRef& shard : All()) {
+    if (!shard->recovered()) continue;
+    absl::Status status = shard->Erase({});
+    if (!result.ok()) result = std::move(status);
   }
+  return result;
+}
+
+absl::Status FileDiskTier::Erase(std::span<const DiskAddress> blocks) {
+  if (blocks.empty()) return EraseHeldBack();
+  absl::Status result;
   ByShard(blocks, [&](DiskShard& shard, std::span<const size_t> places) {
     std::vector<DiskShard::Room> rooms;
     for (const size_t i : places) {

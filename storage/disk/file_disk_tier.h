@@ -21,6 +21,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,11 @@ namespace larder {
 class FileDiskTier final : public DiskTier {
  public:
   struct Options {
-    std::string directory;          // made when it is not there (its parent must be)
-    ByteCount limit;                // of all files; at least kLimitMin
-    ByteCount memory = MiB(64);     // of all catalogs: caches and write buffers
-    FaultPoints* faults = nullptr;  // nullptr: none
+    std::string directory;                 // made when it is not there (its parent must be)
+    ByteCount limit;                       // of all files; at least kLimitMin
+    ByteCount memory = MiB(64);            // of all catalogs: caches and write buffers
+    FaultPoints* faults = nullptr;         // nullptr: none
+    std::optional<uint32_t> faulty_shard;  // where they are; nullopt: in all of them
     // What an operator should know; one sentence without a newline.  May be called from any thread.
     std::function<void(const std::string&)> warn;
   };
@@ -100,6 +102,8 @@ class FileDiskTier final : public DiskTier {
                                           absl::FunctionRef<bool()> stop);
   [[nodiscard]] std::vector<uint32_t> ShardsByRoom() const;
   void PutTo(uint32_t number, std::span<const NewBlock> blocks, std::span<PutResult> results);
+  // OK: some shard that is recovered has nothing to erase any more.
+  [[nodiscard]] absl::Status EraseHeldBack();
 
   // {shard and file 16 | page 24 | pages 24}, as the index packs extents; never 0.
   [[nodiscard]] DiskLocation LocationOf(uint32_t shard, const Extent& extent) const;

@@ -1,0 +1,123 @@
+// From HOST to files: what becomes of all blocks when a part of the disk, or all of it for a while,
+// does not do what it should.
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "storage/disk/file_disk_tier.h"
+#include "storage/look.h"
+#include "storage/spiller.h"
+#include "tests/storage/disk/temporary_directory.h"
+#include "tests/storage/store_fixture.h"
+
+namespace larder::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr ByteCount kLimit = MiB(160);  // 4 shards of 2 files of 16 MiB
+constexpr uint32_t kBlockBytes = 512 << 10;
+constexpr uint32_t kBlocksMax = 256;  // more than fit
+constexpr SessionId kWho{7};
+
+class FileSpill : public ::testing::Test {
+ protected:
+  // A process, which has not looked at the disk yet; faults are of `faulty_shard`, or of all.
+  void Start(std::optional<uint32_t> faulty_shard = std::nullopt) {
+    spiller_.reset();
+    tier_.reset();
+    FileDiskTier::Options options;
+    options.directory = directory_.path() + "/disk";
+    options.limit = kLimit;
+    options.faults = &faults_;
+    options.faulty_shard = faulty_shard;
+    auto tier = FileDiskTier::Open(options);
+    ASSERT_TRUE(tier.ok()) << tier.status();
+    tier_ = *std::move(tier);
+    spiller_.emplace(Spiller::Options{.paused = true}, store(), *tier_, clock_,
+                     [](SessionId, VariantIndex, std::span<const Digest>) {});
+  }
+  [[nodiscard]] absl::Status Recover() {
+    return tier_->Recover(
+        [this](const DiskTier::Entry& entry) {
+          return store()
+              .EnterFromDisk(entry.key.variant, entry.key.digest,
+                             static_cast<uint64_t>(entry.location), PagesFor(entry.payload_bytes))
+              .value;
+        },
+        [] { return false; });
+  }
+  void Put(uint32_t seed) {
+    Digest digest;
+    ASSERT_EQ(fixture_.Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+    spiller_->Offer(kWho, fixture_.variant(), digest);
+  }
+  // Block `first` to `last`, and waits until they are on disk.
+  void PutThrough(uint32_t first, uint32_t last) {
+    for (uint32_t seed = first; seed <= last; ++seed) {
+      Put(seed);
+      if (seed % 8 != 0) continue;
+      ASSERT_TRUE(Settle()) << "of " << seed;
+    }
+    ASSERT_TRUE(Settle());
+  }
+  // False: the disk took them not all within some time.
+  [[nodiscard]] bool Settle(Duration how_long = 20s) {
+    spiller_->Nudge();
+    return spiller_->WaitIdle(std::chrono::steady_clock::now() + how_long);
+  }
+  void Arm(std::string_view text) { ASSERT_TRUE(faults_.Arm(text).ok()); }
+  [[nodiscard]] BlockStore& store() { return fixture_.store(); }
+
+  TemporaryDirectory directory_;
+  FaultPoints faults_;
+  SteadyClock clock_;
+  StoreFixture fixture_{MiB(32), MiB(2)};
+  std::unique_ptr<FileDiskTier> tier_;
+  std::optional<Spiller> spiller_;
+};
+
+class FailingShard : public FileSpill, public ::testing::WithParamInterface<const char*> {};
+
+// One that takes nothing or gives nothing back costs its part of the disk: what is new goes to the
+// others, where room is made.
+TEST_P(FailingShard, IsNotTheWholeDisk) {
+  ASSERT_NO_FATAL_FAILURE(Start(0));
+  ASSERT_TRUE(Recover().ok());
+  spiller_->Resume();
+  ASSERT_NO_FATAL_FAILURE(PutThrough(1, kBlocksMax));
+  ASSERT_GT(store().stats().evicted_disk, 0u) << "it is full";
+  Arm(GetParam());
+  ASSERT_NO_FATAL_FAILURE(PutThrough(kBlocksMax + 1, 2 * kBlocksMax));
+  EXPECT_EQ(spiller_->stats().spilled, 2 * kBlocksMax);
+  EXPECT_EQ(spiller_->stats().dropped_room, 0u);
+  EXPECT_EQ(spiller_->stats().breaker_opened, 0u);
+  EXPECT_GT(tier_->stats().catalog_failures, 0u);
+  Arm("");
+  store().CheckInvariants();
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, FailingShard,
+                         ::testing::Values("catalog.erase=error",
+                                           "catalog.commit=error,catalog.erase=error"));
+
+// Where none gives anything back, no more goes from the index than is found out by.
+TEST_F(FileSpill, ADiskThatDoesNotEraseKeepsItsBlocks) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Recover().ok());
+  spiller_->Resume();
+  ASSERT_NO_FATAL_FAILURE(PutThrough(1, kBlocksMax));
+  Arm("catalog.erase=error");
+  const uint64_t evicted = store().stats().evicted_disk;
+  for (uint32_t seed = kBlocksMax + 1; seed <= kBlocksMax + 16; ++seed) Put(seed);
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                        [&] { return spiller_->stats().breaker_opened >= 6; }));
+  EXPECT_LE(store().stats().evicted_disk, evicted + 32);
+  Arm("");
+  ASSERT_TRUE(Settle());
+  EXPECT_EQ(spiller_->stats().spilled, kBlocksMax + 16);
+  EXPECT_EQ(spiller_->stats().dropped_room, 0u);
+  store().CheckInvariants();
+}
+
+}  // namespace
+}  // namespace larder::testing
