@@ -2,6 +2,7 @@
 
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
 #include <rocksdb/statistics.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
@@ -178,6 +179,8 @@ struct BlockCatalog::Impl {
     table.block_cache = options.memory->impl_->cache;
     table.cache_index_and_filter_blocks = true;
     table.block_size = KiB(8).value();
+    // Each commit asks for its keys here, and mostly there are none.
+    if (family == kPlaces) table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
     rocksdb::ColumnFamilyOptions out;
     out.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
     out.compression = rocksdb::kLZ4Compression;
@@ -186,6 +189,28 @@ struct BlockCatalog::Impl {
     out.max_bytes_for_level_base = 4 * out.target_file_size_base;
     out.level_compaction_dynamic_level_bytes = true;
     return out;
+  }
+
+  // What names have; without a place: it is damaged.
+  struct Found {
+    bool there = false;
+    std::optional<CatalogPlace> place;
+  };
+  [[nodiscard]] absl::StatusOr<std::vector<Found>> PlacesOf(
+      std::span<const std::string> names) const {
+    const std::vector<rocksdb::Slice> slices(names.begin(), names.end());
+    std::vector<rocksdb::PinnableSlice> values(names.size());
+    std::vector<rocksdb::Status> statuses(names.size());
+    db->MultiGet(rocksdb::ReadOptions(), families[kPlaces], slices.size(), slices.data(),
+                 values.data(), statuses.data());
+    std::vector<Found> found(names.size());
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (statuses[i].IsNotFound()) continue;
+      if (!statuses[i].ok() && !statuses[i].IsCorruption()) return From(statuses[i]);
+      found[i].there = true;
+      if (statuses[i].ok()) found[i].place = PlaceFrom(values[i]);
+    }
+    return found;
   }
 };
 
@@ -223,15 +248,24 @@ absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
   if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogCommit); !fault.ok())
     return fault;
   rocksdb::WriteBatch batch;
+  std::vector<std::string> names;
+  names.reserve(entries.size());
   for (const CatalogEntry& entry : entries) {
-    const std::string key = KeyOf(entry.key);
+    const std::string& key = names.emplace_back(KeyOf(entry.key));
     (void)batch.Put(impl_->families[kPlaces], key, PlaceValue(entry.place));
     (void)batch.Put(impl_->families[kHeaders], key, HeaderValue(entry));
   }
   rocksdb::WriteOptions durable;
   durable.sync = true;
   MutexLock lock(mu_);
-  return From(impl_->db->Write(durable, &batch));
+  const absl::StatusOr<std::vector<Impl::Found>> former = impl_->PlacesOf(names);
+  if (!former.ok()) return former.status();
+  if (const rocksdb::Status status = impl_->db->Write(durable, &batch); !status.ok())
+    return From(status);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if ((*former)[i].place) superseded_.insert({entries[i].key, (*former)[i].place->extent});
+  }
+  return absl::OkStatus();
 }
 
 absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>* erased) {
@@ -241,25 +275,25 @@ absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>*
   std::vector<std::string> names;
   names.reserve(rooms.size());
   for (const Room& room : rooms) names.push_back(KeyOf(room.key));
-  const std::vector<rocksdb::Slice> slices(names.begin(), names.end());
-  std::vector<rocksdb::PinnableSlice> values(rooms.size());
-  std::vector<rocksdb::Status> statuses(rooms.size());
   MutexLock lock(mu_);
-  impl_->db->MultiGet(rocksdb::ReadOptions(), impl_->families[kPlaces], slices.size(),
-                      slices.data(), values.data(), statuses.data());
+  const absl::StatusOr<std::vector<Impl::Found>> found = impl_->PlacesOf(names);
+  if (!found.ok()) return found.status();
   rocksdb::WriteBatch batch;
   for (size_t i = 0; i < rooms.size(); ++i) {
-    if (statuses[i].IsNotFound()) continue;
+    const auto& [there, place] = (*found)[i];
     // What is damaged names nothing, and goes.
-    if (!statuses[i].ok() && !statuses[i].IsCorruption()) return From(statuses[i]);
-    const std::optional<CatalogPlace> place =
-        statuses[i].ok() ? PlaceFrom(values[i]) : std::nullopt;
-    if (place && place->extent != rooms[i].extent) continue;
-    if (erased != nullptr) (*erased)[i] = true;
-    (void)batch.Delete(impl_->families[kPlaces], slices[i]);
-    (void)batch.Delete(impl_->families[kHeaders], slices[i]);
+    const bool named = there && (!place || place->extent == rooms[i].extent);
+    if (erased != nullptr) (*erased)[i] = named || superseded_.contains(rooms[i]);
+    if (!named) continue;
+    (void)batch.Delete(impl_->families[kPlaces], names[i]);
+    (void)batch.Delete(impl_->families[kHeaders], names[i]);
   }
-  return From(impl_->db->Write(rocksdb::WriteOptions(), &batch));
+  if (const rocksdb::Status status = impl_->db->Write(rocksdb::WriteOptions(), &batch);
+      !status.ok()) {
+    return From(status);
+  }
+  for (const Room& room : rooms) superseded_.erase(room);
+  return absl::OkStatus();
 }
 
 absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,

@@ -8,6 +8,8 @@
 // All three change by one write-ahead log, in order: what is found after a crash is a prefix of
 // what was done.
 //
+// A room that lost its name to a newer one of the same key is remembered until it is erased (not
+// beyond the process: the next one starts with the rooms that have names).
 // Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all of them
 // may wait for the disk.
 // Memory: within `memory`, shared by all shards.  Disk: some multiple of what it holds until
@@ -20,8 +22,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -76,13 +80,20 @@ class BlockCatalog {
   BlockCatalog(const BlockCatalog&) = delete;
   BlockCatalog& operator=(const BlockCatalog&) = delete;
 
-  // All or nothing; durable on OK.  A key that was there lies at its new place.
+  // All or nothing; durable on OK.  A key that was there lies at its new place; its former room is
+  // superseded until it is erased.
   [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
   // Names that still stand for this room; others stay.  Survives the process on OK, the next Commit
-  // makes it durable.  `erased`, if not null: which of `rooms` had a name until now.
+  // makes it durable.  `erased`, if not null: which of `rooms` had that name until now or were
+  // superseded, so are nobody's any more; others may be another's.
   struct Room {
     BlockKey key;
     Extent extent;
+    friend bool operator==(const Room&, const Room&) = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const Room& room) {
+      return H::combine(std::move(h), room.key, room.extent.slab, room.extent.page);
+    }
   };
   [[nodiscard]] absl::Status Erase(std::span<const Room> rooms, std::vector<bool>* erased = nullptr)
       LARDER_EXCLUDES(mu_);
@@ -116,6 +127,8 @@ class BlockCatalog {
   explicit BlockCatalog(std::unique_ptr<Impl> impl);
   // That between looking at a name and taking it away nobody gives it to another room.
   Mutex mu_;
+  // Whose names stand for other rooms by now.
+  absl::flat_hash_set<Room> superseded_ LARDER_GUARDED_BY(mu_);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -339,7 +339,7 @@ absl::Status DiskShard::Erase(std::span<const Room> asked) {
     CountErased(rooms.size());
     return status;
   }
-  // Where there was no such name the room is another's by now.
+  // A room that has neither that name nor lost it to a newer copy is another's by now.
   Free(rooms, gone);
   CountErased(static_cast<uint64_t>(std::count(gone.begin(), gone.end(), true)));
   return status;

@@ -128,6 +128,53 @@ TEST_P(DiskTierContract, ErasingAnOlderCopyKeepsTheNewerOne) {
   EXPECT_TRUE(Has(*tier_, block, entries_.at(block.key()).location));
 }
 
+// In so many copies that two lie in one shard: whichever goes first, each gives its room back.
+TEST_P(DiskTierContract, EveryCopyGivesItsRoomBack) {
+  constexpr size_t kCopies = 10;
+  const DiskBlock block(1, 4, 70'000);
+  const auto put = [&] {
+    std::vector<DiskAddress> copies;
+    for (size_t i = 0; i < kCopies; ++i)
+      copies.push_back({block.key(), PutOne(*tier_, block).location});
+    return copies;
+  };
+  std::vector<DiskAddress> copies = put();
+  const DiskTier::Stats before = tier_->stats();
+  EXPECT_EQ(before.blocks, kCopies);
+  const DiskAddress newest = copies.back();
+  copies.pop_back();
+  ASSERT_TRUE(tier_->Erase(copies).ok());
+  EXPECT_TRUE(Has(*tier_, block, newest.location));
+  EXPECT_EQ(tier_->stats().blocks, 1u);
+  EXPECT_EQ(tier_->stats().used.value(), before.used.value() / kCopies);
+  EraseOne(*tier_, newest);
+  EXPECT_EQ(tier_->stats().used, ByteCount(0));
+  copies = put();
+  for (size_t i = kCopies; i-- > 0;) EraseOne(*tier_, copies[i]);
+  EXPECT_EQ(tier_->stats().blocks, 0u);
+  EXPECT_EQ(tier_->stats().used, ByteCount(0));
+}
+
+// A room that is another's by now, whatever became of the name that it had.
+TEST_P(DiskTierContract, ARoomOfAnotherIsPassedOver) {
+  const DiskBlock block(1, 4, 70'000);
+  std::vector<DiskAddress> former;
+  for (int i = 0; i < 10; ++i) former.push_back({block.key(), PutOne(*tier_, block).location});
+  ASSERT_TRUE(tier_->Erase(former).ok());
+  std::vector<std::pair<uint64_t, DiskLocation>> others;
+  for (uint64_t number = 2; number <= 11; ++number)
+    others.emplace_back(number, PutOne(*tier_, DiskBlock(number, 4, 70'000)).location);
+  ASSERT_TRUE(tier_->Erase(former).ok());
+  const DiskLocation again = PutOne(*tier_, block).location;
+  std::erase_if(former, [&](const DiskAddress& address) { return address.location == again; });
+  ASSERT_TRUE(tier_->Erase(former).ok());
+  EXPECT_TRUE(Has(*tier_, block, again));
+  EXPECT_EQ(tier_->stats().blocks, 11u);
+  EXPECT_EQ(tier_->stats().used.value() % 11, 0u);
+  for (const auto& [number, location] : others)
+    EXPECT_TRUE(Has(*tier_, DiskBlock(number, 4, 70'000), location)) << number;
+}
+
 TEST_P(DiskTierContract, UnknownAddressesArePassedOver) {
   const DiskBlock block(1, 4, 70'000);
   const DiskAddress gone{block.key(), PutOne(*tier_, block).location};
