@@ -147,7 +147,7 @@ void DiskShard::SetOwner(const Extent& extent, uint32_t owner) {
 void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
   (void)EraseHeldBack();  // what is left then has less room
-  if (!recovered_ || free_bytes().value() == 0 || share_.Full()) {
+  if (!told_ || free_bytes().value() == 0 || share_.Full()) {
     for (PutResult& result : results) result.status = PutStatus::kNoRoom;
     return;
   }
@@ -392,7 +392,7 @@ std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes,
   // A header takes one page; of more than a hundred segments, more: then a later try finds them.
   const uint32_t pages = PagesFor(payload_bytes) + 1;
   MutexLock lock(mu_);
-  if (!recovered_ || pages > options_.file_bytes.value() / kPageBytes ||
+  if (!told_ || pages > options_.file_bytes.value() / kPageBytes ||
       allocator_.largest_free_pages() >= pages || MayGrow()) {
     return {};
   }
@@ -467,7 +467,7 @@ void DiskShard::NoteFree() { free_bytes_ = allocator_.free_bytes().value(); }
 
 // A disk that is full before the limit has no more room than it gave.
 ByteCount DiskShard::free_bytes() const {
-  if (!recovered_) return ByteCount(0);
+  if (!told_) return ByteCount(0);
   const uint64_t missing =
       MayGrow() ? (options_.files_max - files_->count()) * options_.file_bytes.value() : 0;
   const uint64_t free = free_bytes_ + missing;

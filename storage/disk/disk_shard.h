@@ -18,7 +18,8 @@
 // A name that may or may not have gone (the catalog failed meanwhile) keeps its room until an
 // erasure succeeds: the room of a name is never another's.
 //
-// Ownership: made by FileDiskTier.  Thread-safety: all methods from any thread, Recover once.
+// Ownership: made by FileDiskTier.  Thread-safety: all methods from any thread, Recover from one,
+// and not again once it has answered OK.
 // Locks: `mu_` guards the allocator and is never held while the disk is asked.
 #pragma once
 
@@ -92,8 +93,12 @@ class DiskShard {
   [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
   // Recover has answered.
   [[nodiscard]] bool recovered() const { return recovered_; }
+  // What it answered was told to who asked, and what nobody wants is erased.  Until then nothing is
+  // put here: a newer copy would take the name of one that is yet to be told.
+  void SetTold() { told_ = true; }
+  [[nodiscard]] bool told() const { return told_; }
   // Free room, what is not yet allocated included, as far as the catalog has room for its blocks; 0
-  // before Recover.
+  // before all is told.
   [[nodiscard]] ByteCount free_bytes() const;
   [[nodiscard]] ByteCount file_bytes() const { return options_.file_bytes; }
 
@@ -133,7 +138,7 @@ class DiskShard {
   const Options options_;
   const std::unique_ptr<DataFiles> files_;
   const std::unique_ptr<BlockCatalog> catalog_;
-  std::atomic<bool> recovered_{false};
+  std::atomic<bool> recovered_{false}, told_{false};
   std::atomic<uint64_t> free_bytes_{0};             // in the files that there are
   std::atomic<TimePoint> grow_again_{TimePoint()};  // after a file could not be made
   CatalogShare share_;

@@ -6,9 +6,9 @@
 //
 // Two implementations: MemoryDiskTier (the reference) and FileDiskTier.  tests/contract holds both
 // to this text.
-// Lifecycle: made -> Recover once, which tells what a former process left -> everything else, from
-// any thread.  Before Recover ends, Put finds no room where it has not looked yet; Get, Describe
-// and Erase work for what Recover has told.
+// Lifecycle: made -> Recover, which tells what a former process left, and again while it answers
+// Unavailable -> everything else, from any thread.  Until all is told of a part of the disk, Put
+// finds no room there; Get, Describe and Erase work for what Recover has told.
 // Ownership: by server/main or a test, outlives what spills to it and promotes from it.
 // Thread-safety: all methods from any thread.  REQUIRES: nobody erases what is being read.
 // Blocking: all but free_bytes() and batch_bytes() may wait for the disk.
@@ -115,8 +115,8 @@ class DiskTier {
     ByteCount disk_bytes;  // of the room it takes
   };
   // First: tells what is there.  `owner_of` answers the caller's word for it (SetOwner); 0: nobody
-  // wants it, it is erased.  Cancelled: `stop` said so.  Unavailable: the disk failed, and some was
-  // not told, which another call may tell.
+  // wants it, it is erased.  Cancelled: `stop` said so, and nobody may ask again.  Unavailable: the
+  // disk failed, and some was not told, which another call may tell.  REQUIRES: one call at a time.
   [[nodiscard]] virtual absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                              absl::FunctionRef<bool()> stop) = 0;
 

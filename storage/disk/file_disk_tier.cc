@@ -326,6 +326,7 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
     }
   }
   (void)shard->Erase(unwanted);  // else the next start finds them again
+  shard->SetTold();
   return absl::OkStatus();
 }
 
@@ -369,7 +370,7 @@ std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
   std::vector<std::tuple<bool, bool, uint64_t>> rank(geometry_.shards);
   for (uint32_t i = 0; i < geometry_.shards; ++i) {
     const ShardRef shard = At(i);
-    if (!shard || !shard->recovered()) continue;
+    if (!shard || !shard->told()) continue;
     rank[i] = {shard->healthy(), putting_[i] == 0, shard->free_bytes().value()};
     order.push_back(i);
   }
@@ -424,7 +425,7 @@ void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
 absl::Status FileDiskTier::EraseHeldBack() {
   absl::Status result = absl::UnavailableError("no shard has told what it holds");
   for (const ShardRef& shard : All()) {
-    if (!shard->recovered()) continue;
+    if (!shard->told()) continue;
     absl::Status status = shard->Erase({});
     if (!result.ok()) result = std::move(status);
   }

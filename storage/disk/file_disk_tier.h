@@ -102,7 +102,7 @@ class FileDiskTier final : public DiskTier {
                                           absl::FunctionRef<bool()> stop);
   [[nodiscard]] std::vector<uint32_t> ShardsByRoom() const;
   void PutTo(uint32_t number, std::span<const NewBlock> blocks, std::span<PutResult> results);
-  // OK: some shard that is recovered has nothing to erase any more.
+  // OK: some shard that has told all has nothing to erase any more.
   [[nodiscard]] absl::Status EraseHeldBack();
 
   // {shard and file 16 | page 24 | pages 24}, as the index packs extents; never 0.

@@ -40,11 +40,13 @@ uint64_t BytesOnDisk(const fs::path& directory) {
 
 class FileDiskTierFaults : public ::testing::Test {
  protected:
-  [[nodiscard]] absl::StatusOr<std::unique_ptr<FileDiskTier>> TryOpen(ByteCount limit = kLimit) {
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<FileDiskTier>> TryOpen(
+      ByteCount limit = kLimit, std::optional<uint32_t> faulty_shard = std::nullopt) {
     FileDiskTier::Options options;
     options.directory = path();
     options.limit = limit;
     options.faults = &faults_;
+    options.faulty_shard = faulty_shard;
     options.warn = [this](const std::string& text) {
       MutexLock lock(mu_);
       warnings_ += text + "\n";
@@ -344,6 +346,53 @@ TEST_F(FileDiskTierFaults, AnotherRecoverTellsTheRest) {
     tier_.reset();
     fs::remove_all(path());
   }
+}
+
+// A shard that opens late has the most room, and what was missed of it comes again.
+TEST_F(FileDiskTierFaults, NothingIsPutWhereNotAllIsTold) {
+  Open();
+  for (uint64_t number = 1; number <= 40; ++number) Put(number);
+  const auto kept = held_;
+  tier_.reset();
+  auto tier = TryOpen(kLimit, 0);
+  ASSERT_TRUE(tier.ok());
+  tier_ = *std::move(tier);
+  ASSERT_TRUE(faults_.Arm("catalog.scan=error").ok());
+  held_.clear();
+  const auto tell = [&](const DiskTier::Entry& entry) {
+    uint64_t number = 0;
+    std::memcpy(&number, entry.key.digest.bytes.data(), sizeof number);
+    held_.emplace(number, entry.location);
+    return 1u;
+  };
+  const auto never = [] { return false; };
+  ASSERT_TRUE(absl::IsUnavailable(tier_->Recover(tell, never)));
+  const auto others = held_;
+  ASSERT_LT(others.size(), kept.size());
+  for (uint64_t number = 1001; number <= 1060; ++number) Put(number);
+  ASSERT_TRUE(faults_.Arm("").ok());
+  std::vector<DiskAddress> again;
+  const auto put_again_and_tell = [&](const DiskTier::Entry& entry) {
+    for (auto it = kept.begin(); again.size() < kept.size() - others.size(); ++it) {
+      if (others.contains(it->first)) continue;
+      const DiskBlock block = BlockNumbered(it->first);
+      const DiskTier::PutResult put = PutOne(*tier_, block);
+      EXPECT_EQ(put.status, DiskTier::PutStatus::kOk);
+      again.push_back({block.key(), put.location});
+    }
+    return tell(entry);
+  };
+  ASSERT_TRUE(tier_->Recover(put_again_and_tell, never).ok());
+  ASSERT_FALSE(again.empty());
+  // As for who heard of another copy meanwhile.
+  ASSERT_TRUE(tier_->Erase(again).ok());
+  const size_t known = held_.size();
+  EXPECT_EQ(known, kept.size() + 60);
+  EXPECT_EQ(Missing(), 0u);
+  tier_.reset();
+  Open();
+  EXPECT_EQ(held_.size(), known);
+  EXPECT_EQ(Missing(), 0u);
 }
 
 // Of small blocks with long descriptions the catalog is full before the data files are.  Then as
