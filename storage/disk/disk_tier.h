@@ -8,7 +8,8 @@
 // to this text.
 // Lifecycle: made -> Recover, which tells what a former process left, and again while it answers
 // Unavailable -> everything else, from any thread.  Until all is told of a part of the disk, Put
-// finds no room there; Get, Describe and Erase work for what Recover has told.
+// passes it over, and fails where that is all there is; Get, Describe and Erase work for what
+// Recover has told.
 // Ownership: by server/main or a test, outlives what spills to it and promotes from it.
 // Thread-safety: all methods from any thread.  REQUIRES: nobody erases what is being read.
 // Blocking: all but free_bytes() and batch_bytes() may wait for the disk.

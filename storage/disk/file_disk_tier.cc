@@ -382,13 +382,14 @@ std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
 void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
   std::vector<uint32_t> order = ShardsByRoom();
-  // What no shard takes that works has no room; where none works, it has failed.  A full one does
-  // not say which.
+  // What no shard takes that works has no room; where none works, or not yet, it has failed.  A
+  // full one does not say which.
+  const bool some_work = !order.empty();
   std::erase_if(order, [this](uint32_t number) {
     const ShardRef shard = At(number);
     return !shard || shard->free_bytes().value() == 0;
   });
-  const PutStatus none = order.empty() ? PutStatus::kNoRoom : PutStatus::kFailed;
+  const PutStatus none = some_work && order.empty() ? PutStatus::kNoRoom : PutStatus::kFailed;
   for (PutResult& result : results) result = {.status = none};
   for (const uint32_t number : order) {
     if (std::none_of(results.begin(), results.end(), Homeless)) return;

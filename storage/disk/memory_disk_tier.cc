@@ -23,7 +23,8 @@ DiskTier::PutResult MemoryDiskTier::PutOne(const NewBlock& block) {
   LARDER_CHECK(block.payload.size() == block.header->table.PayloadBytes().value());
   const ByteCount bytes = DiskBytes(block.payload.size());
   if (bytes > limit_) return {.status = PutStatus::kTooLarge};
-  if (!recovered_ || UsedBytes() + bytes > limit_) return {.status = PutStatus::kNoRoom};
+  if (!recovered_) return {};
+  if (UsedBytes() + bytes > limit_) return {.status = PutStatus::kNoRoom};
   const uint64_t location = medium_.next++;
   medium_.records[location] = {.key = block.header->key,
                                .header = *block.header,
@@ -37,7 +38,8 @@ DiskTier::PutResult MemoryDiskTier::PutOne(const NewBlock& block) {
 
 absl::Status MemoryDiskTier::Erase(std::span<const DiskAddress> blocks) {
   MutexLock lock(medium_.mu);
-  if (medium_.keeps_all) return absl::UnavailableError("nothing can be erased");
+  if (medium_.keeps_all || (blocks.empty() && !recovered_))
+    return absl::UnavailableError("nothing can be erased");
   for (const DiskAddress& block : blocks) {
     if (Find(block) == nullptr) continue;
     medium_.records.erase(static_cast<uint64_t>(block.location));

@@ -213,10 +213,12 @@ TEST_P(DiskTierContract, StopsLookingWhenTold) {
       tier_->Recover([](const DiskTier::Entry&) { return 1u; }, [] { return true; })));
 }
 
-TEST_P(DiskTierContract, FindsNoRoomBeforeItHasLooked) {
+TEST_P(DiskTierContract, TakesNothingBeforeItHasLooked) {
   tier_.reset();
   tier_ = maker_->Make();
-  EXPECT_EQ(PutOne(*tier_, DiskBlock(1, 1, 100)).status, DiskTier::PutStatus::kNoRoom);
+  EXPECT_EQ(PutOne(*tier_, DiskBlock(1, 1, 100)).status, DiskTier::PutStatus::kFailed);
+  EXPECT_EQ(tier_->free_bytes(), ByteCount(0));
+  EXPECT_FALSE(tier_->Erase({}).ok()) << "nothing that may be erased gives room";
 }
 
 TEST_P(DiskTierContract, SaysWhenThereIsNoRoomAndWhenThereIsAgain) {

@@ -25,6 +25,7 @@ class FileSpill : public ::testing::Test {
   void Start(std::optional<uint32_t> faulty_shard = std::nullopt) {
     spiller_.reset();
     tier_.reset();
+    fixture_ = std::make_unique<StoreFixture>(MiB(32), MiB(2));
     FileDiskTier::Options options;
     options.directory = directory_.path() + "/disk";
     options.limit = kLimit;
@@ -48,8 +49,8 @@ class FileSpill : public ::testing::Test {
   }
   void Put(uint32_t seed) {
     Digest digest;
-    ASSERT_EQ(fixture_.Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
-    spiller_->Offer(kWho, fixture_.variant(), digest);
+    ASSERT_EQ(fixture_->Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+    spiller_->Offer(kWho, fixture_->variant(), digest);
   }
   // Block `first` to `last`, and waits until they are on disk.
   void PutThrough(uint32_t first, uint32_t last) {
@@ -66,12 +67,12 @@ class FileSpill : public ::testing::Test {
     return spiller_->WaitIdle(std::chrono::steady_clock::now() + how_long);
   }
   void Arm(std::string_view text) { ASSERT_TRUE(faults_.Arm(text).ok()); }
-  [[nodiscard]] BlockStore& store() { return fixture_.store(); }
+  [[nodiscard]] BlockStore& store() { return fixture_->store(); }
 
   TemporaryDirectory directory_;
   FaultPoints faults_;
   SteadyClock clock_;
-  StoreFixture fixture_{MiB(32), MiB(2)};
+  std::unique_ptr<StoreFixture> fixture_;
   std::unique_ptr<FileDiskTier> tier_;
   std::optional<Spiller> spiller_;
 };
@@ -99,6 +100,29 @@ TEST_P(FailingShard, IsNotTheWholeDisk) {
 INSTANTIATE_TEST_SUITE_P(Each, FailingShard,
                          ::testing::Values("catalog.erase=error",
                                            "catalog.commit=error,catalog.erase=error"));
+
+// What waits meanwhile is neither too much nor too large, and nothing need go for it.
+TEST_F(FileSpill, ADiskThatCannotBeReadAtFirst) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Recover().ok());
+  spiller_->Resume();
+  for (uint32_t seed = 1; seed <= 8; ++seed) ASSERT_NO_FATAL_FAILURE(PutThrough(seed, seed));
+  ASSERT_NO_FATAL_FAILURE(Start());
+  Arm("catalog.scan=error");
+  ASSERT_TRUE(absl::IsUnavailable(Recover()));
+  ASSERT_EQ(tier_->stats().shards_failed, tier_->stats().shards) << "each has some block";
+  for (uint32_t seed = 9; seed <= 24; ++seed) Put(seed);
+  spiller_->Resume();
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                        [&] { return spiller_->stats().breaker_opened >= 3; }));
+  EXPECT_EQ(spiller_->stats().queued, 16u);
+  Arm("");
+  ASSERT_TRUE(Recover().ok());
+  ASSERT_TRUE(Settle());
+  EXPECT_EQ(spiller_->stats().spilled, 16u);
+  EXPECT_EQ(spiller_->stats().dropped_room, 0u);
+  EXPECT_EQ(tier_->stats().blocks, 24u);
+}
 
 // Where none gives anything back, no more goes from the index than is found out by.
 TEST_F(FileSpill, ADiskThatDoesNotEraseKeepsItsBlocks) {
