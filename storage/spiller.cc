@@ -328,7 +328,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         homeless.push_back(std::move(blocks[i]));
         break;
       case DiskTier::PutStatus::kFailed:
-        TryAgain(blocks[i].item, written, batch);
+        TryAgain(blocks[i].item, blocks.size() > 1 ? std::optional(written) : std::nullopt, batch);
         break;
       case DiskTier::PutStatus::kTooLarge: {
         MutexLock lock(mu_);
@@ -338,6 +338,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
     }
   }
   if (written) {
+    ++puts_;
     breaker_.Succeeded();
     store_.index().SetSpilling(true);
   }
@@ -346,8 +347,11 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
 }
 
 // One that the disk never takes must not close it for the others.
-void Spiller::TryAgain(Item item, bool others_written, Batch* batch) {
-  if (others_written && ++item.failed_alone > kFailedAloneMax) {
+void Spiller::TryAgain(Item item, std::optional<bool> mates_written, Batch* batch) {
+  const uint64_t puts = puts_;
+  const uint64_t before = item.failed_after.value_or(puts);
+  item.failed_after = puts;
+  if (mates_written.value_or(puts != before) && ++item.failed_alone > kFailedAloneMax) {
     MutexLock lock(mu_);
     ++stats_.dropped_failed;
   } else {

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -81,7 +82,9 @@ class Spiller {
     SessionId who;
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
-    uint8_t failed_alone = 0;  // times that others of its batch were written and it was not
+    // Times that others were written and it was not: of its batch, or since it failed alone.
+    uint8_t failed_alone = 0;
+    std::optional<uint64_t> failed_after = std::nullopt;  // puts that wrote something
   };
   struct Block;  // held while it is written
   struct Batch;
@@ -109,7 +112,8 @@ class Spiller {
   void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
-  void TryAgain(Item item, bool others_written, Batch* batch) LARDER_EXCLUDES(mu_);
+  // `mates_written`: of the same put; nullopt: it had none.
+  void TryAgain(Item item, std::optional<bool> mates_written, Batch* batch) LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);
   void Release(const Batch& batch) LARDER_EXCLUDES(mu_);
   void Notify(const Batch& batch) const;
@@ -120,6 +124,7 @@ class Spiller {
   const Clock& clock_;
   const Durable durable_;
   DiskBreaker breaker_;
+  std::atomic<uint64_t> puts_{0};  // that wrote something
 
   mutable Mutex mu_;
   CondVar wake_, idle_;

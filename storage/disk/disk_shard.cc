@@ -220,17 +220,38 @@ void DiskShard::WriteAll(Writing* put) {
     size_t to = from + 1;
     while (to < order.size() && put->Adjacent(order[to - 1], order[to])) ++to;
     const std::span<const size_t> run(&order[from], to - from);
-    if (absl::Status status = WriteRun(*put, run); !status.ok()) {
-      ++write_failures_;
-      if (options_.warn) options_.warn(std::string(status.message()));
-      for (const size_t i : run) Fail(put, i);
+    if (!WriteRun(*put, run)) {
+      if (run.size() > 1) {
+        WriteApart(put, run);
+      } else {
+        Fail(put, run.front());
+      }
     }
     from = to;
   }
 }
 
+// One bad block must not fail its neighbours.  Bad ones may be neighbours too, so both ends are
+// tried: where neither can be written it is the disk, and the rest are not tried.
+void DiskShard::WriteApart(Writing* put, std::span<const size_t> run) {
+  const auto write = [&](size_t i) {
+    const bool written = WriteRun(*put, {&i, 1});
+    if (!written) Fail(put, i);
+    return written;
+  };
+  const bool first = write(run.front());
+  const bool last = write(run.back());
+  for (const size_t i : run.subspan(1, run.size() - 2)) {
+    if (first || last) {
+      (void)write(i);
+    } else {
+      Fail(put, i);
+    }
+  }
+}
+
 // Blocks that lie one after the other, in one write.
-absl::Status DiskShard::WriteRun(const Writing& put, std::span<const size_t> run) {
+bool DiskShard::WriteRun(const Writing& put, std::span<const size_t> run) {
   uint32_t header_pages = 0;
   for (const size_t i : run) header_pages += put.HeaderPages(i);
   const PageBuffer headers(header_pages);
@@ -248,7 +269,12 @@ absl::Status DiskShard::WriteRun(const Writing& put, std::span<const size_t> run
   }
   data_written_ += bytes;
   const Extent& first = put.results[run.front()].extent;
-  return files_->Write(static_cast<uint32_t>(first.slab), first.offset(), parts);
+  const absl::Status status =
+      files_->Write(static_cast<uint32_t>(first.slab), first.offset(), parts);
+  if (status.ok()) return true;
+  ++write_failures_;
+  if (options_.warn) options_.warn(std::string(status.message()));
+  return false;
 }
 
 void DiskShard::SyncAll(Writing* put) {

@@ -125,7 +125,8 @@ class DiskShard {
   void FailAt(FaultPoint point, Writing* put);
   void Fail(Writing* put, size_t i);
   void FreeFailed(const Writing& put) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] absl::Status WriteRun(const Writing& put, std::span<const size_t> run);
+  [[nodiscard]] bool WriteRun(const Writing& put, std::span<const size_t> run);
+  void WriteApart(Writing* put, std::span<const size_t> run);
   // Names that may still be there, their rooms held back until they are gone.
   void HoldBack(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
   absl::Status EraseHeldBack() LARDER_EXCLUDES(mu_);

@@ -63,8 +63,8 @@ class DiskTier {
     DiskLocation location = DiskLocation::kNone;
   };
   // Writes blocks, in large writes where they lie together, and makes them durable with one sync:
-  // many at once are cheaper.  A block that is there already under its key is written again and the
-  // older one is the caller's to erase.
+  // many at once are cheaper.  One that cannot be written does not fail the others.  A block that
+  // is there already under its key is written again; the older one is the caller's to erase.
   // REQUIRES: spans of equal size; keys differ.
   virtual void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) = 0;
 

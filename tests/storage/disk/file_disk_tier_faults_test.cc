@@ -1,5 +1,6 @@
 // What FileDiskTier does when the disk or the directory is not as it should be: each case ends in a
 // status and a counter, and all is well again when the cause is gone.
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 
@@ -265,6 +266,47 @@ TEST_F(FileDiskTierFaults, ErrorsAreCounted) {
   EXPECT_EQ(stats.sync_failures, stats.shards);
   EXPECT_EQ(stats.read_failures, 1u);
   EXPECT_THAT(warnings(), HasSubstr("cannot write"));
+}
+
+// As a page of the pool that the machine has lost: no write can take it, and its neighbours are
+// none the worse.
+TEST_F(FileDiskTierFaults, ABlockThatCannotBeWrittenFailsAlone) {
+  Open();
+  constexpr uint32_t kBytes = 64 << 10, kBad = 3;
+  std::vector<DiskBlock> blocks;
+  std::vector<DiskTier::NewBlock> news;
+  for (uint64_t number = 1; number <= 8; ++number) blocks.emplace_back(number, 1, kBytes);
+  for (const DiskBlock& block : blocks) news.push_back(block.AsNew());
+  void* unreadable = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(unreadable, MAP_FAILED);
+  news[kBad].payload = {static_cast<const std::byte*>(unreadable), kBytes};
+  std::vector<DiskTier::PutResult> results(news.size());
+  tier_->Put(news, results);
+  for (uint32_t i = 0; i < results.size(); ++i) {
+    EXPECT_EQ(results[i].status,
+              i == kBad ? DiskTier::PutStatus::kFailed : DiskTier::PutStatus::kOk)
+        << i;
+    EXPECT_EQ(Has(*tier_, blocks[i], results[i].location), i != kBad) << i;
+  }
+  EXPECT_EQ(tier_->stats().blocks, 7u);
+  EXPECT_EQ(tier_->stats().used.value() % 7, 0u) << "nothing leaks";
+  munmap(unreadable, kBytes);
+}
+
+// A disk that takes nothing is not asked for each block of a batch.
+TEST_F(FileDiskTierFaults, ADeadDiskFailsSoon) {
+  Open();
+  std::vector<DiskBlock> blocks;
+  std::vector<DiskTier::NewBlock> news;
+  for (uint64_t number = 1; number <= 32; ++number) blocks.emplace_back(number, 1, 64 << 10);
+  for (const DiskBlock& block : blocks) news.push_back(block.AsNew());
+  std::vector<DiskTier::PutResult> results(news.size());
+  ASSERT_TRUE(faults_.Arm("data.write=error").ok());
+  tier_->Put(news, results);
+  for (const DiskTier::PutResult& result : results)
+    EXPECT_EQ(result.status, DiskTier::PutStatus::kFailed);
+  EXPECT_LE(faults_.faults(FaultPoint::kDataWrite), 3u * tier_->stats().shards);
+  EXPECT_EQ(tier_->stats().used, ByteCount(0));
 }
 
 // What one shard fails to take another takes.
