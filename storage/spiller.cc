@@ -361,6 +361,8 @@ void Spiller::TryAgain(Item item, std::optional<bool> mates_written, Batch* batc
 
 void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
   if (!store_.SetOnDisk(block.ref, static_cast<uint64_t>(location))) {
+    // Its name went, or it was found on disk meanwhile.
+    if (InHost(store_.index().LookAt(block.ref).state)) batch->durable.push_back(block.item);
     const DiskAddress gone{block.header.key, location};
     Erase({&gone, 1});
     return;

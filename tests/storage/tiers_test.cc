@@ -148,6 +148,45 @@ TEST_F(Tiers, OnDiskAloneByItsTurnIsDurable) {
   EXPECT_EQ(process.spiller_->stats().dropped_evicted, 0u);
 }
 
+// It is found on disk while another copy of it is written: durable all the same.
+TEST_F(Tiers, FoundWhileItIsWritten) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  std::optional<DiskTier::Entry> found;
+  const auto find = [&](const DiskTier::Entry& entry) {
+    found = entry;
+    return 1u;
+  };
+  ASSERT_TRUE(tier.Recover(find, [] { return false; }).ok());
+  ASSERT_TRUE(found);
+  std::atomic<size_t> durable{0};
+  SteadyClock clock;
+  Spiller spiller(
+      {}, fixture.store(), tier, clock,
+      [&](SessionId, VariantIndex, std::span<const Digest> digests) { durable += digests.size(); });
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}), BlockStatus::kOk);
+  tier.Shut();
+  spiller.Offer(kWho, fixture.variant(), digest);
+  tier.AwaitCalls(1);
+  EXPECT_NE(fixture.store()
+                .EnterFromDisk(found->key.variant, digest, static_cast<uint64_t>(found->location),
+                               PagesFor(found->payload_bytes))
+                .value,
+            0u);
+  tier.Open();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_EQ(durable, 1u);
+  EXPECT_EQ(spiller.stats().spilled, 0u);
+  EXPECT_EQ(tier.stats().puts, 1u);
+  EXPECT_EQ(tier.stats().blocks, 1u) << "the copy that nobody needs is gone";
+  fixture.store().CheckInvariants();
+}
+
 TEST_F(Tiers, TheDiskMakesRoomForWhatIsNew) {
   Process process(medium_, MiB(8));  // 64 blocks
   std::vector<Digest> digests;
