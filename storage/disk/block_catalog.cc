@@ -1,5 +1,6 @@
 #include "storage/disk/block_catalog.h"
 
+#include <fcntl.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
@@ -8,6 +9,7 @@
 #include <rocksdb/write_batch.h>
 #include <rocksdb/write_buffer_manager.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +17,7 @@
 #include <cstdarg>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -106,6 +109,20 @@ absl::Status From(const rocksdb::Status& status) {
   return absl::UnavailableError(text);
 }
 
+// Whether a file can be made there and grow.
+absl::Status TryToWrite(const std::string& directory) {
+  const std::string path = directory + "/probe";
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return absl::UnavailableError("catalog: no file can be made in " + directory);
+  const std::string bytes(KiB(64).value(), '\0');
+  const bool written =
+      write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) && fsync(fd) == 0;
+  close(fd);
+  unlink(path.c_str());
+  if (written) return absl::OkStatus();
+  return absl::UnavailableError("catalog: no file can be written in " + directory);
+}
+
 // What RocksDB says at WARN and above; the rest would be a file that nobody reads.
 class WarningLogger final : public rocksdb::Logger {
  public:
@@ -141,16 +158,27 @@ CatalogMemory::~CatalogMemory() = default;
 ByteCount CatalogMemory::used() const { return ByteCount(impl_->cache->GetUsage()); }
 
 struct BlockCatalog::Impl {
+  // RocksDB, open.  Who uses it holds it: it cannot be opened anew meanwhile.
+  struct Database {
+    std::unique_ptr<rocksdb::DB> db;
+    std::vector<rocksdb::ColumnFamilyHandle*> families;
+
+    Database() = default;
+    Database(const Database&) = delete;
+    Database& operator=(const Database&) = delete;
+    ~Database() {
+      for (rocksdb::ColumnFamilyHandle* family : families)
+        (void)db->DestroyColumnFamilyHandle(family);
+      if (db) (void)db->Close();
+    }
+  };
+  using DatabaseRef = std::shared_ptr<Database>;
+
   Options options;
   std::shared_ptr<rocksdb::Statistics> statistics;
-  std::unique_ptr<rocksdb::DB> db;
-  std::vector<rocksdb::ColumnFamilyHandle*> families;
-
-  ~Impl() {
-    for (rocksdb::ColumnFamilyHandle* family : families)
-      (void)db->DestroyColumnFamilyHandle(family);
-    if (db) (void)db->Close();
-  }
+  Mutex database_mu;
+  DatabaseRef database LARDER_GUARDED_BY(database_mu);
+  bool failed = false;  // a write, and none since; of writers
 
   // 1/n of what it may take on disk, within bounds.
   [[nodiscard]] uint64_t Share(uint64_t n, ByteCount least, ByteCount most) const {
@@ -191,49 +219,34 @@ struct BlockCatalog::Impl {
     return out;
   }
 
+  [[nodiscard]] absl::Status Open() LARDER_EXCLUDES(database_mu);
+  // Unavailable: it could not be opened anew.
+  [[nodiscard]] absl::StatusOr<DatabaseRef> ForReading() LARDER_EXCLUDES(database_mu);
+  // The same, able to write if it can be.  One writer at a time.
+  [[nodiscard]] absl::StatusOr<DatabaseRef> ForWriting() LARDER_EXCLUDES(database_mu);
+  [[nodiscard]] absl::Status OpenAnew() LARDER_EXCLUDES(database_mu);
+  [[nodiscard]] absl::Status Write(Database& to, rocksdb::WriteBatch* batch, bool sync);
+
   // What names have; without a place: it is damaged.
   struct Found {
     bool there = false;
     std::optional<CatalogPlace> place;
   };
-  [[nodiscard]] absl::StatusOr<std::vector<Found>> PlacesOf(
-      std::span<const std::string> names) const {
-    const std::vector<rocksdb::Slice> slices(names.begin(), names.end());
-    std::vector<rocksdb::PinnableSlice> values(names.size());
-    std::vector<rocksdb::Status> statuses(names.size());
-    db->MultiGet(rocksdb::ReadOptions(), families[kPlaces], slices.size(), slices.data(),
-                 values.data(), statuses.data());
-    std::vector<Found> found(names.size());
-    for (size_t i = 0; i < names.size(); ++i) {
-      if (statuses[i].IsNotFound()) continue;
-      if (!statuses[i].ok() && !statuses[i].IsCorruption()) return From(statuses[i]);
-      found[i].there = true;
-      if (statuses[i].ok()) found[i].place = PlaceFrom(values[i]);
-    }
-    return found;
-  }
+  [[nodiscard]] static absl::StatusOr<std::vector<Found>> PlacesOf(
+      Database& in, std::span<const std::string> names);
 };
 
-BlockCatalog::BlockCatalog(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-BlockCatalog::~BlockCatalog() = default;
-
-absl::StatusOr<std::unique_ptr<BlockCatalog>> BlockCatalog::Open(const Options& options) {
-  LARDER_CHECK(options.memory != nullptr && options.faults != nullptr);
+absl::Status BlockCatalog::Impl::Open() {
   if (absl::Status fault = options.faults->StatusAt(FaultPoint::kCatalogOpen); !fault.ok())
     return fault;
-  auto impl = std::make_unique<Impl>();
-  impl->options = options;
-  impl->statistics = rocksdb::CreateDBStatistics();
-  impl->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
-  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
   for (size_t family = 0; family < kFamilies; ++family)
-    families.emplace_back(kFamilyNames[family], impl->FamilyOptions(family));
-  std::error_code ignored;  // RocksDB says what is wrong; without a directory it warns of that
-  std::filesystem::create_directory(options.directory, ignored);
+    descriptors.emplace_back(kFamilyNames[family], FamilyOptions(family));
+  auto opened = std::make_shared<Database>();
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status =
-      rocksdb::DB::Open(impl->DbOptions(), options.directory, families, &impl->families, &db);
-  impl->db.reset(db);
+      rocksdb::DB::Open(DbOptions(), options.directory, descriptors, &opened->families, &db);
+  opened->db.reset(db);
   if (!status.ok()) {
     // A missing file is damage too, though RocksDB calls it an I/O error.
     return status.IsPathNotFound() || (status.IsIOError() && !status.IsNoSpace() &&
@@ -241,31 +254,103 @@ absl::StatusOr<std::unique_ptr<BlockCatalog>> BlockCatalog::Open(const Options& 
                ? absl::DataLossError("catalog: " + status.ToString())
                : From(status);
   }
+  MutexLock lock(database_mu);
+  database = std::move(opened);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForReading() {
+  MutexLock lock(database_mu);
+  if (!database) return absl::UnavailableError("catalog: closed since a write failed");
+  return database;
+}
+
+absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting() {
+  if (failed) {
+    absl::StatusOr<DatabaseRef> now = ForReading();
+    const bool goes_on = now.ok() && (*now)->db->Resume().ok();
+    now = absl::UnknownError("not held while it is opened anew");
+    if (!goes_on) {
+      if (absl::Status status = OpenAnew(); !status.ok()) return status;
+    }
+    failed = false;
+  }
+  return ForReading();
+}
+
+// After its log could not be written RocksDB never goes on.  A disk that takes no writes would not
+// let it open either, and what can be read is worth more.
+absl::Status BlockCatalog::Impl::OpenAnew() {
+  if (absl::Status status = TryToWrite(options.directory); !status.ok()) return status;
+  DatabaseRef last;
+  {
+    MutexLock lock(database_mu);
+    last.swap(database);
+  }
+  while (last.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  last.reset();
+  return Open();
+}
+
+absl::Status BlockCatalog::Impl::Write(Database& to, rocksdb::WriteBatch* batch, bool sync) {
+  rocksdb::WriteOptions how;
+  how.sync = sync;
+  const rocksdb::Status status = to.db->Write(how, batch);
+  failed = !status.ok();
+  return From(status);
+}
+
+absl::StatusOr<std::vector<BlockCatalog::Impl::Found>> BlockCatalog::Impl::PlacesOf(
+    Database& in, std::span<const std::string> names) {
+  const std::vector<rocksdb::Slice> slices(names.begin(), names.end());
+  std::vector<rocksdb::PinnableSlice> values(names.size());
+  std::vector<rocksdb::Status> statuses(names.size());
+  in.db->MultiGet(rocksdb::ReadOptions(), in.families[kPlaces], slices.size(), slices.data(),
+                  values.data(), statuses.data());
+  std::vector<Found> found(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (statuses[i].IsNotFound()) continue;
+    if (!statuses[i].ok() && !statuses[i].IsCorruption()) return From(statuses[i]);
+    found[i].there = true;
+    if (statuses[i].ok()) found[i].place = PlaceFrom(values[i]);
+  }
+  return found;
+}
+
+BlockCatalog::BlockCatalog(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+BlockCatalog::~BlockCatalog() = default;
+
+absl::StatusOr<std::unique_ptr<BlockCatalog>> BlockCatalog::Open(const Options& options) {
+  LARDER_CHECK(options.memory != nullptr && options.faults != nullptr);
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->statistics = rocksdb::CreateDBStatistics();
+  impl->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
+  std::error_code ignored;  // RocksDB says what is wrong; without a directory it warns of that
+  std::filesystem::create_directory(options.directory, ignored);
+  if (absl::Status status = impl->Open(); !status.ok()) return status;
   return absl::WrapUnique(new BlockCatalog(std::move(impl)));
 }
 
 absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
   if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogCommit); !fault.ok())
     return fault;
-  rocksdb::WriteBatch batch;
   std::vector<std::string> names;
   names.reserve(entries.size());
-  for (const CatalogEntry& entry : entries) {
-    const std::string& key = names.emplace_back(KeyOf(entry.key));
-    (void)batch.Put(impl_->families[kPlaces], key, PlaceValue(entry.place));
-    (void)batch.Put(impl_->families[kHeaders], key, HeaderValue(entry));
-  }
-  rocksdb::WriteOptions durable;
-  durable.sync = true;
+  for (const CatalogEntry& entry : entries) names.push_back(KeyOf(entry.key));
   MutexLock lock(mu_);
-  const absl::StatusOr<std::vector<Impl::Found>> former = impl_->PlacesOf(names);
+  const auto to = impl_->ForWriting();
+  if (!to.ok()) return to.status();
+  const absl::StatusOr<std::vector<Impl::Found>> former = Impl::PlacesOf(**to, names);
   if (!former.ok()) return former.status();
-  if (const rocksdb::Status status = impl_->db->Write(durable, &batch); !status.ok())
-    return From(status);
+  rocksdb::WriteBatch batch;
   for (size_t i = 0; i < entries.size(); ++i) {
+    (void)batch.Put((*to)->families[kPlaces], names[i], PlaceValue(entries[i].place));
+    (void)batch.Put((*to)->families[kHeaders], names[i], HeaderValue(entries[i]));
+    // If it fails they have their names still, or not: either way they are theirs.
     if ((*former)[i].place) superseded_.insert({entries[i].key, (*former)[i].place->extent});
   }
-  return absl::OkStatus();
+  return impl_->Write(**to, &batch, true);
 }
 
 absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>* erased) {
@@ -276,7 +361,9 @@ absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>*
   names.reserve(rooms.size());
   for (const Room& room : rooms) names.push_back(KeyOf(room.key));
   MutexLock lock(mu_);
-  const absl::StatusOr<std::vector<Impl::Found>> found = impl_->PlacesOf(names);
+  const auto from = impl_->ForWriting();
+  if (!from.ok()) return from.status();
+  const absl::StatusOr<std::vector<Impl::Found>> found = Impl::PlacesOf(**from, names);
   if (!found.ok()) return found.status();
   rocksdb::WriteBatch batch;
   for (size_t i = 0; i < rooms.size(); ++i) {
@@ -285,13 +372,10 @@ absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>*
     const bool named = there && (!place || place->extent == rooms[i].extent);
     if (erased != nullptr) (*erased)[i] = named || superseded_.contains(rooms[i]);
     if (!named) continue;
-    (void)batch.Delete(impl_->families[kPlaces], names[i]);
-    (void)batch.Delete(impl_->families[kHeaders], names[i]);
+    (void)batch.Delete((*from)->families[kPlaces], names[i]);
+    (void)batch.Delete((*from)->families[kHeaders], names[i]);
   }
-  if (const rocksdb::Status status = impl_->db->Write(rocksdb::WriteOptions(), &batch);
-      !status.ok()) {
-    return From(status);
-  }
+  if (absl::Status status = impl_->Write(**from, &batch, false); !status.ok()) return status;
   for (const Room& room : rooms) superseded_.erase(room);
   return absl::OkStatus();
 }
@@ -301,13 +385,15 @@ absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
   LARDER_CHECK(keys.size() == out.size());
   if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogRead); !fault.ok())
     return fault;
+  const auto in = impl_->ForReading();
+  if (!in.ok()) return in.status();
   std::vector<std::string> names;
   names.reserve(keys.size());
   for (const BlockKey& key : keys) names.push_back(KeyOf(key));
   const std::vector<rocksdb::Slice> slices(names.begin(), names.end());
   std::vector<rocksdb::PinnableSlice> values(keys.size());
   std::vector<rocksdb::Status> statuses(keys.size());
-  impl_->db->MultiGet(rocksdb::ReadOptions(), impl_->families[kHeaders], slices.size(),
+  (*in)->db->MultiGet(rocksdb::ReadOptions(), (*in)->families[kHeaders], slices.size(),
                       slices.data(), values.data(), statuses.data());
   absl::Status result;
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -321,11 +407,13 @@ absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
 
 absl::Status BlockCatalog::ForEachPlace(
     absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit) {
+  const auto in = impl_->ForReading();
+  if (!in.ok()) return in.status();
   rocksdb::ReadOptions options;
   options.readahead_size = MiB(1).value();
   options.fill_cache = false;
   const std::unique_ptr<rocksdb::Iterator> it(
-      impl_->db->NewIterator(options, impl_->families[kPlaces]));
+      (*in)->db->NewIterator(options, (*in)->families[kPlaces]));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogScan); !fault.ok())
       return fault;
@@ -338,29 +426,36 @@ absl::Status BlockCatalog::ForEachPlace(
 }
 
 absl::Status BlockCatalog::PutFact(const std::string& key, const std::string& value) {
-  rocksdb::WriteOptions durable;
-  durable.sync = true;
-  rocksdb::ColumnFamilyHandle* facts = impl_->families[kFacts];
-  return From(value.empty() ? impl_->db->Delete(durable, facts, key)
-                            : impl_->db->Put(durable, facts, key, value));
+  MutexLock lock(mu_);
+  const auto to = impl_->ForWriting();
+  if (!to.ok()) return to.status();
+  rocksdb::WriteBatch batch;
+  if (value.empty()) {
+    (void)batch.Delete((*to)->families[kFacts], key);
+  } else {
+    (void)batch.Put((*to)->families[kFacts], key, value);
+  }
+  return impl_->Write(**to, &batch, true);
 }
 
 absl::Status BlockCatalog::ForEachFact(
     absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) {
+  const auto in = impl_->ForReading();
+  if (!in.ok()) return in.status();
   const std::unique_ptr<rocksdb::Iterator> it(
-      impl_->db->NewIterator(rocksdb::ReadOptions(), impl_->families[kFacts]));
+      (*in)->db->NewIterator(rocksdb::ReadOptions(), (*in)->families[kFacts]));
   for (it->SeekToFirst(); it->Valid(); it->Next())
     visit(it->key().ToString(), it->value().ToString());
   return From(it->status());
 }
 
-absl::Status BlockCatalog::Resume() { return From(impl_->db->Resume()); }
-
 void BlockCatalog::Compact() {
+  const auto in = impl_->ForReading();
+  if (!in.ok()) return;
   rocksdb::CompactRangeOptions options;
   options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
-  for (rocksdb::ColumnFamilyHandle* family : impl_->families)
-    (void)impl_->db->CompactRange(options, family, nullptr, nullptr);
+  for (rocksdb::ColumnFamilyHandle* family : (*in)->families)
+    (void)(*in)->db->CompactRange(options, family, nullptr, nullptr);
 }
 
 ByteCount BlockCatalog::disk_bytes() const {

@@ -10,6 +10,9 @@
 //
 // A room that lost its name to a newer one of the same key is remembered until it is erased (not
 // beyond the process: the next one starts with the rooms that have names).
+// After a write that failed RocksDB refuses all others, until it is told to go on or, if it was one
+// of its log, is opened anew: the next write sees to that, once the disk takes writes.  Until then
+// it can be read.
 // Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all of them
 // may wait for the disk.
 // Memory: within `memory`, shared by all shards.  Disk: some multiple of what it holds until
@@ -110,12 +113,11 @@ class BlockCatalog {
       absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit);
 
   // An empty value forgets.  Durable on OK.
-  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value);
+  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value)
+      LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit);
 
-  // After a failure: writes are possible again on OK.
-  [[nodiscard]] absl::Status Resume();
   // Gives back what erased entries take, as far as it can; seconds of disk work.
   void Compact();
 
@@ -125,8 +127,7 @@ class BlockCatalog {
  private:
   struct Impl;
   explicit BlockCatalog(std::unique_ptr<Impl> impl);
-  // That between looking at a name and taking it away nobody gives it to another room.
-  Mutex mu_;
+  Mutex mu_;  // of writers: between a look at a name and its end nobody gives it to another room
   // Whose names stand for other rooms by now.
   absl::flat_hash_set<Room> superseded_ LARDER_GUARDED_BY(mu_);
   std::unique_ptr<Impl> impl_;

@@ -400,9 +400,7 @@ absl::Status DiskShard::EraseHeldBack() {
       return absl::UnavailableError("the catalog did not erase just now");
     rooms.swap(held_back_);
   }
-  // Both: after a failure RocksDB refuses writes until it is told to go on.
-  absl::Status status = catalog_->Resume();
-  if (status.ok()) status = catalog_->Erase(rooms);
+  const absl::Status status = catalog_->Erase(rooms);
   if (status.ok()) {
     Free(rooms, std::vector<bool>(rooms.size(), true));
   } else {

@@ -2,8 +2,10 @@
 // status and a counter, and all is well again when the cause is gone.
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -307,6 +309,57 @@ TEST_F(FileDiskTierFaults, ADeadDiskFailsSoon) {
     EXPECT_EQ(result.status, DiskTier::PutStatus::kFailed);
   EXPECT_LE(faults_.faults(FaultPoint::kDataWrite), 3u * tier_->stats().shards);
   EXPECT_EQ(tier_->stats().used, ByteCount(0));
+}
+
+// While it lives no file of this process may grow, as on a disk that has failed.
+class NoFileGrows {
+ public:
+  NoFileGrows() {
+    LARDER_CHECK(getrlimit(RLIMIT_FSIZE, &former_) == 0);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    const rlimit none{.rlim_cur = 1, .rlim_max = former_.rlim_max};
+    LARDER_CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+  }
+  ~NoFileGrows() {
+    LARDER_CHECK(setrlimit(RLIMIT_FSIZE, &former_) == 0);
+    (void)signal(SIGXFSZ, SIG_DFL);
+  }
+  NoFileGrows(const NoFileGrows&) = delete;
+  NoFileGrows& operator=(const NoFileGrows&) = delete;
+
+ private:
+  rlimit former_{};
+};
+
+// The catalogs then refuse all writes until they are opened anew.
+TEST_F(FileDiskTierFaults, CatalogsThatCouldNotBeWrittenAreAgain) {
+  Open();
+  for (uint64_t number = 1; number <= 12; ++number) Put(number);
+  ASSERT_TRUE(tier_->PutFact("a", "1").ok());
+  const auto kept = held_;
+  {
+    const NoFileGrows broken;
+    EXPECT_FALSE(tier_->PutFact("a", "2").ok());
+    EXPECT_FALSE(tier_->PutFact("a", "2").ok());
+    for (uint64_t number = 13; number <= 16; ++number)
+      EXPECT_EQ(Put(number), DiskTier::PutStatus::kFailed);
+    const DiskAddress one{BlockNumbered(1).key(), held_[1]};
+    EXPECT_FALSE(tier_->Erase({&one, 1}).ok());
+    held_.erase(1);
+    EXPECT_EQ(Missing(), 0u) << "it can be read";
+  }
+  EXPECT_TRUE(tier_->PutFact("a", "3").ok()) << "though nothing else is written";
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10),
+                        [&] { return Put(20) == DiskTier::PutStatus::kOk; }));
+  EXPECT_EQ(Missing(), 0u);
+  Open();
+  EXPECT_GE(held_.size(), kept.size());
+  EXPECT_EQ(Missing(), 0u);
+  std::string value;
+  tier_->ForEachFact([&](const std::string&, const std::string& now) { value = now; });
+  EXPECT_EQ(value, "3");
+  EraseAll();
+  EXPECT_EQ(tier_->stats().used, ByteCount(0)) << "nothing leaks";
 }
 
 // What one shard fails to take another takes.
