@@ -38,13 +38,15 @@ DiskTier::PutResult MemoryDiskTier::PutOne(const NewBlock& block) {
 
 absl::Status MemoryDiskTier::Erase(std::span<const DiskAddress> blocks) {
   MutexLock lock(medium_.mu);
-  if (medium_.keeps_all || (blocks.empty() && !recovered_))
-    return absl::UnavailableError("nothing can be erased");
   for (const DiskAddress& block : blocks) {
     if (Find(block) == nullptr) continue;
-    medium_.records.erase(static_cast<uint64_t>(block.location));
+    held_back_.insert(static_cast<uint64_t>(block.location));
     ++counted_.erased;
   }
+  if (medium_.keeps_all || (blocks.empty() && !recovered_))
+    return absl::UnavailableError("nothing can be erased");
+  for (const uint64_t location : held_back_) medium_.records.erase(location);
+  held_back_.clear();
   return absl::OkStatus();
 }
 
@@ -124,7 +126,8 @@ void MemoryDiskTier::ForEachFact(
 
 const MemoryDiskTier::Record* MemoryDiskTier::Find(const DiskAddress& block) const {
   const auto it = medium_.records.find(static_cast<uint64_t>(block.location));
-  return it == medium_.records.end() || it->second.key != block.key ? nullptr : &it->second;
+  const bool there = it != medium_.records.end() && !held_back_.contains(it->first);
+  return there && it->second.key == block.key ? &it->second : nullptr;
 }
 
 ByteCount MemoryDiskTier::UsedBytes() const {
@@ -143,7 +146,7 @@ DiskTier::Stats MemoryDiskTier::stats() const {
   Stats stats = counted_;
   stats.limit = stats.room = limit_;
   stats.used = stats.allocated = UsedBytes();
-  stats.blocks = medium_.records.size();
+  stats.blocks = medium_.records.size() - held_back_.size();
   return stats;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "storage/disk/disk_tier.h"
 #include "storage/mutex.h"
 
@@ -67,6 +68,7 @@ class MemoryDiskTier : public DiskTier {
   const ByteCount limit_;
   Medium& medium_;
   bool recovered_ LARDER_GUARDED_BY(medium_.mu) = false;
+  absl::btree_set<uint64_t> held_back_ LARDER_GUARDED_BY(medium_.mu);  // names gone, room not yet
   Stats counted_ LARDER_GUARDED_BY(medium_.mu);
 };
 

@@ -38,11 +38,13 @@ TEST_F(Tiers, TheNextProcessHasThem) {
 // Then room cannot be made, however much is taken from the index; what waits is written afterwards.
 TEST_F(Tiers, ADiskThatDoesNotEraseKeepsItsBlocks) {
   Process process(medium_, MiB(8));  // 64 blocks
-  for (uint32_t seed = 1; seed <= 100; ++seed) process.PutThrough(seed);
+  Digest dropped;
+  for (uint32_t seed = 1; seed <= 100; ++seed) dropped = process.PutThrough(seed);
   {
     MutexLock lock(medium_.mu);
     medium_.keeps_all = true;
   }
+  EXPECT_TRUE(process.store().Drop(process.variant(), dropped));
   const uint64_t evicted = process.store().stats().evicted_disk;
   const Digest waits = process.Put(101);
   EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
@@ -58,6 +60,10 @@ TEST_F(Tiers, ADiskThatDoesNotEraseKeepsItsBlocks) {
   EXPECT_EQ(process.spiller_->stats().spilled, 102u);
   EXPECT_EQ(process.spiller_->stats().dropped_failed, 0u);
   EXPECT_EQ(process.spiller_->stats().dropped_room, 0u);
+  process.Settle();
+  const uint64_t there = 102 - 1 - process.store().stats().evicted_disk;
+  EXPECT_EQ(process.tier_.stats().blocks, there);
+  EXPECT_EQ(process.tier_.stats().used.value(), there * kBlockBytes) << "all room is back";
   process.store().CheckInvariants();
 }
 
