@@ -233,16 +233,19 @@ void Spiller::Release(const Batch& batch) {
   MutexLock lock(mu_);
   for (const Name& name : batch.names) {
     const auto at = writing_.find(name);
-    queue_.insert(queue_.end(), at->second.begin(), at->second.end());
+    stats_.dropped_queue += Requeue(at->second);
     writing_.erase(at);
   }
-  for (const Item& item : batch.again) {
-    if (queue_.size() < options_.queue_max) {
-      queue_.push_back(item);
-    } else {
-      ++stats_.dropped_failed;
-    }
-  }
+  stats_.dropped_failed += Requeue(batch.again);
+  // This thread has more to do before it looks.
+  if (!queue_.empty()) wake_.NotifyOne();
+}
+
+size_t Spiller::Requeue(std::span<const Item> items) {
+  const size_t room = options_.queue_max - std::min(options_.queue_max, queue_.size());
+  const std::span<const Item> fit = items.first(std::min(room, items.size()));
+  queue_.insert(queue_.end(), fit.begin(), fit.end());
+  return items.size() - fit.size();
 }
 
 void Spiller::Failed() {

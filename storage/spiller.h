@@ -14,8 +14,9 @@
 // from any thread; `durable` is called from the spiller's threads, several at once, which wait for
 // it.
 // Lifecycle: made (runs) -> destroyed (ends within one write; what waits is lost).
-// Limits: `queue_max` names; held by each thread `batch_bytes`, a 32nd of the pool or what the tier
-// calls a batch, the least of them.
+// Limits: `queue_max` names, beside those that are offered again while they are written; held by
+// each thread `batch_bytes`, a 32nd of the pool or what the tier calls a batch, the least of them,
+// and a block.
 #pragma once
 
 #include <atomic>
@@ -116,6 +117,8 @@ class Spiller {
   void TryAgain(Item item, std::optional<bool> mates_written, Batch* batch) LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);
   void Release(const Batch& batch) LARDER_EXCLUDES(mu_);
+  // How many found the queue full.
+  [[nodiscard]] size_t Requeue(std::span<const Item> items) LARDER_REQUIRES(mu_);
   void Notify(const Batch& batch) const;
 
   const Options options_;

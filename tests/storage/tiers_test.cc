@@ -385,5 +385,57 @@ TEST_F(Tiers, OfferedAgainWhileItIsWritten) {
   fixture.store().CheckInvariants();
 }
 
+// Whose name waits for the end of a batch is written by who sleeps, not after all that who ends it
+// has yet to do.
+TEST_F(Tiers, WhatABatchGivesBackWakesWhoSleeps) {
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  SteadyClock clock;
+  std::atomic<size_t> told{0};
+  std::atomic<bool> both{false};
+  Spiller spiller({.threads = 2}, fixture.store(), tier, clock,
+                  [&](SessionId, VariantIndex, std::span<const Digest>) {
+                    if (++told > 1) return;
+                    both =
+                        LookUntil(std::chrono::steady_clock::now() + 5s, [&] { return told > 1; });
+                  });
+  tier.Shut();
+  Digest digest;
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+  spiller.Offer(kWho, fixture.variant(), digest);
+  tier.AwaitCalls(1);
+  spiller.Offer(kWho, fixture.variant(), digest);
+  // The other thread has taken it, and has nothing to write.
+  std::this_thread::sleep_for(100ms);
+  tier.Open();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_TRUE(both);
+}
+
+// However often a name is offered while it is written.
+TEST_F(Tiers, TheQueueKeepsItsLimit) {
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  SteadyClock clock;
+  Spiller spiller({.queue_max = 2, .threads = 2}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  tier.Shut();
+  Digest digest;
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+  spiller.Offer(kWho, fixture.variant(), digest);
+  tier.AwaitCalls(1);
+  for (int i = 0; i < 10; ++i) {
+    spiller.Offer(kWho, fixture.variant(), digest);
+    // The other thread takes it.
+    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                          [&] { return spiller.stats().queued == 1; }));
+  }
+  tier.Open();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_EQ(spiller.stats().dropped_queue, 8u);
+}
+
 }  // namespace
 }  // namespace larder::testing
