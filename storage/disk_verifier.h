@@ -3,13 +3,12 @@
 //
 // One block at a time, held meanwhile, at a bounded rate; what HOST has too is passed over, since
 // nobody reads its copy now.  A disk that fails is left alone for a while.
-// Ownership: by the daemon or a test; store, tier and clock outlive it.  Thread-safety: stats from
+// Ownership: by the daemon or a test; store and tier outlive it.  Thread-safety: stats from
 // any thread.
 // Lifecycle: made (runs) -> destroyed (ends within one read).
 // Limits: `bytes_per_s` of payloads on the average of a block; kPieceBytes of memory, or a segment.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <thread>
 

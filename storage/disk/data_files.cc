@@ -1,7 +1,6 @@
 #include "storage/disk/data_files.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -132,10 +131,6 @@ absl::StatusOr<std::unique_ptr<DataFiles>> DataFiles::Open(const Options& option
       return Failed(error.value(), "cannot remove", path.string());
   }
   for (uint32_t file = 0; file < count; ++file) {
-    struct stat found {};
-    const bool whole = stat(files->PathOf(file).c_str(), &found) == 0 &&
-                       static_cast<uint64_t>(found.st_size) == options.file_bytes.value();
-    if (!whole) ++files->restored_;
     if (absl::Status status = files->OpenOne(file); !status.ok()) return status;
     files->count_.store(file + 1, std::memory_order_release);
   }

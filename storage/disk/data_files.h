@@ -43,7 +43,6 @@ class DataFiles {
   DataFiles& operator=(const DataFiles&) = delete;
 
   [[nodiscard]] uint32_t count() const { return count_.load(std::memory_order_acquire); }
-  [[nodiscard]] uint32_t restored() const { return restored_; }  // gone or of another size
   [[nodiscard]] bool direct() const { return direct_; }
 
   // One more, preallocated.  ResourceExhausted: files_max, or the disk is full.
@@ -66,7 +65,6 @@ class DataFiles {
   const Options options_;
   std::vector<int> fds_;  // of files_max; [0, count_) are open
   std::atomic<uint32_t> count_{0};
-  uint32_t restored_ = 0;
   bool direct_ = true;
 };
 

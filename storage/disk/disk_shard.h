@@ -100,7 +100,6 @@ class DiskShard {
   // Free room, what is not yet allocated included, as far as the catalog has room for its blocks; 0
   // before all is told.
   [[nodiscard]] ByteCount free_bytes() const;
-  [[nodiscard]] ByteCount file_bytes() const { return options_.file_bytes; }
 
   // Adds what this shard did to `stats`.
   void AddTo(DiskTier::Stats* stats) const LARDER_EXCLUDES(mu_);
