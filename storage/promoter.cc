@@ -69,6 +69,11 @@ void Promoter::Submit(Prepared prepared) {
 
 void Promoter::Cancel(const Prepared& prepared) { prepared->cancelled = true; }
 
+size_t Promoter::Described(const Prepared& prepared) {
+  return static_cast<size_t>(std::ranges::count_if(
+      prepared->known, [](const auto& description) { return description.has_value(); }));
+}
+
 Promoter::RunningRef Promoter::Next() {
   const TimePoint now = clock_.Now();
   RunningRef best;
@@ -225,6 +230,7 @@ BlockStatus Promoter::Failed(const Wanted& wanted) {
 void Promoter::Answer(const RunningRef& running, size_t block, BlockStatus status,
                       const BlockIndex::Held& held) {
   const Wanted& wanted = running->job.blocks[block];
+  running->known[block].reset();  // of one that this job did not read itself
   running->job.ready(wanted, status, held);
   MutexLock lock(mu_);
   running->left -= wanted.bytes;

@@ -66,6 +66,8 @@ class Promoter {
   void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);
   // What was not read yet is answered kCancelled.
   static void Cancel(const Prepared& prepared);
+  // Blocks whose headers and tokens it still keeps.  REQUIRES: all of it was answered.  For tests.
+  [[nodiscard]] static size_t Described(const Prepared& prepared);
 
   // False while the disk is left alone: then blocks on disk may as well be called missing.
   [[nodiscard]] bool worth_asking() const { return !breaker_.open(clock_.Now()); }
@@ -135,7 +137,8 @@ class Promoter::Running {
   const Job job;
   std::vector<EntryRef> held;  // until the last of them was answered
   std::atomic<bool> cancelled{false};
-  // By block: of the one thread that describes it, then of the one that reads it.
+  // By block: of the one thread that describes it, then of the one that reads it, then of the one
+  // that answers it, after which nothing is left.  A lease may outlive its answers by minutes.
   std::vector<std::optional<DiskTier::Description>> known;
   // The catalog could always be read, so what it does not know is not there.
   std::atomic<bool> readable{true};

@@ -1,6 +1,7 @@
 // From disk to HOST, and what is found damaged there: a promoter and a verifier over the reference
 // tier.
 #include "storage/disk_verifier.h"
+#include "tests/storage/gated_tier.h"
 #include "tests/storage/tiers_fixture.h"
 
 namespace larder::testing {
@@ -207,6 +208,93 @@ TEST_F(Promotion, ALongJobIsDescribedInParts) {
   while (left > 0) std::this_thread::yield();
   for (uint32_t i = 0; i < kBlocks; ++i)
     EXPECT_EQ(answers[i], i == kGone ? 100 + static_cast<int>(BlockStatus::kDamaged) : 1) << i;
+}
+
+// Jobs over eight blocks that are on disk alone, where reads wait while the test says so.
+class GatedPromotion : public Tiers {
+ protected:
+  static constexpr size_t kBlocks = 8;
+
+  void Start(size_t threads) {
+    {
+      Process former(medium_, MiB(64));
+      for (uint32_t seed = 1; seed <= kBlocks; ++seed) digests_.push_back(former.PutThrough(seed));
+    }
+    tier_.emplace(MiB(64), medium_);
+    RecoverInto(f_.store(), *tier_);
+    got_ = f_.store().Acquire(f_.variant(), digests_, MiB(2), HoldWhat::kAnyTier);
+    promoter_.emplace(threads, f_.store(), *tier_, f_.clock());
+    tier_->Shut();
+  }
+  Promoter::Prepared Submit(size_t first, size_t count) {
+    Promoter::Job job;
+    job.variant = f_.variant();
+    for (size_t i = first; i < first + count; ++i) {
+      const BlockIndex::Held& held = got_.blocks[i];
+      job.blocks.push_back({i, held.ref, digests_[i], held.disk_location, held.extent.bytes()});
+    }
+    job.ready = [this](const Promoter::Wanted&, BlockStatus status, const BlockIndex::Held&) {
+      ++(status == BlockStatus::kOk          ? ok_
+         : status == BlockStatus::kCancelled ? cancelled_
+                                             : other_);
+    };
+    Promoter::Prepared prepared = promoter_->Prepare(std::move(job));
+    promoter_->Submit(prepared);
+    return prepared;
+  }
+  void TearDown() override {
+    if (tier_) tier_->Open();  // whatever went wrong
+  }
+  void OpenAndSettle() {
+    tier_->Open();
+    ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                          [&] { return promoter_->stats().waiting == 0; }));
+  }
+
+  StoreFixture f_{MiB(2), MiB(2)};
+  std::vector<Digest> digests_;
+  std::optional<GatedTier> tier_;
+  BlockStore::AcquireResult got_;
+  std::atomic<size_t> ok_{0}, cancelled_{0}, other_{0};
+  std::optional<Promoter> promoter_;
+};
+
+// A lease may last long after its answers, and need not know what the disk said of its blocks.
+
+TEST_F(GatedPromotion, WhoJoinedAReadKeepsNoDescriptionOfIt) {
+  ASSERT_NO_FATAL_FAILURE(Start(/*threads=*/3));
+  const Promoter::Prepared reads = Submit(0, 2);
+  tier_->AwaitCalls(2);
+  const Promoter::Prepared joins = Submit(0, 2);
+  ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                        [&] { return promoter_->stats().joined == 2; }));
+  ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
+  EXPECT_EQ(ok_, 4u);
+  EXPECT_EQ(Promoter::Described(reads), 0u);
+  EXPECT_EQ(Promoter::Described(joins), 0u);
+}
+
+TEST_F(GatedPromotion, WhatAnotherJobBroughtLeavesNoDescription) {
+  ASSERT_NO_FATAL_FAILURE(Start(/*threads=*/1));
+  const Promoter::Prepared all = Submit(0, kBlocks);  // described, its first is being read
+  tier_->AwaitCalls(1);
+  const Promoter::Prepared some = Submit(1, 3);  // is soonest done, so comes before the rest
+  ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
+  EXPECT_EQ(ok_, kBlocks + 3);
+  EXPECT_EQ(promoter_->stats().promoted, kBlocks);
+  EXPECT_EQ(Promoter::Described(all), 0u);
+  EXPECT_EQ(Promoter::Described(some), 0u);
+}
+
+TEST_F(GatedPromotion, ACancelledJobKeepsNoDescriptions) {
+  ASSERT_NO_FATAL_FAILURE(Start(/*threads=*/1));
+  const Promoter::Prepared job = Submit(0, kBlocks);
+  tier_->AwaitCalls(1);
+  Promoter::Cancel(job);
+  ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
+  EXPECT_EQ(ok_, 1u);
+  EXPECT_EQ(cancelled_, kBlocks - 1);
+  EXPECT_EQ(Promoter::Described(job), 0u);
 }
 
 TEST_F(Promotion, AnUnsubmittedJobOfNothingIsNothing) {
