@@ -27,9 +27,13 @@ class FailingTier final : public MemoryDiskTier {
     if (calls_ <= failures_) return absl::UnavailableError("the disk is on fire");
     return MemoryDiskTier::PutFact(key, value);
   }
+  // The test fails when they do not come.
   void AwaitCalls(size_t count) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     MutexLock lock(mu_);
-    while (calls_ < count) changed_.Wait(mu_);
+    while (calls_ < count && changed_.WaitUntil(mu_, until)) {
+    }
+    EXPECT_GE(calls_, count) << "writes of facts";
   }
 
  private:

@@ -2,6 +2,7 @@
 // and a child process that it belongs to.  For tests only.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -27,10 +28,12 @@ class RecordingSink final : public SessionSink {
     MutexLock lock(mu_);
     if (!finished_) finished_ = std::move(status);
   }
-  // The next message; waits for one that a copy still owes.
+  // The next message; waits for one that a copy still owes.  The test ends when none comes: those
+  // who ask for it look into it.
   [[nodiscard]] wire::Down Next() {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     MutexLock lock(mu_);
-    while (sent_.empty()) arrived_.Wait(mu_);
+    while (sent_.empty()) LARDER_CHECK(arrived_.WaitUntil(mu_, until) || !sent_.empty());
     wire::Down first = std::move(sent_.front());
     sent_.erase(sent_.begin());
     return first;

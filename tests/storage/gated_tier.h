@@ -1,7 +1,11 @@
-// A disk whose reads and writes wait while a test says so.
+// A disk whose reads and writes wait while a test says so, though not for ever: a test that has
+// failed must end, too.
 #pragma once
 
+#include <chrono>
 #include <span>
+
+#include <gtest/gtest.h>
 
 #include "storage/disk/memory_disk_tier.h"
 #include "storage/mutex.h"
@@ -21,10 +25,13 @@ class GatedTier final : public MemoryDiskTier {
     shut_ = false;
     changed_.NotifyAll();
   }
-  // Until so many reads and writes have come, since it was made.
+  // Until so many reads and writes have come, since it was made; the test fails when they do not.
   void AwaitCalls(size_t count) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     MutexLock lock(mu_);
-    while (calls_ < count) changed_.Wait(mu_);
+    while (calls_ < count && changed_.WaitUntil(mu_, until)) {
+    }
+    EXPECT_GE(calls_, count) << "calls of the disk";
   }
 
   [[nodiscard]] size_t calls() {
@@ -43,10 +50,13 @@ class GatedTier final : public MemoryDiskTier {
 
  private:
   void Pass() {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     MutexLock lock(mu_);
     ++calls_;
     changed_.NotifyAll();
-    while (shut_) changed_.Wait(mu_);
+    while (shut_ && changed_.WaitUntil(mu_, until)) {
+    }
+    EXPECT_FALSE(shut_) << "nobody opened it";
   }
 
   Mutex mu_;

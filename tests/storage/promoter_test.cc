@@ -183,9 +183,9 @@ TEST_F(Promotion, ALongJobIsDescribedInParts) {
   MemoryDiskTier tier(MiB(64), medium_);
   RecoverInto(fixture.store(), tier);
   auto got = fixture.store().Acquire(fixture.variant(), digests, GiB(1), HoldWhat::kAnyTier);
-  Promoter promoter(2, fixture.store(), tier, clock);
   std::vector<std::atomic<int>> answers(kBlocks);
   std::atomic<uint32_t> left{kBlocks};
+  Promoter promoter(2, fixture.store(), tier, clock);
   Promoter::Job job;
   job.variant = fixture.variant();
   for (uint32_t i = 0; i < kBlocks; ++i) {
@@ -205,7 +205,7 @@ TEST_F(Promotion, ALongJobIsDescribedInParts) {
     --left;
   };
   promoter.Submit(promoter.Prepare(std::move(job)));
-  while (left > 0) std::this_thread::yield();
+  ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] { return left == 0; }));
   for (uint32_t i = 0; i < kBlocks; ++i)
     EXPECT_EQ(answers[i], i == kGone ? 100 + static_cast<int>(BlockStatus::kDamaged) : 1) << i;
 }

@@ -89,7 +89,8 @@ class Process {
     Promoter::Prepared prepared = promoter_->Prepare(std::move(job));
     LARDER_CHECK(prepared != nullptr);
     promoter_->Submit(std::move(prepared));
-    while (left > 0) std::this_thread::yield();
+    // The answers that are lacking would be written to what is gone by then.
+    LARDER_CHECK(LookUntil(std::chrono::steady_clock::now() + 60s, [&] { return left == 0; }));
     return statuses;
   }
   BlockStatus GetOne(const Digest& digest, uint32_t seed) {
