@@ -1,4 +1,5 @@
-// How a daemon with a disk ends, and what the next one has: SIGTERM at any time, kill -9 at any time.
+// How a daemon with a disk ends, and what the next one has: SIGTERM at any time, kill -9 at any
+// time.
 #include <deque>
 
 #include "tests/e2e/disk_fixture.h"
@@ -17,7 +18,7 @@ TEST_F(DiskTest, StopsWhenAllItWasGivenIsOnDisk) {
   ASSERT_NO_FATAL_FAILURE(PutWaiting(kBlocks));
   EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+  ASSERT_TRUE(Eventually([&] { return Recovered(); }));
   EXPECT_EQ(OnDisk(), kBlocks);
   EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
 }
@@ -29,7 +30,7 @@ TEST_F(DiskTest, StopsAtTheLimitOfADrainWhateverIsNotOnDisk) {
   EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
   EXPECT_THAT(daemon_->errors(), HasSubstr("not_spilled"));
   ASSERT_NO_FATAL_FAILURE(Start());
-  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+  ASSERT_TRUE(Eventually([&] { return Recovered(); }));
   EXPECT_EQ(static_cast<double>(CountHits(0, 64)), OnDisk()) << "all that is there is right";
 }
 
@@ -45,8 +46,9 @@ TEST_F(DiskTest, StopsWhileItRecovers) {
     for (uint32_t i = 0; publishes && i < 8; ++i) ASSERT_EQ(Put(all++), BlockStatus::kOk);
     ASSERT_TRUE(Recovering());
     EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
+    EXPECT_FALSE(Recovering() || Recovered()) << "it is gone and says nothing";
     ASSERT_NO_FATAL_FAILURE(Start());
-    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+    ASSERT_TRUE(Eventually([&] { return Recovered(); }));
     EXPECT_EQ(OnDisk(), all);
     EXPECT_EQ(CountHits(0, all), all);
   }
@@ -107,7 +109,7 @@ class DiskKillTest : public DiskTest {
     return got.ok();
   }
   void ExpectDurableThere() {
-    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+    ASSERT_TRUE(Eventually([&] { return Recovered(); }));
     for (const uint32_t number : durable_)
       ASSERT_EQ(Get(number), BlockStatus::kOk) << number << " was durable";
   }
@@ -133,8 +135,12 @@ TEST_F(DiskKillTest, WhatWasDurableIsThere) {
       std::this_thread::sleep_for(after);
       kill(daemon_->pid(), SIGKILL);
     });
-    bool recovering = early;
-    while (Work(random, recovering)) recovering = early && Recovering();
+    // What it said last counts; one that is dead, or was before anybody asked, says nothing.
+    bool recovered = !early, recovering = false;
+    while (Work(random, /*recovering=*/!recovered)) {
+      recovered = recovered || Recovered();
+      recovering = !recovered && (recovering || Recovering());
+    }
     recovering_kills += recovering ? 1 : 0;
     killer.join();
     ASSERT_TRUE(daemon_->Wait().has_value());

@@ -107,7 +107,9 @@ class DiskTest : public ::testing::Test {
     return daemon_->Metric("larder_disk_blocks{where=\"all\"}");
   }
 
-  [[nodiscard]] bool Recovering() const { return daemon_->Metric("larder_disk_recovering") != 0; }
+  // It says so; a daemon that does not answer says neither.
+  [[nodiscard]] bool Recovering() const { return daemon_->Metric("larder_disk_recovering") == 1; }
+  [[nodiscard]] bool Recovered() const { return daemon_->Metric("larder_disk_recovering") == 0; }
   // Those that wait for the disk, or are read.
   [[nodiscard]] double Promoting() const {
     return daemon_->Metric("larder_disk_waiting{for=\"promote\"}");
@@ -135,11 +137,13 @@ class DiskTest : public ::testing::Test {
       ASSERT_TRUE(Eventually([&] { return OnDisk() == number + 1; })) << OnDisk();
     }
   }
-  // Starts a daemon that has blocks 0 .. count-1 on disk alone, and fails there as said; their names.
+  // Starts a daemon that has blocks 0 .. count-1 on disk alone, and fails there as said; their
+  // names.
   void StartWithOnDisk(uint32_t count, const std::string& faults, std::vector<Digest>* digests) {
     ASSERT_NO_FATAL_FAILURE(Start());
     ASSERT_NO_FATAL_FAILURE(PutDurable(count));
-    for (uint32_t number = 0; number < count; ++number) digests->push_back(maker_.Block(number).digest);
+    for (uint32_t number = 0; number < count; ++number)
+      digests->push_back(maker_.Block(number).digest);
     ASSERT_NO_FATAL_FAILURE(StartAgain(faults));
   }
   // Blocks 0 .. count-1, while writes take seconds: all wait for one to end.
@@ -151,7 +155,7 @@ class DiskTest : public ::testing::Test {
   void StartAgain(const std::string& faults) {
     daemon_->Kill9();
     ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", faults}));
-    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+    ASSERT_TRUE(Eventually([&] { return Recovered(); }));
   }
   // By no engine and no thread of the daemon, which is well.
   void ExpectNothingHeld() {

@@ -37,7 +37,7 @@ TEST_F(DiskTest, SurvivesKill9) {
   for (int time = 0; time < 3; ++time) {
     daemon_->Kill9();
     ASSERT_NO_FATAL_FAILURE(Start());
-    ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+    ASSERT_TRUE(Eventually([&] { return Recovered(); }));
     EXPECT_EQ(CountHits(0, 200), 200u);
     const auto found = client_->Lookup(QueryOf(5));
     ASSERT_TRUE(found.ok()) << found.status();
@@ -61,7 +61,7 @@ TEST_F(DiskTest, LookupKnowsTheEnginesOfTheFormerDaemon) {
   ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
   auto client = Client::Connect({.socket_dir = folder_->path()});
   ASSERT_TRUE(client.ok()) << client.status();
-  ASSERT_TRUE(Eventually([&] { return !Recovering(); }));
+  ASSERT_TRUE(Eventually([&] { return Recovered(); }));
   const auto found = (*client)->Lookup(QueryOf(1));
   ASSERT_TRUE(found.ok()) << found.status();
   ASSERT_EQ(found->instances.size(), 1u);
@@ -101,10 +101,10 @@ TEST_F(DiskTest, EnginesWorkWhileItRecovers) {
       EXPECT_TRUE(IsKept(Put(number)));
       EXPECT_EQ(Get(number), BlockStatus::kOk) << "just published";
     }
-    EXPECT_TRUE(Eventually([&] { return OnDisk() > found || !Recovering(); }));
+    EXPECT_TRUE(Eventually([&] { return OnDisk() > found || Recovered(); }));
   }
   EXPECT_GT(published, kAll / 4) << "it recovered sooner than anybody could work";
-  EXPECT_TRUE(Eventually([&] { return !Recovering(); }));
+  EXPECT_TRUE(Eventually([&] { return Recovered(); }));
   over = true;
   reader.join();
   EXPECT_GT(hits, 0u);
@@ -137,7 +137,7 @@ TEST_F(DiskTest, EnginesPublishMoreThanThePoolWhileItRecovers) {
     if (number == kAll * 2 / 3) meanwhile = Recovering();
   }
   EXPECT_TRUE(meanwhile) << "it recovered sooner than the pool was full";
-  EXPECT_TRUE(Eventually([&] { return !Recovering(); }));
+  EXPECT_TRUE(Eventually([&] { return Recovered(); }));
   EXPECT_EQ(CountHits(0, kDurable), kDurable) << "durable blocks are lost";
   ExpectNothingHeld();
 }
