@@ -13,8 +13,9 @@ using ::testing::HasSubstr;
 // ---- SIGTERM
 
 TEST_F(DiskTest, StopsWhenAllItWasGivenIsOnDisk) {
-  constexpr uint32_t kBlocks = 64;
-  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "data.write=sleep:4s"}));
+  constexpr uint32_t kBlocks = 24;
+  ASSERT_NO_FATAL_FAILURE(
+      Start({"--fault-points", "data.write=sleep:6s", "--drain-limit", "50s"}));
   ASSERT_NO_FATAL_FAILURE(PutWaiting(kBlocks));
   EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
   ASSERT_NO_FATAL_FAILURE(Start());
@@ -24,14 +25,15 @@ TEST_F(DiskTest, StopsWhenAllItWasGivenIsOnDisk) {
 }
 
 TEST_F(DiskTest, StopsAtTheLimitOfADrainWhateverIsNotOnDisk) {
+  constexpr uint32_t kBlocks = 24;
   ASSERT_NO_FATAL_FAILURE(
-      Start({"--fault-points", "data.write=sleep:4s", "--drain-limit", "100ms"}));
-  ASSERT_NO_FATAL_FAILURE(PutWaiting(64));
+      Start({"--fault-points", "data.write=sleep:6s", "--drain-limit", "100ms"}));
+  ASSERT_NO_FATAL_FAILURE(PutWaiting(kBlocks));
   EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
   EXPECT_THAT(daemon_->errors(), HasSubstr("not_spilled"));
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Eventually([&] { return Recovered(); }));
-  EXPECT_EQ(static_cast<double>(CountHits(0, 64)), OnDisk()) << "all that is there is right";
+  EXPECT_EQ(static_cast<double>(CountHits(0, kBlocks)), OnDisk()) << "all that is there is right";
 }
 
 TEST_F(DiskTest, StopsWhileItRecovers) {
@@ -42,7 +44,8 @@ TEST_F(DiskTest, StopsWhileItRecovers) {
   for (const bool publishes : {false, true}) {
     SCOPED_TRACE(publishes);
     daemon_->Kill9();
-    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:20ms"}));
+    // Ten seconds and more: it must not be over before this looks, however slow the machine is.
+    ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:200ms"}));
     for (uint32_t i = 0; publishes && i < 8; ++i) ASSERT_EQ(Put(all++), BlockStatus::kOk);
     ASSERT_TRUE(Recovering());
     EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();

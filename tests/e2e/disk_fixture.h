@@ -146,7 +146,8 @@ class DiskTest : public ::testing::Test {
       digests->push_back(maker_.Block(number).digest);
     ASSERT_NO_FATAL_FAILURE(StartAgain(faults));
   }
-  // Blocks 0 .. count-1, while writes take seconds: all wait for one to end.
+  // Blocks 0 .. count-1, while writes take seconds: all wait for one to end.  To be few enough for
+  // a slow machine.
   void PutWaiting(uint32_t count) {
     for (uint32_t number = 0; number < count; ++number) ASSERT_EQ(Put(number), BlockStatus::kOk);
     ASSERT_EQ(daemon_->Metric("larder_disk_waiting{for=\"spill\"}"), count);

@@ -81,7 +81,7 @@ TEST_F(DiskTest, EnginesWorkWhileItRecovers) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kDurable));
   daemon_->Kill9();
-  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:20ms"}));
+  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:40ms"}));
   std::atomic<bool> over{false};
   std::atomic<uint64_t> hits{0}, misses{0};
   std::thread reader([&] {
@@ -122,10 +122,11 @@ TEST_F(DiskTest, EnginesWorkWhileItRecovers) {
 // disk: its durable copy is all there is.
 TEST_F(DiskTest, EnginesPublishMoreThanThePoolWhileItRecovers) {
   constexpr uint32_t kDurable = 150, kAll = 750;
+  constexpr uint32_t kMoreThanThePool = 320;
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_NO_FATAL_FAILURE(PutDurable(kDurable));
   daemon_->Kill9();
-  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:40ms"}));
+  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "catalog.scan=sleep:100ms"}));
   for (uint32_t number = 0; number < kDurable; ++number) EXPECT_TRUE(IsKept(Put(number)));
   ASSERT_TRUE(Eventually([&] { return OnDisk() >= kDurable / 3; }));
   bool meanwhile = false;
@@ -134,7 +135,7 @@ TEST_F(DiskTest, EnginesPublishMoreThanThePoolWhileItRecovers) {
     EXPECT_EQ(Get(number), BlockStatus::kOk) << "just published";
     const BlockStatus other = Get(number * 37 % kAll);
     EXPECT_TRUE(other == BlockStatus::kOk || other == BlockStatus::kMissing) << ToString(other);
-    if (number == kAll * 2 / 3) meanwhile = Recovering();
+    if (number == kMoreThanThePool) meanwhile = Recovering();
   }
   EXPECT_TRUE(meanwhile) << "it recovered sooner than the pool was full";
   EXPECT_TRUE(Eventually([&] { return Recovered(); }));
