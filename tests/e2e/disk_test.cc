@@ -1,5 +1,5 @@
-// The daemon with a disk, through the client library: what leaves the pool comes back, and a bad disk is a miss and never
-// an error.
+// The daemon with a disk, through the client library: what leaves the pool comes back, and a bad
+// disk is a miss and never an error.
 #include <filesystem>
 #include <functional>
 
@@ -280,8 +280,8 @@ TEST_F(DiskTest, ABadDiskIsAMissAndNeverAnError) {
   }
 }
 
-// One read of three fails: the disk is asked again, and what fails twice while others can be read is
-// given up.
+// One read of three fails: the disk is asked again, and what fails four times while others can be
+// read is given up.
 TEST_F(DiskTest, ADiskThatFailsNowAndThenIsAskedAgain) {
   constexpr uint32_t kBlocks = 100;
   ASSERT_NO_FATAL_FAILURE(Start());
@@ -344,7 +344,8 @@ TEST_F(DiskTest, ASlowDiskDoesNotSlowThePool) {
 TEST_F(DiskTest, TheDaemonSaysWhatItHasAndWhatItLacks) {
   ASSERT_NO_FATAL_FAILURE(Start());
   EXPECT_THAT(daemon_->output(), HasSubstr("400MiB in " + folder_->File("disk")));
-  EXPECT_THAT(daemon_->errors(), HasSubstr(" disk=" + folder_->File("disk") + " disk_limit=419430400"));
+  EXPECT_THAT(daemon_->errors(),
+              HasSubstr(" disk=" + folder_->File("disk") + " disk_limit=419430400"));
   EXPECT_THAT(daemon_->errors(), ::testing::Not(HasSubstr("disk_small")));
   const DaemonProcess greedy({"--disk", folder_->File("other"), "--disk-limit", "900TiB"});
   EXPECT_THAT(greedy.errors(), HasSubstr("disk_small directory=" + folder_->File("other")));
