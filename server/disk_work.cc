@@ -34,7 +34,9 @@ void DiskWork::StartRecovery(Done done) {
 }
 
 void DiskWork::Recover(const Done& done) {
-  absl::Status status = RecoverOnce(done);
+  const TimePoint start = clock_.Now();
+  absl::Status status = RecoverOnce();
+  done(status, recovered_, clock_.Now() - start);
   if (absl::IsCancelled(status)) return;
   recovering_ = false;
   spiller_.Resume();
@@ -43,15 +45,18 @@ void DiskWork::Recover(const Done& done) {
     MutexLock lock(verifier_mu_);
     verifier_.emplace(DiskVerifier::Options{.bytes_per_s = verify_rate_}, store_, tier_);
   }
-  for (DiskBreaker rest; absl::IsUnavailable(status); status = RecoverOnce(done)) {
+  if (!absl::IsUnavailable(status)) return;
+  DiskBreaker rest;
+  do {
     rest.Failed(clock_.Now());
     if (!SleepUntil(rest.until())) return;
-  }
+    status = RecoverOnce();
+  } while (absl::IsUnavailable(status));
+  done(status, recovered_, clock_.Now() - start);
 }
 
-absl::Status DiskWork::RecoverOnce(const Done& done) {
-  const TimePoint start = clock_.Now();
-  const absl::Status status = tier_.Recover(
+absl::Status DiskWork::RecoverOnce() {
+  return tier_.Recover(
       [this](const DiskTier::Entry& entry) {
         const EntryRef ref = store_.EnterFromDisk(entry.key.variant, entry.key.digest,
                                                   static_cast<uint64_t>(entry.location),
@@ -60,8 +65,6 @@ absl::Status DiskWork::RecoverOnce(const Done& done) {
         return ref.value;
       },
       [this] { return stop_.load(); });
-  done(status, recovered_, clock_.Now() - start);
-  return status;
 }
 
 bool DiskWork::SleepUntil(TimePoint until) {

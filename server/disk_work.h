@@ -32,7 +32,8 @@ class DiskWork {
   DiskWork& operator=(const DiskWork&) = delete;
 
   // Tells the store what a former process left, on a thread of its own, while all else works.  What
-  // the disk does not give is asked for again, ever later; `done` hears of each time.
+  // the disk does not give is asked for again, ever later; `done` hears of the first time, and once
+  // more when nothing is lacking after all.
   using Done = std::function<void(const absl::Status&, uint64_t blocks, Duration)>;
   void StartRecovery(Done done);
 
@@ -55,7 +56,7 @@ class DiskWork {
 
  private:
   void Recover(const Done& done);
-  [[nodiscard]] absl::Status RecoverOnce(const Done& done);
+  [[nodiscard]] absl::Status RecoverOnce();
   // False: it ends.
   [[nodiscard]] bool SleepUntil(TimePoint until) LARDER_EXCLUDES(stop_mu_);
 

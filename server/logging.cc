@@ -5,6 +5,7 @@
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <utility>
@@ -142,6 +143,26 @@ std::optional<LogLimiter::Line> LogLimiter::Pass() {
   }
   ++passed_;
   return Line{.suppressed = std::exchange(suppressed_, 0)};
+}
+
+std::optional<LogLimiter::Line> LogRepeats::Pass(const std::string& text) {
+  const TimePoint now = clock_.Now();
+  MutexLock lock(mu_);
+  const auto found = said_.find(text);
+  if (found != said_.end()) {
+    if (now - found->second.when < quiet_) {
+      ++found->second.suppressed;
+      return std::nullopt;
+    }
+    found->second.when = now;
+    return LogLimiter::Line{.suppressed = std::exchange(found->second.suppressed, 0)};
+  }
+  if (said_.size() == kTextsMax) {
+    said_.erase(
+        std::ranges::min_element(said_, {}, [](const auto& one) { return one.second.when; }));
+  }
+  said_.emplace(text, Said{.when = now});
+  return LogLimiter::Line{};
 }
 
 }  // namespace larder

@@ -6,11 +6,12 @@
 // An event is a name in snake_case that stays the same for good, so that alerts can rest on it;
 // what varies goes into fields.  Values may come from clients: whatever their bytes, the line stays
 // one line, and a long value is cut.  What hostile input can cause as often as it likes goes
-// through a LogLimiter, never straight into the log.
+// through a LogLimiter, what is found again until somebody mends it through a LogRepeats, never
+// straight into the log.
 //
 // Does not promise that a line was written: a full disk or a closed pipe loses lines, never work.
 // Ownership: made by server/main and handed to every part that logs.  Thread-safety: all methods of
-// Log and LogLimiter from any thread.
+// Log, LogLimiter and LogRepeats from any thread.
 // Limits: kLogValueBytesMax bytes of each value.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iosfwd>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -114,6 +116,28 @@ class LogLimiter {
   TimePoint window_ LARDER_GUARDED_BY(mu_){};   // of one second; begins with its first line
   uint32_t passed_ LARDER_GUARDED_BY(mu_) = 0;  // in the window
   uint64_t suppressed_ LARDER_GUARDED_BY(mu_) = 0;
+};
+
+// Lets a line through that was not there for so long: for what is found again at every try, as a
+// part of the disk that stays away.
+class LogRepeats {
+ public:
+  // Beyond it the oldest is forgotten, and passes when it comes again.
+  static constexpr size_t kTextsMax = 64;
+  // REQUIRES: the clock outlives this.
+  LogRepeats(const Clock& clock, Duration quiet) : clock_(clock), quiet_(quiet) {}
+
+  [[nodiscard]] std::optional<LogLimiter::Line> Pass(const std::string& text) LARDER_EXCLUDES(mu_);
+
+ private:
+  struct Said {
+    TimePoint when;
+    uint64_t suppressed = 0;
+  };
+  const Clock& clock_;
+  const Duration quiet_;
+  Mutex mu_;
+  std::map<std::string, Said> said_ LARDER_GUARDED_BY(mu_);
 };
 
 }  // namespace larder

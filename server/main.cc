@@ -154,7 +154,7 @@ void WarnOfLackingRoom(const Config& config, const DiskTier& disk, const Log& lo
 
 // Null when none is configured.
 absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, FaultPoints& faults,
-                                                       const Log& log) {
+                                                       LogRepeats& repeats, const Log& log) {
   if (config.disk.empty()) return nullptr;
   if (absl::Status status = faults.Arm(config.fault_points); !status.ok()) return status;
   if (faults.armed()) log.Warning("fault_points_armed", {{"points", config.fault_points}});
@@ -162,7 +162,10 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, Fau
   options.directory = config.disk;
   options.limit = config.disk_limit;
   options.faults = &faults;
-  options.warn = [&log](const std::string& text) { log.Warning("disk", {{"what", text}}); };
+  options.warn = [&log, &repeats](const std::string& text) {
+    if (const auto pass = repeats.Pass(text))
+      log.Warning("disk", {{"what", text}, {"suppressed", pass->suppressed}});
+  };
   auto disk = FileDiskTier::Open(options);
   if (disk.ok()) WarnOfLackingRoom(config, **disk, log);
   return disk;
@@ -250,7 +253,8 @@ int Serve(const Config& config) {
   BlockStore store({.lease_share = config.lease_share, .free_watermark = config.evict_watermark},
                    **pool, clock);
   FaultPoints faults;
-  const auto disk = OpenDisk(config, faults, log);
+  LogRepeats disk_repeats(clock, std::chrono::hours(1));
+  const auto disk = OpenDisk(config, faults, disk_repeats, log);
   if (!disk.ok()) return cannot_start("disk", disk.status());
   Counters counters;
   const auto daemon =

@@ -83,5 +83,29 @@ TEST(LogLimiterTest, LetsSoManyASecondPassAndCountsTheRest) {
   EXPECT_FALSE(limiter.Pass());
 }
 
+TEST(LogRepeatsTest, SaysEachTextOnceInAWhile) {
+  ManualClock clock;
+  LogRepeats repeats(clock, std::chrono::hours(1));
+  EXPECT_EQ(repeats.Pass("shard 1")->suppressed, 0u);
+  clock.Advance(std::chrono::minutes(59));
+  EXPECT_TRUE(repeats.Pass("shard 2")) << "another text";
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(repeats.Pass("shard 1"));
+  clock.Advance(std::chrono::minutes(1));
+  EXPECT_EQ(repeats.Pass("shard 1")->suppressed, 5u);
+  EXPECT_FALSE(repeats.Pass("shard 1"));
+  EXPECT_FALSE(repeats.Pass("shard 2"));
+}
+
+TEST(LogRepeatsTest, ForgetsTheOldestOfTooMany) {
+  ManualClock clock;
+  LogRepeats repeats(clock, std::chrono::hours(1));
+  for (size_t i = 0; i <= LogRepeats::kTextsMax; ++i) {
+    EXPECT_TRUE(repeats.Pass(std::to_string(i)));
+    clock.Advance(std::chrono::milliseconds(1));
+  }
+  EXPECT_FALSE(repeats.Pass("1"));
+  EXPECT_TRUE(repeats.Pass("0")) << "forgotten";
+}
+
 }  // namespace
 }  // namespace larder
