@@ -18,6 +18,11 @@ bool IsShort(const wire::Grant& grant) {
   });
 }
 
+bool HasAnswers(const wire::Down& down) {
+  return !down.registered.empty() || !down.published.empty() || !down.reserved.empty() ||
+         !down.grants.empty();
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<AttachedSession>> AttachedSession::Create(
@@ -55,25 +60,12 @@ void AttachedSession::Send(wire::Down message) {
 
 absl::Status AttachedSession::OnUp(wire::Up& up) {
   wire::Down down;
-  bool answer = false;
   bool released = false;
   size_t promised = 0;  // extents
   {
     MutexLock lock(mu_);
     if (closed_) return absl::OkStatus();
-    if (up.hello.has_value() == attached_) {
-      return absl::InvalidArgumentError(attached_ ? "hello: only in the first message"
-                                                  : "hello: required in the first message");
-    }
-    if (up.hello && !up.hello->tenant.empty() && up.hello->tenant != deps_.tenant) {
-      return absl::PermissionDeniedError(
-          absl::StrCat("hello.tenant: this caller has no role in '", up.hello->tenant, "'"));
-    }
-    if (up.hello) {
-      if (absl::Status s = Attach(*up.hello); !s.ok()) return s;
-    }
-    if (absl::Status s = CheckAnswerSize(up); !s.ok()) return s;
-    Count(up);
+    if (absl::Status s = Admit(up); !s.ok()) return s;
     for (const wire::Register& r : up.registers) down.registered.push_back(Handle(r));
     // Nobody waits for a release: with acquires alone it comes after their answer, unless one of
     // them lacks what it gives back.
@@ -83,34 +75,12 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     for (const wire::Abort& a : up.aborts) Handle(a);
     // A released lease ends what was still to be read for it, too.
     CancelReads(up.cancels);
-    for (wire::Publish& p : up.publishes) Handle(std::move(p), &down);
-    // A writer waits for what became of its blocks, not yet for room for its next ones.
-    if (!down.published.empty() && !up.reserves.empty()) Send(std::exchange(down, {}));
-    for (const wire::Reserve& r : up.reserves) {
-      down.reserved.push_back(Handle(r));
-      promised += down.reserved.back().extents.size();
-    }
-    for (const wire::Acquire& a : up.acquires) {
-      down.grants.push_back(Handle(a));
-      if (!released && IsShort(down.grants.back())) {
-        Release({&down.grants.back().lease, 1});
-        Release(up.releases);
-        released = true;
-        down.grants.back() = Handle(a);
-      }
-      CountGot(down.grants.back());
-      if (!a.want_tables) continue;
-      wire::Down alone;  // tables are large: two such answers may not fit one message
-      alone.grants.push_back(std::move(down.grants.back()));
-      down.grants.pop_back();
-      Send(std::move(alone));
-    }
+    promised = HandleWrites(up, &down);
+    HandleAcquires(up, &released, &down);
     for (const wire::DamageReport& d : up.damaged) Handle(d);
     bye_ = bye_ || up.bye;
-    answer = !down.registered.empty() || !down.published.empty() || !down.reserved.empty() ||
-             !down.grants.empty();
   }
-  if (answer) Send(std::move(down));
+  if (HasAnswers(down)) Send(std::move(down));
   if (deps_.disk != nullptr) StartPromotions();  // what becomes ready follows its grant
   // As many blocks leave as were promised, before the writer asks again, and on this thread: one
   // beside it would fight for the store's lock.
@@ -119,6 +89,54 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   if (!released && !closed_) Release(up.releases);
   FinishIfDrained();  // after the answers, which would not leave any more
   return absl::OkStatus();
+}
+
+// Before anything of it is done.
+absl::Status AttachedSession::Admit(const wire::Up& up) {
+  if (up.hello.has_value() == attached_) {
+    return absl::InvalidArgumentError(attached_ ? "hello: only in the first message"
+                                                : "hello: required in the first message");
+  }
+  if (up.hello && !up.hello->tenant.empty() && up.hello->tenant != deps_.tenant) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("hello.tenant: this caller has no role in '", up.hello->tenant, "'"));
+  }
+  if (up.hello) {
+    if (absl::Status s = Attach(*up.hello); !s.ok()) return s;
+  }
+  if (absl::Status s = CheckAnswerSize(up); !s.ok()) return s;
+  Count(up);
+  return absl::OkStatus();
+}
+
+size_t AttachedSession::HandleWrites(wire::Up& up, wire::Down* down) {
+  for (wire::Publish& p : up.publishes) Handle(std::move(p), down);
+  // A writer waits for what became of its blocks, not yet for room for its next ones.
+  if (!down->published.empty() && !up.reserves.empty()) Send(std::exchange(*down, {}));
+  size_t promised = 0;
+  for (const wire::Reserve& r : up.reserves) {
+    down->reserved.push_back(Handle(r));
+    promised += down->reserved.back().extents.size();
+  }
+  return promised;
+}
+
+void AttachedSession::HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) {
+  for (const wire::Acquire& a : up.acquires) {
+    down->grants.push_back(Handle(a));
+    if (!*released && IsShort(down->grants.back())) {
+      Release({&down->grants.back().lease, 1});
+      Release(up.releases);
+      *released = true;
+      down->grants.back() = Handle(a);
+    }
+    CountGot(down->grants.back());
+    if (!a.want_tables) continue;
+    wire::Down alone;  // tables are large: two such answers may not fit one message
+    alone.grants.push_back(std::move(down->grants.back()));
+    down->grants.pop_back();
+    Send(std::move(alone));
+  }
 }
 
 // One message must not make an answer of any size.

@@ -152,6 +152,11 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
 
   void Send(wire::Down message) LARDER_EXCLUDES(sink_mu_);
   void End(absl::Status status) LARDER_EXCLUDES(sink_mu_);  // of the stream, after what was sent
+  [[nodiscard]] absl::Status Admit(const wire::Up& up) LARDER_REQUIRES(mu_);
+  // How many extents were promised.
+  size_t HandleWrites(wire::Up& up, wire::Down* down) LARDER_REQUIRES(mu_);
+  // `released`: its releases are done; they are once an acquire lacks what they give back.
+  void HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) LARDER_REQUIRES(mu_);
   void Count(const wire::Up& up);
   void CountGot(const wire::Grant& grant);
   [[nodiscard]] absl::Status Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
