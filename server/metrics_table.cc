@@ -139,7 +139,8 @@ constexpr MetricSample kPromoted[] = {Read("promoted", OfDisk<&D::promoter, &P::
                                       Read("joined", OfDisk<&D::promoter, &P::joined>),
                                       Read("missing", OfDisk<&D::promoter, &P::missing>),
                                       Read("damaged", OfDisk<&D::promoter, &P::damaged>),
-                                      Read("full", OfDisk<&D::promoter, &P::full>)};
+                                      Read("full", OfDisk<&D::promoter, &P::full>),
+                                      Read("refused", OfDisk<&D::promoter, &P::refused>)};
 constexpr MetricSample kDiskFailures[] = {Read("write", OfDisk<&D::tier, &T::write_failures>),
                                           Read("read", OfDisk<&D::tier, &T::read_failures>),
                                           Read("sync", OfDisk<&D::tier, &T::sync_failures>),
@@ -240,8 +241,8 @@ constexpr Metric kMetrics[] = {
      "say)."},
     {"larder_disk_promote_total", kC, "blocks", "result", kPromoted,
      "Blocks wanted from the disk: promoted, joined (another's read), missing (it failed or is "
-     "left "
-     "alone), damaged, full (no room in the pool)."},
+     "left alone), damaged, full (no room in the pool), refused (too many wait already, of their "
+     "session or of all)."},
     {"larder_disk_failures_total", kC, "events", "kind", kDiskFailures,
      "What failed on the disk, and records that were found damaged."},
     {"larder_disk_left_alone_total", kC, "events", "for", kDiskLeftAlone,

@@ -29,6 +29,7 @@ bool AttachedSession::PlanPromotion(const wire::Acquire& request, const SessionV
                                     Promoter::Prepared* prepared) {
   if (deps_.disk == nullptr) return true;
   Promoter::Job job;
+  job.session = id_;
   job.variant = variant.index;
   job.remaining = ByteCount(request.remaining_bytes);
   for (size_t i = 0; i < held.blocks.size(); ++i) {

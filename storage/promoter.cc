@@ -15,8 +15,9 @@ constexpr double kForgivenBytesPerSecond = 1e9;
 
 }  // namespace
 
-Promoter::Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock)
-    : store_(store), tier_(tier), clock_(clock) {
+Promoter::Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock,
+                   size_t waiting_max)
+    : store_(store), tier_(tier), clock_(clock), waiting_max_(waiting_max) {
   for (size_t i = 0; i < std::max<size_t>(1, threads); ++i)
     threads_.emplace_back([this] { Run(); });
 }
@@ -51,11 +52,21 @@ Promoter::Prepared Promoter::Prepare(Job job) {
   running->left += std::min(running->job.remaining, kRemainingMax);
   {
     MutexLock lock(mu_);
-    if (stats_.waiting + refs.size() > kWaitingMax) return nullptr;
+    if (!HasRoomFor(running->job.session, refs.size())) {
+      stats_.refused += refs.size();
+      return nullptr;
+    }
   }
   if (!store_.HoldAgain(refs)) return nullptr;
   running->held = std::move(refs);
   return running;
+}
+
+bool Promoter::HasRoomFor(SessionId session, size_t blocks) const {
+  const auto known = waiting_of_.find(session);
+  const size_t mine = known == waiting_of_.end() ? 0 : known->second;
+  const size_t others = stats_.waiting - mine;
+  return others < waiting_max_ && mine + blocks <= (waiting_max_ - others) / 2;
 }
 
 void Promoter::Submit(Prepared prepared) {
@@ -63,6 +74,7 @@ void Promoter::Submit(Prepared prepared) {
   MutexLock lock(mu_);
   prepared->since = clock_.Now();
   stats_.waiting += prepared->job.blocks.size();
+  waiting_of_[prepared->job.session] += prepared->job.blocks.size();
   jobs_.push_back(std::move(prepared));
   wake_.NotifyAll();
 }
@@ -235,6 +247,8 @@ void Promoter::Answer(const RunningRef& running, size_t block, BlockStatus statu
   MutexLock lock(mu_);
   running->left -= wanted.bytes;
   --stats_.waiting;
+  const auto mine = waiting_of_.find(running->job.session);
+  if (--mine->second == 0) waiting_of_.erase(mine);
 }
 
 void Promoter::Count(BlockStatus status, ByteCount bytes) {

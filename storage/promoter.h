@@ -4,7 +4,8 @@
 // A job is what one lease waits for.  Its keys are read by several threads at once (so the lease's
 // later blocks are read ahead while its first arrive); among jobs the one with the fewest bytes to
 // go has the next thread, and a job that waited long counts as smaller, so that none starves.
-// A block that two jobs want is read once.
+// A block that two jobs want is read once.  What may wait is shared: a session has at most half of
+// what the others leave, so that whoever comes next finds room.
 //
 // It never answers with an error of the disk: a block that cannot be read is missing, and when the
 // disk has just failed all are, at once, until it is worth asking again.
@@ -40,6 +41,7 @@ class Promoter {
     ByteCount bytes;
   };
   struct Job {
+    SessionId session;  // whose share it takes
     VariantIndex variant = VariantIndex::kNone;
     std::vector<Wanted> blocks;  // in the order in which they are wanted
     ByteCount remaining;         // work that the request still has beside these
@@ -50,17 +52,18 @@ class Promoter {
   // A job that holds its blocks, until it is submitted and answered, or dropped.
   class Running;
   using Prepared = std::shared_ptr<Running>;
-  static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs
+  static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs that were submitted
   // Blocks of a job whose headers and tokens are known at a time, and searched for at once.
   static constexpr size_t kDescribedAtOnce = 256;
 
-  Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock);
+  Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock,
+           size_t waiting_max = kWaitingMax);
   ~Promoter();
   Promoter(const Promoter&) = delete;
   Promoter& operator=(const Promoter&) = delete;
 
-  // Holds the job's blocks, which the caller holds now.  nullptr: too much waits already, or a
-  // block has too many holds.
+  // Holds the job's blocks, which the caller holds now.  nullptr: too much waits already, of this
+  // session or of all, or a block has too many holds.
   [[nodiscard]] Prepared Prepare(Job job) LARDER_EXCLUDES(mu_);
   // Never waits.
   void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);
@@ -74,6 +77,7 @@ class Promoter {
 
   struct Stats {
     uint64_t promoted = 0, joined = 0, missing = 0, damaged = 0, full = 0;
+    uint64_t refused = 0;  // blocks of jobs for which too much waited
     uint64_t waiting = 0;  // blocks
     uint64_t breaker_opened = 0;
     ByteCount promoted_bytes;
@@ -88,6 +92,7 @@ class Promoter {
     size_t block = 0;
   };
 
+  [[nodiscard]] bool HasRoomFor(SessionId session, size_t blocks) const LARDER_REQUIRES(mu_);
   void Run() LARDER_EXCLUDES(mu_);
   [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
   // The next kDescribedAtOnce blocks, from `first`.
@@ -104,6 +109,7 @@ class Promoter {
   BlockStore& store_;
   DiskTier& tier_;
   const Clock& clock_;
+  const size_t waiting_max_;
   DiskBreaker breaker_;
 
   mutable Mutex mu_;
@@ -112,6 +118,7 @@ class Promoter {
   std::vector<RunningRef> jobs_ LARDER_GUARDED_BY(mu_);  // with blocks that no thread took yet
   absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);  // by ref
   Stats stats_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<SessionId, size_t> waiting_of_ LARDER_GUARDED_BY(mu_);  // of stats_.waiting
   // Blocks by location whose last read failed: how often, with reads that succeeded between, of
   // which there were so many by then.
   struct Suspect {

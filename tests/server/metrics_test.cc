@@ -101,6 +101,7 @@ TEST(MetricsServerTest, ServesWhatIsCountedNow) {
   gauges.disk->tier.shards_set_aside = 2;
   gauges.disk->spiller.breaker_opened = 3;
   gauges.disk->promoter.breaker_opened = 4;
+  gauges.disk->promoter.refused = 5;
   auto server = MetricsServer::Start("127.0.0.1:0", counters, [&] { return gauges; });
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_THAT(Get((*server)->port(), "/metrics"),
@@ -119,6 +120,7 @@ TEST(MetricsServerTest, ServesWhatIsCountedNow) {
   EXPECT_THAT(answer, HasSubstr("larder_disk_shards_set_aside_total 2\n"));
   EXPECT_THAT(answer, HasSubstr("larder_disk_left_alone_total{for=\"spill\"} 3\n"));
   EXPECT_THAT(answer, HasSubstr("larder_disk_left_alone_total{for=\"promote\"} 4\n"));
+  EXPECT_THAT(answer, HasSubstr("larder_disk_promote_total{result=\"refused\"} 5\n"));
   EXPECT_THAT(answer, HasSubstr("larder_sessions 3\n"));
   EXPECT_THAT(answer, HasSubstr("larder_pool_bytes{part=\"limit\"} 8589934592\n"));
   EXPECT_THAT(Get((*server)->port(), "/etc/passwd"), Not(HasSubstr("root:")));

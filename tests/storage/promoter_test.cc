@@ -215,7 +215,7 @@ class GatedPromotion : public Tiers {
  protected:
   static constexpr size_t kBlocks = 8;
 
-  void Start(size_t threads) {
+  void Start(size_t threads, size_t waiting_max = Promoter::kWaitingMax) {
     {
       Process former(medium_, MiB(64));
       for (uint32_t seed = 1; seed <= kBlocks; ++seed) digests_.push_back(former.PutThrough(seed));
@@ -223,11 +223,13 @@ class GatedPromotion : public Tiers {
     tier_.emplace(MiB(64), medium_);
     RecoverInto(f_.store(), *tier_);
     got_ = f_.store().Acquire(f_.variant(), digests_, MiB(2), HoldWhat::kAnyTier);
-    promoter_.emplace(threads, f_.store(), *tier_, f_.clock());
+    promoter_.emplace(threads, f_.store(), *tier_, f_.clock(), waiting_max);
     tier_->Shut();
   }
-  Promoter::Prepared Submit(size_t first, size_t count) {
+  // nullptr: it was refused.
+  Promoter::Prepared Submit(size_t first, size_t count, SessionId session = {}) {
     Promoter::Job job;
+    job.session = session;
     job.variant = f_.variant();
     for (size_t i = first; i < first + count; ++i) {
       const BlockIndex::Held& held = got_.blocks[i];
@@ -239,7 +241,7 @@ class GatedPromotion : public Tiers {
                                              : other_);
     };
     Promoter::Prepared prepared = promoter_->Prepare(std::move(job));
-    promoter_->Submit(prepared);
+    if (prepared) promoter_->Submit(prepared);
     return prepared;
   }
   void TearDown() override {
@@ -295,6 +297,26 @@ TEST_F(GatedPromotion, ACancelledJobKeepsNoDescriptions) {
   EXPECT_EQ(ok_, 1u);
   EXPECT_EQ(cancelled_, kBlocks - 1);
   EXPECT_EQ(Promoter::Described(job), 0u);
+}
+
+// Each may have half of what the others leave: the room is never all one's, however greedy.
+TEST_F(GatedPromotion, OneSessionDoesNotTakeTheRoomOfAll) {
+  constexpr SessionId kGreedy{1}, kSecond{2}, kThird{3};
+  ASSERT_NO_FATAL_FAILURE(Start(/*threads=*/1, /*waiting_max=*/16));
+  EXPECT_TRUE(Submit(0, 6, kGreedy));
+  EXPECT_FALSE(Submit(0, 3, kGreedy));
+  EXPECT_TRUE(Submit(6, 2, kGreedy));
+  EXPECT_FALSE(Submit(0, 1, kGreedy)) << "half of 16";
+  EXPECT_FALSE(Submit(0, 5, kSecond));
+  EXPECT_TRUE(Submit(0, 4, kSecond)) << "half of 8";
+  EXPECT_FALSE(Submit(0, 3, kThird));
+  EXPECT_TRUE(Submit(0, 2, kThird)) << "half of 4";
+  EXPECT_EQ(promoter_->stats().refused, 3u + 1 + 5 + 3);
+  EXPECT_EQ(promoter_->stats().waiting, 14u);
+  ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
+  EXPECT_EQ(ok_, 14u);
+  EXPECT_TRUE(Submit(0, kBlocks, kThird)) << "nobody waits any more";
+  ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
 }
 
 TEST_F(Promotion, AnUnsubmittedJobOfNothingIsNothing) {
