@@ -527,7 +527,6 @@ void DiskShard::AddTo(DiskTier::Stats* stats) const {
   stats->read_failures += read_failures_;
   stats->sync_failures += sync_failures_;
   stats->catalog_failures += catalog_failures_;
-  ++stats->shards;
 }
 
 }  // namespace larder

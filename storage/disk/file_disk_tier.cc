@@ -553,6 +553,7 @@ DiskTier::Stats FileDiskTier::stats() const {
   stats.limit = options_.limit;
   for (const ShardRef& shard : All()) shard->AddTo(&stats);
   stats.allocated += ByteCount(set_aside_bytes_);
+  stats.shards = geometry_.shards;
   stats.shards_set_aside = set_aside_;
   stats.shards_failed = failed_;
   return stats;

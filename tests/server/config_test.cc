@@ -11,6 +11,7 @@
 
 #include "server/config_options.h"
 #include "server/config_values.h"
+#include "tests/temporary_directory.h"
 
 namespace larder {
 namespace {
@@ -22,9 +23,9 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 std::string WriteFile(const std::string& text) {
+  static const testing::TemporaryDirectory directory;
   static int number = 0;
-  const std::string path = ::testing::TempDir() + "/larder_config_" + std::to_string(getpid()) +
-                           "_" + std::to_string(number++) + ".toml";
+  const std::string path = directory.path() + "/" + std::to_string(number++) + ".toml";
   std::ofstream(path) << text;
   return path;
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/temporary_directory.h"
 
 namespace larder {
 namespace {
@@ -39,7 +40,8 @@ std::string Golden() {
 
 std::string Write(const std::string& bytes) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = ::testing::TempDir() + "larder_dump_" + test->name();
+  static const testing::TemporaryDirectory directory;
+  const std::string path = directory.path() + "/" + test->name();
   std::ofstream(path, std::ios::binary) << bytes;
   return path;
 }

@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/disk/file_disk_tier.h"
 #include "tests/storage/disk/disk_blocks.h"
-#include "tests/storage/disk/temporary_directory.h"
+#include "tests/temporary_directory.h"
 #include "tests/test_scale.h"
 
 namespace larder::testing {

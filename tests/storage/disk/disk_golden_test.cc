@@ -21,7 +21,7 @@
 #include "storage/disk/block_catalog.h"
 #include "storage/disk/file_disk_tier.h"
 #include "tests/storage/disk/disk_blocks.h"
-#include "tests/storage/disk/temporary_directory.h"
+#include "tests/temporary_directory.h"
 
 namespace larder::testing {
 namespace {

@@ -17,7 +17,7 @@
 #include "storage/disk/file_disk_tier.h"
 #include "storage/look.h"
 #include "tests/storage/disk/disk_blocks.h"
-#include "tests/storage/disk/temporary_directory.h"
+#include "tests/temporary_directory.h"
 
 namespace larder::testing {
 namespace {
@@ -408,11 +408,13 @@ TEST_F(FileDiskTierFaults, AnotherRecoverTellsTheRest) {
     Open();
     for (uint64_t number = 1; number <= 60; ++number) Put(number);
     const auto kept = held_;
+    const uint32_t shards = tier_->stats().shards;
     tier_.reset();
     ASSERT_TRUE(faults_.Arm(point).ok());
     auto tier = TryOpen();
     while (!tier.ok()) tier = TryOpen();  // not one shard opened
     tier_ = *std::move(tier);
+    EXPECT_EQ(tier_->stats().shards, shards) << "closed ones are shards too";
     held_.clear();
     size_t failed_recoveries = 0;
     const auto recover = [&] {

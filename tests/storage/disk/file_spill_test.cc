@@ -6,8 +6,8 @@
 #include "storage/disk/file_disk_tier.h"
 #include "storage/look.h"
 #include "storage/spiller.h"
-#include "tests/storage/disk/temporary_directory.h"
 #include "tests/storage/store_fixture.h"
+#include "tests/temporary_directory.h"
 
 namespace larder::testing {
 namespace {
