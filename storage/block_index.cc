@@ -257,35 +257,44 @@ bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room
 template <class LeastOf>
 uint32_t BlockIndex::ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const {
   constexpr uint32_t kInTurn = 2, kSeemLeast = 2;
-  const uint32_t turn = seen.turn.fetch_add(kInTurn, std::memory_order_relaxed);
+  const uint32_t turn = seen.turn.fetch_add(1, std::memory_order_relaxed);
   uint32_t from = turn % kShards;
   IndexShard::Candidate least;
+  ShardSet looked;
   const auto look = [&](uint32_t shard) {
     const IndexShard::Candidate here = least_of(*shards_[shard]);
     seen.worth[shard].store(here.worth, std::memory_order_relaxed);
+    looked.set(shard);
     if (!(here < least)) return;
     least = here;
     from = shard;
   };
   bool copies = false;
   for (uint32_t i = 0; i < kShards; ++i) {
-    const uint32_t shard = (turn + i) % kShards;
+    const uint32_t shard = (turn + i * kOddStep) % kShards;
     // After these, only to see one of what is on disk too.
     const bool has_copies = shards_[shard]->has_copies();
     if (i >= kInTurn && (copies || !has_copies)) continue;
     copies = copies || has_copies;
     look(shard);
   }
-  for (uint32_t i = 0; i < kSeemLeast; ++i) look(seen.Least(turn + kInTurn));
+  for (uint32_t i = 0; i < kSeemLeast; ++i) {
+    const uint32_t shard = seen.Least(turn, looked);
+    if (seen.worth[shard].load(std::memory_order_relaxed) >= least.worth) break;
+    look(shard);
+  }
   return from;
 }
 
-uint32_t BlockIndex::LeastSeen::Least(uint32_t from) const {
+uint32_t BlockIndex::LeastSeen::Least(uint32_t from, const ShardSet& but) const {
   uint32_t least = from % kShards;
-  for (uint32_t i = 1; i < kShards; ++i) {
+  double least_worth = IndexShard::Candidate::kNothing;
+  for (uint32_t i = 0; i < kShards; ++i) {
     const uint32_t shard = (from + i) % kShards;
-    if (worth[shard].load(std::memory_order_relaxed) < worth[least].load(std::memory_order_relaxed))
-      least = shard;
+    const double here = worth[shard].load(std::memory_order_relaxed);
+    if (but.test(shard) || here >= least_worth) continue;
+    least = shard;
+    least_worth = here;
   }
   return least;
 }

@@ -19,6 +19,7 @@
 
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -201,13 +202,15 @@ class BlockIndex {
   void MarkShared(VariantIndex variant, const Digest& digest);
   void LowerParent(VariantIndex variant, const Digest& parent,
                    std::optional<uint32_t> child_last_use_s);
+  using ShardSet = std::bitset<kShards>;
+  static constexpr uint32_t kOddStep = 7;  // so that a turn comes to every shard
   // How worthy the least of each shard was when it was looked at last; 0: that says nothing.  A
   // hint, of an eviction that must not look at all of them.
   struct LeastSeen {
     std::array<std::atomic<double>, kShards> worth{};
     std::atomic<uint32_t> turn{0};
-    // The first of equals from this shard on: else one shard would give for all.
-    [[nodiscard]] uint32_t Least(uint32_t from) const;
+    // Of others than these, the first of equals from a shard on: else one would give for all.
+    [[nodiscard]] uint32_t Least(uint32_t from, const ShardSet& but) const;
   };
   template <class LeastOf>
   [[nodiscard]] uint32_t ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const;

@@ -22,6 +22,9 @@ constexpr double kUnwrittenShare = 1000;
 constexpr double kPresumedUses = 0.5;
 constexpr double kPresumedSpan_s = 20;
 constexpr double kLastUseShare = 0.25;
+// Who came in a burst and then paused, an agent that waits for a build, is not gone for all that:
+// so much of what a block is worth that was never asked for again.
+constexpr double kPauseShare = 0.3;
 
 constexpr uint32_t kUsesMax = 15;
 constexpr uint32_t kSpanSteps = 64;  // codes per octave
@@ -43,16 +46,22 @@ uint16_t SpanCode(uint32_t seconds) {
   return static_cast<uint16_t>(1 + octave * kSpanSteps + within);
 }
 
-// Uses expected a second.
-double UsesPerSecond(ReuseHistory history, uint32_t idle_s) {
-  const double uses = history.uses + kPresumedUses;
-  const double span_s = SpanSeconds(history) + kPresumedSpan_s;
+// Uses expected a second of what was used so often in so many seconds and is idle since.
+double UsesPerSecond(double uses, double span_s, uint32_t idle_s, bool may_end) {
   const double rate = uses / (span_s + idle_s);
-  if (history.shared != 0) return rate;
+  if (!may_end) return rate;
   // How likely it is that one who comes at such a rate, and has not ended, stays away for so long.
   const double away = std::exp(-uses * std::log1p(idle_s / span_s));
   const double here = (1 - kLastUseShare) * away;
   return rate * here / (kLastUseShare + here);
+}
+
+double UsesPerSecond(ReuseHistory history, uint32_t idle_s) {
+  const double as_before =
+      UsesPerSecond(history.uses + kPresumedUses, SpanSeconds(history) + kPresumedSpan_s, idle_s,
+                    history.shared == 0);
+  const double as_if_new = UsesPerSecond(kPresumedUses, kPresumedSpan_s, idle_s, true);
+  return std::max(as_before, kPauseShare * as_if_new);
 }
 
 }  // namespace

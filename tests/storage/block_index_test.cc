@@ -427,6 +427,25 @@ TEST_F(BlockIndexTest, WhatIsOnDiskTooLeavesFirstOfTwoLongChains) {
   for (uint64_t i = 0; i < kChain; ++i) ASSERT_TRUE(index_.EvictOne(now_s_)->kept_on_disk) << i;
 }
 
+// A disk smaller than the pool: nothing is on disk alone.
+TEST_F(BlockIndexTest, DiskCopiesAreGivenByAllShards) {
+  constexpr uint64_t kBlocks = 1600;
+  for (uint64_t i = 1; i <= kBlocks; ++i) {
+    ASSERT_EQ(Insert(i, Pages(0, 1)), InsertResult::kInserted);
+    const EntryRef ref = Hold(i, HoldWhat::kUntouched).ref;
+    ASSERT_TRUE(index_.SetOnDisk(ref, i));
+    Unhold(ref);
+  }
+  std::map<uint64_t, int> given;
+  for (uint64_t i = 0; i < kBlocks / 4; ++i) {
+    const auto gone = index_.EvictOneFromDisk(now_s_);
+    ASSERT_TRUE(gone.has_value());
+    ++given[IndexHash(variant_, gone->room.digest) >> 60];
+  }
+  EXPECT_EQ(given.size(), 16u);
+  for (const auto& [shard, count] : given) EXPECT_NEAR(count, 25, 5) << shard;
+}
+
 TEST_F(BlockIndexTest, ParentsLeaveWhenOnlyTheyAreLeft) {
   ASSERT_EQ(Insert(1, Pages(1, 1)), InsertResult::kInserted);
   ASSERT_EQ(Insert(2, Pages(2, 1), nullptr, After(1)), InsertResult::kInserted);

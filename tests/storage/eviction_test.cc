@@ -99,7 +99,15 @@ TEST(EvictionPolicy, OneGapIsBelievedLessThanTen) {
   const EvictionPolicy policy;
   const ReuseHistory one = Regular(1, 6), ten = Regular(10, 6);
   EXPECT_LT(policy.Worth(After(6, one)), policy.Worth(After(6, ten)));
-  EXPECT_GT(policy.Worth(After(600, one)), policy.Worth(After(600, ten)));
+  EXPECT_GT(policy.Worth(After(60, one)), policy.Worth(After(60, ten)));
+}
+
+TEST(EvictionPolicy, ABurstAndAPauseAreNotWorseThanNothing) {
+  const EvictionPolicy policy;
+  for (const int uses : {3, 11, 15}) {
+    EXPECT_GT(policy.Worth(After(300, Regular(uses, 5))), policy.Worth(After(3600, {}))) << uses;
+    EXPECT_LT(policy.Worth(After(300, Regular(uses, 5))), policy.Worth(After(300, {}))) << uses;
+  }
 }
 
 // The rate of a use that never ends, where much was seen of it.
