@@ -289,7 +289,7 @@ TEST_F(Tiers, PublishedAgainWhileOnDiskAlone) {
 // It left the pool before its turn, and its name waits twice.
 TEST_F(Tiers, PublishedTwiceBeforeItsTurn) {
   Process process(medium_, MiB(64));
-  size_t durable = 0;
+  std::atomic<size_t> durable{0};
   Digest digest;
   {
     Spiller spiller({.paused = true}, process.store(), process.tier_, process.clock(),
