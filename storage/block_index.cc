@@ -339,7 +339,7 @@ BlockIndex::InsertResult BlockIndex::InsertOnDisk(VariantIndex variant, const Di
   return entered == IndexShard::EnterResult::kFull ? InsertResult::kFull : InsertResult::kDuplicate;
 }
 
-bool BlockIndex::SetOnDisk(EntryRef held, uint64_t location) {
+std::optional<uint64_t> BlockIndex::SetOnDisk(EntryRef held, uint64_t location) {
   return shards_[ShardOf(held)]->SetOnDisk(SlotOf(held), location);
 }
 

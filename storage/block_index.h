@@ -119,9 +119,10 @@ class BlockIndex {
   [[nodiscard]] InsertResult InsertOnDisk(VariantIndex variant, const Digest& digest,
                                           uint64_t location, uint32_t pages, uint32_t now_s,
                                           EntryRef* ref);
-  // host -> host+disk of a held entry.  False: it is not in HOST alone any more, so the location
-  // is the caller's to erase.
-  [[nodiscard]] bool SetOnDisk(EntryRef held, uint64_t location);
+  // host -> host+disk of a held entry, or from one place on disk to another.  Where it was there
+  // until now (0: nowhere), which is the caller's to erase; nullopt: it has left HOST meanwhile, so
+  // the new location is.
+  [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
   // disk -> promoting of a held entry; then exactly one of FinishPromote (host+disk) or FailPromote
   // (disk).  False: it is in HOST, or somebody else promotes it.
   [[nodiscard]] bool BeginPromote(EntryRef held);

@@ -379,7 +379,7 @@ BlockIndex::Held BlockStore::HoldUntouched(VariantIndex variant, const Digest& d
   return held;
 }
 
-bool BlockStore::SetOnDisk(EntryRef held, uint64_t location) {
+std::optional<uint64_t> BlockStore::SetOnDisk(EntryRef held, uint64_t location) {
   return index_.SetOnDisk(held, location);
 }
 

@@ -175,8 +175,9 @@ class BlockStore {
   // What a former process left on disk.  {}: not wanted (its name is taken, or the index is full).
   [[nodiscard]] EntryRef EnterFromDisk(const Digest& variant_id, const Digest& digest,
                                        uint64_t location, uint32_t pages);
-  // A held block is durable there.  False: erase it again, it has left meanwhile.
-  [[nodiscard]] bool SetOnDisk(EntryRef held, uint64_t location);
+  // A held block is durable there.  To be erased now: where it was on disk until then (0: nowhere);
+  // nullopt: what was just written, for it has left meanwhile.
+  [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
   // A held block's bytes are in slot 0 of the reservation, which this takes.  False: its name was
   // dropped meanwhile.
   [[nodiscard]] bool FinishPromote(EntryRef held, ExtentReservation& reservation,

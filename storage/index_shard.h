@@ -89,8 +89,10 @@ class IndexShard {
   [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, VariantIndex variant, const Digest& digest,
                                          uint64_t location, uint32_t pages, uint32_t now_s,
                                          uint32_t* slot) LARDER_EXCLUDES(mu_);
-  // host -> host+disk of a held entry; false: it has left meanwhile.
-  [[nodiscard]] bool SetOnDisk(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
+  // host -> host+disk of a held entry, or host+disk elsewhere; where it was until now (0: nowhere).
+  // nullopt: it has left meanwhile.
+  [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
+      LARDER_EXCLUDES(mu_);
   // disk -> promoting of a held entry; false: it is not on disk alone, or somebody promotes it.
   [[nodiscard]] bool BeginPromote(uint32_t slot) LARDER_EXCLUDES(mu_);
   // promoting -> host+disk; false: it has left meanwhile.  The entry stays held.

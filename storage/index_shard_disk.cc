@@ -38,15 +38,15 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex var
   return result;
 }
 
-bool IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
+std::optional<uint64_t> IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
   LARDER_CHECK(location != 0);
   MutexLock lock(mu_);
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(InUse(slot) && entry.holds > 0);
-  if (entry.state != BlockState::kHost) return false;
-  ChangeState(slot, BlockState::kHostDisk);
-  entry.disk_location = location;
-  return true;
+  if (!InHost(entry.state)) return std::nullopt;
+  // Found on disk since it was held (InsertOnDisk): the newer copy has the name there.
+  if (entry.state == BlockState::kHost) ChangeState(slot, BlockState::kHostDisk);
+  return std::exchange(entry.disk_location, location);
 }
 
 bool IndexShard::BeginPromote(uint32_t slot) {

@@ -363,18 +363,19 @@ void Spiller::TryAgain(Item item, std::optional<bool> mates_written, Batch* batc
 }
 
 void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
-  if (!store_.SetOnDisk(block.ref, static_cast<uint64_t>(location))) {
-    // Its name went, or it was found on disk meanwhile.
-    if (InHost(store_.index().LookAt(block.ref).state)) batch->durable.push_back(block.item);
-    const DiskAddress gone{block.header.key, location};
-    Erase({&gone, 1});
-    return;
+  const std::optional<uint64_t> former =
+      store_.SetOnDisk(block.ref, static_cast<uint64_t>(location));
+  if (former) {
+    tier_.SetOwner(location, block.ref.value);
+    batch->durable.push_back(block.item);
+    MutexLock lock(mu_);
+    ++stats_.spilled;
+    stats_.spilled_bytes += ByteCount(block.payload.size());
   }
-  tier_.SetOwner(location, block.ref.value);
-  batch->durable.push_back(block.item);
-  MutexLock lock(mu_);
-  ++stats_.spilled;
-  stats_.spilled_bytes += ByteCount(block.payload.size());
+  if (former == 0) return;
+  // Its name went; or an older copy was found on disk meanwhile, which has lost the name there.
+  const DiskAddress gone{block.header.key, former ? DiskLocation{*former} : location};
+  Erase({&gone, 1});
 }
 
 void Spiller::Notify(const Batch& batch) const {

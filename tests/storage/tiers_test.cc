@@ -154,7 +154,8 @@ TEST_F(Tiers, OnDiskAloneByItsTurnIsDurable) {
   EXPECT_EQ(process.spiller_->stats().dropped_evicted, 0u);
 }
 
-// It is found on disk while another copy of it is written: durable all the same.
+// It is found on disk while another copy of it is written: durable all the same, and the newer one,
+// which may have taken the name there, is what stays.
 TEST_F(Tiers, FoundWhileItIsWritten) {
   Digest digest;
   {
@@ -187,9 +188,16 @@ TEST_F(Tiers, FoundWhileItIsWritten) {
   tier.Open();
   ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
   EXPECT_EQ(durable, 1u);
-  EXPECT_EQ(spiller.stats().spilled, 0u);
+  EXPECT_EQ(spiller.stats().spilled, 1u);
   EXPECT_EQ(tier.stats().puts, 1u);
   EXPECT_EQ(tier.stats().blocks, 1u) << "the copy that nobody needs is gone";
+  const BlockIndex::Held held = fixture.store().HoldUntouched(fixture.variant(), digest);
+  const DiskAddress now{found->key, DiskLocation{held.disk_location}};
+  EXPECT_NE(now.location, found->location);
+  std::optional<DiskTier::Description> known;
+  EXPECT_TRUE(tier.Describe({&now, 1}, {&known, 1}).ok());
+  EXPECT_TRUE(known);
+  fixture.store().Unhold({&held.ref, 1});
   fixture.store().CheckInvariants();
 }
 

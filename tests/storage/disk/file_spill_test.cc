@@ -1,11 +1,15 @@
 // From HOST to files: what becomes of all blocks when a part of the disk, or all of it for a while,
 // does not do what it should.
+#include <functional>
+#include <map>
+
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/look.h"
 #include "storage/spiller.h"
+#include "tests/storage/forwarding_tier.h"
 #include "tests/storage/store_fixture.h"
 #include "tests/temporary_directory.h"
 
@@ -18,6 +22,17 @@ constexpr ByteCount kLimit = MiB(160);  // 4 shards of 2 files of 16 MiB
 constexpr uint32_t kBlockBytes = 1 << 20;
 constexpr uint32_t kBlocksMax = 128;  // more than fit
 constexpr SessionId kWho{7};
+
+// Does something when blocks have been held to be put, before they are.
+class HookedTier final : public ForwardingTier {
+ public:
+  using ForwardingTier::ForwardingTier;
+  void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override {
+    if (before_put) before_put();
+    ForwardingTier::Put(blocks, results);
+  }
+  std::function<void()> before_put;  // set while nothing is put
+};
 
 class FileSpill : public ::testing::Test {
  protected:
@@ -34,7 +49,8 @@ class FileSpill : public ::testing::Test {
     auto tier = FileDiskTier::Open(options);
     ASSERT_TRUE(tier.ok()) << tier.status();
     tier_ = *std::move(tier);
-    spiller_.emplace(Spiller::Options{.paused = true}, store(), *tier_, clock_,
+    hooked_.emplace(*tier_);
+    spiller_.emplace(Spiller::Options{.paused = true}, store(), *hooked_, clock_,
                      [](SessionId, VariantIndex, std::span<const Digest>) {});
   }
   [[nodiscard]] absl::Status Recover() {
@@ -51,6 +67,7 @@ class FileSpill : public ::testing::Test {
     Digest digest;
     ASSERT_EQ(fixture_->Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
     spiller_->Offer(kWho, fixture_->variant(), digest);
+    digests_[seed] = digest;
   }
   // One after the other, so that none leaves the pool before its turn.
   void PutThrough(uint32_t first, uint32_t last) {
@@ -66,13 +83,30 @@ class FileSpill : public ::testing::Test {
   }
   void Arm(std::string_view text) { ASSERT_TRUE(faults_.Arm(text).ok()); }
   [[nodiscard]] BlockStore& store() { return fixture_->store(); }
+  [[nodiscard]] bool InIndex(uint32_t seed) {
+    BlockIndex::Presence presence;
+    store().index().Lookup(fixture_->variant(), {&digests_[seed], 1}, {&presence, 1});
+    return presence.tiers != 0;
+  }
+  // Of one that the index has on disk.
+  [[nodiscard]] bool InCatalog(uint32_t seed) {
+    const BlockIndex::Held held = store().HoldUntouched(fixture_->variant(), digests_[seed]);
+    const DiskAddress there{.key = {store().index().VariantId(fixture_->variant()), digests_[seed]},
+                            .location = DiskLocation{held.disk_location}};
+    std::optional<DiskTier::Description> known;
+    EXPECT_TRUE(tier_->Describe({&there, 1}, {&known, 1}).ok());
+    store().Unhold({&held.ref, 1});
+    return known.has_value();
+  }
 
   TemporaryDirectory directory_;
   FaultPoints faults_;
   SteadyClock clock_;
   std::unique_ptr<StoreFixture> fixture_;
   std::unique_ptr<FileDiskTier> tier_;
+  std::optional<HookedTier> hooked_;
   std::optional<Spiller> spiller_;
+  std::map<uint32_t, Digest> digests_;  // by seed
 };
 
 class FailingShard : public FileSpill, public ::testing::WithParamInterface<const char*> {};
@@ -120,6 +154,34 @@ TEST_F(FileSpill, ADiskThatCannotBeReadAtFirst) {
   EXPECT_EQ(spiller_->stats().spilled, 16u);
   EXPECT_EQ(spiller_->stats().dropped_room, 0u);
   EXPECT_EQ(tier_->stats().blocks, 24u);
+}
+
+// The newer copy takes the name in the catalog of that shard, which had most room.
+TEST_F(FileSpill, FoundOnDiskBetweenItsHoldAndItsPut) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Recover().ok());
+  spiller_->Resume();
+  ASSERT_NO_FATAL_FAILURE(PutThrough(1, 8));
+  ASSERT_NO_FATAL_FAILURE(Start(0));
+  Arm("catalog.scan=error");
+  ASSERT_TRUE(absl::IsUnavailable(Recover()));
+  Arm("");
+  uint32_t seed = 1;
+  while (InIndex(seed)) ASSERT_LE(++seed, 8u) << "each shard has some";
+  spiller_->Resume();
+  ASSERT_NO_FATAL_FAILURE(PutThrough(9, 20));  // not where that one lies
+  hooked_->before_put = [this, first = true]() mutable {
+    if (!std::exchange(first, false)) return;
+    EXPECT_TRUE(Recover().ok());
+  };
+  ASSERT_NO_FATAL_FAILURE(PutThrough(seed, seed));
+  EXPECT_EQ(spiller_->stats().spilled, 13u);
+  EXPECT_TRUE(InCatalog(seed));
+  EXPECT_EQ(tier_->stats().blocks, 20u) << "the older copy is gone";
+  EXPECT_EQ(tier_->stats().used.value() % 20, 0u) << "and its room";
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Recover().ok());
+  for (const auto& [each, digest] : digests_) EXPECT_TRUE(InIndex(each)) << each;
 }
 
 // Where none gives anything back, no more goes from the index than is found out by.
