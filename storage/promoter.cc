@@ -144,7 +144,9 @@ void Promoter::Describe(Running& running, size_t first) {
   if (running.cancelled) return;
   if (worth_asking()) {
     if (tier_.Describe(addresses, known).ok()) return;
-    breaker_.Failed(clock_.Now());
+    // Where some are known a part of the disk failed: the others' blocks can be read.
+    if (std::ranges::none_of(known, [](const auto& one) { return one.has_value(); }))
+      breaker_.Failed(clock_.Now());
   }
   running.readable = false;
 }

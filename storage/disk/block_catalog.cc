@@ -13,16 +13,17 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdarg>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/clock.h"
 #include "storage/disk/directory.h"
 #include "storage/record.h"
 
@@ -35,6 +36,7 @@ static_assert(std::endian::native == std::endian::little,
 enum Family : size_t { kDefault, kPlaces, kHeaders, kFacts, kFamilies };
 constexpr std::array<const char*, kFamilies> kFamilyNames = {"default", "places", "headers",
                                                              "facts"};
+constexpr Duration kBetweenTriesToOpen = std::chrono::seconds(1);
 constexpr size_t kKeyBytes = 2 * kDigestBytes;
 constexpr size_t kPlaceBytes = 40;  // file, page, pages, zero, payload, parent
 
@@ -158,10 +160,11 @@ CatalogMemory::~CatalogMemory() = default;
 ByteCount CatalogMemory::used() const { return ByteCount(impl_->cache->GetUsage()); }
 
 struct BlockCatalog::Impl {
-  // RocksDB, open.  Who uses it holds it: it cannot be opened anew meanwhile.
+  // RocksDB, open.
   struct Database {
     std::unique_ptr<rocksdb::DB> db;
     std::vector<rocksdb::ColumnFamilyHandle*> families;
+    bool can_write = true;
 
     Database() = default;
     Database(const Database&) = delete;
@@ -172,13 +175,25 @@ struct BlockCatalog::Impl {
       if (db) (void)db->Close();
     }
   };
+  // Counted in `uses` until it goes: it cannot be opened anew meanwhile.
   using DatabaseRef = std::shared_ptr<Database>;
+  enum class Use : uint8_t {
+    kShort,
+    kLong,  // seconds, for which nobody waits
+  };
 
   Options options;
   std::shared_ptr<rocksdb::Statistics> statistics;
   Mutex database_mu;
-  DatabaseRef database LARDER_GUARDED_BY(database_mu);
-  bool failed = false;  // a write, and none since; of writers
+  CondVar changed;  // any of these
+  // nullptr: none could be opened
+  std::unique_ptr<Database> database LARDER_GUARDED_BY(database_mu);
+  bool opening LARDER_GUARDED_BY(database_mu) = false;  // anew, by one thread; others wait
+  size_t uses LARDER_GUARDED_BY(database_mu) = 0;
+  size_t long_uses LARDER_GUARDED_BY(database_mu) = 0;  // of them
+  TimePoint open_again LARDER_GUARDED_BY(database_mu){};
+  std::atomic<bool> writable{true};  // not: it could not be opened anew
+  bool failed = false;               // a write, and none since; of writers
 
   // 1/n of what it may take on disk, within bounds.
   [[nodiscard]] uint64_t Share(uint64_t n, ByteCount least, ByteCount most) const {
@@ -219,12 +234,26 @@ struct BlockCatalog::Impl {
     return out;
   }
 
+  [[nodiscard]] std::vector<rocksdb::ColumnFamilyDescriptor> Families() const {
+    std::vector<rocksdb::ColumnFamilyDescriptor> out;
+    for (size_t family = 0; family < kFamilies; ++family)
+      out.emplace_back(kFamilyNames[family], FamilyOptions(family));
+    return out;
+  }
+
   [[nodiscard]] absl::Status Open() LARDER_EXCLUDES(database_mu);
   // Unavailable: it could not be opened anew.
-  [[nodiscard]] absl::StatusOr<DatabaseRef> ForReading() LARDER_EXCLUDES(database_mu);
+  [[nodiscard]] absl::StatusOr<DatabaseRef> ForReading(Use use = Use::kShort)
+      LARDER_EXCLUDES(database_mu);
   // The same, able to write if it can be.  One writer at a time.
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForWriting() LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::Status OpenAnew() LARDER_EXCLUDES(database_mu);
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Database>> OpenToWrite() const;
+  [[nodiscard]] std::unique_ptr<Database> OpenToRead() const;  // nullptr: it cannot be
+  [[nodiscard]] DatabaseRef Lend(Use use) LARDER_REQUIRES(database_mu);
+  void GiveBack(Use use) LARDER_EXCLUDES(database_mu);
+  // Ends `opening`.
+  void Opened(std::unique_ptr<Database> now) LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::Status Write(Database& to, rocksdb::WriteBatch* batch, bool sync);
 
   // What names have; without a place: it is damaged.
@@ -237,38 +266,82 @@ struct BlockCatalog::Impl {
 };
 
 absl::Status BlockCatalog::Impl::Open() {
-  if (absl::Status fault = options.faults->StatusAt(FaultPoint::kCatalogOpen); !fault.ok())
-    return fault;
-  std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (size_t family = 0; family < kFamilies; ++family)
-    descriptors.emplace_back(kFamilyNames[family], FamilyOptions(family));
-  auto opened = std::make_shared<Database>();
-  rocksdb::DB* db = nullptr;
-  const rocksdb::Status status =
-      rocksdb::DB::Open(DbOptions(), options.directory, descriptors, &opened->families, &db);
-  opened->db.reset(db);
-  if (!status.ok()) {
-    // A missing file is damage too, though RocksDB calls it an I/O error.
-    return status.IsPathNotFound() || (status.IsIOError() && !status.IsNoSpace() &&
-                                       status.ToString().find("No such file") != std::string::npos)
-               ? absl::DataLossError("catalog: " + status.ToString())
-               : From(status);
-  }
+  auto opened = OpenToWrite();
+  if (!opened.ok()) return opened.status();
   MutexLock lock(database_mu);
-  database = std::move(opened);
+  database = *std::move(opened);
   return absl::OkStatus();
 }
 
-absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForReading() {
+absl::StatusOr<std::unique_ptr<BlockCatalog::Impl::Database>> BlockCatalog::Impl::OpenToWrite()
+    const {
+  if (absl::Status fault = options.faults->StatusAt(FaultPoint::kCatalogOpen); !fault.ok())
+    return fault;
+  auto opened = std::make_unique<Database>();
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status status =
+      rocksdb::DB::Open(DbOptions(), options.directory, Families(), &opened->families, &db);
+  opened->db.reset(db);
+  if (status.ok()) return opened;
+  // A missing file is damage too, though RocksDB calls it an I/O error.
+  return status.IsPathNotFound() || (status.IsIOError() && !status.IsNoSpace() &&
+                                     status.ToString().find("No such file") != std::string::npos)
+             ? absl::DataLossError("catalog: " + status.ToString())
+             : From(status);
+}
+
+std::unique_ptr<BlockCatalog::Impl::Database> BlockCatalog::Impl::OpenToRead() const {
+  auto opened = std::make_unique<Database>();
+  opened->can_write = false;
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(DbOptions(), options.directory,
+                                                              Families(), &opened->families, &db);
+  opened->db.reset(db);
+  return status.ok() ? std::move(opened) : nullptr;
+}
+
+BlockCatalog::Impl::DatabaseRef BlockCatalog::Impl::Lend(Use use) {
+  ++uses;
+  if (use == Use::kLong) ++long_uses;
+  return {database.get(), [this, use](Database*) { GiveBack(use); }};
+}
+
+void BlockCatalog::Impl::GiveBack(Use use) {
   MutexLock lock(database_mu);
-  if (!database) return absl::UnavailableError("catalog: closed since a write failed");
-  return database;
+  if (use == Use::kLong) --long_uses;
+  if (--uses == 0) changed.NotifyAll();
+}
+
+void BlockCatalog::Impl::Opened(std::unique_ptr<Database> now) {
+  MutexLock lock(database_mu);
+  database = std::move(now);
+  writable = database && database->can_write;
+  if (!writable) open_again = std::chrono::steady_clock::now() + kBetweenTriesToOpen;
+  opening = false;
+  changed.NotifyAll();
+}
+
+absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForReading(Use use) {
+  {
+    MutexLock lock(database_mu);
+    while (opening) changed.Wait(database_mu);
+    if (database) return Lend(use);
+    if (std::chrono::steady_clock::now() < open_again)
+      return absl::UnavailableError("catalog: closed since a write failed");
+    opening = true;
+  }
+  // What only reads would wait for a write for ever.
+  Opened(OpenToRead());
+  MutexLock lock(database_mu);
+  while (opening) changed.Wait(database_mu);
+  if (!database) return absl::UnavailableError("catalog: cannot be opened");
+  return Lend(use);
 }
 
 absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting() {
   if (failed) {
     absl::StatusOr<DatabaseRef> now = ForReading();
-    const bool goes_on = now.ok() && (*now)->db->Resume().ok();
+    const bool goes_on = now.ok() && (*now)->can_write && (*now)->db->Resume().ok();
     now = absl::UnknownError("not held while it is opened anew");
     if (!goes_on) {
       if (absl::Status status = OpenAnew(); !status.ok()) return status;
@@ -279,17 +352,26 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting()
 }
 
 // After its log could not be written RocksDB never goes on.  A disk that takes no writes would not
-// let it open either, and what can be read is worth more.
+// let it open either, and what can be read is worth more: so where it does not open, though it was
+// closed for that, it opens to be read.
 absl::Status BlockCatalog::Impl::OpenAnew() {
   if (absl::Status status = TryToWrite(options.directory); !status.ok()) return status;
-  DatabaseRef last;
+  std::unique_ptr<Database> last;
   {
     MutexLock lock(database_mu);
-    last.swap(database);
+    while (opening) changed.Wait(database_mu);
+    if (std::chrono::steady_clock::now() < open_again)
+      return absl::UnavailableError("catalog: could not be opened just now");
+    if (long_uses > 0)
+      return absl::UnavailableError("catalog: opened anew when it is no longer read whole");
+    opening = true;
+    while (uses > 0) changed.Wait(database_mu);
+    last = std::move(database);
   }
-  while (last.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   last.reset();
-  return Open();
+  absl::StatusOr<std::unique_ptr<Database>> now = OpenToWrite();
+  Opened(now.ok() ? *std::move(now) : OpenToRead());
+  return now.status();
 }
 
 absl::Status BlockCatalog::Impl::Write(Database& to, rocksdb::WriteBatch* batch, bool sync) {
@@ -407,7 +489,7 @@ absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
 
 absl::Status BlockCatalog::ForEachPlace(
     absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit) {
-  const auto in = impl_->ForReading();
+  const auto in = impl_->ForReading(Impl::Use::kLong);
   if (!in.ok()) return in.status();
   rocksdb::ReadOptions options;
   options.readahead_size = MiB(1).value();
@@ -450,13 +532,15 @@ absl::Status BlockCatalog::ForEachFact(
 }
 
 void BlockCatalog::Compact() {
-  const auto in = impl_->ForReading();
+  const auto in = impl_->ForReading(Impl::Use::kLong);
   if (!in.ok()) return;
   rocksdb::CompactRangeOptions options;
   options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
   for (rocksdb::ColumnFamilyHandle* family : (*in)->families)
     (void)(*in)->db->CompactRange(options, family, nullptr, nullptr);
 }
+
+bool BlockCatalog::writable() const { return impl_->writable; }
 
 ByteCount BlockCatalog::disk_bytes() const {
   constexpr uint64_t kStatBlockBytes = 512;

@@ -11,8 +11,9 @@
 // A room that lost its name to a newer one of the same key is remembered until it is erased (not
 // beyond the process: the next one starts with the rooms that have names).
 // After a write that failed RocksDB refuses all others, until it is told to go on or, if it was one
-// of its log, is opened anew: the next write sees to that, once the disk takes writes.  Until then
-// it can be read.
+// of its log, is opened anew: the next write sees to that, once the disk takes writes and nothing
+// reads it whole (ForEachPlace, Compact).  Until then it can be read; who reads just then waits.
+// Where it does not open, it is opened to be read, and a write tries again a second later.
 // Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all of them
 // may wait for the disk.
 // Memory: within `memory`, shared by all shards.  Disk: some multiple of what it holds until
@@ -115,12 +116,15 @@ class BlockCatalog {
   // An empty value forgets.  Durable on OK.
   [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value)
       LARDER_EXCLUDES(mu_);
+  // REQUIRES: `visit` calls nothing of this catalog.
   [[nodiscard]] absl::Status ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit);
 
   // Gives back what erased entries take, as far as it can; seconds of disk work.
   void Compact();
 
+  // False: it could not be opened anew.
+  [[nodiscard]] bool writable() const;
   [[nodiscard]] ByteCount disk_bytes() const;     // of all its files; reads the directory
   [[nodiscard]] ByteCount written_bytes() const;  // since Open: log, flushes, compactions
 

@@ -91,6 +91,8 @@ class DiskShard {
   [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value);
   // Writes have not just failed.
   [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
+  // False: since a write failed its catalog could not be opened anew, but perhaps to be read.
+  [[nodiscard]] bool writable() const { return catalog_->writable(); }
   // Recover has answered.
   [[nodiscard]] bool recovered() const { return recovered_; }
   // What it answered was told to who asked, and what nobody wants is erased.  Until then nothing is

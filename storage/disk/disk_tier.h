@@ -153,8 +153,8 @@ class DiskTier {
     ByteCount written_bytes;                  // to the disk, by puts and the catalog
     uint64_t damaged = 0;                     // records and descriptions found so
     uint64_t write_failures = 0, read_failures = 0, sync_failures = 0, catalog_failures = 0;
-    // All, open or not; of them, those that are closed or have not told what they hold; and those
-    // that were damaged and lie aside.
+    // All, open or not; of them, those that are closed, have not told what they hold, or take
+    // nothing since a write failed; and those that were damaged and lie aside.
     uint32_t shards = 0, shards_failed = 0, shards_set_aside = 0;
   };
   [[nodiscard]] virtual Stats stats() const = 0;

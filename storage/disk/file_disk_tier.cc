@@ -556,6 +556,8 @@ DiskTier::Stats FileDiskTier::stats() const {
   stats.shards = geometry_.shards;
   stats.shards_set_aside = set_aside_;
   stats.shards_failed = failed_;
+  for (const ShardRef& shard : All())
+    stats.shards_failed += shard->told() && !shard->writable() ? 1 : 0;
   return stats;
 }
 

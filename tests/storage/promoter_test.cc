@@ -1,6 +1,7 @@
 // From disk to HOST, and what is found damaged there: a promoter and a verifier over the reference
 // tier.
 #include "storage/disk_verifier.h"
+#include "tests/storage/forwarding_tier.h"
 #include "tests/storage/gated_tier.h"
 #include "tests/storage/tiers_fixture.h"
 
@@ -158,6 +159,37 @@ TEST_F(Promotion, ACancelledJobIsAnsweredAndReadsNothing) {
   EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] { return answer >= 0; }));
   EXPECT_EQ(answer, static_cast<int>(BlockStatus::kCancelled));
   EXPECT_EQ(process.tier_.stats().gets, 0u);
+}
+
+// As where one of them lies in a part of the disk that cannot be read just now.
+class HalfKnowingTier final : public ForwardingTier {
+ public:
+  using ForwardingTier::ForwardingTier;
+  absl::Status Describe(std::span<const DiskAddress> blocks,
+                        std::span<std::optional<Description>> out) override {
+    const absl::Status status = ForwardingTier::Describe(blocks, out);
+    out.front().reset();
+    return status.ok() ? absl::UnavailableError("a part") : status;
+  }
+};
+
+TEST_F(Promotion, WhatCanBeReadComesThoughAnotherCannot) {
+  std::vector<Digest> digests;
+  {
+    Process process(medium_, MiB(64));
+    for (uint32_t seed = 1; seed <= 4; ++seed) digests.push_back(process.PutThrough(seed));
+  }
+  Process process(medium_, MiB(64));
+  HalfKnowingTier tier(process.tier_);
+  process.promoter_.emplace(2, process.store(), tier, process.clock());
+  const std::vector<BlockStatus> statuses = process.Get(digests, std::vector<uint32_t>{1, 2, 3, 4});
+  EXPECT_EQ(statuses[0], BlockStatus::kMissing);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(statuses[i], BlockStatus::kOk) << i;
+  EXPECT_EQ(process.Tiers(digests[0]), kDiskBit) << "it is not damaged";
+  EXPECT_TRUE(process.promoter_->worth_asking());
+  // Where nothing is known it is the disk.
+  EXPECT_EQ(process.GetOne(digests[0], 1), BlockStatus::kMissing);
+  EXPECT_FALSE(process.promoter_->worth_asking());
 }
 
 // More blocks than are described at once; one of them, in the middle, is not in the catalog.

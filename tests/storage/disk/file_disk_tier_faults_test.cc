@@ -2,10 +2,8 @@
 // status and a counter, and all is well again when the cause is gone.
 #include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -17,6 +15,7 @@
 #include "storage/disk/file_disk_tier.h"
 #include "storage/look.h"
 #include "tests/storage/disk/disk_blocks.h"
+#include "tests/storage/disk/no_file_grows.h"
 #include "tests/temporary_directory.h"
 
 namespace larder::testing {
@@ -310,26 +309,6 @@ TEST_F(FileDiskTierFaults, ADeadDiskFailsSoon) {
   EXPECT_LE(faults_.faults(FaultPoint::kDataWrite), 3u * tier_->stats().shards);
   EXPECT_EQ(tier_->stats().used, ByteCount(0));
 }
-
-// While it lives no file of this process may grow, as on a disk that has failed.
-class NoFileGrows {
- public:
-  NoFileGrows() {
-    LARDER_CHECK(getrlimit(RLIMIT_FSIZE, &former_) == 0);
-    (void)signal(SIGXFSZ, SIG_IGN);
-    const rlimit none{.rlim_cur = 1, .rlim_max = former_.rlim_max};
-    LARDER_CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
-  }
-  ~NoFileGrows() {
-    LARDER_CHECK(setrlimit(RLIMIT_FSIZE, &former_) == 0);
-    (void)signal(SIGXFSZ, SIG_DFL);
-  }
-  NoFileGrows(const NoFileGrows&) = delete;
-  NoFileGrows& operator=(const NoFileGrows&) = delete;
-
- private:
-  rlimit former_{};
-};
 
 // The catalogs then refuse all writes until they are opened anew.
 TEST_F(FileDiskTierFaults, CatalogsThatCouldNotBeWrittenAreAgain) {

@@ -1,0 +1,143 @@
+// Catalogs after a write that failed, which RocksDB goes on from only when it is opened anew.
+#include <fstream>
+#include <future>
+#include <map>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "storage/disk/file_disk_tier.h"
+#include "storage/look.h"
+#include "tests/storage/disk/disk_blocks.h"
+#include "tests/storage/disk/no_file_grows.h"
+#include "tests/temporary_directory.h"
+
+namespace larder::testing {
+namespace {
+
+DiskBlock BlockNumbered(uint64_t number) { return {number, 2, 50'000}; }
+
+class OpenedAnew : public ::testing::Test {
+ protected:
+  // A tier with some blocks; a write of every catalog fails, so each is opened anew by the next.
+  void OpenAndBreak() {
+    auto tier = FileDiskTier::Open({.directory = directory_.path() + "/disk",
+                                    .limit = MiB(160),
+                                    .faults = &faults_,
+                                    .faulty_shard = std::nullopt,
+                                    .warn = {}});
+    ASSERT_TRUE(tier.ok()) << tier.status();
+    tier_ = *std::move(tier);
+    ASSERT_TRUE(RecoverAll(*tier_).empty());
+    for (uint64_t number = 1; number <= 12; ++number) Put(number);
+    const NoFileGrows broken;
+    EXPECT_FALSE(tier_->PutFact("a", "1").ok());
+  }
+  void Put(uint64_t number) {
+    const DiskTier::PutResult put = PutOne(*tier_, BlockNumbered(number));
+    ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
+    held_[number] = put.location;
+  }
+  // How many of what was put are not what was put.
+  size_t Missing() {
+    size_t missing = 0;
+    for (const auto& [number, location] : held_)
+      missing += Has(*tier_, BlockNumbered(number), location) ? 0 : 1;
+    return missing;
+  }
+
+  TemporaryDirectory directory_;
+  FaultPoints faults_;
+  std::unique_ptr<FileDiskTier> tier_;
+  std::map<uint64_t, DiskLocation> held_;
+};
+
+// What a write that failed has closed, and that does not open to be written again, can be read.
+TEST_F(OpenedAnew, CatalogsThatDoNotOpenAnewCanBeRead) {
+  ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
+  ASSERT_TRUE(faults_.Arm("catalog.open=error").ok());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_FALSE(tier_->PutFact("a", "2").ok());
+    EXPECT_EQ(Missing(), 0u);
+    EXPECT_EQ(tier_->stats().shards_failed, tier_->stats().shards);
+  }
+  EXPECT_LE(faults_.faults(FaultPoint::kCatalogOpen), tier_->stats().shards) << "not at each write";
+  ASSERT_TRUE(faults_.Arm("").ok());
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
+    return tier_->PutFact("a", "3").ok() && tier_->stats().shards_failed == 0;
+  }));
+  Put(20);
+  EXPECT_EQ(Missing(), 0u);
+}
+
+// Nor to be read: that needs no write to be tried again.
+TEST_F(OpenedAnew, ACatalogThatCannotEvenBeReadIsAgain) {
+  ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
+  const std::string current = directory_.path() + "/disk/shard-00/catalog/CURRENT";
+  std::stringstream there;
+  there << std::ifstream(current).rdbuf();
+  std::ofstream(current) << "MANIFEST-999999\n";
+  (void)tier_->PutFact("a", "2");
+  EXPECT_EQ(tier_->stats().shards_failed, 1u);
+  EXPECT_GT(Missing(), 0u);
+  std::ofstream(current) << there.str();
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10),
+                        [&] { return Missing() == 0; }));
+}
+
+// Reads wait for the moment in which it is closed.
+TEST_F(OpenedAnew, ReadsWaitWhileACatalogIsOpenedAnew) {
+  ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
+  ASSERT_TRUE(faults_.Arm("catalog.open=sleep:300ms").ok());
+  auto written = std::async(std::launch::async, [&] { return tier_->PutFact("a", "2"); });
+  size_t missing = 0;
+  while (written.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready)
+    missing += Missing();
+  EXPECT_TRUE(written.get().ok());
+  EXPECT_EQ(missing, 0u);
+}
+
+// A write does not wait for who reads a catalog whole, and others read it meanwhile.
+TEST_F(OpenedAnew, NotWhileItIsReadWhole) {
+  CatalogMemory memory(MiB(8));
+  auto opened = BlockCatalog::Open({.directory = directory_.path() + "/catalog",
+                                    .disk_bytes_max = MiB(16),
+                                    .memory = &memory,
+                                    .faults = &faults_,
+                                    .warn = {}});
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  BlockCatalog& catalog = **opened;
+  const DiskBlock block = BlockNumbered(1);
+  const std::string header = EncodeRecordHeader(block.header());
+  const CatalogEntry entry{.key = block.key(),
+                           .place = {.extent = {.slab = {}, .page = 0, .pages = 100},
+                                     .payload_bytes = KiB(100),
+                                     .parent = {}},
+                           .header = std::as_bytes(std::span(header)),
+                           .tokens = block.tokens()};
+  ASSERT_TRUE(catalog.Commit({&entry, 1}).ok());
+  {
+    const NoFileGrows broken;
+    EXPECT_FALSE(catalog.PutFact("a", "1").ok());
+  }
+  std::future<absl::Status> written;
+  size_t visited = 0;
+  EXPECT_TRUE(catalog
+                  .ForEachPlace([&](const BlockKey&, const CatalogPlace&) {
+                    ++visited;
+                    written =
+                        std::async(std::launch::async, [&] { return catalog.PutFact("a", "2"); });
+                    EXPECT_EQ(written.wait_for(std::chrono::seconds(5)), std::future_status::ready);
+                    std::optional<BlockCatalog::Description> known;
+                    EXPECT_TRUE(catalog.Describe({&entry.key, 1}, {&known, 1}).ok());
+                    EXPECT_TRUE(known);
+                    return true;
+                  })
+                  .ok());
+  ASSERT_EQ(visited, 1u);
+  EXPECT_TRUE(absl::IsUnavailable(written.get()));
+  EXPECT_TRUE(catalog.PutFact("a", "3").ok());
+}
+
+}  // namespace
+}  // namespace larder::testing
