@@ -314,7 +314,7 @@ void DiskShard::CommitAll(Writing* put) {
     ++catalog_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
     for (const size_t i : order) put->results[i] = {.status = PutStatus::kFailed, .extent = {}};
-    HoldBack(rooms);
+    HoldBack(rooms, std::vector<bool>(rooms.size(), true));
     return;
   }
   share_.Committed(entries);
@@ -349,7 +349,7 @@ absl::Status DiskShard::Erase(std::span<const Room> asked) {
   {
     MutexLock lock(mu_);
     for (const Room& room : asked) {
-      if (!allocator_.IsLive(room.extent)) continue;
+      if (!allocator_.IsLive(room.extent) || held_back_.contains(room)) continue;
       allocator_.SetOwner(room.extent, ExtentAllocator::kNoOwner);
       rooms.push_back(room);
     }
@@ -361,7 +361,8 @@ absl::Status DiskShard::Erase(std::span<const Room> asked) {
   if (!status.ok()) {
     ++catalog_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
-    HoldBack(rooms);
+    // Of the others it is not known whose they are, or they are another's.
+    HoldBack(rooms, gone);
     CountErased(rooms.size());
     return status;
   }
@@ -385,29 +386,52 @@ void DiskShard::Free(std::span<const Room> rooms, const std::vector<bool>& which
   NoteFree();
 }
 
-void DiskShard::HoldBack(std::span<const Room> rooms) {
+void DiskShard::HoldBack(std::span<const Room> rooms, const std::vector<bool>& ours) {
   MutexLock lock(mu_);
-  held_back_.insert(held_back_.end(), rooms.begin(), rooms.end());
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    bool& known = held_back_[rooms[i]];
+    known = known || ours[i];
+  }
+}
+
+bool DiskShard::TakeHeldBack(std::vector<Room>* rooms, absl::Status* why) {
+  MutexLock lock(mu_);
+  if (held_back_.empty()) return false;
+  // They may be all that ever lay here: not before each put of the others.
+  if (erasing_held_back_ || std::chrono::steady_clock::now() < erase_again_) {
+    *why = absl::UnavailableError("the catalog did not erase just now, or is at it");
+    return false;
+  }
+  erasing_held_back_ = true;
+  for (const auto& [room, ours] : held_back_) rooms->push_back(room);
+  return true;
 }
 
 absl::Status DiskShard::EraseHeldBack() {
   std::vector<Room> rooms;
-  {
-    MutexLock lock(mu_);
-    if (held_back_.empty()) return absl::OkStatus();
-    // They may be all that ever lay here: not before each put of the others.
-    if (std::chrono::steady_clock::now() < erase_again_)
-      return absl::UnavailableError("the catalog did not erase just now");
-    rooms.swap(held_back_);
+  absl::Status status;
+  if (!TakeHeldBack(&rooms, &status)) return status;
+  std::vector<bool> gone;
+  status = catalog_->Erase(rooms, &gone);
+  uint64_t others = 0;
+  MutexLock lock(mu_);
+  erasing_held_back_ = false;
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    bool& ours = held_back_.at(rooms[i]);
+    // A name that went with a write that failed after all is not found again.
+    ours = ours || gone[i];
+    if (!status.ok()) continue;
+    if (ours) {
+      allocator_.Free(rooms[i].extent);
+    } else {
+      ++others;
+    }
+    held_back_.erase(rooms[i]);
   }
-  const absl::Status status = catalog_->Erase(rooms);
-  if (status.ok()) {
-    Free(rooms, std::vector<bool>(rooms.size(), true));
-  } else {
-    HoldBack(rooms);
-    MutexLock lock(mu_);
-    erase_again_ = std::chrono::steady_clock::now() + kBetweenTriesToErase;
-  }
+  if (!status.ok()) erase_again_ = std::chrono::steady_clock::now() + kBetweenTriesToErase;
+  blocks_ += others;
+  erased_ -= others;
+  NoteFree();
   return status;
 }
 

@@ -32,6 +32,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -128,9 +129,13 @@ class DiskShard {
   void FreeFailed(const Writing& put) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool WriteRun(const Writing& put, std::span<const size_t> run);
   void WriteApart(Writing* put, std::span<const size_t> run);
-  // Names that may still be there, their rooms held back until they are gone.
-  void HoldBack(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
+  // Names that may still be there, their rooms held back until they are gone; and which of those
+  // are free then, whatever else the catalog says of them.
+  void HoldBack(std::span<const Room> rooms, const std::vector<bool>& ours) LARDER_EXCLUDES(mu_);
+  // Unavailable: some are left, which another thread may be erasing.
   absl::Status EraseHeldBack() LARDER_EXCLUDES(mu_);
+  // False: none is left (`why` is OK), or it is not the time.
+  [[nodiscard]] bool TakeHeldBack(std::vector<Room>* rooms, absl::Status* why) LARDER_EXCLUDES(mu_);
   void CountErased(uint64_t blocks);
   void Free(std::span<const Room> rooms, const std::vector<bool>& which) LARDER_EXCLUDES(mu_);
   void NoteFree() LARDER_REQUIRES(mu_);
@@ -150,8 +155,10 @@ class DiskShard {
   mutable Mutex mu_;
   ExtentAllocator allocator_ LARDER_GUARDED_BY(mu_);
   uint64_t window_cursor_ LARDER_GUARDED_BY(mu_) = 0;
-  std::vector<Room> held_back_ LARDER_GUARDED_BY(mu_);
-  TimePoint erase_again_ LARDER_GUARDED_BY(mu_);  // after they could not be
+  // True: it was this shard's to free when it was held back.  False: that is to be asked yet.
+  absl::flat_hash_map<Room, bool> held_back_ LARDER_GUARDED_BY(mu_);
+  bool erasing_held_back_ LARDER_GUARDED_BY(mu_) = false;  // one thread does
+  TimePoint erase_again_ LARDER_GUARDED_BY(mu_);           // after they could not be
 
   std::atomic<uint64_t> blocks_{0}, puts_{0}, gets_{0}, erased_{0}, put_bytes_{0}, got_bytes_{0},
       data_written_{0}, damaged_{0}, write_failures_{0}, read_failures_{0}, sync_failures_{0},

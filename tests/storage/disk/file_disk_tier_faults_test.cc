@@ -83,6 +83,11 @@ class FileDiskTierFaults : public ::testing::Test {
       EraseOne(*tier_, {BlockNumbered(number).key(), location});
     held_.clear();
   }
+  // Longer than it takes until what could not be erased is tried again.
+  void AwaitErasures() {
+    (void)LookUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(1500),
+                    [&] { return (void)tier_->Erase({}), false; });
+  }
   // How many of what was put are not what was put.
   size_t Missing() {
     size_t missing = 0;
@@ -267,6 +272,41 @@ TEST_F(FileDiskTierFaults, ErrorsAreCounted) {
   EXPECT_EQ(stats.sync_failures, stats.shards);
   EXPECT_EQ(stats.read_failures, 1u);
   EXPECT_THAT(warnings(), HasSubstr("cannot write"));
+}
+
+// An erasure that failed and is done later takes nothing from who has the room by then.
+TEST_F(FileDiskTierFaults, ARoomOfAnotherIsNotFreedLater) {
+  Open();
+  ASSERT_EQ(Put(1), DiskTier::PutStatus::kOk);
+  const DiskAddress former{BlockNumbered(1).key(), held_[1]};
+  EraseAll();
+  uint64_t number = 1;
+  do {
+    ASSERT_EQ(Put(number += 7), DiskTier::PutStatus::kOk);  // of the same size
+  } while (held_[number] != former.location && number < 1000);
+  ASSERT_TRUE(faults_.Arm("catalog.erase=error").ok());
+  EraseOne(*tier_, former);
+  ASSERT_TRUE(faults_.Arm("").ok());
+  AwaitErasures();
+  EXPECT_EQ(tier_->stats().blocks, held_.size());
+  for (int i = 0; i < 40; ++i) Put(number += 7);
+  EXPECT_EQ(Missing(), 0u);
+  EraseAll();
+  EXPECT_EQ(tier_->stats().used, ByteCount(0)) << "nothing leaks";
+}
+
+TEST_F(FileDiskTierFaults, ErasedTwiceWhileItCannotBe) {
+  for (const char* point : {"catalog.erase=error", "erase.written=error"}) {
+    Open();
+    ASSERT_EQ(Put(1), DiskTier::PutStatus::kOk);
+    ASSERT_TRUE(faults_.Arm(point).ok());
+    const DiskAddress one{BlockNumbered(1).key(), held_[1]};
+    for (int i = 0; i < 2; ++i) EraseOne(*tier_, one);
+    ASSERT_TRUE(faults_.Arm("").ok());
+    AwaitErasures();
+    EXPECT_EQ(tier_->stats().used, ByteCount(0));
+    EXPECT_EQ(tier_->stats().blocks, 0u);
+  }
 }
 
 // As a page of the pool that the machine has lost: no write can take it, and its neighbours are
