@@ -331,7 +331,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         homeless.push_back(std::move(blocks[i]));
         break;
       case DiskTier::PutStatus::kFailed:
-        TryAgain(blocks[i].item, blocks.size() > 1 ? std::optional(written) : std::nullopt, batch);
+        TryAgain(blocks[i].item, written, batch);
         break;
       case DiskTier::PutStatus::kTooLarge: {
         MutexLock lock(mu_);
@@ -350,11 +350,11 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
 }
 
 // One that the disk never takes must not close it for the others.
-void Spiller::TryAgain(Item item, std::optional<bool> mates_written, Batch* batch) {
+void Spiller::TryAgain(Item item, bool mates_written, Batch* batch) {
   const uint64_t puts = puts_;
   const uint64_t before = item.failed_after.value_or(puts);
-  item.failed_after = puts;
-  if (mates_written.value_or(puts != before) && ++item.failed_alone > kFailedAloneMax) {
+  item.failed_after = puts + (mates_written ? 1 : 0);  // its own is not yet counted
+  if ((mates_written || puts != before) && ++item.failed_alone > kFailedAloneMax) {
     MutexLock lock(mu_);
     ++stats_.dropped_failed;
   } else {

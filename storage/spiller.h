@@ -83,9 +83,9 @@ class Spiller {
     SessionId who;
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
-    // Times that others were written and it was not: of its batch, or since it failed alone.
+    // Times that others were written and it was not: of its put, or since it failed before.
     uint8_t failed_alone = 0;
-    std::optional<uint64_t> failed_after = std::nullopt;  // puts that wrote something
+    std::optional<uint64_t> failed_after = std::nullopt;  // puts that wrote something, its own too
   };
   struct Block;  // held while it is written
   struct Batch;
@@ -113,8 +113,8 @@ class Spiller {
   void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
-  // `mates_written`: of the same put; nullopt: it had none.
-  void TryAgain(Item item, std::optional<bool> mates_written, Batch* batch) LARDER_EXCLUDES(mu_);
+  // `mates_written`: of the same put.
+  void TryAgain(Item item, bool mates_written, Batch* batch) LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);
   void Release(const Batch& batch) LARDER_EXCLUDES(mu_);
   // How many found the queue full.
