@@ -192,6 +192,7 @@ struct BlockCatalog::Impl {
   size_t uses LARDER_GUARDED_BY(database_mu) = 0;
   size_t long_uses LARDER_GUARDED_BY(database_mu) = 0;  // of them
   TimePoint open_again LARDER_GUARDED_BY(database_mu){};
+  std::atomic<uint64_t> unread_names{0};
   std::atomic<bool> writable{true};  // not: it could not be opened anew
   bool failed = false;               // a write, and none since; of writers
 
@@ -256,13 +257,13 @@ struct BlockCatalog::Impl {
   void Opened(std::unique_ptr<Database> now) LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::Status Write(Database& to, rocksdb::WriteBatch* batch, bool sync);
 
-  // What names have; without a place: it is damaged.
+  // What names have; without a place: it is damaged.  `read` not OK: nothing is known.
   struct Found {
+    absl::Status read;
     bool there = false;
     std::optional<CatalogPlace> place;
   };
-  [[nodiscard]] static absl::StatusOr<std::vector<Found>> PlacesOf(
-      Database& in, std::span<const std::string> names);
+  [[nodiscard]] std::vector<Found> PlacesOf(Database& in, std::span<const std::string> names) const;
 };
 
 absl::Status BlockCatalog::Impl::Open() {
@@ -382,17 +383,20 @@ absl::Status BlockCatalog::Impl::Write(Database& to, rocksdb::WriteBatch* batch,
   return From(status);
 }
 
-absl::StatusOr<std::vector<BlockCatalog::Impl::Found>> BlockCatalog::Impl::PlacesOf(
-    Database& in, std::span<const std::string> names) {
+std::vector<BlockCatalog::Impl::Found> BlockCatalog::Impl::PlacesOf(
+    Database& in, std::span<const std::string> names) const {
   const std::vector<rocksdb::Slice> slices(names.begin(), names.end());
   std::vector<rocksdb::PinnableSlice> values(names.size());
   std::vector<rocksdb::Status> statuses(names.size());
   in.db->MultiGet(rocksdb::ReadOptions(), in.families[kPlaces], slices.size(), slices.data(),
                   values.data(), statuses.data());
+  const absl::Status fault = options.faults->StatusAt(FaultPoint::kCatalogRead);
   std::vector<Found> found(names.size());
   for (size_t i = 0; i < names.size(); ++i) {
-    if (statuses[i].IsNotFound()) continue;
-    if (!statuses[i].ok() && !statuses[i].IsCorruption()) return From(statuses[i]);
+    found[i].read = fault;
+    if (!statuses[i].ok() && !statuses[i].IsNotFound() && !statuses[i].IsCorruption())
+      found[i].read = From(statuses[i]);
+    if (!found[i].read.ok() || statuses[i].IsNotFound()) continue;
     found[i].there = true;
     if (statuses[i].ok()) found[i].place = PlaceFrom(values[i]);
   }
@@ -423,14 +427,14 @@ absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
   MutexLock lock(mu_);
   const auto to = impl_->ForWriting();
   if (!to.ok()) return to.status();
-  const absl::StatusOr<std::vector<Impl::Found>> former = Impl::PlacesOf(**to, names);
-  if (!former.ok()) return former.status();
+  const std::vector<Impl::Found> former = impl_->PlacesOf(**to, names);
   rocksdb::WriteBatch batch;
   for (size_t i = 0; i < entries.size(); ++i) {
     (void)batch.Put((*to)->families[kPlaces], names[i], PlaceValue(entries[i].place));
     (void)batch.Put((*to)->families[kHeaders], names[i], HeaderValue(entries[i]));
     // If it fails they have their names still, or not: either way they are theirs.
-    if ((*former)[i].place) superseded_.insert({entries[i].key, (*former)[i].place->extent});
+    if (former[i].place) superseded_.insert({entries[i].key, former[i].place->extent});
+    if (!former[i].read.ok()) ++impl_->unread_names;
   }
   return impl_->Write(**to, &batch, true);
 }
@@ -445,11 +449,13 @@ absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>*
   MutexLock lock(mu_);
   const auto from = impl_->ForWriting();
   if (!from.ok()) return from.status();
-  const absl::StatusOr<std::vector<Impl::Found>> found = Impl::PlacesOf(**from, names);
-  if (!found.ok()) return found.status();
+  const std::vector<Impl::Found> found = impl_->PlacesOf(**from, names);
+  for (const Impl::Found& each : found) {
+    if (!each.read.ok()) return each.read;
+  }
   rocksdb::WriteBatch batch;
   for (size_t i = 0; i < rooms.size(); ++i) {
-    const auto& [there, place] = (*found)[i];
+    const auto& [read, there, place] = found[i];
     // What is damaged names nothing, and goes.
     const bool named = there && (!place || place->extent == rooms[i].extent);
     if (erased != nullptr) (*erased)[i] = named || superseded_.contains(rooms[i]);
@@ -539,6 +545,8 @@ void BlockCatalog::Compact() {
   for (rocksdb::ColumnFamilyHandle* family : (*in)->families)
     (void)(*in)->db->CompactRange(options, family, nullptr, nullptr);
 }
+
+uint64_t BlockCatalog::unread_names() const { return impl_->unread_names; }
 
 bool BlockCatalog::writable() const { return impl_->writable; }
 

@@ -86,10 +86,13 @@ class BlockCatalog {
 
   // All or nothing; durable on OK.  A key that was there lies at its new place; its former room is
   // superseded until it is erased.
+  // Where the disk does not say whether the key was there (unread_names), it goes as if it was not:
+  // a former room stays taken until the next start.
   [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
   // Names that still stand for this room; others stay.  Survives the process on OK, the next Commit
   // makes it durable.  `erased`, if not null: which of `rooms` had that name until now or were
-  // superseded, so are nobody's any more; others may be another's.
+  // superseded, so are nobody's any more; others may be another's.  Fails whole where the disk does
+  // not say what one of the keys has.
   struct Room {
     BlockKey key;
     Extent extent;
@@ -123,6 +126,7 @@ class BlockCatalog {
   // Gives back what erased entries take, as far as it can; seconds of disk work.
   void Compact();
 
+  [[nodiscard]] uint64_t unread_names() const;  // of Commit, since Open
   // False: it could not be opened anew.
   [[nodiscard]] bool writable() const;
   [[nodiscard]] ByteCount disk_bytes() const;     // of all its files; reads the directory

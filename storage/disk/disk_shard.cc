@@ -550,7 +550,7 @@ void DiskShard::AddTo(DiskTier::Stats* stats) const {
   stats->write_failures += write_failures_;
   stats->read_failures += read_failures_;
   stats->sync_failures += sync_failures_;
-  stats->catalog_failures += catalog_failures_;
+  stats->catalog_failures += catalog_failures_ + catalog_->unread_names();
 }
 
 }  // namespace larder

@@ -1,5 +1,7 @@
 // One part of the disk by itself.
 #include <future>
+#include <memory>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -11,41 +13,71 @@
 namespace larder::testing {
 namespace {
 
+class DiskShardTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = DiskShard::Open({.directory = directory_.path(),
+                                   .file_bytes = MiB(16),
+                                   .files_max = 1,
+                                   .catalog_bytes_max = MiB(16),
+                                   .memory = &memory_,
+                                   .faults = &faults_,
+                                   .warn = {}});
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    shard_ = *std::move(opened);
+    ASSERT_TRUE(shard_->Recover().ok());
+    shard_->SetTold();
+  }
+  // The same block each time; its room.
+  DiskShard::Room Put() {
+    const DiskTier::NewBlock one = block_.AsNew();
+    DiskShard::PutResult put;
+    shard_->Put({&one, 1}, {&put, 1});
+    EXPECT_EQ(put.status, DiskTier::PutStatus::kOk);
+    return {block_.key(), put.extent};
+  }
+  [[nodiscard]] DiskTier::Stats stats() const {
+    DiskTier::Stats stats;
+    shard_->AddTo(&stats);
+    return stats;
+  }
+
+  TemporaryDirectory directory_;
+  FaultPoints faults_;
+  CatalogMemory memory_{MiB(8)};
+  DiskBlock block_{1, 1, 50'000};
+  std::unique_ptr<DiskShard> shard_;
+};
+
 // Room that another thread is about to give back is owed still.
-TEST(DiskShard, OwesWhatIsBeingErased) {
-  const TemporaryDirectory directory;
-  FaultPoints faults;
-  CatalogMemory memory(MiB(8));
-  auto opened = DiskShard::Open({.directory = directory.path(),
-                                 .file_bytes = MiB(16),
-                                 .files_max = 1,
-                                 .catalog_bytes_max = MiB(16),
-                                 .memory = &memory,
-                                 .faults = &faults,
-                                 .warn = {}});
-  ASSERT_TRUE(opened.ok()) << opened.status();
-  DiskShard& shard = **opened;
-  ASSERT_TRUE(shard.Recover().ok());
-  shard.SetTold();
-  const DiskBlock block(1, 1, 50'000);
-  const DiskTier::NewBlock one = block.AsNew();
-  DiskShard::PutResult put;
-  shard.Put({&one, 1}, {&put, 1});
-  ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
-  ASSERT_TRUE(faults.Arm("catalog.erase=error").ok());
-  const DiskShard::Room room{block.key(), put.extent};
-  EXPECT_FALSE(shard.Erase({&room, 1}).ok());
-  ASSERT_TRUE(faults.Arm("catalog.erase=sleep:500ms").ok());
-  const uint64_t before = faults.arrivals(FaultPoint::kCatalogErase);
-  auto erased = std::async(std::launch::async, [&] { return shard.Erase({}); });
+TEST_F(DiskShardTest, OwesWhatIsBeingErased) {
+  const DiskShard::Room room = Put();
+  ASSERT_TRUE(faults_.Arm("catalog.erase=error").ok());
+  EXPECT_FALSE(shard_->Erase({&room, 1}).ok());
+  ASSERT_TRUE(faults_.Arm("catalog.erase=sleep:500ms").ok());
+  const uint64_t before = faults_.arrivals(FaultPoint::kCatalogErase);
+  auto erased = std::async(std::launch::async, [&] { return shard_->Erase({}); });
   ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20),
-                        [&] { return faults.arrivals(FaultPoint::kCatalogErase) > before; }));
-  EXPECT_TRUE(absl::IsUnavailable(shard.Erase({})));
+                        [&] { return faults_.arrivals(FaultPoint::kCatalogErase) > before; }));
+  EXPECT_TRUE(absl::IsUnavailable(shard_->Erase({})));
   EXPECT_TRUE(erased.get().ok());
-  EXPECT_TRUE(shard.Erase({}).ok());
-  DiskTier::Stats stats;
-  shard.AddTo(&stats);
-  EXPECT_EQ(stats.used, ByteCount(0));
+  EXPECT_TRUE(shard_->Erase({}).ok());
+  EXPECT_EQ(stats().used, ByteCount(0));
+}
+
+// A name that the catalog cannot look up can be given all the same.
+TEST_F(DiskShardTest, TakesWhatItCannotLookUp) {
+  const DiskShard::Room former = Put();
+  ASSERT_TRUE(faults_.Arm("catalog.read=error").ok());
+  const DiskShard::Room now = Put();
+  EXPECT_EQ(stats().catalog_failures, 1u);
+  ASSERT_TRUE(faults_.Arm("").ok());
+  EXPECT_TRUE(shard_->Erase({&former, 1}).ok()) << "a room that may be another's";
+  std::optional<DiskTier::Description> known;
+  EXPECT_TRUE(shard_->Describe({&now.key, 1}, {&known, 1}).ok());
+  EXPECT_TRUE(known);
+  EXPECT_TRUE(shard_->Erase({&now, 1}).ok());
+  EXPECT_EQ(stats().used, former.extent.bytes()) << "until the next start";
 }
 
 }  // namespace
