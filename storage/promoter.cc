@@ -17,7 +17,7 @@ constexpr double kForgivenBytesPerSecond = 1e9;
 
 Promoter::Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock,
                    size_t waiting_max)
-    : store_(store), tier_(tier), clock_(clock), waiting_max_(waiting_max) {
+    : store_(store), tier_(tier), clock_(clock), shares_(std::make_shared<Shares>(waiting_max)) {
   for (size_t i = 0; i < std::max<size_t>(1, threads); ++i)
     threads_.emplace_back([this] { Run(); });
 }
@@ -42,7 +42,12 @@ Promoter::~Promoter() {
 
 Promoter::Prepared Promoter::Prepare(Job job) {
   constexpr ByteCount kRemainingMax = GiB(1024);  // a client's word
-  auto running = std::make_shared<Running>(store_, std::move(job));
+  if (!shares_->Take(job.session, job.blocks.size())) {
+    MutexLock lock(mu_);
+    stats_.refused += job.blocks.size();
+    return nullptr;
+  }
+  auto running = std::make_shared<Running>(store_, shares_, std::move(job));
   std::vector<EntryRef> refs;
   for (const Wanted& wanted : running->job.blocks) {
     refs.push_back(wanted.ref);
@@ -50,31 +55,42 @@ Promoter::Prepared Promoter::Prepare(Job job) {
   }
   running->known.resize(refs.size());
   running->left += std::min(running->job.remaining, kRemainingMax);
-  {
-    MutexLock lock(mu_);
-    if (!HasRoomFor(running->job.session, refs.size())) {
-      stats_.refused += refs.size();
-      return nullptr;
-    }
-  }
   if (!store_.HoldAgain(refs)) return nullptr;
   running->held = std::move(refs);
   return running;
 }
 
-bool Promoter::HasRoomFor(SessionId session, size_t blocks) const {
-  const auto known = waiting_of_.find(session);
-  const size_t mine = known == waiting_of_.end() ? 0 : known->second;
-  const size_t others = stats_.waiting - mine;
-  return others < waiting_max_ && mine + blocks <= (waiting_max_ - others) / 2;
+bool Promoter::Shares::Take(SessionId session, size_t blocks) {
+  if (blocks == 0) return true;
+  MutexLock lock(mu_);
+  const auto known = of_.find(session);
+  const size_t mine = known == of_.end() ? 0 : known->second;
+  const size_t others = waiting_ - mine;
+  if (others >= waiting_max_ || mine + blocks > (waiting_max_ - others) / 2) return false;
+  waiting_ += blocks;
+  of_[session] += blocks;
+  return true;
+}
+
+void Promoter::Shares::GiveBack(SessionId session, size_t blocks) {
+  if (blocks == 0) return;
+  MutexLock lock(mu_);
+  waiting_ -= blocks;
+  const auto mine = of_.find(session);
+  mine->second -= blocks;
+  if (mine->second == 0) of_.erase(mine);
+}
+
+size_t Promoter::Shares::waiting() const {
+  MutexLock lock(mu_);
+  return waiting_;
 }
 
 void Promoter::Submit(Prepared prepared) {
   if (prepared->job.blocks.empty()) return;
   MutexLock lock(mu_);
   prepared->since = clock_.Now();
-  stats_.waiting += prepared->job.blocks.size();
-  waiting_of_[prepared->job.session] += prepared->job.blocks.size();
+  prepared->submitted = true;
   jobs_.push_back(std::move(prepared));
   wake_.NotifyAll();
 }
@@ -248,9 +264,7 @@ void Promoter::Answer(const RunningRef& running, size_t block, BlockStatus statu
   running->job.ready(wanted, status, held);
   MutexLock lock(mu_);
   running->left -= wanted.bytes;
-  --stats_.waiting;
-  const auto mine = waiting_of_.find(running->job.session);
-  if (--mine->second == 0) waiting_of_.erase(mine);
+  shares_->GiveBack(running->job.session, 1);
 }
 
 void Promoter::Count(BlockStatus status, ByteCount bytes) {
@@ -275,6 +289,7 @@ void Promoter::Count(BlockStatus status, ByteCount bytes) {
 Promoter::Stats Promoter::stats() const {
   MutexLock lock(mu_);
   Stats stats = stats_;
+  stats.waiting = shares_->waiting();
   stats.breaker_opened = breaker_.times_opened();
   return stats;
 }

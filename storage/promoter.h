@@ -52,7 +52,7 @@ class Promoter {
   // A job that holds its blocks, until it is submitted and answered, or dropped.
   class Running;
   using Prepared = std::shared_ptr<Running>;
-  static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs that were submitted
+  static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs, until they are answered
   // Blocks of a job whose headers and tokens are known at a time, and searched for at once.
   static constexpr size_t kDescribedAtOnce = 256;
 
@@ -62,8 +62,8 @@ class Promoter {
   Promoter(const Promoter&) = delete;
   Promoter& operator=(const Promoter&) = delete;
 
-  // Holds the job's blocks, which the caller holds now.  nullptr: too much waits already, of this
-  // session or of all, or a block has too many holds.
+  // Holds the job's blocks, which the caller holds now, and takes its session's share.  nullptr:
+  // too much waits already, of this session or of all, or a block has too many holds.
   [[nodiscard]] Prepared Prepare(Job job) LARDER_EXCLUDES(mu_);
   // Never waits.
   void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);
@@ -92,7 +92,21 @@ class Promoter {
     size_t block = 0;
   };
 
-  [[nodiscard]] bool HasRoomFor(SessionId session, size_t blocks) const LARDER_REQUIRES(mu_);
+  // What waits; jobs that are never submitted may give back theirs when the promoter is gone.
+  class Shares {
+   public:
+    explicit Shares(size_t waiting_max) : waiting_max_(waiting_max) {}
+    // False: the session has its share of it already.
+    [[nodiscard]] bool Take(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
+    void GiveBack(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
+    [[nodiscard]] size_t waiting() const LARDER_EXCLUDES(mu_);
+
+   private:
+    const size_t waiting_max_;
+    mutable Mutex mu_;
+    size_t waiting_ LARDER_GUARDED_BY(mu_) = 0;
+    absl::flat_hash_map<SessionId, size_t> of_ LARDER_GUARDED_BY(mu_);  // of waiting_
+  };
   void Run() LARDER_EXCLUDES(mu_);
   [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
   // The next kDescribedAtOnce blocks, from `first`.
@@ -109,7 +123,7 @@ class Promoter {
   BlockStore& store_;
   DiskTier& tier_;
   const Clock& clock_;
-  const size_t waiting_max_;
+  const std::shared_ptr<Shares> shares_;
   DiskBreaker breaker_;
 
   mutable Mutex mu_;
@@ -118,7 +132,6 @@ class Promoter {
   std::vector<RunningRef> jobs_ LARDER_GUARDED_BY(mu_);  // with blocks that no thread took yet
   absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);  // by ref
   Stats stats_ LARDER_GUARDED_BY(mu_);
-  absl::flat_hash_map<SessionId, size_t> waiting_of_ LARDER_GUARDED_BY(mu_);  // of stats_.waiting
   // Blocks by location whose last read failed: how often, with reads that succeeded between, of
   // which there were so many by then.
   struct Suspect {
@@ -132,9 +145,12 @@ class Promoter {
 // Members are the promoter's, under its lock but for what says otherwise.
 class Promoter::Running {
  public:
-  Running(BlockStore& store, Job the_job) : job(std::move(the_job)), store_(store) {}
+  // Its share was taken.
+  Running(BlockStore& store, std::shared_ptr<Shares> shares, Job the_job)
+      : job(std::move(the_job)), store_(store), shares_(std::move(shares)) {}
   ~Running() {
     if (!held.empty()) store_.Unhold(held);
+    if (!submitted) shares_->GiveBack(job.session, job.blocks.size());
   }
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
@@ -154,7 +170,9 @@ class Promoter::Running {
   bool describing = false;
   ByteCount left;
   TimePoint since;
+  bool submitted = false;  // so the share goes back with each answer
   BlockStore& store_;
+  const std::shared_ptr<Shares> shares_;
 };
 
 }  // namespace larder

@@ -260,6 +260,11 @@ class GatedPromotion : public Tiers {
   }
   // nullptr: it was refused.
   Promoter::Prepared Submit(size_t first, size_t count, SessionId session = {}) {
+    Promoter::Prepared prepared = Prepare(first, count, session);
+    if (prepared) promoter_->Submit(prepared);
+    return prepared;
+  }
+  Promoter::Prepared Prepare(size_t first, size_t count, SessionId session) {
     Promoter::Job job;
     job.session = session;
     job.variant = f_.variant();
@@ -272,9 +277,7 @@ class GatedPromotion : public Tiers {
          : status == BlockStatus::kCancelled ? cancelled_
                                              : other_);
     };
-    Promoter::Prepared prepared = promoter_->Prepare(std::move(job));
-    if (prepared) promoter_->Submit(prepared);
-    return prepared;
+    return promoter_->Prepare(std::move(job));
   }
   void TearDown() override {
     if (tier_) tier_->Open();  // whatever went wrong
@@ -349,6 +352,26 @@ TEST_F(GatedPromotion, OneSessionDoesNotTakeTheRoomOfAll) {
   EXPECT_EQ(ok_, 14u);
   EXPECT_TRUE(Submit(0, kBlocks, kThird)) << "nobody waits any more";
   ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
+}
+
+// However many are prepared before the first is submitted.
+TEST_F(GatedPromotion, AShareIsTakenWhenAJobIsPrepared) {
+  constexpr SessionId kWhoAsks{1};
+  ASSERT_NO_FATAL_FAILURE(Start(/*threads=*/1, /*waiting_max=*/16));
+  Promoter::Prepared first = Prepare(0, 5, kWhoAsks);
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(Prepare(0, 4, kWhoAsks)) << "half of 16";
+  Promoter::Prepared second = Prepare(5, 3, kWhoAsks);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(promoter_->stats().waiting, 8u);
+  first.reset();
+  EXPECT_EQ(promoter_->stats().waiting, 3u) << "never submitted";
+  promoter_->Submit(std::move(second));
+  ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
+  EXPECT_EQ(ok_, 3u);
+  Promoter::Prepared late = Prepare(0, 5, kWhoAsks);
+  promoter_.reset();
+  late.reset();  // as a lease that is left when all ends
 }
 
 TEST_F(Promotion, AnUnsubmittedJobOfNothingIsNothing) {
