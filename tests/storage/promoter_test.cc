@@ -57,11 +57,7 @@ TEST_F(Promotion, DamageOnDiskIsAMissAndTheNameGoes) {
 
 // Damage of a block that nobody asks for.
 TEST_F(Promotion, TheVerifierFindsDamageOnDiskAlone) {
-  std::vector<Digest> digests;
-  {
-    Process process(medium_, MiB(64));
-    for (uint32_t seed = 1; seed <= 8; ++seed) digests.push_back(process.PutThrough(seed));
-  }
+  const std::vector<Digest> digests = LeftOnDisk(8);
   Process process(medium_, MiB(64));
   {
     MutexLock lock(medium_.mu);
@@ -174,11 +170,7 @@ class HalfKnowingTier final : public ForwardingTier {
 };
 
 TEST_F(Promotion, WhatCanBeReadComesThoughAnotherCannot) {
-  std::vector<Digest> digests;
-  {
-    Process process(medium_, MiB(64));
-    for (uint32_t seed = 1; seed <= 4; ++seed) digests.push_back(process.PutThrough(seed));
-  }
+  const std::vector<Digest> digests = LeftOnDisk(4);
   Process process(medium_, MiB(64));
   HalfKnowingTier tier(process.tier_);
   process.promoter_.emplace(2, process.store(), tier, process.clock());

@@ -128,6 +128,14 @@ inline constexpr uint8_t kDiskBit = 1u << static_cast<int>(Tier::kDisk);
 
 class Tiers : public ::testing::Test {
  protected:
+  // The blocks of seeds 1 .. count, on disk by a process that has ended.
+  [[nodiscard]] std::vector<Digest> LeftOnDisk(uint32_t count) {
+    std::vector<Digest> digests;
+    Process process(medium_, MiB(64));
+    for (uint32_t seed = 1; seed <= count; ++seed) digests.push_back(process.PutThrough(seed));
+    return digests;
+  }
+
   MemoryDiskTier::Medium medium_;
 };
 

@@ -20,11 +20,7 @@ TEST_F(Tiers, BlocksAreSpilledAndTheirWriterHearsOfIt) {
 }
 
 TEST_F(Tiers, TheNextProcessHasThem) {
-  std::vector<Digest> digests;
-  {
-    Process process(medium_, MiB(64));
-    for (uint32_t seed = 1; seed <= 20; ++seed) digests.push_back(process.PutThrough(seed));
-  }
+  const std::vector<Digest> digests = LeftOnDisk(20);
   Process process(medium_, MiB(64));
   EXPECT_EQ(process.found_, 20u);
   for (uint32_t seed = 1; seed <= 20; ++seed) {
