@@ -58,7 +58,7 @@ void DiskWork::Recover(const Done& done) {
 absl::Status DiskWork::RecoverOnce() {
   return tier_.Recover(
       [this](const DiskTier::Entry& entry) {
-        const EntryRef ref = store_.EnterFromDisk(entry.key.variant, entry.key.digest,
+        const EntryRef ref = store_.EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
                                                   static_cast<uint64_t>(entry.location),
                                                   PagesFor(entry.payload_bytes));
         recovered_ += ref.value != 0 ? 1 : 0;

@@ -60,29 +60,24 @@ BlockIndex::VariantTotals BlockIndex::TotalsOf(VariantIndex variant) const {
 // ---- parents
 
 IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& child,
-                                           const BlockMetadata* metadata) {
-  if (metadata == nullptr) return {};
-  const uint64_t hash = IndexHash(variant, metadata->parent());
-  const IndexShard::Raised raised =
-      shards_[ShardOf(hash)]->RaiseChildren(hash, variant, metadata->parent(), child);
-  if (raised.forked) MarkShared(variant, metadata->parent());
+                                           const Digest& parent) {
+  const uint64_t hash = IndexHash(variant, parent);
+  const IndexShard::Raised raised = shards_[ShardOf(hash)]->RaiseChildren(variant, hash, child);
+  if (raised.forked) MarkShared(variant, hash);
   return raised;
 }
 
 // And those before it, as far as that is news: each block is marked once.
-void BlockIndex::MarkShared(VariantIndex variant, const Digest& digest) {
+void BlockIndex::MarkShared(VariantIndex variant, uint64_t parent) {
   constexpr int kSteps = 4096;  // whatever parents a client made up
-  std::optional<Digest> next = digest;
-  for (int step = 0; next && step < kSteps; ++step) {
-    const uint64_t hash = IndexHash(variant, *next);
-    next = shards_[ShardOf(hash)]->MarkShared(hash, variant, *next);
-  }
+  std::optional<uint64_t> next = parent;
+  for (int step = 0; next && step < kSteps; ++step)
+    next = shards_[ShardOf(*next)]->MarkShared(variant, *next);
 }
 
-void BlockIndex::LowerParent(VariantIndex variant, const Digest& parent,
+void BlockIndex::LowerParent(VariantIndex variant, std::optional<uint64_t> parent,
                              std::optional<uint32_t> child_last_use_s) {
-  const uint64_t hash = IndexHash(variant, parent);
-  shards_[ShardOf(hash)]->LowerChildren(hash, variant, parent, child_last_use_s);
+  if (parent) shards_[ShardOf(*parent)]->LowerChildren(variant, *parent, child_last_use_s);
 }
 
 // ---- entering
@@ -91,16 +86,18 @@ void BlockIndex::LowerParent(VariantIndex variant, const Digest& parent,
 // would have to be found again to know.
 BlockIndex::InsertResult BlockIndex::Insert(NewBlock block, uint32_t now_s, EntryRef* ref) {
   LARDER_CHECK(variants_.Contains(block.variant));
-  const IndexShard::Raised raised = RaiseParent(block.variant, block.digest, block.metadata.get());
   const uint64_t hash = IndexHash(block.variant, block.digest);
+  IndexShard::Raised raised;
+  if (block.metadata != nullptr)
+    raised = RaiseParent(block.variant, block.digest, block.metadata->parent());
   uint32_t slot = 0;
   const IndexShard::EnterResult entered =
       shards_[ShardOf(hash)]->Insert(hash, block, raised, now_s, &slot);
+  LowerParent(block.variant, raised.counted_by, std::nullopt);
   if (entered == IndexShard::EnterResult::kEntered) {
     if (ref != nullptr) *ref = MakeRef(ShardOf(hash), slot);
     return InsertResult::kInserted;
   }
-  if (raised.counted) LowerParent(block.variant, block.metadata->parent(), std::nullopt);
   return entered == IndexShard::EnterResult::kFull ? InsertResult::kFull : InsertResult::kDuplicate;
 }
 
@@ -126,8 +123,10 @@ void BlockIndex::Fill(EntryRef claimed, Extent extent,
                       std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s) {
   IndexShard& shard = *shards_[ShardOf(claimed)];
   const IndexShard::Name name = shard.NameOf(SlotOf(claimed));
-  const IndexShard::Raised raised = RaiseParent(name.variant, name.digest, metadata.get());
+  IndexShard::Raised raised;
+  if (metadata != nullptr) raised = RaiseParent(name.variant, name.digest, metadata->parent());
   shard.Fill(SlotOf(claimed), extent, std::move(metadata), raised, now_s);
+  LowerParent(name.variant, raised.counted_by, std::nullopt);
 }
 
 void BlockIndex::Abandon(EntryRef claimed) { shards_[ShardOf(claimed)]->Abandon(SlotOf(claimed)); }
@@ -223,7 +222,7 @@ void BlockIndex::Unhold(std::span<const EntryRef> refs, std::vector<Extent>* fre
 // ---- leaving
 
 BlockIndex::Evicted BlockIndex::Finish(IndexShard::Departure gone) {
-  if (gone.parent) LowerParent(gone.block.variant, *gone.parent, gone.last_use_s);
+  LowerParent(gone.block.variant, gone.counted_by, gone.last_use_s);
   return gone.block;
 }
 
@@ -323,14 +322,15 @@ bool BlockIndex::Evictable(EntryRef ref) const {
 
 // ---- disk
 
-BlockIndex::InsertResult BlockIndex::InsertOnDisk(VariantIndex variant, const Digest& digest,
-                                                  uint64_t location, uint32_t pages, uint32_t now_s,
+BlockIndex::InsertResult BlockIndex::InsertOnDisk(const BlockOnDisk& block, uint32_t now_s,
                                                   EntryRef* ref) {
-  LARDER_CHECK(variants_.Contains(variant));
-  const uint64_t hash = IndexHash(variant, digest);
+  LARDER_CHECK(variants_.Contains(block.variant));
+  const uint64_t hash = IndexHash(block.variant, block.digest);
+  IndexShard::Raised raised = RaiseParent(block.variant, block.digest, block.parent);
   uint32_t slot = 0;
   const IndexShard::EnterResult entered =
-      shards_[ShardOf(hash)]->InsertOnDisk(hash, variant, digest, location, pages, now_s, &slot);
+      shards_[ShardOf(hash)]->InsertOnDisk(hash, block, raised, now_s, &slot);
+  LowerParent(block.variant, raised.counted_by, std::nullopt);
   if (entered == IndexShard::EnterResult::kEntered) {
     *ref = MakeRef(ShardOf(hash), slot);
     return InsertResult::kInserted;
@@ -351,11 +351,11 @@ bool BlockIndex::FinishPromote(EntryRef held, Extent extent,
                                std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s) {
   IndexShard& shard = *shards_[ShardOf(held)];
   const IndexShard::Name name = shard.NameOf(SlotOf(held));
-  const Digest parent = metadata->parent();
-  const IndexShard::Raised raised = RaiseParent(name.variant, name.digest, metadata.get());
-  if (shard.FinishPromote(SlotOf(held), extent, std::move(metadata), raised, now_s)) return true;
-  if (raised.counted) LowerParent(name.variant, parent, std::nullopt);
-  return false;
+  IndexShard::Raised raised = RaiseParent(name.variant, name.digest, metadata->parent());
+  const bool finished =
+      shard.FinishPromote(SlotOf(held), extent, std::move(metadata), raised, now_s);
+  LowerParent(name.variant, raised.counted_by, std::nullopt);
+  return finished;
 }
 
 void BlockIndex::FailPromote(EntryRef held) { shards_[ShardOf(held)]->FailPromote(SlotOf(held)); }
@@ -369,9 +369,14 @@ BlockIndex::Held BlockIndex::LookAt(EntryRef held) const {
 std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
   const uint32_t first = ShardToEvictFrom(
       disk_seen_, [&](IndexShard& shard) { return shard.LeastOnDisk(policy_, now_s); });
-  for (uint32_t i = 0; i < kShards; ++i) {
-    if (auto gone = shards_[(first + i) % kShards]->EvictColdestFromDisk(policy_, now_s))
-      return gone;
+  for (const bool parents_too : {false, true}) {
+    for (uint32_t i = 0; i < kShards; ++i) {
+      IndexShard& shard = *shards_[(first + i) % kShards];
+      const auto gone = shard.EvictColdestFromDisk(policy_, parents_too, now_s);
+      if (!gone) continue;
+      LowerParent(gone->block.room.variant, gone->counted_by, gone->last_use_s);
+      return gone->block;
+    }
   }
   for (uint32_t i = 0; i < kShards; ++i) {
     if (auto gone = shards_[(first + i) % kShards]->DropDiskCopy(policy_, now_s)) return gone;
@@ -380,7 +385,10 @@ std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
 }
 
 std::optional<DiskRoom> BlockIndex::EvictRefFromDisk(EntryRef ref) {
-  return shards_[ShardOf(ref)]->EvictFromDisk(SlotOf(ref));
+  const auto gone = shards_[ShardOf(ref)]->EvictFromDisk(SlotOf(ref));
+  if (!gone) return std::nullopt;
+  LowerParent(gone->block.room.variant, gone->counted_by, gone->last_use_s);
+  return gone->block.room;
 }
 
 bool BlockIndex::EvictableFromDisk(EntryRef ref) const {
@@ -439,6 +447,13 @@ void BlockIndex::CheckInvariants() const {
     LARDER_CHECK(totals.blocks == sums[v].blocks && totals.bytes == sums[v].bytes);
     LARDER_CHECK(totals.disk_only == sums[v].disk_only);
   }
+  // A parent that left took what it counted with it.
+  uint64_t children = 0, counted = 0;
+  ForEach([&](const View& view) {
+    children += view.children;
+    counted += view.counted_in_parent ? 1 : 0;
+  });
+  LARDER_CHECK(children <= counted);
 }
 
 }  // namespace larder

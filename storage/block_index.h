@@ -102,9 +102,9 @@ class BlockIndex {
   using Evicted = EvictedBlock;
   // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,
   // in turn over all, and in a third where neither has any that is on disk too: never held or
-  // pinned.  A child goes before its parent in HOST; only where a look met nothing but parents does
-  // one of those go that stay in the index, or, when that is so in every shard, one that is in HOST
-  // alone.
+  // pinned.  A child leaves the index before its parent; only where a look met nothing but parents
+  // does one of those go that stay in the index, or, when that is so in every shard, one that is in
+  // HOST alone.
   // nullopt: nothing is evictable.
   [[nodiscard]] std::optional<Evicted> EvictOne(uint32_t now_s);
   // Evicts exactly this entry if it is evictable (children do not protect here: the caller needs
@@ -116,9 +116,8 @@ class BlockIndex {
   // ---- disk (where, in the words of the tier; 0 is nowhere)
   // absent -> disk, as found at a start; or host -> host+disk where it was published meanwhile.
   // kBusy: it is claimed now, ask again.  REQUIRES: the variant is interned, location != 0.
-  [[nodiscard]] InsertResult InsertOnDisk(VariantIndex variant, const Digest& digest,
-                                          uint64_t location, uint32_t pages, uint32_t now_s,
-                                          EntryRef* ref);
+  using BlockOnDisk = larder::BlockOnDisk;
+  [[nodiscard]] InsertResult InsertOnDisk(const BlockOnDisk& block, uint32_t now_s, EntryRef* ref);
   // host -> host+disk of a held entry, or from one place on disk to another.  Where it was there
   // until now (0: nowhere), which is the caller's to erase; nullopt: it has left HOST meanwhile, so
   // the new location is.
@@ -132,8 +131,9 @@ class BlockIndex {
   void FailPromote(EntryRef held);
   // A held entry as it is now; state kDoomed or kAbsent: its name is gone.
   [[nodiscard]] Held LookAt(EntryRef held) const;
-  // The least worthy of those on disk alone, never held or pinned, in turn over the shards; where
-  // there is none, the disk copy of a block of HOST.  nullopt: nothing can go.
+  // The least worthy of those on disk alone, never held or pinned, in turn over the shards, a child
+  // before its parent; where there is none, the disk copy of a block of HOST.  nullopt: nothing can
+  // go.
   using EvictedFromDisk = larder::EvictedFromDisk;
   [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(uint32_t now_s);
   // The disk copy of this one, unless it is held or pinned.
@@ -198,10 +198,11 @@ class BlockIndex {
   template <class Visit>
   void ForSlots(std::span<const EntryRef> refs, Visit visit) const;
 
+  // Parents by their IndexHash.
   [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
-                                               const BlockMetadata* metadata);
-  void MarkShared(VariantIndex variant, const Digest& digest);
-  void LowerParent(VariantIndex variant, const Digest& parent,
+                                               const Digest& parent);
+  void MarkShared(VariantIndex variant, uint64_t parent);
+  void LowerParent(VariantIndex variant, std::optional<uint64_t> parent,
                    std::optional<uint32_t> child_last_use_s);
   using ShardSet = std::bitset<kShards>;
   static constexpr uint32_t kOddStep = 7;  // so that a turn comes to every shard

@@ -360,14 +360,19 @@ std::shared_ptr<const VariantSpec> BlockStore::SpecOf(VariantIndex variant) cons
 }
 
 EntryRef BlockStore::EnterFromDisk(const Digest& variant_id, const Digest& digest,
-                                   uint64_t location, uint32_t pages) {
+                                   const Digest& parent, uint64_t location, uint32_t pages) {
   constexpr Duration kClaimLimit = std::chrono::seconds(5);  // a copy out of staging takes less
   const absl::StatusOr<VariantIndex> variant = index_.InternVariant(variant_id);
   if (!variant.ok()) return {};
   EntryRef ref;
   auto result = BlockIndex::InsertResult::kBusy;
   (void)LookUntil(std::chrono::steady_clock::now() + kClaimLimit, [&] {
-    result = index_.InsertOnDisk(*variant, digest, location, pages, NowSeconds(), &ref);
+    result = index_.InsertOnDisk({.variant = *variant,
+                                  .digest = digest,
+                                  .parent = parent,
+                                  .location = location,
+                                  .pages = pages},
+                                 NowSeconds(), &ref);
     return result != BlockIndex::InsertResult::kBusy;
   });
   return result == BlockIndex::InsertResult::kInserted ? ref : EntryRef{};

@@ -174,7 +174,7 @@ class BlockStore {
       LARDER_EXCLUDES(disk_mu_);
   // What a former process left on disk.  {}: not wanted (its name is taken, or the index is full).
   [[nodiscard]] EntryRef EnterFromDisk(const Digest& variant_id, const Digest& digest,
-                                       uint64_t location, uint32_t pages);
+                                       const Digest& parent, uint64_t location, uint32_t pages);
   // A held block is durable there.  To be erased now: where it was on disk until then (0: nowhere);
   // nullopt: what was just written, for it has left meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);

@@ -43,14 +43,17 @@ class PackedExtent {
 struct alignas(64) IndexEntry {
   static constexpr uint8_t kManyFollowers = UINT8_MAX;
   Digest digest;
-  const BlockMetadata* metadata = nullptr;  // owned
-  uint64_t disk_location = 0;               // the disk tier's; 0: none
+  union {
+    const BlockMetadata* owned_metadata = nullptr;  // of all others
+    uint64_t parent_hash;  // on disk alone: IndexHash of its parent, if known
+  };
+  uint64_t disk_location = 0;  // the disk tier's; 0: none
   PackedExtent extent;
   uint32_t newer = 0;  // in the list of evictable blocks; next free slot when free
   uint32_t older = 0;
   uint32_t last_use_s = 0;
   uint16_t holds = 0;
-  uint16_t children = 0;  // saturates, so it is a hint and not a law
+  uint16_t children = 0;  // of any tier; saturates, so it is a hint and not a law
   uint16_t pins = 0;
   VariantIndex variant{};
   ReuseHistory history;
@@ -59,6 +62,9 @@ struct alignas(64) IndexEntry {
   bool counted_in_parent : 1 = false;  // its leaving lowers the parent's `children`
   bool listed : 1 = false;
 
+  [[nodiscard]] const BlockMetadata* metadata() const {
+    return OnDiskAlone(state) ? nullptr : owned_metadata;
+  }
   [[nodiscard]] uint32_t IdleSeconds(uint32_t now_s) const {
     return now_s > last_use_s ? now_s - last_use_s : 0;
   }

@@ -27,7 +27,7 @@ IndexShard::IndexShard(VariantTable& variants, uint32_t entries_max)
       disk_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())) {}
 
 IndexShard::~IndexShard() {
-  for (uint32_t slot = 1; slot < entries_.end(); ++slot) delete entries_[slot].metadata;
+  for (uint32_t slot = 1; slot < entries_.end(); ++slot) delete entries_[slot].metadata();
 }
 
 void IndexShard::SetState(IndexEntry& entry, BlockState to) {
@@ -42,6 +42,22 @@ uint32_t IndexShard::Find(uint64_t hash, VariantIndex variant, const Digest& dig
   while (probe.slot != kNone && !Is(entries_[probe.slot], variant, digest))
     probe = table_.Next(hash, probe);
   return probe.slot;
+}
+
+uint32_t IndexShard::FindParent(VariantIndex variant, uint64_t hash) const {
+  const auto is_it = [&](const IndexEntry& entry) {
+    return entry.variant == variant && HashOf(entry) == hash;
+  };
+  SlotTable::Probe probe = table_.First(hash);
+  while (probe.slot != kNone && !is_it(entries_[probe.slot])) probe = table_.Next(hash, probe);
+  if (probe.slot == kNone || entries_[probe.slot].state == BlockState::kReserved) return kNone;
+  return probe.slot;
+}
+
+std::optional<uint64_t> IndexShard::ParentHash(const IndexEntry& entry) {
+  if (OnDiskAlone(entry.state)) return entry.parent_hash;
+  if (entry.owned_metadata == nullptr) return std::nullopt;
+  return IndexHash(entry.variant, entry.owned_metadata->parent());
 }
 
 void IndexShard::FindAll(const Group& group, std::span<uint32_t> slots) const {
@@ -120,7 +136,7 @@ void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock
   }
   out->ref = EntryRef{slot};
   out->extent = entry.extent.Get();
-  out->metadata = entry.metadata;
+  out->metadata = entry.metadata();
   out->disk_location = entry.disk_location;
   __builtin_prefetch(out->metadata);  // whoever holds a block asks for its sizes next
 }
@@ -229,21 +245,23 @@ IndexShard::EnterResult IndexShard::Enter(uint64_t hash, VariantIndex variant, c
 }
 
 void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
-                            std::unique_ptr<const BlockMetadata> metadata, const Raised& raised,
+                            std::unique_ptr<const BlockMetadata> metadata, Raised& raised,
                             uint32_t now_s) {
   IndexEntry& entry = entries_[slot];
+  const std::optional<uint64_t> counted_before = CountedBy(entry);
   if (!OnDiskAlone(entry.state)) Remember(entry, raised, now_s);
   SetState(entry, OnDiskAlone(entry.state) ? BlockState::kHostDisk : BlockState::kHost);
   entry.extent.Set(extent);
-  entry.counted_in_parent = raised.counted;
+  entry.counted_in_parent = raised.counted_by.has_value();
+  raised.counted_by = counted_before;
   entry.last_use_s = now_s;
   if (metadata != nullptr) metadata_bytes_ += metadata->memory_bytes().value();
-  entry.metadata = metadata.release();
+  entry.owned_metadata = metadata.release();
   variants_.Count(entry.variant, extent.bytes());
   Relist(slot);
 }
 
-IndexShard::EnterResult IndexShard::Insert(uint64_t hash, IndexedBlock& block, const Raised& raised,
+IndexShard::EnterResult IndexShard::Insert(uint64_t hash, IndexedBlock& block, Raised& raised,
                                            uint32_t now_s, uint32_t* slot) {
   MutexLock lock(mu_);
   // On disk alone, and its writer has it here: that is sooner than to read it.
@@ -277,7 +295,7 @@ IndexShard::Name IndexShard::NameOf(uint32_t slot) const {
 }
 
 void IndexShard::Fill(uint32_t slot, const Extent& extent,
-                      std::unique_ptr<const BlockMetadata> metadata, const Raised& raised,
+                      std::unique_ptr<const BlockMetadata> metadata, Raised& raised,
                       uint32_t now_s) {
   MutexLock lock(mu_);
   LARDER_CHECK(InUse(slot) && entries_[slot].state == BlockState::kReserved);
@@ -302,7 +320,8 @@ void IndexShard::Unname(uint32_t slot) {
 }
 
 std::unique_ptr<const BlockMetadata> IndexShard::TakeMetadata(IndexEntry& entry) {
-  std::unique_ptr<const BlockMetadata> metadata(std::exchange(entry.metadata, nullptr));
+  LARDER_CHECK(!OnDiskAlone(entry.state));
+  std::unique_ptr<const BlockMetadata> metadata(std::exchange(entry.owned_metadata, nullptr));
   if (metadata != nullptr) metadata_bytes_ -= metadata->memory_bytes().value();
   return metadata;
 }
@@ -310,8 +329,6 @@ std::unique_ptr<const BlockMetadata> IndexShard::TakeMetadata(IndexEntry& entry)
 void IndexShard::TakeFromHost(uint32_t slot, Departure* gone) {
   IndexEntry& entry = entries_[slot];
   gone->block.extent = entry.extent.Get();
-  if (entry.counted_in_parent) gone->parent = entry.metadata->parent();
-  entry.counted_in_parent = false;
   variants_.Uncount(entry.variant, gone->block.extent.bytes());
 }
 
@@ -322,6 +339,8 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
   gone.block.variant = entry.variant;
   gone.block.digest = entry.digest;
   gone.last_use_s = entry.last_use_s;
+  gone.counted_by = CountedBy(entry);
+  entry.counted_in_parent = false;
   Unlist(slot);
   if (InHost(entry.state)) {
     TakeFromHost(slot, &gone);
@@ -329,6 +348,7 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
     variants_.UncountDiskOnly(entry.variant);
     --disk_only_;
     entry.extent = PackedExtent();
+    entry.parent_hash = 0;
   }
   Unname(slot);
   Forget(entry);
@@ -341,7 +361,7 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
     return gone;
   }
   gone.block.disk_location = entry.disk_location;
-  gone.metadata = TakeMetadata(entry);
+  if (InHost(entry.state)) gone.metadata = TakeMetadata(entry);
   SetState(entry, BlockState::kAbsent);
   entries_.Free(slot);
   return gone;
@@ -358,10 +378,11 @@ IndexShard::Departure IndexShard::LeaveHost(uint32_t slot) {
   gone.last_use_s = entry.last_use_s;
   Unlist(slot);
   TakeFromHost(slot, &gone);
+  const uint64_t parent = ParentHash(entry).value_or(0);
   gone.metadata = TakeMetadata(entry);
-  entry.children = 0;
   entry.extent.Set({.slab = {}, .page = 0, .pages = gone.block.extent.pages});
   SetState(entry, BlockState::kDisk);
+  entry.parent_hash = parent;
   variants_.CountDiskOnly(entry.variant);
   ++disk_only_;
   Relist(slot);
@@ -404,13 +425,12 @@ void IndexShard::Unpin(uint64_t hash, VariantIndex variant, const Digest& digest
   Relist(slot);
 }
 
-IndexShard::Raised IndexShard::RaiseChildren(uint64_t hash, VariantIndex variant,
-                                             const Digest& digest, const Digest& child) {
+IndexShard::Raised IndexShard::RaiseChildren(VariantIndex variant, uint64_t parent,
+                                             const Digest& child) {
   const auto tag = static_cast<uint8_t>(child.Hash64() % (IndexEntry::kManyFollowers - 1) + 1);
   MutexLock lock(mu_);
-  const uint32_t slot = Find(hash, variant, digest);
-  if (slot == kNone || !InHost(entries_[slot].state) || entries_[slot].children == kCountMax)
-    return {};
+  const uint32_t slot = FindParent(variant, parent);
+  if (slot == kNone || entries_[slot].children == kCountMax) return {};
   IndexEntry& entry = entries_[slot];
   ++entry.children;
   // Shared, and nobody knows by whom: it was away meanwhile.
@@ -418,29 +438,26 @@ IndexShard::Raised IndexShard::RaiseChildren(uint64_t hash, VariantIndex variant
   if (entry.follower == 0) entry.follower = tag;
   const bool only = entry.follower == tag;
   if (!only) entry.follower = IndexEntry::kManyFollowers;
-  return {.counted = true,
+  return {.counted_by = parent,
           .history = only && !unknown ? entry.history : ReuseHistory(),
           .forked = !only && !entry.history.shared};
 }
 
-std::optional<Digest> IndexShard::MarkShared(uint64_t hash, VariantIndex variant,
-                                             const Digest& digest) {
+std::optional<uint64_t> IndexShard::MarkShared(VariantIndex variant, uint64_t parent) {
   MutexLock lock(mu_);
-  const uint32_t slot = Find(hash, variant, digest);
-  if (slot == kNone || !InHost(entries_[slot].state) || entries_[slot].history.shared)
-    return std::nullopt;
+  const uint32_t slot = FindParent(variant, parent);
+  if (slot == kNone || entries_[slot].history.shared) return std::nullopt;
   IndexEntry& entry = entries_[slot];
   Unlist(slot);
   entry.history.shared = true;
   Relist(slot);
-  if (entry.metadata == nullptr) return std::nullopt;
-  return entry.metadata->parent();
+  return ParentHash(entry);
 }
 
-void IndexShard::LowerChildren(uint64_t hash, VariantIndex variant, const Digest& digest,
+void IndexShard::LowerChildren(VariantIndex variant, uint64_t parent,
                                std::optional<uint32_t> child_last_use_s) {
   MutexLock lock(mu_);
-  const uint32_t slot = Find(hash, variant, digest);
+  const uint32_t slot = FindParent(variant, parent);
   // 0: the parent that was counted in has left, and this is a later one of the same name.
   if (slot == kNone || entries_[slot].children == 0) return;
   IndexEntry& entry = entries_[slot];
@@ -480,6 +497,7 @@ uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* coun
                        .holds = entry.holds,
                        .pins = entry.pins,
                        .children = entry.children,
+                       .counted_in_parent = entry.counted_in_parent,
                        .disk_location = entry.disk_location};
   }
   return end == entries_.end() ? 0 : end;
@@ -492,9 +510,10 @@ void IndexShard::CheckEntry(uint32_t slot) const {
   LARDER_CHECK(entry.listed || !has_list || entry.holds > 0 || entry.pins > 0);
   LARDER_CHECK((TiersOf(entry.state) & kDiskBit) == 0 || entry.disk_location != 0);
   LARDER_CHECK(entry.state != BlockState::kHost || entry.disk_location == 0);
-  LARDER_CHECK(!OnDiskAlone(entry.state) || entry.metadata == nullptr);
-  LARDER_CHECK(!entry.counted_in_parent || (InHost(entry.state) && entry.metadata != nullptr));
-  LARDER_CHECK(InHost(entry.state) || (entry.pins == 0 && entry.children == 0));
+  LARDER_CHECK(!entry.counted_in_parent || CountedBy(entry).has_value());
+  LARDER_CHECK(InHost(entry.state) || entry.pins == 0);
+  const bool in_a_tier = InHost(entry.state) || OnDiskAlone(entry.state);
+  LARDER_CHECK(in_a_tier || (entry.children == 0 && !entry.counted_in_parent));
   if (entry.state == BlockState::kDoomed) {
     LARDER_CHECK(entry.holds > 0);
   } else {
@@ -514,7 +533,7 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
     ++used;
     listed += entry.listed ? 1 : 0;
     doomed += entry.state == BlockState::kDoomed ? 1 : 0;
-    if (entry.metadata != nullptr) metadata_bytes += entry.metadata->memory_bytes().value();
+    if (entry.metadata() != nullptr) metadata_bytes += entry.metadata()->memory_bytes().value();
     if (OnDiskAlone(entry.state)) {
       ++disk_only;
       ++sums[static_cast<size_t>(entry.variant)].disk_only;

@@ -64,14 +64,16 @@ class IndexShard {
 
   // kBusy, of InsertOnDisk: its name is claimed just now, so ask again.
   enum class EnterResult { kEntered, kDuplicate, kFull, kBusy };
-  // What a block that enters has from its parent (RaiseChildren).
+  // What a block that enters has from its parent (RaiseChildren).  Whoever it enters by takes the
+  // count, and leaves instead that of the parent that counted it until now: what is in there
+  // afterwards, whether it entered or not, is to be lowered again (LowerChildren).
   struct Raised {
-    bool counted = false;  // by the parent's `children`
-    ReuseHistory history;  // the parent's, where this alone follows it; else nothing
-    bool forked = false;   // another has followed the parent, which is not known to be shared
+    std::optional<uint64_t> counted_by;  // hash of the parent whose `children` counts it
+    ReuseHistory history;                // the parent's, where this alone follows it; else nothing
+    bool forked = false;  // another has followed the parent, which is not known to be shared
   };
   // absent -> host.  Takes block.metadata on kEntered only.
-  [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, const Raised& raised,
+  [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, Raised& raised,
                                    uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
   // absent -> reserved
   [[nodiscard]] EnterResult Claim(uint64_t hash, VariantIndex variant, const Digest& digest,
@@ -82,13 +84,12 @@ class IndexShard {
   };
   [[nodiscard]] Name NameOf(uint32_t slot) const LARDER_EXCLUDES(mu_);
   void Fill(uint32_t slot, const Extent& extent, std::unique_ptr<const BlockMetadata> metadata,
-            const Raised& raised, uint32_t now_s) LARDER_EXCLUDES(mu_);
+            Raised& raised, uint32_t now_s) LARDER_EXCLUDES(mu_);
   void Abandon(uint32_t slot) LARDER_EXCLUDES(mu_);
 
   // absent -> disk, or host -> host+disk where it is in HOST already
-  [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, VariantIndex variant, const Digest& digest,
-                                         uint64_t location, uint32_t pages, uint32_t now_s,
-                                         uint32_t* slot) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, const BlockOnDisk& block, Raised& raised,
+                                         uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
   // host -> host+disk of a held entry, or host+disk elsewhere; where it was until now (0: nowhere).
   // nullopt: it has left meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
@@ -97,19 +98,19 @@ class IndexShard {
   [[nodiscard]] bool BeginPromote(uint32_t slot) LARDER_EXCLUDES(mu_);
   // promoting -> host+disk; false: it has left meanwhile.  The entry stays held.
   [[nodiscard]] bool FinishPromote(uint32_t slot, const Extent& extent,
-                                   std::unique_ptr<const BlockMetadata> metadata,
-                                   const Raised& raised, uint32_t now_s) LARDER_EXCLUDES(mu_);
+                                   std::unique_ptr<const BlockMetadata> metadata, Raised& raised,
+                                   uint32_t now_s) LARDER_EXCLUDES(mu_);
   // promoting -> disk
   void FailPromote(uint32_t slot) LARDER_EXCLUDES(mu_);
   // REQUIRES: held.
   [[nodiscard]] HeldBlock LookAt(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
-  // What left HOST.
+  // What left HOST, or the index.
   struct Departure {
     EvictedBlock block;
     bool doomed = false;  // held: extent and metadata follow with the last Unhold
     std::unique_ptr<const BlockMetadata> metadata;  // to be freed without the lock
-    std::optional<Digest> parent;                   // whose `children` counts it still
+    std::optional<uint64_t> counted_by;  // hash of the parent whose `children` counts it still
     uint32_t last_use_s = 0;
   };
   [[nodiscard]] std::optional<Departure> Drop(uint64_t hash, VariantIndex variant,
@@ -140,9 +141,14 @@ class IndexShard {
   [[nodiscard]] Candidate Least(const EvictionPolicy& policy, uint32_t now_s) LARDER_EXCLUDES(mu_);
   [[nodiscard]] Candidate LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
+  struct DiskDeparture {
+    EvictedFromDisk block;
+    std::optional<uint64_t> counted_by;  // as in Departure; it may be in HOST still
+    uint32_t last_use_s = 0;
+  };
   // As EvictColdest, of those on disk alone.
-  [[nodiscard]] std::optional<EvictedFromDisk> EvictColdestFromDisk(const EvictionPolicy& policy,
-                                                                    uint32_t now_s)
+  [[nodiscard]] std::optional<DiskDeparture> EvictColdestFromDisk(const EvictionPolicy& policy,
+                                                                  bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
   // host+disk -> host, of the least worthy.
   [[nodiscard]] std::optional<EvictedFromDisk> DropDiskCopy(const EvictionPolicy& policy,
@@ -150,22 +156,25 @@ class IndexShard {
   // Some block in HOST is on disk too, and may leave.  Without the lock: a hint.
   [[nodiscard]] bool has_copies() const { return copies_.load(std::memory_order_relaxed) > 0; }
   // This one's disk copy, whichever of the two it takes; neither held nor pinned.
-  [[nodiscard]] std::optional<DiskRoom> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::optional<DiskDeparture> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool EvictableFromDisk(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] bool Pin(uint64_t hash, VariantIndex variant, const Digest& digest)
       LARDER_EXCLUDES(mu_);
   void Unpin(uint64_t hash, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
 
-  // Not counted: not in HOST.
-  [[nodiscard]] Raised RaiseChildren(uint64_t hash, VariantIndex variant, const Digest& digest,
-                                     const Digest& child) LARDER_EXCLUDES(mu_);
-  // Its parent, if that is to be marked too; nullopt: unknown, or it was marked already.
-  [[nodiscard]] std::optional<Digest> MarkShared(uint64_t hash, VariantIndex variant,
-                                                 const Digest& digest) LARDER_EXCLUDES(mu_);
+  // Parents are known by variant and hash.  Two of one hash, which a client may make up, mix up
+  // what is a hint in any case.
+  // Not counted: it is not there.
+  [[nodiscard]] Raised RaiseChildren(VariantIndex variant, uint64_t parent, const Digest& child)
+      LARDER_EXCLUDES(mu_);
+  // The hash of its own parent, if that is to be marked too; nullopt: unknown, or it was marked
+  // already.
+  [[nodiscard]] std::optional<uint64_t> MarkShared(VariantIndex variant, uint64_t parent)
+      LARDER_EXCLUDES(mu_);
   // A parent whose last child has left, and which was used no later than that child, is next to
-  // leave. nullopt: the child never entered.
-  void LowerChildren(uint64_t hash, VariantIndex variant, const Digest& digest,
+  // leave.  nullopt: the child never entered.
+  void LowerChildren(VariantIndex variant, uint64_t parent,
                      std::optional<uint32_t> child_last_use_s) LARDER_EXCLUDES(mu_);
 
   struct Totals {
@@ -200,6 +209,12 @@ class IndexShard {
 
   [[nodiscard]] uint32_t Find(uint64_t hash, VariantIndex variant, const Digest& digest) const
       LARDER_REQUIRES(mu_);
+  // Not what is claimed only.
+  [[nodiscard]] uint32_t FindParent(VariantIndex variant, uint64_t hash) const LARDER_REQUIRES(mu_);
+  [[nodiscard]] static std::optional<uint64_t> ParentHash(const IndexEntry& entry);
+  [[nodiscard]] static std::optional<uint64_t> CountedBy(const IndexEntry& entry) {
+    return entry.counted_in_parent ? ParentHash(entry) : std::nullopt;
+  }
   // Find of a whole group, whose cells were prefetched, in waves of misses on the entries.
   // slots[i] belongs to order[i].
   void FindAll(const Group& group, std::span<uint32_t> slots) const LARDER_REQUIRES(mu_);
@@ -209,8 +224,8 @@ class IndexShard {
   [[nodiscard]] EnterResult Enter(uint64_t hash, VariantIndex variant, const Digest& digest,
                                   uint32_t* slot) LARDER_REQUIRES(mu_);
   void BecomeHost(uint32_t slot, const Extent& extent,
-                  std::unique_ptr<const BlockMetadata> metadata, const Raised& raised,
-                  uint32_t now_s) LARDER_REQUIRES(mu_);
+                  std::unique_ptr<const BlockMetadata> metadata, Raised& raised, uint32_t now_s)
+      LARDER_REQUIRES(mu_);
   // What is known of a block that enters the index.
   void Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) LARDER_REQUIRES(mu_);
   // It leaves the index.
@@ -236,6 +251,8 @@ class IndexShard {
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
   // By eviction: what has a disk copy stays in the index.
   [[nodiscard]] Departure LeaveHost(uint32_t slot) LARDER_REQUIRES(mu_);
+  // Of one on disk alone.
+  [[nodiscard]] DiskDeparture LeaveDisk(uint32_t slot) LARDER_REQUIRES(mu_);
   // host+disk -> host of one that is listed.
   [[nodiscard]] DiskRoom DropCopy(uint32_t slot) LARDER_REQUIRES(mu_);
   // Takes out of HOST what is kept for it there; the entry keeps its pages' number.
@@ -246,14 +263,11 @@ class IndexShard {
                                       Choose choose) LARDER_REQUIRES(mu_);
   [[nodiscard]] Candidate LeastWorthyOfCopied(const EvictionPolicy& policy, uint32_t now_s)
       LARDER_REQUIRES(mu_);
-  [[nodiscard]] Candidate LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
-                                            uint32_t now_s) LARDER_REQUIRES(mu_);
   // Of both.
   [[nodiscard]] Candidate LeastWorthyOfAll(const EvictionPolicy& policy, bool parents_too,
                                            uint32_t now_s) LARDER_REQUIRES(mu_);
-  // Parents too.
-  [[nodiscard]] Candidate LeastWorthyOf(Lists& lists, const EvictionPolicy& policy, uint32_t now_s)
-      LARDER_REQUIRES(mu_);
+  [[nodiscard]] Candidate LeastWorthyOf(Lists& lists, const EvictionPolicy& policy,
+                                        bool parents_too, uint32_t now_s) LARDER_REQUIRES(mu_);
   // The coldest that may leave, and is no parent unless they count too; what is before it goes to
   // the hot end.  kNone: not one of kEvictionLook.
   [[nodiscard]] uint32_t Coldest(RecencyList& list, bool parents_too) LARDER_REQUIRES(mu_);

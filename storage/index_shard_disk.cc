@@ -11,28 +11,29 @@ constexpr uint32_t kNone = EntrySlots::kNone;
 
 }  // namespace
 
-IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, VariantIndex variant,
-                                                 const Digest& digest, uint64_t location,
-                                                 uint32_t pages, uint32_t now_s, uint32_t* slot) {
-  LARDER_CHECK(location != 0);
+IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDisk& block,
+                                                 Raised& raised, uint32_t now_s, uint32_t* slot) {
+  LARDER_CHECK(block.location != 0);
   MutexLock lock(mu_);
   // Published again before it was found: the copy on disk is as good as one that was just spilled.
-  *slot = Find(hash, variant, digest);
+  *slot = Find(hash, block.variant, block.digest);
   if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
     ChangeState(*slot, BlockState::kHostDisk);
-    entries_[*slot].disk_location = location;
+    entries_[*slot].disk_location = block.location;
     return EnterResult::kEntered;
   }
   if (*slot != kNone && entries_[*slot].state == BlockState::kReserved) return EnterResult::kBusy;
-  const EnterResult result = Enter(hash, variant, digest, slot);
+  const EnterResult result = Enter(hash, block.variant, block.digest, slot);
   if (result != EnterResult::kEntered) return result;
   IndexEntry& entry = entries_[*slot];
   SetState(entry, BlockState::kDisk);
-  entry.disk_location = location;
-  entry.extent.Set({.slab = {}, .page = 0, .pages = pages});
+  entry.disk_location = block.location;
+  entry.extent.Set({.slab = {}, .page = 0, .pages = block.pages});
+  entry.parent_hash = IndexHash(block.variant, block.parent);
+  entry.counted_in_parent = std::exchange(raised.counted_by, std::nullopt).has_value();
   Remember(entry, {}, now_s);
   entry.last_use_s = now_s;
-  variants_.CountDiskOnly(variant);
+  variants_.CountDiskOnly(block.variant);
   ++disk_only_;
   Relist(*slot);
   return result;
@@ -54,12 +55,13 @@ bool IndexShard::BeginPromote(uint32_t slot) {
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(InUse(slot) && entry.holds > 0);
   if (entry.state != BlockState::kDisk) return false;
+  Unlist(slot);  // held untouched
   SetState(entry, BlockState::kPromoting);
   return true;
 }
 
 bool IndexShard::FinishPromote(uint32_t slot, const Extent& extent,
-                               std::unique_ptr<const BlockMetadata> metadata, const Raised& raised,
+                               std::unique_ptr<const BlockMetadata> metadata, Raised& raised,
                                uint32_t now_s) {
   MutexLock lock(mu_);
   LARDER_CHECK(InUse(slot) && entries_[slot].holds > 0);
@@ -83,37 +85,36 @@ HeldBlock IndexShard::LookAt(uint32_t slot) const {
   HeldBlock now;
   now.state = entry.state;
   now.extent = entry.extent.Get();
-  now.metadata = entry.metadata;
+  now.metadata = entry.metadata();
   now.disk_location = entry.disk_location;
   return now;
 }
 
-IndexShard::Candidate IndexShard::LeastWorthyOf(Lists& lists, const EvictionPolicy& policy,
-                                                uint32_t now_s) {
-  return LeastWorthy(lists, policy, now_s, [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
-    return Coldest(list, true);
-  });
-}
-
 IndexShard::Candidate IndexShard::LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s) {
   MutexLock lock(mu_);
-  return LeastWorthyOf(disk_lists_, policy, now_s);
+  return LeastWorthyOf(disk_lists_, policy, false, now_s);
 }
 
-std::optional<EvictedFromDisk> IndexShard::EvictColdestFromDisk(const EvictionPolicy& policy,
-                                                                uint32_t now_s) {
+std::optional<IndexShard::DiskDeparture> IndexShard::EvictColdestFromDisk(
+    const EvictionPolicy& policy, bool parents_too, uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOf(disk_lists_, policy, now_s).slot;
+  const uint32_t least = LeastWorthyOf(disk_lists_, policy, parents_too, now_s).slot;
   if (least == kNone) return std::nullopt;
-  const uint32_t pages = entries_[least].extent.pages();
-  const Departure gone = Leave(least);
-  return EvictedFromDisk{{gone.block.variant, gone.block.digest, gone.block.disk_location}, pages};
+  return LeaveDisk(least);
+}
+
+IndexShard::DiskDeparture IndexShard::LeaveDisk(uint32_t slot) {
+  const uint32_t pages = entries_[slot].extent.pages();
+  const Departure gone = Leave(slot);
+  return {.block = {{gone.block.variant, gone.block.digest, gone.block.disk_location}, pages},
+          .counted_by = gone.counted_by,
+          .last_use_s = gone.last_use_s};
 }
 
 std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& policy,
                                                         uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOf(copied_lists_, policy, now_s).slot;
+  const uint32_t least = LeastWorthyOf(copied_lists_, policy, true, now_s).slot;
   if (least == kNone) return std::nullopt;
   return EvictedFromDisk{DropCopy(least), entries_[least].extent.pages()};
 }
@@ -138,12 +139,13 @@ bool IndexShard::EvictableFromDiskLocked(uint32_t slot) const {
          (entry.state == BlockState::kDisk || entry.state == BlockState::kHostDisk);
 }
 
-std::optional<DiskRoom> IndexShard::EvictFromDisk(uint32_t slot) {
+std::optional<IndexShard::DiskDeparture> IndexShard::EvictFromDisk(uint32_t slot) {
   MutexLock lock(mu_);
   if (!EvictableFromDiskLocked(slot)) return std::nullopt;
-  if (entries_[slot].state == BlockState::kHostDisk) return DropCopy(slot);
-  const Departure gone = Leave(slot);
-  return DiskRoom{gone.block.variant, gone.block.digest, gone.block.disk_location};
+  if (entries_[slot].state != BlockState::kHostDisk) return LeaveDisk(slot);
+  DiskDeparture copy;
+  copy.block = {DropCopy(slot), entries_[slot].extent.pages()};
+  return copy;
 }
 
 }  // namespace larder

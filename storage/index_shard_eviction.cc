@@ -12,7 +12,8 @@ constexpr uint32_t kNone = EntrySlots::kNone;
 }  // namespace
 
 double IndexShard::WorthOf(const IndexEntry& entry, const EvictionPolicy& policy, uint32_t now_s) {
-  const size_t tokens = entry.metadata == nullptr ? 0 : entry.metadata->tokens().size();
+  const BlockMetadata* const metadata = entry.metadata();
+  const size_t tokens = metadata == nullptr ? 0 : metadata->tokens().size();
   return policy.Worth({.bytes = ByteCount(entry.extent.pages() * kPageBytes),
                        .tokens = static_cast<uint32_t>(tokens),
                        .idle_s = entry.IdleSeconds(now_s),
@@ -54,17 +55,17 @@ IndexShard::Candidate IndexShard::LeastWorthyOfCopied(const EvictionPolicy& poli
                          LARDER_NO_THREAD_SAFETY_ANALYSIS { return ColdestOfCopied(list); });
 }
 
-IndexShard::Candidate IndexShard::LeastWorthyOfHost(const EvictionPolicy& policy, bool parents_too,
-                                                    uint32_t now_s) {
-  return LeastWorthy(host_lists_, policy, now_s,
-                     [&](RecencyList& list)
-                         LARDER_NO_THREAD_SAFETY_ANALYSIS { return Coldest(list, parents_too); });
+IndexShard::Candidate IndexShard::LeastWorthyOf(Lists& lists, const EvictionPolicy& policy,
+                                                bool parents_too, uint32_t now_s) {
+  return LeastWorthy(lists, policy, now_s, [&](RecencyList& list) LARDER_NO_THREAD_SAFETY_ANALYSIS {
+    return Coldest(list, parents_too);
+  });
 }
 
 IndexShard::Candidate IndexShard::LeastWorthyOfAll(const EvictionPolicy& policy, bool parents_too,
                                                    uint32_t now_s) {
   const Candidate copied = LeastWorthyOfCopied(policy, now_s);
-  const Candidate host = LeastWorthyOfHost(policy, parents_too, now_s);
+  const Candidate host = LeastWorthyOf(host_lists_, policy, parents_too, now_s);
   return host < copied ? host : copied;
 }
 

@@ -19,6 +19,15 @@ struct IndexedBlock {
   std::unique_ptr<const BlockMetadata> metadata;  // may be null; its parent() counts this child
 };
 
+// As a tier found it at a start.
+struct BlockOnDisk {
+  VariantIndex variant = VariantIndex::kNone;
+  Digest digest;
+  Digest parent;  // counts this child
+  uint64_t location = 0;
+  uint32_t pages = 0;
+};
+
 // What Hold may answer with.  Untouched: of any tier, by the house itself; that is no use of the
 // block, so it keeps its place among those that may leave.
 enum class HoldWhat : uint8_t { kHost, kAnyTier, kUntouched };
@@ -64,6 +73,7 @@ struct BlockView {
   BlockState state = BlockState::kAbsent;
   Extent extent;
   uint16_t holds = 0, pins = 0, children = 0;
+  bool counted_in_parent = false;
   uint64_t disk_location = 0;
 };
 

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <vector>
 
 namespace larder {
 namespace {
+
+using EnterResult = IndexShard::EnterResult;
 
 // Spread as digests are; equal for equal numbers.
 Digest Name(uint64_t i) {
@@ -15,226 +18,279 @@ Digest Name(uint64_t i) {
   std::memcpy(digest.bytes.data(), words, sizeof words);
   return digest;
 }
-Extent Pages(uint32_t page, uint32_t pages) {
-  return {.slab = SlabId{3}, .page = page, .pages = pages};
-}
 
-TEST(IndexShard, FullIsAnAnswer) {
-  VariantTable variants;
-  const VariantIndex variant = *variants.Intern(Name(0));
-  IndexShard shard(variants, /*entries_max=*/3);
-  uint32_t slot = 0;
-  for (uint64_t i = 0; i < 3; ++i) {
-    ASSERT_EQ(shard.Claim(IndexHash(variant, Name(i)), variant, Name(i), &slot),
-              IndexShard::EnterResult::kEntered);
+constexpr Extent kOnePage = {.slab = SlabId{3}, .page = 0, .pages = 1};
+
+// A shard as BlockIndex has it, for blocks that are numbers.  The clock stands still unless a test
+// moves it, so that all are worth the same and the order of the lists shows.
+class IndexShardTest : public testing::Test {
+ protected:
+  ~IndexShardTest() override {
+    std::vector<VariantTotals> sums(1);
+    shard_.CheckInvariants(sums);
   }
-  IndexedBlock block{.variant = variant,
-                     .digest = Name(3),
-                     .extent = {},
-                     .metadata = BlockMetadata::Make({}, {}, UniformTable(1, 1))};
+
+  [[nodiscard]] uint64_t Hash(uint64_t name) const { return IndexHash(variant_, Name(name)); }
+  static std::unique_ptr<const BlockMetadata> Metadata(uint64_t parent) {
+    return BlockMetadata::Make(Name(parent), {}, UniformTable(1, 1));
+  }
+  IndexShard::Raised Raise(uint64_t parent, uint64_t child) {
+    return shard_.RaiseChildren(variant_, Hash(parent), Name(child));
+  }
+  void LowerFormer(const IndexShard::Raised& raised) {
+    if (raised.counted_by) shard_.LowerChildren(variant_, *raised.counted_by, std::nullopt);
+  }
+  // What its parent had for it; its slot.
+  IndexShard::Raised Insert(uint64_t name, uint32_t now_s, std::optional<uint64_t> parent = {},
+                            uint32_t* slot = nullptr) {
+    IndexShard::Raised raised;
+    if (parent) raised = Raise(*parent, name);
+    const IndexShard::Raised before = raised;
+    IndexedBlock block{.variant = variant_,
+                       .digest = Name(name),
+                       .extent = kOnePage,
+                       .metadata = parent ? Metadata(*parent) : nullptr};
+    uint32_t any = 0;
+    EXPECT_EQ(shard_.Insert(Hash(name), block, raised, now_s, slot == nullptr ? &any : slot),
+              EnterResult::kEntered);
+    LowerFormer(raised);
+    return before;
+  }
+  uint32_t InsertOnDisk(uint64_t name, std::optional<uint64_t> parent = {}) {
+    IndexShard::Raised raised;
+    if (parent) raised = Raise(*parent, name);
+    uint32_t slot = 0;
+    const BlockOnDisk block{.variant = variant_,
+                            .digest = Name(name),
+                            .parent = parent ? Name(*parent) : Digest{},
+                            .location = name + 1,
+                            .pages = 1};
+    EXPECT_EQ(shard_.InsertOnDisk(Hash(name), block, raised, kNow_s, &slot), EnterResult::kEntered);
+    LowerFormer(raised);
+    return slot;
+  }
+  HeldBlock Hold(uint64_t name, HoldWhat what, uint32_t now_s) {
+    const Digest key = Name(name);
+    const uint64_t hash = Hash(name);
+    const uint16_t first = 0;
+    HeldBlock held;
+    shard_.Hold(
+        {.variant = variant_, .keys = {&key, 1}, .hashes = {&hash, 1}, .order = {&first, 1}}, what,
+        now_s, {&held, 1});
+    return held;
+  }
+  // From disk into HOST, and it is held no longer.
+  void Promote(uint64_t name, uint64_t parent) {
+    const uint32_t slot = Hold(name, HoldWhat::kUntouched, kNow_s).ref.value;
+    IndexShard::Raised raised = Raise(parent, name);
+    ASSERT_TRUE(shard_.BeginPromote(slot));
+    ASSERT_TRUE(shard_.FinishPromote(slot, kOnePage, Metadata(parent), raised, kNow_s));
+    LowerFormer(raised);
+    std::vector<Extent> freed;
+    shard_.Unhold({&slot, 1}, &freed, nullptr);
+  }
+  [[nodiscard]] Digest EvictColdest() {
+    return shard_.EvictColdest(policy_, false, kNow_s)->block.digest;
+  }
+  // And gives back what its parent counted, as BlockIndex does.
+  [[nodiscard]] std::optional<Digest> EvictColdestFromDisk(bool parents_too = false) {
+    const auto gone = shard_.EvictColdestFromDisk(policy_, parents_too, kNow_s);
+    if (!gone) return std::nullopt;
+    if (gone->counted_by) shard_.LowerChildren(variant_, *gone->counted_by, gone->last_use_s);
+    return gone->block.room.digest;
+  }
+
+  static constexpr uint32_t kNow_s = 100;
+  VariantTable variants_;
+  const VariantIndex variant_ = *variants_.Intern(Name(0));
+  IndexShard shard_{variants_};
+  const EvictionPolicy policy_;
+};
+
+TEST_F(IndexShardTest, FullIsAnAnswer) {
+  IndexShard shard(variants_, /*entries_max=*/3);
+  uint32_t slot = 0;
+  for (uint64_t i = 0; i < 3; ++i)
+    ASSERT_EQ(shard.Claim(Hash(i), variant_, Name(i), &slot), EnterResult::kEntered);
+  IndexedBlock block{
+      .variant = variant_, .digest = Name(3), .extent = {}, .metadata = Metadata(99)};
   uint32_t none = 0;
-  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, {}, 0, &none),
-            IndexShard::EnterResult::kFull);
+  IndexShard::Raised raised;
+  EXPECT_EQ(shard.Insert(Hash(3), block, raised, 0, &none), EnterResult::kFull);
   EXPECT_NE(block.metadata, nullptr) << "stays the caller's";
   shard.Abandon(slot);
-  EXPECT_EQ(shard.Insert(IndexHash(variant, Name(3)), block, {}, 0, &slot),
-            IndexShard::EnterResult::kEntered);
+  EXPECT_EQ(shard.Insert(Hash(3), block, raised, 0, &slot), EnterResult::kEntered);
   std::vector<VariantTotals> sums(1);
   shard.CheckInvariants(sums);
 }
 
 // Parents go to the hot end when eviction passes over them, and come back when their last child has
 // left.
-TEST(IndexShard, AParentFollowsItsLastChild) {
-  VariantTable variants;
-  const VariantIndex variant = *variants.Intern(Name(0));
-  for (const bool used_after_child : {false, true}) {
-    IndexShard shard(variants);
-    const auto hash = [&](uint64_t name) { return IndexHash(variant, Name(name)); };
-    const auto insert = [&](uint64_t name, uint32_t now_s) {
-      uint32_t slot = 0;
-      IndexedBlock block{
-          .variant = variant, .digest = Name(name), .extent = Pages(0, 1), .metadata = nullptr};
-      EXPECT_EQ(shard.Insert(hash(name), block, {}, now_s, &slot),
-                IndexShard::EnterResult::kEntered);
-    };
-    insert(1, used_after_child ? 200 : 100);
-    ASSERT_TRUE(shard.RaiseChildren(hash(1), variant, Name(1), Name(2)).counted);
-    // The clock stands still, so that all are worth the same and the order of the list shows.
-    for (uint64_t i = 2; i < 2 + 2 * IndexShard::kEvictionLook; ++i) insert(i, 150);
-    ASSERT_EQ(shard.EvictColdest(EvictionPolicy(), false, 100)->block.digest, Name(2));
-    shard.LowerChildren(hash(1), variant, Name(1), /*child_last_use_s=*/100);
-    const auto next = shard.EvictColdest(EvictionPolicy(), false, 100);
-    EXPECT_EQ(next->block.digest, used_after_child ? Name(3) : Name(1));
-  }
+TEST_F(IndexShardTest, AParentFollowsItsLastChild) {
+  Insert(1, 100);
+  ASSERT_TRUE(Raise(1, 2).counted_by.has_value());
+  for (uint64_t i = 2; i < 2 + 2 * IndexShard::kEvictionLook; ++i) Insert(i, 150);
+  ASSERT_EQ(EvictColdest(), Name(2));
+  shard_.LowerChildren(variant_, Hash(1), /*child_last_use_s=*/100);
+  EXPECT_EQ(EvictColdest(), Name(1));
+}
+
+TEST_F(IndexShardTest, AParentThatWasUsedAfterItsChildStays) {
+  Insert(1, 200);
+  ASSERT_TRUE(Raise(1, 2).counted_by.has_value());
+  for (uint64_t i = 2; i < 2 + 2 * IndexShard::kEvictionLook; ++i) Insert(i, 150);
+  ASSERT_EQ(EvictColdest(), Name(2));
+  shard_.LowerChildren(variant_, Hash(1), /*child_last_use_s=*/100);
+  EXPECT_EQ(EvictColdest(), Name(3));
 }
 
 // What follows a block alone has its history; what makes it a fork has none, and marks it and those
 // before it as shared.
-TEST(IndexShard, HistoryGoesDownAChainAndStopsAtAFork) {
-  VariantTable variants;
-  const VariantIndex variant = *variants.Intern(Name(0));
-  IndexShard shard(variants);
-  const auto hash = [&](uint64_t name) { return IndexHash(variant, Name(name)); };
-  const auto insert = [&](uint64_t name, uint64_t parent) {
-    const auto raised = shard.RaiseChildren(hash(parent), variant, Name(parent), Name(name));
-    IndexedBlock block{.variant = variant,
-                       .digest = Name(name),
-                       .extent = Pages(0, 1),
-                       .metadata = BlockMetadata::Make(Name(parent), {}, UniformTable(1, 1))};
-    uint32_t slot = 0;
-    EXPECT_EQ(shard.Insert(hash(name), block, raised, 100, &slot),
-              IndexShard::EnterResult::kEntered);
-    return raised;
-  };
-  insert(1, 0);
-  insert(2, 1);
-  const Digest key = Name(2);
-  const uint64_t key_hash = hash(2);
-  const uint16_t first = 0;
-  HeldBlock held;
-  shard.Hold(
-      {.variant = variant, .keys = {&key, 1}, .hashes = {&key_hash, 1}, .order = {&first, 1}},
-      HoldWhat::kHost, 164, {&held, 1});
-  const auto only = insert(3, 2);
+TEST_F(IndexShardTest, HistoryGoesDownAChainAndStopsAtAFork) {
+  Insert(1, 100, 0);
+  Insert(2, 100, 1);
+  Hold(2, HoldWhat::kHost, 164);
+  const auto only = Insert(3, 100, 2);
   EXPECT_EQ(only.history, UsedAgain({}, 64));
   EXPECT_FALSE(only.forked);
-  const auto again = shard.RaiseChildren(hash(2), variant, Name(2), Name(3));
-  EXPECT_FALSE(again.forked) << "the same that comes again";
-  const auto second = insert(4, 2);
+  EXPECT_FALSE(Raise(2, 3).forked) << "the same that comes again";
+  const auto second = Insert(4, 100, 2);
   EXPECT_EQ(second.history, ReuseHistory());
   EXPECT_TRUE(second.forked);
-  EXPECT_EQ(shard.MarkShared(hash(2), variant, Name(2)), Name(1));
-  EXPECT_EQ(shard.MarkShared(hash(2), variant, Name(2)), std::nullopt) << "once";
-  EXPECT_EQ(shard.MarkShared(hash(1), variant, Name(1)), Name(0));
-  EXPECT_EQ(shard.MarkShared(hash(0), variant, Name(0)), std::nullopt) << "unknown";
-  const auto third = insert(5, 2);
-  EXPECT_FALSE(third.forked) << "known to be shared";
-  EXPECT_EQ(insert(6, 1).history, ReuseHistory());
+  EXPECT_EQ(shard_.MarkShared(variant_, Hash(2)), Hash(1));
+  EXPECT_EQ(shard_.MarkShared(variant_, Hash(2)), std::nullopt) << "once";
+  EXPECT_EQ(shard_.MarkShared(variant_, Hash(1)), Hash(0));
+  EXPECT_EQ(shard_.MarkShared(variant_, Hash(0)), std::nullopt) << "unknown";
+  EXPECT_FALSE(Insert(5, 100, 2).forked) << "known to be shared";
+  EXPECT_EQ(Insert(6, 100, 1).history, ReuseHistory());
+  const uint32_t slot = Hold(2, HoldWhat::kUntouched, 164).ref.value;
+  std::vector<Extent> freed;
+  for (int holds = 0; holds < 2; ++holds) shard_.Unhold({&slot, 1}, &freed, nullptr);
 }
 
 // A block that left comes back as what it was.
-TEST(IndexShard, WhatLeftIsRemembered) {
-  VariantTable variants;
-  const VariantIndex variant = *variants.Intern(Name(0));
-  IndexShard shard(variants);
-  const EvictionPolicy policy;
-  const auto insert = [&](uint64_t name, uint32_t now_s) {
-    IndexedBlock block{
-        .variant = variant, .digest = Name(name), .extent = Pages(0, 1), .metadata = nullptr};
-    uint32_t slot = 0;
-    EXPECT_EQ(shard.Insert(IndexHash(variant, Name(name)), block, {}, now_s, &slot),
-              IndexShard::EnterResult::kEntered);
-  };
+TEST_F(IndexShardTest, WhatLeftIsRemembered) {
+  Insert(1, 0);
+  ASSERT_EQ(EvictColdest(), Name(1));
+  Insert(1, 64);
+  Insert(2, 64);
   // Whoever follows it and nothing else has its history.
-  const auto history_of = [&](uint64_t name) {
-    return shard.RaiseChildren(IndexHash(variant, Name(name)), variant, Name(name), Name(99))
-        .history;
-  };
-  insert(1, 0);
-  ASSERT_TRUE(shard.EvictColdest(policy, false, 10).has_value());
-  insert(1, 64);
-  insert(2, 64);
-  EXPECT_EQ(history_of(1), UsedAgain({}, 64));
-  EXPECT_EQ(history_of(2), ReuseHistory());
+  EXPECT_EQ(Raise(1, 99).history, UsedAgain({}, 64));
+  EXPECT_EQ(Raise(2, 99).history, ReuseHistory());
 }
 
 // What is on disk too leaves HOST before what is nowhere else, though that is colder.
-TEST(IndexShard, WhatIsOnDiskTooLeavesFirst) {
-  VariantTable variants;
-  const VariantIndex variant = *variants.Intern(Name(0));
-  IndexShard shard(variants);
-  const EvictionPolicy policy;
+TEST_F(IndexShardTest, WhatIsOnDiskTooLeavesFirst) {
   for (uint64_t i = 0; i < 10; ++i) {
-    IndexedBlock block{
-        .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
-    uint32_t slot = 0;
-    ASSERT_EQ(shard.Insert(IndexHash(variant, Name(i)), block, {}, 100, &slot),
-              IndexShard::EnterResult::kEntered);
-    if (i < 5) continue;
-    ASSERT_EQ(shard.InsertOnDisk(IndexHash(variant, Name(i)), variant, Name(i), i, 1, 100, &slot),
-              IndexShard::EnterResult::kEntered);
+    Insert(i, 100);
+    if (i >= 5) InsertOnDisk(i);
   }
-  for (const uint64_t next : {5, 6, 7, 8, 9, 0, 1, 2, 3, 4})
-    EXPECT_EQ(shard.EvictColdest(policy, false, 100)->block.digest, Name(next));
+  for (const uint64_t next : {5, 6, 7, 8, 9, 0, 1, 2, 3, 4}) EXPECT_EQ(EvictColdest(), Name(next));
 }
 
 // Parents that are on disk too may leave, so whoever looks for the least worthy moves none of them.
-TEST(IndexShard, ALookKeepsTheOrderOfWhatIsOnDiskToo) {
-  VariantTable variants;
-  const VariantIndex variant = *variants.Intern(Name(0));
-  IndexShard shard(variants);
-  const EvictionPolicy policy;
+TEST_F(IndexShardTest, ALookKeepsTheOrderOfWhatIsOnDiskToo) {
   constexpr uint64_t kParents = 40;
   for (uint64_t i = 0; i < kParents; ++i) {
-    const uint64_t hash = IndexHash(variant, Name(i));
-    IndexedBlock block{
-        .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
-    uint32_t slot = 0;
-    ASSERT_EQ(shard.Insert(hash, block, {}, 100, &slot), IndexShard::EnterResult::kEntered);
-    ASSERT_EQ(shard.InsertOnDisk(hash, variant, Name(i), i + 1, 1, 100, &slot),
-              IndexShard::EnterResult::kEntered);
-    ASSERT_TRUE(shard.RaiseChildren(hash, variant, Name(i), Name(1000 + i)).counted);
+    Insert(i, 100);
+    InsertOnDisk(i);
+    ASSERT_TRUE(Raise(i, 1000 + i).counted_by.has_value());
   }
   for (uint64_t i = 0; i < kParents; ++i) {
-    EXPECT_NE(shard.Least(policy, 100).slot, EntrySlots::kNone);
-    EXPECT_EQ(shard.EvictColdest(policy, false, 100)->block.digest, Name(i));
+    EXPECT_NE(shard_.Least(policy_, 100).slot, EntrySlots::kNone);
+    EXPECT_EQ(EvictColdest(), Name(i));
   }
 }
 
 // However many of the coldest have none.
-TEST(IndexShard, DiskCopiesAreFoundBehindThoseWithout) {
+TEST_F(IndexShardTest, DiskCopiesAreFoundBehindThoseWithout) {
   constexpr uint64_t kBlocks = 1000;
-  VariantTable variants;
-  const VariantIndex variant = *variants.Intern(Name(0));
-  IndexShard shard(variants);
-  const EvictionPolicy policy;
   for (uint64_t i = 0; i < kBlocks; ++i) {
-    IndexedBlock block{
-        .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
-    uint32_t slot = 0;
-    ASSERT_EQ(shard.Insert(IndexHash(variant, Name(i)), block, {}, 100, &slot),
-              IndexShard::EnterResult::kEntered);
-    uint32_t same = 0;
-    ASSERT_EQ(
-        shard.InsertOnDisk(IndexHash(variant, Name(i)), variant, Name(i), i + 1, 1, 100, &same),
-        IndexShard::EnterResult::kEntered);
+    Insert(i, 100);
+    InsertOnDisk(i);
   }
   for (uint64_t i = 0; i < kBlocks; ++i)
-    ASSERT_TRUE(shard.DropDiskCopy(policy, 100).has_value()) << i;
-  EXPECT_FALSE(shard.DropDiskCopy(policy, 100).has_value());
+    ASSERT_TRUE(shard_.DropDiskCopy(policy_, 100).has_value()) << i;
+  EXPECT_FALSE(shard_.DropDiskCopy(policy_, 100).has_value());
 }
 
+// ---- chains on disk: a hole would make the rest of one worthless
+
+TEST_F(IndexShardTest, OnDiskToAChildLeavesBeforeItsParent) {
+  InsertOnDisk(1);
+  InsertOnDisk(2, 1);
+  InsertOnDisk(3, 2);
+  InsertOnDisk(4);
+  EXPECT_EQ(EvictColdestFromDisk(), Name(3));
+  EXPECT_EQ(EvictColdestFromDisk(), Name(2)) << "used no later than its last child: next";
+  EXPECT_EQ(EvictColdestFromDisk(), Name(1));
+  EXPECT_EQ(EvictColdestFromDisk(), Name(4));
+  EXPECT_EQ(EvictColdestFromDisk(), std::nullopt);
+}
+
+TEST_F(IndexShardTest, AParentOnDiskStaysForAChildInHost) {
+  InsertOnDisk(1);
+  Insert(2, 100, 1);
+  EXPECT_EQ(EvictColdestFromDisk(), std::nullopt);
+  EXPECT_EQ(EvictColdestFromDisk(/*parents_too=*/true), Name(1)) << "when nothing else can go";
+  EXPECT_EQ(EvictColdest(), Name(2));
+}
+
+TEST_F(IndexShardTest, WhatLeavesHostForTheDiskIsItsParentsChildStill) {
+  Insert(1, 100);
+  Insert(2, 100, 1);
+  for (const uint64_t name : {1, 2}) InsertOnDisk(name);
+  EXPECT_EQ(EvictColdest(), Name(2));
+  EXPECT_EQ(EvictColdest(), Name(1));
+  EXPECT_EQ(EvictColdestFromDisk(), Name(2));
+  EXPECT_EQ(EvictColdestFromDisk(), Name(1));
+}
+
+// Each way from tier to tier counts it once.
+TEST_F(IndexShardTest, AChildThatComesBackIsCountedOnce) {
+  InsertOnDisk(1);
+  InsertOnDisk(2, 1);
+  Promote(2, 1);
+  EXPECT_EQ(EvictColdest(), Name(2));
+  Insert(2, 100, 1);  // published while it is on disk alone
+  EXPECT_EQ(EvictColdest(), Name(2));
+  EXPECT_EQ(EvictColdestFromDisk(), Name(2));
+  EXPECT_EQ(EvictColdestFromDisk(), Name(1)) << "no child is left";
+}
+
+// A start meets blocks in any order.
+TEST_F(IndexShardTest, AParentThatIsFoundAfterItsChildCountsItWhenThatIsUsed) {
+  InsertOnDisk(2, 1);
+  InsertOnDisk(1);
+  Promote(2, 1);
+  EXPECT_EQ(EvictColdest(), Name(2));
+  EXPECT_EQ(EvictColdestFromDisk(), Name(2));
+  EXPECT_EQ(EvictColdestFromDisk(), Name(1));
+}
+
+TEST_F(IndexShardTest, TheBlockWhosePlaceIsNeededLeavesItsParentUncounted) {
+  InsertOnDisk(1);
+  const uint32_t slot = InsertOnDisk(2, 1);
+  const auto gone = shard_.EvictFromDisk(slot);
+  ASSERT_TRUE(gone.has_value());
+  EXPECT_EQ(gone->counted_by, Hash(1));
+  shard_.LowerChildren(variant_, *gone->counted_by, gone->last_use_s);
+  EXPECT_EQ(EvictColdestFromDisk(), Name(1));
+}
+
+// ---- worth
+
 // Within one shard the least worthy of the cold end leaves first.
-TEST(IndexShard, ReadBlocksOutliveUnreadOnes) {
-  VariantTable variants;
-  const VariantIndex variant = *variants.Intern(Name(0));
-  IndexShard shard(variants);
+TEST_F(IndexShardTest, ReadBlocksOutliveUnreadOnes) {
   std::vector<uint32_t> slots(40);
-  for (uint64_t i = 0; i < slots.size(); ++i) {
-    IndexedBlock block{
-        .variant = variant, .digest = Name(i), .extent = Pages(0, 1), .metadata = nullptr};
-    ASSERT_EQ(shard.Insert(IndexHash(variant, Name(i)), block, {}, 100, &slots[i]),
-              IndexShard::EnterResult::kEntered);
-  }
+  for (uint64_t i = 0; i < slots.size(); ++i) Insert(i, 100, {}, &slots[i]);
   // A lease on the first ten as one chain, ended at once: key 0 becomes the most recent.
-  std::vector<Digest> keys;
-  std::vector<uint64_t> hashes;
-  std::vector<uint16_t> order;
-  for (uint64_t i = 0; i < 10; ++i) {
-    keys.push_back(Name(i));
-    hashes.push_back(IndexHash(variant, Name(i)));
-    order.push_back(static_cast<uint16_t>(i));
-  }
-  std::vector<HeldBlock> held(10);
-  shard.Hold({.variant = variant, .keys = keys, .hashes = hashes, .order = order}, HoldWhat::kHost,
-             500, held);
+  for (uint64_t i = 0; i < 10; ++i) Hold(i, HoldWhat::kHost, 500);
   std::vector<Extent> freed;
-  shard.Unhold(std::span(slots).first(10), &freed, nullptr);
+  shard_.Unhold(std::span(slots).first(10), &freed, nullptr);
   std::vector<Digest> gone;
-  while (auto departure = shard.EvictColdest(EvictionPolicy(), false, 600)) {
+  while (auto departure = shard_.EvictColdest(policy_, false, 600))
     gone.push_back(departure->block.digest);
-  }
   ASSERT_EQ(gone.size(), 40u);
   for (uint64_t i = 0; i < 30; ++i) EXPECT_EQ(gone[i], Name(10 + i)) << i;
   for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(gone[30 + i], Name(9 - i)) << "tails first";

@@ -52,7 +52,7 @@ inline size_t RecoverInto(BlockStore& store, DiskTier& tier) {
       [&](const DiskTier::Entry& entry) {
         ++found;
         return store
-            .EnterFromDisk(entry.key.variant, entry.key.digest,
+            .EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
                            static_cast<uint64_t>(entry.location), PagesFor(entry.payload_bytes))
             .value;
       },

@@ -57,7 +57,7 @@ class FileSpill : public ::testing::Test {
     return tier_->Recover(
         [this](const DiskTier::Entry& entry) {
           return store()
-              .EnterFromDisk(entry.key.variant, entry.key.digest,
+              .EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
                              static_cast<uint64_t>(entry.location), PagesFor(entry.payload_bytes))
               .value;
         },
