@@ -1,22 +1,53 @@
-// BlockIndex against a model that is a std::map.  The model knows which blocks may leave, not which
-// one must: where eviction chooses, the model checks the choice and follows it.
+// Instruction-list fuzz of BlockIndex against a std::map (block_index_model.h): blocks are
+// published, held, pinned, spilled, promoted, evicted and dropped in any order, against what must
+// hold after each step:
+//
+//   - every name is in the state, with the extent, holds, pins, children and place on disk that the
+//     model knows, and is counted by its parent or not; lookups and totals say the same
+//   - an extent and a place on disk are handed out once, when nothing has them any more
+//   - an eviction takes a block that may go while no other must go before it, and nothing only
+//     where nothing may
+//
+// A failed CHECK of the index's own ends the program.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "storage/block_index.h"
 #include "storage/check.h"
+#include "tests/fuzz/block_index_model.h"
 #include "tests/fuzz/instruction_fuzz.h"
 
 namespace larder {
 namespace {
 
 constexpr uint64_t kNames = 40;
+constexpr uint64_t kNoName = kNames;  // nothing of this name ever enters
 constexpr uint64_t kVariants = 3;
+
+// What a run of some length has met, lest the instructions come to miss it.
+constexpr std::array<std::string_view, 12> kCorners = {
+    "doomed",
+    "a room of a doomed block",
+    "published onto disk",
+    "claimed while found on disk",
+    "promoted",
+    "not promoted",
+    "dropped while promoted",
+    "published while promoted",
+    "evicted, kept on disk as a parent",
+    "evicted as a parent for want of others",
+    "evicted from disk as a parent for want of others",
+    "a disk copy for want of others"};
 
 Digest Name(uint64_t i) {
   Digest digest;
@@ -25,21 +56,17 @@ Digest Name(uint64_t i) {
   std::memcpy(digest.bytes.data(), words, sizeof words);
   return digest;
 }
+uint64_t NumberOf(const Digest& digest) {
+  uint64_t number;
+  std::memcpy(&number, digest.bytes.data() + 8, sizeof number);
+  return number;
+}
+ModelKey KeyOf(VariantIndex variant, const Digest& digest) {
+  return {static_cast<uint64_t>(variant), NumberOf(digest)};
+}
 
-using Key = std::pair<uint64_t, uint64_t>;  // variant, name
-
-struct Block {
-  BlockState state = BlockState::kAbsent;
-  EntryRef ref;
-  Extent extent;
-  std::optional<uint64_t> parent;  // nullopt: without metadata
-  bool counted = false;
-  uint16_t holds = 0, pins = 0, children = 0;
-
-  [[nodiscard]] bool evictable() const {
-    return state == BlockState::kHost && holds == 0 && pins == 0;
-  }
-};
+using Room = std::tuple<ModelKey, uint64_t>;  // whose, where
+Room RoomOf(const DiskRoom& room) { return {KeyOf(room.variant, room.digest), room.location}; }
 
 class Fuzz {
  public:
@@ -50,275 +77,72 @@ class Fuzz {
       for (uint64_t i = 0; i < kNames; ++i)
         ++blocks_by_shard[IndexHash(variants_[v], Name(i)) >> 60];
     }
+    // So a look at a list sees all of it: only what has a name is in one.
     for (const auto& [shard, blocks] : blocks_by_shard) {
       LARDER_CHECK(blocks <= IndexShard::kEvictionLook);
     }
   }
 
   void Step() {
+    struct Instruction {
+      uint32_t weight;
+      void (Fuzz::*run)();
+    };
+    static constexpr Instruction kInstructions[] = {
+        {80, &Fuzz::Insert},       {20, &Fuzz::Claim},         {14, &Fuzz::EndClaim},
+        {70, &Fuzz::InsertOnDisk}, {40, &Fuzz::SetOnDisk},     {50, &Fuzz::Hold},
+        {10, &Fuzz::HoldAgain},    {50, &Fuzz::Unhold},        {10, &Fuzz::LookAt},
+        {60, &Fuzz::BeginPromote}, {8, &Fuzz::FinishPromote},  {4, &Fuzz::FailPromote},
+        {10, &Fuzz::Drop},         {16, &Fuzz::DropRef},       {20, &Fuzz::EvictOne},
+        {20, &Fuzz::EvictRef},     {6, &Fuzz::EvictOneOfDisk}, {12, &Fuzz::EvictDiskRef},
+        {12, &Fuzz::Pin},          {30, &Fuzz::Unpin},         {1, &Fuzz::DrainHost},
+        {1, &Fuzz::DrainDisk}};
     now_s_ += static_cast<uint32_t>(run_.Below(100));
-    switch (run_.Below(14)) {
-      case 0:
-      case 1:
-      case 2:
-        return Insert();
-      case 3:
-        return Claim();
-      case 4:
-        return EndClaim();
-      case 5:
-      case 6:
-        return Hold();
-      case 7:
-      case 8:
-        return Unhold();
-      case 9:
-        return Drop();
-      case 10:
-        return EvictOne();
-      case 11:
-        return EvictRef();
-      case 12:
-        return Pin();
-      default:
-        return Unpin();
-    }
+    uint64_t weights = 0;
+    for (const Instruction& instruction : kInstructions) weights += instruction.weight;
+    uint64_t drawn = run_.Below(weights);
+    const Instruction* chosen = kInstructions;
+    for (; drawn >= chosen->weight; ++chosen) drawn -= chosen->weight;
+    (this->*chosen->run)();
   }
 
   void Check() {
     index_.CheckInvariants();
-    ASSERT_EQ(index_.blocks(), blocks_.size());
-    ASSERT_EQ(index_.doomed(), doomed_.size());
-    for (uint64_t v = 0; v < kVariants; ++v) CheckVariant(v);
+    ASSERT_EQ(index_.blocks(), model_.named().size());
+    ASSERT_EQ(index_.doomed(), model_.doomed());
+    uint64_t disk_only = 0;
+    for (uint64_t v = 0; v < kVariants; ++v) disk_only += CheckVariant(v);
+    ASSERT_EQ(index_.disk_only(), disk_only);
     size_t seen = 0;
     index_.ForEach([&](const BlockIndex::View& view) {
       ++seen;
-      const Block& block = blocks_.at(KeyOf(view.variant, view.digest));
-      EXPECT_EQ(view.state, block.state);
-      EXPECT_EQ(view.extent, block.extent);
-      EXPECT_EQ(view.holds, block.holds);
-      EXPECT_EQ(view.pins, block.pins);
-      EXPECT_EQ(view.children, block.children);
+      CheckView(view, model_.named().at(KeyOf(view.variant, view.digest)));
     });
-    ASSERT_EQ(seen, blocks_.size());
+    ASSERT_EQ(seen, model_.named().size());
     ASSERT_FALSE(testing::Test::HasFailure());
   }
-  [[nodiscard]] uint64_t evictions() const { return evictions_; }
-  [[nodiscard]] uint64_t dooms() const { return dooms_; }
+  [[nodiscard]] uint64_t reached(std::string_view corner) { return reached_[corner]; }
 
  private:
-  static uint64_t NumberOf(const Digest& digest) {
-    uint64_t number;
-    std::memcpy(&number, digest.bytes.data() + 8, sizeof number);
-    return number;
+  // ---- what is drawn
+  ModelKey SomeKey() { return {run_.Below(kVariants), run_.Below(kNames)}; }
+  // Of a named block; of one whose name is gone too where it is held.
+  std::optional<EntryRef> SomeRef() {
+    if (run_.OneIn(4) && !holds_.empty()) return holds_[run_.Below(holds_.size())];
+    const ModelBlock* const block = model_.Find(SomeKey());
+    return block == nullptr ? std::nullopt : std::optional(block->ref);
   }
-  static Key KeyOf(VariantIndex variant, const Digest& digest) {
-    return {static_cast<uint64_t>(variant), NumberOf(digest)};
-  }
-  Key SomeKey() { return {run_.Below(kVariants), run_.Below(kNames)}; }
-  [[nodiscard]] VariantIndex Variant(const Key& key) const { return variants_[key.first]; }
-
   Extent SomeExtent() {
     return {.slab = SlabId{2}, .page = next_page_++, .pages = static_cast<uint32_t>(run_.Below(3))};
   }
-  std::optional<uint64_t> SomeParent(const Key& key) {
-    if (key.second == 0 || run_.OneIn(8)) return std::nullopt;
-    return key.second - 1;
+  // Mostly so that chains form; but a client may make up any, the block itself too.
+  uint64_t SomeParent(const ModelKey& key) {
+    if (run_.OneIn(8)) return run_.Below(kNames);
+    return key.second == 0 ? kNoName : key.second - 1;
   }
-  static std::unique_ptr<const BlockMetadata> MetadataOf(const std::optional<uint64_t>& parent) {
-    if (!parent) return nullptr;
-    return BlockMetadata::Make(Name(*parent), std::vector<uint32_t>(16), UniformTable(2, 100));
-  }
-
-  void CheckVariant(uint64_t v) {
-    BlockIndex::VariantTotals totals;
-    std::vector<Digest> digests;
-    for (uint64_t name = 0; name < kNames; ++name) digests.push_back(Name(name));
-    std::vector<BlockIndex::Presence> out(kNames);
-    index_.Lookup(variants_[v], digests, out);
-    for (uint64_t name = 0; name < kNames; ++name) {
-      const auto block = blocks_.find({v, name});
-      const bool there = block != blocks_.end() && block->second.state == BlockState::kHost;
-      ASSERT_EQ(out[name].tiers, there ? 1u << static_cast<int>(Tier::kHost) : 0);
-      ASSERT_EQ(out[name].pages, there ? block->second.extent.pages : 0);
-      if (!there) continue;
-      ++totals.blocks;
-      totals.bytes += block->second.extent.bytes();
-    }
-    ASSERT_EQ(index_.TotalsOf(variants_[v]).blocks, totals.blocks);
-    ASSERT_EQ(index_.TotalsOf(variants_[v]).bytes, totals.bytes);
-  }
-
-  // ---- the model's side of a change
-  bool CountInParent(const Key& key, const Block& block) {
-    if (!block.parent) return false;
-    const auto parent = blocks_.find({key.first, *block.parent});
-    if (parent == blocks_.end() || parent->second.state != BlockState::kHost) return false;
-    ++parent->second.children;
-    return true;
-  }
-  // What Drop or eviction of a HOST block does.
-  void Leave(const Key& key) {
-    Block block = blocks_.at(key);
-    blocks_.erase(key);
-    if (block.counted) {
-      const auto parent = blocks_.find({key.first, *block.parent});
-      if (parent != blocks_.end() && parent->second.children > 0) --parent->second.children;
-    }
-    if (block.holds == 0) return;
-    block.state = BlockState::kDoomed;
-    doomed_[block.ref.value] = block;
-    ++dooms_;
-  }
-
-  // ---- instructions
-  void Insert() {
-    const Key key = SomeKey();
-    Block block;
-    block.state = BlockState::kHost;
-    block.extent = SomeExtent();
-    block.parent = SomeParent(key);
-    const auto result = index_.Insert({.variant = Variant(key),
-                                       .digest = Name(key.second),
-                                       .extent = block.extent,
-                                       .metadata = MetadataOf(block.parent)},
-                                      now_s_, &block.ref);
-    const bool known = blocks_.contains(key);
-    ASSERT_EQ(result,
-              known ? BlockIndex::InsertResult::kDuplicate : BlockIndex::InsertResult::kInserted);
-    if (known) return;
-    block.counted = CountInParent(key, block);
-    blocks_[key] = block;
-  }
-  void Claim() {
-    const Key key = SomeKey();
-    Block block;
-    block.state = BlockState::kReserved;
-    const auto result = index_.Claim(Variant(key), Name(key.second), &block.ref);
-    ASSERT_EQ(result == BlockIndex::InsertResult::kInserted, !blocks_.contains(key));
-    if (result != BlockIndex::InsertResult::kInserted) return;
-    blocks_[key] = block;
-    claims_.push_back(key);
-  }
-  void EndClaim() {
-    if (claims_.empty()) return;
-    const Key key = Take(&claims_);
-    Block& block = blocks_.at(key);
-    if (run_.OneIn(3)) {
-      index_.Abandon(block.ref);
-      blocks_.erase(key);
-      return;
-    }
-    block.extent = SomeExtent();
-    block.parent = SomeParent(key);
-    index_.Fill(block.ref, block.extent, MetadataOf(block.parent), now_s_);
-    block.counted = CountInParent(key, block);
-    block.state = BlockState::kHost;
-  }
-  void Hold() {
-    const uint64_t variant = run_.Below(kVariants);
-    std::vector<uint64_t> names(run_.Below(20));
-    std::vector<Digest> digests;
-    for (uint64_t& name : names) digests.push_back(Name(name = run_.Below(kNames)));
-    std::vector<BlockIndex::Held> held(names.size());
-    index_.Hold(variants_[variant], digests, now_s_, held);
-    for (size_t i = 0; i < names.size(); ++i) {
-      const auto block = blocks_.find({variant, names[i]});
-      const bool there = block != blocks_.end() && block->second.state == BlockState::kHost;
-      ASSERT_EQ(held[i].ref, there ? block->second.ref : EntryRef{});
-      if (!there) continue;
-      ASSERT_EQ(held[i].extent, block->second.extent);
-      ASSERT_EQ(held[i].metadata != nullptr, block->second.parent.has_value());
-      ++block->second.holds;
-      holds_.push_back(held[i].ref);
-    }
-    if (run_.OneIn(4)) HoldAgain();
-  }
-  void HoldAgain() {
-    if (holds_.empty()) return;
-    const EntryRef ref = holds_[run_.Below(holds_.size())];
-    ASSERT_TRUE(index_.HoldAgain({&ref, 1}));
-    ++ByRef(ref).holds;
-    holds_.push_back(ref);
-  }
-  void Unhold() {
-    std::vector<EntryRef> refs;
-    std::vector<Extent> expected, freed;
-    for (uint64_t n = run_.Below(20); n > 0 && !holds_.empty(); --n) {
-      refs.push_back(Take(&holds_));
-      Block& block = ByRef(refs.back());
-      if (--block.holds > 0 || block.state != BlockState::kDoomed) continue;
-      if (block.extent.pages > 0) expected.push_back(block.extent);
-      doomed_.erase(refs.back().value);
-    }
-    index_.Unhold(refs, &freed);
-    ASSERT_TRUE(std::is_permutation(freed.begin(), freed.end(), expected.begin(), expected.end()));
-  }
-  void Drop() {
-    const Key key = SomeKey();
-    const auto block = blocks_.find(key);
-    const bool there = block != blocks_.end() && block->second.state == BlockState::kHost;
-    std::optional<Extent> freed;
-    const bool dropped = block != blocks_.end() && run_.OneIn(2)
-                             ? index_.Drop(block->second.ref, &freed)
-                             : index_.Drop(Variant(key), Name(key.second), &freed);
-    ASSERT_EQ(dropped, there);
-    if (!there) return;
-    const bool out = block->second.holds == 0 && block->second.extent.pages > 0;
-    ASSERT_EQ(freed, out ? std::optional(block->second.extent) : std::nullopt);
-    Leave(key);
-  }
-  void EvictOne() {
-    const auto gone = index_.EvictOne(now_s_);
-    const auto may_go = [](const auto& item) { return item.second.evictable(); };
-    const auto childless = [](const auto& item) {
-      return item.second.evictable() && item.second.children == 0;
-    };
-    ASSERT_EQ(gone.has_value(), std::any_of(blocks_.begin(), blocks_.end(), may_go));
-    if (!gone) return;
-    const Key key = KeyOf(gone->variant, gone->digest);
-    const Block& block = blocks_.at(key);
-    ASSERT_TRUE(block.evictable());
-    ASSERT_EQ(gone->extent, block.extent);
-    // A look at every shard sees all blocks, as the constructor checked.
-    if (block.children > 0) {
-      ASSERT_FALSE(std::any_of(blocks_.begin(), blocks_.end(), childless));
-    }
-    Leave(key);
-    ++evictions_;
-  }
-  void EvictRef() {
-    const Key key = SomeKey();
-    const auto block = blocks_.find(key);
-    if (block == blocks_.end()) return;
-    const bool evictable = block->second.evictable();
-    ASSERT_EQ(index_.Evictable(block->second.ref), evictable);
-    const auto gone = index_.EvictRef(block->second.ref);
-    ASSERT_EQ(gone.has_value(), evictable);
-    if (!gone) return;
-    ASSERT_EQ(KeyOf(gone->variant, gone->digest), key);
-    ASSERT_EQ(gone->extent, block->second.extent);
-    Leave(key);
-  }
-  void Pin() {
-    const Key key = SomeKey();
-    const auto block = blocks_.find(key);
-    const bool there = block != blocks_.end() && block->second.state == BlockState::kHost;
-    ASSERT_EQ(index_.Pin(Variant(key), Name(key.second)), there);
-    if (there) ++block->second.pins;
-  }
-  void Unpin() {
-    const Key key = SomeKey();
-    index_.Unpin(Variant(key), Name(key.second));
-    const auto block = blocks_.find(key);
-    if (block != blocks_.end() && block->second.pins > 0) --block->second.pins;
-  }
-
-  Block& ByRef(EntryRef ref) {
-    if (const auto doomed = doomed_.find(ref.value); doomed != doomed_.end()) return doomed->second;
-    return std::find_if(blocks_.begin(), blocks_.end(),
-                        [&](const auto& item) { return item.second.ref == ref; })
-        ->second;
+  std::optional<uint64_t> SomeParentOrNone(const ModelKey& key) {
+    if (run_.OneIn(8)) return std::nullopt;
+    return SomeParent(key);
   }
   template <class T>
   T Take(std::vector<T>* from) {
@@ -328,17 +152,328 @@ class Fuzz {
     return taken;
   }
 
+  [[nodiscard]] VariantIndex Variant(const ModelKey& key) const { return variants_[key.first]; }
+  static std::unique_ptr<const BlockMetadata> MetadataOf(const std::optional<uint64_t>& parent) {
+    if (!parent) return nullptr;
+    return BlockMetadata::Make(Name(*parent), std::vector<uint32_t>(16), UniformTable(2, 100));
+  }
+  void Reached(std::string_view corner, bool really = true) {
+    LARDER_CHECK(std::find(kCorners.begin(), kCorners.end(), corner) != kCorners.end());
+    if (really) ++reached_[corner];
+  }
+
+  // ---- comparing
+  // How many of its blocks are on disk alone.
+  uint64_t CheckVariant(uint64_t v) {
+    BlockIndex::VariantTotals totals;
+    std::vector<Digest> digests;
+    for (uint64_t name = 0; name < kNames; ++name) digests.push_back(Name(name));
+    std::vector<BlockIndex::Presence> out(kNames);
+    index_.Lookup(variants_[v], digests, out);
+    for (uint64_t name = 0; name < kNames; ++name) {
+      const ModelBlock* const block = model_.Find({v, name});
+      const ModelBlock expected = block == nullptr ? ModelBlock() : *block;
+      EXPECT_EQ(out[name].tiers, TiersOf(expected.state));
+      EXPECT_EQ(out[name].pages, expected.extent.pages);
+      totals.disk_only += OnDiskAlone(expected.state) ? 1 : 0;
+      if (!InHost(expected.state)) continue;
+      ++totals.blocks;
+      totals.bytes += expected.extent.bytes();
+    }
+    EXPECT_EQ(index_.TotalsOf(variants_[v]).blocks, totals.blocks);
+    EXPECT_EQ(index_.TotalsOf(variants_[v]).bytes, totals.bytes);
+    EXPECT_EQ(index_.TotalsOf(variants_[v]).disk_only, totals.disk_only);
+    return totals.disk_only;
+  }
+  static void CheckExtent(const Extent& extent, const ModelBlock& block) {
+    EXPECT_EQ(extent.pages, block.extent.pages);
+    if (OnDiskAlone(block.state)) return;
+    EXPECT_EQ(extent, block.extent);
+  }
+  static void CheckView(const BlockIndex::View& view, const ModelBlock& block) {
+    EXPECT_EQ(view.state, block.state);
+    CheckExtent(view.extent, block);
+    EXPECT_EQ(view.holds, block.holds);
+    EXPECT_EQ(view.pins, block.pins);
+    EXPECT_EQ(view.children, block.children);
+    EXPECT_EQ(view.counted_in_parent, block.counted_by.has_value());
+    EXPECT_EQ(view.disk_location, block.location);
+  }
+  static void CheckHeld(const BlockIndex::Held& held, const ModelBlock& block) {
+    EXPECT_EQ(held.ref, block.ref);
+    EXPECT_EQ(held.state, block.state);
+    CheckExtent(held.extent, block);
+    EXPECT_EQ(held.metadata != nullptr, block.metadata);
+    EXPECT_EQ(held.disk_location, block.location);
+  }
+  // A new one's is noted; else it is the one that the entry had.
+  void CheckRef(const ModelKey& key, EntryRef ref) {
+    ModelBlock& block = *model_.Find(key);
+    if (block.ref == EntryRef{}) block.ref = ref;
+    EXPECT_EQ(ref, block.ref);
+  }
+
+  // ---- entering
+  void Insert() {
+    const ModelKey key = SomeKey();
+    const Extent extent = SomeExtent();
+    const auto parent = SomeParentOrNone(key);
+    const ModelBlock* const known = model_.Find(key);
+    const BlockState before = known == nullptr ? BlockState::kAbsent : known->state;
+    EntryRef ref;
+    const auto result = index_.Insert({.variant = Variant(key),
+                                       .digest = Name(key.second),
+                                       .extent = extent,
+                                       .metadata = MetadataOf(parent)},
+                                      now_s_, &ref);
+    ASSERT_EQ(result, model_.Insert(key, extent, parent));
+    if (result == BlockIndex::InsertResult::kInserted) CheckRef(key, ref);
+    Reached("published onto disk", before == BlockState::kDisk);
+    Reached("published while promoted", before == BlockState::kPromoting);
+  }
+  void Claim() {
+    const ModelKey key = SomeKey();
+    EntryRef ref;
+    const auto result = index_.Claim(Variant(key), Name(key.second), &ref);
+    ASSERT_EQ(result, model_.Claim(key));
+    if (result != BlockIndex::InsertResult::kInserted) return;
+    CheckRef(key, ref);
+    claims_.push_back(key);
+  }
+  void EndClaim() {
+    if (claims_.empty()) return;
+    const ModelKey key = Take(&claims_);
+    const EntryRef ref = model_.Find(key)->ref;
+    if (run_.OneIn(3)) {
+      index_.Abandon(ref);
+      model_.Abandon(key);
+      return;
+    }
+    const Extent extent = SomeExtent();
+    const auto parent = SomeParentOrNone(key);
+    index_.Fill(ref, extent, MetadataOf(parent), now_s_);
+    model_.Fill(key, extent, parent);
+  }
+  void InsertOnDisk() {
+    const ModelKey key = SomeKey();
+    const uint64_t parent = SomeParent(key), location = next_location_++;
+    const auto pages = static_cast<uint32_t>(run_.Below(3));
+    EntryRef ref;
+    const auto result = index_.InsertOnDisk({.variant = Variant(key),
+                                             .digest = Name(key.second),
+                                             .parent = Name(parent),
+                                             .location = location,
+                                             .pages = pages},
+                                            now_s_, &ref);
+    ASSERT_EQ(result, model_.InsertOnDisk(key, pages, parent, location));
+    if (result == BlockIndex::InsertResult::kInserted) CheckRef(key, ref);
+    Reached("claimed while found on disk", result == BlockIndex::InsertResult::kBusy);
+  }
+
+  // ---- holding
+  void Hold() {
+    const uint64_t variant = run_.Below(kVariants);
+    std::vector<uint64_t> names(run_.Below(20));
+    std::vector<Digest> digests;
+    for (uint64_t& name : names) digests.push_back(Name(name = run_.Below(kNames)));
+    std::vector<BlockIndex::Held> held(names.size());
+    const auto what = static_cast<HoldWhat>(run_.Below(3));
+    index_.Hold(variants_[variant], digests, now_s_, held, what);
+    for (size_t i = 0; i < names.size(); ++i) {
+      ModelBlock* const block = model_.Find({variant, names[i]});
+      const bool there =
+          block != nullptr && (what == HoldWhat::kHost ? InHost(block->state) : block->in_a_tier());
+      CheckHeld(held[i], there ? *block : ModelBlock());
+      if (!there) continue;
+      ++block->holds;
+      holds_.push_back(held[i].ref);
+    }
+  }
+  void HoldAgain() {
+    if (holds_.empty()) return;
+    const EntryRef ref = holds_[run_.Below(holds_.size())];
+    ASSERT_TRUE(index_.HoldAgain({&ref, 1}));
+    ++model_.ByRef(ref).holds;
+    holds_.push_back(ref);
+  }
+  void LookAt() {
+    if (holds_.empty()) return;
+    const EntryRef ref = holds_[run_.Below(holds_.size())];
+    CheckHeld(index_.LookAt(ref), model_.ByRef(ref));
+  }
+  void Unhold() {
+    std::vector<EntryRef> refs;
+    std::vector<Extent> expected, freed;
+    std::vector<Room> expected_rooms;
+    for (uint64_t n = run_.Below(holds_.size() / 4 + 1); n > 0; --n) {
+      refs.push_back(Take(&holds_));
+      const ModelKey key = model_.ByRef(refs.back()).key;
+      const BlockIndexModel::Left left = model_.Unhold(refs.back());
+      if (left.extent) expected.push_back(*left.extent);
+      if (left.location != 0) expected_rooms.emplace_back(key, left.location);
+    }
+    std::vector<DiskRoom> given;
+    index_.Unhold(refs, &freed, &given);
+    ASSERT_TRUE(std::is_permutation(freed.begin(), freed.end(), expected.begin(), expected.end()));
+    std::vector<Room> rooms;
+    for (const DiskRoom& room : given) rooms.push_back(RoomOf(room));
+    ASSERT_TRUE(std::is_permutation(rooms.begin(), rooms.end(), expected_rooms.begin(),
+                                    expected_rooms.end()));
+    Reached("a room of a doomed block", !rooms.empty());
+  }
+  void Pin() {
+    const ModelKey key = SomeKey();
+    ModelBlock* const block = model_.Find(key);
+    const bool there = block != nullptr && InHost(block->state);
+    ASSERT_EQ(index_.Pin(Variant(key), Name(key.second)), there);
+    if (there) ++block->pins;
+  }
+  void Unpin() {
+    const ModelKey key = SomeKey();
+    index_.Unpin(Variant(key), Name(key.second));
+    ModelBlock* const block = model_.Find(key);
+    if (block != nullptr && block->pins > 0) --block->pins;
+  }
+
+  // ---- from HOST to disk and back
+  void SetOnDisk() {
+    if (holds_.empty()) return;
+    const EntryRef ref = holds_[run_.Below(holds_.size())];
+    const uint64_t location = next_location_++;
+    ASSERT_EQ(index_.SetOnDisk(ref, location), model_.SetOnDisk(ref, location));
+  }
+  // Who promotes keeps the hold by which he does.
+  void BeginPromote() {
+    if (holds_.empty()) return;
+    const EntryRef ref = Take(&holds_);
+    const bool begun = index_.BeginPromote(ref);
+    ASSERT_EQ(begun, model_.BeginPromote(ref));
+    (begun ? promotions_ : holds_).push_back(ref);
+  }
+  void FinishPromote() {
+    if (promotions_.empty()) return;
+    const EntryRef ref = Take(&promotions_);
+    const Extent extent = SomeExtent();
+    const uint64_t parent = SomeParent(model_.ByRef(ref).key);
+    const bool finished = index_.FinishPromote(ref, extent, MetadataOf(parent), now_s_);
+    ASSERT_EQ(finished, model_.FinishPromote(ref, extent, parent));
+    holds_.push_back(ref);
+    Reached(finished ? "promoted" : "dropped while promoted");
+  }
+  void FailPromote() {
+    if (promotions_.empty()) return;
+    const EntryRef ref = Take(&promotions_);
+    index_.FailPromote(ref);
+    model_.FailPromote(ref);
+    holds_.push_back(ref);
+    Reached("not promoted");
+  }
+
+  // ---- leaving
+  void Drop() {
+    const ModelKey key = SomeKey();
+    const ModelBlock* const block = model_.Find(key);
+    std::optional<Extent> freed;
+    DiskRoom room;
+    const bool dropped = index_.Drop(Variant(key), Name(key.second), &freed, &room);
+    CheckDropped(block, dropped, freed, room);
+  }
+  void DropRef() {
+    const auto ref = SomeRef();
+    if (!ref) return;
+    std::optional<Extent> freed;
+    DiskRoom room;
+    const bool dropped = index_.Drop(*ref, &freed, &room);
+    CheckDropped(&model_.ByRef(*ref), dropped, freed, room);
+  }
+  void CheckDropped(const ModelBlock* block, bool dropped, const std::optional<Extent>& freed,
+                    const DiskRoom& room) {
+    ASSERT_EQ(dropped, block != nullptr && block->in_a_tier());
+    BlockIndexModel::Left left;
+    if (dropped) {
+      Reached("doomed", block->holds > 0);
+      const ModelKey key = block->key;
+      left = model_.Leave(key);
+      ASSERT_TRUE(left.location == 0 || RoomOf(room) == Room(key, left.location));
+    }
+    ASSERT_EQ(freed, left.extent);
+    ASSERT_EQ(room.location, left.location);
+  }
+  void CheckEvicted(const BlockIndex::Evicted& gone, const ModelBlock& block) {
+    ASSERT_EQ(KeyOf(gone.variant, gone.digest), block.key);
+    ASSERT_EQ(gone.extent, block.extent);
+    ASSERT_EQ(gone.kept_on_disk, block.state == BlockState::kHostDisk);
+    ASSERT_EQ(gone.disk_location, 0u);
+    Reached("evicted, kept on disk as a parent", gone.kept_on_disk && block.children > 0);
+  }
+  void EvictOne() {
+    const auto gone = index_.EvictOne(now_s_);
+    const auto turn = model_.LeastTurn(BlockIndexModel::TurnInHost);
+    ASSERT_EQ(gone.has_value(), turn.has_value());
+    if (!gone) return;
+    const ModelBlock& block = model_.named().at(KeyOf(gone->variant, gone->digest));
+    ASSERT_EQ(BlockIndexModel::TurnInHost(block), turn);
+    CheckEvicted(*gone, block);
+    Reached("evicted as a parent for want of others", turn == 1);
+    model_.EvictFromHost(ModelKey(block.key));
+  }
+  void EvictRef() {
+    const auto ref = SomeRef();
+    if (!ref) return;
+    const ModelBlock& block = model_.ByRef(*ref);
+    ASSERT_EQ(index_.Evictable(*ref), block.evictable());
+    const auto gone = index_.EvictRef(*ref);
+    ASSERT_EQ(gone.has_value(), block.evictable());
+    if (!gone) return;
+    CheckEvicted(*gone, block);
+    model_.EvictFromHost(ModelKey(block.key));
+  }
+  void EvictOneOfDisk() {
+    const auto gone = index_.EvictOneFromDisk(now_s_);
+    const auto turn = model_.LeastTurn(BlockIndexModel::TurnOnDisk);
+    ASSERT_EQ(gone.has_value(), turn.has_value());
+    if (!gone) return;
+    const ModelKey key = KeyOf(gone->room.variant, gone->room.digest);
+    const ModelBlock& block = model_.named().at(key);
+    ASSERT_EQ(BlockIndexModel::TurnOnDisk(block), turn);
+    ASSERT_EQ(gone->room.location, block.location);
+    ASSERT_EQ(gone->pages, block.extent.pages);
+    Reached("evicted from disk as a parent for want of others", turn == 1);
+    Reached("a disk copy for want of others", turn == 2);
+    model_.EvictFromDisk(key);
+  }
+  void EvictDiskRef() {
+    const auto ref = SomeRef();
+    if (!ref) return;
+    const ModelBlock& block = model_.ByRef(*ref);
+    ASSERT_EQ(index_.EvictableFromDisk(*ref), block.evictable_from_disk());
+    const auto room = index_.EvictRefFromDisk(*ref);
+    ASSERT_EQ(room.has_value(), block.evictable_from_disk());
+    if (!room) return;
+    ASSERT_EQ(RoomOf(*room), Room(block.key, block.location));
+    model_.EvictFromDisk(ModelKey(block.key));
+  }
+  // Till nothing may go: so parents come to their turn whose children are held or elsewhere.
+  void DrainHost() { Drain(&Fuzz::EvictOne); }
+  void DrainDisk() { Drain(&Fuzz::EvictOneOfDisk); }
+  void Drain(void (Fuzz::*evict)()) {
+    for (size_t n = model_.named().size() + 1; n > 0; --n) {
+      (this->*evict)();
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  }
+
   FuzzRun& run_;
   BlockIndex index_;
+  BlockIndexModel model_;
   std::vector<VariantIndex> variants_;
-  std::map<Key, Block> blocks_;       // named
-  std::map<uint32_t, Block> doomed_;  // by ref
-  std::vector<Key> claims_;
-  std::vector<EntryRef> holds_;  // one for each hold
+  std::vector<ModelKey> claims_;
+  std::vector<EntryRef> holds_;       // one for each hold but those of promotions
+  std::vector<EntryRef> promotions_;  // under way, each with its hold
+  std::map<std::string_view, uint64_t> reached_;
   uint32_t now_s_ = 1;
   uint32_t next_page_ = 0;
-  uint64_t evictions_ = 0;
-  uint64_t dooms_ = 0;
+  uint64_t next_location_ = 1;
 };
 
 TEST(BlockIndexFuzz, AgreesWithAMap) {
@@ -351,9 +486,9 @@ TEST(BlockIndexFuzz, AgreesWithAMap) {
     fuzz.Check();
     if (testing::Test::HasFatalFailure()) return;
   }
-  if (run.steps() >= 10'000) {
-    EXPECT_GT(fuzz.evictions(), 0u) << "the fuzz no longer evicts";
-    EXPECT_GT(fuzz.dooms(), 0u) << "the fuzz no longer drops what is held";
+  if (run.steps() < 20'000) return;
+  for (const std::string_view corner : kCorners) {
+    EXPECT_GT(fuzz.reached(corner), 0u) << "the fuzz no longer meets: " << corner;
   }
 }
 

@@ -1,0 +1,224 @@
+// What BlockIndex must be, as a std::map: each operation that block_index_fuzz.cc gives it, in the
+// words of block_index.h.
+//
+// It is exact but for evictions that choose: of these it knows whose turn it is (who may leave),
+// not which one of them must.
+// A parent is known by its name, as in the index: one that left and came back under its name counts
+// anew, and is lowered by children that the former one counted, as far as it counts any.
+// Ownership, threads: a local of one test, used by one thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "storage/block_index.h"
+
+namespace larder {
+
+using ModelKey = std::pair<uint64_t, uint64_t>;  // variant, name
+
+struct ModelBlock {
+  ModelKey key;
+  EntryRef ref;
+  BlockState state = BlockState::kAbsent;
+  Extent extent;  // on disk alone: of its pages only their number means something
+  bool metadata = false;
+  std::optional<uint64_t> counted_by;  // the parent whose `children` counts it
+  uint16_t holds = 0, pins = 0, children = 0;
+  uint64_t location = 0;
+
+  [[nodiscard]] bool in_a_tier() const { return InHost(state) || OnDiskAlone(state); }
+  [[nodiscard]] bool idle() const { return holds == 0 && pins == 0; }
+  [[nodiscard]] bool evictable() const { return InHost(state) && idle(); }
+  [[nodiscard]] bool evictable_from_disk() const {
+    return (state == BlockState::kHostDisk || state == BlockState::kDisk) && idle();
+  }
+};
+
+class BlockIndexModel {
+ public:
+  using Result = BlockIndex::InsertResult;
+  using Blocks = std::map<ModelKey, ModelBlock>;
+  // What a block that is gone hands out.
+  struct Left {
+    std::optional<Extent> extent;
+    uint64_t location = 0;
+  };
+
+  [[nodiscard]] const Blocks& named() const { return named_; }
+  [[nodiscard]] size_t doomed() const { return doomed_.size(); }
+  [[nodiscard]] ModelBlock* Find(const ModelKey& key) {
+    const auto block = named_.find(key);
+    return block == named_.end() ? nullptr : &block->second;
+  }
+  // REQUIRES: it is named, or held.
+  [[nodiscard]] ModelBlock& ByRef(EntryRef ref) {
+    if (const auto doomed = doomed_.find(ref.value); doomed != doomed_.end()) return doomed->second;
+    return std::find_if(named_.begin(), named_.end(),
+                        [&](const auto& item) { return item.second.ref == ref; })
+        ->second;
+  }
+
+  // ---- entering; `parent` nullopt: without metadata.  The caller notes the ref of what is new.
+  Result Insert(const ModelKey& key, const Extent& extent, std::optional<uint64_t> parent) {
+    const ModelBlock* const known = Find(key);
+    if (known != nullptr && known->state != BlockState::kDisk) return Result::kDuplicate;
+    BecomeHost(AddOrFind(key), extent, parent);
+    return Result::kInserted;
+  }
+  Result Claim(const ModelKey& key) {
+    if (Find(key) != nullptr) return Result::kDuplicate;
+    AddOrFind(key).state = BlockState::kReserved;
+    return Result::kInserted;
+  }
+  void Fill(const ModelKey& key, const Extent& extent, std::optional<uint64_t> parent) {
+    BecomeHost(named_.at(key), extent, parent);
+  }
+  void Abandon(const ModelKey& key) { named_.erase(key); }
+  Result InsertOnDisk(const ModelKey& key, uint32_t pages, uint64_t parent, uint64_t location) {
+    ModelBlock& block = AddOrFind(key);
+    if (block.state == BlockState::kReserved) return Result::kBusy;
+    if (block.state != BlockState::kAbsent && block.state != BlockState::kHost)
+      return Result::kDuplicate;
+    block.location = location;
+    if (block.state == BlockState::kHost) {
+      block.state = BlockState::kHostDisk;
+      return Result::kInserted;
+    }
+    block.counted_by = Raise(key.first, parent);
+    block.state = BlockState::kDisk;
+    block.extent = {.slab = {}, .page = 0, .pages = pages};
+    return Result::kInserted;
+  }
+
+  // ---- a held one
+  std::optional<uint64_t> SetOnDisk(EntryRef ref, uint64_t location) {
+    ModelBlock& block = ByRef(ref);
+    if (!InHost(block.state)) return std::nullopt;
+    block.state = BlockState::kHostDisk;
+    return std::exchange(block.location, location);
+  }
+  bool BeginPromote(EntryRef ref) {
+    ModelBlock& block = ByRef(ref);
+    if (block.state != BlockState::kDisk) return false;
+    block.state = BlockState::kPromoting;
+    return true;
+  }
+  bool FinishPromote(EntryRef ref, const Extent& extent, uint64_t parent) {
+    ModelBlock& block = ByRef(ref);
+    if (block.state != BlockState::kPromoting) return false;
+    BecomeHost(block, extent, parent);
+    return true;
+  }
+  void FailPromote(EntryRef ref) {
+    ModelBlock& block = ByRef(ref);
+    if (block.state == BlockState::kPromoting) block.state = BlockState::kDisk;
+  }
+  Left Unhold(EntryRef ref) {
+    ModelBlock& block = ByRef(ref);
+    if (--block.holds > 0 || block.state != BlockState::kDoomed) return {};
+    const Left left = LeftBy(block);
+    doomed_.erase(ref.value);
+    return left;
+  }
+
+  // ---- leaving
+  // The name goes; what it hands out follows with the last hold where there is one.
+  Left Leave(const ModelKey& key) {
+    ModelBlock block = named_.at(key);
+    named_.erase(key);
+    Lower(key.first, std::exchange(block.counted_by, std::nullopt));
+    if (OnDiskAlone(block.state)) block.extent = {};
+    if (block.holds == 0) return LeftBy(block);
+    block.state = BlockState::kDoomed;
+    doomed_[block.ref.value] = block;
+    return {};
+  }
+  // What is on disk too stays in the index: as a child, and as a parent.
+  void EvictFromHost(const ModelKey& key) {
+    ModelBlock& block = named_.at(key);
+    if (block.state != BlockState::kHostDisk) {
+      Leave(key);
+      return;
+    }
+    block.state = BlockState::kDisk;
+    block.metadata = false;
+  }
+  void EvictFromDisk(const ModelKey& key) {
+    ModelBlock& block = named_.at(key);
+    if (block.state != BlockState::kHostDisk) {
+      Leave(key);
+      return;
+    }
+    block.state = BlockState::kHost;
+    block.location = 0;
+  }
+
+  // ---- whose turn it is to leave: one of the least turn that any has; nullopt: it may not
+  using Turn = std::optional<int>;
+  // A child leaves the index before its parent; what is on disk too does not leave it.
+  [[nodiscard]] static Turn TurnInHost(const ModelBlock& block) {
+    if (!block.evictable()) return std::nullopt;
+    return block.state == BlockState::kHost && block.children > 0 ? 1 : 0;
+  }
+  // And the disk copy of what is in HOST goes last of all.
+  [[nodiscard]] static Turn TurnOnDisk(const ModelBlock& block) {
+    if (!block.evictable_from_disk()) return std::nullopt;
+    if (block.state == BlockState::kHostDisk) return 2;
+    return block.children > 0 ? 1 : 0;
+  }
+  [[nodiscard]] Turn LeastTurn(Turn (*turn_of)(const ModelBlock&)) const {
+    Turn least;
+    for (const auto& [key, block] : named_) {
+      const Turn turn = turn_of(block);
+      if (turn && (!least || *turn < *least)) least = turn;
+    }
+    return least;
+  }
+
+ private:
+  ModelBlock& AddOrFind(const ModelKey& key) {
+    ModelBlock& block = named_[key];
+    block.key = key;
+    return block;
+  }
+  static Left LeftBy(const ModelBlock& block) {
+    Left left{.extent = {}, .location = block.location};
+    if (block.extent.pages > 0) left.extent = block.extent;
+    return left;
+  }
+
+  // In any tier; not what is claimed only.
+  ModelBlock* FindParent(uint64_t variant, uint64_t name) {
+    ModelBlock* const parent = Find({variant, name});
+    return parent != nullptr && parent->in_a_tier() ? parent : nullptr;
+  }
+  std::optional<uint64_t> Raise(uint64_t variant, std::optional<uint64_t> parent) {
+    ModelBlock* const counting = parent ? FindParent(variant, *parent) : nullptr;
+    if (counting == nullptr) return std::nullopt;
+    ++counting->children;
+    return parent;
+  }
+  void Lower(uint64_t variant, std::optional<uint64_t> parent) {
+    ModelBlock* const counted = parent ? FindParent(variant, *parent) : nullptr;
+    if (counted != nullptr && counted->children > 0) --counted->children;
+  }
+  // The new parent is raised before that which counted it until now is lowered; mostly they are the
+  // same.
+  void BecomeHost(ModelBlock& block, const Extent& extent, std::optional<uint64_t> parent) {
+    const auto counted_before = block.counted_by;
+    block.counted_by = Raise(block.key.first, parent);
+    Lower(block.key.first, counted_before);
+    block.state = OnDiskAlone(block.state) ? BlockState::kHostDisk : BlockState::kHost;
+    block.extent = extent;
+    block.metadata = parent.has_value();
+  }
+
+  Blocks named_;
+  std::map<uint32_t, ModelBlock> doomed_;  // by ref
+};
+
+}  // namespace larder
