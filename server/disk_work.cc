@@ -56,7 +56,7 @@ void DiskWork::Recover(const Done& done) {
 }
 
 absl::Status DiskWork::RecoverOnce() {
-  return tier_.Recover(
+  const absl::Status status = tier_.Recover(
       [this](const DiskTier::Entry& entry) {
         const EntryRef ref = store_.EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
                                                   static_cast<uint64_t>(entry.location),
@@ -65,6 +65,8 @@ absl::Status DiskWork::RecoverOnce() {
         return ref.value;
       },
       [this] { return stop_.load(); });
+  store_.index().CountChildrenOnDisk();
+  return status;
 }
 
 bool DiskWork::SleepUntil(TimePoint until) {

@@ -60,10 +60,9 @@ BlockIndex::VariantTotals BlockIndex::TotalsOf(VariantIndex variant) const {
 // ---- parents
 
 IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& child,
-                                           const Digest& parent) {
-  const uint64_t hash = IndexHash(variant, parent);
-  const IndexShard::Raised raised = shards_[ShardOf(hash)]->RaiseChildren(variant, hash, child);
-  if (raised.forked) MarkShared(variant, hash);
+                                           uint64_t parent) {
+  const IndexShard::Raised raised = shards_[ShardOf(parent)]->RaiseChildren(variant, parent, child);
+  if (raised.forked) MarkShared(variant, parent);
   return raised;
 }
 
@@ -89,7 +88,8 @@ BlockIndex::InsertResult BlockIndex::Insert(NewBlock block, uint32_t now_s, Entr
   const uint64_t hash = IndexHash(block.variant, block.digest);
   IndexShard::Raised raised;
   if (block.metadata != nullptr)
-    raised = RaiseParent(block.variant, block.digest, block.metadata->parent());
+    raised = RaiseParent(block.variant, block.digest,
+                         IndexHash(block.variant, block.metadata->parent()));
   uint32_t slot = 0;
   const IndexShard::EnterResult entered =
       shards_[ShardOf(hash)]->Insert(hash, block, raised, now_s, &slot);
@@ -124,7 +124,8 @@ void BlockIndex::Fill(EntryRef claimed, Extent extent,
   IndexShard& shard = *shards_[ShardOf(claimed)];
   const IndexShard::Name name = shard.NameOf(SlotOf(claimed));
   IndexShard::Raised raised;
-  if (metadata != nullptr) raised = RaiseParent(name.variant, name.digest, metadata->parent());
+  if (metadata != nullptr)
+    raised = RaiseParent(name.variant, name.digest, IndexHash(name.variant, metadata->parent()));
   shard.Fill(SlotOf(claimed), extent, std::move(metadata), raised, now_s);
   LowerParent(name.variant, raised.counted_by, std::nullopt);
 }
@@ -326,7 +327,8 @@ BlockIndex::InsertResult BlockIndex::InsertOnDisk(const BlockOnDisk& block, uint
                                                   EntryRef* ref) {
   LARDER_CHECK(variants_.Contains(block.variant));
   const uint64_t hash = IndexHash(block.variant, block.digest);
-  IndexShard::Raised raised = RaiseParent(block.variant, block.digest, block.parent);
+  IndexShard::Raised raised =
+      RaiseParent(block.variant, block.digest, IndexHash(block.variant, block.parent));
   uint32_t slot = 0;
   const IndexShard::EnterResult entered =
       shards_[ShardOf(hash)]->InsertOnDisk(hash, block, raised, now_s, &slot);
@@ -337,6 +339,21 @@ BlockIndex::InsertResult BlockIndex::InsertOnDisk(const BlockOnDisk& block, uint
   }
   if (entered == IndexShard::EnterResult::kBusy) return InsertResult::kBusy;
   return entered == IndexShard::EnterResult::kFull ? InsertResult::kFull : InsertResult::kDuplicate;
+}
+
+void BlockIndex::CountChildrenOnDisk() {
+  std::array<IndexShard::Uncounted, 256> blocks;
+  for (const auto& shard : shards_) {
+    for (uint32_t from = 1; from != 0;) {
+      size_t count = 0;
+      from = shard->UncountedOnDisk(from, blocks, &count);
+      for (const IndexShard::Uncounted& block : std::span(blocks).first(count)) {
+        IndexShard::Raised raised = RaiseParent(block.variant, block.digest, block.parent);
+        shard->CountOnDisk(block, raised);
+        LowerParent(block.variant, raised.counted_by, std::nullopt);
+      }
+    }
+  }
 }
 
 std::optional<uint64_t> BlockIndex::SetOnDisk(EntryRef held, uint64_t location) {
@@ -351,7 +368,8 @@ bool BlockIndex::FinishPromote(EntryRef held, Extent extent,
                                std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s) {
   IndexShard& shard = *shards_[ShardOf(held)];
   const IndexShard::Name name = shard.NameOf(SlotOf(held));
-  IndexShard::Raised raised = RaiseParent(name.variant, name.digest, metadata->parent());
+  IndexShard::Raised raised =
+      RaiseParent(name.variant, name.digest, IndexHash(name.variant, metadata->parent()));
   const bool finished =
       shard.FinishPromote(SlotOf(held), extent, std::move(metadata), raised, now_s);
   LowerParent(name.variant, raised.counted_by, std::nullopt);
@@ -387,7 +405,8 @@ std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
 std::optional<DiskRoom> BlockIndex::EvictRefFromDisk(EntryRef ref) {
   const auto gone = shards_[ShardOf(ref)]->EvictFromDisk(SlotOf(ref));
   if (!gone) return std::nullopt;
-  LowerParent(gone->block.room.variant, gone->counted_by, gone->last_use_s);
+  // It went for its place: that says nothing of how worthy those before it are.
+  LowerParent(gone->block.room.variant, gone->counted_by, std::nullopt);
   return gone->block.room;
 }
 

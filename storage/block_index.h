@@ -102,9 +102,9 @@ class BlockIndex {
   using Evicted = EvictedBlock;
   // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,
   // in turn over all, and in a third where neither has any that is on disk too: never held or
-  // pinned.  A child leaves the index before its parent; only where a look met nothing but parents
-  // does one of those go that stay in the index, or, when that is so in every shard, one that is in
-  // HOST alone.
+  // pinned.  A child leaves the index before its parent; of those that stay in it a parent goes
+  // only where a look at its class met no other, and one that is in HOST alone only when that is so
+  // in every shard.
   // nullopt: nothing is evictable.
   [[nodiscard]] std::optional<Evicted> EvictOne(uint32_t now_s);
   // Evicts exactly this entry if it is evictable (children do not protect here: the caller needs
@@ -118,6 +118,9 @@ class BlockIndex {
   // kBusy: it is claimed now, ask again.  REQUIRES: the variant is interned, location != 0.
   using BlockOnDisk = larder::BlockOnDisk;
   [[nodiscard]] InsertResult InsertOnDisk(const BlockOnDisk& block, uint32_t now_s, EntryRef* ref);
+  // Blocks on disk may have been found before their parents: counts those by their parents that are
+  // not counted yet.  When all is found, since until then a parent may leave before its child.
+  void CountChildrenOnDisk();
   // host -> host+disk of a held entry, or from one place on disk to another.  Where it was there
   // until now (0: nowhere), which is the caller's to erase; nullopt: it has left HOST meanwhile, so
   // the new location is.
@@ -200,7 +203,7 @@ class BlockIndex {
 
   // Parents by their IndexHash.
   [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
-                                               const Digest& parent);
+                                               uint64_t parent);
   void MarkShared(VariantIndex variant, uint64_t parent);
   void LowerParent(VariantIndex variant, std::optional<uint64_t> parent,
                    std::optional<uint32_t> child_last_use_s);

@@ -45,7 +45,7 @@ struct alignas(64) IndexEntry {
   Digest digest;
   union {
     const BlockMetadata* owned_metadata = nullptr;  // of all others
-    uint64_t parent_hash;  // on disk alone: IndexHash of its parent, if known
+    uint64_t parent_hash;  // on disk alone: IndexHash of its parent; 0: unknown
   };
   uint64_t disk_location = 0;  // the disk tier's; 0: none
   PackedExtent extent;

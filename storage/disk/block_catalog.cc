@@ -194,16 +194,18 @@ struct BlockCatalog::Impl {
   TimePoint open_again LARDER_GUARDED_BY(database_mu){};
   std::atomic<uint64_t> unread_names{0};
   std::atomic<bool> writable{true};  // not: it could not be opened anew
-  bool failed = false;               // a write, and none since; of writers
+  std::atomic<bool> failed{false};   // a write, and none since; writers write it
 
   // 1/n of what it may take on disk, within bounds.
   [[nodiscard]] uint64_t Share(uint64_t n, ByteCount least, ByteCount most) const {
     return std::clamp(options.disk_bytes_max.value() / n, least.value(), most.value());
   }
 
-  [[nodiscard]] rocksdb::Options DbOptions() const {
+  // What was there and is no more is damage, and not to be begun anew while its blocks are used.
+  enum class IfMissing : uint8_t { kCreate, kFail };
+  [[nodiscard]] rocksdb::Options DbOptions(IfMissing if_missing) const {
     rocksdb::Options out;
-    out.create_if_missing = true;
+    out.create_if_missing = if_missing == IfMissing::kCreate;
     out.create_missing_column_families = true;
     out.info_log = std::make_shared<WarningLogger>(options.warn);
     out.statistics = statistics;
@@ -248,8 +250,10 @@ struct BlockCatalog::Impl {
       LARDER_EXCLUDES(database_mu);
   // The same, able to write if it can be.  One writer at a time.
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForWriting() LARDER_EXCLUDES(database_mu);
+  // Of one whose write failed: RocksDB says that it can write again.
+  [[nodiscard]] bool GoesOn() LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::Status OpenAnew() LARDER_EXCLUDES(database_mu);
-  [[nodiscard]] absl::StatusOr<std::unique_ptr<Database>> OpenToWrite() const;
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Database>> OpenToWrite(IfMissing if_missing) const;
   [[nodiscard]] std::unique_ptr<Database> OpenToRead() const;  // nullptr: it cannot be
   [[nodiscard]] DatabaseRef Lend(Use use) LARDER_REQUIRES(database_mu);
   void GiveBack(Use use) LARDER_EXCLUDES(database_mu);
@@ -267,21 +271,21 @@ struct BlockCatalog::Impl {
 };
 
 absl::Status BlockCatalog::Impl::Open() {
-  auto opened = OpenToWrite();
+  auto opened = OpenToWrite(IfMissing::kCreate);
   if (!opened.ok()) return opened.status();
   MutexLock lock(database_mu);
   database = *std::move(opened);
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<BlockCatalog::Impl::Database>> BlockCatalog::Impl::OpenToWrite()
-    const {
+absl::StatusOr<std::unique_ptr<BlockCatalog::Impl::Database>> BlockCatalog::Impl::OpenToWrite(
+    IfMissing if_missing) const {
   if (absl::Status fault = options.faults->StatusAt(FaultPoint::kCatalogOpen); !fault.ok())
     return fault;
   auto opened = std::make_unique<Database>();
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status status =
-      rocksdb::DB::Open(DbOptions(), options.directory, Families(), &opened->families, &db);
+  const rocksdb::Status status = rocksdb::DB::Open(DbOptions(if_missing), options.directory,
+                                                   Families(), &opened->families, &db);
   opened->db.reset(db);
   if (status.ok()) return opened;
   // A missing file is damage too, though RocksDB calls it an I/O error.
@@ -295,8 +299,8 @@ std::unique_ptr<BlockCatalog::Impl::Database> BlockCatalog::Impl::OpenToRead() c
   auto opened = std::make_unique<Database>();
   opened->can_write = false;
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(DbOptions(), options.directory,
-                                                              Families(), &opened->families, &db);
+  const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(
+      DbOptions(IfMissing::kFail), options.directory, Families(), &opened->families, &db);
   opened->db.reset(db);
   return status.ok() ? std::move(opened) : nullptr;
 }
@@ -339,12 +343,21 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForReading(U
   return Lend(use);
 }
 
+// Lent only so long: it may be opened anew after that.
+bool BlockCatalog::Impl::GoesOn() {
+  DatabaseRef now;
+  {
+    MutexLock lock(database_mu);
+    while (opening) changed.Wait(database_mu);
+    if (!database || !database->can_write) return false;
+    now = Lend(Use::kShort);
+  }
+  return now->db->Resume().ok();
+}
+
 absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting() {
   if (failed) {
-    absl::StatusOr<DatabaseRef> now = ForReading();
-    const bool goes_on = now.ok() && (*now)->can_write && (*now)->db->Resume().ok();
-    now = absl::UnknownError("not held while it is opened anew");
-    if (!goes_on) {
+    if (!GoesOn()) {
       if (absl::Status status = OpenAnew(); !status.ok()) return status;
     }
     failed = false;
@@ -370,7 +383,7 @@ absl::Status BlockCatalog::Impl::OpenAnew() {
     last = std::move(database);
   }
   last.reset();
-  absl::StatusOr<std::unique_ptr<Database>> now = OpenToWrite();
+  absl::StatusOr<std::unique_ptr<Database>> now = OpenToWrite(IfMissing::kFail);
   Opened(now.ok() ? *std::move(now) : OpenToRead());
   return now.status();
 }
@@ -548,7 +561,12 @@ void BlockCatalog::Compact() {
 
 uint64_t BlockCatalog::unread_names() const { return impl_->unread_names; }
 
-bool BlockCatalog::writable() const { return impl_->writable; }
+bool BlockCatalog::writable() const { return impl_->writable && !impl_->failed; }
+
+absl::Status BlockCatalog::MakeWritable() {
+  MutexLock lock(mu_);
+  return impl_->ForWriting().status();
+}
 
 ByteCount BlockCatalog::disk_bytes() const {
   constexpr uint64_t kStatBlockBytes = 512;

@@ -127,8 +127,10 @@ class BlockCatalog {
   void Compact();
 
   [[nodiscard]] uint64_t unread_names() const;  // of Commit, since Open
-  // False: it could not be opened anew.
+  // False: the last write failed, or it could not be opened anew.  Cheap.
   [[nodiscard]] bool writable() const;
+  // Tries to be writable again, as the next write would.
+  [[nodiscard]] absl::Status MakeWritable() LARDER_EXCLUDES(mu_);
   [[nodiscard]] ByteCount disk_bytes() const;     // of all its files; reads the directory
   [[nodiscard]] ByteCount written_bytes() const;  // since Open: log, flushes, compactions
 

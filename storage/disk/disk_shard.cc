@@ -18,6 +18,7 @@ using GetStatus = DiskTier::GetStatus;
 
 constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
 constexpr Duration kBetweenTriesToErase = std::chrono::seconds(1);
+constexpr size_t kErasuresAtOnce = 1024;  // of what was held back, for hours perhaps
 
 bool IsWhole(const SegmentRange& range, const SegmentTable& table) {
   return range.first == 0 && range.count == table.segments.size();
@@ -149,6 +150,12 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
   (void)EraseHeldBack();  // what is left then has less room
   if (!told_ || free_bytes().value() == 0 || share_.Full()) {
     for (PutResult& result : results) result.status = PutStatus::kNoRoom;
+    return;
+  }
+  // Before all is written that then has no name.
+  if (!catalog_->writable() && !catalog_->MakeWritable().ok()) {
+    for (PutResult& result : results) result.status = PutStatus::kFailed;
+    breaker_.Failed(std::chrono::steady_clock::now());
     return;
   }
   Writing put(blocks, results);
@@ -403,16 +410,25 @@ bool DiskShard::TakeHeldBack(std::vector<Room>* rooms, absl::Status* why) {
     return false;
   }
   erasing_held_back_ = true;
-  for (const auto& [room, ours] : held_back_) rooms->push_back(room);
+  for (const auto& [room, ours] : held_back_) {
+    if (rooms->size() == kErasuresAtOnce) break;
+    rooms->push_back(room);
+  }
   return true;
 }
 
 absl::Status DiskShard::EraseHeldBack() {
-  std::vector<Room> rooms;
   absl::Status status;
-  if (!TakeHeldBack(&rooms, &status)) return status;
+  for (std::vector<Room> rooms; TakeHeldBack(&rooms, &status); rooms.clear()) {
+    status = EraseAgain(rooms);
+    if (!status.ok()) break;
+  }
+  return status;
+}
+
+absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
   std::vector<bool> gone;
-  status = catalog_->Erase(rooms, &gone);
+  const absl::Status status = catalog_->Erase(rooms, &gone);
   uint64_t others = 0;
   MutexLock lock(mu_);
   erasing_held_back_ = false;

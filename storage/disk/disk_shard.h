@@ -134,8 +134,9 @@ class DiskShard {
   void HoldBack(std::span<const Room> rooms, const std::vector<bool>& ours) LARDER_EXCLUDES(mu_);
   // Unavailable: some are left, which another thread may be erasing.
   absl::Status EraseHeldBack() LARDER_EXCLUDES(mu_);
-  // False: none is left (`why` is OK), or it is not the time.
+  // Some of them.  False: none is left (`why` is as it was), or it is not the time.
   [[nodiscard]] bool TakeHeldBack(std::vector<Room>* rooms, absl::Status* why) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] absl::Status EraseAgain(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
   void CountErased(uint64_t blocks);
   void Free(std::span<const Room> rooms, const std::vector<bool>& which) LARDER_EXCLUDES(mu_);
   void NoteFree() LARDER_REQUIRES(mu_);

@@ -51,8 +51,8 @@ constexpr std::array<std::string_view, 12> kCorners = {
 
 Digest Name(uint64_t i) {
   Digest digest;
-  // Some names share their first half, so that tags and cells collide.
-  const uint64_t words[2] = {(i / 4 + 1) * 0x9E3779B97F4A7C15, i};
+  // Some names share their first half, so that tags and cells collide.  None has the hash 0.
+  const uint64_t words[2] = {(i / 4 + 100) * 0x9E3779B97F4A7C15, i};
   std::memcpy(digest.bytes.data(), words, sizeof words);
   return digest;
 }
@@ -88,15 +88,29 @@ class Fuzz {
       uint32_t weight;
       void (Fuzz::*run)();
     };
-    static constexpr Instruction kInstructions[] = {
-        {80, &Fuzz::Insert},       {20, &Fuzz::Claim},         {14, &Fuzz::EndClaim},
-        {70, &Fuzz::InsertOnDisk}, {40, &Fuzz::SetOnDisk},     {50, &Fuzz::Hold},
-        {10, &Fuzz::HoldAgain},    {50, &Fuzz::Unhold},        {10, &Fuzz::LookAt},
-        {60, &Fuzz::BeginPromote}, {8, &Fuzz::FinishPromote},  {4, &Fuzz::FailPromote},
-        {10, &Fuzz::Drop},         {16, &Fuzz::DropRef},       {20, &Fuzz::EvictOne},
-        {20, &Fuzz::EvictRef},     {6, &Fuzz::EvictOneOfDisk}, {12, &Fuzz::EvictDiskRef},
-        {12, &Fuzz::Pin},          {30, &Fuzz::Unpin},         {1, &Fuzz::DrainHost},
-        {1, &Fuzz::DrainDisk}};
+    static constexpr Instruction kInstructions[] = {{80, &Fuzz::Insert},
+                                                    {20, &Fuzz::Claim},
+                                                    {14, &Fuzz::EndClaim},
+                                                    {70, &Fuzz::InsertOnDisk},
+                                                    {40, &Fuzz::SetOnDisk},
+                                                    {50, &Fuzz::Hold},
+                                                    {10, &Fuzz::HoldAgain},
+                                                    {50, &Fuzz::Unhold},
+                                                    {10, &Fuzz::LookAt},
+                                                    {60, &Fuzz::BeginPromote},
+                                                    {8, &Fuzz::FinishPromote},
+                                                    {4, &Fuzz::FailPromote},
+                                                    {10, &Fuzz::Drop},
+                                                    {16, &Fuzz::DropRef},
+                                                    {20, &Fuzz::EvictOne},
+                                                    {20, &Fuzz::EvictRef},
+                                                    {6, &Fuzz::EvictOneOfDisk},
+                                                    {12, &Fuzz::EvictDiskRef},
+                                                    {12, &Fuzz::Pin},
+                                                    {30, &Fuzz::Unpin},
+                                                    {1, &Fuzz::DrainHost},
+                                                    {1, &Fuzz::DrainDisk},
+                                                    {2, &Fuzz::CountChildrenOnDisk}};
     now_s_ += static_cast<uint32_t>(run_.Below(100));
     uint64_t weights = 0;
     for (const Instruction& instruction : kInstructions) weights += instruction.weight;
@@ -452,6 +466,10 @@ class Fuzz {
     if (!room) return;
     ASSERT_EQ(RoomOf(*room), Room(block.key, block.location));
     model_.EvictFromDisk(ModelKey(block.key));
+  }
+  void CountChildrenOnDisk() {
+    index_.CountChildrenOnDisk();
+    model_.CountChildrenOnDisk();
   }
   // Till nothing may go: so parents come to their turn whose children are held or elsewhere.
   void DrainHost() { Drain(&Fuzz::EvictOne); }

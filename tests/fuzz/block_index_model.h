@@ -26,6 +26,7 @@ struct ModelBlock {
   BlockState state = BlockState::kAbsent;
   Extent extent;  // on disk alone: of its pages only their number means something
   bool metadata = false;
+  std::optional<uint64_t> parent;      // as far as the index knows it
   std::optional<uint64_t> counted_by;  // the parent whose `children` counts it
   uint16_t holds = 0, pins = 0, children = 0;
   uint64_t location = 0;
@@ -88,10 +89,18 @@ class BlockIndexModel {
       block.state = BlockState::kHostDisk;
       return Result::kInserted;
     }
+    block.parent = parent;
     block.counted_by = Raise(key.first, parent);
     block.state = BlockState::kDisk;
     block.extent = {.slab = {}, .page = 0, .pages = pages};
     return Result::kInserted;
+  }
+
+  void CountChildrenOnDisk() {
+    for (auto& [key, block] : named_) {
+      if (!OnDiskAlone(block.state) || block.counted_by) continue;
+      block.counted_by = Raise(key.first, block.parent);
+    }
   }
 
   // ---- a held one
@@ -210,6 +219,7 @@ class BlockIndexModel {
   // same.
   void BecomeHost(ModelBlock& block, const Extent& extent, std::optional<uint64_t> parent) {
     const auto counted_before = block.counted_by;
+    block.parent = parent;
     block.counted_by = Raise(block.key.first, parent);
     Lower(block.key.first, counted_before);
     block.state = OnDiskAlone(block.state) ? BlockState::kHostDisk : BlockState::kHost;

@@ -455,6 +455,29 @@ TEST_F(BlockIndexTest, ParentsLeaveWhenOnlyTheyAreLeft) {
   EXPECT_THAT(EvictAll(), ElementsAre(2));
 }
 
+// A start meets blocks in any order, and knows which come before which when it has met all.
+TEST_F(BlockIndexTest, ChildrenThatWereFoundFirstAreCountedInTheEnd) {
+  constexpr uint64_t kChain = 200;
+  EntryRef ref;
+  for (uint64_t i = kChain; i > 0; --i) {
+    ASSERT_EQ(index_.InsertOnDisk({.variant = variant_,
+                                   .digest = Name(i),
+                                   .parent = Name(i - 1),
+                                   .location = i,
+                                   .pages = 1},
+                                  now_s_, &ref),
+              InsertResult::kInserted);
+  }
+  EXPECT_EQ(View(1).children, 0u);
+  for (int again = 0; again < 2; ++again) {
+    index_.CountChildrenOnDisk();
+    index_.CheckInvariants();
+    for (uint64_t i = 1; i < kChain; ++i) ASSERT_EQ(View(i).children, 1u) << i;
+  }
+  for (uint64_t i = kChain; i > 0; --i)
+    ASSERT_EQ(index_.EvictOneFromDisk(now_s_)->room.digest, Name(i)) << "tails first";
+}
+
 TEST_F(BlockIndexTest, ChildrenAreCountedWhereTheParentIsInHost) {
   ASSERT_EQ(Insert(2, {}, nullptr, After(1)), InsertResult::kInserted);  // no parent yet
   ASSERT_EQ(Insert(1, {}), InsertResult::kInserted);

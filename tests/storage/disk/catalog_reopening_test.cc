@@ -70,6 +70,26 @@ TEST_F(OpenedAnew, CatalogsThatDoNotOpenAnewCanBeRead) {
   EXPECT_EQ(Missing(), 0u);
 }
 
+// Where no name can be written no payload is, and whoever looks is told.
+TEST_F(OpenedAnew, WhileNothingCanBeWrittenNothingIsTried) {
+  ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
+  ASSERT_TRUE(faults_.Arm("data.write=sleep:1ms").ok());
+  {
+    const NoFileGrows broken;
+    EXPECT_EQ(tier_->stats().shards_failed, tier_->stats().shards);
+    EXPECT_EQ(PutOne(*tier_, BlockNumbered(20)).status, DiskTier::PutStatus::kFailed);
+    EXPECT_EQ(faults_.arrivals(FaultPoint::kDataWrite), 0u);
+    EXPECT_EQ(tier_->stats().shards_failed, tier_->stats().shards);
+  }
+  EXPECT_TRUE(tier_->PutFact("a", "3").ok());
+  EXPECT_EQ(tier_->stats().shards_failed, 0u);
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
+    return PutOne(*tier_, BlockNumbered(20)).status == DiskTier::PutStatus::kOk;
+  }));
+  EXPECT_GT(faults_.arrivals(FaultPoint::kDataWrite), 0u);
+  EXPECT_EQ(Missing(), 0u);
+}
+
 // Nor to be read: that needs no write to be tried again.
 TEST_F(OpenedAnew, ACatalogThatCannotEvenBeReadIsAgain) {
   ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
