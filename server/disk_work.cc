@@ -56,6 +56,7 @@ void DiskWork::Recover(const Done& done) {
 }
 
 absl::Status DiskWork::RecoverOnce() {
+  const uint64_t before = recovered_;
   const absl::Status status = tier_.Recover(
       [this](const DiskTier::Entry& entry) {
         const EntryRef ref = store_.EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
@@ -65,7 +66,7 @@ absl::Status DiskWork::RecoverOnce() {
         return ref.value;
       },
       [this] { return stop_.load(); });
-  store_.index().CountChildrenOnDisk();
+  if (recovered_ > before) store_.index().CountChildren([this] { return stop_.load(); });
   return status;
 }
 

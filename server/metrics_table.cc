@@ -250,8 +250,8 @@ constexpr Metric kMetrics[] = {
     {"larder_disk_evicted_total", kC, "blocks", "", kDiskEvicted,
      "Blocks that left the disk to make room there, whether or not they are in host memory."},
     {"larder_disk_shards", kG, "shards", "state", kDiskShards,
-     "Shards of the disk: all, and those that could not be opened or read and stay closed, or take "
-     "no writes since one failed, until that works; it is tried again and again."},
+     "Shards of the disk: all, and those that could not be opened or read, until that works (it is "
+     "tried again and again), or that take no writes since one failed, until the next one works."},
     {"larder_disk_shards_set_aside_total", kC, "shards", "", kShardsSetAside,
      "Shards that were found damaged, set aside, and began empty."},
     {"larder_disk_registration_failures_total", kC, "events", "", kRegistrationsFailed,

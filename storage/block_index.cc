@@ -341,15 +341,15 @@ BlockIndex::InsertResult BlockIndex::InsertOnDisk(const BlockOnDisk& block, uint
   return entered == IndexShard::EnterResult::kFull ? InsertResult::kFull : InsertResult::kDuplicate;
 }
 
-void BlockIndex::CountChildrenOnDisk() {
+void BlockIndex::CountChildren(absl::FunctionRef<bool()> stop) {
   std::array<IndexShard::Uncounted, 256> blocks;
   for (const auto& shard : shards_) {
-    for (uint32_t from = 1; from != 0;) {
+    for (uint32_t from = 1; from != 0 && !stop();) {
       size_t count = 0;
-      from = shard->UncountedOnDisk(from, blocks, &count);
+      from = shard->UncountedFrom(from, blocks, &count);
       for (const IndexShard::Uncounted& block : std::span(blocks).first(count)) {
         IndexShard::Raised raised = RaiseParent(block.variant, block.digest, block.parent);
-        shard->CountOnDisk(block, raised);
+        shard->CountInParent(block, raised);
         LowerParent(block.variant, raised.counted_by, std::nullopt);
       }
     }

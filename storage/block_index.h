@@ -27,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "storage/block_metadata.h"
 #include "storage/block_state.h"
@@ -118,9 +119,10 @@ class BlockIndex {
   // kBusy: it is claimed now, ask again.  REQUIRES: the variant is interned, location != 0.
   using BlockOnDisk = larder::BlockOnDisk;
   [[nodiscard]] InsertResult InsertOnDisk(const BlockOnDisk& block, uint32_t now_s, EntryRef* ref);
-  // Blocks on disk may have been found before their parents: counts those by their parents that are
-  // not counted yet.  When all is found, since until then a parent may leave before its child.
-  void CountChildrenOnDisk();
+  // A start may find blocks, or hear of new ones, before their parents: counts those by their
+  // parents that are not counted yet.  When all is found; until then a parent may leave before its
+  // child.  `stop` is asked often.
+  void CountChildren(absl::FunctionRef<bool()> stop);
   // host -> host+disk of a held entry, or from one place on disk to another.  Where it was there
   // until now (0: nowhere), which is the caller's to erase; nullopt: it has left HOST meanwhile, so
   // the new location is.

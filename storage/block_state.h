@@ -47,6 +47,9 @@ inline constexpr int kBlockStates = 7;
 [[nodiscard]] constexpr bool OnDiskAlone(BlockState state) {
   return state == BlockState::kDisk || state == BlockState::kPromoting;
 }
+[[nodiscard]] constexpr bool InATier(BlockState state) {
+  return InHost(state) || OnDiskAlone(state);
+}
 // Tiers that hold whole bytes of it: bit (1 << Tier).
 [[nodiscard]] uint8_t TiersOf(BlockState state);
 

@@ -443,6 +443,27 @@ IndexShard::Raised IndexShard::RaiseChildren(VariantIndex variant, uint64_t pare
           .forked = !only && !entry.history.shared};
 }
 
+uint32_t IndexShard::UncountedFrom(uint32_t from, std::span<Uncounted> out, size_t* count) const {
+  MutexLock lock(mu_);
+  *count = 0;
+  const auto end = static_cast<uint32_t>(std::min<uint64_t>(entries_.end(), from + out.size()));
+  for (uint32_t slot = from; slot < end; ++slot) {
+    const IndexEntry& entry = entries_[slot];
+    if (!InATier(entry.state) || entry.counted_in_parent) continue;
+    const uint64_t parent = ParentHash(entry).value_or(0);
+    if (parent != 0) out[(*count)++] = {slot, entry.variant, entry.digest, parent};
+  }
+  return end == entries_.end() ? 0 : end;
+}
+
+void IndexShard::CountInParent(const Uncounted& block, Raised& raised) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[block.slot];
+  if (!InATier(entry.state) || !Is(entry, block.variant, block.digest)) return;
+  if (entry.counted_in_parent || ParentHash(entry) != block.parent) return;
+  entry.counted_in_parent = std::exchange(raised.counted_by, std::nullopt).has_value();
+}
+
 std::optional<uint64_t> IndexShard::MarkShared(VariantIndex variant, uint64_t parent) {
   MutexLock lock(mu_);
   const uint32_t slot = FindParent(variant, parent);
@@ -512,8 +533,7 @@ void IndexShard::CheckEntry(uint32_t slot) const {
   LARDER_CHECK(entry.state != BlockState::kHost || entry.disk_location == 0);
   LARDER_CHECK(!entry.counted_in_parent || CountedBy(entry).has_value());
   LARDER_CHECK(InHost(entry.state) || entry.pins == 0);
-  const bool in_a_tier = InHost(entry.state) || OnDiskAlone(entry.state);
-  LARDER_CHECK(in_a_tier || (entry.children == 0 && !entry.counted_in_parent));
+  LARDER_CHECK(InATier(entry.state) || (entry.children == 0 && !entry.counted_in_parent));
   if (entry.state == BlockState::kDoomed) {
     LARDER_CHECK(entry.holds > 0);
   } else {

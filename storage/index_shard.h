@@ -94,7 +94,7 @@ class IndexShard {
   // nullopt: it has left meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
       LARDER_EXCLUDES(mu_);
-  // A block on disk alone that no parent counts.
+  // A block of any tier that no parent counts.
   struct Uncounted {
     uint32_t slot = 0;
     VariantIndex variant = VariantIndex::kNone;
@@ -102,10 +102,10 @@ class IndexShard {
     uint64_t parent = 0;  // its hash
   };
   // Those from slot `from` (1 at first) on, until `out` is full; where to go on, 0 at the end.
-  [[nodiscard]] uint32_t UncountedOnDisk(uint32_t from, std::span<Uncounted> out,
-                                         size_t* count) const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] uint32_t UncountedFrom(uint32_t from, std::span<Uncounted> out, size_t* count) const
+      LARDER_EXCLUDES(mu_);
   // Counted from now on, if it is that block still, as one that enters.
-  void CountOnDisk(const Uncounted& block, Raised& raised) LARDER_EXCLUDES(mu_);
+  void CountInParent(const Uncounted& block, Raised& raised) LARDER_EXCLUDES(mu_);
   // disk -> promoting of a held entry; false: it is not on disk alone, or somebody promotes it.
   [[nodiscard]] bool BeginPromote(uint32_t slot) LARDER_EXCLUDES(mu_);
   // promoting -> host+disk; false: it has left meanwhile.  The entry stays held.

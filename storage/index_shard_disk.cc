@@ -39,26 +39,6 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   return result;
 }
 
-uint32_t IndexShard::UncountedOnDisk(uint32_t from, std::span<Uncounted> out, size_t* count) const {
-  MutexLock lock(mu_);
-  *count = 0;
-  const auto end = static_cast<uint32_t>(std::min<uint64_t>(entries_.end(), from + out.size()));
-  for (uint32_t slot = from; slot < end; ++slot) {
-    const IndexEntry& entry = entries_[slot];
-    if (!OnDiskAlone(entry.state) || entry.counted_in_parent || entry.parent_hash == 0) continue;
-    out[(*count)++] = {slot, entry.variant, entry.digest, entry.parent_hash};
-  }
-  return end == entries_.end() ? 0 : end;
-}
-
-void IndexShard::CountOnDisk(const Uncounted& block, Raised& raised) {
-  MutexLock lock(mu_);
-  IndexEntry& entry = entries_[block.slot];
-  if (!OnDiskAlone(entry.state) || !Is(entry, block.variant, block.digest)) return;
-  if (entry.counted_in_parent || entry.parent_hash != block.parent) return;
-  entry.counted_in_parent = std::exchange(raised.counted_by, std::nullopt).has_value();
-}
-
 std::optional<uint64_t> IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
   LARDER_CHECK(location != 0);
   MutexLock lock(mu_);

@@ -23,7 +23,7 @@ struct IndexedBlock {
 struct BlockOnDisk {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
-  Digest parent;  // counts this child, if it is there already (BlockIndex::CountChildrenOnDisk)
+  Digest parent;  // counts this child, if it is there already (BlockIndex::CountChildren)
   uint64_t location = 0;
   uint32_t pages = 0;
 };

@@ -193,8 +193,7 @@ struct BlockCatalog::Impl {
   size_t long_uses LARDER_GUARDED_BY(database_mu) = 0;  // of them
   TimePoint open_again LARDER_GUARDED_BY(database_mu){};
   std::atomic<uint64_t> unread_names{0};
-  std::atomic<bool> writable{true};  // not: it could not be opened anew
-  std::atomic<bool> failed{false};   // a write, and none since; writers write it
+  std::atomic<bool> failed{false};  // a write, and it cannot write again so far; of writers
 
   // 1/n of what it may take on disk, within bounds.
   [[nodiscard]] uint64_t Share(uint64_t n, ByteCount least, ByteCount most) const {
@@ -206,7 +205,7 @@ struct BlockCatalog::Impl {
   [[nodiscard]] rocksdb::Options DbOptions(IfMissing if_missing) const {
     rocksdb::Options out;
     out.create_if_missing = if_missing == IfMissing::kCreate;
-    out.create_missing_column_families = true;
+    out.create_missing_column_families = out.create_if_missing;
     out.info_log = std::make_shared<WarningLogger>(options.warn);
     out.statistics = statistics;
     out.write_buffer_manager = options.memory->impl_->buffers;
@@ -320,8 +319,8 @@ void BlockCatalog::Impl::GiveBack(Use use) {
 void BlockCatalog::Impl::Opened(std::unique_ptr<Database> now) {
   MutexLock lock(database_mu);
   database = std::move(now);
-  writable = database && database->can_write;
-  if (!writable) open_again = std::chrono::steady_clock::now() + kBetweenTriesToOpen;
+  if (!database || !database->can_write)
+    open_again = std::chrono::steady_clock::now() + kBetweenTriesToOpen;
   opening = false;
   changed.NotifyAll();
 }
@@ -561,7 +560,7 @@ void BlockCatalog::Compact() {
 
 uint64_t BlockCatalog::unread_names() const { return impl_->unread_names; }
 
-bool BlockCatalog::writable() const { return impl_->writable && !impl_->failed; }
+bool BlockCatalog::writable() const { return !impl_->failed; }
 
 absl::Status BlockCatalog::MakeWritable() {
   MutexLock lock(mu_);

@@ -127,7 +127,7 @@ class BlockCatalog {
   void Compact();
 
   [[nodiscard]] uint64_t unread_names() const;  // of Commit, since Open
-  // False: the last write failed, or it could not be opened anew.  Cheap.
+  // False: a write failed, and the next finds out whether it can write again.  Cheap.
   [[nodiscard]] bool writable() const;
   // Tries to be writable again, as the next write would.
   [[nodiscard]] absl::Status MakeWritable() LARDER_EXCLUDES(mu_);

@@ -153,7 +153,7 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
     return;
   }
   // Before all is written that then has no name.
-  if (!catalog_->writable() && !catalog_->MakeWritable().ok()) {
+  if (!MakeWritable()) {
     for (PutResult& result : results) result.status = PutStatus::kFailed;
     breaker_.Failed(std::chrono::steady_clock::now());
     return;
@@ -174,6 +174,15 @@ void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutRes
   } else if (std::any_of(results.begin(), results.end(), done)) {
     breaker_.Succeeded();
   }
+}
+
+bool DiskShard::MakeWritable() {
+  if (catalog_->writable()) return true;
+  const absl::Status status = catalog_->MakeWritable();
+  if (status.ok()) return true;
+  ++catalog_failures_;
+  if (options_.warn) options_.warn(std::string(status.message()));
+  return false;
 }
 
 bool DiskShard::Grow(uint32_t files) {
@@ -401,7 +410,7 @@ void DiskShard::HoldBack(std::span<const Room> rooms, const std::vector<bool>& o
   }
 }
 
-bool DiskShard::TakeHeldBack(std::vector<Room>* rooms, absl::Status* why) {
+bool DiskShard::MayEraseHeldBack(absl::Status* why) {
   MutexLock lock(mu_);
   if (held_back_.empty()) return false;
   // They may be all that ever lay here: not before each put of the others.
@@ -410,28 +419,37 @@ bool DiskShard::TakeHeldBack(std::vector<Room>* rooms, absl::Status* why) {
     return false;
   }
   erasing_held_back_ = true;
-  for (const auto& [room, ours] : held_back_) {
-    if (rooms->size() == kErasuresAtOnce) break;
-    rooms->push_back(room);
-  }
   return true;
+}
+
+std::vector<DiskShard::Room> DiskShard::SomeHeldBack() const {
+  MutexLock lock(mu_);
+  std::vector<Room> rooms;
+  for (const auto& [room, ours] : held_back_) {
+    if (rooms.size() == kErasuresAtOnce) break;
+    rooms.push_back(room);
+  }
+  return rooms;
 }
 
 absl::Status DiskShard::EraseHeldBack() {
   absl::Status status;
-  for (std::vector<Room> rooms; TakeHeldBack(&rooms, &status); rooms.clear()) {
+  if (!MayEraseHeldBack(&status)) return status;
+  for (std::vector<Room> rooms = SomeHeldBack(); status.ok() && !rooms.empty();
+       rooms = SomeHeldBack()) {
     status = EraseAgain(rooms);
-    if (!status.ok()) break;
   }
+  MutexLock lock(mu_);
+  erasing_held_back_ = false;
+  if (!status.ok()) erase_again_ = std::chrono::steady_clock::now() + kBetweenTriesToErase;
   return status;
 }
 
 absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
   std::vector<bool> gone;
-  const absl::Status status = catalog_->Erase(rooms, &gone);
+  absl::Status status = catalog_->Erase(rooms, &gone);
   uint64_t others = 0;
   MutexLock lock(mu_);
-  erasing_held_back_ = false;
   for (size_t i = 0; i < rooms.size(); ++i) {
     bool& ours = held_back_.at(rooms[i]);
     // A name that went with a write that failed after all is not found again.
@@ -444,7 +462,6 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
     }
     held_back_.erase(rooms[i]);
   }
-  if (!status.ok()) erase_again_ = std::chrono::steady_clock::now() + kBetweenTriesToErase;
   blocks_ += others;
   erased_ -= others;
   NoteFree();

@@ -92,7 +92,7 @@ class DiskShard {
   [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value);
   // Writes have not just failed.
   [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
-  // False: since a write failed its catalog could not be opened anew, but perhaps to be read.
+  // False: a write to its catalog failed, and none was tried since that could be made.
   [[nodiscard]] bool writable() const { return catalog_->writable(); }
   // Recover has answered.
   [[nodiscard]] bool recovered() const { return recovered_; }
@@ -114,6 +114,8 @@ class DiskShard {
   DiskShard(const Options& options, std::unique_ptr<DataFiles> files,
             std::unique_ptr<BlockCatalog> catalog);
 
+  // False: no name can be written to the catalog.
+  [[nodiscard]] bool MakeWritable();
   // Another data file may be made: within the limit, and the disk did not refuse one just now.
   [[nodiscard]] bool MayGrow() const;
   // Makes it, unless there are more than `files` by now; false: there are not more.
@@ -134,8 +136,9 @@ class DiskShard {
   void HoldBack(std::span<const Room> rooms, const std::vector<bool>& ours) LARDER_EXCLUDES(mu_);
   // Unavailable: some are left, which another thread may be erasing.
   absl::Status EraseHeldBack() LARDER_EXCLUDES(mu_);
-  // Some of them.  False: none is left (`why` is as it was), or it is not the time.
-  [[nodiscard]] bool TakeHeldBack(std::vector<Room>* rooms, absl::Status* why) LARDER_EXCLUDES(mu_);
+  // False: none is left (`why` is OK), or it is not the time.
+  [[nodiscard]] bool MayEraseHeldBack(absl::Status* why) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::vector<Room> SomeHeldBack() const LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status EraseAgain(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
   void CountErased(uint64_t blocks);
   void Free(std::span<const Room> rooms, const std::vector<bool>& which) LARDER_EXCLUDES(mu_);

@@ -96,9 +96,9 @@ class BlockIndexModel {
     return Result::kInserted;
   }
 
-  void CountChildrenOnDisk() {
+  void CountChildren() {
     for (auto& [key, block] : named_) {
-      if (!OnDiskAlone(block.state) || block.counted_by) continue;
+      if (!block.in_a_tier() || block.counted_by) continue;
       block.counted_by = Raise(key.first, block.parent);
     }
   }
