@@ -19,6 +19,8 @@ constexpr size_t kErasuresAtOnce = 1024;
 constexpr uint64_t kBytesMax = 8;  // bytes that go at most for a byte that comes
 constexpr uint64_t kSlices = 4;    // in which room for a batch is made
 constexpr int kTries = 4;          // of which none placed a block
+// Batches that a block may find without room: what one thread makes another may take.
+constexpr uint8_t kHomelessMax = 8;
 constexpr uint8_t kFailedAloneMax = 8;
 
 DiskAddress AddressOf(const BlockStore& store, const DiskRoom& room) {
@@ -277,7 +279,13 @@ void Spiller::PutWithRoom(Batch* batch) {
     if (in_vain > 0) MakeWindows(left);
   }
   MutexLock lock(mu_);
-  stats_.dropped_room += left.size();
+  for (Block& block : left) {
+    if (++block.item.homeless < kHomelessMax) {
+      batch->again.push_back(block.item);
+    } else {
+      ++stats_.dropped_room;
+    }
+  }
 }
 
 // Headers lie beside the payloads, and some room lies apart.

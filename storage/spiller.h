@@ -86,6 +86,7 @@ class Spiller {
     // Times that others were written and it was not: of its put, or since it failed before.
     uint8_t failed_alone = 0;
     std::optional<uint64_t> failed_after = std::nullopt;  // puts that wrote something, its own too
+    uint8_t homeless = 0;                                 // batches in which it found no room
   };
   struct Block;  // held while it is written
   struct Batch;
