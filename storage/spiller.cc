@@ -44,6 +44,7 @@ struct Spiller::Batch {
   std::vector<EntryRef> held;  // of the blocks, whatever became of them
   std::vector<Item> durable;   // there already, or now
   std::vector<Item> again;     // the disk failed
+  std::vector<Item> homeless;  // it had no room, so far
   ByteCount bytes;
 };
 
@@ -239,6 +240,7 @@ void Spiller::Release(const Batch& batch) {
     writing_.erase(at);
   }
   stats_.dropped_failed += Requeue(batch.again);
+  stats_.dropped_room += Requeue(batch.homeless);
   // This thread has more to do before it looks.
   if (!queue_.empty()) wake_.NotifyOne();
 }
@@ -281,7 +283,7 @@ void Spiller::PutWithRoom(Batch* batch) {
   MutexLock lock(mu_);
   for (Block& block : left) {
     if (++block.item.homeless < kHomelessMax) {
-      batch->again.push_back(block.item);
+      batch->homeless.push_back(block.item);
     } else {
       ++stats_.dropped_room;
     }

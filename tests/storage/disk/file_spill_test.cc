@@ -1,5 +1,6 @@
 // From HOST to files: what becomes of all blocks when a part of the disk, or all of it for a while,
 // does not do what it should.
+#include <atomic>
 #include <functional>
 #include <map>
 
@@ -32,6 +33,19 @@ class HookedTier final : public ForwardingTier {
     ForwardingTier::Put(blocks, results);
   }
   std::function<void()> before_put;  // set while nothing is put
+};
+
+// Has no room, so many times.
+class FullTier final : public ForwardingTier {
+ public:
+  FullTier(DiskTier& to, int puts) : ForwardingTier(to), puts_(puts) {}
+  void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override {
+    if (puts_-- <= 0) return ForwardingTier::Put(blocks, results);
+    for (PutResult& result : results) result = {.status = PutStatus::kNoRoom};
+  }
+
+ private:
+  std::atomic<int> puts_;
 };
 
 class FileSpill : public ::testing::Test {
@@ -108,6 +122,24 @@ class FileSpill : public ::testing::Test {
   std::optional<Spiller> spiller_;
   std::map<uint32_t, Digest> digests_;  // by seed
 };
+
+// Room that one thread makes another may take: that is no reason to lose a block.
+TEST_F(FileSpill, WhatFindsNoRoomComesBack) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Recover().ok());
+  for (const auto& [full_puts, dropped] : {std::pair{6, 0u}, std::pair{1'000'000, 1u}}) {
+    FullTier full(*tier_, full_puts);
+    Spiller spiller({}, store(), full, clock_,
+                    [](SessionId, VariantIndex, std::span<const Digest>) {});
+    Digest digest;
+    ASSERT_EQ(fixture_->Put(Digest{}, 1 + dropped, kBlockBytes, std::byte{1}, &digest),
+              BlockStatus::kOk);
+    spiller.Offer(kWho, fixture_->variant(), digest);
+    ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+    EXPECT_EQ(spiller.stats().dropped_room, dropped);
+    EXPECT_EQ(spiller.stats().spilled, 1 - dropped);
+  }
+}
 
 class FailingShard : public FileSpill, public ::testing::WithParamInterface<const char*> {};
 
