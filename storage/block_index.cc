@@ -66,6 +66,12 @@ IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& c
   return raised;
 }
 
+IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& child,
+                                           const BlockMetadata* metadata) {
+  if (metadata == nullptr) return {};
+  return RaiseParent(variant, child, IndexHash(variant, metadata->parent()));
+}
+
 // And those before it, as far as that is news: each block is marked once.
 void BlockIndex::MarkShared(VariantIndex variant, uint64_t parent) {
   constexpr int kSteps = 4096;  // whatever parents a client made up
@@ -86,10 +92,7 @@ void BlockIndex::LowerParent(VariantIndex variant, std::optional<uint64_t> paren
 BlockIndex::InsertResult BlockIndex::Insert(NewBlock block, uint32_t now_s, EntryRef* ref) {
   LARDER_CHECK(variants_.Contains(block.variant));
   const uint64_t hash = IndexHash(block.variant, block.digest);
-  IndexShard::Raised raised;
-  if (block.metadata != nullptr)
-    raised = RaiseParent(block.variant, block.digest,
-                         IndexHash(block.variant, block.metadata->parent()));
+  IndexShard::Raised raised = RaiseParent(block.variant, block.digest, block.metadata.get());
   uint32_t slot = 0;
   const IndexShard::EnterResult entered =
       shards_[ShardOf(hash)]->Insert(hash, block, raised, now_s, &slot);
@@ -123,9 +126,7 @@ void BlockIndex::Fill(EntryRef claimed, Extent extent,
                       std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s) {
   IndexShard& shard = *shards_[ShardOf(claimed)];
   const IndexShard::Name name = shard.NameOf(SlotOf(claimed));
-  IndexShard::Raised raised;
-  if (metadata != nullptr)
-    raised = RaiseParent(name.variant, name.digest, IndexHash(name.variant, metadata->parent()));
+  IndexShard::Raised raised = RaiseParent(name.variant, name.digest, metadata.get());
   shard.Fill(SlotOf(claimed), extent, std::move(metadata), raised, now_s);
   LowerParent(name.variant, raised.counted_by, std::nullopt);
 }
@@ -368,8 +369,7 @@ bool BlockIndex::FinishPromote(EntryRef held, Extent extent,
                                std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s) {
   IndexShard& shard = *shards_[ShardOf(held)];
   const IndexShard::Name name = shard.NameOf(SlotOf(held));
-  IndexShard::Raised raised =
-      RaiseParent(name.variant, name.digest, IndexHash(name.variant, metadata->parent()));
+  IndexShard::Raised raised = RaiseParent(name.variant, name.digest, metadata.get());
   const bool finished =
       shard.FinishPromote(SlotOf(held), extent, std::move(metadata), raised, now_s);
   LowerParent(name.variant, raised.counted_by, std::nullopt);

@@ -206,6 +206,9 @@ class BlockIndex {
   // Parents by their IndexHash.
   [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
                                                uint64_t parent);
+  // As the child's metadata says, which may be null.
+  [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
+                                               const BlockMetadata* metadata);
   void MarkShared(VariantIndex variant, uint64_t parent);
   void LowerParent(VariantIndex variant, std::optional<uint64_t> parent,
                    std::optional<uint32_t> child_last_use_s);

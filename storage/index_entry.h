@@ -43,9 +43,10 @@ class PackedExtent {
 struct alignas(64) IndexEntry {
   static constexpr uint8_t kManyFollowers = UINT8_MAX;
   Digest digest;
+  // On disk alone its parent's IndexHash (0: unknown), else its metadata.
   union {
-    const BlockMetadata* owned_metadata = nullptr;  // of all others
-    uint64_t parent_hash;  // on disk alone: IndexHash of its parent; 0: unknown
+    const BlockMetadata* owned_metadata = nullptr;
+    uint64_t parent_hash;
   };
   uint64_t disk_location = 0;  // the disk tier's; 0: none
   PackedExtent extent;

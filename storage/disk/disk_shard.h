@@ -92,7 +92,7 @@ class DiskShard {
   [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value);
   // Writes have not just failed.
   [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
-  // False: a write to its catalog failed, and none was tried since that could be made.
+  // False: a write to its catalog failed, and the next finds out whether it takes them again.
   [[nodiscard]] bool writable() const { return catalog_->writable(); }
   // Recover has answered.
   [[nodiscard]] bool recovered() const { return recovered_; }

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <vector>
+
 #include "storage/disk/memory_disk_tier.h"
 #include "storage/look.h"
 #include "tests/storage/store_fixture.h"
@@ -21,9 +24,12 @@ class LateTier final : public MemoryDiskTier {
   absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                        absl::FunctionRef<bool()> stop) override {
     if (calls_++ < failures_) return absl::UnavailableError("shard 3 stays closed");
+    for (const Entry& entry : told) owner_of(entry);
     return MemoryDiskTier::Recover(owner_of, stop);
   }
   [[nodiscard]] int calls() const { return calls_; }
+
+  std::vector<Entry> told;  // set before the first call
 
  private:
   const int failures_;
@@ -32,8 +38,9 @@ class LateTier final : public MemoryDiskTier {
 
 class DiskWorkTest : public ::testing::Test {
  protected:
-  void Start(int failures) {
+  void Start(int failures, std::vector<DiskTier::Entry> told = {}) {
     tier_.emplace(medium_, failures);
+    tier_->told = std::move(told);
     work_.emplace(*tier_, f_.store(), clock_, 1, ByteCount(0),
                   [](SessionId, VariantIndex, std::span<const Digest>) {});
     work_->StartRecovery([this](const absl::Status& status, uint64_t, Duration) {
@@ -71,6 +78,26 @@ TEST_F(DiskWorkTest, SaysOnceWhatWentWell) {
   EXPECT_TRUE(Eventually([&] { return !work_->recovering(); }));
   work_.reset();
   EXPECT_EQ(heard(), std::vector{absl::StatusCode::kOk});
+}
+
+// A disk tells of blocks in its own order, so of children before their parents.
+TEST_F(DiskWorkTest, WhenItHasHeardAllItKnowsWhatFollowsWhat) {
+  Digest variant, first, second;
+  first.bytes.fill(std::byte{1});
+  second.bytes.fill(std::byte{2});
+  const auto entry = [&](const Digest& digest, const Digest& parent, uint64_t location) {
+    return DiskTier::Entry{.key = {.variant = variant, .digest = digest},
+                           .location = DiskLocation{location},
+                           .parent = parent,
+                           .payload_bytes = KiB(4),
+                           .disk_bytes = KiB(8)};
+  };
+  Start(/*failures=*/0, {entry(second, first, 1), entry(first, Digest{}, 2)});
+  ASSERT_TRUE(Eventually([&] { return !work_->recovering(); }));
+  std::map<Digest, uint32_t> children;
+  f_.store().index().ForEach(
+      [&](const BlockIndex::View& view) { children[view.digest] = view.children; });
+  EXPECT_EQ(children, (std::map<Digest, uint32_t>{{first, 1}, {second, 0}}));
 }
 
 TEST_F(DiskWorkTest, EndsThoughTheDiskStaysAway) {

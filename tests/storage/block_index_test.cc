@@ -478,6 +478,30 @@ TEST_F(BlockIndexTest, ChildrenThatWereFoundFirstAreCountedInTheEnd) {
     ASSERT_EQ(index_.EvictOneFromDisk(now_s_)->room.digest, Name(i)) << "tails first";
 }
 
+// What goes for its place says nothing of how worthy those before it are.
+TEST_F(BlockIndexTest, AParentDoesNotFollowAChildThatWentForItsPlace) {
+  const auto insert = [&](uint64_t name, uint64_t parent) {
+    EntryRef ref;
+    EXPECT_EQ(index_.InsertOnDisk({.variant = variant_,
+                                   .digest = Name(name),
+                                   .parent = Name(parent),
+                                   .location = name,
+                                   .pages = 1},
+                                  now_s_, &ref),
+              InsertResult::kInserted);
+    return ref;
+  };
+  constexpr uint64_t kColder = 1, kChild = 1000;
+  uint64_t parent = kColder + 1;
+  const auto shard = [&](uint64_t name) { return IndexHash(variant_, Name(name)) >> 60; };
+  while (shard(parent) != shard(kColder)) ++parent;
+  insert(kColder, 2000);
+  insert(parent, 3000);
+  ASSERT_TRUE(index_.EvictRefFromDisk(insert(kChild, parent)).has_value());
+  ASSERT_EQ(View(parent).children, 0u);
+  EXPECT_EQ(index_.EvictOneFromDisk(now_s_)->room.digest, Name(kColder));
+}
+
 TEST_F(BlockIndexTest, ChildrenAreCountedWhereTheParentIsInHost) {
   ASSERT_EQ(Insert(2, {}, nullptr, After(1)), InsertResult::kInserted);  // no parent yet
   ASSERT_EQ(Insert(1, {}), InsertResult::kInserted);

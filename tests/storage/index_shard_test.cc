@@ -92,6 +92,15 @@ class IndexShardTest : public testing::Test {
   [[nodiscard]] Digest EvictColdest() {
     return shard_.EvictColdest(policy_, false, kNow_s)->block.digest;
   }
+  // Who leaves after 2, the only child of `parent`, has left and was used at 100; then come 3, 4 ..
+  [[nodiscard]] Digest NextAfterTheOnlyChildOf(uint64_t parent, uint32_t used_s) {
+    Insert(parent, used_s);
+    EXPECT_TRUE(Raise(parent, 2).counted_by.has_value());
+    for (uint64_t i = 2; i < 2 + 2 * IndexShard::kEvictionLook; ++i) Insert(i, 150);
+    EXPECT_EQ(EvictColdest(), Name(2));
+    shard_.LowerChildren(variant_, Hash(parent), /*child_last_use_s=*/100);
+    return EvictColdest();
+  }
   // And gives back what its parent counted, as BlockIndex does.
   [[nodiscard]] std::optional<Digest> EvictColdestFromDisk(bool parents_too = false) {
     const auto gone = shard_.EvictColdestFromDisk(policy_, parents_too, kNow_s);
@@ -127,21 +136,10 @@ TEST_F(IndexShardTest, FullIsAnAnswer) {
 // Parents go to the hot end when eviction passes over them, and come back when their last child has
 // left.
 TEST_F(IndexShardTest, AParentFollowsItsLastChild) {
-  Insert(1, 100);
-  ASSERT_TRUE(Raise(1, 2).counted_by.has_value());
-  for (uint64_t i = 2; i < 2 + 2 * IndexShard::kEvictionLook; ++i) Insert(i, 150);
-  ASSERT_EQ(EvictColdest(), Name(2));
-  shard_.LowerChildren(variant_, Hash(1), /*child_last_use_s=*/100);
-  EXPECT_EQ(EvictColdest(), Name(1));
+  EXPECT_EQ(NextAfterTheOnlyChildOf(1, /*used_s=*/100), Name(1));
 }
-
 TEST_F(IndexShardTest, AParentThatWasUsedAfterItsChildStays) {
-  Insert(1, 200);
-  ASSERT_TRUE(Raise(1, 2).counted_by.has_value());
-  for (uint64_t i = 2; i < 2 + 2 * IndexShard::kEvictionLook; ++i) Insert(i, 150);
-  ASSERT_EQ(EvictColdest(), Name(2));
-  shard_.LowerChildren(variant_, Hash(1), /*child_last_use_s=*/100);
-  EXPECT_EQ(EvictColdest(), Name(3));
+  EXPECT_EQ(NextAfterTheOnlyChildOf(1, /*used_s=*/200), Name(3));
 }
 
 // What follows a block alone has its history; what makes it a fork has none, and marks it and those
@@ -216,7 +214,7 @@ TEST_F(IndexShardTest, DiskCopiesAreFoundBehindThoseWithout) {
 
 // ---- chains on disk: a hole would make the rest of one worthless
 
-TEST_F(IndexShardTest, OnDiskToAChildLeavesBeforeItsParent) {
+TEST_F(IndexShardTest, OnDiskTooAChildLeavesBeforeItsParent) {
   InsertOnDisk(1);
   InsertOnDisk(2, 1);
   InsertOnDisk(3, 2);
@@ -237,11 +235,11 @@ TEST_F(IndexShardTest, AParentOnDiskStaysForAChildInHost) {
 }
 
 TEST_F(IndexShardTest, WhatLeavesHostForTheDiskIsItsParentsChildStill) {
-  Insert(1, 100);
-  Insert(2, 100, 1);
+  uint32_t parent = 0, child = 0;
+  Insert(1, 100, {}, &parent);
+  Insert(2, 100, 1, &child);
   for (const uint64_t name : {1, 2}) InsertOnDisk(name);
-  EXPECT_EQ(EvictColdest(), Name(2));
-  EXPECT_EQ(EvictColdest(), Name(1));
+  for (const uint32_t slot : {parent, child}) ASSERT_TRUE(shard_.Evict(slot).has_value());
   EXPECT_EQ(EvictColdestFromDisk(), Name(2));
   EXPECT_EQ(EvictColdestFromDisk(), Name(1));
 }

@@ -1,5 +1,7 @@
 // Catalogs after a write that failed, which RocksDB goes on from only when it is opened anew.
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <map>
 #include <sstream>
@@ -44,6 +46,21 @@ class OpenedAnew : public ::testing::Test {
     for (const auto& [number, location] : held_)
       missing += Has(*tier_, BlockNumbered(number), location) ? 0 : 1;
     return missing;
+  }
+
+  // `spoil` changes the file that says which one a catalog's manifest is.
+  void IsReadAgainAfter(const std::function<void(const std::string& current)>& spoil) {
+    ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
+    const std::string current = directory_.path() + "/disk/shard-00/catalog/CURRENT";
+    std::stringstream there;
+    there << std::ifstream(current).rdbuf();
+    spoil(current);
+    (void)tier_->PutFact("a", "2");
+    EXPECT_EQ(tier_->stats().shards_failed, 1u);
+    EXPECT_GT(Missing(), 0u);
+    std::ofstream(current) << there.str();
+    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10),
+                          [&] { return Missing() == 0; }));
   }
 
   TemporaryDirectory directory_;
@@ -92,17 +109,12 @@ TEST_F(OpenedAnew, WhileNothingCanBeWrittenNothingIsTried) {
 
 // Nor to be read: that needs no write to be tried again.
 TEST_F(OpenedAnew, ACatalogThatCannotEvenBeReadIsAgain) {
-  ASSERT_NO_FATAL_FAILURE(OpenAndBreak());
-  const std::string current = directory_.path() + "/disk/shard-00/catalog/CURRENT";
-  std::stringstream there;
-  there << std::ifstream(current).rdbuf();
-  std::ofstream(current) << "MANIFEST-999999\n";
-  (void)tier_->PutFact("a", "2");
-  EXPECT_EQ(tier_->stats().shards_failed, 1u);
-  EXPECT_GT(Missing(), 0u);
-  std::ofstream(current) << there.str();
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10),
-                        [&] { return Missing() == 0; }));
+  IsReadAgainAfter(
+      [](const std::string& current) { std::ofstream(current) << "MANIFEST-999999\n"; });
+}
+// Nor is it begun anew then.
+TEST_F(OpenedAnew, ACatalogThatSeemsToBeGoneIsAgain) {
+  IsReadAgainAfter([](const std::string& current) { std::filesystem::remove(current); });
 }
 
 // Reads wait for the moment in which it is closed.

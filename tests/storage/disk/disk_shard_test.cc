@@ -2,6 +2,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -28,14 +29,21 @@ class DiskShardTest : public ::testing::Test {
     ASSERT_TRUE(shard_->Recover().ok());
     shard_->SetTold();
   }
-  // The same block each time; its room.
-  DiskShard::Room Put() {
-    const DiskTier::NewBlock one = block_.AsNew();
-    DiskShard::PutResult put;
-    shard_->Put({&one, 1}, {&put, 1});
-    EXPECT_EQ(put.status, DiskTier::PutStatus::kOk);
-    return {block_.key(), put.extent};
+  // Their rooms.
+  std::vector<DiskShard::Room> Put(std::span<const DiskBlock> blocks) {
+    std::vector<DiskTier::NewBlock> news;
+    for (const DiskBlock& block : blocks) news.push_back(block.AsNew());
+    std::vector<DiskShard::PutResult> puts(blocks.size());
+    shard_->Put(news, puts);
+    std::vector<DiskShard::Room> rooms;
+    for (size_t i = 0; i < puts.size(); ++i) {
+      EXPECT_EQ(puts[i].status, DiskTier::PutStatus::kOk);
+      rooms.push_back({blocks[i].key(), puts[i].extent});
+    }
+    return rooms;
   }
+  // The same block each time.
+  DiskShard::Room Put() { return Put({&block_, 1}).front(); }
   [[nodiscard]] DiskTier::Stats stats() const {
     DiskTier::Stats stats;
     shard_->AddTo(&stats);
@@ -63,6 +71,22 @@ TEST_F(DiskShardTest, OwesWhatIsBeingErased) {
   EXPECT_TRUE(erased.get().ok());
   EXPECT_TRUE(shard_->Erase({}).ok());
   EXPECT_EQ(stats().used, ByteCount(0));
+}
+
+// More than one go of the catalog takes.
+TEST_F(DiskShardTest, GivesBackAllThatItOwes) {
+  std::vector<DiskBlock> blocks;
+  for (uint64_t number = 1; number <= 1'500; ++number) blocks.emplace_back(number, 1, 100);
+  const std::vector<DiskShard::Room> rooms = Put(blocks);
+  const ByteCount used = stats().used;
+  ASSERT_TRUE(faults_.Arm("catalog.erase=error").ok());
+  EXPECT_FALSE(shard_->Erase(rooms).ok());
+  EXPECT_EQ(stats().used, used);
+  ASSERT_TRUE(faults_.Arm("").ok());
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20),
+                        [&] { return shard_->Erase({}).ok(); }));
+  EXPECT_EQ(stats().used, ByteCount(0));
+  EXPECT_EQ(stats().blocks, 0u);
 }
 
 // A name that the catalog cannot look up can be given all the same.
