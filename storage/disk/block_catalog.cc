@@ -525,15 +525,17 @@ absl::Status BlockCatalog::ForEachPlace(
   return From(it->status());
 }
 
-absl::Status BlockCatalog::PutFact(const std::string& key, const std::string& value) {
+absl::Status BlockCatalog::PutFacts(std::span<const DiskTier::Fact> facts) {
   MutexLock lock(mu_);
   const auto to = impl_->ForWriting();
   if (!to.ok()) return to.status();
   rocksdb::WriteBatch batch;
-  if (value.empty()) {
-    (void)batch.Delete((*to)->families[kFacts], key);
-  } else {
-    (void)batch.Put((*to)->families[kFacts], key, value);
+  for (const DiskTier::Fact& fact : facts) {
+    if (fact.value.empty()) {
+      (void)batch.Delete((*to)->families[kFacts], fact.key);
+    } else {
+      (void)batch.Put((*to)->families[kFacts], fact.key, fact.value);
+    }
   }
   return impl_->Write(**to, &batch, true);
 }

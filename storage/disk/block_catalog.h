@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "storage/block_key.h"
+#include "storage/disk/disk_tier.h"
 #include "storage/fault_points.h"
 #include "storage/mutex.h"
 #include "storage/types.h"
@@ -116,9 +117,8 @@ class BlockCatalog {
   [[nodiscard]] absl::Status ForEachPlace(
       absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit);
 
-  // An empty value forgets.  Durable on OK.
-  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value)
-      LARDER_EXCLUDES(mu_);
+  // All or none; an empty value forgets.  Durable on OK.
+  [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts) LARDER_EXCLUDES(mu_);
   // REQUIRES: `visit` calls nothing of this catalog.
   [[nodiscard]] absl::Status ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit);

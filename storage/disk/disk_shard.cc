@@ -559,9 +559,9 @@ ByteCount DiskShard::free_bytes() const {
   return ByteCount(std::min(free, share_.entries_left() * (used / blocks)));
 }
 
-absl::Status DiskShard::PutFact(const std::string& key, const std::string& value) {
+absl::Status DiskShard::PutFacts(std::span<const DiskTier::Fact> facts) {
   if (share_.Full()) return absl::ResourceExhaustedError("the catalog is full");
-  return catalog_->PutFact(key, value);
+  return catalog_->PutFacts(facts);
 }
 
 void DiskShard::AddTo(DiskTier::Stats* stats) const {

@@ -89,7 +89,7 @@ class DiskShard {
 
   [[nodiscard]] BlockCatalog& catalog() { return *catalog_; }
   // ResourceExhausted: the catalog has its share.
-  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value);
+  [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts);
   // Writes have not just failed.
   [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
   // False: a write to its catalog failed, and the next finds out whether it takes them again.

@@ -129,9 +129,18 @@ class DiskTier {
   [[nodiscard]] virtual std::vector<uint32_t> FindVictims(
       ByteCount payload_bytes, absl::FunctionRef<bool(uint32_t)> evictable) = 0;
 
-  // ---- facts: few small values beside the blocks (registrations, pins)
-  // Durable on OK.  An empty value forgets.  REQUIRES: key of 1 to 512 bytes, value up to 1 MiB.
-  [[nodiscard]] virtual absl::Status PutFact(const std::string& key, const std::string& value) = 0;
+  // ---- facts: small values beside the blocks (registrations, pins)
+  struct Fact {
+    std::string key;
+    std::string value;  // empty: forgotten
+  };
+  // Durable on OK, all of them; else each may be or not, but none is torn.  REQUIRES: keys of 1 to
+  // 512 bytes that differ, values up to 1 MiB.
+  [[nodiscard]] virtual absl::Status PutFacts(std::span<const Fact> facts) = 0;
+  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value) {
+    const Fact one{key, value};
+    return PutFacts({&one, 1});
+  }
   virtual void ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) = 0;
 

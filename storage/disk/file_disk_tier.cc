@@ -511,34 +511,44 @@ ByteCount FileDiskTier::batch_bytes() const {
 
 // ---- facts
 
-// Every shard has every fact, the newest wins: so no one shard's damage loses any.
-absl::Status FileDiskTier::PutFact(const std::string& key, const std::string& value) {
+// Every shard has every fact, the newest wins: so no one shard's damage loses any.  What is
+// forgotten is there too, without a value, until all shards have heard of it: one that was away
+// would bring it back.
+absl::Status FileDiskTier::PutFacts(std::span<const Fact> facts) {
   MutexLock lock(facts_mu_);
   const uint64_t sequence = ++fact_sequence_;
-  std::string stored(sizeof sequence, '\0');
-  std::memcpy(stored.data(), &sequence, sizeof sequence);
-  stored += value;
+  std::string prefix(sizeof sequence, '\0');
+  std::memcpy(prefix.data(), &sequence, sizeof sequence);
+  std::vector<Fact> stored, forgotten;
+  for (const Fact& fact : facts) {
+    stored.push_back({fact.key, prefix + fact.value});
+    if (fact.value.empty()) forgotten.push_back(fact);
+  }
   absl::Status result = absl::UnavailableError("no shard");
+  uint32_t took = 0;
   for (const ShardRef& shard : All()) {
-    absl::Status status = shard->PutFact(key, stored);
+    absl::Status status = shard->PutFacts(stored);
+    took += status.ok() ? 1 : 0;
     if (!result.ok()) result = std::move(status);
   }
+  if (forgotten.empty() || took < geometry_.shards) return result;
+  for (const ShardRef& shard : All()) (void)shard->PutFacts(forgotten);
   return result;
 }
 
 void FileDiskTier::ForEachFact(
     absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) {
-  std::map<std::string, Fact> newest;
+  std::map<std::string, StoredFact> newest;
   MutexLock lock(facts_mu_);
   for (const ShardRef& shard : All()) {
     const absl::Status status =
         shard->catalog().ForEachFact([&](const std::string& key, const std::string& stored) {
-          Fact fact;
+          StoredFact fact;
           if (stored.size() < sizeof fact.sequence) return;
           std::memcpy(&fact.sequence, stored.data(), sizeof fact.sequence);
           fact_sequence_ = std::max(fact_sequence_, fact.sequence);
           fact.value = stored.substr(sizeof fact.sequence);
-          Fact& known = newest[key];
+          StoredFact& known = newest[key];
           if (fact.sequence > known.sequence) known = std::move(fact);
         });
     if (!status.ok()) Warn(std::string(status.message()));

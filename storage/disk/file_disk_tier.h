@@ -58,7 +58,7 @@ class FileDiskTier final : public DiskTier {
   void SetOwner(DiskLocation location, uint32_t owner) override;
   [[nodiscard]] std::vector<uint32_t> FindVictims(
       ByteCount payload_bytes, absl::FunctionRef<bool(uint32_t)> evictable) override;
-  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value) override;
+  [[nodiscard]] absl::Status PutFacts(std::span<const Fact> facts) override;
   void ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override;
   [[nodiscard]] ByteCount block_bytes_max() const override;
@@ -72,7 +72,8 @@ class FileDiskTier final : public DiskTier {
     uint32_t shards = 0;
     ByteCount file_bytes;
   };
-  struct Fact {
+  // As a shard has it.
+  struct StoredFact {
     uint64_t sequence = 0;
     std::string value;
   };

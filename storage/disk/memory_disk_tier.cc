@@ -104,12 +104,14 @@ absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> o
   return absl::OkStatus();
 }
 
-absl::Status MemoryDiskTier::PutFact(const std::string& key, const std::string& value) {
+absl::Status MemoryDiskTier::PutFacts(std::span<const Fact> facts) {
   MutexLock lock(medium_.mu);
-  if (value.empty()) {
-    medium_.facts.erase(key);
-  } else {
-    medium_.facts[key] = value;
+  for (const Fact& fact : facts) {
+    if (fact.value.empty()) {
+      medium_.facts.erase(fact.key);
+    } else {
+      medium_.facts[fact.key] = fact.value;
+    }
   }
   return absl::OkStatus();
 }

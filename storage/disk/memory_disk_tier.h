@@ -51,7 +51,7 @@ class MemoryDiskTier : public DiskTier {
                                                   absl::FunctionRef<bool(uint32_t)>) override {
     return {};
   }
-  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value) override;
+  [[nodiscard]] absl::Status PutFacts(std::span<const Fact> facts) override;
   void ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override;
   [[nodiscard]] ByteCount block_bytes_max() const override { return limit_; }

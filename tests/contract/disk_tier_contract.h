@@ -269,6 +269,22 @@ TEST_P(DiskTierContract, KeepsFacts) {
   EXPECT_EQ(facts, (std::map<std::string, std::string>{{"a", "3"}, {"b", "5"}}));
 }
 
+TEST_P(DiskTierContract, KeepsManyFactsAtOnce) {
+  std::vector<DiskTier::Fact> facts;
+  for (int i = 0; i < 1'000; ++i) facts.push_back({absl::StrCat("pin/", i), absl::StrCat(i)});
+  ASSERT_TRUE(tier_->PutFacts(facts).ok());
+  for (size_t i = 0; i < facts.size(); i += 2) facts[i].value = "";
+  ASSERT_TRUE(tier_->PutFacts(facts).ok());
+  Reopen();
+  size_t there = 0;
+  tier_->ForEachFact([&](const std::string& key, const std::string& value) {
+    EXPECT_EQ(key, "pin/" + value);
+    EXPECT_EQ(std::stoi(value) % 2, 1);
+    ++there;
+  });
+  EXPECT_EQ(there, facts.size() / 2);
+}
+
 TEST_P(DiskTierContract, ManyThreadsPutGetAndErase) {
   constexpr int kThreads = 4;
   std::atomic<int> wrong{0};

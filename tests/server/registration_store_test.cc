@@ -20,12 +20,12 @@ class FailingTier final : public MemoryDiskTier {
   FailingTier(size_t failures, Medium& medium)
       : MemoryDiskTier(GiB(1), medium), failures_(failures) {}
 
-  absl::Status PutFact(const std::string& key, const std::string& value) override {
+  absl::Status PutFacts(std::span<const Fact> facts) override {
     MutexLock lock(mu_);
     changed_.NotifyAll();
     ++calls_;
     if (calls_ <= failures_) return absl::UnavailableError("the disk is on fire");
-    return MemoryDiskTier::PutFact(key, value);
+    return MemoryDiskTier::PutFacts(facts);
   }
   // The test fails when they do not come.
   void AwaitCalls(size_t count) {

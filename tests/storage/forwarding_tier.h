@@ -32,8 +32,8 @@ class ForwardingTier : public DiskTier {
       ByteCount payload_bytes, absl::FunctionRef<bool(uint32_t)> evictable) override {
     return to_.FindVictims(payload_bytes, evictable);
   }
-  [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value) override {
-    return to_.PutFact(key, value);
+  [[nodiscard]] absl::Status PutFacts(std::span<const Fact> facts) override {
+    return to_.PutFacts(facts);
   }
   void ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override {

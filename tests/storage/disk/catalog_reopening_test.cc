@@ -130,6 +130,11 @@ TEST_F(OpenedAnew, ReadsWaitWhileACatalogIsOpenedAnew) {
 }
 
 // A write does not wait for who reads a catalog whole, and others read it meanwhile.
+absl::Status PutFact(BlockCatalog& catalog, const std::string& value) {
+  const DiskTier::Fact one{"a", value};
+  return catalog.PutFacts({&one, 1});
+}
+
 TEST_F(OpenedAnew, NotWhileItIsReadWhole) {
   CatalogMemory memory(MiB(8));
   auto opened = BlockCatalog::Open({.directory = directory_.path() + "/catalog",
@@ -150,15 +155,14 @@ TEST_F(OpenedAnew, NotWhileItIsReadWhole) {
   ASSERT_TRUE(catalog.Commit({&entry, 1}).ok());
   {
     const NoFileGrows broken;
-    EXPECT_FALSE(catalog.PutFact("a", "1").ok());
+    EXPECT_FALSE(PutFact(catalog, "1").ok());
   }
   std::future<absl::Status> written;
   size_t visited = 0;
   EXPECT_TRUE(catalog
                   .ForEachPlace([&](const BlockKey&, const CatalogPlace&) {
                     ++visited;
-                    written =
-                        std::async(std::launch::async, [&] { return catalog.PutFact("a", "2"); });
+                    written = std::async(std::launch::async, [&] { return PutFact(catalog, "2"); });
                     EXPECT_EQ(written.wait_for(std::chrono::seconds(5)), std::future_status::ready);
                     std::optional<BlockCatalog::Description> known;
                     EXPECT_TRUE(catalog.Describe({&entry.key, 1}, {&known, 1}).ok());
@@ -168,7 +172,7 @@ TEST_F(OpenedAnew, NotWhileItIsReadWhole) {
                   .ok());
   ASSERT_EQ(visited, 1u);
   EXPECT_TRUE(absl::IsUnavailable(written.get()));
-  EXPECT_TRUE(catalog.PutFact("a", "3").ok());
+  EXPECT_TRUE(PutFact(catalog, "3").ok());
 }
 
 }  // namespace
