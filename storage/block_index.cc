@@ -416,14 +416,16 @@ bool BlockIndex::EvictableFromDisk(EntryRef ref) const {
 
 // ---- pins
 
-bool BlockIndex::Pin(VariantIndex variant, const Digest& digest) {
+bool BlockIndex::SetPinned(VariantIndex variant, const Digest& digest, Tier tier, bool pinned) {
+  LARDER_CHECK(tier == Tier::kHost || tier == Tier::kDisk);
   const uint64_t hash = IndexHash(variant, digest);
-  return shards_[ShardOf(hash)]->Pin(hash, variant, digest);
+  return shards_[ShardOf(hash)]->SetPinned(hash, variant, digest, tier, pinned);
 }
 
-void BlockIndex::Unpin(VariantIndex variant, const Digest& digest) {
-  const uint64_t hash = IndexHash(variant, digest);
-  shards_[ShardOf(hash)]->Unpin(hash, variant, digest);
+ByteCount BlockIndex::pinned_bytes() const {
+  ByteCount sum;
+  for (const auto& shard : shards_) sum += shard->totals().pinned;
+  return sum;
 }
 
 // ---- totals

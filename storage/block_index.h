@@ -11,7 +11,7 @@
 // Ownership: made by BlockStore.  Owns the metadata of its blocks.
 // Thread-safety: all methods from any thread; a lock per shard, never two at once.  So what several
 // keys of one call answer is not one instant's truth; each key's answer is.
-// Limits: 16.7 M entries a shard (268 M in all), 65,534 variants, 65,535 holds, pins, children an
+// Limits: 16.7 M entries a shard (268 M in all), 65,534 variants, 65,535 holds, children an
 // entry.
 // Memory: 64 B an entry, 4.6 to 9.1 B of table, at most an eighth of unused entries; 10 M blocks:
 // 74 B each.  It does not shrink: what eviction frees is used again.
@@ -148,11 +148,13 @@ class BlockIndex {
   // Whether blocks of HOST are being written to a disk now, as they are published.
   void SetSpilling(bool spilling) { policy_.SetSpilling(spilling); }
 
-  // ---- pins (counted; PinTable has the names)
-  // False: no such block in HOST, or 65,535 pins already.
-  [[nodiscard]] bool Pin(VariantIndex variant, const Digest& digest);
-  // A no-op where the block has left meanwhile; its pins left with it.
-  void Unpin(VariantIndex variant, const Digest& digest);
+  // ---- pins (PinTable has their owners)
+  // One of HOST keeps a block there, and its copy on disk, by which it outlives a restart; one of
+  // DISK keeps that copy, and the block in HOST until there is one.  They go with the name.  False:
+  // no such block in any tier.  REQUIRES: tier is one of the two.
+  bool SetPinned(VariantIndex variant, const Digest& digest, Tier tier, bool pinned);
+  // Of blocks that are pinned in HOST, though some may still be on disk.
+  [[nodiscard]] ByteCount pinned_bytes() const;
 
   // ---- totals
   [[nodiscard]] uint64_t blocks() const;         // named, claims included

@@ -103,6 +103,10 @@ BlockStore::BlockStore(const Options& options, SlabPool& pool, const Clock& cloc
       pool_(pool),
       clock_(clock),
       start_(clock.Now()),
+      pins_(options.pins_max,
+            ByteCount(static_cast<uint64_t>(static_cast<double>(pool.total_bytes().value()) *
+                                            options.pin_share)),
+            index_),
       allocator_(pool.slab_bytes()) {}
 
 BlockStore::~BlockStore() {
@@ -219,6 +223,7 @@ BlockStatus BlockStore::Publish(ExtentReservation& reservation, size_t i, const 
       const Extent extent = reservation.Take(i);
       reserved_pages_ -= extent.pages;
       allocator_.SetOwner(extent, ref.value);
+      pins_.Entered(block.variant, block.digest);
       return BlockStatus::kOk;
     }
   }
@@ -254,6 +259,7 @@ void BlockStore::Fill(ExtentReservation& reservation, size_t i, const NewBlock& 
   reserved_pages_ -= extent.pages;
   allocator_.SetOwner(extent, claim.value);
   index_.Fill(claim, extent, std::move(metadata), NowSeconds());
+  pins_.Entered(block.variant, block.digest);
 }
 
 void BlockStore::Abandon(EntryRef claim) { index_.Abandon(claim); }
@@ -375,7 +381,9 @@ EntryRef BlockStore::EnterFromDisk(const Digest& variant_id, const Digest& diges
                                  NowSeconds(), &ref);
     return result != BlockIndex::InsertResult::kBusy;
   });
-  return result == BlockIndex::InsertResult::kInserted ? ref : EntryRef{};
+  if (result != BlockIndex::InsertResult::kInserted) return {};
+  pins_.Entered(*variant, digest);
+  return ref;
 }
 
 BlockIndex::Held BlockStore::HoldUntouched(VariantIndex variant, const Digest& digest) {
@@ -489,11 +497,14 @@ BlockStore::Stats BlockStore::stats() const {
   s.evicted_unspilled = evicted_unspilled_.load(std::memory_order_relaxed);
   s.index_bytes = index_.memory_bytes();
   s.metadata_bytes = index_.metadata_bytes();
+  s.pins = pins_.size();
+  s.pinned = index_.pinned_bytes();
   return s;
 }
 
 void BlockStore::CheckInvariants() const {
   index_.CheckInvariants();
+  pins_.CheckInvariants();
   MutexLock lock(mu_);
   allocator_.CheckInvariants();
   LARDER_CHECK(reserved_pages_ * kPageBytes + allocator_.free_bytes().value() <=

@@ -11,7 +11,8 @@
 // Limits, exact: the pool's bytes; `lease_share` of the pool per session, for leases and for
 // reservations alike (the caller passes what is left of its share).
 // Locks: `mu_` guards the allocator; the index has its own.  Order: mu_, then a shard.  Acquire and
-// release take no lock of the store unless an extent comes free.  `disk_mu_` is a leaf.
+// release take no lock of the store unless an extent comes free.  `disk_mu_` is a leaf; that of
+// pins() lies between mu_ and a shard.
 #pragma once
 
 #include <atomic>
@@ -27,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "storage/block_index.h"
 #include "storage/block_key.h"
+#include "storage/block_pins.h"
 #include "storage/clock.h"
 #include "storage/extent_allocator.h"
 #include "storage/mutex.h"
@@ -100,6 +102,8 @@ class BlockStore {
   struct Options {
     double lease_share = 0.25;     // of the pool, per session
     double free_watermark = 0.04;  // background eviction starts below this share of the pool
+    double pin_share = 0.5;        // of the pool, that pins of HOST may keep
+    size_t pins_max = 131'072;
   };
 
   // REQUIRES: pool and clock outlive the store.
@@ -206,6 +210,7 @@ class BlockStore {
   }
   [[nodiscard]] BlockIndex& index() { return index_; }
   [[nodiscard]] const BlockIndex& index() const { return index_; }
+  [[nodiscard]] BlockPins& pins() { return pins_; }
   [[nodiscard]] SlabPool& pool() { return pool_; }
   [[nodiscard]] ByteCount lease_budget() const;  // of a session
 
@@ -215,6 +220,8 @@ class BlockStore {
     uint64_t evicted_demand = 0, evicted_watermark = 0, duplicates = 0, damaged = 0, full = 0;
     uint64_t evicted_disk = 0, evicted_unspilled = 0;
     ByteCount index_bytes, metadata_bytes;
+    uint64_t pins = 0;
+    ByteCount pinned;  // of blocks that pins of HOST keep, in whatever tier they are
   };
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
   void CheckInvariants() const LARDER_EXCLUDES(mu_);
@@ -236,6 +243,7 @@ class BlockStore {
   const Clock& clock_;
   const TimePoint start_;
   BlockIndex index_;
+  BlockPins pins_;
 
   mutable Mutex mu_;
   ExtentAllocator allocator_ LARDER_GUARDED_BY(mu_);

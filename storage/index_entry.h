@@ -55,13 +55,14 @@ struct alignas(64) IndexEntry {
   uint32_t last_use_s = 0;
   uint16_t holds = 0;
   uint16_t children = 0;  // of any tier; saturates, so it is a hint and not a law
-  uint16_t pins = 0;
   VariantIndex variant{};
   ReuseHistory history;
   uint8_t follower = 0;  // a tag of the block that followed it; 0: none has; kManyFollowers
   BlockState state : 4 = BlockState::kAbsent;
   bool counted_in_parent : 1 = false;  // its leaving lowers the parent's `children`
   bool listed : 1 = false;
+  bool pinned_host : 1 = false;
+  bool pinned_disk : 1 = false;
 
   [[nodiscard]] const BlockMetadata* metadata() const {
     return OnDiskAlone(state) ? nullptr : owned_metadata;

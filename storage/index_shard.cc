@@ -203,12 +203,16 @@ void IndexShard::ChangeState(uint32_t slot, BlockState to) {
   const bool listed = entries_[slot].listed;
   Unlist(slot);
   SetState(entries_[slot], to);
-  if (listed) List(slot);
+  if (listed) {
+    List(slot);  // though it may be held
+  } else {
+    Relist(slot);  // its pin may let it go now
+  }
 }
 
 void IndexShard::Relist(uint32_t slot) {
   const IndexEntry& entry = entries_[slot];
-  const bool evictable = ListFor(entry) != nullptr && entry.holds == 0 && entry.pins == 0;
+  const bool evictable = ListFor(entry) != nullptr && entry.holds == 0 && !PinnedHere(entry);
   if (evictable == entry.listed) return;
   if (evictable) {
     List(slot);
@@ -249,6 +253,7 @@ void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
                             uint32_t now_s) {
   IndexEntry& entry = entries_[slot];
   const std::optional<uint64_t> counted_before = CountedBy(entry);
+  CountPinned(entry, -1);  // on disk it may have had another size
   if (!OnDiskAlone(entry.state)) Remember(entry, raised, now_s);
   SetState(entry, OnDiskAlone(entry.state) ? BlockState::kHostDisk : BlockState::kHost);
   entry.extent.Set(extent);
@@ -258,6 +263,7 @@ void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
   if (metadata != nullptr) metadata_bytes_ += metadata->memory_bytes().value();
   entry.owned_metadata = metadata.release();
   variants_.Count(entry.variant, extent.bytes());
+  CountPinned(entry, 1);
   Relist(slot);
 }
 
@@ -341,6 +347,8 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
   gone.last_use_s = entry.last_use_s;
   gone.counted_by = CountedBy(entry);
   entry.counted_in_parent = false;
+  CountPinned(entry, -1);
+  entry.pinned_host = entry.pinned_disk = false;
   Unlist(slot);
   if (InHost(entry.state)) {
     TakeFromHost(slot, &gone);
@@ -354,7 +362,6 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
   Forget(entry);
   if (entry.holds > 0) {
     SetState(entry, BlockState::kDoomed);
-    entry.pins = 0;
     entry.children = 0;
     ++doomed_;
     gone.doomed = true;
@@ -370,7 +377,7 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
 IndexShard::Departure IndexShard::LeaveHost(uint32_t slot) {
   IndexEntry& entry = entries_[slot];
   if (entry.state != BlockState::kHostDisk) return Leave(slot);
-  LARDER_CHECK(entry.holds == 0 && entry.pins == 0);
+  LARDER_CHECK(entry.holds == 0 && !entry.pinned_host);
   Departure gone;
   gone.block.variant = entry.variant;
   gone.block.digest = entry.digest;
@@ -407,22 +414,27 @@ std::optional<IndexShard::Departure> IndexShard::Drop(uint32_t slot) {
 
 // ---- pins and children
 
-bool IndexShard::Pin(uint64_t hash, VariantIndex variant, const Digest& digest) {
+bool IndexShard::SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,
+                           bool pinned) {
   MutexLock lock(mu_);
   const uint32_t slot = Find(hash, variant, digest);
-  if (slot == kNone || !InHost(entries_[slot].state) || entries_[slot].pins == kCountMax)
-    return false;
-  ++entries_[slot].pins;
+  if (slot == kNone || !InATier(entries_[slot].state)) return false;
+  IndexEntry& entry = entries_[slot];
+  if (tier == Tier::kDisk) {
+    entry.pinned_disk = pinned;
+  } else {
+    CountPinned(entry, -1);
+    entry.pinned_host = pinned;
+    CountPinned(entry, 1);
+  }
   Relist(slot);
   return true;
 }
 
-void IndexShard::Unpin(uint64_t hash, VariantIndex variant, const Digest& digest) {
-  MutexLock lock(mu_);
-  const uint32_t slot = Find(hash, variant, digest);
-  if (slot == kNone || entries_[slot].pins == 0) return;
-  --entries_[slot].pins;
-  Relist(slot);
+// Around each change of what decides: 1 after it, -1 before.
+void IndexShard::CountPinned(const IndexEntry& entry, int64_t more) {
+  if (entry.pinned_host && InATier(entry.state))
+    pinned_pages_ += static_cast<uint64_t>(more * entry.extent.pages());
 }
 
 IndexShard::Raised IndexShard::RaiseChildren(VariantIndex variant, uint64_t parent,
@@ -500,7 +512,8 @@ IndexShard::Totals IndexShard::totals() const {
           .disk_only = disk_only_,
           .memory = ByteCount(sizeof *this + entries_.memory_bytes() + table_.memory_bytes() +
                               departed_.memory_bytes()),
-          .metadata = ByteCount(metadata_bytes_)};
+          .metadata = ByteCount(metadata_bytes_),
+          .pinned = ByteCount(pinned_pages_ * kPageBytes)};
 }
 
 uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* count) const {
@@ -516,8 +529,9 @@ uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* coun
                        .state = entry.state,
                        .extent = entry.extent.Get(),
                        .holds = entry.holds,
-                       .pins = entry.pins,
                        .children = entry.children,
+                       .pinned_host = entry.pinned_host,
+                       .pinned_disk = entry.pinned_disk,
                        .counted_in_parent = entry.counted_in_parent,
                        .disk_location = entry.disk_location};
   }
@@ -527,12 +541,12 @@ uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* coun
 void IndexShard::CheckEntry(uint32_t slot) const {
   const IndexEntry& entry = entries_[slot];
   const bool has_list = InHost(entry.state) || entry.state == BlockState::kDisk;
-  LARDER_CHECK(!entry.listed || (has_list && entry.pins == 0));
-  LARDER_CHECK(entry.listed || !has_list || entry.holds > 0 || entry.pins > 0);
+  LARDER_CHECK(!entry.listed || (has_list && !PinnedHere(entry)));
+  LARDER_CHECK(entry.listed || !has_list || entry.holds > 0 || PinnedHere(entry));
   LARDER_CHECK((TiersOf(entry.state) & kDiskBit) == 0 || entry.disk_location != 0);
   LARDER_CHECK(entry.state != BlockState::kHost || entry.disk_location == 0);
   LARDER_CHECK(!entry.counted_in_parent || CountedBy(entry).has_value());
-  LARDER_CHECK(InHost(entry.state) || entry.pins == 0);
+  LARDER_CHECK(InATier(entry.state) || (!entry.pinned_host && !entry.pinned_disk));
   LARDER_CHECK(InATier(entry.state) || (entry.children == 0 && !entry.counted_in_parent));
   if (entry.state == BlockState::kDoomed) {
     LARDER_CHECK(entry.holds > 0);
@@ -545,7 +559,7 @@ void IndexShard::CheckEntry(uint32_t slot) const {
 void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   MutexLock lock(mu_);
   uint32_t used = 0, listed = 0, doomed = 0, disk_only = 0;
-  uint64_t metadata_bytes = 0;
+  uint64_t metadata_bytes = 0, pinned_pages = 0;
   for (uint32_t slot = 1; slot < entries_.end(); ++slot) {
     const IndexEntry& entry = entries_[slot];
     if (entry.state == BlockState::kAbsent) continue;
@@ -554,6 +568,7 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
     listed += entry.listed ? 1 : 0;
     doomed += entry.state == BlockState::kDoomed ? 1 : 0;
     if (entry.metadata() != nullptr) metadata_bytes += entry.metadata()->memory_bytes().value();
+    if (entry.pinned_host) pinned_pages += entry.extent.pages();
     if (OnDiskAlone(entry.state)) {
       ++disk_only;
       ++sums[static_cast<size_t>(entry.variant)].disk_only;
@@ -578,7 +593,7 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   LARDER_CHECK(copies == copies_);
   LARDER_CHECK(disk_only == disk_only_);
   LARDER_CHECK(doomed == doomed_ && used - doomed == table_.size());
-  LARDER_CHECK(metadata_bytes == metadata_bytes_);
+  LARDER_CHECK(metadata_bytes == metadata_bytes_ && pinned_pages == pinned_pages_);
 }
 
 }  // namespace larder

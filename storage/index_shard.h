@@ -171,9 +171,8 @@ class IndexShard {
   [[nodiscard]] std::optional<DiskDeparture> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool EvictableFromDisk(uint32_t slot) const LARDER_EXCLUDES(mu_);
 
-  [[nodiscard]] bool Pin(uint64_t hash, VariantIndex variant, const Digest& digest)
-      LARDER_EXCLUDES(mu_);
-  void Unpin(uint64_t hash, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,
+                               bool pinned) LARDER_EXCLUDES(mu_);
 
   // Parents are known by variant and hash.  Two of one hash, which a client may make up, mix up
   // what is a hint in any case.
@@ -194,6 +193,7 @@ class IndexShard {
     uint64_t doomed = 0;
     uint64_t disk_only = 0;
     ByteCount memory, metadata;
+    ByteCount pinned;  // in HOST, in whatever tier they are
   };
   [[nodiscard]] Totals totals() const LARDER_EXCLUDES(mu_);
 
@@ -217,6 +217,10 @@ class IndexShard {
   // A listed entry may be held, untouched.
   [[nodiscard]] static bool MayLeave(const IndexEntry& entry) {
     return entry.listed && entry.holds == 0;
+  }
+  // No eviction takes it from the tier that its list is of.
+  [[nodiscard]] static bool PinnedHere(const IndexEntry& entry) {
+    return entry.pinned_host || (entry.pinned_disk && entry.state != BlockState::kHostDisk);
   }
 
   [[nodiscard]] uint32_t Find(uint64_t hash, VariantIndex variant, const Digest& digest) const
@@ -283,12 +287,16 @@ class IndexShard {
   // The coldest that may leave, and is no parent unless they count too; what is before it goes to
   // the hot end.  kNone: not one of kEvictionLook.
   [[nodiscard]] uint32_t Coldest(RecencyList& list, bool parents_too) LARDER_REQUIRES(mu_);
+  // The coldest whose copy on disk is not pinned; what is before it goes to the hot end.  kNone: as
+  // above.
+  [[nodiscard]] uint32_t ColdestUnpinnedCopy(RecencyList& list) LARDER_REQUIRES(mu_);
   // The first leaf of the kEvictionLook coldest that may leave, or else the coldest of these.
   [[nodiscard]] uint32_t ColdestOfCopied(const RecencyList& list) const LARDER_REQUIRES(mu_);
   [[nodiscard]] std::unique_ptr<const BlockMetadata> TakeMetadata(IndexEntry& entry)
       LARDER_REQUIRES(mu_);
   [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
                                       uint32_t now_s);
+  void CountPinned(const IndexEntry& entry, int64_t more) LARDER_REQUIRES(mu_);
   void CheckEntry(uint32_t slot) const LARDER_REQUIRES(mu_);
 
   VariantTable& variants_;
@@ -304,6 +312,7 @@ class IndexShard {
   uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t metadata_bytes_ LARDER_GUARDED_BY(mu_) = 0;
+  uint64_t pinned_pages_ LARDER_GUARDED_BY(mu_) = 0;
 };
 
 template <class Choose>

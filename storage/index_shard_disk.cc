@@ -114,7 +114,9 @@ IndexShard::DiskDeparture IndexShard::LeaveDisk(uint32_t slot) {
 std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& policy,
                                                         uint32_t now_s) {
   MutexLock lock(mu_);
-  const uint32_t least = LeastWorthyOf(copied_lists_, policy, true, now_s).slot;
+  const auto unpinned = [&](RecencyList& list)
+                            LARDER_NO_THREAD_SAFETY_ANALYSIS { return ColdestUnpinnedCopy(list); };
+  const uint32_t least = LeastWorthy(copied_lists_, policy, now_s, unpinned).slot;
   if (least == kNone) return std::nullopt;
   return EvictedFromDisk{DropCopy(least), entries_[least].extent.pages()};
 }
@@ -135,7 +137,7 @@ bool IndexShard::EvictableFromDisk(uint32_t slot) const {
 bool IndexShard::EvictableFromDiskLocked(uint32_t slot) const {
   if (!InUse(slot)) return false;
   const IndexEntry& entry = entries_[slot];
-  return MayLeave(entry) &&
+  return MayLeave(entry) && !entry.pinned_disk &&
          (entry.state == BlockState::kDisk || entry.state == BlockState::kHostDisk);
 }
 

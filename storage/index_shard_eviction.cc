@@ -35,6 +35,17 @@ uint32_t IndexShard::Coldest(RecencyList& list, bool parents_too) {
   return kNone;
 }
 
+uint32_t IndexShard::ColdestUnpinnedCopy(RecencyList& list) {
+  for (uint32_t looks = std::min(kEvictionLook, list.size()); looks > 0; --looks) {
+    const uint32_t slot = list.coldest();
+    const IndexEntry& entry = entries_[slot];
+    if (entry.holds == 0 && !entry.pinned_disk) return slot;
+    list.Remove(slot);
+    list.PushHot(slot);
+  }
+  return kNone;
+}
+
 // Parents may leave too, so nothing hides the rest, and all keep their order.
 uint32_t IndexShard::ColdestOfCopied(const RecencyList& list) const {
   uint32_t parent = kNone;

@@ -72,7 +72,8 @@ struct BlockView {
   VariantIndex variant = VariantIndex::kNone;
   BlockState state = BlockState::kAbsent;
   Extent extent;
-  uint16_t holds = 0, pins = 0, children = 0;
+  uint16_t holds = 0, children = 0;
+  bool pinned_host = false, pinned_disk = false;
   bool counted_in_parent = false;
   uint64_t disk_location = 0;
 };

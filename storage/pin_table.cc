@@ -28,12 +28,12 @@ bool PinTable::Remove(std::string_view owner, const PinKey& key) {
   return true;
 }
 
-std::vector<PinKey> PinTable::RemoveOwner(std::string_view owner) {
-  std::vector<PinKey> removed;
+std::vector<Pin> PinTable::RemoveOwner(std::string_view owner) {
+  std::vector<Pin> removed;
   for (auto pin = pins_.begin(); pin != pins_.end();) {
     const auto next = std::next(pin);
     if (pin->first.first == owner) {
-      removed.push_back(pin->first.second);
+      removed.push_back({pin->first.first, pin->first.second, pin->second});
       Erase(pin);
     }
     pin = next;
@@ -41,12 +41,12 @@ std::vector<PinKey> PinTable::RemoveOwner(std::string_view owner) {
   return removed;
 }
 
-std::vector<PinKey> PinTable::Expire(uint64_t now_ms, size_t pins) {
-  std::vector<PinKey> expired;
+std::vector<Pin> PinTable::Expire(uint64_t now_ms, size_t pins) {
+  std::vector<Pin> expired;
   while (expired.size() < pins && !by_deadline_.empty()) {
     const auto [deadline_ms, name] = *by_deadline_.begin();
     if (deadline_ms > now_ms || deadline_ms == kNoDeadline_ms) break;
-    expired.push_back(name->second);
+    expired.push_back({name->first, name->second, deadline_ms});
     Erase(pins_.find(*name));
   }
   return expired;

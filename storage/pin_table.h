@@ -1,11 +1,9 @@
-// Who wants which blocks kept, in which tier, until when.  The index counts pins; this table has
-// their names.
+// Who wants which blocks kept, in which tier, until when.
 //
 // A pin is {owner, key, tier} with a deadline, counted once: pinning again moves the deadline. Pins
-// do not need their block to exist; who inserts a block asks Count() and pins it in the index as
-// often.
+// do not need their block to exist.
 //
-// Ownership: one per tenant, made by BlockStore.
+// Ownership: one per tenant, of BlockPins.
 // Thread-safety: none, under the caller's lock.
 // No clock: `now_ms` comes in (wall clock, since pins outlive a boot).
 // Limits: `pins_max` pins, exactly.
@@ -38,6 +36,14 @@ struct PinKey {
   }
 };
 
+struct Pin {
+  std::string owner;
+  PinKey key;
+  uint64_t deadline_ms = 0;
+
+  friend bool operator==(const Pin&, const Pin&) = default;
+};
+
 class PinTable {
  public:
   static constexpr uint64_t kNoDeadline_ms = UINT64_MAX;
@@ -51,11 +57,10 @@ class PinTable {
 
   // True: lower the block's count.  False: no such pin.
   [[nodiscard]] bool Remove(std::string_view owner, const PinKey& key);
-  // All of an owner; one key for each count to lower.  O(pins).
-  [[nodiscard]] std::vector<PinKey> RemoveOwner(std::string_view owner);
-  // Removes pins whose deadline is `now_ms` or before, earliest first, at most `pins`; one key for
-  // each count to lower.
-  [[nodiscard]] std::vector<PinKey> Expire(uint64_t now_ms, size_t pins = SIZE_MAX);
+  // All of an owner.  O(pins).
+  [[nodiscard]] std::vector<Pin> RemoveOwner(std::string_view owner);
+  // Removes pins whose deadline is `now_ms` or before, earliest first, at most `pins`.
+  [[nodiscard]] std::vector<Pin> Expire(uint64_t now_ms, size_t pins = SIZE_MAX);
 
   // Owners that pin this key.
   [[nodiscard]] uint32_t Count(const PinKey& key) const;

@@ -35,7 +35,7 @@ constexpr uint64_t kNoName = kNames;  // nothing of this name ever enters
 constexpr uint64_t kVariants = 3;
 
 // What a run of some length has met, lest the instructions come to miss it.
-constexpr std::array<std::string_view, 12> kCorners = {
+constexpr std::array<std::string_view, 14> kCorners = {
     "doomed",
     "a room of a doomed block",
     "published onto disk",
@@ -47,7 +47,9 @@ constexpr std::array<std::string_view, 12> kCorners = {
     "evicted, kept on disk as a parent",
     "evicted as a parent for want of others",
     "evicted from disk as a parent for want of others",
-    "a disk copy for want of others"};
+    "a disk copy for want of others",
+    "evicted from HOST, pinned on disk",
+    "published onto disk, pinned in HOST"};
 
 Digest Name(uint64_t i) {
   Digest digest;
@@ -194,7 +196,8 @@ class Fuzz {
     EXPECT_EQ(view.state, block.state);
     CheckExtent(view.extent, block);
     EXPECT_EQ(view.holds, block.holds);
-    EXPECT_EQ(view.pins, block.pins);
+    EXPECT_EQ(view.pinned_host, block.pinned_host);
+    EXPECT_EQ(view.pinned_disk, block.pinned_disk);
     EXPECT_EQ(view.children, block.children);
     EXPECT_EQ(view.counted_in_parent, block.counted_by.has_value());
     EXPECT_EQ(view.disk_location, block.location);
@@ -229,6 +232,8 @@ class Fuzz {
     ASSERT_EQ(result, model_.Insert(key, extent, parent));
     if (result == BlockIndex::InsertResult::kInserted) CheckRef(key, ref);
     Reached("published onto disk", before == BlockState::kDisk);
+    Reached("published onto disk, pinned in HOST",
+            before == BlockState::kDisk && model_.Find(key)->pinned_host);
     Reached("published while promoted", before == BlockState::kPromoting);
   }
   void Claim() {
@@ -321,18 +326,15 @@ class Fuzz {
                                     expected_rooms.end()));
     Reached("a room of a doomed block", !rooms.empty());
   }
-  void Pin() {
+  void Pin() { SetPinned(true); }
+  void Unpin() { SetPinned(false); }
+  void SetPinned(bool pinned) {
     const ModelKey key = SomeKey();
+    const Tier tier = run_.OneIn(2) ? Tier::kHost : Tier::kDisk;
     ModelBlock* const block = model_.Find(key);
-    const bool there = block != nullptr && InHost(block->state);
-    ASSERT_EQ(index_.Pin(Variant(key), Name(key.second)), there);
-    if (there) ++block->pins;
-  }
-  void Unpin() {
-    const ModelKey key = SomeKey();
-    index_.Unpin(Variant(key), Name(key.second));
-    ModelBlock* const block = model_.Find(key);
-    if (block != nullptr && block->pins > 0) --block->pins;
+    const bool there = block != nullptr && block->in_a_tier();
+    ASSERT_EQ(index_.SetPinned(Variant(key), Name(key.second), tier, pinned), there);
+    if (there) (tier == Tier::kHost ? block->pinned_host : block->pinned_disk) = pinned;
   }
 
   // ---- from HOST to disk and back
@@ -405,6 +407,7 @@ class Fuzz {
     ASSERT_EQ(gone.kept_on_disk, block.state == BlockState::kHostDisk);
     ASSERT_EQ(gone.disk_location, 0u);
     Reached("evicted, kept on disk as a parent", gone.kept_on_disk && block.children > 0);
+    Reached("evicted from HOST, pinned on disk", block.pinned_disk);
   }
   void EvictOne() {
     const auto gone = index_.EvictOne(now_s_);

@@ -28,14 +28,19 @@ struct ModelBlock {
   bool metadata = false;
   std::optional<uint64_t> parent;      // as far as the index knows it
   std::optional<uint64_t> counted_by;  // the parent whose `children` counts it
-  uint16_t holds = 0, pins = 0, children = 0;
+  uint16_t holds = 0, children = 0;
+  bool pinned_host = false, pinned_disk = false;
   uint64_t location = 0;
 
   [[nodiscard]] bool in_a_tier() const { return InHost(state) || OnDiskAlone(state); }
-  [[nodiscard]] bool idle() const { return holds == 0 && pins == 0; }
-  [[nodiscard]] bool evictable() const { return InHost(state) && idle(); }
+  [[nodiscard]] bool idle() const { return holds == 0 && !pinned_host; }
+  // What is pinned on disk may leave HOST when it is there.
+  [[nodiscard]] bool evictable() const {
+    return idle() &&
+           (state == BlockState::kHostDisk || (state == BlockState::kHost && !pinned_disk));
+  }
   [[nodiscard]] bool evictable_from_disk() const {
-    return (state == BlockState::kHostDisk || state == BlockState::kDisk) && idle();
+    return idle() && !pinned_disk && (state == BlockState::kHostDisk || state == BlockState::kDisk);
   }
 };
 

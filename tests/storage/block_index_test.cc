@@ -107,6 +107,15 @@ class BlockIndexTest : public testing::Test {
     EXPECT_TRUE(index_.Drop(variant_, Name(name), &freed));
     return freed;
   }
+  bool Pin(uint64_t name, Tier tier) { return index_.SetPinned(variant_, Name(name), tier, true); }
+  bool Unpin(uint64_t name, Tier tier) {
+    return index_.SetPinned(variant_, Name(name), tier, false);
+  }
+  void SpillOne(uint64_t name) {
+    const EntryRef ref = Hold(name, HoldWhat::kUntouched).ref;
+    ASSERT_TRUE(index_.SetOnDisk(ref, name + 1));
+    Unhold(ref);
+  }
   BlockIndex::View View(uint64_t name) const {
     BlockIndex::View found;
     index_.ForEach([&](const BlockIndex::View& view) {
@@ -214,7 +223,7 @@ TEST_F(BlockIndexTest, ClaimsAreInvisibleUntilFilled) {
   EXPECT_EQ(Insert(1, Pages(1, 1)), InsertResult::kDuplicate);
   EXPECT_EQ(Lookup(1), BlockIndex::Presence{});
   EXPECT_EQ(Hold(1).ref, EntryRef{});
-  EXPECT_FALSE(index_.Pin(variant_, Name(1)));
+  EXPECT_FALSE(Pin(1, Tier::kHost));
   EXPECT_FALSE(index_.Evictable(claim));
   EXPECT_FALSE(index_.EvictRef(claim));
   std::optional<Extent> freed;
@@ -357,31 +366,55 @@ TEST_F(BlockIndexTest, HoldsHaveALimit) {
   EXPECT_FALSE(Hold(1).full);
 }
 
-TEST_F(BlockIndexTest, PinnedBlocksStayUntilTheLastUnpin) {
-  EXPECT_FALSE(index_.Pin(variant_, Name(1)));
+TEST_F(BlockIndexTest, PinnedInHostABlockLeavesNoTier) {
+  EXPECT_FALSE(Pin(1, Tier::kHost));
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
-  EXPECT_TRUE(index_.Pin(variant_, Name(1)));
-  EXPECT_TRUE(index_.Pin(variant_, Name(1)));
-  index_.Unpin(variant_, Name(1));
+  EXPECT_TRUE(Pin(1, Tier::kHost));
+  EXPECT_TRUE(Pin(1, Tier::kHost)) << "once";
+  EXPECT_EQ(index_.pinned_bytes(), KiB(8));
   Unhold(Hold(1).ref);
   EXPECT_FALSE(index_.EvictOne(now_s_));
-  index_.Unpin(variant_, Name(1));
+  SpillOne(1);
+  EXPECT_FALSE(index_.EvictOne(now_s_));
+  EXPECT_FALSE(index_.EvictOneFromDisk(now_s_)) << "it would not outlive a restart";
+  EXPECT_TRUE(Unpin(1, Tier::kHost));
+  EXPECT_EQ(index_.pinned_bytes(), ByteCount(0));
   EXPECT_TRUE(index_.EvictOne(now_s_));
-  index_.Unpin(variant_, Name(1));  // left meanwhile
+}
+
+TEST_F(BlockIndexTest, PinnedOnDiskABlockLeavesHostWhenItIsThere) {
+  EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
+  EXPECT_TRUE(Pin(1, Tier::kDisk));
+  EXPECT_EQ(index_.pinned_bytes(), ByteCount(0));
+  EXPECT_FALSE(index_.EvictOne(now_s_)) << "it is nowhere else";
+  SpillOne(1);
+  EXPECT_FALSE(index_.EvictOneFromDisk(now_s_));
+  EXPECT_TRUE(index_.EvictOne(now_s_));
+  EXPECT_FALSE(index_.EvictOneFromDisk(now_s_));
+  EXPECT_TRUE(Unpin(1, Tier::kDisk));
+  EXPECT_TRUE(index_.EvictOneFromDisk(now_s_));
+}
+
+TEST_F(BlockIndexTest, PinnedCopiesOnDiskDoNotHideOthers) {
+  constexpr uint64_t kBlocks = 1'000;  // 60 a shard, of which a look sees 16
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    ASSERT_EQ(Insert(i, Pages(0, 1)), InsertResult::kInserted);
+    SpillOne(i);
+    ASSERT_TRUE(i == kBlocks - 1 || Pin(i, Tier::kDisk));
+  }
+  std::optional<BlockIndex::EvictedFromDisk> gone;
+  for (int looks = 0; looks < 8 && !gone; ++looks) gone = index_.EvictOneFromDisk(now_s_);
+  ASSERT_TRUE(gone.has_value());
+  EXPECT_EQ(gone->room.digest, Name(kBlocks - 1));
 }
 
 TEST_F(BlockIndexTest, PinsDoNotOutliveTheirBlock) {
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
-  EXPECT_TRUE(index_.Pin(variant_, Name(1)));
+  EXPECT_TRUE(Pin(1, Tier::kHost));
   EXPECT_EQ(Drop(1), Pages(5, 2));
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
-  EXPECT_EQ(View(1).pins, 0u);
-}
-
-TEST_F(BlockIndexTest, PinsHaveALimit) {
-  EXPECT_EQ(Insert(1, {}), InsertResult::kInserted);
-  for (int i = 0; i < 65'535; ++i) ASSERT_TRUE(index_.Pin(variant_, Name(1)));
-  EXPECT_FALSE(index_.Pin(variant_, Name(1)));
+  EXPECT_FALSE(View(1).pinned_host);
+  EXPECT_EQ(index_.pinned_bytes(), ByteCount(0));
 }
 
 TEST_F(BlockIndexTest, ChildrenLeaveBeforeTheirParents) {

@@ -108,7 +108,8 @@ class Worker {
         if (index_.Drop(variant_, Name(name), &freed) && freed) pages_out_ += freed->pages;
         return;
       case 1:
-        if (index_.Pin(variant_, Name(name))) index_.Unpin(variant_, Name(name));
+        for (const bool pinned : {true, false})
+          index_.SetPinned(variant_, Name(name), Tier::kHost, pinned);
         return;
       default:
         if (const auto gone = index_.EvictOne(now_s)) pages_out_ += gone->extent.pages;

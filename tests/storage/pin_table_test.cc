@@ -57,8 +57,8 @@ TEST_F(PinTableTest, ExpiresAtTheDeadlineEarliestFirst) {
   EXPECT_EQ(table_.Add("a", Key(2), 100), AddResult::kAdded);
   EXPECT_EQ(table_.Add("b", Key(2), 200), AddResult::kAdded);
   EXPECT_THAT(table_.Expire(99), IsEmpty());
-  EXPECT_THAT(table_.Expire(300, 2), ElementsAre(Key(2), Key(2)));
-  EXPECT_THAT(table_.Expire(300), ElementsAre(Key(1)));
+  EXPECT_THAT(table_.Expire(300, 2), ElementsAre(Pin{"a", Key(2), 100}, Pin{"b", Key(2), 200}));
+  EXPECT_THAT(table_.Expire(300), ElementsAre(Pin{"a", Key(1), 300}));
   EXPECT_EQ(table_.size(), 0u);
 }
 
@@ -67,7 +67,7 @@ TEST_F(PinTableTest, PinningAgainMovesTheDeadlineBothWays) {
   EXPECT_EQ(table_.Add("a", Key(1), 200), AddResult::kMoved);
   EXPECT_THAT(table_.Expire(100), IsEmpty());
   EXPECT_EQ(table_.Add("a", Key(1), 50), AddResult::kMoved);
-  EXPECT_THAT(table_.Expire(100), ElementsAre(Key(1)));
+  EXPECT_THAT(table_.Expire(100), ElementsAre(Pin{"a", Key(1), 50}));
 }
 
 TEST_F(PinTableTest, WithoutDeadlineStays) {
@@ -79,7 +79,8 @@ TEST_F(PinTableTest, RemovesAllOfAnOwner) {
   EXPECT_EQ(table_.Add("a", Key(1), 100), AddResult::kAdded);
   EXPECT_EQ(table_.Add("a", Key(2), 100), AddResult::kAdded);
   EXPECT_EQ(table_.Add("b", Key(2), 100), AddResult::kAdded);
-  EXPECT_THAT(table_.RemoveOwner("a"), UnorderedElementsAre(Key(1), Key(2)));
+  EXPECT_THAT(table_.RemoveOwner("a"),
+              UnorderedElementsAre(Pin{"a", Key(1), 100}, Pin{"a", Key(2), 100}));
   EXPECT_EQ(table_.Count(Key(2)), 1u);
   EXPECT_THAT(table_.RemoveOwner("a"), IsEmpty());
 }

@@ -1,0 +1,100 @@
+#include "storage/block_pins.h"
+
+#include "storage/check.h"
+
+namespace larder {
+
+BlockStatus BlockPins::Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms) {
+  LARDER_CHECK(key.tier == Tier::kHost || key.tier == Tier::kDisk);
+  MutexLock lock(mu_);
+  BlockIndex::Presence presence;
+  index_.Lookup(key.variant, {&key.digest, 1}, {&presence, 1});
+  if (presence.tiers == 0) return BlockStatus::kMissing;
+  const bool first = table_.Count(key) == 0;
+  if (first && key.tier == Tier::kHost && !HostHasRoom(ByteCount(presence.pages * kPageBytes)))
+    return BlockStatus::kFull;
+  const PinTable::AddResult added = table_.Add(owner, key, deadline_ms);
+  if (added == PinTable::AddResult::kFull) return BlockStatus::kFull;
+  if (first && !index_.SetPinned(key.variant, key.digest, key.tier, true)) {
+    LARDER_CHECK(table_.Remove(owner, key));
+    return BlockStatus::kMissing;  // it has left since
+  }
+  NoteSize();
+  const bool there = (presence.tiers >> static_cast<int>(key.tier) & 1) != 0;
+  return there ? BlockStatus::kOk : BlockStatus::kPending;
+}
+
+bool BlockPins::Restore(std::string_view owner, const PinKey& key, uint64_t deadline_ms) {
+  MutexLock lock(mu_);
+  if (table_.Add(owner, key, deadline_ms) == PinTable::AddResult::kFull) return false;
+  index_.SetPinned(key.variant, key.digest, key.tier, true);
+  NoteSize();
+  return true;
+}
+
+bool BlockPins::Remove(std::string_view owner, const PinKey& key) {
+  MutexLock lock(mu_);
+  if (!table_.Remove(owner, key)) return false;
+  LetGo(key);
+  return true;
+}
+
+std::vector<Pin> BlockPins::RemoveOwner(std::string_view owner) {
+  MutexLock lock(mu_);
+  std::vector<Pin> removed = table_.RemoveOwner(owner);
+  for (const Pin& pin : removed) LetGo(pin.key);
+  return removed;
+}
+
+std::vector<Pin> BlockPins::Expire(uint64_t now_ms, size_t pins) {
+  MutexLock lock(mu_);
+  std::vector<Pin> expired = table_.Expire(now_ms, pins);
+  for (const Pin& pin : expired) LetGo(pin.key);
+  return expired;
+}
+
+void BlockPins::LetGo(const PinKey& key) {
+  NoteSize();
+  if (table_.Count(key) == 0) index_.SetPinned(key.variant, key.digest, key.tier, false);
+}
+
+// Add and Restore change the table before they mark the index, and this asks the table after the
+// name entered: one of the two sees the other.
+void BlockPins::Entered(VariantIndex variant, const Digest& digest) {
+  if (size() == 0) return;
+  MutexLock lock(mu_);
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+    if (table_.Count({variant, digest, tier}) > 0) index_.SetPinned(variant, digest, tier, true);
+  }
+}
+
+uint32_t BlockPins::Count(const PinKey& key) const {
+  MutexLock lock(mu_);
+  return table_.Count(key);
+}
+
+std::vector<Pin> BlockPins::All() const {
+  MutexLock lock(mu_);
+  std::vector<Pin> all;
+  all.reserve(table_.size());
+  table_.ForEach([&](std::string_view owner, const PinKey& key, uint64_t deadline_ms) {
+    all.push_back({std::string(owner), key, deadline_ms});
+  });
+  return all;
+}
+
+void BlockPins::CheckInvariants() const {
+  MutexLock lock(mu_);
+  table_.CheckInvariants();
+  LARDER_CHECK(size() == table_.size());
+  index_.ForEach([&](const BlockIndex::View& view) LARDER_NO_THREAD_SAFETY_ANALYSIS {
+    if (!InATier(view.state)) return;
+    const auto wanted = [&](Tier tier) LARDER_NO_THREAD_SAFETY_ANALYSIS {
+      return table_.Count({view.variant, view.digest, tier}) > 0;
+    };
+    LARDER_CHECK(view.pinned_host == wanted(Tier::kHost));
+    LARDER_CHECK(view.pinned_disk == wanted(Tier::kDisk));
+  });
+}
+
+}  // namespace larder
