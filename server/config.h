@@ -56,6 +56,8 @@ struct Config {
   // Who may do what, and how much of it.
   std::vector<uid_t> trusted_uids;  // sorted
   double lease_share = 0;           // of the pool, per session
+  double pin_share = 0;             // of the pool
+  uint32_t pins_max = 0;
   uint32_t sessions_max = 0;
   uint32_t calls_max = 0;
   ByteCount memory_limit;        // of messages under way

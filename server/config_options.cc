@@ -178,6 +178,16 @@ constexpr ConfigOption kOptions[] = {
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseShare(t, 0.001, 1), &c->lease_share);
      }},
+    {"pin_share", kLimits, "SHARE", "0.5", true,
+     "The share of the pool that pins may keep blocks in. A pin of one more is answered FULL.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseShare(t, 0, 1), &c->pin_share);
+     }},
+    {"pins_max", kLimits, "COUNT", "131072", false,
+     "Pins at once, prefetches included. One more is answered FULL.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 0, 16'777'216), &c->pins_max);
+     }},
     {"sessions_max", kLimits, "COUNT", "1024", false,
      "Sessions attached at once. One more is refused, with a hint when to try again.",
      [](std::string_view t, uid_t, Config* c) {

@@ -32,6 +32,9 @@ struct Counters {
   Counter requests_lookup;
   Counter requests_list_instances;
   Counter requests_query_ip;
+  Counter requests_pin;
+  Counter requests_unpin;
+  Counter requests_prefetch;
   Counter requests_store_blocks;
   Counter requests_fetch_blocks;
   Counter requests_register;
@@ -59,6 +62,10 @@ struct Counters {
 
   // What engines said of themselves and could not be written to disk.
   Counter registrations_failed;
+
+  // Pins.
+  Counter pins_expired;       // prefetches too
+  Counter pin_writes_failed;  // batches that are in memory alone
 
   // Holds that ended at their deadline.
   Counter leases_expired;

@@ -18,6 +18,7 @@
 #include "server/admission.h"
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
+#include "server/pin_keeper.h"
 #include "server/process_table.h"
 #include "server/registration_store.h"
 #include "server/services/admin_service.h"
@@ -64,6 +65,13 @@ std::unique_ptr<grpc::Server> Listen(const std::string& path, mode_t mode,
   return server;
 }
 
+// Deadlines of pins outlive the daemon, so they are on the clock of the wall.
+uint64_t UnixMilliseconds() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+}
+
 }  // namespace
 
 // Members are built top to bottom, and end bottom to top.
@@ -81,7 +89,10 @@ struct Daemon::Parts final : SidebandHost {
         sessions(o.sessions_max),
         counters(c),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
-    if (d == nullptr) return;
+    if (d == nullptr) {
+      pins.emplace(s, PinKeeper::Disk{}, c, UnixMilliseconds);
+      return;
+    }
     registrations.emplace(*d, instances, "default", counters, options.warn);
     registrations->Load();
     instances.SetOnChange([this](const std::string& engine_id) { registrations->Save(engine_id); });
@@ -89,6 +100,8 @@ struct Daemon::Parts final : SidebandHost {
                  [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
                    if (const auto session = sessions.Find(id)) session->OnDurable(variant, digests);
                  });
+    pins.emplace(s, PinKeeper::Disk{d, &*disk}, c, UnixMilliseconds);
+    pins->Load();
   }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
                                                                   bool disk) {
@@ -150,8 +163,9 @@ struct Daemon::Parts final : SidebandHost {
   SessionTable sessions;
   Counters& counters;
   std::optional<SessionDeps> deps;
-  std::optional<RegistrationStore> registrations;   // where there is a disk
-  std::optional<DiskWork> disk;                     // likewise; ends before sessions do
+  std::optional<RegistrationStore> registrations;  // where there is a disk
+  std::optional<DiskWork> disk;                    // likewise; ends before sessions do
+  std::optional<PinKeeper> pins;
   WorkerPool workers;                               // ends before what its jobs look at
   std::unique_ptr<SessionSockets> session_sockets;  // may be null
   std::optional<EngineService> engine;
@@ -195,7 +209,7 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions, admission);
-  cache.emplace(*deps, admission);
+  cache.emplace(*deps, admission, *pins);
   const std::string data = options.socket_dir + "/data.sock";
   data_server = Listen(data, options.data_socket_mode, options, {&*engine, &*cache});
   if (!data_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", data));
@@ -229,6 +243,7 @@ void Daemon::Parts::Housekeep() {
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
     if (disk) disk->Tick();
+    pins->Tick(now);
     // What is on disk may not be known yet.
     const bool all_known = !disk || !disk->recovering();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();

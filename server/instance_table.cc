@@ -252,6 +252,21 @@ wire::InstanceInfo InstanceTable::Find(const std::string& engine_id) const {
   return it == engines_.end() ? wire::InstanceInfo{} : Describe(engine_id, it->second);
 }
 
+std::vector<VariantIndex> InstanceTable::VariantsOf(const std::string& engine_id) const {
+  std::vector<VariantIndex> variants;
+  {
+    MutexLock lock(mu_);
+    for (const auto& [id, engine] : engines_) {
+      if (!engine_id.empty() && id != engine_id) continue;
+      for (const Variant& variant : engine.registration->variants)
+        variants.push_back(variant.index);
+    }
+  }
+  std::sort(variants.begin(), variants.end());
+  variants.erase(std::unique(variants.begin(), variants.end()), variants.end());
+  return variants;
+}
+
 void InstanceTable::Collect() {
   std::vector<std::string> forgotten;
   {

@@ -66,6 +66,10 @@ class InstanceTable {
   // nullopt-like: empty engine_id when unknown.
   [[nodiscard]] wire::InstanceInfo Find(const std::string& engine_id) const LARDER_EXCLUDES(mu_);
 
+  // Of one engine, or (empty) of all; each once, ascending.
+  [[nodiscard]] std::vector<VariantIndex> VariantsOf(const std::string& engine_id) const
+      LARDER_EXCLUDES(mu_);
+
   // Forgets detached engines of which nothing is stored.
   void Collect() LARDER_EXCLUDES(mu_);
 

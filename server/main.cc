@@ -250,7 +250,10 @@ int Serve(const Config& config) {
 
   const auto pool = SlabPool::Create(PoolOptions(config));
   if (!pool.ok()) return cannot_start("pool", pool.status());
-  BlockStore store({.lease_share = config.lease_share, .free_watermark = config.evict_watermark},
+  BlockStore store({.lease_share = config.lease_share,
+                    .free_watermark = config.evict_watermark,
+                    .pin_share = config.pin_share,
+                    .pins_max = config.pins_max},
                    **pool, clock);
   FaultPoints faults;
   LogRepeats disk_repeats(clock, std::chrono::hours(1));

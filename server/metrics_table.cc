@@ -57,12 +57,19 @@ constexpr MetricSample kSessions[] = {Count("attached", &C::sessions_attached),
 constexpr MetricSample kRequests[] = {Count("lookup", &C::requests_lookup),
                                       Count("list_instances", &C::requests_list_instances),
                                       Count("query_ip", &C::requests_query_ip),
+                                      Count("pin", &C::requests_pin),
+                                      Count("unpin", &C::requests_unpin),
+                                      Count("prefetch", &C::requests_prefetch),
                                       Count("store_blocks", &C::requests_store_blocks),
                                       Count("fetch_blocks", &C::requests_fetch_blocks),
                                       Count("register", &C::requests_register),
                                       Count("reserve", &C::requests_reserve),
                                       Count("publish", &C::requests_publish),
                                       Count("acquire", &C::requests_acquire)};
+constexpr MetricSample kPins[] = {Read("", OfStore<&B::pins>)};
+constexpr MetricSample kPinned[] = {Read("", OfStore<&B::pinned>)};
+constexpr MetricSample kPinsExpired[] = {Count("", &C::pins_expired)};
+constexpr MetricSample kPinWritesFailed[] = {Count("", &C::pin_writes_failed)};
 constexpr MetricSample kOverloaded[] = {Count("", &C::calls_overloaded)};
 constexpr MetricSample kInvalid[] = {Count("", &C::invalid_messages)};
 constexpr MetricSample kUnknownReleases[] = {Count("", &C::unknown_releases)};
@@ -269,6 +276,14 @@ constexpr Metric kMetrics[] = {
      "The pool: its limit, what is populated (online), and of that free, stored, reserved and "
      "quarantined; leased is the part of stored under at least one lease."},
     {"larder_blocks", kG, "blocks", "", kBlocks, "Blocks stored."},
+    {"larder_pins", kG, "pins", "", kPins, "Pins and prefetches, one for each owner of a block."},
+    {"larder_pinned_bytes", kG, "bytes", "", kPinned,
+     "Blocks that are pinned in HOST, though some may still be on their way there."},
+    {"larder_pins_expired_total", kC, "pins", "", kPinsExpired,
+     "Pins and prefetches that ended at their deadline."},
+    {"larder_pin_write_failures_total", kC, "writes", "", kPinWritesFailed,
+     "Writes of pins that the disk did not take: their calls failed, and they end with the "
+     "daemon."},
     {"larder_holds", kG, "holds", "kind", kHolds, "Leases and reservations held."},
     {"larder_kept_bytes", kG, "bytes", "what", kKept,
      "Memory beside the pool that stored blocks take: the index, and metadata such as token ids "

@@ -26,6 +26,7 @@
 #include "client/wire/messages.h"
 
 namespace larder::v1 {
+class BlockAnswers;
 class Content;
 class Down;
 class FetchBlocksReply;
@@ -34,9 +35,12 @@ class ListInstancesReply;
 class ListInstancesRequest;
 class LookupReply;
 class LookupRequest;
+class PinRequest;
+class PrefetchRequest;
 class SegmentTable;
 class StoreBlocksReply;
 class StoreBlocksRequest;
+class UnpinRequest;
 class Up;
 class Variant;
 }  // namespace larder::v1
@@ -60,6 +64,13 @@ void Encode(const LookupQuery& in, v1::LookupRequest* out);
 void Encode(const LookupResult& in, v1::LookupReply* out);
 void Encode(std::string_view tenant, v1::ListInstancesRequest* out);
 void Encode(const std::vector<InstanceInfo>& in, v1::ListInstancesReply* out);
+
+// A TTL of 0 becomes the default; more than the maximum is refused.  `tokens` of a selection stay
+// empty, as in DecodeInPlace.
+[[nodiscard]] absl::Status DecodeInPlace(const v1::PinRequest& in, PinQuery* out);
+[[nodiscard]] absl::Status DecodeInPlace(const v1::UnpinRequest& in, UnpinQuery* out);
+[[nodiscard]] absl::Status DecodeInPlace(const v1::PrefetchRequest& in, PrefetchQuery* out);
+void Encode(const std::vector<BlockAnswer>& in, v1::BlockAnswers* out);
 
 // Byte streams.  Decode leaves `data` in the message, where the view points; Encode copies it.
 [[nodiscard]] absl::Status Decode(const v1::StoreBlocksRequest& in, StoreBlocksPart* out);

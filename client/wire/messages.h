@@ -7,6 +7,7 @@
 // these may rely on them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,6 +33,10 @@ inline constexpr size_t kTenantBytesMax = 64;
 inline constexpr size_t kDataBytesMax = 1 << 20;  // of one message of a byte stream
 inline constexpr uint32_t kDeadlineDefaultMs = 30'000;
 inline constexpr uint32_t kDeadlineMaxMs = 600'000;
+inline constexpr std::chrono::milliseconds kPinTtlDefault = std::chrono::hours(1);
+inline constexpr std::chrono::milliseconds kPinTtlMax = std::chrono::days(30);
+inline constexpr std::chrono::milliseconds kPrefetchTtlDefault = std::chrono::minutes(1);
+inline constexpr std::chrono::milliseconds kPrefetchTtlMax = std::chrono::minutes(10);
 
 // FeatureBit of engine.proto, those that somebody asks for.
 inline constexpr uint64_t kFeatureTiers = 4;
@@ -331,6 +336,48 @@ struct InstanceInfo {
   uint64_t blocks = 0;
   ByteCount bytes;
   friend bool operator==(const InstanceInfo&, const InstanceInfo&) = default;
+};
+
+// ---- Cache.Pin, Unpin, Prefetch
+
+struct BlockSelection {
+  std::string engine_id;         // empty: all
+  std::vector<Digest> variants;  // ids; empty: the engine's
+  std::vector<Digest> digests;   // either these
+  ContentSpec content;           // or the blocks of this chain; tenant left empty
+  std::vector<uint32_t> tokens;
+  friend bool operator==(const BlockSelection&, const BlockSelection&) = default;
+};
+
+struct PinQuery {
+  std::string tenant;  // empty: the caller's own
+  BlockSelection blocks;
+  std::string owner;
+  Tier tier = Tier::kHost;
+  std::chrono::milliseconds ttl = kPinTtlDefault;
+  friend bool operator==(const PinQuery&, const PinQuery&) = default;
+};
+
+struct UnpinQuery {
+  std::string tenant;
+  std::optional<BlockSelection> blocks;  // none: all of the owner
+  std::string owner;
+  Tier tier = Tier::kHost;
+  friend bool operator==(const UnpinQuery&, const UnpinQuery&) = default;
+};
+
+struct PrefetchQuery {
+  std::string tenant;
+  BlockSelection blocks;
+  std::chrono::milliseconds ttl = kPrefetchTtlDefault;
+  friend bool operator==(const PrefetchQuery&, const PrefetchQuery&) = default;
+};
+
+// A name of a selection, and what became of the blocks that have it.
+struct BlockAnswer {
+  Digest digest;
+  BlockStatus status = BlockStatus::kMissing;
+  friend bool operator==(const BlockAnswer&, const BlockAnswer&) = default;
 };
 
 // ---- Engine.StoreBlocks, FetchBlocks

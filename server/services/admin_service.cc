@@ -22,11 +22,12 @@ grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* conte
   tenant->set_blocks(s.blocks);
   tenant->set_leases(s.leases);
   tenant->set_reservations(s.reservations);
+  tenant->set_pins(s.pins);
   tenant->set_sessions(gauges.sessions);
   tenant->set_index_bytes(s.index_bytes.value());
   tenant->set_metadata_bytes(s.metadata_bytes.value());
   tenant->set_pages(hooks_.pages);
-  tenant->set_durability(gauges.disk ? "disk: what was spilled outlives the process; pins do not"
+  tenant->set_durability(gauges.disk ? "disk: what was spilled outlives the process, and pins do"
                                      : "memory only: blocks and pins live until exit");
   for (const auto& [name, value] : hooks_.counters()) (*reply->mutable_counters())[name] = value;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

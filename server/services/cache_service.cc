@@ -36,7 +36,8 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
   }
   query.content.tenant = deps_.tenant;
   const Digest content_id = query.content.Id();
-  const std::span<const uint32_t> tokens(request->tokens().data(), static_cast<size_t>(request->tokens_size()));
+  const std::span<const uint32_t> tokens(request->tokens().data(),
+                                         static_cast<size_t>(request->tokens_size()));
   if (!tokens.empty()) query.digests = Chain(content_id, tokens);
   wire::LookupResult result;
   result.boot_id = deps_.boot_id;

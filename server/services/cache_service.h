@@ -1,17 +1,25 @@
-// Cache: Lookup, ListInstances, QueryIp.  Answers from memory on the RPC thread.
+// Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch (pin_calls.cc).
+// Answers from memory on the RPC thread; a pin when it is on disk.
 //
+// Ownership: by Daemon; what it is made with outlives it.
 // Thread-safety: as gRPC's callback API wants.  Limits: proto/larder/v1/cache.proto.
 #pragma once
 
+#include <memory>
+#include <string>
+
 #include "larder/v1/cache.grpc.pb.h"
 #include "server/admission.h"
+#include "server/block_selection.h"
+#include "server/pin_keeper.h"
 #include "server/session.h"
 
 namespace larder {
 
 class CacheService final : public v1::Cache::CallbackService {
  public:
-  CacheService(SessionDeps& deps, Admission& admission) : deps_(deps), admission_(admission) {}
+  CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins)
+      : deps_(deps), admission_(admission), pins_(pins) {}
 
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
                                    const v1::LookupRequest* request,
@@ -23,9 +31,29 @@ class CacheService final : public v1::Cache::CallbackService {
                                     const v1::QueryIpRequest* request,
                                     v1::QueryIpReply* reply) override;
 
+  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context, const v1::PinRequest* request,
+                                v1::PinReply* reply) override;
+  grpc::ServerUnaryReactor* Unpin(grpc::CallbackServerContext* context,
+                                  const v1::UnpinRequest* request, v1::UnpinReply* reply) override;
+  grpc::ServerUnaryReactor* Prefetch(grpc::CallbackServerContext* context,
+                                     const v1::PrefetchRequest* request,
+                                     v1::PrefetchReply* reply) override;
+
  private:
+  // A place at the admission, for as long as the call goes on; nullptr: there is none, and the call
+  // was finished.
+  [[nodiscard]] std::shared_ptr<Admission::Ticket> Begin(grpc::CallbackServerContext* context,
+                                                         grpc::ServerUnaryReactor* reactor);
+  [[nodiscard]] grpc::ServerUnaryReactor* Refuse(grpc::ServerUnaryReactor* reactor,
+                                                 const absl::Status& status);
+  // `selection` is the request's, decoded.
+  [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
+      const std::string& tenant, wire::BlockSelection& selection,
+      const v1::BlockSelection& request) const;
+
   SessionDeps& deps_;
   Admission& admission_;
+  PinKeeper& pins_;
 };
 
 }  // namespace larder

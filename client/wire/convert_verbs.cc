@@ -1,0 +1,77 @@
+// Cache: Pin, Unpin and Prefetch.
+#include "client/wire/convert.h"
+#include "client/wire/convert_field.h"
+#include "larder/v1/cache.pb.h"
+
+namespace larder::wire {
+namespace {
+
+void DecodeSelection(const Field& at, const v1::BlockSelection& in, BlockSelection* out) {
+  DecodeString(at("engine_id"), in.engine_id(), kAnyString, &out->engine_id);
+  DecodeDigests(at("variant_ids"), in.variant_ids(), kVariantsMax, &out->variants);
+  DecodeDigests(at("digests"), in.digests(), kLookupDigestsMax, &out->digests);
+  out->content = {};
+  out->tokens.clear();
+  (void)CheckCount(at("tokens"), in.tokens_size(), kLookupTokensMax);
+  if (in.tokens().empty() == in.digests().empty()) {
+    at("tokens").Refuse(in.tokens().empty() ? "neither tokens nor digests"
+                                            : "both tokens and digests");
+  }
+  if (!in.tokens().empty()) DecodeContent(at("content"), in.content(), &out->content);
+}
+
+void DecodeTtl(const Field& at, uint64_t in, std::chrono::milliseconds usual,
+               std::chrono::milliseconds most, std::chrono::milliseconds* out) {
+  const auto most_ms = static_cast<uint64_t>(most.count());
+  if (in > most_ms) return at.Refuse(in, " is more than ", most_ms);
+  *out = in == 0 ? usual : std::chrono::milliseconds(in);
+}
+
+}  // namespace
+
+absl::Status DecodeInPlace(const v1::PinRequest& in, PinQuery* out) {
+  absl::Status error;
+  const Field at(&error);
+  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
+  DecodeSelection(at("blocks"), in.blocks(), &out->blocks);
+  DecodeString(at("owner"), in.owner(), {1, kStringBytesMax}, &out->owner);
+  DecodeEnum(at("tier"), in.tier(), &out->tier);
+  DecodeTtl(at("ttl_ms"), in.ttl_ms(), kPinTtlDefault, kPinTtlMax, &out->ttl);
+  return error;
+}
+
+absl::Status DecodeInPlace(const v1::UnpinRequest& in, UnpinQuery* out) {
+  absl::Status error;
+  const Field at(&error);
+  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
+  DecodeString(at("owner"), in.owner(), {1, kStringBytesMax}, &out->owner);
+  out->blocks.reset();
+  if (in.all()) {
+    if (in.has_blocks()) at("blocks").Refuse("both blocks and all");
+    return error;
+  }
+  DecodeSelection(at("blocks"), in.blocks(), &out->blocks.emplace());
+  DecodeEnum(at("tier"), in.tier(), &out->tier);
+  return error;
+}
+
+absl::Status DecodeInPlace(const v1::PrefetchRequest& in, PrefetchQuery* out) {
+  absl::Status error;
+  const Field at(&error);
+  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
+  DecodeSelection(at("blocks"), in.blocks(), &out->blocks);
+  DecodeTtl(at("ttl_ms"), in.ttl_ms(), kPrefetchTtlDefault, kPrefetchTtlMax, &out->ttl);
+  return error;
+}
+
+void Encode(const std::vector<BlockAnswer>& in, v1::BlockAnswers* out) {
+  out->Clear();
+  out->mutable_digests()->reserve(in.size() * sizeof(Digest));
+  for (const BlockAnswer& answer : in) {
+    out->mutable_digests()->append(reinterpret_cast<const char*>(answer.digest.bytes.data()),
+                                   answer.digest.bytes.size());
+    out->add_status(static_cast<v1::BlockStatus>(answer.status));
+  }
+}
+
+}  // namespace larder::wire

@@ -1,0 +1,42 @@
+// Which blocks a verb's selection means: wire::BlockSelection against what engines registered.
+//
+// Pure but for what it asks of store and instances.  Thread-safety: any thread.
+// Limits: kBlocksMax blocks a selection.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/wire/messages.h"
+#include "server/instance_table.h"
+#include "storage/block_store.h"
+#include "storage/types.h"
+
+namespace larder {
+
+struct SelectedBlocks {
+  static constexpr size_t kBlocksMax = 65'536;
+  struct Block {
+    VariantIndex variant = VariantIndex::kNone;
+    uint32_t name = 0;  // index in `names`
+  };
+  std::vector<Digest> names;  // in the order of the selection, or of the chain
+  std::vector<Block> blocks;  // that may have them
+};
+
+// `content_id` and `tokens` where it is a chain, else no tokens.  InvalidArgument: more than
+// kBlocksMax, with what to do.
+[[nodiscard]] absl::StatusOr<SelectedBlocks> Select(const wire::BlockSelection& selection,
+                                                    const Digest& content_id,
+                                                    std::span<const uint32_t> tokens,
+                                                    const InstanceTable& instances,
+                                                    const BlockStore& store);
+
+// One answer for each name: the worst of kOk, kPending, kFull of the blocks that have it; kMissing
+// where none has.  REQUIRES: a status for each block.
+[[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
+                                                       std::span<const BlockStatus> statuses);
+
+}  // namespace larder

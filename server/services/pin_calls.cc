@@ -1,0 +1,140 @@
+// CacheService: Pin, Unpin and Prefetch.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "client/wire/convert.h"
+#include "server/block_selection.h"
+#include "server/services/cache_service.h"
+#include "server/services/caller.h"
+#include "server/services/rpc_status.h"
+
+namespace larder {
+namespace {
+
+absl::Status CheckPinnedTier(Tier tier) {
+  if (tier == Tier::kHost || tier == Tier::kDisk) return absl::OkStatus();
+  return absl::UnimplementedError("tier: only TIER_HOST and TIER_DISK can be pinned");
+}
+
+std::vector<PinKey> KeysOf(const SelectedBlocks& selected, Tier tier) {
+  std::vector<PinKey> keys;
+  keys.reserve(selected.blocks.size());
+  for (const SelectedBlocks::Block& block : selected.blocks)
+    keys.push_back({block.variant, selected.names[block.name], tier});
+  return keys;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context,
+                                            const v1::PinRequest* request, v1::PinReply* reply) {
+  ++deps_.counters.requests_pin;
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const auto call = Begin(context, reactor);
+  if (!call) return reactor;
+  wire::PinQuery query;
+  absl::Status status = wire::DecodeInPlace(*request, &query);
+  if (status.ok()) status = CheckPinnedTier(query.tier);
+  if (!status.ok()) return Refuse(reactor, status);
+  auto selected = SelectBlocks(query.tenant, query.blocks, request->blocks());
+  if (!selected.ok()) return Refuse(reactor, selected.status());
+  const uint64_t deadline_ms = pins_.DeadlineIn(query.ttl);
+  reply->set_deadline_unix_ms(deadline_ms);
+  reply->set_durable(pins_.durable());
+  const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
+  pins_.Pin(query.owner, keys, deadline_ms,
+            [reactor, call, reply, selected = *std::move(selected)](
+                const absl::Status& written, const std::vector<BlockStatus>& statuses) {
+              wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
+              reactor->Finish(ToRpcStatus(written));
+            });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* context,
+                                              const v1::UnpinRequest* request,
+                                              v1::UnpinReply* reply) {
+  ++deps_.counters.requests_unpin;
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const auto call = Begin(context, reactor);
+  if (!call) return reactor;
+  wire::UnpinQuery query;
+  absl::Status status = wire::DecodeInPlace(*request, &query);
+  if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier);
+  if (!status.ok()) return Refuse(reactor, status);
+  absl::StatusOr<SelectedBlocks> selected = SelectedBlocks();
+  if (query.blocks) {
+    selected = SelectBlocks(query.tenant, *query.blocks, request->blocks());
+  } else if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok()) {
+    selected = status;
+  }
+  if (!selected.ok()) return Refuse(reactor, selected.status());
+  const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
+  PinKeeper::Answer answer = [reactor, call, reply, selected = *std::move(selected)](
+                                 const absl::Status& written,
+                                 const std::vector<BlockStatus>& statuses) {
+    reply->set_unpinned(
+        static_cast<uint64_t>(std::count(statuses.begin(), statuses.end(), BlockStatus::kOk)));
+    if (!selected.names.empty())
+      wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
+    reactor->Finish(ToRpcStatus(written));
+  };
+  if (query.blocks) {
+    pins_.Unpin(query.owner, keys, std::move(answer));
+  } else {
+    pins_.UnpinAll(query.owner, std::move(answer));
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* context,
+                                                 const v1::PrefetchRequest* request,
+                                                 v1::PrefetchReply* reply) {
+  ++deps_.counters.requests_prefetch;
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const auto call = Begin(context, reactor);
+  if (!call) return reactor;
+  wire::PrefetchQuery query;
+  if (absl::Status status = wire::DecodeInPlace(*request, &query); !status.ok())
+    return Refuse(reactor, status);
+  const auto selected = SelectBlocks(query.tenant, query.blocks, request->blocks());
+  if (!selected.ok()) return Refuse(reactor, selected.status());
+  const std::vector<BlockStatus> statuses =
+      pins_.Prefetch(KeysOf(*selected, Tier::kHost), pins_.DeadlineIn(query.ttl));
+  wire::Encode(AnswersOf(*selected, statuses), reply->mutable_blocks());
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+// ---- what they have in common
+
+std::shared_ptr<Admission::Ticket> CacheService::Begin(grpc::CallbackServerContext* context,
+                                                       grpc::ServerUnaryReactor* reactor) {
+  Admission::Answer answer = admission_.EnterCall();
+  if (answer.admitted()) return std::make_shared<Admission::Ticket>(std::move(answer.ticket));
+  ++deps_.counters.calls_overloaded;
+  reactor->Finish(ToRpcStatus(Overloaded(*context, answer.retry_after, "too many calls")));
+  return nullptr;
+}
+
+grpc::ServerUnaryReactor* CacheService::Refuse(grpc::ServerUnaryReactor* reactor,
+                                               const absl::Status& status) {
+  ++deps_.counters.invalid_messages;
+  reactor->Finish(ToRpcStatus(status));
+  return reactor;
+}
+
+absl::StatusOr<SelectedBlocks> CacheService::SelectBlocks(const std::string& tenant,
+                                                          wire::BlockSelection& selection,
+                                                          const v1::BlockSelection& request) const {
+  if (absl::Status status = CheckTenant(tenant, deps_.tenant); !status.ok()) return status;
+  const std::span<const uint32_t> tokens(request.tokens().data(),
+                                         static_cast<size_t>(request.tokens_size()));
+  selection.content.tenant = deps_.tenant;
+  const Digest content_id = tokens.empty() ? Digest() : selection.content.Id();
+  return Select(selection, content_id, tokens, deps_.instances, deps_.store);
+}
+
+}  // namespace larder

@@ -1,0 +1,239 @@
+// Pins by their callers' will: on disk, until their deadline, where they are wanted.
+#include "server/pin_keeper.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "server/block_selection.h"
+#include "storage/disk/memory_disk_tier.h"
+#include "storage/look.h"
+#include "tests/storage/forwarding_tier.h"
+#include "tests/storage/store_fixture.h"
+
+namespace larder {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using testing::ForwardingTier;
+using testing::StoreFixture;
+using testing::TestVariant;
+using namespace std::chrono_literals;
+
+constexpr uint64_t kNow_ms = 1'700'000'000'000;
+constexpr uint32_t kBlockBytes = 100'000;
+
+// Takes no facts while it is told so.
+class FactlessTier final : public ForwardingTier {
+ public:
+  using ForwardingTier::ForwardingTier;
+  absl::Status PutFacts(std::span<const Fact> facts) override {
+    if (fails) return absl::UnavailableError("the disk is on fire");
+    return ForwardingTier::PutFacts(facts);
+  }
+  std::atomic<bool> fails{false};
+};
+
+// A daemon's part of it, over a medium that outlives it.
+struct Process {
+  explicit Process(MemoryDiskTier::Medium& medium, uint64_t now)
+      : disk(GiB(1), medium), tier(disk), now_ms(now) {
+    const auto nobody = [](SessionId, VariantIndex, std::span<const Digest>) {};
+    work.emplace(tier, f.store(), clock, 1, ByteCount(0), nobody);
+    keeper.emplace(f.store(), PinKeeper::Disk{&tier, &*work}, counters,
+                   [this] { return now_ms.load(); });
+    loaded = keeper->Load();
+    work->StartRecovery([](const absl::Status&, uint64_t, Duration) {});
+    EXPECT_TRUE(Eventually([&] { return !work->recovering(); }));
+  }
+  static bool Eventually(const std::function<bool()>& condition) {
+    return LookUntil(std::chrono::steady_clock::now() + 20s, condition);
+  }
+  Digest Put(uint32_t seed) {
+    Digest digest;
+    EXPECT_EQ(f.Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+    return digest;
+  }
+  [[nodiscard]] PinKey Key(const Digest& digest, Tier tier_of = Tier::kHost) const {
+    return {f.variant(), digest, tier_of};
+  }
+  // Waits for the disk's answer.
+  std::vector<BlockStatus> Pin(const std::vector<PinKey>& keys, uint64_t deadline_ms,
+                               absl::Status* status = nullptr) {
+    return Asked(status, [&](PinKeeper::Answer answer) {
+      keeper->Pin("router", keys, deadline_ms, std::move(answer));
+    });
+  }
+  std::vector<BlockStatus> Unpin(const std::vector<PinKey>& keys) {
+    return Asked(nullptr, [&](PinKeeper::Answer answer) {
+      keeper->Unpin("router", keys, std::move(answer));
+    });
+  }
+  template <class Ask>
+  static std::vector<BlockStatus> Asked(absl::Status* status, Ask ask) {
+    absl::Status written;
+    std::vector<BlockStatus> statuses;
+    std::atomic<bool> answered{false};
+    ask([&](const absl::Status& now, std::vector<BlockStatus> of_each) {
+      written = now;
+      statuses = std::move(of_each);
+      answered = true;
+    });
+    EXPECT_TRUE(Eventually([&] { return answered.load(); }));
+    if (status != nullptr) {
+      *status = written;
+    } else {
+      EXPECT_TRUE(written.ok()) << written;
+    }
+    return statuses;
+  }
+
+  MemoryDiskTier disk;
+  FactlessTier tier;
+  std::atomic<uint64_t> now_ms;
+  SteadyClock clock;
+  Counters counters;
+  StoreFixture f;
+  std::optional<DiskWork> work;
+  std::optional<PinKeeper> keeper;
+  size_t loaded = 0;
+};
+
+class PinKeeperTest : public ::testing::Test {
+ protected:
+  void Start(uint64_t now_ms = kNow_ms) {
+    process_.reset();
+    process_.emplace(medium_, now_ms);
+  }
+  MemoryDiskTier::Medium medium_;
+  std::optional<Process> process_;
+};
+
+TEST_F(PinKeeperTest, PinsOutliveTheProcessUntilTheirDeadline) {
+  Start();
+  const std::vector<PinKey> keys = {process_->Key(process_->Put(1)),
+                                    process_->Key(process_->Put(2), Tier::kDisk)};
+  EXPECT_THAT(process_->Pin({keys[0]}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk));
+  EXPECT_THAT(process_->Pin({keys[1]}, kNow_ms + 2'000), ElementsAre(BlockStatus::kPending));
+  Start(kNow_ms + 1'500);
+  EXPECT_EQ(process_->loaded, 1u);
+  EXPECT_THAT(process_->f.store().pins().All(),
+              ElementsAre(larder::Pin{"router", keys[1], kNow_ms + 2'000}));
+  process_->now_ms = kNow_ms + 2'000;
+  process_->keeper->Tick(process_->clock.Now());
+  EXPECT_EQ(process_->f.store().pins().size(), 0u);
+  EXPECT_EQ(process_->counters.pins_expired.value(), 1u);
+  Start();
+  EXPECT_EQ(process_->loaded, 0u) << "forgotten, though the clock went back";
+}
+
+TEST_F(PinKeeperTest, UnpinnedTheyAreForgotten) {
+  Start();
+  const PinKey key = process_->Key(process_->Put(1));
+  EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk));
+  EXPECT_THAT(process_->Unpin({key}), ElementsAre(BlockStatus::kOk));
+  EXPECT_THAT(process_->Unpin({key}), ElementsAre(BlockStatus::kMissing));
+  Start();
+  EXPECT_EQ(process_->loaded, 0u);
+}
+
+TEST_F(PinKeeperTest, WhatTheDiskDoesNotTakeIsSaid) {
+  Start();
+  const PinKey key = process_->Key(process_->Put(1));
+  process_->tier.fails = true;
+  absl::Status status;
+  EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000, &status), ElementsAre(BlockStatus::kOk));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(process_->counters.pin_writes_failed.value(), 1u);
+  process_->tier.fails = false;
+  EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk)) << "again";
+  Start();
+  EXPECT_EQ(process_->loaded, 1u);
+}
+
+// What a former process had in HOST for a pin comes back there, though nobody asks.
+TEST_F(PinKeeperTest, BlocksAreBroughtWhereTheyArePinned) {
+  Start();
+  std::vector<PinKey> keys;
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    const Digest digest = process_->Put(seed);
+    process_->work->spiller().Offer(SessionId{1}, process_->f.variant(), digest);
+    keys.push_back(process_->Key(digest));
+  }
+  ASSERT_TRUE(process_->work->spiller().WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_THAT(process_->Pin(keys, kNow_ms + 1'000'000), Each(BlockStatus::kOk));
+  Start();
+  EXPECT_EQ(process_->f.store().stats().disk_only, keys.size());
+  EXPECT_TRUE(Process::Eventually([&] {
+    process_->keeper->Tick(process_->clock.Now());
+    return process_->f.store().stats().disk_only == 0;
+  }));
+}
+
+TEST_F(PinKeeperTest, WithoutADiskTheyEndWithTheProcess) {
+  StoreFixture f;
+  Counters counters;
+  PinKeeper keeper(f.store(), {}, counters, [] { return kNow_ms; });
+  EXPECT_FALSE(keeper.durable());
+  Digest digest;
+  ASSERT_EQ(f.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+  const PinKey key{f.variant(), digest, Tier::kHost};
+  bool answered = false;
+  keeper.Pin("router", {&key, 1}, kNow_ms + 1, [&](const absl::Status& status, auto statuses) {
+    EXPECT_TRUE(status.ok());
+    EXPECT_THAT(statuses, ElementsAre(BlockStatus::kOk));
+    answered = true;
+  });
+  EXPECT_TRUE(answered);
+  keeper.UnpinAll("router", [&](const absl::Status&, auto statuses) {
+    EXPECT_THAT(statuses, ElementsAre(BlockStatus::kOk));
+  });
+  EXPECT_EQ(f.store().pins().size(), 0u);
+}
+
+// ---- which blocks a selection means
+
+TEST(BlockSelection, AChainIsTheBlocksOfEachVariant) {
+  StoreFixture f;  // of 16 tokens a block
+  SteadyClock clock;
+  InstanceTable instances(f.store(), clock, {{Tier::kHost, 1e9}});
+  const std::vector<VariantSpec> variants = {TestVariant(16), TestVariant(32)};
+  const auto registered = instances.Register("engine", {}, variants);
+  ASSERT_TRUE(registered.ok()) << registered.status();
+  const std::vector<uint32_t> tokens(16 * 5 + 3, 7);
+  wire::BlockSelection selection;
+  const auto selected = Select(selection, Digest{}, tokens, instances, f.store());
+  ASSERT_TRUE(selected.ok()) << selected.status();
+  EXPECT_EQ(selected->names, Chain(Digest{}, tokens));
+  ASSERT_EQ(selected->blocks.size(), 5u + 2u);
+  std::vector<BlockStatus> statuses;
+  for (const SelectedBlocks::Block& block : selected->blocks)
+    statuses.push_back(block.variant == registered->front() ? BlockStatus::kOk
+                                                            : BlockStatus::kPending);
+  std::vector<BlockStatus> answers;
+  for (const wire::BlockAnswer& answer : AnswersOf(*selected, statuses))
+    answers.push_back(answer.status);
+  using enum BlockStatus;
+  EXPECT_THAT(answers, ElementsAre(kOk, kPending, kOk, kPending, kOk));
+  selection.variants = {variants[1].Id()};
+  EXPECT_EQ(Select(selection, Digest{}, tokens, instances, f.store())->names.size(), 2u);
+}
+
+TEST(BlockSelection, HasALimit) {
+  StoreFixture f;
+  SteadyClock clock;
+  InstanceTable instances(f.store(), clock, {{Tier::kHost, 1e9}});
+  std::vector<VariantSpec> variants;
+  for (uint32_t layers = 1; layers <= 9; ++layers) variants.push_back(TestVariant(16, layers));
+  ASSERT_TRUE(instances.Register("engine", {}, variants).ok());
+  wire::BlockSelection selection;
+  selection.digests.resize(8'192);
+  EXPECT_TRUE(absl::IsInvalidArgument(Select(selection, {}, {}, instances, f.store()).status()));
+  selection.engine_id = "nobody";
+  EXPECT_TRUE(Select(selection, {}, {}, instances, f.store())->blocks.empty());
+}
+
+}  // namespace
+}  // namespace larder
