@@ -179,7 +179,8 @@ constexpr ConfigOption kOptions[] = {
        return Store(ParseShare(t, 0.001, 1), &c->lease_share);
      }},
     {"pin_share", kLimits, "SHARE", "0.5", true,
-     "The share of the pool that pins may keep blocks in. A pin of one more is answered FULL.",
+     "The share of the pool, and of the disk, that pins may keep. One of a block more is answered "
+     "FULL.",
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseShare(t, 0, 1), &c->pin_share);
      }},

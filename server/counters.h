@@ -65,6 +65,7 @@ struct Counters {
 
   // Pins.
   Counter pins_expired;       // prefetches too
+  Counter pins_not_restored;  // at a start, beyond pins_max
   Counter pin_writes_failed;  // batches that are in memory alone
 
   // Holds that ended at their deadline.

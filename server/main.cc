@@ -253,6 +253,7 @@ int Serve(const Config& config) {
   BlockStore store({.lease_share = config.lease_share,
                     .free_watermark = config.evict_watermark,
                     .pin_share = config.pin_share,
+                    .disk_limit = config.disk.empty() ? ByteCount(0) : config.disk_limit,
                     .pins_max = config.pins_max},
                    **pool, clock);
   FaultPoints faults;

@@ -67,8 +67,10 @@ constexpr MetricSample kRequests[] = {Count("lookup", &C::requests_lookup),
                                       Count("publish", &C::requests_publish),
                                       Count("acquire", &C::requests_acquire)};
 constexpr MetricSample kPins[] = {Read("", OfStore<&B::pins>)};
-constexpr MetricSample kPinned[] = {Read("", OfStore<&B::pinned>)};
+constexpr MetricSample kPinned[] = {Read("host", OfStore<&B::pinned_host>),
+                                    Read("disk", OfStore<&B::pinned_disk>)};
 constexpr MetricSample kPinsExpired[] = {Count("", &C::pins_expired)};
+constexpr MetricSample kPinsNotRestored[] = {Count("", &C::pins_not_restored)};
 constexpr MetricSample kPinWritesFailed[] = {Count("", &C::pin_writes_failed)};
 constexpr MetricSample kOverloaded[] = {Count("", &C::calls_overloaded)};
 constexpr MetricSample kInvalid[] = {Count("", &C::invalid_messages)};
@@ -277,13 +279,16 @@ constexpr Metric kMetrics[] = {
      "quarantined; leased is the part of stored under at least one lease."},
     {"larder_blocks", kG, "blocks", "", kBlocks, "Blocks stored."},
     {"larder_pins", kG, "pins", "", kPins, "Pins and prefetches, one for each owner of a block."},
-    {"larder_pinned_bytes", kG, "bytes", "", kPinned,
-     "Blocks that are pinned in HOST, though some may still be on their way there."},
+    {"larder_pinned_bytes", kG, "bytes", "tier", kPinned,
+     "Blocks that pins keep: in host memory (some may still be on their way there; what is pinned "
+     "on "
+     "disk counts until it is there), on disk."},
     {"larder_pins_expired_total", kC, "pins", "", kPinsExpired,
      "Pins and prefetches that ended at their deadline."},
     {"larder_pin_write_failures_total", kC, "writes", "", kPinWritesFailed,
-     "Writes of pins that the disk did not take: their calls failed, and they end with the "
-     "daemon."},
+     "Writes of pins that the disk did not take: their calls failed, and it is tried again."},
+    {"larder_pins_not_restored_total", kC, "pins", "", kPinsNotRestored,
+     "Pins of a former daemon that were more than pins_max, when this one started."},
     {"larder_holds", kG, "holds", "kind", kHolds, "Leases and reservations held."},
     {"larder_kept_bytes", kG, "bytes", "what", kKept,
      "Memory beside the pool that stored blocks take: the index, and metadata such as token ids "

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "client/wire/messages.h"
 #include "storage/check.h"
 
 namespace larder {
@@ -16,9 +19,11 @@ namespace {
 constexpr std::string_view kPrefix = "pin/";
 constexpr size_t kKeyBytes = 2 * sizeof(Digest) + 1;  // variant, digest, tier
 constexpr size_t kFactsAtOnce = 4096;
-constexpr size_t kExpiredAtOnce = 4096;
-constexpr std::chrono::seconds kSweepPeriod{10};  // while all is where it is pinned
-constexpr std::chrono::seconds kSweepPeriodAstray{1};
+constexpr size_t kExpiredAtOnce = 512;
+constexpr std::chrono::milliseconds kTtlMax = wire::kPinTtlMax;
+constexpr Duration kBetweenWrites = std::chrono::seconds(1);  // that the disk did not take
+constexpr Duration kSweepPeriodMin = std::chrono::seconds(1);
+constexpr Duration kSweepPeriodMax = std::chrono::seconds(16);
 
 // A pin as its fact names it.
 struct NamedPin {
@@ -40,33 +45,26 @@ std::optional<NamedPin> ParseKey(std::string_view fact) {
   return pin;
 }
 
-}  // namespace
-
-DiskTier::Fact PinKeeper::FactOf(const Digest& variant, std::string_view owner, const PinKey& key,
-                                 uint64_t deadline_ms) {
-  DiskTier::Fact fact;
-  fact.key = kPrefix;
+std::string KeyOf(const Digest& variant, std::string_view owner, const PinKey& key) {
+  std::string fact(kPrefix);
   for (const Digest* digest : {&variant, &key.digest})
-    fact.key.append(reinterpret_cast<const char*>(digest->bytes.data()), sizeof digest->bytes);
-  fact.key.push_back(static_cast<char>(key.tier));
-  fact.key.append(owner);
-  fact.value.resize(sizeof deadline_ms);
-  std::memcpy(fact.value.data(), &deadline_ms, sizeof deadline_ms);
+    fact.append(reinterpret_cast<const char*>(digest->bytes.data()), sizeof digest->bytes);
+  fact.push_back(static_cast<char>(key.tier));
+  fact.append(owner);
   return fact;
 }
 
-DiskTier::Fact PinKeeper::Forgotten(std::string_view owner, const PinKey& key) const {
-  DiskTier::Fact fact = FactOf(store_.index().VariantId(key.variant), owner, key, 0);
-  fact.value.clear();
-  return fact;
-}
+uint64_t HashOf(std::string_view fact) { return std::hash<std::string_view>()(fact); }
+
+}  // namespace
 
 PinKeeper::PinKeeper(BlockStore& store, Disk disk, Counters& counters, WallClock now_ms)
     : store_(store),
       disk_(disk),
       counters_(counters),
       now_ms_(std::move(now_ms)),
-      under_way_(std::make_shared<std::atomic<size_t>>(0)) {
+      under_way_(std::make_shared<std::atomic<size_t>>(0)),
+      sweep_period_(kSweepPeriodMin) {
   LARDER_CHECK((disk.tier == nullptr) == (disk.work == nullptr));
   if (disk_.tier != nullptr) writer_ = std::thread([this] { Run(); });
 }
@@ -81,22 +79,27 @@ PinKeeper::~PinKeeper() {
   writer_.join();
 }
 
+// What is over ends as all others do, with the next Tick.
 size_t PinKeeper::Load() {
   if (disk_.tier == nullptr) return 0;
+  const uint64_t latest_ms = DeadlineIn(kTtlMax);  // though the clock went back
   size_t loaded = 0;
-  std::vector<DiskTier::Fact> over;
-  const uint64_t now_ms = now_ms_();
-  disk_.tier->ForEachFact([&](const std::string& name, const std::string& value) {
-    std::optional<NamedPin> pin = ParseKey(name);
+  disk_.tier->ForEachFact([&](const std::string& fact, const std::string& value) {
+    std::optional<NamedPin> pin = ParseKey(fact);
     uint64_t deadline_ms = 0;
     if (!pin || value.size() != sizeof deadline_ms) return;
     std::memcpy(&deadline_ms, value.data(), sizeof deadline_ms);
     const auto variant = store_.index().InternVariant(pin->variant);
-    if (deadline_ms <= now_ms || !variant.ok()) return over.push_back({name, ""});
+    if (!variant.ok()) return;
     pin->key.variant = *variant;
-    loaded += store_.pins().Restore(pin->owner, pin->key, deadline_ms) ? 1 : 0;
+    on_disk_.insert(HashOf(fact));
+    const uint64_t until_ms = std::min(deadline_ms, latest_ms);
+    if (store_.pins().Restore(pin->owner, pin->key, until_ms)) {
+      ++loaded;
+    } else {
+      ++counters_.pins_not_restored;
+    }
   });
-  Write({.facts = std::move(over), .statuses = {}, .answer = {}});
   return loaded;
 }
 
@@ -105,40 +108,37 @@ size_t PinKeeper::Load() {
 void PinKeeper::Pin(std::string_view owner, std::span<const PinKey> keys, uint64_t deadline_ms,
                     Answer answer) {
   LARDER_CHECK(!owner.empty() && owner.size() <= kOwnerBytesMax);
-  Request request;
-  request.answer = std::move(answer);
+  Waiting waiting{std::move(answer), {}};
+  std::vector<Name> changed;
   std::vector<PinKey> elsewhere;
   for (const PinKey& key : keys) {
     const BlockStatus status = store_.pins().Add(owner, key, deadline_ms);
-    request.statuses.push_back(status);
+    waiting.statuses.push_back(status);
     if (status == BlockStatus::kPending) elsewhere.push_back(key);
     if (status == BlockStatus::kOk || status == BlockStatus::kPending)
-      request.facts.push_back(
-          FactOf(store_.index().VariantId(key.variant), owner, key, deadline_ms));
+      changed.emplace_back(owner, key);
   }
-  Write(std::move(request));
+  Write(std::move(changed), std::move(waiting));
   Bring(elsewhere);
 }
 
-// Also of what is not pinned: it may be on disk still, from a call whose write failed.
 void PinKeeper::Unpin(std::string_view owner, std::span<const PinKey> keys, Answer answer) {
-  Request request;
-  request.answer = std::move(answer);
+  Waiting waiting{std::move(answer), {}};
+  std::vector<Name> changed;
   for (const PinKey& key : keys) {
     const bool pinned = store_.pins().Remove(owner, key);
-    request.statuses.push_back(pinned ? BlockStatus::kOk : BlockStatus::kMissing);
-    request.facts.push_back(Forgotten(owner, key));
+    waiting.statuses.push_back(pinned ? BlockStatus::kOk : BlockStatus::kMissing);
+    if (pinned) changed.emplace_back(owner, key);
   }
-  Write(std::move(request));
+  Write(std::move(changed), std::move(waiting));
 }
 
 void PinKeeper::UnpinAll(std::string_view owner, Answer answer) {
-  Request request;
-  request.answer = std::move(answer);
+  std::vector<Name> changed;
   for (const larder::Pin& pin : store_.pins().RemoveOwner(owner))
-    request.facts.push_back(Forgotten(pin.owner, pin.key));
-  request.statuses.assign(request.facts.size(), BlockStatus::kOk);
-  Write(std::move(request));
+    changed.emplace_back(pin.owner, pin.key);
+  Waiting waiting{std::move(answer), std::vector<BlockStatus>(changed.size(), BlockStatus::kOk)};
+  Write(std::move(changed), std::move(waiting));
 }
 
 std::vector<BlockStatus> PinKeeper::Prefetch(std::span<const PinKey> keys, uint64_t deadline_ms) {
@@ -155,47 +155,85 @@ std::vector<BlockStatus> PinKeeper::Prefetch(std::span<const PinKey> keys, uint6
 
 // ---- on disk
 
-void PinKeeper::Write(Request request) {
-  if (!writer_.joinable() || request.facts.empty()) {
-    if (request.answer) request.answer(absl::OkStatus(), std::move(request.statuses));
-    return;
+void PinKeeper::Write(std::vector<Name> changed, Waiting waiting) {
+  if (writer_.joinable()) {
+    MutexLock lock(mu_);
+    changed_.insert(std::make_move_iterator(changed.begin()),
+                    std::make_move_iterator(changed.end()));
+    // Also of what an earlier call changed and the disk did not take.
+    if (!changed_.empty()) {
+      if (waiting.answer) waiting_.push_back(std::move(waiting));
+      wake_.NotifyOne();
+      return;
+    }
   }
+  if (waiting.answer) waiting.answer(absl::OkStatus(), std::move(waiting.statuses));
+}
+
+bool PinKeeper::AwaitWork(Names* changed, std::vector<Waiting>* waiting) {
   MutexLock lock(mu_);
-  requests_.push_back(std::move(request));
-  wake_.NotifyOne();
+  while (!stop_ && waiting_.empty()) {
+    if (changed_.empty()) {
+      wake_.Wait(mu_);
+    } else if (!wake_.WaitUntil(mu_, not_before_)) {
+      break;
+    }
+  }
+  changed->swap(changed_);
+  waiting->swap(waiting_);
+  return !stop_ || !changed->empty() || !waiting->empty();
 }
 
 void PinKeeper::Run() {
   pthread_setname_np(pthread_self(), "pins");
-  for (;;) {
-    std::vector<Request> requests;
-    {
-      MutexLock lock(mu_);
-      while (!stop_ && requests_.empty()) wake_.Wait(mu_);
-      if (requests_.empty()) return;
-      requests.swap(requests_);
-    }
-    WriteAll(std::move(requests));
+  for (bool last = false; !last;) {
+    Names changed;
+    std::vector<Waiting> waiting;
+    if (!AwaitWork(&changed, &waiting)) return;
+    const absl::Status status = WriteNames(changed);
+    for (Waiting& who : waiting) who.answer(status, std::move(who.statuses));
+    MutexLock lock(mu_);
+    last = stop_ && waiting_.empty() && (changed_.empty() || !status.ok());
   }
 }
 
-// In the order in which they came: of two facts of one name the later one counts.
-void PinKeeper::WriteAll(std::vector<Request> requests) {
-  std::map<std::string, std::string> last;
-  for (Request& request : requests) {
-    for (DiskTier::Fact& fact : request.facts) last[std::move(fact.key)] = std::move(fact.value);
-  }
-  std::vector<DiskTier::Fact> facts;
-  for (auto& [key, value] : last) facts.push_back({key, std::move(value)});
+absl::Status PinKeeper::WriteNames(const Names& names) {
+  const std::vector<Name> all(names.begin(), names.end());
   absl::Status status;
-  for (size_t from = 0; from < facts.size() && status.ok(); from += kFactsAtOnce) {
-    const size_t count = std::min(kFactsAtOnce, facts.size() - from);
-    status = disk_.tier->PutFacts(std::span(facts).subspan(from, count));
+  size_t written = 0;
+  while (written < all.size() && status.ok()) {
+    const size_t count = std::min(kFactsAtOnce, all.size() - written);
+    status = WriteSome(std::span(all).subspan(written, count));
+    if (status.ok()) written += count;
   }
-  if (!status.ok()) ++counters_.pin_writes_failed;
-  for (Request& request : requests) {
-    if (request.answer) request.answer(status, std::move(request.statuses));
+  if (status.ok()) return status;
+  ++counters_.pin_writes_failed;
+  MutexLock lock(mu_);
+  changed_.insert(all.begin() + static_cast<std::ptrdiff_t>(written), all.end());
+  not_before_ = std::chrono::steady_clock::now() + kBetweenWrites;
+  return absl::UnavailableError(
+      absl::StrCat("pins are not on disk yet, which is tried again: ", status.message()));
+}
+
+absl::Status PinKeeper::WriteSome(std::span<const Name> names) {
+  std::vector<DiskTier::Fact> facts;
+  for (const auto& [owner, key] : names) {
+    DiskTier::Fact fact{KeyOf(store_.index().VariantId(key.variant), owner, key), ""};
+    if (const auto deadline_ms = store_.pins().DeadlineOf(owner, key)) {
+      fact.value.resize(sizeof *deadline_ms);
+      std::memcpy(fact.value.data(), &*deadline_ms, sizeof *deadline_ms);
+      on_disk_.insert(HashOf(fact.key));  // though the write may fail: some shards may have it
+    } else if (!on_disk_.contains(HashOf(fact.key))) {
+      continue;
+    }
+    facts.push_back(std::move(fact));
   }
+  if (facts.empty()) return absl::OkStatus();
+  absl::Status status = disk_.tier->PutFacts(facts);
+  for (const DiskTier::Fact& fact : facts) {
+    if (status.ok() && fact.value.empty()) on_disk_.erase(HashOf(fact.key));
+  }
+  return status;
 }
 
 // ---- in their time and place
@@ -203,37 +241,53 @@ void PinKeeper::WriteAll(std::vector<Request> requests) {
 void PinKeeper::Tick(TimePoint now) {
   if (store_.pins().size() == 0) return;
   Expire();
-  if (disk_.work == nullptr || disk_.work->recovering()) return;
+  if (disk_.work == nullptr || disk_.work->recovering() || under_way_->load() > 0) return;
   {
     MutexLock lock(sweep_mu_);
-    if (now < next_sweep_ || under_way_->load() > 0) return;
-    next_sweep_ = now + kSweepPeriod;
+    if (now < next_sweep_) return;
   }
-  const std::vector<PinKey> astray = Astray();
-  if (astray.empty()) return;
-  Bring(astray);
+  Sweep();
   MutexLock lock(sweep_mu_);
-  next_sweep_ = now + kSweepPeriodAstray;
+  next_sweep_ = now + sweep_period_;
 }
 
 void PinKeeper::Expire() {
-  Request request;
+  std::vector<Name> changed;
   for (const larder::Pin& pin : store_.pins().Expire(now_ms_(), kExpiredAtOnce)) {
     ++counters_.pins_expired;
-    if (!pin.owner.empty()) request.facts.push_back(Forgotten(pin.owner, pin.key));
+    if (!pin.owner.empty()) changed.emplace_back(pin.owner, pin.key);
   }
-  Write(std::move(request));
+  if (!changed.empty()) Write(std::move(changed), {});
 }
 
-std::vector<PinKey> PinKeeper::Astray() const {
+// Seldom while all are where they should be, or as many as before are not.
+void PinKeeper::Sweep() {
+  std::vector<PinKey> astray;
+  {
+    MutexLock lock(sweep_mu_);
+    size_t all = 0;
+    astray = Astray(&all);
+    const bool better = all != astray_ && all > 0;
+    astray_ = all;
+    sweep_period_ = better ? kSweepPeriodMin : std::min(2 * sweep_period_, kSweepPeriodMax);
+  }
+  Bring(astray);
+}
+
+std::vector<PinKey> PinKeeper::Astray(size_t* all) {
   std::vector<PinKey> astray;
   store_.index().ForEach([&](const BlockIndex::View& view) {
-    if (astray.size() >= kBroughtAtOnce) return;
     if (view.pinned_host && view.state == BlockState::kDisk)
       astray.push_back({view.variant, view.digest, Tier::kHost});
     if (view.pinned_disk && view.state == BlockState::kHost)
       astray.push_back({view.variant, view.digest, Tier::kDisk});
   });
+  *all = astray.size();
+  if (astray.size() <= kBroughtAtOnce) return astray;
+  passed_ %= astray.size();
+  std::rotate(astray.begin(), astray.begin() + static_cast<std::ptrdiff_t>(passed_), astray.end());
+  astray.resize(kBroughtAtOnce);
+  passed_ += kBroughtAtOnce;
   return astray;
 }
 
@@ -244,10 +298,16 @@ void PinKeeper::Bring(std::span<const PinKey> keys) {
     if (key.tier == Tier::kHost) {
       promoted[key.variant].push_back(key.digest);
     } else {
-      disk_.work->spiller().Offer(SessionId{}, key.variant, key.digest);
+      Spill(key);
     }
   }
   for (const auto& [variant, digests] : promoted) Promote(variant, digests);
+}
+
+// While the spiller has little to do: what was just published is in its queue already.
+void PinKeeper::Spill(const PinKey& key) {
+  Spiller& spiller = disk_.work->spiller();
+  if (spiller.stats().queued < kBroughtAtOnce) spiller.Offer(SessionId{}, key.variant, key.digest);
 }
 
 // What finds no room, or fails, is met again by the next sweep.

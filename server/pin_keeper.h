@@ -7,8 +7,11 @@
 // Ownership: made by Daemon; store, disk and counters outlive it, jobs of the promoter may outlive
 // it.
 // Thread-safety: all methods from any thread.  Pin and Unpin do not wait for the disk: a thread of
-// its own writes what all of them want at once, and answers.
+// its own writes what changed, for all of them at once, and answers.  It writes of each pin what is
+// true when it writes, so it does not matter who called first; what the disk did not take it writes
+// again, later.
 // Lifecycle: made -> Load -> the disk's recovery -> ... -> destroyed (answers what waits).
+// Memory: of what is to be written, and 8 bytes for each pin on disk.
 #pragma once
 
 #include <atomic>
@@ -16,12 +19,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "server/counters.h"
 #include "server/disk_work.h"
@@ -56,9 +62,9 @@ class PinKeeper {
     return now_ms_() + static_cast<uint64_t>(ttl.count());
   }
 
-  // OK when all that the call changed is on disk, at once where there is none; else the disk's
-  // error: it is so until this process ends, and may be asked for again.  Each block's answer
-  // beside it.  Called once, from this thread or the keeper's.
+  // OK when all that the call changed is on disk, at once where there is none; else Unavailable: it
+  // is so while this process lives, and may get there yet.  Each block's answer beside it.  Called
+  // once, from this thread or the keeper's.
   using Answer = std::function<void(const absl::Status&, std::vector<BlockStatus>)>;
   // Of each key, as BlockPins::Add says.  REQUIRES: owner of 1 to kOwnerBytesMax bytes.
   void Pin(std::string_view owner, std::span<const PinKey> keys, uint64_t deadline_ms,
@@ -71,25 +77,30 @@ class PinKeeper {
   [[nodiscard]] std::vector<BlockStatus> Prefetch(std::span<const PinKey> keys,
                                                   uint64_t deadline_ms);
 
-  // Every 100 ms or so: ends pins at their deadline, and brings what is not where it is pinned.
+  // Often: ends pins at their deadline, and now and then brings what is not where it is pinned.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_, sweep_mu_);
 
  private:
-  struct Request {
-    std::vector<DiskTier::Fact> facts;
+  using Name = std::pair<std::string, PinKey>;  // owner first
+  using Names = std::set<Name>;
+  struct Waiting {
+    Answer answer;
     std::vector<BlockStatus> statuses;
-    Answer answer;  // may be empty
   };
-  [[nodiscard]] static DiskTier::Fact FactOf(const Digest& variant, std::string_view owner,
-                                             const PinKey& key, uint64_t deadline_ms);
-  [[nodiscard]] DiskTier::Fact Forgotten(std::string_view owner, const PinKey& key) const;
-  void Write(Request request) LARDER_EXCLUDES(mu_);
+  // Some of these changed; `answer` when that is on disk, as is all that changed before.
+  void Write(std::vector<Name> changed, Waiting waiting) LARDER_EXCLUDES(mu_);
   void Run() LARDER_EXCLUDES(mu_);
-  void WriteAll(std::vector<Request> requests);
+  // False: it ends.  What is to be written, and who waits for it.
+  [[nodiscard]] bool AwaitWork(Names* changed, std::vector<Waiting>* waiting) LARDER_EXCLUDES(mu_);
+  // The first error; what it concerns is to be written again.
+  [[nodiscard]] absl::Status WriteNames(const Names& names) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] absl::Status WriteSome(std::span<const Name> names);
   void Expire() LARDER_EXCLUDES(mu_);
-  // Pinned where they are not, at most kBroughtAtOnce.
-  [[nodiscard]] std::vector<PinKey> Astray() const;
+  void Sweep() LARDER_EXCLUDES(sweep_mu_);
+  // Pinned where they are not: up to kBroughtAtOnce, from another one on each time; of how many.
+  [[nodiscard]] std::vector<PinKey> Astray(size_t* all) LARDER_REQUIRES(sweep_mu_);
   void Bring(std::span<const PinKey> keys);
+  void Spill(const PinKey& key);
   void Promote(VariantIndex variant, std::span<const Digest> digests);
 
   BlockStore& store_;
@@ -100,11 +111,18 @@ class PinKeeper {
 
   Mutex sweep_mu_;
   TimePoint next_sweep_ LARDER_GUARDED_BY(sweep_mu_);
+  Duration sweep_period_ LARDER_GUARDED_BY(sweep_mu_);
+  size_t astray_ LARDER_GUARDED_BY(sweep_mu_) = 0;  // at the last sweep
+  size_t passed_ LARDER_GUARDED_BY(sweep_mu_) = 0;  // of them, those that had their turn
 
   Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
-  std::vector<Request> requests_ LARDER_GUARDED_BY(mu_);
+  Names changed_ LARDER_GUARDED_BY(mu_);
+  TimePoint not_before_ LARDER_GUARDED_BY(mu_);  // unless somebody waits
+  std::vector<Waiting> waiting_ LARDER_GUARDED_BY(mu_);
+  // Hashes of the facts that a shard may have.  Of the writer, but for Load.
+  absl::flat_hash_set<uint64_t> on_disk_;
   std::thread writer_;  // joinable where there is a disk
 };
 

@@ -422,10 +422,13 @@ bool BlockIndex::SetPinned(VariantIndex variant, const Digest& digest, Tier tier
   return shards_[ShardOf(hash)]->SetPinned(hash, variant, digest, tier, pinned);
 }
 
-ByteCount BlockIndex::pinned_bytes() const {
-  ByteCount sum;
-  for (const auto& shard : shards_) sum += shard->totals().pinned;
-  return sum;
+ByteCount BlockIndex::PinnedBytes(Tier tier) const {
+  uint64_t pages = 0;
+  for (const auto& shard : shards_) {
+    const IndexShard::PinnedPages& pinned = shard->pinned_pages();
+    pages += (tier == Tier::kDisk ? pinned.disk : pinned.host).load(std::memory_order_relaxed);
+  }
+  return ByteCount(pages * kPageBytes);
 }
 
 // ---- totals

@@ -153,8 +153,9 @@ class BlockIndex {
   // DISK keeps that copy, and the block in HOST until there is one.  They go with the name.  False:
   // no such block in any tier.  REQUIRES: tier is one of the two.
   bool SetPinned(VariantIndex variant, const Digest& digest, Tier tier, bool pinned);
-  // Of blocks that are pinned in HOST, though some may still be on disk.
-  [[nodiscard]] ByteCount pinned_bytes() const;
+  // Bytes of blocks that pins keep in that tier: in HOST those that are pinned there, though some
+  // may still be on disk, and those that are pinned on disk and are not there yet.  Cheap.
+  [[nodiscard]] ByteCount PinnedBytes(Tier tier) const;
 
   // ---- totals
   [[nodiscard]] uint64_t blocks() const;         // named, claims included

@@ -1,8 +1,27 @@
 #include "storage/block_pins.h"
 
+#include <algorithm>
+
 #include "storage/check.h"
 
 namespace larder {
+
+namespace {
+
+bool IsIn(const BlockIndex::Presence& block, Tier tier) {
+  return (block.tiers >> static_cast<int>(tier) & 1) != 0;
+}
+
+}  // namespace
+
+// A pin of DISK keeps a block in HOST, too, until it is on disk.
+bool BlockPins::HasRoom(Tier tier, const BlockIndex::Presence& block) const {
+  const ByteCount bytes(block.pages * kPageBytes);
+  const auto has = [&](Tier of, ByteCount most) { return index_.PinnedBytes(of) + bytes <= most; };
+  if (tier == Tier::kHost) return has(Tier::kHost, limits_.host_bytes_max);
+  return has(Tier::kDisk, limits_.disk_bytes_max) &&
+         (IsIn(block, Tier::kDisk) || has(Tier::kHost, limits_.host_bytes_max));
+}
 
 BlockStatus BlockPins::Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms) {
   LARDER_CHECK(key.tier == Tier::kHost || key.tier == Tier::kDisk);
@@ -11,24 +30,24 @@ BlockStatus BlockPins::Add(std::string_view owner, const PinKey& key, uint64_t d
   index_.Lookup(key.variant, {&key.digest, 1}, {&presence, 1});
   if (presence.tiers == 0) return BlockStatus::kMissing;
   const bool first = table_.Count(key) == 0;
-  if (first && key.tier == Tier::kHost && !HostHasRoom(ByteCount(presence.pages * kPageBytes)))
-    return BlockStatus::kFull;
+  if (first && !HasRoom(key.tier, presence)) return BlockStatus::kFull;
+  if (owner.empty()) deadline_ms = std::max(deadline_ms, table_.DeadlineOf(owner, key).value_or(0));
   const PinTable::AddResult added = table_.Add(owner, key, deadline_ms);
   if (added == PinTable::AddResult::kFull) return BlockStatus::kFull;
+  NoteSize();
   if (first && !index_.SetPinned(key.variant, key.digest, key.tier, true)) {
     LARDER_CHECK(table_.Remove(owner, key));
+    NoteSize();
     return BlockStatus::kMissing;  // it has left since
   }
-  NoteSize();
-  const bool there = (presence.tiers >> static_cast<int>(key.tier) & 1) != 0;
-  return there ? BlockStatus::kOk : BlockStatus::kPending;
+  return IsIn(presence, key.tier) ? BlockStatus::kOk : BlockStatus::kPending;
 }
 
 bool BlockPins::Restore(std::string_view owner, const PinKey& key, uint64_t deadline_ms) {
   MutexLock lock(mu_);
   if (table_.Add(owner, key, deadline_ms) == PinTable::AddResult::kFull) return false;
-  index_.SetPinned(key.variant, key.digest, key.tier, true);
   NoteSize();
+  Mark(key);
   return true;
 }
 
@@ -58,14 +77,26 @@ void BlockPins::LetGo(const PinKey& key) {
   if (table_.Count(key) == 0) index_.SetPinned(key.variant, key.digest, key.tier, false);
 }
 
-// Add and Restore change the table before they mark the index, and this asks the table after the
-// name entered: one of the two sees the other.
+void BlockPins::Mark(const PinKey& key) {
+  BlockIndex::Presence presence;
+  index_.Lookup(key.variant, {&key.digest, 1}, {&presence, 1});
+  if (presence.tiers == 0 || !HasRoom(key.tier, presence)) return;
+  index_.SetPinned(key.variant, key.digest, key.tier, true);
+}
+
+// Add and Restore change table and size before they mark the index, and this asks for them after
+// the name entered: one of the two sees the other.
 void BlockPins::Entered(VariantIndex variant, const Digest& digest) {
   if (size() == 0) return;
   MutexLock lock(mu_);
   for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
-    if (table_.Count({variant, digest, tier}) > 0) index_.SetPinned(variant, digest, tier, true);
+    if (const PinKey key{variant, digest, tier}; table_.Count(key) > 0) Mark(key);
   }
+}
+
+std::optional<uint64_t> BlockPins::DeadlineOf(std::string_view owner, const PinKey& key) const {
+  MutexLock lock(mu_);
+  return table_.DeadlineOf(owner, key);
 }
 
 uint32_t BlockPins::Count(const PinKey& key) const {
@@ -92,8 +123,8 @@ void BlockPins::CheckInvariants() const {
     const auto wanted = [&](Tier tier) LARDER_NO_THREAD_SAFETY_ANALYSIS {
       return table_.Count({view.variant, view.digest, tier}) > 0;
     };
-    LARDER_CHECK(view.pinned_host == wanted(Tier::kHost));
-    LARDER_CHECK(view.pinned_disk == wanted(Tier::kDisk));
+    LARDER_CHECK(!view.pinned_host || wanted(Tier::kHost));
+    LARDER_CHECK(!view.pinned_disk || wanted(Tier::kDisk));
   });
 }
 

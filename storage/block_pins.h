@@ -7,13 +7,13 @@
 // Ownership: part of BlockStore; the index outlives it.
 // Thread-safety: all methods from any thread.  Locks: `mu_` comes after BlockStore's, before a
 // shard's.
-// Limits: `pins_max` pins; the blocks that pins of HOST keep have `host_bytes_max` in all, so that
-// there is always room for others.  What was pinned before it was there may exceed that, no more
-// than pins_max allows.
+// Limits: `pins_max` pins, and the bytes of the blocks that they keep in either tier, so that there
+// is always room for others.  A pin whose block comes (back) when there is none does not keep it.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -26,11 +26,16 @@ namespace larder {
 
 class BlockPins {
  public:
-  BlockPins(size_t pins_max, ByteCount host_bytes_max, BlockIndex& index)
-      : host_bytes_max_(host_bytes_max), index_(index), table_(pins_max) {}
+  struct Limits {
+    size_t pins_max = 0;
+    ByteCount host_bytes_max, disk_bytes_max;
+  };
+  BlockPins(const Limits& limits, BlockIndex& index)
+      : limits_(limits), index_(index), table_(limits.pins_max) {}
 
   // kOk: it is in that tier and stays there.  kPending: pinned, and in another tier; to bring it is
-  // for Promoter and Spiller.  kMissing: no such block, so nothing is pinned.  kFull: a limit.
+  // for Promoter and Spiller.  kMissing: no such block, so nothing was changed.  kFull: a limit.
+  // A pin of no owner (a prefetch) only ever gets a later deadline: several callers share it.
   // REQUIRES: key.tier is kHost or kDisk.
   [[nodiscard]] BlockStatus Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms)
       LARDER_EXCLUDES(mu_);
@@ -46,6 +51,9 @@ class BlockPins {
   // A name has just entered the index.  Cheap where nothing is pinned.
   void Entered(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
 
+  // nullopt: no such pin.
+  [[nodiscard]] std::optional<uint64_t> DeadlineOf(std::string_view owner, const PinKey& key) const
+      LARDER_EXCLUDES(mu_);
   // Owners that pin it.
   [[nodiscard]] uint32_t Count(const PinKey& key) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] size_t size() const { return size_.load(std::memory_order_relaxed); }
@@ -53,13 +61,14 @@ class BlockPins {
   void CheckInvariants() const LARDER_EXCLUDES(mu_);
 
  private:
-  [[nodiscard]] bool HostHasRoom(ByteCount bytes) const {
-    return index_.pinned_bytes() + bytes <= host_bytes_max_;
-  }
+  // For one block more.
+  [[nodiscard]] bool HasRoom(Tier tier, const BlockIndex::Presence& block) const;
+  // Where its block is there, and there is room.
+  void Mark(const PinKey& key) LARDER_REQUIRES(mu_);
   void LetGo(const PinKey& key) LARDER_REQUIRES(mu_);
   void NoteSize() LARDER_REQUIRES(mu_) { size_.store(table_.size(), std::memory_order_relaxed); }
 
-  const ByteCount host_bytes_max_;
+  const Limits limits_;
   BlockIndex& index_;
   mutable Mutex mu_;
   PinTable table_ LARDER_GUARDED_BY(mu_);

@@ -18,6 +18,11 @@ constexpr int kEvictionsPerAllocation = 64;
 // Evictions under one hold of the lock in the background.
 constexpr size_t kEvictionBatch = 32;
 
+ByteCount ShareOf(ByteCount of, double share) {
+  if (of == ByteCount(0)) return ByteCount(UINT64_MAX);
+  return ByteCount(static_cast<uint64_t>(static_cast<double>(of.value()) * share));
+}
+
 }  // namespace
 
 // ---- handles
@@ -103,9 +108,9 @@ BlockStore::BlockStore(const Options& options, SlabPool& pool, const Clock& cloc
       pool_(pool),
       clock_(clock),
       start_(clock.Now()),
-      pins_(options.pins_max,
-            ByteCount(static_cast<uint64_t>(static_cast<double>(pool.total_bytes().value()) *
-                                            options.pin_share)),
+      pins_({.pins_max = options.pins_max,
+             .host_bytes_max = ShareOf(pool.total_bytes(), options.pin_share),
+             .disk_bytes_max = ShareOf(options.disk_limit, options.pin_share)},
             index_),
       allocator_(pool.slab_bytes()) {}
 
@@ -125,8 +130,7 @@ uint32_t BlockStore::NowSeconds() const {
 }
 
 ByteCount BlockStore::lease_budget() const {
-  return ByteCount(static_cast<uint64_t>(static_cast<double>(pool_.total_bytes().value()) *
-                                         options_.lease_share));
+  return ShareOf(pool_.total_bytes(), options_.lease_share);
 }
 
 BlockStore::ReserveResult BlockStore::Reserve(std::span<const ByteCount> sizes, ByteCount budget) {
@@ -498,7 +502,8 @@ BlockStore::Stats BlockStore::stats() const {
   s.index_bytes = index_.memory_bytes();
   s.metadata_bytes = index_.metadata_bytes();
   s.pins = pins_.size();
-  s.pinned = index_.pinned_bytes();
+  s.pinned_host = index_.PinnedBytes(Tier::kHost);
+  s.pinned_disk = index_.PinnedBytes(Tier::kDisk);
   return s;
 }
 

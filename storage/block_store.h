@@ -102,7 +102,8 @@ class BlockStore {
   struct Options {
     double lease_share = 0.25;     // of the pool, per session
     double free_watermark = 0.04;  // background eviction starts below this share of the pool
-    double pin_share = 0.5;        // of the pool, that pins of HOST may keep
+    double pin_share = 0.5;        // of the pool, and of the disk, that pins may keep
+    ByteCount disk_limit;          // whatever is there when it is 0
     size_t pins_max = 131'072;
   };
 
@@ -221,7 +222,7 @@ class BlockStore {
     uint64_t evicted_disk = 0, evicted_unspilled = 0;
     ByteCount index_bytes, metadata_bytes;
     uint64_t pins = 0;
-    ByteCount pinned;  // of blocks that pins of HOST keep, in whatever tier they are
+    ByteCount pinned_host, pinned_disk;  // as BlockIndex::PinnedBytes says
   };
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
   void CheckInvariants() const LARDER_EXCLUDES(mu_);

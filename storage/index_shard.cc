@@ -202,7 +202,9 @@ RecencyList* IndexShard::ListFor(const IndexEntry& entry) {
 void IndexShard::ChangeState(uint32_t slot, BlockState to) {
   const bool listed = entries_[slot].listed;
   Unlist(slot);
+  CountPinned(entries_[slot], -1);
   SetState(entries_[slot], to);
+  CountPinned(entries_[slot], 1);
   if (listed) {
     List(slot);  // though it may be held
   } else {
@@ -420,21 +422,24 @@ bool IndexShard::SetPinned(uint64_t hash, VariantIndex variant, const Digest& di
   const uint32_t slot = Find(hash, variant, digest);
   if (slot == kNone || !InATier(entries_[slot].state)) return false;
   IndexEntry& entry = entries_[slot];
+  CountPinned(entry, -1);
   if (tier == Tier::kDisk) {
     entry.pinned_disk = pinned;
   } else {
-    CountPinned(entry, -1);
     entry.pinned_host = pinned;
-    CountPinned(entry, 1);
   }
+  CountPinned(entry, 1);
   Relist(slot);
   return true;
 }
 
-// Around each change of what decides: 1 after it, -1 before.
 void IndexShard::CountPinned(const IndexEntry& entry, int64_t more) {
-  if (entry.pinned_host && InATier(entry.state))
-    pinned_pages_ += static_cast<uint64_t>(more * entry.extent.pages());
+  const auto pages = static_cast<uint64_t>(more * entry.extent.pages());
+  const auto add = [pages](std::atomic<uint64_t>* to) {
+    to->store(to->load(std::memory_order_relaxed) + pages, std::memory_order_relaxed);
+  };
+  if (TakesHostForPins(entry)) add(&pinned_pages_.host);
+  if (entry.pinned_disk && InATier(entry.state)) add(&pinned_pages_.disk);
 }
 
 IndexShard::Raised IndexShard::RaiseChildren(VariantIndex variant, uint64_t parent,
@@ -512,8 +517,7 @@ IndexShard::Totals IndexShard::totals() const {
           .disk_only = disk_only_,
           .memory = ByteCount(sizeof *this + entries_.memory_bytes() + table_.memory_bytes() +
                               departed_.memory_bytes()),
-          .metadata = ByteCount(metadata_bytes_),
-          .pinned = ByteCount(pinned_pages_ * kPageBytes)};
+          .metadata = ByteCount(metadata_bytes_)};
 }
 
 uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* count) const {
@@ -559,7 +563,7 @@ void IndexShard::CheckEntry(uint32_t slot) const {
 void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   MutexLock lock(mu_);
   uint32_t used = 0, listed = 0, doomed = 0, disk_only = 0;
-  uint64_t metadata_bytes = 0, pinned_pages = 0;
+  uint64_t metadata_bytes = 0, pinned_host = 0, pinned_disk = 0;
   for (uint32_t slot = 1; slot < entries_.end(); ++slot) {
     const IndexEntry& entry = entries_[slot];
     if (entry.state == BlockState::kAbsent) continue;
@@ -568,7 +572,8 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
     listed += entry.listed ? 1 : 0;
     doomed += entry.state == BlockState::kDoomed ? 1 : 0;
     if (entry.metadata() != nullptr) metadata_bytes += entry.metadata()->memory_bytes().value();
-    if (entry.pinned_host) pinned_pages += entry.extent.pages();
+    if (TakesHostForPins(entry)) pinned_host += entry.extent.pages();
+    if (entry.pinned_disk) pinned_disk += entry.extent.pages();
     if (OnDiskAlone(entry.state)) {
       ++disk_only;
       ++sums[static_cast<size_t>(entry.variant)].disk_only;
@@ -593,7 +598,8 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   LARDER_CHECK(copies == copies_);
   LARDER_CHECK(disk_only == disk_only_);
   LARDER_CHECK(doomed == doomed_ && used - doomed == table_.size());
-  LARDER_CHECK(metadata_bytes == metadata_bytes_ && pinned_pages == pinned_pages_);
+  LARDER_CHECK(metadata_bytes == metadata_bytes_);
+  LARDER_CHECK(pinned_host == pinned_pages_.host && pinned_disk == pinned_pages_.disk);
 }
 
 }  // namespace larder

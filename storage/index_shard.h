@@ -162,6 +162,14 @@ class IndexShard {
   [[nodiscard]] std::optional<DiskDeparture> EvictColdestFromDisk(const EvictionPolicy& policy,
                                                                   bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
+  // What pins keep, or will when it is where they want it; without the lock.
+  struct PinnedPages {
+    std::atomic<uint64_t> host{
+        0};  // of pins of HOST, and of DISK as long as a block is in HOST alone
+    std::atomic<uint64_t> disk{0};  // of pins of DISK
+  };
+  [[nodiscard]] const PinnedPages& pinned_pages() const { return pinned_pages_; }
+
   // host+disk -> host, of the least worthy.
   [[nodiscard]] std::optional<EvictedFromDisk> DropDiskCopy(const EvictionPolicy& policy,
                                                             uint32_t now_s) LARDER_EXCLUDES(mu_);
@@ -193,7 +201,6 @@ class IndexShard {
     uint64_t doomed = 0;
     uint64_t disk_only = 0;
     ByteCount memory, metadata;
-    ByteCount pinned;  // in HOST, in whatever tier they are
   };
   [[nodiscard]] Totals totals() const LARDER_EXCLUDES(mu_);
 
@@ -296,7 +303,12 @@ class IndexShard {
       LARDER_REQUIRES(mu_);
   [[nodiscard]] static double WorthOf(const IndexEntry& entry, const EvictionPolicy& policy,
                                       uint32_t now_s);
+  // Around each change of what decides: 1 after it, -1 before.
   void CountPinned(const IndexEntry& entry, int64_t more) LARDER_REQUIRES(mu_);
+  [[nodiscard]] static bool TakesHostForPins(const IndexEntry& entry) {
+    return InATier(entry.state) &&
+           (entry.pinned_host || (entry.pinned_disk && entry.state == BlockState::kHost));
+  }
   void CheckEntry(uint32_t slot) const LARDER_REQUIRES(mu_);
 
   VariantTable& variants_;
@@ -312,7 +324,7 @@ class IndexShard {
   uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t metadata_bytes_ LARDER_GUARDED_BY(mu_) = 0;
-  uint64_t pinned_pages_ LARDER_GUARDED_BY(mu_) = 0;
+  PinnedPages pinned_pages_;  // written under the lock alone
 };
 
 template <class Choose>

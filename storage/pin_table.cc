@@ -52,6 +52,12 @@ std::vector<Pin> PinTable::Expire(uint64_t now_ms, size_t pins) {
   return expired;
 }
 
+std::optional<uint64_t> PinTable::DeadlineOf(std::string_view owner, const PinKey& key) const {
+  const auto pin = pins_.find(Name(owner, key));
+  if (pin == pins_.end()) return std::nullopt;
+  return pin->second;
+}
+
 uint32_t PinTable::Count(const PinKey& key) const {
   const auto count = counts_.find(key);
   return count == counts_.end() ? 0 : count->second;

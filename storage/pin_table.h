@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,6 +63,8 @@ class PinTable {
   // Removes pins whose deadline is `now_ms` or before, earliest first, at most `pins`.
   [[nodiscard]] std::vector<Pin> Expire(uint64_t now_ms, size_t pins = SIZE_MAX);
 
+  // nullopt: no such pin.
+  [[nodiscard]] std::optional<uint64_t> DeadlineOf(std::string_view owner, const PinKey& key) const;
   // Owners that pin this key.
   [[nodiscard]] uint32_t Count(const PinKey& key) const;
   [[nodiscard]] size_t size() const { return pins_.size(); }

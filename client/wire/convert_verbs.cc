@@ -48,6 +48,7 @@ absl::Status DecodeInPlace(const v1::UnpinRequest& in, UnpinQuery* out) {
   out->blocks.reset();
   if (in.all()) {
     if (in.has_blocks()) at("blocks").Refuse("both blocks and all");
+    if (in.tier() != 0) at("tier").Refuse("a tier, and all");
     return error;
   }
   DecodeSelection(at("blocks"), in.blocks(), &out->blocks.emplace());

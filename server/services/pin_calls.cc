@@ -13,9 +13,11 @@
 namespace larder {
 namespace {
 
-absl::Status CheckPinnedTier(Tier tier) {
-  if (tier == Tier::kHost || tier == Tier::kDisk) return absl::OkStatus();
-  return absl::UnimplementedError("tier: only TIER_HOST and TIER_DISK can be pinned");
+absl::Status CheckPinnedTier(Tier tier, bool disk) {
+  if (tier == Tier::kHost || (tier == Tier::kDisk && disk)) return absl::OkStatus();
+  return absl::UnimplementedError(tier == Tier::kDisk
+                                      ? "tier: this daemon has no disk; start it with --disk"
+                                      : "tier: only TIER_HOST and TIER_DISK can be pinned");
 }
 
 std::vector<PinKey> KeysOf(const SelectedBlocks& selected, Tier tier) {
@@ -36,7 +38,7 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
   if (!call) return reactor;
   wire::PinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
-  if (status.ok()) status = CheckPinnedTier(query.tier);
+  if (status.ok()) status = CheckPinnedTier(query.tier, pins_.durable());
   if (!status.ok()) return Refuse(reactor, status);
   auto selected = SelectBlocks(query.tenant, query.blocks, request->blocks());
   if (!selected.ok()) return Refuse(reactor, selected.status());
@@ -62,7 +64,7 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
   if (!call) return reactor;
   wire::UnpinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
-  if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier);
+  if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier, pins_.durable());
   if (!status.ok()) return Refuse(reactor, status);
   absl::StatusOr<SelectedBlocks> selected = SelectedBlocks();
   if (query.blocks) {

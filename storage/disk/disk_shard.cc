@@ -560,7 +560,9 @@ ByteCount DiskShard::free_bytes() const {
 }
 
 absl::Status DiskShard::PutFacts(std::span<const DiskTier::Fact> facts) {
-  if (share_.Full()) return absl::ResourceExhaustedError("the catalog is full");
+  const auto forgets = [](const DiskTier::Fact& fact) { return fact.value.empty(); };
+  if (!std::all_of(facts.begin(), facts.end(), forgets) && share_.Full())
+    return absl::ResourceExhaustedError("the catalog is full");
   return catalog_->PutFacts(facts);
 }
 

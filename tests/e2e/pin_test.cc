@@ -175,7 +175,7 @@ TEST_F(PinTest, LeavesRoomForOthers) {
       static_cast<double>(std::count(statuses.begin(), statuses.end(), v1::BLOCK_STATUS_OK)), 27,
       2);
   EXPECT_EQ(statuses.back(), v1::BLOCK_STATUS_FULL);
-  EXPECT_LE(daemon_->Metric("larder_pinned_bytes"), 3.3 * (1 << 20));
+  EXPECT_LE(daemon_->Metric("larder_pinned_bytes{tier=\"host\"}"), 3.3 * (1 << 20));
 }
 
 TEST_F(PinTest, RefusesWhatItCannotMean) {

@@ -18,6 +18,7 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using testing::ForwardingTier;
+using ::testing::IsEmpty;
 using testing::StoreFixture;
 using testing::TestVariant;
 using namespace std::chrono_literals;
@@ -30,10 +31,12 @@ class FactlessTier final : public ForwardingTier {
  public:
   using ForwardingTier::ForwardingTier;
   absl::Status PutFacts(std::span<const Fact> facts) override {
+    ++writes;
     if (fails) return absl::UnavailableError("the disk is on fire");
     return ForwardingTier::PutFacts(facts);
   }
   std::atomic<bool> fails{false};
+  std::atomic<size_t> writes{0};
 };
 
 // A daemon's part of it, over a medium that outlives it.
@@ -118,13 +121,13 @@ TEST_F(PinKeeperTest, PinsOutliveTheProcessUntilTheirDeadline) {
   EXPECT_THAT(process_->Pin({keys[0]}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk));
   EXPECT_THAT(process_->Pin({keys[1]}, kNow_ms + 2'000), ElementsAre(BlockStatus::kPending));
   Start(kNow_ms + 1'500);
-  EXPECT_EQ(process_->loaded, 1u);
+  process_->keeper->Tick(process_->clock.Now());
   EXPECT_THAT(process_->f.store().pins().All(),
               ElementsAre(larder::Pin{"router", keys[1], kNow_ms + 2'000}));
   process_->now_ms = kNow_ms + 2'000;
   process_->keeper->Tick(process_->clock.Now());
   EXPECT_EQ(process_->f.store().pins().size(), 0u);
-  EXPECT_EQ(process_->counters.pins_expired.value(), 1u);
+  EXPECT_EQ(process_->counters.pins_expired.value(), 2u);
   Start();
   EXPECT_EQ(process_->loaded, 0u) << "forgotten, though the clock went back";
 }
@@ -151,6 +154,42 @@ TEST_F(PinKeeperTest, WhatTheDiskDoesNotTakeIsSaid) {
   EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk)) << "again";
   Start();
   EXPECT_EQ(process_->loaded, 1u);
+}
+
+// Whoever asks again is not told that all is well while it is not.
+TEST_F(PinKeeperTest, WhatTheDiskDidNotForgetItForgetsLater) {
+  Start();
+  const PinKey key = process_->Key(process_->Put(1));
+  EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk));
+  process_->tier.fails = true;
+  absl::Status status;
+  const auto unpin_all = [&] {
+    return Process::Asked(&status, [&](PinKeeper::Answer answer) {
+      process_->keeper->UnpinAll("router", std::move(answer));
+    });
+  };
+  EXPECT_THAT(unpin_all(), ElementsAre(BlockStatus::kOk));
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(unpin_all(), IsEmpty());
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  process_->tier.fails = false;
+  EXPECT_TRUE(Process::Eventually([&] {
+    size_t facts = 0;
+    process_->disk.ForEachFact([&](const std::string&, const std::string&) { ++facts; });
+    return facts == 0;
+  })) << "though nobody asks";
+}
+
+// Unpinning what is not pinned costs the disk nothing.
+TEST_F(PinKeeperTest, WritesOfWhatChangedAlone) {
+  Start();
+  std::vector<PinKey> keys(1'000, process_->Key(Digest{}));
+  for (size_t i = 0; i < keys.size(); ++i) std::memcpy(keys[i].digest.bytes.data(), &i, sizeof i);
+  EXPECT_THAT(process_->Unpin(keys), Each(BlockStatus::kMissing));
+  EXPECT_EQ(process_->tier.writes, 0u);
+  const PinKey key = process_->Key(process_->Put(1));
+  EXPECT_THAT(process_->Pin({key}, kNow_ms + 1'000), ElementsAre(BlockStatus::kOk));
+  EXPECT_EQ(process_->tier.writes, 1u);
 }
 
 // What a former process had in HOST for a pin comes back there, though nobody asks.

@@ -371,23 +371,25 @@ TEST_F(BlockIndexTest, PinnedInHostABlockLeavesNoTier) {
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
   EXPECT_TRUE(Pin(1, Tier::kHost));
   EXPECT_TRUE(Pin(1, Tier::kHost)) << "once";
-  EXPECT_EQ(index_.pinned_bytes(), KiB(8));
+  EXPECT_EQ(index_.PinnedBytes(Tier::kHost), KiB(8));
   Unhold(Hold(1).ref);
   EXPECT_FALSE(index_.EvictOne(now_s_));
   SpillOne(1);
   EXPECT_FALSE(index_.EvictOne(now_s_));
   EXPECT_FALSE(index_.EvictOneFromDisk(now_s_)) << "it would not outlive a restart";
   EXPECT_TRUE(Unpin(1, Tier::kHost));
-  EXPECT_EQ(index_.pinned_bytes(), ByteCount(0));
+  EXPECT_EQ(index_.PinnedBytes(Tier::kHost), ByteCount(0));
   EXPECT_TRUE(index_.EvictOne(now_s_));
 }
 
 TEST_F(BlockIndexTest, PinnedOnDiskABlockLeavesHostWhenItIsThere) {
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
   EXPECT_TRUE(Pin(1, Tier::kDisk));
-  EXPECT_EQ(index_.pinned_bytes(), ByteCount(0));
+  EXPECT_EQ(index_.PinnedBytes(Tier::kHost), KiB(8));
   EXPECT_FALSE(index_.EvictOne(now_s_)) << "it is nowhere else";
   SpillOne(1);
+  EXPECT_EQ(index_.PinnedBytes(Tier::kHost), ByteCount(0));
+  EXPECT_EQ(index_.PinnedBytes(Tier::kDisk), KiB(8));
   EXPECT_FALSE(index_.EvictOneFromDisk(now_s_));
   EXPECT_TRUE(index_.EvictOne(now_s_));
   EXPECT_FALSE(index_.EvictOneFromDisk(now_s_));
@@ -414,7 +416,7 @@ TEST_F(BlockIndexTest, PinsDoNotOutliveTheirBlock) {
   EXPECT_EQ(Drop(1), Pages(5, 2));
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
   EXPECT_FALSE(View(1).pinned_host);
-  EXPECT_EQ(index_.pinned_bytes(), ByteCount(0));
+  EXPECT_EQ(index_.PinnedBytes(Tier::kHost), ByteCount(0));
 }
 
 TEST_F(BlockIndexTest, ChildrenLeaveBeforeTheirParents) {

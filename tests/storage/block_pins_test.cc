@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -74,7 +75,7 @@ TEST_F(BlockPinsTest, EndAtTheirDeadline) {
   EXPECT_TRUE(InHost(late));
   EXPECT_THAT(pins().RemoveOwner("a"), ElementsAre(Pin{"a", Key(late), 200}));
   EXPECT_THAT(pins().RemoveOwner("a"), IsEmpty());
-  EXPECT_EQ(store().stats().pinned, ByteCount(0));
+  EXPECT_EQ(store().stats().pinned_host, ByteCount(0));
 }
 
 TEST_F(BlockPinsTest, SayWhereABlockIs) {
@@ -91,7 +92,7 @@ TEST_F(BlockPinsTest, SayWhereABlockIs) {
   EXPECT_FALSE(InHost(here));
   EXPECT_EQ(store().EvictFromDisk(MiB(1)), MiB(1)) << "nothing may go";
   EXPECT_EQ(pins().Add("a", Key(here), kLater_ms), BlockStatus::kPending);
-  EXPECT_EQ(store().stats().pinned, ByteCount(kBlockBytes));
+  EXPECT_EQ(store().stats().pinned_host, ByteCount(kBlockBytes));
 }
 
 TEST_F(BlockPinsTest, LeaveRoomForOthers) {
@@ -102,7 +103,7 @@ TEST_F(BlockPinsTest, LeaveRoomForOthers) {
               i < 16 ? BlockStatus::kOk : BlockStatus::kFull);
   }
   EXPECT_EQ(pins().Add("b", Key(blocks[0]), kLater_ms), BlockStatus::kOk) << "costs no room";
-  EXPECT_EQ(store().stats().pinned, MiB(4));
+  EXPECT_EQ(store().stats().pinned_host, MiB(4));
   EXPECT_TRUE(pins().Remove("a", Key(blocks[1])));
   EXPECT_EQ(pins().Add("a", Key(blocks[19]), kLater_ms), BlockStatus::kOk);
   Churn();
@@ -113,9 +114,9 @@ TEST_F(BlockPinsTest, ComeBackToAName) {
   const Digest pinned = Put(1);
   EXPECT_EQ(pins().Add("a", Key(pinned), kLater_ms), BlockStatus::kOk);
   EXPECT_TRUE(store().Drop(fixture_.variant(), pinned));
-  EXPECT_EQ(store().stats().pinned, ByteCount(0));
+  EXPECT_EQ(store().stats().pinned_host, ByteCount(0));
   EXPECT_EQ(Put(1), pinned);
-  EXPECT_EQ(store().stats().pinned, ByteCount(kBlockBytes));
+  EXPECT_EQ(store().stats().pinned_host, ByteCount(kBlockBytes));
   Churn();
   EXPECT_TRUE(InHost(pinned));
 }
@@ -128,28 +129,64 @@ TEST_F(BlockPinsTest, AreRestoredBeforeTheirBlocks) {
   const Digest variant = store().index().VariantId(fixture_.variant());
   EXPECT_NE(store().EnterFromDisk(variant, name, Digest{}, 5, 64), EntryRef{});
   EXPECT_EQ(store().EvictFromDisk(MiB(1)), MiB(1)) << "nothing may go";
-  EXPECT_EQ(store().stats().pinned, ByteCount(kBlockBytes));
+  EXPECT_EQ(store().stats().pinned_host, ByteCount(kBlockBytes));
   EXPECT_THAT(pins().All(), ElementsAre(Pin{"a", Key(name), kLater_ms}));
 }
 
-// Whoever pins a name and whoever publishes it: one of the two sees the other.
+// Whoever pins a name and whoever publishes it: one of the two sees the other, also of the first
+// pin of all.
 TEST_F(BlockPinsTest, MeetBlocksThatEnterMeanwhile) {
-  std::atomic<bool> stop{false};
+  const Digest name = Chain(Digest{}, TestTokens(1)).back();
+  std::atomic<int> round{0}, pinned{0};
   std::thread pinner([&] {
-    for (uint32_t i = 0; !stop; ++i) {
-      Digest name = Chain(Digest{}, TestTokens(i % 8)).back();
-      (void)pins().Restore("a", Key(name), kLater_ms);
-      (void)pins().Remove("a", Key(name));
+    for (int i = 1; i <= 3'000; ++i) {
+      while (round < i) std::this_thread::yield();
+      EXPECT_TRUE(pins().Restore("a", Key(name), kLater_ms));
+      pinned = i;
     }
   });
-  for (uint32_t i = 0; i < 4'000; ++i) {
-    const Digest digest = Put(i % 8);
-    (void)store().Drop(fixture_.variant(), digest);
+  for (int i = 1; i <= 3'000; ++i) {
+    round = i;
+    EXPECT_EQ(Put(1), name);
+    while (pinned < i) std::this_thread::yield();
+    EXPECT_EQ(store().stats().pinned_host, ByteCount(kBlockBytes)) << i;
+    EXPECT_TRUE(store().Drop(fixture_.variant(), name));
+    EXPECT_TRUE(pins().Remove("a", Key(name)));
   }
-  stop = true;
   pinner.join();
-  for (uint32_t i = 0; i < 8; ++i) Put(i);
-  store().CheckInvariants();
+}
+
+// As a restart with a smaller pool has it.
+TEST_F(BlockPinsTest, WithoutRoomDoNotKeepWhatComesBack) {
+  std::vector<Digest> blocks;
+  for (uint32_t i = 0; i < 20; ++i) {
+    blocks.push_back(Chain(Digest{}, TestTokens(i)).back());
+    EXPECT_TRUE(pins().Restore("a", Key(blocks.back()), kLater_ms));
+  }
+  for (uint32_t i = 0; i < 20; ++i) EXPECT_EQ(Put(i), blocks[i]);
+  EXPECT_EQ(store().stats().pinned_host, MiB(4));
+  Churn();
+  EXPECT_EQ(std::count_if(blocks.begin(), blocks.end(), [&](const Digest& d) { return InHost(d); }),
+            16);
+}
+
+TEST_F(BlockPinsTest, OfDiskTakeRoomInHostUntilTheyAreThere) {
+  for (uint32_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(pins().Add("a", Key(Put(i), Tier::kDisk), kLater_ms),
+              i < 16 ? BlockStatus::kPending : BlockStatus::kFull);
+  }
+  Churn();
+}
+
+TEST_F(BlockPinsTest, OfNobodyOnlyEverLastLonger) {
+  const PinKey key = Key(Put(1));
+  for (const uint64_t deadline_ms : {200, 100}) {
+    EXPECT_EQ(pins().Add("", key, deadline_ms), BlockStatus::kOk);
+    EXPECT_EQ(pins().DeadlineOf("", key), 200u);
+  }
+  EXPECT_EQ(pins().Add("a", key, 200), BlockStatus::kOk);
+  EXPECT_EQ(pins().Add("a", key, 100), BlockStatus::kOk);
+  EXPECT_EQ(pins().DeadlineOf("a", key), 100u);
 }
 
 }  // namespace
