@@ -414,33 +414,7 @@ std::optional<IndexShard::Departure> IndexShard::Drop(uint32_t slot) {
   return Leave(slot);
 }
 
-// ---- pins and children
-
-bool IndexShard::SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,
-                           bool pinned) {
-  MutexLock lock(mu_);
-  const uint32_t slot = Find(hash, variant, digest);
-  if (slot == kNone || !InATier(entries_[slot].state)) return false;
-  IndexEntry& entry = entries_[slot];
-  CountPinned(entry, -1);
-  if (tier == Tier::kDisk) {
-    entry.pinned_disk = pinned;
-  } else {
-    entry.pinned_host = pinned;
-  }
-  CountPinned(entry, 1);
-  Relist(slot);
-  return true;
-}
-
-void IndexShard::CountPinned(const IndexEntry& entry, int64_t more) {
-  const auto pages = static_cast<uint64_t>(more * entry.extent.pages());
-  const auto add = [pages](std::atomic<uint64_t>* to) {
-    to->store(to->load(std::memory_order_relaxed) + pages, std::memory_order_relaxed);
-  };
-  if (TakesHostForPins(entry)) add(&pinned_pages_.host);
-  if (entry.pinned_disk && InATier(entry.state)) add(&pinned_pages_.disk);
-}
+// ---- children
 
 IndexShard::Raised IndexShard::RaiseChildren(VariantIndex variant, uint64_t parent,
                                              const Digest& child) {

@@ -1,5 +1,5 @@
-// What a shard does about leaving by eviction: who goes first, and what is remembered of those who
-// went.
+// What a shard does about leaving by eviction: who goes first, who stays for his pins, and what is
+// remembered of those who went.
 #include <algorithm>
 
 #include "storage/index_shard.h"
@@ -102,6 +102,34 @@ std::optional<IndexShard::Departure> IndexShard::Evict(uint32_t slot) {
 bool IndexShard::Evictable(uint32_t slot) const {
   MutexLock lock(mu_);
   return EvictableLocked(slot);
+}
+
+// ---- pins
+
+bool IndexShard::SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,
+                           bool pinned) {
+  MutexLock lock(mu_);
+  const uint32_t slot = Find(hash, variant, digest);
+  if (slot == kNone || !InATier(entries_[slot].state)) return false;
+  IndexEntry& entry = entries_[slot];
+  CountPinned(entry, -1);
+  if (tier == Tier::kDisk) {
+    entry.pinned_disk = pinned;
+  } else {
+    entry.pinned_host = pinned;
+  }
+  CountPinned(entry, 1);
+  Relist(slot);
+  return true;
+}
+
+void IndexShard::CountPinned(const IndexEntry& entry, int64_t more) {
+  const auto pages = static_cast<uint64_t>(more * entry.extent.pages());
+  const auto add = [pages](std::atomic<uint64_t>* to) {
+    to->store(to->load(std::memory_order_relaxed) + pages, std::memory_order_relaxed);
+  };
+  if (TakesHostForPins(entry)) add(&pinned_pages_.host);
+  if (entry.pinned_disk && InATier(entry.state)) add(&pinned_pages_.disk);
 }
 
 // ---- what is remembered of them
