@@ -211,6 +211,20 @@ def main():
     assert not listed.attached and not listed.sessions, "detached, as blocks of it are stored"
     print("held all blocks by a promise, released it, said bye; the engine is listed as detached")
 
+    # As a router does, of an engine that is away.
+    chosen = types.BlockSelection(engine_id="python", content=content, tokens=tokens)
+    pinned = cache.Pin(cache_pb2.PinRequest(blocks=chosen, owner="router", tier=types.TIER_HOST, ttl_ms=60_000),
+                       timeout=LIMIT_S)
+    assert pinned.blocks.digests == b"".join(names) and list(pinned.blocks.status) == [types.BLOCK_STATUS_OK] * 5
+    fetched_ahead = cache.Prefetch(cache_pb2.PrefetchRequest(
+        blocks=types.BlockSelection(variant_ids=variant_id(variant), digests=names[0] + b"\0" * 16)), timeout=LIMIT_S)
+    assert list(fetched_ahead.blocks.status) == [types.BLOCK_STATUS_OK, types.BLOCK_STATUS_MISSING]
+    assert admin.Stats(admin_pb2.StatsRequest(), timeout=LIMIT_S).tenants[0].pins == 6
+    assert cache.Unpin(cache_pb2.UnpinRequest(blocks=chosen, owner="nobody", tier=types.TIER_HOST),
+                       timeout=LIMIT_S).unpinned == 0
+    assert cache.Unpin(cache_pb2.UnpinRequest(owner="router", all=True), timeout=LIMIT_S).unpinned == 5
+    print("pinned all blocks by their tokens, prefetched one, let go of them")
+
     stats = admin.Stats(admin_pb2.StatsRequest(), timeout=LIMIT_S)
     tenant = stats.tenants[0]
     assert tenant.blocks == 5 and tenant.leases == tenant.reservations == tenant.sessions == 0
