@@ -216,24 +216,23 @@ absl::Status PinKeeper::WriteNames(const Names& names) {
 }
 
 absl::Status PinKeeper::WriteSome(std::span<const Name> names) {
-  std::vector<DiskTier::Fact> facts;
+  std::vector<DiskTier::Fact> pinned, forgotten;
   for (const auto& [owner, key] : names) {
     DiskTier::Fact fact{KeyOf(store_.index().VariantId(key.variant), owner, key), ""};
     if (const auto deadline_ms = store_.pins().DeadlineOf(owner, key)) {
       fact.value.resize(sizeof *deadline_ms);
       std::memcpy(fact.value.data(), &*deadline_ms, sizeof *deadline_ms);
       on_disk_.insert(HashOf(fact.key));  // though the write may fail: some shards may have it
-    } else if (!on_disk_.contains(HashOf(fact.key))) {
-      continue;
+      pinned.push_back(std::move(fact));
+    } else if (on_disk_.contains(HashOf(fact.key))) {
+      forgotten.push_back(std::move(fact));
     }
-    facts.push_back(std::move(fact));
   }
-  if (facts.empty()) return absl::OkStatus();
-  absl::Status status = disk_.tier->PutFacts(facts);
-  for (const DiskTier::Fact& fact : facts) {
-    if (status.ok() && fact.value.empty()) on_disk_.erase(HashOf(fact.key));
+  if (!forgotten.empty()) {  // apart, for it needs no room
+    if (absl::Status status = disk_.tier->PutFacts(forgotten); !status.ok()) return status;
+    for (const DiskTier::Fact& fact : forgotten) on_disk_.erase(HashOf(fact.key));
   }
-  return status;
+  return pinned.empty() ? absl::OkStatus() : disk_.tier->PutFacts(pinned);
 }
 
 // ---- in their time and place

@@ -559,9 +559,8 @@ ByteCount DiskShard::free_bytes() const {
   return ByteCount(std::min(free, share_.entries_left() * (used / blocks)));
 }
 
-absl::Status DiskShard::PutFacts(std::span<const DiskTier::Fact> facts) {
-  const auto forgets = [](const DiskTier::Fact& fact) { return fact.value.empty(); };
-  if (!std::all_of(facts.begin(), facts.end(), forgets) && share_.Full())
+absl::Status DiskShard::PutFacts(std::span<const DiskTier::Fact> facts, Facts what) {
+  if (what == Facts::kNew && share_.Full())
     return absl::ResourceExhaustedError("the catalog is full");
   return catalog_->PutFacts(facts);
 }

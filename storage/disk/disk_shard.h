@@ -89,7 +89,9 @@ class DiskShard {
 
   [[nodiscard]] BlockCatalog& catalog() { return *catalog_; }
   // ResourceExhausted: the catalog has its share.
-  [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts);
+  // Those that only forget something it takes though it has.
+  enum class Facts : uint8_t { kNew, kForgotten };
+  [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts, Facts what);
   // Writes have not just failed.
   [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
   // False: a write to its catalog failed, and the next finds out whether it takes them again.

@@ -134,7 +134,8 @@ class DiskTier {
     std::string key;
     std::string value;  // empty: forgotten
   };
-  // Durable on OK, all of them; else each may be or not, but none is torn.  REQUIRES: keys of 1 to
+  // Durable on OK, all of them; else each may be or not, but none is torn.  What only forgets needs
+  // no room.  REQUIRES: keys of 1 to
   // 512 bytes that differ, values up to 1 MiB.
   [[nodiscard]] virtual absl::Status PutFacts(std::span<const Fact> facts) = 0;
   [[nodiscard]] absl::Status PutFact(const std::string& key, const std::string& value) {

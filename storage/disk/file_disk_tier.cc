@@ -524,15 +524,18 @@ absl::Status FileDiskTier::PutFacts(std::span<const Fact> facts) {
     stored.push_back({fact.key, prefix + fact.value});
     if (fact.value.empty()) forgotten.push_back(fact);
   }
+  const auto what =
+      forgotten.size() == facts.size() ? DiskShard::Facts::kForgotten : DiskShard::Facts::kNew;
   absl::Status result = absl::UnavailableError("no shard");
   uint32_t took = 0;
   for (const ShardRef& shard : All()) {
-    absl::Status status = shard->PutFacts(stored);
+    absl::Status status = shard->PutFacts(stored, what);
     took += status.ok() ? 1 : 0;
     if (!result.ok()) result = std::move(status);
   }
   if (forgotten.empty() || took < geometry_.shards) return result;
-  for (const ShardRef& shard : All()) (void)shard->PutFacts(forgotten);
+  for (const ShardRef& shard : All())
+    (void)shard->PutFacts(forgotten, DiskShard::Facts::kForgotten);
   return result;
 }
 

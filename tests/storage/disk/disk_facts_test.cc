@@ -1,6 +1,7 @@
 // Facts on a disk of several shards: what is forgotten takes no room, and does not come back.
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,19 @@ TEST_F(DiskFacts, ForgottenTheyDoNotComeBackFromAShardThatWasAway) {
   EXPECT_TRUE(All().empty());
   ASSERT_TRUE(tier_->PutFact("pin", "").ok());
   EXPECT_EQ(StoredIn(kFaulty), 0u) << "now all have heard of it";
+}
+
+TEST_F(DiskFacts, AFullCatalogForgets) {
+  ASSERT_TRUE(tier_->PutFact("pin", "until tomorrow").ok());
+  std::string large(1 << 20, '\0');  // that cannot be compressed
+  std::mt19937_64 random(1);
+  for (char& c : large) c = static_cast<char>(random());
+  absl::Status status;
+  for (int i = 0; i < 100 && status.ok(); ++i) status = tier_->PutFact(absl::StrCat(i), large);
+  ASSERT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_FALSE(tier_->PutFact("pin", "until next week").ok());
+  EXPECT_TRUE(tier_->PutFact("pin", "").ok());
+  EXPECT_FALSE(All().contains("pin"));
 }
 
 }  // namespace
