@@ -8,32 +8,18 @@
 #include "server/services/rpc_status.h"
 
 namespace larder {
-namespace {
-
-grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToRpcStatus(status));
-  return reactor;
-}
-
-}  // namespace
 
 grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* context,
                                                const v1::LookupRequest* request,
                                                v1::LookupReply* reply) {
   ++deps_.counters.requests_lookup;
-  const Admission::Answer answer = admission_.EnterCall();
-  if (!answer.admitted()) {
-    ++deps_.counters.calls_overloaded;
-    return Done(context, Overloaded(*context, answer.retry_after, "too many calls"));
-  }
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const std::optional<Admission::Ticket> call = Begin(context, reactor);
+  if (!call) return reactor;
   wire::LookupQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
-  if (!status.ok()) {
-    ++deps_.counters.invalid_messages;
-    return Done(context, status);
-  }
+  if (!status.ok()) return Refuse(reactor, status);
   query.content.tenant = deps_.tenant;
   const Digest content_id = query.content.Id();
   const std::span<const uint32_t> tokens(request->tokens().data(),
@@ -43,44 +29,60 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
   result.boot_id = deps_.boot_id;
   result.instances = deps_.instances.Lookup(content_id, query.digests, query.engine_id);
   wire::Encode(result, reply);
-  return Done(context, absl::OkStatus());
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* CacheService::ListInstances(grpc::CallbackServerContext* context,
                                                       const v1::ListInstancesRequest* request,
                                                       v1::ListInstancesReply* reply) {
   ++deps_.counters.requests_list_instances;
-  const Admission::Answer answer = admission_.EnterCall();
-  if (!answer.admitted()) {
-    ++deps_.counters.calls_overloaded;
-    return Done(context, Overloaded(*context, answer.retry_after, "too many calls"));
-  }
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const std::optional<Admission::Ticket> call = Begin(context, reactor);
+  if (!call) return reactor;
   std::string tenant;
   absl::Status status = wire::Decode(*request, &tenant);
   if (status.ok()) status = CheckTenant(tenant, deps_.tenant);
   if (status.ok()) wire::Encode(deps_.instances.List(), reply);
-  return Done(context, status);
+  reactor->Finish(ToRpcStatus(status));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* context,
                                                 const v1::QueryIpRequest* request,
                                                 v1::QueryIpReply* reply) {
   ++deps_.counters.requests_query_ip;
-  const Admission::Answer answer = admission_.EnterCall();
-  if (!answer.admitted()) {
-    ++deps_.counters.calls_overloaded;
-    return Done(context, Overloaded(*context, answer.retry_after, "too many calls"));
-  }
-  if (absl::Status s = CheckTenant(request->tenant(), deps_.tenant); !s.ok())
-    return Done(context, s);
-  const wire::InstanceInfo info = deps_.instances.Find(request->engine_id());
-  if (info.engine_id.empty()) {
-    return Done(context, absl::NotFoundError("engine_id: no such engine is or was attached"));
-  }
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const std::optional<Admission::Ticket> call = Begin(context, reactor);
+  if (!call) return reactor;
+  absl::Status status = CheckTenant(request->tenant(), deps_.tenant);
+  const wire::InstanceInfo info =
+      status.ok() ? deps_.instances.Find(request->engine_id()) : wire::InstanceInfo{};
+  if (status.ok() && info.engine_id.empty())
+    status = absl::NotFoundError("engine_id: no such engine is or was attached");
   reply->set_attached(info.attached);
   // Only socket files are served so far, so every session is on this host.
   for (size_t i = 0; i < info.sessions.size(); ++i) reply->add_addresses("local");
-  return Done(context, absl::OkStatus());
+  reactor->Finish(ToRpcStatus(status));
+  return reactor;
+}
+
+// ---- what all calls have in common
+
+std::optional<Admission::Ticket> CacheService::Begin(grpc::CallbackServerContext* context,
+                                                     grpc::ServerUnaryReactor* reactor) {
+  Admission::Answer answer = admission_.EnterCall();
+  if (answer.admitted()) return std::move(answer.ticket);
+  ++deps_.counters.calls_overloaded;
+  reactor->Finish(ToRpcStatus(Overloaded(*context, answer.retry_after, "too many calls")));
+  return std::nullopt;
+}
+
+grpc::ServerUnaryReactor* CacheService::Refuse(grpc::ServerUnaryReactor* reactor,
+                                               const absl::Status& status) {
+  ++deps_.counters.invalid_messages;
+  reactor->Finish(ToRpcStatus(status));
+  return reactor;
 }
 
 }  // namespace larder

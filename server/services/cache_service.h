@@ -5,7 +5,7 @@
 // Thread-safety: as gRPC's callback API wants.  Limits: proto/larder/v1/cache.proto.
 #pragma once
 
-#include <memory>
+#include <optional>
 #include <string>
 
 #include "larder/v1/cache.grpc.pb.h"
@@ -40,10 +40,10 @@ class CacheService final : public v1::Cache::CallbackService {
                                      v1::PrefetchReply* reply) override;
 
  private:
-  // A place at the admission, for as long as the call goes on; nullptr: there is none, and the call
+  // A place at the admission, for as long as the call goes on; nullopt: there is none, and the call
   // was finished.
-  [[nodiscard]] std::shared_ptr<Admission::Ticket> Begin(grpc::CallbackServerContext* context,
-                                                         grpc::ServerUnaryReactor* reactor);
+  [[nodiscard]] std::optional<Admission::Ticket> Begin(grpc::CallbackServerContext* context,
+                                                       grpc::ServerUnaryReactor* reactor);
   [[nodiscard]] grpc::ServerUnaryReactor* Refuse(grpc::ServerUnaryReactor* reactor,
                                                  const absl::Status& status);
   // `selection` is the request's, decoded.

@@ -1,6 +1,7 @@
 // CacheService: Pin, Unpin and Prefetch.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,11 @@ absl::Status CheckPinnedTier(Tier tier, bool disk) {
                                       : "tier: only TIER_HOST and TIER_DISK can be pinned");
 }
 
+// For an answer that comes later, and is copied on its way.
+std::shared_ptr<Admission::Ticket> Shared(Admission::Ticket* ticket) {
+  return std::make_shared<Admission::Ticket>(std::move(*ticket));
+}
+
 std::vector<PinKey> KeysOf(const SelectedBlocks& selected, Tier tier) {
   std::vector<PinKey> keys;
   keys.reserve(selected.blocks.size());
@@ -34,7 +40,7 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
                                             const v1::PinRequest* request, v1::PinReply* reply) {
   ++deps_.counters.requests_pin;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const auto call = Begin(context, reactor);
+  std::optional<Admission::Ticket> call = Begin(context, reactor);
   if (!call) return reactor;
   wire::PinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
@@ -47,7 +53,7 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
   reply->set_durable(pins_.durable());
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
   pins_.Pin(query.owner, keys, deadline_ms,
-            [reactor, call, reply, selected = *std::move(selected)](
+            [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
                 const absl::Status& written, const std::vector<BlockStatus>& statuses) {
               wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
               reactor->Finish(ToRpcStatus(written));
@@ -60,7 +66,7 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
                                               v1::UnpinReply* reply) {
   ++deps_.counters.requests_unpin;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const auto call = Begin(context, reactor);
+  std::optional<Admission::Ticket> call = Begin(context, reactor);
   if (!call) return reactor;
   wire::UnpinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
@@ -74,15 +80,15 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
   }
   if (!selected.ok()) return Refuse(reactor, selected.status());
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
-  PinKeeper::Answer answer = [reactor, call, reply, selected = *std::move(selected)](
-                                 const absl::Status& written,
-                                 const std::vector<BlockStatus>& statuses) {
-    reply->set_unpinned(
-        static_cast<uint64_t>(std::count(statuses.begin(), statuses.end(), BlockStatus::kOk)));
-    if (!selected.names.empty())
-      wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
-    reactor->Finish(ToRpcStatus(written));
-  };
+  PinKeeper::Answer answer =
+      [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
+          const absl::Status& written, const std::vector<BlockStatus>& statuses) {
+        reply->set_unpinned(
+            static_cast<uint64_t>(std::count(statuses.begin(), statuses.end(), BlockStatus::kOk)));
+        if (!selected.names.empty())
+          wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
+        reactor->Finish(ToRpcStatus(written));
+      };
   if (query.blocks) {
     pins_.Unpin(query.owner, keys, std::move(answer));
   } else {
@@ -96,7 +102,7 @@ grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* co
                                                  v1::PrefetchReply* reply) {
   ++deps_.counters.requests_prefetch;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const auto call = Begin(context, reactor);
+  std::optional<Admission::Ticket> call = Begin(context, reactor);
   if (!call) return reactor;
   wire::PrefetchQuery query;
   if (absl::Status status = wire::DecodeInPlace(*request, &query); !status.ok())
@@ -107,24 +113,6 @@ grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* co
       pins_.Prefetch(KeysOf(*selected, Tier::kHost), pins_.DeadlineIn(query.ttl));
   wire::Encode(AnswersOf(*selected, statuses), reply->mutable_blocks());
   reactor->Finish(grpc::Status::OK);
-  return reactor;
-}
-
-// ---- what they have in common
-
-std::shared_ptr<Admission::Ticket> CacheService::Begin(grpc::CallbackServerContext* context,
-                                                       grpc::ServerUnaryReactor* reactor) {
-  Admission::Answer answer = admission_.EnterCall();
-  if (answer.admitted()) return std::make_shared<Admission::Ticket>(std::move(answer.ticket));
-  ++deps_.counters.calls_overloaded;
-  reactor->Finish(ToRpcStatus(Overloaded(*context, answer.retry_after, "too many calls")));
-  return nullptr;
-}
-
-grpc::ServerUnaryReactor* CacheService::Refuse(grpc::ServerUnaryReactor* reactor,
-                                               const absl::Status& status) {
-  ++deps_.counters.invalid_messages;
-  reactor->Finish(ToRpcStatus(status));
   return reactor;
 }
 
