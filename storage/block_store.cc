@@ -19,7 +19,6 @@ constexpr int kEvictionsPerAllocation = 64;
 constexpr size_t kEvictionBatch = 32;
 
 ByteCount ShareOf(ByteCount of, double share) {
-  if (of == ByteCount(0)) return ByteCount(UINT64_MAX);
   return ByteCount(static_cast<uint64_t>(static_cast<double>(of.value()) * share));
 }
 
@@ -110,7 +109,9 @@ BlockStore::BlockStore(const Options& options, SlabPool& pool, const Clock& cloc
       start_(clock.Now()),
       pins_({.pins_max = options.pins_max,
              .host_bytes_max = ShareOf(pool.total_bytes(), options.pin_share),
-             .disk_bytes_max = ShareOf(options.disk_limit, options.pin_share)},
+             .disk_bytes_max = options.disk_limit == ByteCount(0)
+                                   ? ByteCount(UINT64_MAX)
+                                   : ShareOf(options.disk_limit, options.pin_share)},
             index_),
       allocator_(pool.slab_bytes()) {}
 

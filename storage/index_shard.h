@@ -164,8 +164,8 @@ class IndexShard {
       LARDER_EXCLUDES(mu_);
   // What pins keep, or will when it is where they want it; without the lock.
   struct PinnedPages {
-    std::atomic<uint64_t> host{
-        0};  // of pins of HOST, and of DISK as long as a block is in HOST alone
+    // Of pins of HOST, and of DISK as long as a block is in HOST alone.
+    std::atomic<uint64_t> host{0};
     std::atomic<uint64_t> disk{0};  // of pins of DISK
   };
   [[nodiscard]] const PinnedPages& pinned_pages() const { return pinned_pages_; }
