@@ -85,6 +85,9 @@ struct PutBlock {
   Digest parent;                     // digest of the block before, or the content's Seed
   std::span<const uint32_t> tokens;  // block_tokens of them
   std::span<const std::span<const std::byte>> segments;  // one per layer
+  // Whose chain it is of (Session::Seed), for a session that registered several contents: else such
+  // a block may be cleared with another content, or not with its own.
+  Digest content = {};
 };
 
 // One block to read into the caller's memory: one span per wanted layer, of exactly the stored
@@ -162,7 +165,8 @@ class Reservation {
     Digest digest;
     Digest parent;
     std::span<const uint32_t> tokens;
-    SegmentTable table;  // hashed by the writer, or not
+    SegmentTable table;   // hashed by the writer, or not
+    Digest content = {};  // as PutBlock has it
   };
   // Makes them visible.  Padding between segments must be zero.  kInvalid: may be corrected and
   // published again.  After an error (a deadline, a lost session) the daemon may or may not have

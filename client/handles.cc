@@ -205,6 +205,7 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
     part.parent = block.parent;
     part.tokens.assign(block.tokens.begin(), block.tokens.end());
     part.segments = block.table;
+    part.content = block.content;
     sent.push_back(i);
   }
   if (sent.empty()) return result;

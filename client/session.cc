@@ -83,7 +83,10 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
     return absl::InternalError("the daemon registered another number of variants");
   }
   if (impl_->byte_stream != nullptr) {
-    for (const ContentSpec& content : contents) impl_->byte_stream->AddContent(content);
+    for (ContentSpec content : contents) {
+      content.tenant = core.attached().tenant;
+      impl_->byte_stream->AddContent(content);
+    }
   }
   std::vector<VariantHandle> handles;
   for (size_t i = 0; i < variants.size(); ++i) {

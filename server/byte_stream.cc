@@ -108,7 +108,8 @@ void BlockReceiver::Finish() {
     return;
   }
   const BlockStatus status = deps_.store.Publish(
-      reservation_, 0, {index_, digests_.back(), *block.parent, block.tokens, &block.segments});
+      reservation_, 0,
+      {index_, digests_.back(), *block.parent, block.tokens, &block.segments, seed_});
   if (status != BlockStatus::kOk && status != BlockStatus::kDuplicate) {
     Fail(status, "refused by the store");
     return;
@@ -175,6 +176,7 @@ void BlockSender::StartKey(Piece* piece) {
   RecordHeader header;
   header.key = {variant_id_, digests_[piece->key]};
   header.parent = held.metadata->parent();
+  header.content = held.metadata->content();
   header.block_tokens = variant_.block_tokens;
   header.first_layer = variant_.first_layer;
   header.layout = variant_.layout;

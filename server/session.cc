@@ -234,7 +234,11 @@ wire::Registered AttachedSession::Handle(const wire::Register& request) {
     answer.variants.push_back(static_cast<uint32_t>(it - variants_.begin()));
     answer.variant_ids.push_back(deps_.store.index().VariantId(index));
   }
-  for (const ContentSpec& content : contents) answer.content_ids.push_back(content.Id());
+  for (const ContentSpec& content : contents) {
+    const Digest id = content.Id();
+    answer.content_ids.push_back(id);
+    if (std::ranges::find(contents_, id) == contents_.end()) contents_.push_back(id);
+  }
   return answer;
 }
 

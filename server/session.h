@@ -174,6 +174,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void CloseReservation(ReservationId id) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::optional<uint32_t> TakeWord(uint64_t value) LARDER_REQUIRES(mu_);
 
+  [[nodiscard]] bool FindContents(wire::Publish* request) const LARDER_REQUIRES(mu_);
+  [[nodiscard]] bool FindContent(wire::PublishBlock* block) const LARDER_REQUIRES(mu_);
   [[nodiscard]] BlockStatus CheckBlock(const SessionVariant& variant,
                                        const wire::PublishBlock& block, std::string* message) const;
   [[nodiscard]] BlockStatus PublishMapped(ReservationRecord& record, const SessionVariant& variant,
@@ -228,6 +230,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   bool closed_ LARDER_GUARDED_BY(mu_) = false;
   bool bye_ LARDER_GUARDED_BY(mu_) = false;  // nothing of this session is in use any more
   std::vector<SessionVariant> variants_ LARDER_GUARDED_BY(mu_);
+  std::vector<Digest> contents_ LARDER_GUARDED_BY(mu_);  // registered, at most kContentsMax
   Leases leases_ LARDER_GUARDED_BY(mu_);
   Reservations reservations_ LARDER_GUARDED_BY(mu_);
   ByteCount leased_ LARDER_GUARDED_BY(mu_);

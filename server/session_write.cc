@@ -161,7 +161,7 @@ BlockStatus AttachedSession::PublishMapped(ReservationRecord& record, const Sess
   MutexLock lock(record.mu);
   const BlockStatus status = deps_.store.Publish(
       record.reservation, block.extent,
-      {variant.index, block.digest, block.parent, block.tokens, &block.segments});
+      {variant.index, block.digest, block.parent, block.tokens, &block.segments, block.content});
   if (status == BlockStatus::kInvalid)
     Note(message, "segments: their sum is not the bytes reserved");
   if (status == BlockStatus::kOk) Offer(variant.index, block.digest);
@@ -199,8 +199,8 @@ BlockStatus AttachedSession::PublishStaged(ReservationRecord& record, const Sess
 BlockStatus AttachedSession::CopyInto(ExtentReservation& one, const StagingSegment& staging,
                                       const SessionVariant& variant, wire::PublishBlock& block) {
   const uint64_t bytes = block.segments.PayloadBytes().value();
-  const BlockStore::NewBlock named{variant.index, block.digest, block.parent, block.tokens,
-                                   &block.segments};
+  const BlockStore::NewBlock named{variant.index, block.digest,    block.parent,
+                                   block.tokens,  &block.segments, block.content};
   EntryRef claim;
   const BlockStatus status = deps_.store.Claim(one, 0, named, &claim);
   if (status != BlockStatus::kOk) return status;
@@ -286,17 +286,42 @@ bool AttachedSession::SubmitStaged(wire::Publish request, const SessionVariant& 
   return true;
 }
 
+// Says of each block which content it is of, as far as that is known.  False: its writer was wrong.
+bool AttachedSession::FindContents(wire::Publish* request) const {
+  return std::ranges::all_of(request->blocks,
+                             [&](wire::PublishBlock& block) { return FindContent(&block); });
+}
+
+bool AttachedSession::FindContent(wire::PublishBlock* block) const {
+  const auto known = [&](const Digest& id) {
+    return std::ranges::find(contents_, id) != contents_.end();
+  };
+  if (known(block->parent)) {
+    const bool agree = block->content == Digest() || block->content == block->parent;
+    block->content = block->parent;
+    return agree;
+  }
+  if (block->content != Digest()) return known(block->content);
+  if (contents_.size() == 1) block->content = contents_.front();
+  return true;
+}
+
 void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
   const auto it = reservations_.find(request.reservation);
   const bool held = it != reservations_.end() && !it->second->revoked &&
                     request.blocks.size() <= it->second->slots;
+  const char* const refused =
+      !held ? "reservation: unknown, ended, revoked, or smaller than this"
+      : request.variant >= variants_.size() ? "variant: not registered by this session"
+      : !FindContents(&request)
+          ? "content_id: not registered by this session, or another than the parent"
+          : nullptr;
   wire::Published answer;
   answer.id = request.id;
-  if (!held || request.variant >= variants_.size()) {
+  if (refused != nullptr) {
     answer.status.assign(request.blocks.size(),
                          held ? BlockStatus::kInvalid : BlockStatus::kNotHeld);
-    answer.message = held ? "variant: not registered by this session"
-                          : "reservation: unknown, ended, revoked, or smaller than this";
+    answer.message = refused;
     CountPublished(answer);
     down->published.push_back(std::move(answer));
     return;

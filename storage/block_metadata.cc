@@ -10,16 +10,19 @@ namespace larder {
 
 std::unique_ptr<const BlockMetadata> BlockMetadata::Make(const Digest& parent,
                                                          std::span<const uint32_t> tokens,
-                                                         const SegmentTable& table) {
+                                                         const SegmentTable& table,
+                                                         const Digest& content) {
   LARDER_CHECK(tokens.size() <= kBlockTokensMax);
   LARDER_CHECK(table.segments.size() <= kSegmentsMax);
   void* memory = ::operator new(AllocationBytes(table.segments.size(), tokens.size()));
-  return std::unique_ptr<const BlockMetadata>(new (memory) BlockMetadata(parent, tokens, table));
+  return std::unique_ptr<const BlockMetadata>(new (memory)
+                                                  BlockMetadata(parent, tokens, table, content));
 }
 
 BlockMetadata::BlockMetadata(const Digest& parent, std::span<const uint32_t> tokens,
-                             const SegmentTable& table)
+                             const SegmentTable& table, const Digest& content)
     : parent_(parent),
+      content_(content),
       payload_bytes_(table.PayloadBytes()),
       stored_bytes_(table.StoredBytes()),
       token_count_(static_cast<uint32_t>(tokens.size())),
@@ -38,7 +41,7 @@ BlockMetadata::BlockMetadata(const Digest& parent, std::span<const uint32_t> tok
 size_t BlockMetadata::AllocationBytes(size_t segments, size_t tokens) {
   constexpr size_t kSegmentBytes =
       sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint16_t) + sizeof(Codec);
-  static_assert(sizeof(BlockMetadata) == 48, "block_metadata.h says so");
+  static_assert(sizeof(BlockMetadata) == 64, "block_metadata.h says so");
   return sizeof(BlockMetadata) + segments * kSegmentBytes + tokens * sizeof(uint32_t);
 }
 

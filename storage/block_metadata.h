@@ -1,12 +1,12 @@
-// What is known of a block beside its bytes: its parent in the digest chain, its token ids, its
-// segment table.
+// What is known of a block beside its bytes: its parent in the digest chain, the content whose
+// chain that is, its token ids, its segment table.
 //
 // Immutable but for one thing: hashes that the writer left to the daemon come later, once
 // (SetHashes).
 // Ownership: by unique_ptr; the index owns those of its blocks.  One allocation each.
 // Thread-safety: all methods from any thread.
 // Limits: those of layout.h for the table, kBlockTokensMax token ids.
-// Memory: 48 B + 4 B a token id + 15 B a segment.
+// Memory: 64 B + 4 B a token id + 15 B a segment.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,8 @@ class BlockMetadata {
   // REQUIRES: `table` is valid (SegmentTable::Validate), tokens.size() <= kBlockTokensMax.
   [[nodiscard]] static std::unique_ptr<const BlockMetadata> Make(const Digest& parent,
                                                                  std::span<const uint32_t> tokens,
-                                                                 const SegmentTable& table);
+                                                                 const SegmentTable& table,
+                                                                 const Digest& content = {});
   BlockMetadata(const BlockMetadata&) = delete;
   BlockMetadata& operator=(const BlockMetadata&) = delete;
   // The block's own, since it is longer than its type says.
@@ -33,6 +34,8 @@ class BlockMetadata {
 
   // Digest of the block before it; the content id for the first.
   [[nodiscard]] const Digest& parent() const { return parent_; }
+  // Digest{}: nobody said.
+  [[nodiscard]] const Digest& content() const { return content_; }
   [[nodiscard]] std::span<const uint32_t> tokens() const;
 
   [[nodiscard]] uint32_t segment_count() const { return segment_count_; }
@@ -59,7 +62,8 @@ class BlockMetadata {
  private:
   enum HashState : uint8_t { kUnhashed, kWriting, kHashed };
 
-  BlockMetadata(const Digest& parent, std::span<const uint32_t> tokens, const SegmentTable& table);
+  BlockMetadata(const Digest& parent, std::span<const uint32_t> tokens, const SegmentTable& table,
+                const Digest& content);
   static void* operator new(size_t, void* memory) { return memory; }
 
   // Behind the object, widest first so that each is aligned: hashes, stored lengths, token ids,
@@ -71,7 +75,7 @@ class BlockMetadata {
   [[nodiscard]] uint16_t* layers() const;
   [[nodiscard]] Codec* codecs() const;
 
-  const Digest parent_;
+  const Digest parent_, content_;
   const ByteCount payload_bytes_;
   const ByteCount stored_bytes_;
   const uint32_t token_count_;

@@ -217,7 +217,7 @@ BlockStatus BlockStore::Publish(ExtentReservation& reservation, size_t i, const 
   entry.variant = block.variant;
   entry.digest = block.digest;
   entry.extent = reservation.extent(i);
-  entry.metadata = BlockMetadata::Make(block.parent, block.tokens, *block.table);
+  entry.metadata = BlockMetadata::Make(block.parent, block.tokens, *block.table, block.content);
   BlockIndex::InsertResult inserted;
   {
     // Under mu_, so that nothing can evict the entry before its extent knows its owner.
@@ -258,7 +258,7 @@ BlockStatus BlockStore::Claim(const ExtentReservation& reservation, size_t i, co
 void BlockStore::Fill(ExtentReservation& reservation, size_t i, const NewBlock& block,
                       EntryRef claim) {
   std::unique_ptr<const BlockMetadata> metadata =
-      BlockMetadata::Make(block.parent, block.tokens, *block.table);
+      BlockMetadata::Make(block.parent, block.tokens, *block.table, block.content);
   MutexLock lock(mu_);
   const Extent extent = reservation.Take(i);
   reserved_pages_ -= extent.pages;

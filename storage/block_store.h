@@ -134,6 +134,7 @@ class BlockStore {
     Digest parent;
     std::span<const uint32_t> tokens;
     const SegmentTable* table = nullptr;
+    Digest content = {};  // whose chain it is of; Digest{}: unknown
   };
   // Makes slot i of the reservation visible under the name.  kOk, kDuplicate (the extent goes
   // back), kNotHeld, kInvalid (the table's payload is not the bytes reserved), kFull (index full).

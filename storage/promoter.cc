@@ -233,7 +233,8 @@ BlockStatus Promoter::Read(Running& running, size_t block, BlockIndex::Held* hel
       return Failed(wanted);
   }
   breaker_.Succeeded();
-  auto metadata = BlockMetadata::Make(known->header.parent, known->tokens, table);
+  auto metadata =
+      BlockMetadata::Make(known->header.parent, known->tokens, table, known->header.content);
   if (!store_.FinishPromote(wanted.ref, room.reservation, std::move(metadata)))
     return BlockStatus::kMissing;
   *held = store_.index().LookAt(wanted.ref);

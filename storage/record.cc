@@ -16,23 +16,24 @@ static_assert(std::endian::native == std::endian::little,
               "numbers are stored as they lie in memory");
 
 constexpr std::string_view kMagic = "LRDR";
-constexpr size_t kFixedBytes = 88;  // up to the strings
+constexpr size_t kFixedBytes = 88;  // up to the content id, or the strings
 constexpr size_t kEntryBytes = 32;
 constexpr size_t kChecksumBytes = 8;
 constexpr size_t kStringsAlign = 8;  // the table begins at a multiple of it
 
-// Where the parts of a header lie; they follow from three counts.
+// Where the parts of a header lie; they follow from these.
 struct Places {
-  Places(size_t layout_bytes, size_t dtype_bytes, size_t segments)
-      : table(RoundUp(kFixedBytes + layout_bytes + dtype_bytes, kStringsAlign)),
+  Places(bool content, size_t layout_bytes, size_t dtype_bytes, size_t segments)
+      : table(RoundUp(kFixedBytes + (content ? kDigestBytes : 0) + layout_bytes + dtype_bytes,
+                      kStringsAlign)),
         table_end(table + segments * kEntryBytes),
         header_bytes(RoundUp(table_end + kChecksumBytes, kSegmentAlign)) {}
   size_t table;
   size_t table_end;
   size_t header_bytes;
 };
-static_assert(kFixedBytes + kLayoutBytesMax + kDtypeBytesMax + kSegmentsMax * kEntryBytes +
-                  2 * kSegmentAlign <=
+static_assert(kFixedBytes + kDigestBytes + kLayoutBytesMax + kDtypeBytesMax +
+                  kSegmentsMax * kEntryBytes + 2 * kSegmentAlign <=
               kRecordHeaderBytesMax);
 
 class Writer {
@@ -165,10 +166,15 @@ absl::Status ReadTable(size_t segments, Reader* in, SegmentTable* table) {
   return absl::OkStatus();
 }
 
+uint32_t VersionOf(std::span<const std::byte> header) {
+  return Reader(header.subspan(kMagic.size())).Number<uint32_t>();
+}
+
 // `bytes` are all of the header, its checksum already found right: only a writer's mistake fails
 // here.
 absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   RecordHeader header;
+  const bool content = VersionOf(bytes) >= 2;
   Reader in(bytes.subspan(kRecordPrefixBytes));
   header.key.variant = in.ReadDigest();
   header.key.digest = in.ReadDigest();
@@ -180,10 +186,12 @@ absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   const size_t layout_bytes = in.Number<uint8_t>();
   const size_t dtype_bytes = in.Number<uint8_t>();
   const auto payload_bytes = in.Number<uint64_t>();
-  const Places places(layout_bytes, dtype_bytes, segments);
+  const Places places(content, layout_bytes, dtype_bytes, segments);
   if (places.header_bytes != bytes.size()) {
     return Damage("its parts take ", places.header_bytes, " bytes, not ", bytes.size());
   }
+  if (content) header.content = in.ReadDigest();
+  if (content && header.content == Digest()) return Damage("its content id is zero");
   header.layout = in.Text(layout_bytes);
   header.dtype = in.Text(dtype_bytes);
   if (!in.ZerosTo(places.table - kRecordPrefixBytes))
@@ -205,12 +213,14 @@ absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
 std::string EncodeRecordHeader(const RecordHeader& header) {
   const uint32_t layers = Layers(header.table);
   LARDER_CHECK(Check(header, layers).ok());
-  const Places places(header.layout.size(), header.dtype.size(), header.table.segments.size());
+  const bool content = header.version() >= 2;
+  const Places places(content, header.layout.size(), header.dtype.size(),
+                      header.table.segments.size());
   std::string bytes;
   bytes.reserve(places.header_bytes);
   Writer out(&bytes);
   out.Bytes(kMagic);
-  out.Number(kRecordVersion);
+  out.Number(header.version());
   out.Number(static_cast<uint32_t>(places.header_bytes));
   out.Number(uint32_t{0});
   out.Bytes(header.key.variant);
@@ -223,6 +233,7 @@ std::string EncodeRecordHeader(const RecordHeader& header) {
   out.Number(static_cast<uint8_t>(header.layout.size()));
   out.Number(static_cast<uint8_t>(header.dtype.size()));
   out.Number(header.table.PayloadBytes().value());
+  if (content) out.Bytes(header.content);
   out.Bytes(header.layout);
   out.Bytes(header.dtype);
   out.ZerosTo(places.table);
@@ -237,11 +248,11 @@ absl::StatusOr<ByteCount> RecordHeaderBytes(std::span<const std::byte> prefix) {
     return Damage("cut short after ", prefix.size(), " bytes");
   Reader in(prefix);
   if (in.Text(kMagic.size()) != kMagic) return Damage("no magic; this is not a record");
-  if (const auto version = in.Number<uint32_t>(); version != kRecordVersion) {
-    return Damage("version ", version, " is unknown; known is ", kRecordVersion);
+  if (const auto version = in.Number<uint32_t>(); version < 1 || version > kRecordVersionMax) {
+    return Damage("version ", version, " is unknown; known are 1 to ", kRecordVersionMax);
   }
   const auto header_bytes = in.Number<uint32_t>();
-  if (header_bytes < Places(1, 1, 1).header_bytes || header_bytes > kRecordHeaderBytesMax ||
+  if (header_bytes < Places(false, 1, 1, 1).header_bytes || header_bytes > kRecordHeaderBytesMax ||
       header_bytes % kSegmentAlign != 0) {
     return Damage("it says ", header_bytes, " bytes of header");
   }

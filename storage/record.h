@@ -23,17 +23,20 @@
 
 namespace larder {
 
-inline constexpr uint32_t kRecordVersion = 1;
+// A record of version 1 does not say its content; one of version 2 does.  Else they are the same.
+inline constexpr uint32_t kRecordVersionMax = 2;
 
 struct RecordHeader {
   BlockKey key;
-  Digest parent;  // digest of the block before, or the content id
+  Digest parent;   // digest of the block before, or the content id
+  Digest content;  // content id; Digest{}: nobody said
   uint32_t block_tokens = 0;
   uint32_t first_layer = 0;
   std::string layout;  // name, <= 128 bytes
   std::string dtype;   // <= 32 bytes
   SegmentTable table;  // hashed
   friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
+  [[nodiscard]] uint32_t version() const { return content == Digest() ? 1 : 2; }
 };
 
 // Header and table, zeros, and the checksum as the last 8 bytes: a multiple of 64 B, so that the

@@ -214,6 +214,7 @@ bool Spiller::AddBlock(const Item& item, const BlockIndex::Held& held, Batch* ba
        .ref = held.ref,
        .header = {.key = {store_.index().VariantId(item.variant), item.digest},
                   .parent = held.metadata->parent(),
+                  .content = held.metadata->content(),
                   .block_tokens = spec->block_tokens,
                   .first_layer = spec->first_layer,
                   .layout = spec->layout,

@@ -217,10 +217,11 @@ void PrintTable(const RecordReport& report, const Form& form) {
     return;
   }
   const RecordHeader& header = report.decoded->header;
-  std::printf("  version       %u\n", kRecordVersion);
+  std::printf("  version       %u\n", header.version());
   std::printf("  variant       %s\n", header.key.variant.Hex().c_str());
   std::printf("  digest        %s\n", header.key.digest.Hex().c_str());
   std::printf("  parent        %s\n", header.parent.Hex().c_str());
+  if (header.content != Digest()) std::printf("  content       %s\n", header.content.Hex().c_str());
   std::printf("  tokens        %u\n", header.block_tokens);
   std::printf("  first layer   %u\n", header.first_layer);
   std::printf("  layout        %s\n", absl::CHexEscape(header.layout).c_str());
@@ -246,10 +247,11 @@ nlohmann::ordered_json ToJson(const RecordReport& report) {
     return out;
   }
   const RecordHeader& header = report.decoded->header;
-  out["version"] = kRecordVersion;
+  out["version"] = header.version();
   out["variant"] = header.key.variant.Hex();
   out["digest"] = header.key.digest.Hex();
   out["parent"] = header.parent.Hex();
+  if (header.content != Digest()) out["content"] = header.content.Hex();
   out["block_tokens"] = header.block_tokens;
   out["first_layer"] = header.first_layer;
   out["layout"] = header.layout;

@@ -221,37 +221,11 @@ absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
   return ended.ok() ? fetched.End() : ended;
 }
 
-}  // namespace
-
-void GrpcStreamTransport::AddContent(const ContentSpec& content) {
-  MutexLock lock(mu_);
-  if (std::find(contents_.begin(), contents_.end(), content) == contents_.end())
-    contents_.push_back(content);
-}
-
-absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantHandle& variant,
-                                                                  std::span<const PutBlock> blocks,
-                                                                  const CallOptions& options) {
-  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
-  std::vector<BlockStatus> result(blocks.size(), BlockStatus::kInvalid);
-  std::vector<size_t> sent;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    // The daemon names a block by its tokens: what it would store under another name stays here.
-    if (!ShapeFits(variant.spec, blocks[i])) continue;
-    const std::vector<Digest> chain = Chain(blocks[i].parent, blocks[i].tokens);
-    if (!chain.empty() && chain.back() == blocks[i].digest) sent.push_back(i);
-  }
-  if (sent.empty()) return result;
-  wire::StoreHead head{
-      .content = {}, .variant = variant.spec, .engine_id = engine_id_, .tenant = tenant_};
-  {
-    MutexLock lock(mu_);
-    if (contents_.empty())
-      return absl::FailedPreconditionError("register a content before the first Put");
-    head.content = contents_.front();
-    head.content.tenant.clear();  // the daemon knows who calls
-  }
-  StoreCall call(*channel_, options.deadline);
+// Blocks `sent` of one content, as one stream.
+absl::Status StoreGroup(RpcChannel& channel, const wire::StoreHead& head,
+                        std::span<const PutBlock> blocks, const std::vector<size_t>& sent,
+                        std::chrono::milliseconds deadline, std::vector<BlockStatus>& result) {
+  StoreCall call(channel, deadline);
   bool open = true;
   for (size_t i = 0; i < sent.size() && open; ++i) {
     open = call.Send(blocks[sent[i]], i == 0 ? std::optional(head) : std::nullopt);
@@ -265,7 +239,54 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
     const bool named = stored->digests[i] == blocks[sent[i]].digest;
     result[sent[i]] = named ? stored->status[i] : BlockStatus::kInvalid;
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void GrpcStreamTransport::AddContent(const ContentSpec& content) {
+  MutexLock lock(mu_);
+  if (std::find(contents_.begin(), contents_.end(), content) == contents_.end())
+    contents_.push_back(content);
+}
+
+absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantHandle& variant,
+                                                                  std::span<const PutBlock> blocks,
+                                                                  const CallOptions& options) {
+  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  std::vector<BlockStatus> result(blocks.size(), BlockStatus::kInvalid);
+  std::map<size_t, std::vector<size_t>> groups;  // by content: a stream is of one
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    // The daemon names a block by its tokens: what it would store under another name stays here.
+    if (!ShapeFits(variant.spec, blocks[i])) continue;
+    const std::vector<Digest> chain = Chain(blocks[i].parent, blocks[i].tokens);
+    if (!chain.empty() && chain.back() == blocks[i].digest)
+      groups[ContentOf(blocks[i])].push_back(i);
+  }
+  for (const auto& [content, sent] : groups) {
+    wire::StoreHead head{
+        .content = {}, .variant = variant.spec, .engine_id = engine_id_, .tenant = tenant_};
+    {
+      MutexLock lock(mu_);
+      if (contents_.empty())
+        return absl::FailedPreconditionError("register a content before the first Put");
+      head.content = contents_[content];
+      head.content.tenant.clear();  // the daemon knows who calls
+    }
+    absl::Status status = StoreGroup(*channel_, head, blocks, sent, options.deadline, result);
+    if (!status.ok()) return status;
+  }
   return result;
+}
+
+// As far as it says so; else the first.
+size_t GrpcStreamTransport::ContentOf(const PutBlock& block) const {
+  MutexLock lock(mu_);
+  for (size_t i = 0; i < contents_.size(); ++i) {
+    const Digest id = contents_[i].Id();
+    if (id == block.content || id == block.parent) return i;
+  }
+  return 0;
 }
 
 absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Get(const VariantHandle& variant,

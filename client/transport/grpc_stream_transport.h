@@ -27,7 +27,8 @@ class GrpcStreamTransport final : public Transport {
         tenant_(std::move(tenant)),
         engine_id_(std::move(engine_id)) {}
 
-  // A content that blocks may belong to; the daemon registers it with the next write.
+  // A content that blocks may belong to, with the session's tenant; the daemon registers it with
+  // the first write of one.
   void AddContent(const ContentSpec& content) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] const char* name() const override { return "grpc stream"; }
@@ -39,10 +40,13 @@ class GrpcStreamTransport final : public Transport {
                                                              const CallOptions& options) override;
 
  private:
+  // Which of them a block is of.
+  [[nodiscard]] size_t ContentOf(const PutBlock& block) const LARDER_EXCLUDES(mu_);
+
   const std::shared_ptr<RpcChannel> channel_;
   const std::string tenant_;
   const std::string engine_id_;
-  Mutex mu_;
+  mutable Mutex mu_;
   std::vector<ContentSpec> contents_ LARDER_GUARDED_BY(mu_);
 };
 

@@ -325,6 +325,7 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
     part.extent = item.extent->index;
     part.digest = block.digest;
     part.parent = block.parent;
+    part.content = block.content;
     part.tokens.assign(block.tokens.begin(), block.tokens.end());
     part.segments = std::move(item.table);  // not needed for anything else
     if (core_.staging() != nullptr) {

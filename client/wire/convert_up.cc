@@ -74,6 +74,7 @@ void DecodePublishBlock(const Field& at, const v1::PublishBlock& in, PublishBloc
   DecodeTable(at("segments"), in.segments(), &out->segments);
   out->staging_offset = in.staging_offset();
   out->staging_id = in.staging_id();
+  if (!in.content_id().empty()) DecodeDigest(at("content_id"), in.content_id(), &out->content);
 }
 
 void EncodePublishBlock(const PublishBlock& in, v1::PublishBlock* out) {
@@ -84,6 +85,7 @@ void EncodePublishBlock(const PublishBlock& in, v1::PublishBlock* out) {
   Encode(in.segments, out->mutable_segments());
   out->set_staging_offset(in.staging_offset);
   out->set_staging_id(in.staging_id);
+  if (in.content != Digest()) EncodeDigest(in.content, out->mutable_content_id());
 }
 
 void DecodePublish(const Field& at, const v1::Publish& in, Publish* out) {

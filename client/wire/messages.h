@@ -89,6 +89,7 @@ struct PublishBlock {
   SegmentTable segments;
   uint64_t staging_offset = 0;
   uint32_t staging_id = 0;
+  Digest content;  // Digest{}: as its parent says, or the only one registered
   friend bool operator==(const PublishBlock&, const PublishBlock&) = default;
 };
 

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;  // 1: records do not say their content
 constexpr uint32_t kShardsMax = 8;
 constexpr ByteCount kFileBytesMin = MiB(16);
 constexpr ByteCount kFileBytesMax = MiB(256);

@@ -64,12 +64,12 @@ def chain(seed, tokens):
 
 def parse_record_header(header):
     magic, version, size = struct.unpack_from("<4sII", header)
-    assert (magic, version, size) == (b"LRDR", 1, len(header))
+    assert (magic, version, size) == (b"LRDR", 2, len(header))
     assert struct.unpack_from("<Q", header, size - 8)[0] == xxhash.xxh3_64_intdigest(header[:-8])
     segments, a, d = struct.unpack_from("<HBB", header, 76)
-    table = (88 + a + d + 7) // 8 * 8
+    table = (104 + a + d + 7) // 8 * 8
     entries = [struct.unpack_from("<HBBIQIIQ", header, table + 32 * i) for i in range(segments)]
-    return {"variant": header[16:32], "digest": header[32:48], "parent": header[48:64],
+    return {"variant": header[16:32], "digest": header[32:48], "parent": header[48:64], "content": header[88:104],
             "segments": [{"bytes": e[5], "xxh3": e[7]} for e in entries]}
 
 
@@ -191,7 +191,7 @@ def main():
         start, got = blocks[i]
         header = parse_record_header(start.record_header)
         assert header["variant"] == variant_id(variant) and header["digest"] == names[i]
-        assert header["parent"] == (names[i - 1] if i else seed)
+        assert header["parent"] == (names[i - 1] if i else seed) and header["content"] == seed
         assert bytes(got) == b"".join(layers), f"wrong bytes of block {i}"
         assert [s["xxh3"] for s in header["segments"]] == [xxhash.xxh3_64_intdigest(p) for p in layers]
     ((start, got),) = fetch(engine, pb, variant, [names[1]], first_layer=1, layers=1)

@@ -45,8 +45,10 @@ def check_record(record, want, align, byte_at):
     tokens, first, layers, segments, a, d, payload_bytes = struct.unpack_from("<IIIHBBQ", record, 64)
     assert [tokens, first, layers] == [want[k] for k in ("block_tokens", "first_layer", "layers")]
     assert segments == len(want["segments"]) and payload_bytes == want["payload_bytes"]
-    assert record[88:88 + a + d].decode() == want["layout"] + want["dtype"] and a == len(want["layout"])
-    table = (88 + a + d + 7) // 8 * 8
+    c = 16 if version == 2 else 0
+    assert record[88:88 + c].hex() == want.get("content", "")
+    assert record[88 + c:88 + c + a + d].decode() == want["layout"] + want["dtype"] and a == len(want["layout"])
+    table = (88 + c + a + d + 7) // 8 * 8
     payload = bytearray(payload_bytes)
     for i, w in enumerate(want["segments"]):
         *got, xxh3 = struct.unpack_from("<HBBIQIIQ", record, table + 32 * i)
@@ -92,8 +94,9 @@ def check_disk(folder, disk):
 
 
 check_names(json.loads((HERE / "keys.json").read_text()))
-record_v1 = (HERE / "record_v1.bin").read_bytes()
-record_end = check_record(record_v1, json.loads((HERE / "record_v1.json").read_text()), 64, lambda at: (7 * at + 13) % 256)
-assert record_end == len(record_v1)
+for version in ("record_v1", "record_v2"):
+    record = (HERE / f"{version}.bin").read_bytes()
+    want = json.loads((HERE / f"{version}.json").read_text())
+    assert check_record(record, want, 64, lambda at: (7 * at + 13) % 256) == len(record)
 check_disk(HERE / "disk_v1", json.loads((HERE / "disk_v1.json").read_text()))
 print("golden vectors agree with docs/format.md")

@@ -16,6 +16,8 @@ namespace {
 
 using testing::kBytes;
 using testing::SessionTest;
+using testing::TestTokens;
+using testing::TestVariant;
 
 TEST_F(SessionTest, MappedPutThenGet) {
   Start(wire::WriteMode::kMapped);
@@ -29,6 +31,72 @@ TEST_F(SessionTest, MappedPutThenGet) {
   Release(grant.lease);
   EXPECT_NE(Word(grant.word), grant.lease.value);
   EXPECT_EQ(f_.store().stats().leases, 0u);
+}
+
+// What Clear of a content goes by, where the block's chain has holes.
+class SessionContents : public SessionTest {
+ protected:
+  static Digest IdOf(const char* model) {
+    ContentSpec content;
+    content.tenant = "default";
+    content.model = model;
+    return content.Id();
+  }
+  void RegisterAnother() {
+    wire::Up up;
+    ContentSpec another;
+    another.model = "another";
+    up.registers.push_back({.id = 1, .contents = {Content(), another}, .variants = {}});
+    ASSERT_TRUE(session_->OnUp(up).ok());
+    ASSERT_EQ(sink_.Next().registered.at(0).content_ids,
+              (std::vector<Digest>{IdOf("m"), IdOf("another")}));
+  }
+  // Block `seed` behind `parent`, of which its writer says that it is of `content`.
+  wire::Published PutOf(uint32_t seed, const Digest& parent, const Digest& content) {
+    const wire::Reserved reserved = Reserve({ByteCount(kBytes)});
+    wire::PublishBlock block = Block(seed, UniformTable(1, kBytes));
+    block.parent = parent;
+    block.digest = digest_ = Chain(parent, TestTokens(seed)).back();
+    block.content = content;
+    const wire::Published answer = Publish(reserved.reservation, {block});
+    wire::Up up;
+    up.aborts.push_back({.reservation = reserved.reservation, .extents = {}});
+    EXPECT_TRUE(session_->OnUp(up).ok());
+    return answer;
+  }
+  // As it is kept of the block that was put last.
+  Digest Kept() {
+    const auto variant = f_.store().index().FindVariant(TestVariant().Id());
+    const BlockIndex::Held held = f_.store().HoldUntouched(*variant, digest_);
+    const Digest content = held.metadata == nullptr ? Name(0) : held.metadata->content();
+    f_.store().Unhold({&held.ref, 1});
+    return content;
+  }
+  Digest digest_;
+};
+
+TEST_F(SessionContents, AreKeptWithTheirBlocks) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(PutOf(1, Name(9), {}).status.at(0), BlockStatus::kOk);
+  EXPECT_EQ(Kept(), IdOf("m")) << "there is no other";
+  ASSERT_NO_FATAL_FAILURE(RegisterAnother());
+  ASSERT_EQ(PutOf(2, Name(9), {}).status.at(0), BlockStatus::kOk);
+  EXPECT_EQ(Kept(), Digest()) << "unknown";
+  ASSERT_EQ(PutOf(3, Name(9), IdOf("another")).status.at(0), BlockStatus::kOk);
+  EXPECT_EQ(Kept(), IdOf("another"));
+  ASSERT_EQ(PutOf(4, IdOf("another"), {}).status.at(0), BlockStatus::kOk);
+  EXPECT_EQ(Kept(), IdOf("another")) << "its parent says so";
+}
+
+TEST_F(SessionContents, MustBeTheirs) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_NO_FATAL_FAILURE(RegisterAnother());
+  for (const auto& [parent, content] :
+       {std::pair(Name(9), IdOf("nobody's")), std::pair(IdOf("m"), IdOf("another"))}) {
+    const wire::Published answer = PutOf(1, parent, content);
+    EXPECT_EQ(answer.status.at(0), BlockStatus::kInvalid);
+    EXPECT_NE(answer.message.find("content_id"), std::string::npos) << answer.message;
+  }
 }
 
 TEST_F(SessionTest, HelloMustComeFirstAndOnce) {

@@ -49,7 +49,7 @@ TEST(BlockMetadata, GivesBackWhatItWasMadeOf) {
 TEST(BlockMetadata, MemoryIsAsTheHeaderSays) {
   const std::vector<uint32_t> tokens(16);
   const auto metadata = BlockMetadata::Make({}, tokens, MixedTable(true));
-  EXPECT_EQ(metadata->memory_bytes(), ByteCount(48 + 4 * 16 + 15 * 3));
+  EXPECT_EQ(metadata->memory_bytes(), ByteCount(64 + 4 * 16 + 15 * 3));
 }
 
 TEST(BlockMetadata, MayBeWithoutTokens) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -16,8 +17,8 @@ namespace {
 
 constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 
-std::string ReadGolden(const char* name) {
-  std::ifstream file(absl::StrCat(LARDER_GOLDEN_DIR, "/", name), std::ios::binary);
+std::string ReadGolden(std::string_view name) {
+  std::ifstream file(std::string(LARDER_GOLDEN_DIR "/").append(name), std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -54,9 +55,13 @@ void Set(std::string* bytes, size_t offset, T value) {
   std::memcpy(bytes->data() + offset, &value, sizeof value);
 }
 
-TEST(Record, GoldenDecodesAndEncodesToTheSameBytes) {
-  const std::string file = ReadGolden("record_v1.bin");
-  const auto want = nlohmann::json::parse(ReadGolden("record_v1.json"));
+class GoldenRecord : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Versions, GoldenRecord, ::testing::Values(1, 2));
+
+TEST_P(GoldenRecord, DecodesAndEncodesToTheSameBytes) {
+  const std::string name = absl::StrCat("record_v", GetParam());
+  const std::string file = ReadGolden(absl::StrCat(name, ".bin"));
+  const auto want = nlohmann::json::parse(ReadGolden(absl::StrCat(name, ".json")));
   const auto decoded = DecodeRecordHeader(Bytes(file));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   const RecordHeader& header = decoded->header;
@@ -64,6 +69,8 @@ TEST(Record, GoldenDecodesAndEncodesToTheSameBytes) {
   EXPECT_EQ(header.key.variant.Hex(), want.at("variant"));
   EXPECT_EQ(header.key.digest.Hex(), want.at("digest"));
   EXPECT_EQ(header.parent.Hex(), want.at("parent"));
+  EXPECT_EQ(header.version(), static_cast<uint32_t>(GetParam()));
+  EXPECT_EQ(header.content.Hex(), want.value("content", Digest().Hex()));
   EXPECT_EQ(header.block_tokens, want.at("block_tokens"));
   EXPECT_EQ(header.first_layer, want.at("first_layer"));
   EXPECT_EQ(header.layout, want.at("layout"));
@@ -98,7 +105,10 @@ TEST(Record, RoundTripsOfSmallestAndLargest) {
   largest.block_tokens = kBlockTokensMax;
   largest.first_layer = kFirstLayerMax;
   largest.table.segments.assign(kSegmentsMax, {1, Codec::kQuantized, kSegmentBytesMax, ~0ull});
-  for (const RecordHeader& header : {SomeHeader(), smallest, largest}) {
+  RecordHeader of_content = SomeHeader(), largest_of_content = largest;
+  of_content.content = largest_of_content.content = Filled(4);
+  for (const RecordHeader& header :
+       {SomeHeader(), smallest, largest, of_content, largest_of_content}) {
     const std::string bytes = EncodeRecordHeader(header);
     EXPECT_EQ(bytes.size() % kSegmentAlign, 0u);
     EXPECT_LE(bytes.size(), kRecordHeaderBytesMax);

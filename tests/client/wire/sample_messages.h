@@ -78,8 +78,10 @@ inline Up FullUp() {
                      .tokens = Tokens(64),
                      .segments = Table(),
                      .staging_offset = 64,
-                     .staging_id = 2};
+                     .staging_id = 2,
+                     .content = AnyDigest(3)};
   PublishBlock uniform = block;
+  uniform.content = {};
   uniform.segments = UniformTable(3, 100);
   up.publishes = {
       {.id = 8, .reservation = ReservationId{9}, .variant = 1, .blocks = {block, uniform}}};

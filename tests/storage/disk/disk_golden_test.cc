@@ -266,10 +266,9 @@ class DiskGolden : public ::testing::Test {
       ASSERT_EQ(result.status, DiskTier::PutStatus::kOk);
   }
 
-  [[nodiscard]] std::string Format() const {
-    return absl::StrCat("larder-disk-tier ", json_.at("version").get<int>(), "\nshards ",
-                        json_.at("shards").get<int>(), "\nfile_bytes ",
-                        json_.at("file_bytes").get<int>(), "\n");
+  [[nodiscard]] std::string Format(int version) const {
+    return absl::StrCat("larder-disk-tier ", version, "\nshards ", json_.at("shards").get<int>(),
+                        "\nfile_bytes ", json_.at("file_bytes").get<int>(), "\n");
   }
   [[nodiscard]] fs::path disk() const { return fs::path(directory_.path()) / "disk"; }
   [[nodiscard]] fs::path Shard(uint32_t number) const {
@@ -308,10 +307,13 @@ TEST_F(DiskGolden, IsWrittenOn) {
   ExpectFacts();
 }
 
-// Whoever has version 1 can read what this build writes.
+// But for the version of the directory: records that name no content are those of version 1.
 TEST_F(DiskGolden, IsWhatThisBuildWrites) {
   ASSERT_NO_FATAL_FAILURE(Write());
-  for (const fs::path& directory : {kGolden / "disk_v1", disk()}) {
+  constexpr int kVersion = 2;
+  for (const auto& [directory, version] :
+       {std::pair(kGolden / "disk_v1", json_.at("version").get<int>()),
+        std::pair(disk(), kVersion)}) {
     SCOPED_TRACE(directory);
     const auto records = RecordsIn(directory);
     for (const GoldenBlock& block : LiveBlocks())
@@ -324,7 +326,7 @@ TEST_F(DiskGolden, IsWhatThisBuildWrites) {
       EXPECT_TRUE(absl::StrContains(logs, block.HeaderValue())) << NameOf(block.key());
     }
     for (const char* shard : {"shard-00", "shard-01"})
-      EXPECT_EQ(ReadFile(directory / shard / "FORMAT"), Format());
+      EXPECT_EQ(ReadFile(directory / shard / "FORMAT"), Format(version));
   }
   ASSERT_NO_FATAL_FAILURE(OpenAndRecover());
   ExpectAllThere();
@@ -340,22 +342,22 @@ TEST_F(DiskGolden, ANewerDirectoryIsRefusedAndLeftAlone) {
     LayOut();
     for (const uint32_t shard : newer) {
       std::string format = ReadFile(Shard(shard) / "FORMAT");
-      format.replace(0, format.find('\n'), "larder-disk-tier 2");
+      format.replace(0, format.find('\n'), "larder-disk-tier 3");
       WriteFile(Shard(shard) / "FORMAT", format + "more 1\n");
     }
     const auto tier = Open();
     EXPECT_TRUE(absl::IsFailedPrecondition(tier.status())) << tier.status();
     EXPECT_THAT(std::string(tier.status().message()),
-                AllOf(HasSubstr(disk()), HasSubstr("disk format 2"), HasSubstr("knows 1")));
+                AllOf(HasSubstr(disk()), HasSubstr("disk format 3"), HasSubstr("knows 2")));
     for (const uint32_t shard : newer)
-      EXPECT_THAT(ReadFile(Shard(shard) / "FORMAT"), HasSubstr("larder-disk-tier 2"));
+      EXPECT_THAT(ReadFile(Shard(shard) / "FORMAT"), HasSubstr("larder-disk-tier 3"));
   }
 }
 
 // The header of a record version that is not known yet, with the right checksum.
 std::string NextVersion(const RecordHeader& header) {
   std::string bytes = EncodeRecordHeader(header);
-  const uint32_t version = kRecordVersion + 1;
+  const uint32_t version = kRecordVersionMax + 1;
   std::memcpy(bytes.data() + 4, &version, sizeof version);
   const uint64_t sum = HashBytes(Bytes(bytes).first(bytes.size() - sizeof(uint64_t)));
   std::memcpy(bytes.data() + bytes.size() - sizeof sum, &sum, sizeof sum);
