@@ -10,18 +10,6 @@
 namespace larder {
 namespace {
 
-std::vector<VariantIndex> VariantsOf(const wire::BlockSelection& selection,
-                                     const InstanceTable& instances, const BlockStore& store) {
-  if (selection.variants.empty()) return instances.VariantsOf(selection.engine_id);
-  std::vector<VariantIndex> variants;
-  for (const Digest& id : selection.variants) {
-    if (const auto known = store.index().FindVariant(id)) variants.push_back(*known);
-  }
-  std::sort(variants.begin(), variants.end());
-  variants.erase(std::unique(variants.begin(), variants.end()), variants.end());
-  return variants;
-}
-
 absl::Status TooMany(size_t blocks) {
   return absl::InvalidArgumentError(absl::StrCat("blocks: ", blocks, " of them is more than ",
                                                  SelectedBlocks::kBlocksMax,
@@ -72,7 +60,8 @@ absl::StatusOr<SelectedBlocks> OfNames(std::span<const Digest> names,
 // Of two blocks of one name, the answer that says more of what is left to do.
 BlockStatus Worse(BlockStatus a, BlockStatus b) {
   constexpr BlockStatus kFromBest[] = {BlockStatus::kMissing, BlockStatus::kOk,
-                                       BlockStatus::kPending, BlockStatus::kFull};
+                                       BlockStatus::kPending, BlockStatus::kFull,
+                                       BlockStatus::kKept};
   const auto rank = [&](BlockStatus status) {
     return std::find(std::begin(kFromBest), std::end(kFromBest), status);
   };
@@ -80,6 +69,18 @@ BlockStatus Worse(BlockStatus a, BlockStatus b) {
 }
 
 }  // namespace
+
+std::vector<VariantIndex> VariantsOf(const wire::BlockSelection& selection,
+                                     const InstanceTable& instances, const BlockStore& store) {
+  if (selection.variants.empty()) return instances.VariantsOf(selection.engine_id);
+  std::vector<VariantIndex> variants;
+  for (const Digest& id : selection.variants) {
+    if (const auto known = store.index().FindVariant(id)) variants.push_back(*known);
+  }
+  std::sort(variants.begin(), variants.end());
+  variants.erase(std::unique(variants.begin(), variants.end()), variants.end());
+  return variants;
+}
 
 absl::StatusOr<SelectedBlocks> Select(const wire::BlockSelection& selection,
                                       const Digest& content_id, std::span<const uint32_t> tokens,

@@ -26,6 +26,11 @@ struct SelectedBlocks {
   std::vector<Block> blocks;  // that may have them
 };
 
+// Those that its `variants` name, else those of its engine, else of all that are registered.
+[[nodiscard]] std::vector<VariantIndex> VariantsOf(const wire::BlockSelection& selection,
+                                                   const InstanceTable& instances,
+                                                   const BlockStore& store);
+
 // `content_id` and `tokens` where it is a chain, else no tokens.  InvalidArgument: more than
 // kBlocksMax, with what to do.
 [[nodiscard]] absl::StatusOr<SelectedBlocks> Select(const wire::BlockSelection& selection,
@@ -34,8 +39,8 @@ struct SelectedBlocks {
                                                     const InstanceTable& instances,
                                                     const BlockStore& store);
 
-// One answer for each name: the worst of kOk, kPending, kFull of the blocks that have it; kMissing
-// where none has.  REQUIRES: a status for each block.
+// One answer for each name: the worst of kOk, kPending, kFull, kKept of the blocks that have it;
+// kMissing where none has.  REQUIRES: a status for each block.
 [[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
                                                        std::span<const BlockStatus> statuses);
 

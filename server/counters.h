@@ -35,6 +35,7 @@ struct Counters {
   Counter requests_pin;
   Counter requests_unpin;
   Counter requests_prefetch;
+  Counter requests_clear;
   Counter requests_store_blocks;
   Counter requests_fetch_blocks;
   Counter requests_register;
@@ -62,6 +63,10 @@ struct Counters {
 
   // What engines said of themselves and could not be written to disk.
   Counter registrations_failed;
+
+  // Clear.
+  Counter blocks_cleared_host;
+  Counter blocks_cleared_disk;
 
   // Pins.
   Counter pins_expired;       // prefetches too

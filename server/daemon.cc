@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/admission.h"
+#include "server/block_cleaner.h"
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
 #include "server/pin_keeper.h"
@@ -39,6 +40,8 @@ constexpr int kPeriodsPerCollect = 500;
 constexpr size_t kEvictionsPerPeriod = 512;
 constexpr size_t kJobsMax = 1024;
 constexpr size_t kJobBytesMax = 64 << 20;
+constexpr size_t kLongCalls = 4;  // verbs of many blocks, under way at once
+constexpr size_t kLongCallsWaiting = 64;
 constexpr int kStreamsPerConnectionMax = 128;
 
 // Serves `services` on one socket file of this mode.
@@ -91,6 +94,7 @@ struct Daemon::Parts final : SidebandHost {
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
     if (d == nullptr) {
       pins.emplace(s, PinKeeper::Disk{}, c, UnixMilliseconds);
+      cleaner.emplace(s, PinKeeper::Disk{}, *pins, c);
       return;
     }
     registrations.emplace(*d, instances, "default", counters, options.warn);
@@ -102,6 +106,7 @@ struct Daemon::Parts final : SidebandHost {
                  });
     pins.emplace(s, PinKeeper::Disk{d, &*disk}, c, UnixMilliseconds);
     pins->Load();
+    cleaner.emplace(s, PinKeeper::Disk{d, &*disk}, *pins, c);
   }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
                                                                   bool disk) {
@@ -166,8 +171,10 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<RegistrationStore> registrations;  // where there is a disk
   std::optional<DiskWork> disk;                    // likewise; ends before sessions do
   std::optional<PinKeeper> pins;
-  WorkerPool workers;                               // ends before what its jobs look at
-  std::unique_ptr<SessionSockets> session_sockets;  // may be null
+  std::optional<BlockCleaner> cleaner;
+  WorkerPool workers;  // ends before what its jobs look at
+  WorkerPool long_calls{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
+  std::unique_ptr<SessionSockets> session_sockets;                 // may be null
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;
   std::optional<AdminService> admin;
@@ -209,7 +216,7 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions, admission);
-  cache.emplace(*deps, admission, *pins);
+  cache.emplace(*deps, admission, *pins, CacheService::LongCalls{long_calls, *cleaner});
   const std::string data = options.socket_dir + "/data.sock";
   data_server = Listen(data, options.data_socket_mode, options, {&*engine, &*cache});
   if (!data_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", data));

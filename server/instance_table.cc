@@ -18,9 +18,7 @@ struct Presence {
   std::vector<BlockIndex::Presence> blocks;
 };
 
-bool IsIn(Tier tier, const BlockIndex::Presence& p) {
-  return (p.tiers & (1u << static_cast<int>(tier))) != 0;
-}
+bool IsIn(Tier tier, const BlockIndex::Presence& p) { return (p.tiers & TierBit(tier)) != 0; }
 
 // Clears the steps that this variant does not have in the tier.
 void Intersect(Tier tier, const Presence& presence, std::vector<char>* steps) {

@@ -134,10 +134,24 @@ void PinKeeper::Unpin(std::string_view owner, std::span<const PinKey> keys, Answ
 }
 
 void PinKeeper::UnpinAll(std::string_view owner, Answer answer) {
+  EndPins(store_.pins().RemoveIf([&](std::string_view who, const PinKey&) { return who == owner; }),
+          std::move(answer));
+}
+
+void PinKeeper::UnpinBlocks(absl::FunctionRef<bool(VariantIndex, const Digest&)> which,
+                            Answer answer) {
+  EndPins(store_.pins().RemoveIf(
+              [&](std::string_view, const PinKey& key) { return which(key.variant, key.digest); }),
+          std::move(answer));
+}
+
+// Of those that nobody owns no disk knows.
+void PinKeeper::EndPins(std::span<const larder::Pin> ended, Answer answer) {
   std::vector<Name> changed;
-  for (const larder::Pin& pin : store_.pins().RemoveOwner(owner))
-    changed.emplace_back(pin.owner, pin.key);
-  Waiting waiting{std::move(answer), std::vector<BlockStatus>(changed.size(), BlockStatus::kOk)};
+  for (const larder::Pin& pin : ended) {
+    if (!pin.owner.empty()) changed.emplace_back(pin.owner, pin.key);
+  }
+  Waiting waiting{std::move(answer), std::vector<BlockStatus>(ended.size(), BlockStatus::kOk)};
   Write(std::move(changed), std::move(waiting));
 }
 

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "server/counters.h"
 #include "server/disk_work.h"
@@ -74,6 +75,9 @@ class PinKeeper {
       LARDER_EXCLUDES(mu_);
   // All of an owner: kOk for each.
   void UnpinAll(std::string_view owner, Answer answer) LARDER_EXCLUDES(mu_);
+  // All pins of these blocks, whoever's: kOk for each.
+  void UnpinBlocks(absl::FunctionRef<bool(VariantIndex, const Digest&)> which, Answer answer)
+      LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<BlockStatus> Prefetch(std::span<const PinKey> keys,
                                                   uint64_t deadline_ms);
 
@@ -81,6 +85,8 @@ class PinKeeper {
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_, sweep_mu_);
 
  private:
+  void EndPins(std::span<const larder::Pin> ended, Answer answer) LARDER_EXCLUDES(mu_);
+
   using Name = std::pair<std::string, PinKey>;  // owner first
   using Names = std::set<Name>;
   struct Waiting {

@@ -253,6 +253,16 @@ bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room
   return FinishDrop(shards_[ShardOf(ref)]->Drop(SlotOf(ref)), freed, room);
 }
 
+ClearedBlock BlockIndex::Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
+                               bool dry_run, std::optional<Extent>* freed, DiskRoom* room) {
+  const uint64_t hash = IndexHash(variant, digest);
+  IndexShard::Clearance clearance =
+      shards_[ShardOf(hash)]->Clear(hash, variant, digest, tiers, dry_run);
+  *room = clearance.room;
+  FinishDrop(std::move(clearance.gone), freed, room);
+  return clearance.block;
+}
+
 // Of the shards whose turn it is, and of those that seemed to have the least worthy when they were
 // looked at last, the one that would lose least now.
 template <class LeastOf>

@@ -99,6 +99,11 @@ class BlockIndex {
             DiskRoom* room = nullptr);
   // As Drop, by a held or owner-word reference; false when its slot is empty or nameless.
   bool Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room = nullptr);
+  // Takes a block from these tiers, and from the index where it is in no other: then as Drop, also
+  // while it is held.  Not while it is pinned, or held in a tier that it is to leave for another.
+  // `dry_run`: only says what it would do.
+  [[nodiscard]] ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
+                                   bool dry_run, std::optional<Extent>* freed, DiskRoom* room);
   // What eviction took: the block is gone from HOST, and from the index unless it is on disk.
   using Evicted = EvictedBlock;
   // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,
@@ -170,14 +175,12 @@ class BlockIndex {
   using View = BlockView;
   template <class Visit>
   void ForEach(Visit visit) const {
-    std::array<View, 256> views;
-    for (const auto& shard : shards_) {
-      for (uint32_t from = 1; from != 0;) {
-        size_t count = 0;
-        from = shard->Views(from, views, &count);
-        for (size_t i = 0; i < count; ++i) visit(views[i]);
-      }
-    }
+    ForEachCopy<View>(&IndexShard::Views, visit);
+  }
+  // Likewise visit(const ChainLink&), for blocks that are in a tier.
+  template <class Visit>
+  void ForEachLink(Visit visit) const {
+    ForEachCopy<ChainLink>(&IndexShard::Links, visit);
   }
 
   // O(n); tests and debug dumps.  REQUIRES: no other call is under way (variant totals are
@@ -198,6 +201,18 @@ class BlockIndex {
   }
   [[nodiscard]] static EntryRef MakeRef(uint32_t shard, uint32_t slot) {
     return EntryRef{(shard << kSlotBits | slot) + 1};
+  }
+  template <class Copy, class Visit>
+  void ForEachCopy(uint32_t (IndexShard::*take)(uint32_t, std::span<Copy>, size_t*) const,
+                   Visit& visit) const {
+    std::array<Copy, 256> copies;
+    for (const auto& shard : shards_) {
+      for (uint32_t from = 1; from != 0;) {
+        size_t count = 0;
+        from = ((*shard).*take)(from, copies, &count);
+        for (size_t i = 0; i < count; ++i) visit(copies[i]);
+      }
+    }
   }
   // Calls visit(shard, group, at) for the shards that have keys among digests [at, at + a window).
   template <class Visit>

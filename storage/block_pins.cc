@@ -9,7 +9,7 @@ namespace larder {
 namespace {
 
 bool IsIn(const BlockIndex::Presence& block, Tier tier) {
-  return (block.tiers >> static_cast<int>(tier) & 1) != 0;
+  return (block.tiers & TierBit(tier)) != 0;
 }
 
 }  // namespace
@@ -58,9 +58,10 @@ bool BlockPins::Remove(std::string_view owner, const PinKey& key) {
   return true;
 }
 
-std::vector<Pin> BlockPins::RemoveOwner(std::string_view owner) {
+std::vector<Pin> BlockPins::RemoveIf(
+    absl::FunctionRef<bool(std::string_view owner, const PinKey& key)> which) {
   MutexLock lock(mu_);
-  std::vector<Pin> removed = table_.RemoveOwner(owner);
+  std::vector<Pin> removed = table_.RemoveIf(which);
   for (const Pin& pin : removed) LetGo(pin.key);
   return removed;
 }

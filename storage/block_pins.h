@@ -44,7 +44,10 @@ class BlockPins {
       LARDER_EXCLUDES(mu_);
   // False: no such pin.
   [[nodiscard]] bool Remove(std::string_view owner, const PinKey& key) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] std::vector<Pin> RemoveOwner(std::string_view owner) LARDER_EXCLUDES(mu_);
+  // As PinTable::RemoveIf.
+  [[nodiscard]] std::vector<Pin> RemoveIf(
+      absl::FunctionRef<bool(std::string_view owner, const PinKey& key)> which)
+      LARDER_EXCLUDES(mu_);
   // Those whose deadline is `now_ms` or before, at most so many.
   [[nodiscard]] std::vector<Pin> Expire(uint64_t now_ms, size_t pins) LARDER_EXCLUDES(mu_);
 

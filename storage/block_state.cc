@@ -26,15 +26,13 @@ constexpr std::array<uint8_t, kBlockStates> kNext = {
     /* doomed    */ Bit(BlockState::kAbsent),
 };
 
-constexpr uint8_t TierBit(Tier tier) { return static_cast<uint8_t>(1u << static_cast<int>(tier)); }
-
 }  // namespace
 
 bool TransitionAllowed(BlockState from, BlockState to) {
   return (kNext[static_cast<size_t>(from)] & Bit(to)) != 0;
 }
 
-uint8_t TiersOf(BlockState state) {
+TierSet TiersOf(BlockState state) {
   switch (state) {
     case BlockState::kHost:
       return TierBit(Tier::kHost);

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "storage/types.h"
+
 namespace larder {
 
 // TransitionAllowed is the law; the index CHECKs it at every change and a test walks every pair.
@@ -50,8 +52,8 @@ inline constexpr int kBlockStates = 7;
 [[nodiscard]] constexpr bool InATier(BlockState state) {
   return InHost(state) || OnDiskAlone(state);
 }
-// Tiers that hold whole bytes of it: bit (1 << Tier).
-[[nodiscard]] uint8_t TiersOf(BlockState state);
+// Tiers that hold whole bytes of it.
+[[nodiscard]] TierSet TiersOf(BlockState state);
 
 // A tenant's number for a variant id.
 enum class VariantIndex : uint16_t { kNone = 0xFFFF };

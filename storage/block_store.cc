@@ -321,17 +321,29 @@ void BlockStore::DropDamaged(EntryRef held, Tier where) {
   DiskRoom room;
   if (!index_.Drop(held, &freed, &room)) return;
   if (where == Tier::kHost) damaged_.fetch_add(1, std::memory_order_relaxed);
-  if (freed) FreeExtents({&*freed, 1});
-  if (room.location != 0) LeaveRooms({&room, 1});
+  GiveBack(freed, room);
 }
 
 bool BlockStore::Drop(VariantIndex variant, const Digest& digest) {
   std::optional<Extent> freed;
   DiskRoom room;
-  if (!index_.Drop(variant, digest, &freed, &room)) return false;
+  const bool dropped = index_.Drop(variant, digest, &freed, &room);
+  GiveBack(freed, room);
+  return dropped;
+}
+
+ClearedBlock BlockStore::Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
+                               bool dry_run) {
+  std::optional<Extent> freed;
+  DiskRoom room;
+  const ClearedBlock block = index_.Clear(variant, digest, tiers, dry_run, &freed, &room);
+  GiveBack(freed, room);
+  return block;
+}
+
+void BlockStore::GiveBack(const std::optional<Extent>& freed, const DiskRoom& room) {
   if (freed) FreeExtents({&*freed, 1});
   if (room.location != 0) LeaveRooms({&room, 1});
-  return true;
 }
 
 size_t BlockStore::EvictToWatermark(size_t blocks_max) {

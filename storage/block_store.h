@@ -166,6 +166,9 @@ class BlockStore {
   // lease.
   void DropDamaged(EntryRef held, Tier where = Tier::kHost) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
+  // As BlockIndex::Clear says.
+  ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers, bool dry_run)
+      LARDER_EXCLUDES(mu_);
   // Eviction ahead of need: up to `blocks_max` blocks until the watermark holds.  Answers how many
   // left.  For whoever just reserved, after his answer, and for the background.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
@@ -236,6 +239,7 @@ class BlockStore {
   [[nodiscard]] std::optional<Extent> AllocateEvicting(uint32_t pages) LARDER_REQUIRES(mu_);
   bool EvictWindow(uint32_t pages) LARDER_REQUIRES(mu_);
   void FreeExtents(std::span<const Extent> extents) LARDER_EXCLUDES(mu_);
+  void GiveBack(const std::optional<Extent>& freed, const DiskRoom& room) LARDER_EXCLUDES(mu_);
   void LeaveRooms(std::span<const DiskRoom> rooms) LARDER_EXCLUDES(disk_mu_);
   void CountEviction(const BlockIndex::Evicted& gone);
   void ReleaseHolds(std::span<const EntryRef> refs) LARDER_EXCLUDES(mu_);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kNone = EntrySlots::kNone;
 constexpr uint16_t kCountMax = std::numeric_limits<uint16_t>::max();
-constexpr uint8_t kDiskBit = 1u << static_cast<int>(Tier::kDisk);
+constexpr TierSet kDiskBit = TierBit(Tier::kDisk);
 
 template <size_t... kClasses>
 std::array<RecencyList, sizeof...(kClasses)> MakeLists(EntrySlots& entries,

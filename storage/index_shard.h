@@ -128,6 +128,14 @@ class IndexShard {
   [[nodiscard]] std::optional<Departure> Drop(uint64_t hash, VariantIndex variant,
                                               const Digest& digest) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<Departure> Drop(uint32_t slot) LARDER_EXCLUDES(mu_);
+  struct Clearance {
+    ClearedBlock block;
+    std::optional<Departure> gone;  // from HOST, or the index
+    DiskRoom room;                  // of the copy that went alone
+  };
+  // As BlockIndex::Clear says; `dry_run`: only what it would do.
+  [[nodiscard]] Clearance Clear(uint64_t hash, VariantIndex variant, const Digest& digest,
+                                TierSet tiers, bool dry_run) LARDER_EXCLUDES(mu_);
   // Of the kEvictionLook coldest of each class.  Parents that it passes over go to the hot end,
   // lest they hide the rest for ever; LowerChildren brings them back.  A parent that is on disk too
   // goes where it met no other: it stays in the index, so its children keep their prefix.
@@ -209,6 +217,10 @@ class IndexShard {
   [[nodiscard]] uint32_t Views(uint32_t from, std::span<BlockView> out, size_t* count) const
       LARDER_EXCLUDES(mu_);
 
+  // Likewise the links of blocks that are in a tier.
+  [[nodiscard]] uint32_t Links(uint32_t from, std::span<ChainLink> out, size_t* count) const
+      LARDER_EXCLUDES(mu_);
+
   // Adds the shard's blocks to `sums` by variant.  REQUIRES: sums.size() covers every variant.
   void CheckInvariants(std::span<VariantTotals> sums) const LARDER_EXCLUDES(mu_);
 
@@ -270,6 +282,7 @@ class IndexShard {
     copies_.store(copies_.load(std::memory_order_relaxed) + static_cast<uint32_t>(more),
                   std::memory_order_relaxed);
   }
+  [[nodiscard]] static ClearedBlock WhatClearTakes(const IndexEntry& entry, TierSet tiers);
   void Unname(uint32_t slot) LARDER_REQUIRES(mu_);
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
   // By eviction: what has a disk copy stays in the index.

@@ -54,7 +54,7 @@ struct EvictedFromDisk {
 };
 
 struct BlockPresence {
-  uint8_t tiers = 0;   // bit (1 << Tier)
+  TierSet tiers = 0;
   uint32_t pages = 0;  // of its extent, in whatever tier
   friend bool operator==(const BlockPresence&, const BlockPresence&) = default;
 };
@@ -65,6 +65,30 @@ struct EvictedBlock {
   Extent extent;
   bool kept_on_disk = false;   // it has left HOST, not the index
   uint64_t disk_location = 0;  // to be erased in the disk tier; 0: none, or kept, or held still
+};
+
+// What Clear did to a block, or would do.
+struct ClearedBlock {
+  enum class Status : uint8_t {
+    kCleared,
+    kMissing,  // of these tiers, it is in none
+    kPinned,
+    kInUse,  // held, and it was to stay in another tier
+  };
+  Status status = Status::kMissing;
+  TierSet tiers = 0;             // that it leaves
+  bool leased = false;           // it leaves the index, and its bytes follow with the last hold
+  uint64_t leased_location = 0;  // on disk; its room is given back by then
+  uint32_t pages = 0;
+};
+
+// A block's place in its chain, by IndexHash of its name and its parent's.
+struct ChainLink {
+  uint64_t name = 0, parent = 0;  // parent 0: unknown
+  VariantIndex variant = VariantIndex::kNone;
+  Digest digest;
+  Digest content;              // as its metadata says; of one on disk alone: Digest{}
+  uint64_t disk_location = 0;  // of one on disk alone
 };
 
 struct BlockView {

@@ -28,11 +28,12 @@ bool PinTable::Remove(std::string_view owner, const PinKey& key) {
   return true;
 }
 
-std::vector<Pin> PinTable::RemoveOwner(std::string_view owner) {
+std::vector<Pin> PinTable::RemoveIf(
+    absl::FunctionRef<bool(std::string_view owner, const PinKey& key)> which) {
   std::vector<Pin> removed;
   for (auto pin = pins_.begin(); pin != pins_.end();) {
     const auto next = std::next(pin);
-    if (pin->first.first == owner) {
+    if (which(pin->first.first, pin->first.second)) {
       removed.push_back({pin->first.first, pin->first.second, pin->second});
       Erase(pin);
     }

@@ -20,6 +20,7 @@
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "storage/block_state.h"
 #include "storage/types.h"
 
@@ -58,8 +59,9 @@ class PinTable {
 
   // True: lower the block's count.  False: no such pin.
   [[nodiscard]] bool Remove(std::string_view owner, const PinKey& key);
-  // All of an owner.  O(pins).
-  [[nodiscard]] std::vector<Pin> RemoveOwner(std::string_view owner);
+  // Those of which `which(owner, key)` says so.  O(pins).
+  [[nodiscard]] std::vector<Pin> RemoveIf(
+      absl::FunctionRef<bool(std::string_view owner, const PinKey& key)> which);
   // Removes pins whose deadline is `now_ms` or before, earliest first, at most `pins`.
   [[nodiscard]] std::vector<Pin> Expire(uint64_t now_ms, size_t pins = SIZE_MAX);
 

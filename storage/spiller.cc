@@ -94,6 +94,16 @@ void Spiller::Nudge() {
   wake_.NotifyOne();
 }
 
+bool Spiller::WaitWritten(std::span<const Name> names, TimePoint until) {
+  MutexLock lock(mu_);
+  for (const Name& name : names) {
+    while (writing_.contains(name)) {
+      if (!written_.WaitUntil(mu_, until)) return !writing_.contains(name);
+    }
+  }
+  return true;
+}
+
 bool Spiller::WaitIdle(TimePoint until) {
   MutexLock lock(mu_);
   while (busy_ > 0 || nudged_ || !queue_.empty()) {
@@ -242,6 +252,7 @@ void Spiller::Release(const Batch& batch) {
   }
   stats_.dropped_failed += Requeue(batch.again);
   stats_.dropped_room += Requeue(batch.homeless);
+  written_.NotifyAll();
   // This thread has more to do before it looks.
   if (!queue_.empty()) wake_.NotifyOne();
 }
@@ -396,7 +407,7 @@ void Spiller::Notify(const Batch& batch) const {
     // Room for the rest of the batch may have been made of it.
     BlockIndex::Presence now;
     store_.index().Lookup(item.variant, {&item.digest, 1}, {&now, 1});
-    if ((now.tiers & (1u << static_cast<int>(Tier::kDisk))) == 0) continue;
+    if ((now.tiers & TierBit(Tier::kDisk)) == 0) continue;
     by_session[{item.who, item.variant}].push_back(item.digest);
   }
   for (const auto& [who, digests] : by_session) durable_(who.first, who.second, digests);

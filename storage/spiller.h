@@ -60,7 +60,13 @@ class Spiller {
   void Resume() LARDER_EXCLUDES(mu_);
   // There may be rooms to erase (BlockStore::TakeDiskRooms).
   void Nudge() LARDER_EXCLUDES(mu_);
+  // Erases them now.  Waits for the disk.
+  void EraseRooms() LARDER_EXCLUDES(erase_mu_);
 
+  // Waits until none of these is being written, as they were when it was called; false: not by
+  // then.
+  [[nodiscard]] bool WaitWritten(std::span<const std::pair<VariantIndex, Digest>> names,
+                                 TimePoint until) LARDER_EXCLUDES(mu_);
   // Waits until the queue is empty and nothing is under way; false: not by then.
   [[nodiscard]] bool WaitIdle(TimePoint until) LARDER_EXCLUDES(mu_);
 
@@ -98,7 +104,6 @@ class Spiller {
   // Of the next name that nobody writes; false: there is none.
   [[nodiscard]] bool Take(Batch* batch, Item* item) LARDER_EXCLUDES(mu_);
   void Fill(Batch* batch) LARDER_EXCLUDES(mu_);
-  void EraseRooms() LARDER_EXCLUDES(erase_mu_);
   void Erase(std::span<const DiskAddress> blocks);
   void HoldItem(const Item& item, Batch* batch) LARDER_EXCLUDES(mu_);
   // False: nothing to write of it.
@@ -131,7 +136,7 @@ class Spiller {
   std::atomic<uint64_t> puts_{0};  // that wrote something
 
   mutable Mutex mu_;
-  CondVar wake_, idle_;
+  CondVar wake_, idle_, written_;
   std::deque<Item> queue_ LARDER_GUARDED_BY(mu_);
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   bool nudged_ LARDER_GUARDED_BY(mu_) = false;

@@ -35,6 +35,8 @@ const char* ToString(BlockStatus status) {
       return "cancelled";
     case BlockStatus::kUnsupported:
       return "unsupported";
+    case BlockStatus::kKept:
+      return "kept";
   }
   return "?";
 }

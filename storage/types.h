@@ -91,6 +91,10 @@ inline constexpr size_t kDigestBytes = 16;
 inline constexpr uint32_t kStepTokens = 16;  // tokens per step of the chain
 
 enum class Tier : uint8_t { kDevice = 1, kHost = 2, kDisk = 3, kRemote = 4 };
+using TierSet = uint8_t;  // of TierBits
+[[nodiscard]] constexpr TierSet TierBit(Tier tier) {
+  return static_cast<TierSet>(1u << static_cast<int>(tier));
+}
 enum class Codec : uint8_t { kIdentity = 1, kLossless = 2, kQuantized = 3, kJoint = 4 };
 
 // What became of one key of a batch; the wire's BlockStatus, same numbers.
@@ -105,6 +109,7 @@ enum class BlockStatus : uint8_t {
   kNotHeld = 8,
   kCancelled = 9,
   kUnsupported = 10,
+  kKept = 11,
 };
 [[nodiscard]] const char* ToString(BlockStatus status);
 [[nodiscard]] const char* ToString(Tier tier);

@@ -27,6 +27,8 @@
 
 namespace larder::v1 {
 class BlockAnswers;
+class ClearReply;
+class ClearRequest;
 class Content;
 class Down;
 class FetchBlocksReply;
@@ -70,7 +72,10 @@ void Encode(const std::vector<InstanceInfo>& in, v1::ListInstancesReply* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::PinRequest& in, PinQuery* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::UnpinRequest& in, UnpinQuery* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::PrefetchRequest& in, PrefetchQuery* out);
+// No tiers become HOST and DISK.
+[[nodiscard]] absl::Status DecodeInPlace(const v1::ClearRequest& in, ClearQuery* out);
 void Encode(const std::vector<BlockAnswer>& in, v1::BlockAnswers* out);
+void Encode(const ClearResult& in, v1::ClearReply* out);
 
 // Byte streams.  Decode leaves `data` in the message, where the view points; Encode copies it.
 [[nodiscard]] absl::Status Decode(const v1::StoreBlocksRequest& in, StoreBlocksPart* out);

@@ -89,6 +89,7 @@ void DecodeTable(const Field& at, const v1::SegmentTable& in, SegmentTable* out)
 [[nodiscard]] constexpr int LastOf(Tier) { return v1::Tier_MAX; }
 [[nodiscard]] constexpr int LastOf(Codec) { return v1::Codec_MAX; }
 [[nodiscard]] constexpr int LastOf(BlockStatus) { return v1::BlockStatus_MAX; }
+[[nodiscard]] constexpr int LastOf(SelectionScope) { return v1::SelectionScope_MAX; }
 [[nodiscard]] constexpr int LastOf(Role) { return v1::Role_MAX; }
 [[nodiscard]] constexpr int LastOf(WriteMode) { return v1::WriteMode_MAX; }
 [[nodiscard]] constexpr int LastOf(AcquireWhat) { return v1::AcquireWhat_MAX; }
@@ -101,7 +102,8 @@ static_assert(static_cast<int>(RevocationCause::kDrain) == v1::RevocationCause_M
 static_assert(static_cast<int>(DirectiveKind::kDrain) == v1::DirectiveKind_MAX);
 static_assert(static_cast<int>(Tier::kRemote) == v1::Tier_MAX);
 static_assert(static_cast<int>(Codec::kJoint) == v1::Codec_MAX);
-static_assert(static_cast<int>(BlockStatus::kUnsupported) == v1::BlockStatus_MAX);
+static_assert(static_cast<int>(SelectionScope::kAll) == v1::SelectionScope_MAX);
+static_assert(static_cast<int>(BlockStatus::kKept) == v1::BlockStatus_MAX);
 
 template <class Enum>
 void DecodeEnum(const Field& at, int in, Enum* out) {

@@ -1,4 +1,4 @@
-// Cache: Pin, Unpin and Prefetch.
+// Cache: Pin, Unpin, Prefetch and Clear.
 #include "client/wire/convert.h"
 #include "client/wire/convert_field.h"
 #include "larder/v1/cache.pb.h"
@@ -18,6 +18,42 @@ void DecodeSelection(const Field& at, const v1::BlockSelection& in, BlockSelecti
                                             : "both tokens and digests");
   }
   if (!in.tokens().empty()) DecodeContent(at("content"), in.content(), &out->content);
+}
+
+// What a scope does not need is refused: a caller that says it means something else.
+void DecodeScoped(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
+                  BlockSelection* out) {
+  if (scope == SelectionScope::kBlocks) return DecodeSelection(at, in, out);
+  *out = {};
+  DecodeString(at("engine_id"), in.engine_id(), kAnyString, &out->engine_id);
+  DecodeDigests(at("variant_ids"), in.variant_ids(), kVariantsMax, &out->variants);
+  if (!in.digests().empty()) at("digests").Refuse("not with this scope");
+  (void)CheckCount(at("tokens"), in.tokens_size(), kLookupTokensMax);
+  if (in.tokens().empty() == (scope == SelectionScope::kPrefix))
+    at("tokens").Refuse(in.tokens().empty() ? "a prefix needs them" : "not with this scope");
+  if (scope != SelectionScope::kAll) {
+    DecodeContent(at("content"), in.content(), &out->content);
+  } else if (in.has_content()) {
+    at("content").Refuse("not with this scope");
+  }
+}
+
+void DecodeTiers(const Field& at, const google::protobuf::RepeatedField<int>& in, TierSet* out) {
+  *out = 0;
+  for (int i = 0; i < in.size(); ++i) {
+    Tier tier{};
+    DecodeEnum(at[i], in[i], &tier);
+    *out |= TierBit(tier);
+  }
+  if (in.empty()) *out = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
+}
+
+void EncodeTier(Tier tier, const ClearResult::OfTier& in, v1::ClearReply* out) {
+  if (in.blocks == 0) return;
+  v1::TierCleared& cleared = *out->add_tiers();
+  cleared.set_tier(static_cast<v1::Tier>(tier));
+  cleared.set_blocks(in.blocks);
+  cleared.set_bytes(in.bytes.value());
 }
 
 void DecodeTtl(const Field& at, uint64_t in, std::chrono::milliseconds usual,
@@ -63,6 +99,30 @@ absl::Status DecodeInPlace(const v1::PrefetchRequest& in, PrefetchQuery* out) {
   DecodeSelection(at("blocks"), in.blocks(), &out->blocks);
   DecodeTtl(at("ttl_ms"), in.ttl_ms(), kPrefetchTtlDefault, kPrefetchTtlMax, &out->ttl);
   return error;
+}
+
+absl::Status DecodeInPlace(const v1::ClearRequest& in, ClearQuery* out) {
+  absl::Status error;
+  const Field at(&error);
+  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
+  DecodeEnum(at("scope"), in.scope(), &out->scope);
+  if (!error.ok()) return error;
+  DecodeScoped(at("blocks"), out->scope, in.blocks(), &out->blocks);
+  DecodeTiers(at("tiers"), in.tiers(), &out->tiers);
+  out->pinned = in.pinned();
+  out->dry_run = in.dry_run();
+  return error;
+}
+
+void Encode(const ClearResult& in, v1::ClearReply* out) {
+  out->Clear();
+  EncodeTier(Tier::kHost, in.host, out);
+  EncodeTier(Tier::kDisk, in.disk, out);
+  out->set_leased(in.leased);
+  out->set_kept_pinned(in.kept_pinned);
+  out->set_kept_in_use(in.kept_in_use);
+  out->set_pins_ended(in.pins_ended);
+  if (!in.blocks.empty()) Encode(in.blocks, out->mutable_blocks());
 }
 
 void Encode(const std::vector<BlockAnswer>& in, v1::BlockAnswers* out) {

@@ -374,11 +374,33 @@ struct PrefetchQuery {
   friend bool operator==(const PrefetchQuery&, const PrefetchQuery&) = default;
 };
 
+enum class SelectionScope : uint8_t { kBlocks = 1, kPrefix = 2, kContent = 3, kAll = 4 };
+
+struct ClearQuery {
+  std::string tenant;
+  SelectionScope scope = SelectionScope::kBlocks;
+  BlockSelection blocks;
+  TierSet tiers = 0;  // never empty
+  bool pinned = false;
+  bool dry_run = false;
+  friend bool operator==(const ClearQuery&, const ClearQuery&) = default;
+};
+
 // A name of a selection, and what became of the blocks that have it.
 struct BlockAnswer {
   Digest digest;
   BlockStatus status = BlockStatus::kMissing;
   friend bool operator==(const BlockAnswer&, const BlockAnswer&) = default;
+};
+
+struct ClearResult {
+  struct OfTier {
+    uint64_t blocks = 0;
+    ByteCount bytes;
+  };
+  OfTier host, disk;
+  uint64_t leased = 0, kept_pinned = 0, kept_in_use = 0, pins_ended = 0;
+  std::vector<BlockAnswer> blocks;  // of kBlocks
 };
 
 // ---- Engine.StoreBlocks, FetchBlocks

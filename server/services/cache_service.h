@@ -1,25 +1,35 @@
-// Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch (pin_calls.cc).
-// Answers from memory on the RPC thread; a pin when it is on disk.
+// Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch (pin_calls.cc),
+// Clear (clear_calls.cc).
+// Answers from memory on the RPC thread; a pin when it is on disk; what takes long on others.
 //
 // Ownership: by Daemon; what it is made with outlives it.
 // Thread-safety: as gRPC's callback API wants.  Limits: proto/larder/v1/cache.proto.
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "larder/v1/cache.grpc.pb.h"
 #include "server/admission.h"
+#include "server/block_cleaner.h"
+#include "server/block_scope.h"
 #include "server/block_selection.h"
 #include "server/pin_keeper.h"
 #include "server/session.h"
+#include "server/worker_pool.h"
 
 namespace larder {
 
 class CacheService final : public v1::Cache::CallbackService {
  public:
-  CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins)
-      : deps_(deps), admission_(admission), pins_(pins) {}
+  // Verbs of many blocks, and the threads that they run on.
+  struct LongCalls {
+    WorkerPool& workers;
+    BlockCleaner& cleaner;
+  };
+  CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins, LongCalls long_calls)
+      : deps_(deps), admission_(admission), pins_(pins), long_calls_(long_calls) {}
 
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
                                    const v1::LookupRequest* request,
@@ -38,6 +48,8 @@ class CacheService final : public v1::Cache::CallbackService {
   grpc::ServerUnaryReactor* Prefetch(grpc::CallbackServerContext* context,
                                      const v1::PrefetchRequest* request,
                                      v1::PrefetchReply* reply) override;
+  grpc::ServerUnaryReactor* Clear(grpc::CallbackServerContext* context,
+                                  const v1::ClearRequest* request, v1::ClearReply* reply) override;
 
  private:
   // A place at the admission, for as long as the call goes on; nullopt: there is none, and the call
@@ -50,10 +62,19 @@ class CacheService final : public v1::Cache::CallbackService {
   [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
       const std::string& tenant, wire::BlockSelection& selection,
       const v1::BlockSelection& request) const;
+  [[nodiscard]] absl::StatusOr<BlockScope> ScopeOf(const std::string& tenant,
+                                                   wire::SelectionScope scope,
+                                                   wire::BlockSelection& selection,
+                                                   const v1::BlockSelection& request) const;
+  // Where they lie: they are many.
+  [[nodiscard]] static std::span<const uint32_t> TokensOf(const v1::BlockSelection& request) {
+    return {request.tokens().data(), static_cast<size_t>(request.tokens_size())};
+  }
 
   SessionDeps& deps_;
   Admission& admission_;
   PinKeeper& pins_;
+  const LongCalls long_calls_;
 };
 
 }  // namespace larder

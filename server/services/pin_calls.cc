@@ -120,8 +120,7 @@ absl::StatusOr<SelectedBlocks> CacheService::SelectBlocks(const std::string& ten
                                                           wire::BlockSelection& selection,
                                                           const v1::BlockSelection& request) const {
   if (absl::Status status = CheckTenant(tenant, deps_.tenant); !status.ok()) return status;
-  const std::span<const uint32_t> tokens(request.tokens().data(),
-                                         static_cast<size_t>(request.tokens_size()));
+  const std::span<const uint32_t> tokens = TokensOf(request);
   selection.content.tenant = deps_.tenant;
   const Digest content_id = tokens.empty() ? Digest() : selection.content.Id();
   return Select(selection, content_id, tokens, deps_.instances, deps_.store);

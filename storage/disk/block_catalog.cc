@@ -30,77 +30,12 @@
 namespace larder {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "numbers are stored as they lie in memory");
-
 enum Family : size_t { kDefault, kPlaces, kHeaders, kFacts, kFamilies };
 constexpr std::array<const char*, kFamilies> kFamilyNames = {"default", "places", "headers",
                                                              "facts"};
 constexpr Duration kBetweenTriesToOpen = std::chrono::seconds(1);
-constexpr size_t kKeyBytes = 2 * kDigestBytes;
-constexpr size_t kPlaceBytes = 40;  // file, page, pages, zero, payload, parent
 
-std::string KeyOf(const BlockKey& key) {
-  std::string out(kKeyBytes, '\0');
-  std::memcpy(out.data(), key.variant.bytes.data(), kDigestBytes);
-  std::memcpy(out.data() + kDigestBytes, key.digest.bytes.data(), kDigestBytes);
-  return out;
-}
-
-std::optional<BlockKey> KeyFrom(const rocksdb::Slice& slice) {
-  if (slice.size() != kKeyBytes) return std::nullopt;
-  BlockKey key;
-  std::memcpy(key.variant.bytes.data(), slice.data(), kDigestBytes);
-  std::memcpy(key.digest.bytes.data(), slice.data() + kDigestBytes, kDigestBytes);
-  return key;
-}
-
-std::string PlaceValue(const CatalogPlace& place) {
-  const std::array<uint32_t, 4> numbers = {static_cast<uint32_t>(place.extent.slab),
-                                           place.extent.page, place.extent.pages, 0};
-  const uint64_t payload = place.payload_bytes.value();
-  std::string out(kPlaceBytes, '\0');
-  std::memcpy(out.data(), numbers.data(), sizeof numbers);
-  std::memcpy(out.data() + sizeof numbers, &payload, sizeof payload);
-  std::memcpy(out.data() + sizeof numbers + sizeof payload, place.parent.bytes.data(),
-              kDigestBytes);
-  return out;
-}
-
-std::optional<CatalogPlace> PlaceFrom(const rocksdb::Slice& slice) {
-  if (slice.size() != kPlaceBytes) return std::nullopt;
-  std::array<uint32_t, 4> numbers{};
-  uint64_t payload = 0;
-  CatalogPlace place;
-  std::memcpy(numbers.data(), slice.data(), sizeof numbers);
-  std::memcpy(&payload, slice.data() + sizeof numbers, sizeof payload);
-  std::memcpy(place.parent.bytes.data(), slice.data() + sizeof numbers + sizeof payload,
-              kDigestBytes);
-  if (numbers[0] > UINT16_MAX || numbers[2] == 0 || numbers[3] != 0) return std::nullopt;
-  place.extent = {.slab = static_cast<SlabId>(numbers[0]), .page = numbers[1], .pages = numbers[2]};
-  place.payload_bytes = ByteCount(payload);
-  if (payload > place.extent.bytes().value()) return std::nullopt;
-  return place;
-}
-
-std::string HeaderValue(const CatalogEntry& entry) {
-  std::string out(reinterpret_cast<const char*>(entry.header.data()), entry.header.size());
-  out.append(reinterpret_cast<const char*>(entry.tokens.data()), entry.tokens.size_bytes());
-  return out;
-}
-
-std::optional<BlockCatalog::Description> DescriptionFrom(const rocksdb::Slice& slice) {
-  const std::span bytes(reinterpret_cast<const std::byte*>(slice.data()), slice.size());
-  const absl::StatusOr<ByteCount> header = RecordHeaderBytes(bytes);
-  if (!header.ok() || header->value() > slice.size()) return std::nullopt;
-  const size_t rest = slice.size() - header->value();
-  if (rest % sizeof(uint32_t) != 0 || rest / sizeof(uint32_t) > kBlockTokensMax)
-    return std::nullopt;
-  BlockCatalog::Description out{.header = std::string(slice.data(), header->value()),
-                                .tokens = std::vector<uint32_t>(rest / sizeof(uint32_t))};
-  std::memcpy(out.tokens.data(), slice.data() + header->value(), rest);
-  return out;
-}
+std::string_view ViewOf(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
 absl::Status From(const rocksdb::Status& status) {
   if (status.ok()) return absl::OkStatus();
@@ -410,7 +345,7 @@ std::vector<BlockCatalog::Impl::Found> BlockCatalog::Impl::PlacesOf(
       found[i].read = From(statuses[i]);
     if (!found[i].read.ok() || statuses[i].IsNotFound()) continue;
     found[i].there = true;
-    if (statuses[i].ok()) found[i].place = PlaceFrom(values[i]);
+    if (statuses[i].ok()) found[i].place = PlaceFrom(ViewOf(values[i]));
   }
   return found;
 }
@@ -452,13 +387,36 @@ absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
 }
 
 absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>* erased) {
-  if (erased != nullptr) erased->assign(rooms.size(), false);
+  MutexLock lock(mu_);
+  std::vector<bool> named;
+  absl::Status status = EraseNames(rooms, &named);
+  if (erased != nullptr) {
+    *erased = named;
+    for (size_t i = 0; i < rooms.size(); ++i)
+      (*erased)[i] = named[i] || superseded_.contains(rooms[i]);
+  }
+  if (!status.ok()) return status;
+  for (const Room& room : rooms) superseded_.erase(room);
+  return status;
+}
+
+absl::Status BlockCatalog::Forget(std::span<const Room> rooms) {
+  MutexLock lock(mu_);
+  std::vector<bool> named;
+  if (absl::Status status = EraseNames(rooms, &named); !status.ok()) return status;
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    if (named[i]) superseded_.insert(rooms[i]);
+  }
+  return absl::OkStatus();
+}
+
+// Of `rooms`, those that their names stood for; none where it is not known.
+absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<bool>* named) {
+  named->assign(rooms.size(), false);
   if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogErase); !fault.ok())
     return fault;
   std::vector<std::string> names;
-  names.reserve(rooms.size());
   for (const Room& room : rooms) names.push_back(KeyOf(room.key));
-  MutexLock lock(mu_);
   const auto from = impl_->ForWriting();
   if (!from.ok()) return from.status();
   const std::vector<Impl::Found> found = impl_->PlacesOf(**from, names);
@@ -469,15 +427,17 @@ absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>*
   for (size_t i = 0; i < rooms.size(); ++i) {
     const auto& [read, there, place] = found[i];
     // What is damaged names nothing, and goes.
-    const bool named = there && (!place || place->extent == rooms[i].extent);
-    if (erased != nullptr) (*erased)[i] = named || superseded_.contains(rooms[i]);
-    if (!named) continue;
+    (*named)[i] = there && (!place || place->extent == rooms[i].extent);
+    if (!(*named)[i]) continue;
     (void)batch.Delete((*from)->families[kPlaces], names[i]);
     (void)batch.Delete((*from)->families[kHeaders], names[i]);
   }
-  if (absl::Status status = impl_->Write(**from, &batch, false); !status.ok()) return status;
-  for (const Room& room : rooms) superseded_.erase(room);
-  return absl::OkStatus();
+  return impl_->Write(**from, &batch, false);
+}
+
+absl::Status BlockCatalog::Sync() {
+  const auto to = impl_->ForWriting();
+  return to.ok() ? From((*to)->db->FlushWAL(/*sync=*/true)) : to.status();
 }
 
 absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
@@ -498,7 +458,7 @@ absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
   absl::Status result;
   for (size_t i = 0; i < keys.size(); ++i) {
     out[i].reset();
-    if (statuses[i].ok()) out[i] = DescriptionFrom(values[i]);
+    if (statuses[i].ok()) out[i] = DescriptionFrom(ViewOf(values[i]));
     if (statuses[i].ok() || statuses[i].IsNotFound() || statuses[i].IsCorruption()) continue;
     result.Update(From(statuses[i]));
   }
@@ -517,8 +477,8 @@ absl::Status BlockCatalog::ForEachPlace(
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
     if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogScan); !fault.ok())
       return fault;
-    const std::optional<BlockKey> key = KeyFrom(it->key());
-    const std::optional<CatalogPlace> place = PlaceFrom(it->value());
+    const std::optional<BlockKey> key = KeyFrom(ViewOf(it->key()));
+    const std::optional<CatalogPlace> place = PlaceFrom(ViewOf(it->value()));
     if (!key || !place) return absl::DataLossError("catalog: an entry is not one of ours");
     if (!visit(*key, *place)) return absl::OkStatus();
   }

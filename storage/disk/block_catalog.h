@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "storage/block_key.h"
+#include "storage/disk/catalog_values.h"
 #include "storage/disk/disk_tier.h"
 #include "storage/fault_points.h"
 #include "storage/mutex.h"
@@ -54,20 +55,6 @@ class CatalogMemory {
   friend class BlockCatalog;
   struct Impl;
   std::unique_ptr<Impl> impl_;
-};
-
-struct CatalogPlace {
-  Extent extent;  // slab: the shard's data file
-  ByteCount payload_bytes;
-  Digest parent;
-  friend bool operator==(const CatalogPlace&, const CatalogPlace&) = default;
-};
-
-struct CatalogEntry {
-  BlockKey key;
-  CatalogPlace place;
-  std::span<const std::byte> header;  // as EncodeRecordHeader made it
-  std::span<const uint32_t> tokens;
 };
 
 class BlockCatalog {
@@ -105,12 +92,14 @@ class BlockCatalog {
   };
   [[nodiscard]] absl::Status Erase(std::span<const Room> rooms, std::vector<bool>* erased = nullptr)
       LARDER_EXCLUDES(mu_);
+  // Names that go before their rooms: Erase calls these erased when it is their turn.
+  [[nodiscard]] absl::Status Forget(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
+
+  // What was written until now is durable on OK, erasures too.
+  [[nodiscard]] absl::Status Sync();
 
   // Header and tokens as they were committed; nullopt: none, or damaged.  Not OK: the disk's fault.
-  struct Description {
-    std::string header;
-    std::vector<uint32_t> tokens;
-  };
+  using Description = CatalogDescription;
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<Description>> out);
   // In key order, until `visit` answers false.  DataLoss: some of it is damaged.
@@ -138,7 +127,10 @@ class BlockCatalog {
   struct Impl;
   explicit BlockCatalog(std::unique_ptr<Impl> impl);
   Mutex mu_;  // of writers: between a look at a name and its end nobody gives it to another room
-  // Whose names stand for other rooms by now.
+  [[nodiscard]] absl::Status EraseNames(std::span<const Room> rooms, std::vector<bool>* named)
+      LARDER_REQUIRES(mu_);
+
+  // Whose names stand for other rooms by now, or were forgotten.
   absl::flat_hash_set<Room> superseded_ LARDER_GUARDED_BY(mu_);
   std::unique_ptr<Impl> impl_;
 };

@@ -74,6 +74,12 @@ class DiskTier {
   // A call with no blocks asks for that room alone.  OK: some of the disk owes none, so what is
   // erased there gives room.
   [[nodiscard]] virtual absl::Status Erase(std::span<const DiskAddress> blocks) = 0;
+  // Names that go while their blocks are being read: their room stays theirs until they are erased.
+  // Unknown addresses are passed over.  Not OK: some of them may be found again.
+  [[nodiscard]] virtual absl::Status Forget(std::span<const DiskAddress> blocks) = 0;
+  // OK: what was erased or forgotten until now stays so, whatever crashes.  Else some of it may be
+  // found again.
+  [[nodiscard]] virtual absl::Status SyncErasures() = 0;
 
   // ---- reading
   struct Description {

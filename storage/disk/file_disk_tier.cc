@@ -437,13 +437,35 @@ absl::Status FileDiskTier::Erase(std::span<const DiskAddress> blocks) {
   if (blocks.empty()) return EraseHeldBack();
   absl::Status result;
   ByShard(blocks, [&](DiskShard& shard, std::span<const size_t> places) {
-    std::vector<DiskShard::Room> rooms;
-    for (const size_t i : places) {
-      uint32_t number = 0;
-      rooms.push_back({blocks[i].key, ExtentOf(blocks[i].location, &number)});
-    }
-    result.Update(shard.Erase(rooms));
+    result.Update(shard.Erase(RoomsOf(blocks, places)));
   });
+  return result;
+}
+
+std::vector<DiskShard::Room> FileDiskTier::RoomsOf(std::span<const DiskAddress> blocks,
+                                                   std::span<const size_t> which) const {
+  std::vector<DiskShard::Room> rooms;
+  for (const size_t i : which) {
+    uint32_t shard = 0;
+    rooms.push_back({blocks[i].key, ExtentOf(blocks[i].location, &shard)});
+  }
+  return rooms;
+}
+
+absl::Status FileDiskTier::Forget(std::span<const DiskAddress> blocks) {
+  absl::Status result;
+  ByShard(blocks, [&](DiskShard& shard, std::span<const size_t> places) {
+    result.Update(shard.catalog().Forget(RoomsOf(blocks, places)));
+  });
+  return result;
+}
+
+absl::Status FileDiskTier::SyncErasures() {
+  absl::Status result;
+  for (const ShardRef& shard : All()) {
+    result.Update(shard->Erase({}));  // what it could not erase before
+    result.Update(shard->catalog().Sync());
+  }
   return result;
 }
 

@@ -50,6 +50,8 @@ class FileDiskTier final : public DiskTier {
 
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;
   [[nodiscard]] absl::Status Erase(std::span<const DiskAddress> blocks) override;
+  [[nodiscard]] absl::Status Forget(std::span<const DiskAddress> blocks) override;
+  [[nodiscard]] absl::Status SyncErasures() override;
   [[nodiscard]] absl::Status Describe(std::span<const DiskAddress> blocks,
                                       std::span<std::optional<Description>> out) override;
   [[nodiscard]] GetStatus Get(const Read& read) override;
@@ -104,6 +106,8 @@ class FileDiskTier final : public DiskTier {
   [[nodiscard]] std::vector<uint32_t> ShardsByRoom() const;
   void PutTo(uint32_t number, std::span<const NewBlock> blocks, std::span<PutResult> results);
   // OK: some shard that has told all has nothing to erase any more.
+  [[nodiscard]] std::vector<DiskShard::Room> RoomsOf(std::span<const DiskAddress> blocks,
+                                                     std::span<const size_t> which) const;
   [[nodiscard]] absl::Status EraseHeldBack();
 
   // {shard and file 16 | page 24 | pages 24}, as the index packs extents; never 0.

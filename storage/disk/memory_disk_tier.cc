@@ -50,13 +50,23 @@ absl::Status MemoryDiskTier::Erase(std::span<const DiskAddress> blocks) {
   return absl::OkStatus();
 }
 
+absl::Status MemoryDiskTier::Forget(std::span<const DiskAddress> blocks) {
+  MutexLock lock(medium_.mu);
+  if (medium_.keeps_all) return absl::UnavailableError("nothing can be erased");
+  for (const DiskAddress& block : blocks) {
+    if (Find(block) != nullptr)
+      medium_.records.at(static_cast<uint64_t>(block.location)).forgotten = true;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MemoryDiskTier::Describe(std::span<const DiskAddress> blocks,
                                       std::span<std::optional<Description>> out) {
   LARDER_CHECK(blocks.size() == out.size());
   MutexLock lock(medium_.mu);
   for (size_t i = 0; i < blocks.size(); ++i) {
     out[i].reset();
-    if (const Record* record = Find(blocks[i]); record != nullptr)
+    if (const Record* record = Find(blocks[i]); record != nullptr && !record->forgotten)
       out[i] = Description{.header = record->header, .tokens = record->tokens};
   }
   return absl::OkStatus();
@@ -85,6 +95,7 @@ absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> o
   std::vector<Entry> entries;
   {
     MutexLock lock(medium_.mu);
+    absl::erase_if(medium_.records, [](const auto& each) { return each.second.forgotten; });
     for (const auto& [location, record] : medium_.records) {
       entries.push_back({.key = record.key,
                          .location = DiskLocation{location},

@@ -26,6 +26,7 @@ class MemoryDiskTier : public DiskTier {
     std::vector<uint32_t> tokens;
     std::vector<std::byte> payload;
     bool unreadable = false;  // Get fails
+    bool forgotten = false;
   };
   struct Medium {
     Mutex mu;
@@ -40,6 +41,8 @@ class MemoryDiskTier : public DiskTier {
 
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;
   [[nodiscard]] absl::Status Erase(std::span<const DiskAddress> blocks) override;
+  [[nodiscard]] absl::Status Forget(std::span<const DiskAddress> blocks) override;
+  [[nodiscard]] absl::Status SyncErasures() override { return Erase({}); }
   [[nodiscard]] absl::Status Describe(std::span<const DiskAddress> blocks,
                                       std::span<std::optional<Description>> out) override;
   [[nodiscard]] GetStatus Get(const Read& read) override;

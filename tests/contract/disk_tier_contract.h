@@ -115,6 +115,30 @@ TEST_P(DiskTierContract, ErasedBlocksAreGone) {
   EXPECT_EQ(entries_.count(b.key()), 1u);
 }
 
+// A reader goes on; a crash does not bring it back, and its room is free when it is erased.
+TEST_P(DiskTierContract, ForgottenBlocksAreReadOnUntilTheyAreErased) {
+  const DiskBlock block(1, 4, 70'000), other(2, 4, 70'000);
+  const DiskAddress forgotten{block.key(), PutOne(*tier_, block).location};
+  const ByteCount used = tier_->stats().used;
+  ASSERT_TRUE(tier_->Forget({&forgotten, 1}).ok());
+  ASSERT_TRUE(tier_->SyncErasures().ok());
+  const Got got = GetRange(*tier_, forgotten, block.header(), block.all());
+  EXPECT_EQ(got.status, DiskTier::GetStatus::kOk);
+  EXPECT_TRUE(std::ranges::equal(got.bytes, block.payload()));
+  EXPECT_EQ(tier_->stats().used, used);
+  const DiskTier::PutResult again = PutOne(*tier_, block);
+  ASSERT_EQ(again.status, DiskTier::PutStatus::kOk);
+  EXPECT_TRUE(Has(*tier_, block, again.location)) << "published anew";
+  EraseOne(*tier_, forgotten);
+  EXPECT_TRUE(Has(*tier_, block, again.location));
+  EXPECT_EQ(tier_->stats().used, used) << "the former one's room is free";
+  const DiskAddress later{other.key(), PutOne(*tier_, other).location};
+  ASSERT_TRUE(tier_->Forget({&later, 1}).ok());
+  Reopen();
+  ASSERT_EQ(entries_.size(), 1u);
+  EXPECT_EQ(entries_.count(block.key()), 1u);
+}
+
 // As when a block was dropped, published again and spilled before its former room was given back.
 TEST_P(DiskTierContract, ErasingAnOlderCopyKeepsTheNewerOne) {
   const DiskBlock block(1, 4, 70'000);

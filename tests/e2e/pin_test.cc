@@ -1,9 +1,7 @@
 // Pin, Unpin and Prefetch of the real daemon, by a caller that knows the contract alone.
-#include <chrono>
 #include <vector>
 
-#include "larder/v1/cache.grpc.pb.h"
-#include "tests/e2e/disk_fixture.h"
+#include "tests/e2e/verb_fixture.h"
 
 namespace larder::e2e {
 namespace {
@@ -12,18 +10,9 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr uint32_t kPinned = 20;
-constexpr uint32_t kPoolBlocks = 270;  // as many as fit
 
-class PinTest : public DiskTest {
+class PinTest : public VerbTest {
  protected:
-  template <class Request>
-  void Name(uint32_t from, uint32_t to, Request* request) const {
-    for (uint32_t number = from; number < to; ++number) {
-      const Digest digest = maker_.Block(number).digest;
-      request->mutable_blocks()->mutable_digests()->append(
-          reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
-    }
-  }
   [[nodiscard]] v1::PinRequest PinOf(uint32_t from, uint32_t to, v1::Tier tier,
                                      const std::string& owner = "router") const {
     v1::PinRequest request;
@@ -31,12 +20,6 @@ class PinTest : public DiskTest {
     request.set_owner(owner);
     request.set_tier(tier);
     return request;
-  }
-  template <class Call>
-  grpc::Status Ask(Call call) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    return call(*v1::Cache::NewStub(daemon_->DataChannel()), context);
   }
   grpc::Status Pin(const v1::PinRequest& request, v1::PinReply* reply) {
     return Ask([&](auto& stub, auto& context) { return stub.Pin(&context, request, reply); });
@@ -56,28 +39,6 @@ class PinTest : public DiskTest {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return reply.unpinned();
   }
-  static std::vector<v1::BlockStatus> StatusesOf(const v1::BlockAnswers& answers) {
-    std::vector<v1::BlockStatus> statuses;
-    for (const int status : answers.status())
-      statuses.push_back(static_cast<v1::BlockStatus>(status));
-    return statuses;
-  }
-  // Of the blocks from .. to-1, how many are in that tier.
-  uint32_t CountIn(Tier tier, uint32_t from, uint32_t to) {
-    uint32_t count = 0;
-    for (uint32_t number = from; number < to; ++number) {
-      const auto found = client_->Lookup(QueryOf(number));
-      if (!found.ok() || found->instances.empty()) continue;
-      for (const wire::TierHit& hit : found->instances[0].tiers) count += hit.tier == tier ? 1 : 0;
-    }
-    return count;
-  }
-  // So many times what the pool holds, each in its turn written to disk.
-  void Press(uint32_t times) {
-    for (uint32_t i = 0; i < times * kPoolBlocks; ++i) ASSERT_EQ(Put(next_++), BlockStatus::kOk);
-  }
-
-  uint32_t next_ = 10'000;
 };
 
 TEST_F(PinTest, KeepsBlocksInHostThroughPressureAndKill9) {

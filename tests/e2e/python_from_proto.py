@@ -225,11 +225,24 @@ def main():
     assert cache.Unpin(cache_pb2.UnpinRequest(owner="router", all=True), timeout=LIMIT_S).unpinned == 5
     print("pinned all blocks by their tokens, prefetched one, let go of them")
 
+    prefix = cache_pb2.ClearRequest(
+        scope=types.SELECTION_SCOPE_PREFIX, dry_run=True, pinned=True,
+        blocks=types.BlockSelection(content=content, tokens=tokens[:3 * variant.block_tokens]))
+    would = cache.Clear(prefix, timeout=LIMIT_S)
+    assert [(t.tier, t.blocks) for t in would.tiers] == [(types.TIER_HOST, 3)] and would.pins_ended == 0
+    prefix.dry_run = False
+    assert cache.Clear(prefix, timeout=LIMIT_S) == would
+    (hit,) = cache.Lookup(cache_pb2.LookupRequest(content=content, tokens=tokens), timeout=LIMIT_S).instances
+    assert hit.tiers[0].contiguous_tokens == 2 * variant.block_tokens
+    print("cleared what begins with a prefix, first in a dry run")
+    statuses, _ = store(engine, pb, types, content, variant, tokens, seed, payloads)
+    assert statuses == [types.BLOCK_STATUS_DUPLICATE] * 2 + [types.BLOCK_STATUS_OK] * 3
+
     stats = admin.Stats(admin_pb2.StatsRequest(), timeout=LIMIT_S)
     tenant = stats.tenants[0]
     assert tenant.blocks == 5 and tenant.leases == tenant.reservations == tenant.sessions == 0
     assert tenant.pool_stored + tenant.pool_free == tenant.pool_limit
-    assert stats.counters['larder_blocks_put_total{result="published"}'] == 5
+    assert stats.counters['larder_blocks_put_total{result="published"}'] == 8
     print(f"stats: {tenant.blocks} blocks, {tenant.pool_stored} of {tenant.pool_limit} bytes, nothing held")
 
     assert admin.Drain(admin_pb2.DrainRequest(limit_s=5), timeout=LIMIT_S).sessions == 0

@@ -35,7 +35,7 @@ constexpr uint64_t kNoName = kNames;  // nothing of this name ever enters
 constexpr uint64_t kVariants = 3;
 
 // What a run of some length has met, lest the instructions come to miss it.
-constexpr std::array<std::string_view, 14> kCorners = {
+constexpr std::array<std::string_view, 19> kCorners = {
     "doomed",
     "a room of a doomed block",
     "published onto disk",
@@ -49,7 +49,12 @@ constexpr std::array<std::string_view, 14> kCorners = {
     "evicted from disk as a parent for want of others",
     "a disk copy for want of others",
     "evicted from HOST, pinned on disk",
-    "published onto disk, pinned in HOST"};
+    "published onto disk, pinned in HOST",
+    "cleared of one tier alone",
+    "cleared while leased",
+    "not cleared for its pin",
+    "not cleared while in use",
+    "cleared of HOST, pinned on disk"};
 
 Digest Name(uint64_t i) {
   Digest digest;
@@ -97,8 +102,8 @@ class Fuzz {
         {60, &Fuzz::BeginPromote}, {8, &Fuzz::FinishPromote},  {4, &Fuzz::FailPromote},
         {10, &Fuzz::Drop},         {16, &Fuzz::DropRef},       {20, &Fuzz::EvictOne},
         {20, &Fuzz::EvictRef},     {6, &Fuzz::EvictOneOfDisk}, {12, &Fuzz::EvictDiskRef},
-        {12, &Fuzz::Pin},          {30, &Fuzz::Unpin},         {1, &Fuzz::DrainHost},
-        {1, &Fuzz::DrainDisk},     {2, &Fuzz::CountChildren}};
+        {20, &Fuzz::Pin},          {30, &Fuzz::Unpin},         {1, &Fuzz::DrainHost},
+        {1, &Fuzz::DrainDisk},     {2, &Fuzz::CountChildren},  {60, &Fuzz::Clear}};
     now_s_ += static_cast<uint32_t>(run_.Below(100));
     uint64_t weights = 0;
     for (const Instruction& instruction : kInstructions) weights += instruction.weight;
@@ -400,6 +405,36 @@ class Fuzz {
     }
     ASSERT_EQ(freed, left.extent);
     ASSERT_EQ(room.location, left.location);
+  }
+  void Clear() {
+    using Status = ClearedBlock::Status;
+    const ModelKey key = SomeKey();
+    const TierSet host = TierBit(Tier::kHost);
+    const TierSet tiers = run_.OneIn(2) ? host : static_cast<TierSet>(run_.Below(4) * host);
+    const ModelBlock* const known = model_.Find(key);
+    const ModelBlock before = known == nullptr ? ModelBlock() : *known;
+    std::optional<Extent> freed;
+    DiskRoom room;
+    const ClearedBlock would =
+        index_.Clear(Variant(key), Name(key.second), tiers, true, &freed, &room);
+    ASSERT_TRUE(!freed && room.location == 0);
+    const ClearedBlock did =
+        index_.Clear(Variant(key), Name(key.second), tiers, false, &freed, &room);
+    BlockIndexModel::Left left;
+    ASSERT_EQ(did.status, model_.Clear(key, tiers, &left));
+    ASSERT_EQ(freed, left.extent);
+    ASSERT_EQ(room.location, left.location);
+    ASSERT_TRUE(room.location == 0 || RoomOf(room) == Room(key, left.location));
+    ASSERT_TRUE(would.status == did.status && would.tiers == did.tiers &&
+                would.pages == did.pages && would.leased == did.leased);
+    ASSERT_EQ(did.tiers, TiersOf(before.state) & tiers);
+    const bool cleared = did.status == Status::kCleared;
+    ASSERT_EQ(did.leased, cleared && before.holds > 0);
+    Reached("cleared of one tier alone", cleared && did.tiers != TiersOf(before.state));
+    Reached("cleared while leased", did.leased);
+    Reached("not cleared for its pin", did.status == Status::kPinned);
+    Reached("not cleared while in use", did.status == Status::kInUse);
+    Reached("cleared of HOST, pinned on disk", cleared && before.pinned_disk);
   }
   void CheckEvicted(const BlockIndex::Evicted& gone, const ModelBlock& block) {
     ASSERT_EQ(KeyOf(gone.variant, gone.digest), block.key);

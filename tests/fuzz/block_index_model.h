@@ -170,6 +170,32 @@ class BlockIndexModel {
     block.state = BlockState::kHost;
     block.location = 0;
   }
+  // From these tiers, unless it is pinned to one that it would leave, or held and would stay in
+  // another.
+  ClearedBlock::Status Clear(const ModelKey& key, TierSet tiers, Left* left) {
+    using Status = ClearedBlock::Status;
+    ModelBlock* const block = Find(key);
+    if (block == nullptr || !block->in_a_tier()) return Status::kMissing;
+    const bool in_host = InHost(block->state), on_disk = block->state != BlockState::kHost;
+    const bool from_host = in_host && (tiers & TierBit(Tier::kHost)) != 0;
+    const bool from_disk = on_disk && (tiers & TierBit(Tier::kDisk)) != 0;
+    if (!from_host && !from_disk) return Status::kMissing;
+    const bool whole = from_host == in_host && from_disk == on_disk;
+    if (block->pinned_host || (block->pinned_disk && (whole || from_disk))) return Status::kPinned;
+    if (whole) {
+      *left = Leave(key);
+      return Status::kCleared;
+    }
+    if (block->holds > 0) return Status::kInUse;
+    if (from_host) {
+      left->extent = LeftBy(*block).extent;
+      EvictFromHost(key);
+    } else {
+      left->location = block->location;
+      EvictFromDisk(key);
+    }
+    return Status::kCleared;
+  }
 
   // ---- whose turn it is to leave: one of the least turn that any has; nullopt: it may not
   using Turn = std::optional<int>;

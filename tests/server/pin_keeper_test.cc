@@ -7,102 +7,21 @@
 #include <vector>
 
 #include "server/block_selection.h"
-#include "storage/disk/memory_disk_tier.h"
-#include "storage/look.h"
-#include "tests/storage/forwarding_tier.h"
-#include "tests/storage/store_fixture.h"
+#include "tests/server/disk_process.h"
 
 namespace larder {
 namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
-using testing::ForwardingTier;
 using ::testing::IsEmpty;
+using Process = testing::DiskProcess;
 using testing::StoreFixture;
 using testing::TestVariant;
 using namespace std::chrono_literals;
 
-constexpr uint64_t kNow_ms = 1'700'000'000'000;
-constexpr uint32_t kBlockBytes = 100'000;
-
-// Takes no facts while it is told so.
-class FactlessTier final : public ForwardingTier {
- public:
-  using ForwardingTier::ForwardingTier;
-  absl::Status PutFacts(std::span<const Fact> facts) override {
-    ++writes;
-    if (fails) return absl::UnavailableError("the disk is on fire");
-    return ForwardingTier::PutFacts(facts);
-  }
-  std::atomic<bool> fails{false};
-  std::atomic<size_t> writes{0};
-};
-
-// A daemon's part of it, over a medium that outlives it.
-struct Process {
-  explicit Process(MemoryDiskTier::Medium& medium, uint64_t now)
-      : disk(GiB(1), medium), tier(disk), now_ms(now) {
-    const auto nobody = [](SessionId, VariantIndex, std::span<const Digest>) {};
-    work.emplace(tier, f.store(), clock, 1, ByteCount(0), nobody);
-    keeper.emplace(f.store(), PinKeeper::Disk{&tier, &*work}, counters,
-                   [this] { return now_ms.load(); });
-    loaded = keeper->Load();
-    work->StartRecovery([](const absl::Status&, uint64_t, Duration) {});
-    EXPECT_TRUE(Eventually([&] { return !work->recovering(); }));
-  }
-  static bool Eventually(const std::function<bool()>& condition) {
-    return LookUntil(std::chrono::steady_clock::now() + 20s, condition);
-  }
-  Digest Put(uint32_t seed) {
-    Digest digest;
-    EXPECT_EQ(f.Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
-    return digest;
-  }
-  [[nodiscard]] PinKey Key(const Digest& digest, Tier tier_of = Tier::kHost) const {
-    return {f.variant(), digest, tier_of};
-  }
-  // Waits for the disk's answer.
-  std::vector<BlockStatus> Pin(const std::vector<PinKey>& keys, uint64_t deadline_ms,
-                               absl::Status* status = nullptr) {
-    return Asked(status, [&](PinKeeper::Answer answer) {
-      keeper->Pin("router", keys, deadline_ms, std::move(answer));
-    });
-  }
-  std::vector<BlockStatus> Unpin(const std::vector<PinKey>& keys) {
-    return Asked(nullptr, [&](PinKeeper::Answer answer) {
-      keeper->Unpin("router", keys, std::move(answer));
-    });
-  }
-  template <class Ask>
-  static std::vector<BlockStatus> Asked(absl::Status* status, Ask ask) {
-    absl::Status written;
-    std::vector<BlockStatus> statuses;
-    std::atomic<bool> answered{false};
-    ask([&](const absl::Status& now, std::vector<BlockStatus> of_each) {
-      written = now;
-      statuses = std::move(of_each);
-      answered = true;
-    });
-    EXPECT_TRUE(Eventually([&] { return answered.load(); }));
-    if (status != nullptr) {
-      *status = written;
-    } else {
-      EXPECT_TRUE(written.ok()) << written;
-    }
-    return statuses;
-  }
-
-  MemoryDiskTier disk;
-  FactlessTier tier;
-  std::atomic<uint64_t> now_ms;
-  SteadyClock clock;
-  Counters counters;
-  StoreFixture f;
-  std::optional<DiskWork> work;
-  std::optional<PinKeeper> keeper;
-  size_t loaded = 0;
-};
+using testing::kNow_ms;
+constexpr uint32_t kBlockBytes = Process::kBlockBytes;
 
 class PinKeeperTest : public ::testing::Test {
  protected:

@@ -19,6 +19,8 @@ using ::testing::IsEmpty;
 constexpr uint64_t kLater_ms = 1'000'000;
 constexpr uint32_t kBlockBytes = 256 << 10;
 
+bool OfA(std::string_view owner, const PinKey&) { return owner == "a"; }
+
 // A pool of 32 blocks, half of which may be pinned.
 class BlockPinsTest : public ::testing::Test {
  protected:
@@ -73,8 +75,8 @@ TEST_F(BlockPinsTest, EndAtTheirDeadline) {
   Churn();
   EXPECT_FALSE(InHost(early));
   EXPECT_TRUE(InHost(late));
-  EXPECT_THAT(pins().RemoveOwner("a"), ElementsAre(Pin{"a", Key(late), 200}));
-  EXPECT_THAT(pins().RemoveOwner("a"), IsEmpty());
+  EXPECT_THAT(pins().RemoveIf(OfA), ElementsAre(Pin{"a", Key(late), 200}));
+  EXPECT_THAT(pins().RemoveIf(OfA), IsEmpty());
   EXPECT_EQ(store().stats().pinned_host, ByteCount(0));
 }
 

@@ -18,6 +18,10 @@ class ForwardingTier : public DiskTier {
   [[nodiscard]] absl::Status Erase(std::span<const DiskAddress> blocks) override {
     return to_.Erase(blocks);
   }
+  [[nodiscard]] absl::Status Forget(std::span<const DiskAddress> blocks) override {
+    return to_.Forget(blocks);
+  }
+  [[nodiscard]] absl::Status SyncErasures() override { return to_.SyncErasures(); }
   [[nodiscard]] absl::Status Describe(std::span<const DiskAddress> blocks,
                                       std::span<std::optional<Description>> out) override {
     return to_.Describe(blocks, out);

@@ -17,6 +17,8 @@ PinKey Key(uint8_t name, Tier tier = Tier::kHost) {
   return key;
 }
 
+bool OfA(std::string_view owner, const PinKey&) { return owner == "a"; }
+
 class PinTableTest : public testing::Test {
  protected:
   ~PinTableTest() override { table_.CheckInvariants(); }
@@ -79,10 +81,10 @@ TEST_F(PinTableTest, RemovesAllOfAnOwner) {
   EXPECT_EQ(table_.Add("a", Key(1), 100), AddResult::kAdded);
   EXPECT_EQ(table_.Add("a", Key(2), 100), AddResult::kAdded);
   EXPECT_EQ(table_.Add("b", Key(2), 100), AddResult::kAdded);
-  EXPECT_THAT(table_.RemoveOwner("a"),
+  EXPECT_THAT(table_.RemoveIf(OfA),
               UnorderedElementsAre(Pin{"a", Key(1), 100}, Pin{"a", Key(2), 100}));
   EXPECT_EQ(table_.Count(Key(2)), 1u);
-  EXPECT_THAT(table_.RemoveOwner("a"), IsEmpty());
+  EXPECT_THAT(table_.RemoveIf(OfA), IsEmpty());
 }
 
 TEST_F(PinTableTest, ShowsEveryPin) {

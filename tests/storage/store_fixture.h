@@ -78,18 +78,20 @@ class StoreFixture {
 
   // Reserves, fills with `fill` and publishes; the digest follows from parent and seed.
   BlockStatus Put(const Digest& parent, uint32_t seed, uint32_t bytes, std::byte fill,
-                  Digest* digest = nullptr) {
+                  Digest* digest = nullptr, const Digest& content = {}) {
     const ByteCount size(bytes);
     BlockStore::ReserveResult r = store_->Reserve({&size, 1}, pool_->total_bytes());
     if (r.status != BlockStatus::kOk) return r.status;
     const std::vector<uint32_t> tokens = TestTokens(seed);
     const Digest name = Chain(parent, tokens).back();
-    if (digest != nullptr) *digest = name;
     const std::span<std::byte> to = store_->Bytes(r.reservation.extent(0)).first(bytes);
     std::memset(to.data(), static_cast<int>(fill), to.size());
     SegmentTable table = UniformTable(1, bytes);
     HashPayload(to, &table);
-    return store_->Publish(r.reservation, 0, {variant_, name, parent, tokens, &table});
+    const BlockStatus status =
+        store_->Publish(r.reservation, 0, {variant_, name, parent, tokens, &table, content});
+    if (digest != nullptr) *digest = name;  // which may be `parent`
+    return status;
   }
 
  private:

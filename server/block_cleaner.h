@@ -1,0 +1,56 @@
+// Clear: takes the blocks of a scope from the tiers that were chosen, whatever else goes on.
+//
+// Ownership: by Daemon; what it is made with outlives it.
+// Thread-safety: all methods from any thread.  Blocking: waits for the disk, and takes seconds
+// where there are millions of blocks.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/wire/messages.h"
+#include "server/block_scope.h"
+#include "server/counters.h"
+#include "server/pin_keeper.h"
+#include "storage/block_store.h"
+
+namespace larder {
+
+class BlockCleaner {
+ public:
+  BlockCleaner(BlockStore& store, PinKeeper::Disk disk, PinKeeper& pins, Counters& counters)
+      : store_(store), disk_(disk), pins_(pins), counters_(counters) {}
+
+  struct What {
+    BlockScope scope;
+    TierSet tiers = 0;
+    bool pinned = false;  // also these: all their pins end
+    bool dry_run = false;
+  };
+  // OK: done, and no crash brings any of it back.  Unavailable: the disk failed, or not all of it
+  // is known yet; what `result` says is done all the same, but for that.
+  [[nodiscard]] absl::Status Clear(const What& what, wire::ClearResult* result);
+
+ private:
+  // Blocks that are leased still, so that the disk may have them.
+  struct Leased {
+    std::vector<DiskAddress> on_disk;
+    std::vector<std::pair<VariantIndex, Digest>> in_host;  // or on their way to disk
+  };
+  // One look over all blocks; how many it cleared.
+  [[nodiscard]] absl::Status ClearOnce(const What& what, wire::ClearResult* result, Leased* leased,
+                                       uint64_t* cleared);
+  [[nodiscard]] BlockStatus ClearOne(const What& what, VariantIndex variant, const Digest& digest,
+                                     wire::ClearResult* result, Leased* leased);
+  [[nodiscard]] absl::Status ForgetOnDisk(const Leased& leased);
+  [[nodiscard]] absl::Status EndPins(const ScopeMembers& members, bool dry_run,
+                                     wire::ClearResult* result);
+
+  BlockStore& store_;
+  const PinKeeper::Disk disk_;
+  PinKeeper& pins_;
+  Counters& counters_;
+};
+
+}  // namespace larder

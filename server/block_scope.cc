@@ -1,0 +1,121 @@
+#include "server/block_scope.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+namespace {
+
+constexpr size_t kDescribedAtOnce = 256;
+
+// The last whole block of each variant.
+absl::StatusOr<std::vector<uint64_t>> EndsOf(std::span<const Digest> chain,
+                                             std::span<const VariantIndex> variants,
+                                             const BlockStore& store) {
+  std::vector<uint64_t> ends;
+  for (const VariantIndex variant : variants) {
+    const std::shared_ptr<const VariantSpec> spec = store.SpecOf(variant);
+    if (!spec) continue;  // nobody has said how long its blocks are
+    const size_t steps = spec->block_tokens / kStepTokens;
+    const size_t whole = chain.size() / steps * steps;
+    if (whole > 0) ends.push_back(IndexHash(variant, chain[whole - 1]));
+  }
+  if (ends.empty() && !variants.empty()) {
+    return absl::InvalidArgumentError(
+        "blocks.tokens: no variant has so short a block; give more of them, or say "
+        "SELECTION_SCOPE_CONTENT");
+  }
+  return ends;
+}
+
+}  // namespace
+
+absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
+                                     const wire::BlockSelection& selection,
+                                     const Digest& content_id, std::span<const uint32_t> tokens,
+                                     const InstanceTable& instances, const BlockStore& store) {
+  BlockScope made;
+  made.scope = scope;
+  made.content_id = content_id;
+  if (scope == wire::SelectionScope::kBlocks) {
+    auto blocks = Select(selection, content_id, tokens, instances, store);
+    if (!blocks.ok()) return blocks.status();
+    made.blocks = *std::move(blocks);
+    return made;
+  }
+  const std::vector<VariantIndex> variants = VariantsOf(selection, instances, store);
+  // Else of all that are stored, whoever registered them.
+  if (!selection.variants.empty() || !selection.engine_id.empty())
+    made.variants.emplace(variants.begin(), variants.end());
+  if (scope == wire::SelectionScope::kPrefix) {
+    auto ends = EndsOf(Chain(content_id, tokens), variants, store);
+    if (!ends.ok()) return ends.status();
+    made.ends = *std::move(ends);
+  }
+  return made;
+}
+
+absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store, DiskTier* disk,
+                                ScopeMembers* members) {
+  *members = {};
+  members->variants_ = scope.variants;
+  switch (scope.scope) {
+    case wire::SelectionScope::kBlocks:
+      for (const SelectedBlocks::Block& block : scope.blocks.blocks)
+        members->names_.insert(IndexHash(block.variant, scope.blocks.names[block.name]));
+      return absl::OkStatus();
+    case wire::SelectionScope::kPrefix:
+      members->names_ = ChainForest(store.index()).Below(scope.ends);
+      return absl::OkStatus();
+    case wire::SelectionScope::kContent:
+      return members->FindContent(scope.content_id, store, disk);
+    case wire::SelectionScope::kAll:
+      members->all_ = true;
+      return absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+// A chain is of one content.  Its first block says by its parent which; one behind a hole, by what
+// is known of it, in HOST or on disk.
+absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStore& store,
+                                       DiskTier* disk) {
+  const ChainForest forest(store.index());
+  std::vector<uint64_t> heads;
+  std::vector<ChainLink> unknown;  // on disk alone
+  store.index().ForEachLink([&](const ChainLink& block) {
+    if (!HasVariant(block.variant) || !forest.IsHead(block)) return;
+    if (block.content == content_id || block.parent == IndexHash(block.variant, content_id)) {
+      heads.push_back(block.name);
+    } else if (block.disk_location != 0) {
+      unknown.push_back(block);
+    }
+  });
+  absl::Status status;
+  for (size_t at = 0; disk != nullptr && at < unknown.size(); at += kDescribedAtOnce) {
+    const std::span some =
+        std::span(unknown).subspan(at).first(std::min(kDescribedAtOnce, unknown.size() - at));
+    std::vector<DiskAddress> places;
+    for (const ChainLink& block : some)
+      places.push_back({{store.index().VariantId(block.variant), block.digest},
+                        DiskLocation{block.disk_location}});
+    std::vector<std::optional<DiskTier::Description>> found(some.size());
+    status.Update(disk->Describe(places, found));
+    for (size_t i = 0; i < some.size(); ++i) {
+      if (found[i] && found[i]->header.content == content_id) heads.push_back(some[i].name);
+    }
+  }
+  names_ = forest.Below(std::move(heads));
+  if (status.ok()) return status;
+  return absl::UnavailableError(
+      absl::StrCat("the disk does not say of which content some blocks are: ", status.message()));
+}
+
+bool ScopeMembers::Contains(VariantIndex variant, const Digest& digest) const {
+  return HasVariant(variant) && (all_ || names_.contains(IndexHash(variant, digest)));
+}
+
+}  // namespace larder

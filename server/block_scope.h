@@ -1,0 +1,67 @@
+// Which blocks a verb of many blocks means, however many they are: wire::SelectionScope against
+// what is stored.
+//
+// Values; the store is only asked.  Thread-safety: as any value; looking takes seconds where there
+// are millions of blocks, and may wait for the disk.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/wire/messages.h"
+#include "server/block_selection.h"
+#include "server/instance_table.h"
+#include "storage/block_store.h"
+#include "storage/chain_forest.h"
+#include "storage/disk/disk_tier.h"
+
+namespace larder {
+
+struct BlockScope {
+  wire::SelectionScope scope = wire::SelectionScope::kBlocks;
+  SelectedBlocks blocks;                                      // of kBlocks
+  std::optional<absl::flat_hash_set<VariantIndex>> variants;  // of these alone
+  Digest content_id;                                          // of kContent
+  std::vector<uint64_t> ends;  // of kPrefix: IndexHash of its last whole block, for each variant
+};
+
+// InvalidArgument: as Select; a prefix that is shorter than a block of any variant.
+[[nodiscard]] absl::StatusOr<BlockScope> MakeScope(
+    wire::SelectionScope scope, const wire::BlockSelection& selection, const Digest& content_id,
+    std::span<const uint32_t> tokens, const InstanceTable& instances, const BlockStore& store);
+
+// What is stored of a scope, as it was when this was made.
+class ScopeMembers {
+ public:
+  // `disk` may be null.  Unavailable: the disk did not say of which content some blocks are; all
+  // others are known.
+  static absl::Status Find(const BlockScope& scope, const BlockStore& store, DiskTier* disk,
+                           ScopeMembers* members);
+
+  [[nodiscard]] bool Contains(VariantIndex variant, const Digest& digest) const;
+  // Calls visit(variant, digest) for each that is in a tier.
+  template <class Visit>
+  void ForEach(const BlockStore& store, Visit visit) const {
+    store.index().ForEach([&](const BlockIndex::View& block) {
+      if (InATier(block.state) && Contains(block.variant, block.digest))
+        visit(block.variant, block.digest);
+    });
+  }
+
+ private:
+  [[nodiscard]] bool HasVariant(VariantIndex variant) const {
+    return !variants_ || variants_->contains(variant);
+  }
+  absl::Status FindContent(const Digest& content_id, const BlockStore& store, DiskTier* disk);
+
+  std::optional<absl::flat_hash_set<VariantIndex>> variants_;
+  bool all_ = false;
+  ChainForest::Names names_;  // unless all_
+};
+
+}  // namespace larder

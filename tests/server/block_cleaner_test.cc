@@ -1,0 +1,259 @@
+// Clear over a store with a disk: what goes, what stays, and what no restart brings back.
+#include "server/block_cleaner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/instance_table.h"
+#include "tests/server/disk_process.h"
+
+namespace larder {
+namespace {
+
+using testing::DiskProcess;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::TestTokens;
+using testing::TestVariant;
+using wire::SelectionScope;
+using namespace std::chrono_literals;
+
+constexpr TierSet kHostBit = TierBit(Tier::kHost), kDiskBit = TierBit(Tier::kDisk);
+constexpr TierSet kBoth = kHostBit | kDiskBit;
+
+// Two contents, "a" and "b", each with a chain of blocks 1, 2, 3 .. that are on disk too.
+class BlockCleanerTest : public ::testing::Test {
+ protected:
+  void Start() {
+    instances_.reset();
+    process_.reset();
+    process_ = std::make_unique<DiskProcess>(medium_);
+    instances_.emplace(store(), process_->clock,
+                       std::vector<InstanceTable::TierRate>{{Tier::kHost, 1e9}});
+    const VariantSpec variant = TestVariant();
+    ASSERT_TRUE(instances_->Register("engine", {}, {&variant, 1}).ok());
+  }
+  void TearDown() override {
+    if (process_) store().CheckInvariants();
+  }
+  [[nodiscard]] BlockStore& store() { return process_->f.store(); }
+
+  static ContentSpec ContentOf(const std::string& model) {
+    ContentSpec content;
+    content.tenant = "default";
+    content.model = model;
+    return content;
+  }
+  static std::vector<uint32_t> Tokens(uint32_t blocks) {
+    std::vector<uint32_t> tokens;
+    for (uint32_t number = 1; number <= blocks; ++number) {
+      const std::vector<uint32_t> more = TestTokens(number);
+      tokens.insert(tokens.end(), more.begin(), more.end());
+    }
+    return tokens;
+  }
+  static Digest Name(const std::string& model, uint32_t number) {
+    return Chain(ContentOf(model).Id(), Tokens(number)).back();
+  }
+  // `spilled`: they are on disk too when this returns.
+  void PutChain(const std::string& model, uint32_t blocks, bool spilled = true) {
+    const Digest content = ContentOf(model).Id();
+    Digest parent = content;
+    for (uint32_t number = 1; number <= blocks; ++number) {
+      ASSERT_EQ(
+          process_->f.Put(parent, number, DiskProcess::kBlockBytes, std::byte{1}, &parent, content),
+          BlockStatus::kOk);
+      if (spilled) process_->work->spiller().Offer(SessionId{1}, process_->f.variant(), parent);
+    }
+    ASSERT_TRUE(process_->work->spiller().WaitIdle(std::chrono::steady_clock::now() + 20s));
+  }
+  // Of each block of that chain, where it is.
+  std::vector<TierSet> TiersOf(const std::string& model, uint32_t blocks) {
+    std::vector<Digest> names;
+    for (uint32_t number = 1; number <= blocks; ++number) names.push_back(Name(model, number));
+    std::vector<BlockIndex::Presence> found(blocks);
+    store().index().Lookup(process_->f.variant(), names, found);
+    std::vector<TierSet> tiers;
+    for (const BlockIndex::Presence& block : found) tiers.push_back(block.tiers);
+    return tiers;
+  }
+  // `model` and `blocks`: as the scope needs them.
+  BlockScope Scope(SelectionScope scope, const std::string& model = "", uint32_t blocks = 0) {
+    auto made = MakeScope(scope, {}, model.empty() ? Digest() : ContentOf(model).Id(),
+                          Tokens(blocks), *instances_, store());
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  }
+  absl::Status TryClear(const BlockCleaner::What& what, wire::ClearResult* result) {
+    BlockCleaner cleaner(store(), {&process_->tier, &*process_->work}, *process_->keeper,
+                         process_->counters);
+    return cleaner.Clear(what, result);
+  }
+  wire::ClearResult Clear(BlockScope scope, TierSet tiers = kBoth, bool pinned = false,
+                          bool dry_run = false) {
+    wire::ClearResult result;
+    const absl::Status status = TryClear(
+        {.scope = std::move(scope), .tiers = tiers, .pinned = pinned, .dry_run = dry_run}, &result);
+    EXPECT_TRUE(status.ok()) << status;
+    return result;
+  }
+
+  MemoryDiskTier::Medium medium_;
+  std::unique_ptr<DiskProcess> process_;
+  std::optional<InstanceTable> instances_;
+};
+
+TEST_F(BlockCleanerTest, ByNameWithAnAnswerForEach) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));
+  ASSERT_NO_FATAL_FAILURE(PutChain("b", 2));
+  BlockScope scope = Scope(SelectionScope::kBlocks, "a", 4);
+  const wire::ClearResult result = Clear(std::move(scope));
+  EXPECT_EQ(result.host.blocks, 3u);
+  EXPECT_EQ(result.disk.blocks, 3u);
+  EXPECT_EQ(result.disk.bytes, ByteCount(3 * RoundUp(DiskProcess::kBlockBytes, kPageBytes)));
+  std::vector<BlockStatus> answers;
+  for (const wire::BlockAnswer& block : result.blocks) answers.push_back(block.status);
+  using enum BlockStatus;
+  EXPECT_THAT(answers, ElementsAre(kOk, kOk, kOk, kMissing));
+  EXPECT_THAT(TiersOf("a", 3), ElementsAre(0, 0, 0));
+  EXPECT_THAT(TiersOf("b", 2), ElementsAre(kBoth, kBoth));
+  EXPECT_EQ(medium_.records.size(), 2u) << "their room on disk is free";
+  EXPECT_EQ(process_->counters.blocks_cleared_disk.value(), 3u);
+}
+
+TEST_F(BlockCleanerTest, WhatBeginsWithAPrefix) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 4));
+  EXPECT_EQ(Clear(Scope(SelectionScope::kPrefix, "a", 3)).host.blocks, 2u);
+  EXPECT_THAT(TiersOf("a", 4), ElementsAre(kBoth, kBoth, 0, 0));
+}
+
+TEST_F(BlockCleanerTest, APrefixShorterThanABlockIsRefused) {
+  Start();
+  const std::vector<uint32_t> few(kStepTokens - 1, 1);
+  const auto made =
+      MakeScope(SelectionScope::kPrefix, {}, ContentOf("a").Id(), few, *instances_, store());
+  EXPECT_TRUE(absl::IsInvalidArgument(made.status()));
+  EXPECT_THAT(std::string(made.status().message()), HasSubstr("SELECTION_SCOPE_CONTENT"));
+}
+
+// In HOST, and after a restart on disk alone: what stands behind a hole knows its content.
+TEST_F(BlockCleanerTest, AContentWithAHole) {
+  for (const bool restart : {false, true}) {
+    SCOPED_TRACE(restart);
+    Start();
+    ASSERT_NO_FATAL_FAILURE(PutChain("a", 5));
+    ASSERT_NO_FATAL_FAILURE(PutChain("b", 3));
+    for (const char* model : {"a", "b"}) {
+      BlockScope second = Scope(SelectionScope::kBlocks, model, 2);
+      second.blocks.blocks.erase(second.blocks.blocks.begin());
+      EXPECT_EQ(Clear(std::move(second)).host.blocks, 1u);
+    }
+    if (restart) Start();
+    const TierSet there = restart ? kDiskBit : kBoth;
+    EXPECT_THAT(TiersOf("a", 5), ElementsAre(there, 0, there, there, there));
+    EXPECT_EQ(Clear(Scope(SelectionScope::kContent, "a")).disk.blocks, 4u);
+    EXPECT_THAT(TiersOf("a", 5), ElementsAre(0, 0, 0, 0, 0));
+    EXPECT_THAT(TiersOf("b", 3), ElementsAre(there, 0, there));
+    Clear(Scope(SelectionScope::kAll));
+    EXPECT_EQ(store().stats().blocks, 0u);
+    EXPECT_THAT(medium_.records, IsEmpty());
+  }
+}
+
+TEST_F(BlockCleanerTest, OneTierAlone) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 2));
+  ASSERT_NO_FATAL_FAILURE(PutChain("b", 1, /*spilled=*/false));
+  const wire::ClearResult host = Clear(Scope(SelectionScope::kContent, "a"), kHostBit);
+  EXPECT_EQ(host.host.blocks, 2u);
+  EXPECT_EQ(host.disk.blocks, 0u);
+  EXPECT_THAT(TiersOf("a", 2), ElementsAre(kDiskBit, kDiskBit));
+  EXPECT_EQ(Clear(Scope(SelectionScope::kAll), kDiskBit).disk.blocks, 2u);
+  EXPECT_THAT(TiersOf("a", 2), ElementsAre(0, 0));
+  EXPECT_THAT(TiersOf("b", 1), ElementsAre(kHostBit));
+}
+
+TEST_F(BlockCleanerTest, WhatIsLeasedLosesItsNameAtOnce) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
+  const Digest name = Name("a", 1);
+  auto lease = store().Acquire(process_->f.variant(), {&name, 1}, MiB(1));
+  EXPECT_EQ(Clear(Scope(SelectionScope::kAll), kHostBit).kept_in_use, 1u);
+  EXPECT_THAT(TiersOf("a", 1), ElementsAre(kBoth));
+  const wire::ClearResult result = Clear(Scope(SelectionScope::kAll));
+  EXPECT_EQ(result.host.blocks, 1u);
+  EXPECT_EQ(result.leased, 1u);
+  EXPECT_THAT(TiersOf("a", 1), ElementsAre(0));
+  EXPECT_EQ(store().Bytes(lease.blocks[0].extent)[0], std::byte{1});
+  ASSERT_EQ(medium_.records.size(), 1u);
+  EXPECT_TRUE(medium_.records.begin()->second.forgotten) << "no crash brings it back";
+  lease.lease.Reset();
+  process_->work->spiller().EraseRooms();
+  EXPECT_THAT(medium_.records, IsEmpty());
+  EXPECT_EQ(store().stats().pool_stored, ByteCount(0));
+}
+
+TEST_F(BlockCleanerTest, WhatIsPinnedStaysUnlessItIsSaid) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 2));
+  const PinKey key = process_->Key(Name("a", 1));
+  ASSERT_THAT(process_->Pin({key}, testing::kNow_ms + 1'000'000), ElementsAre(BlockStatus::kOk));
+  const wire::ClearResult kept = Clear(Scope(SelectionScope::kBlocks, "a", 2));
+  EXPECT_EQ(kept.kept_pinned, 1u);
+  EXPECT_EQ(kept.blocks.at(0).status, BlockStatus::kKept);
+  EXPECT_THAT(TiersOf("a", 2), ElementsAre(kBoth, 0));
+  const wire::ClearResult would =
+      Clear(Scope(SelectionScope::kAll), kBoth, /*pinned=*/true, /*dry_run=*/true);
+  EXPECT_EQ(would.host.blocks, 1u);
+  EXPECT_EQ(would.pins_ended, 1u);
+  EXPECT_EQ(store().stats().pins, 1u);
+  const wire::ClearResult gone = Clear(Scope(SelectionScope::kAll), kBoth, /*pinned=*/true);
+  EXPECT_EQ(gone.host.blocks, 1u);
+  EXPECT_EQ(gone.pins_ended, 1u);
+  EXPECT_THAT(medium_.facts, IsEmpty());
+  Start();
+  EXPECT_EQ(store().stats().blocks, 0u);
+  EXPECT_EQ(process_->loaded, 0u);
+}
+
+TEST_F(BlockCleanerTest, ADryRunChangesNothing) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));
+  const wire::ClearResult result =
+      Clear(Scope(SelectionScope::kContent, "a"), kBoth, /*pinned=*/false, /*dry_run=*/true);
+  EXPECT_EQ(result.host.blocks, 3u);
+  EXPECT_EQ(result.disk.blocks, 3u);
+  EXPECT_THAT(TiersOf("a", 3), ElementsAre(kBoth, kBoth, kBoth));
+  EXPECT_EQ(process_->counters.blocks_cleared_host.value(), 0u);
+}
+
+// Gone for all who ask, but a crash could bring it back: that is said.
+TEST_F(BlockCleanerTest, ADiskThatDoesNotEraseIsAnError) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 2));
+  {
+    MutexLock lock(medium_.mu);
+    medium_.keeps_all = true;
+  }
+  wire::ClearResult result;
+  EXPECT_TRUE(absl::IsUnavailable(
+      TryClear({.scope = Scope(SelectionScope::kAll), .tiers = kBoth}, &result)));
+  EXPECT_EQ(result.disk.blocks, 2u);
+  EXPECT_THAT(TiersOf("a", 2), ElementsAre(0, 0));
+  {
+    MutexLock lock(medium_.mu);
+    medium_.keeps_all = false;
+  }
+  EXPECT_TRUE(TryClear({.scope = Scope(SelectionScope::kAll), .tiers = kBoth}, &result).ok());
+  EXPECT_THAT(medium_.records, IsEmpty());
+}
+
+}  // namespace
+}  // namespace larder
