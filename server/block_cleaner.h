@@ -19,7 +19,7 @@ namespace larder {
 
 class BlockCleaner {
  public:
-  BlockCleaner(BlockStore& store, PinKeeper::Disk disk, PinKeeper& pins, Counters& counters)
+  BlockCleaner(BlockStore& store, DiskParts disk, PinKeeper& pins, Counters& counters)
       : store_(store), disk_(disk), pins_(pins), counters_(counters) {}
 
   struct What {
@@ -48,7 +48,7 @@ class BlockCleaner {
                                      wire::ClearResult* result);
 
   BlockStore& store_;
-  const PinKeeper::Disk disk_;
+  const DiskParts disk_;
   PinKeeper& pins_;
   Counters& counters_;
 };

@@ -36,6 +36,7 @@ struct Counters {
   Counter requests_unpin;
   Counter requests_prefetch;
   Counter requests_clear;
+  Counter requests_move;
   Counter requests_store_blocks;
   Counter requests_fetch_blocks;
   Counter requests_register;
@@ -67,6 +68,10 @@ struct Counters {
   // Clear.
   Counter blocks_cleared_host;
   Counter blocks_cleared_disk;
+
+  // Move: to that tier.
+  Counter blocks_moved_host;
+  Counter blocks_moved_disk;
 
   // Pins.
   Counter pins_expired;       // prefetches too

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/admission.h"
 #include "server/block_cleaner.h"
+#include "server/block_mover.h"
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
 #include "server/pin_keeper.h"
@@ -93,8 +94,9 @@ struct Daemon::Parts final : SidebandHost {
         counters(c),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
     if (d == nullptr) {
-      pins.emplace(s, PinKeeper::Disk{}, c, UnixMilliseconds);
-      cleaner.emplace(s, PinKeeper::Disk{}, *pins, c);
+      pins.emplace(s, DiskParts{}, c, UnixMilliseconds);
+      cleaner.emplace(s, DiskParts{}, *pins, c);
+      mover.emplace(s, DiskParts{}, c);
       return;
     }
     registrations.emplace(*d, instances, "default", counters, options.warn);
@@ -104,9 +106,10 @@ struct Daemon::Parts final : SidebandHost {
                  [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
                    if (const auto session = sessions.Find(id)) session->OnDurable(variant, digests);
                  });
-    pins.emplace(s, PinKeeper::Disk{d, &*disk}, c, UnixMilliseconds);
+    pins.emplace(s, DiskParts{d, &*disk}, c, UnixMilliseconds);
     pins->Load();
-    cleaner.emplace(s, PinKeeper::Disk{d, &*disk}, *pins, c);
+    cleaner.emplace(s, DiskParts{d, &*disk}, *pins, c);
+    mover.emplace(s, DiskParts{d, &*disk}, c);
   }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
                                                                   bool disk) {
@@ -172,6 +175,7 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<DiskWork> disk;                    // likewise; ends before sessions do
   std::optional<PinKeeper> pins;
   std::optional<BlockCleaner> cleaner;
+  std::optional<BlockMover> mover;
   WorkerPool workers;  // ends before what its jobs look at
   WorkerPool long_calls{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
   std::unique_ptr<SessionSockets> session_sockets;                 // may be null
@@ -216,7 +220,7 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions, admission);
-  cache.emplace(*deps, admission, *pins, CacheService::LongCalls{long_calls, *cleaner});
+  cache.emplace(*deps, admission, *pins, CacheService::LongCalls{long_calls, *cleaner, *mover});
   const std::string data = options.socket_dir + "/data.sock";
   data_server = Listen(data, options.data_socket_mode, options, {&*engine, &*cache});
   if (!data_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", data));

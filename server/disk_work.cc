@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <utility>
+#include <vector>
 
 #include "storage/disk/disk_breaker.h"
 
@@ -24,6 +25,38 @@ DiskWork::~DiskWork() {
     stopped_.NotifyAll();
   }
   if (recovery_.joinable()) recovery_.join();
+}
+
+bool DiskWork::Promote(VariantIndex variant, std::span<const Digest> digests, Ready ready) {
+  Promoter::Job job;
+  job.variant = variant;
+  std::vector<EntryRef> held;
+  std::vector<std::pair<size_t, BlockStatus>> known;
+  for (size_t i = 0; i < digests.size(); ++i) {
+    const BlockIndex::Held block = store_.HoldUntouched(variant, digests[i]);
+    if (block.ref == EntryRef{}) {
+      known.emplace_back(i, BlockStatus::kMissing);
+      continue;
+    }
+    held.push_back(block.ref);
+    if (OnDiskAlone(block.state)) {
+      job.blocks.push_back({i, block.ref, digests[i], block.disk_location, block.extent.bytes()});
+    } else {
+      known.emplace_back(i, BlockStatus::kOk);
+    }
+  }
+  bool taken = true;
+  if (!job.blocks.empty()) {
+    job.ready = [ready](const Promoter::Wanted& block, BlockStatus status,
+                        const BlockIndex::Held&) { ready(block.key, status); };
+    Promoter::Prepared prepared = promoter_.Prepare(std::move(job));
+    taken = prepared != nullptr;
+    if (taken) promoter_.Submit(std::move(prepared));
+  }
+  store_.Unhold(held);
+  if (!taken) return false;
+  for (const auto& [i, status] : known) ready(i, status);
+  return true;
 }
 
 void DiskWork::StartRecovery(Done done) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <functional>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "storage/block_store.h"
@@ -22,6 +23,14 @@
 #include "storage/spiller.h"
 
 namespace larder {
+
+class DiskWork;
+
+// Both null where there is no disk.
+struct DiskParts {
+  DiskTier* tier = nullptr;
+  DiskWork* work = nullptr;
+};
 
 class DiskWork {
  public:
@@ -40,6 +49,12 @@ class DiskWork {
   [[nodiscard]] Spiller& spiller() { return spiller_; }
   [[nodiscard]] Promoter& promoter() { return promoter_; }
   [[nodiscard]] bool recovering() const { return recovering_; }
+  // Reads those of these blocks that are on disk alone into HOST, for nobody in particular.
+  // `ready`: once for each, kOk (it is there), kMissing (it has gone), kFull, kDamaged, kCancelled;
+  // for some before this returns, for others from the promoter's threads.  False: too much waits,
+  // so nothing was done, and `ready` hears nothing.
+  using Ready = std::function<void(size_t i, BlockStatus)>;
+  [[nodiscard]] bool Promote(VariantIndex variant, std::span<const Digest> digests, Ready ready);
   // Rooms that blocks left since are given back soon.
   void Tick();
 

@@ -61,6 +61,7 @@ constexpr MetricSample kRequests[] = {Count("lookup", &C::requests_lookup),
                                       Count("unpin", &C::requests_unpin),
                                       Count("prefetch", &C::requests_prefetch),
                                       Count("clear", &C::requests_clear),
+                                      Count("move", &C::requests_move),
                                       Count("store_blocks", &C::requests_store_blocks),
                                       Count("fetch_blocks", &C::requests_fetch_blocks),
                                       Count("register", &C::requests_register),
@@ -69,6 +70,8 @@ constexpr MetricSample kRequests[] = {Count("lookup", &C::requests_lookup),
                                       Count("acquire", &C::requests_acquire)};
 constexpr MetricSample kCleared[] = {Count("host", &C::blocks_cleared_host),
                                      Count("disk", &C::blocks_cleared_disk)};
+constexpr MetricSample kMovedBlocks[] = {Count("host", &C::blocks_moved_host),
+                                         Count("disk", &C::blocks_moved_disk)};
 constexpr MetricSample kPins[] = {Read("", OfStore<&B::pins>)};
 constexpr MetricSample kPinned[] = {Read("host", OfStore<&B::pinned_host>),
                                     Read("disk", OfStore<&B::pinned_disk>)};
@@ -283,6 +286,8 @@ constexpr Metric kMetrics[] = {
     {"larder_blocks", kG, "blocks", "", kBlocks, "Blocks stored."},
     {"larder_blocks_cleared_total", kC, "blocks", "tier", kCleared,
      "Blocks that callers took away (Cache.Clear); one that lay in both tiers counts in both."},
+    {"larder_blocks_moved_total", kC, "blocks", "to", kMovedBlocks,
+     "Blocks that callers brought into another tier (Cache.Move)."},
     {"larder_pins", kG, "pins", "", kPins, "Pins and prefetches, one for each owner of a block."},
     {"larder_pinned_bytes", kG, "bytes", "tier", kPinned,
      "Blocks that pins keep: in host memory (some may still be on their way there; what is pinned "

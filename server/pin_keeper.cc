@@ -58,7 +58,7 @@ uint64_t HashOf(std::string_view fact) { return std::hash<std::string_view>()(fa
 
 }  // namespace
 
-PinKeeper::PinKeeper(BlockStore& store, Disk disk, Counters& counters, WallClock now_ms)
+PinKeeper::PinKeeper(BlockStore& store, DiskParts disk, Counters& counters, WallClock now_ms)
     : store_(store),
       disk_(disk),
       counters_(counters),
@@ -325,27 +325,9 @@ void PinKeeper::Spill(const PinKey& key) {
 
 // What finds no room, or fails, is met again by the next sweep.
 void PinKeeper::Promote(VariantIndex variant, std::span<const Digest> digests) {
-  Promoter::Job job;
-  job.variant = variant;
-  std::vector<EntryRef> held;
-  for (const Digest& digest : digests) {
-    const BlockIndex::Held block = store_.HoldUntouched(variant, digest);
-    if (block.ref == EntryRef{}) continue;
-    held.push_back(block.ref);
-    if (!OnDiskAlone(block.state)) continue;
-    job.blocks.push_back(
-        {held.size(), block.ref, digest, block.disk_location, block.extent.bytes()});
-  }
-  if (!job.blocks.empty()) {
-    const size_t blocks = job.blocks.size();
-    job.ready = [under_way = under_way_](const Promoter::Wanted&, BlockStatus,
-                                         const BlockIndex::Held&) { under_way->fetch_sub(1); };
-    under_way_->fetch_add(blocks);
-    Promoter::Prepared prepared = disk_.work->promoter().Prepare(std::move(job));
-    if (prepared == nullptr) under_way_->fetch_sub(blocks);
-    if (prepared != nullptr) disk_.work->promoter().Submit(std::move(prepared));
-  }
-  store_.Unhold(held);
+  under_way_->fetch_add(digests.size());
+  const auto ready = [under_way = under_way_](size_t, BlockStatus) { under_way->fetch_sub(1); };
+  if (!disk_.work->Promote(variant, digests, ready)) under_way_->fetch_sub(digests.size());
 }
 
 }  // namespace larder

@@ -45,13 +45,8 @@ class PinKeeper {
   // Blocks on their way into their tier at once, beside those of the calls that just came.
   static constexpr size_t kBroughtAtOnce = 1024;
 
-  // The disk to bring blocks from and to; both null where there is none.
-  struct Disk {
-    DiskTier* tier = nullptr;
-    DiskWork* work = nullptr;
-  };
   using WallClock = std::function<uint64_t()>;  // milliseconds since 1970
-  PinKeeper(BlockStore& store, Disk disk, Counters& counters, WallClock now_ms);
+  PinKeeper(BlockStore& store, DiskParts disk, Counters& counters, WallClock now_ms);
   ~PinKeeper();
   PinKeeper(const PinKeeper&) = delete;
   PinKeeper& operator=(const PinKeeper&) = delete;
@@ -110,7 +105,7 @@ class PinKeeper {
   void Promote(VariantIndex variant, std::span<const Digest> digests);
 
   BlockStore& store_;
-  const Disk disk_;
+  const DiskParts disk_;
   Counters& counters_;
   const WallClock now_ms_;
   const std::shared_ptr<std::atomic<size_t>> under_way_;  // blocks that are being promoted

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "storage/check.h"
 #include "storage/record.h"
 
@@ -92,6 +93,16 @@ void Spiller::Nudge() {
   MutexLock lock(mu_);
   nudged_ = true;
   wake_.NotifyOne();
+}
+
+std::vector<bool> Spiller::Waiting(std::span<const Name> names) const {
+  MutexLock lock(mu_);
+  absl::flat_hash_set<Name> queued;
+  for (const Item& item : queue_) queued.emplace(item.variant, item.digest);
+  std::vector<bool> waiting;
+  for (const Name& name : names)
+    waiting.push_back(queued.contains(name) || writing_.contains(name));
+  return waiting;
 }
 
 bool Spiller::WaitWritten(std::span<const Name> names, TimePoint until) {

@@ -63,6 +63,9 @@ class Spiller {
   // Erases them now.  Waits for the disk.
   void EraseRooms() LARDER_EXCLUDES(erase_mu_);
 
+  // Which of these wait in the queue, or are being written.  O(queue).
+  [[nodiscard]] std::vector<bool> Waiting(
+      std::span<const std::pair<VariantIndex, Digest>> names) const LARDER_EXCLUDES(mu_);
   // Waits until none of these is being written, as they were when it was called; false: not by
   // then.
   [[nodiscard]] bool WaitWritten(std::span<const std::pair<VariantIndex, Digest>> names,

@@ -37,6 +37,8 @@ class ListInstancesReply;
 class ListInstancesRequest;
 class LookupReply;
 class LookupRequest;
+class MoveProgress;
+class MoveRequest;
 class PinRequest;
 class PrefetchRequest;
 class SegmentTable;
@@ -76,6 +78,8 @@ void Encode(const std::vector<InstanceInfo>& in, v1::ListInstancesReply* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::ClearRequest& in, ClearQuery* out);
 void Encode(const std::vector<BlockAnswer>& in, v1::BlockAnswers* out);
 void Encode(const ClearResult& in, v1::ClearReply* out);
+[[nodiscard]] absl::Status DecodeInPlace(const v1::MoveRequest& in, MoveQuery* out);
+void Encode(const MoveProgress& in, v1::MoveProgress* out);
 
 // Byte streams.  Decode leaves `data` in the message, where the view points; Encode copies it.
 [[nodiscard]] absl::Status Decode(const v1::StoreBlocksRequest& in, StoreBlocksPart* out);

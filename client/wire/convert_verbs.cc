@@ -1,4 +1,4 @@
-// Cache: Pin, Unpin, Prefetch and Clear.
+// Cache: Pin, Unpin, Prefetch, Clear and Move.
 #include "client/wire/convert.h"
 #include "client/wire/convert_field.h"
 #include "larder/v1/cache.pb.h"
@@ -112,6 +112,33 @@ absl::Status DecodeInPlace(const v1::ClearRequest& in, ClearQuery* out) {
   out->pinned = in.pinned();
   out->dry_run = in.dry_run();
   return error;
+}
+
+absl::Status DecodeInPlace(const v1::MoveRequest& in, MoveQuery* out) {
+  absl::Status error;
+  const Field at(&error);
+  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
+  DecodeEnum(at("scope"), in.scope(), &out->scope);
+  if (!error.ok()) return error;
+  DecodeScoped(at("blocks"), out->scope, in.blocks(), &out->blocks);
+  DecodeEnum(at("from"), in.from(), &out->from);
+  DecodeEnum(at("to"), in.to(), &out->to);
+  if (error.ok() && out->from == out->to) at("to").Refuse("the tier that they are to leave");
+  out->copy = in.copy();
+  return error;
+}
+
+void Encode(const MoveProgress& in, v1::MoveProgress* out) {
+  out->Clear();
+  out->set_blocks(in.blocks);
+  out->set_bytes(in.bytes.value());
+  out->set_blocks_done(in.blocks_done);
+  out->set_bytes_done(in.bytes_done.value());
+  out->set_moved(in.moved);
+  out->set_missing(in.missing);
+  out->set_no_room(in.no_room);
+  out->set_kept_pinned(in.kept_pinned);
+  out->set_kept_in_use(in.kept_in_use);
 }
 
 void Encode(const ClearResult& in, v1::ClearReply* out) {

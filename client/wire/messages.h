@@ -393,6 +393,22 @@ struct BlockAnswer {
   friend bool operator==(const BlockAnswer&, const BlockAnswer&) = default;
 };
 
+struct MoveQuery {
+  std::string tenant;
+  SelectionScope scope = SelectionScope::kBlocks;
+  BlockSelection blocks;
+  Tier from = Tier::kHost, to = Tier::kDisk;
+  bool copy = false;
+  friend bool operator==(const MoveQuery&, const MoveQuery&) = default;
+};
+
+struct MoveProgress {
+  uint64_t blocks = 0, blocks_done = 0;
+  ByteCount bytes, bytes_done;
+  uint64_t moved = 0, missing = 0, no_room = 0;
+  uint64_t kept_pinned = 0, kept_in_use = 0;
+};
+
 struct ClearResult {
   struct OfTier {
     uint64_t blocks = 0;

@@ -8,6 +8,12 @@
 #include "server/services/rpc_status.h"
 
 namespace larder {
+namespace {
+
+// How long a caller should wait where long calls have all threads; about what a few of them take.
+constexpr Duration kRetryAfterLongCalls = std::chrono::seconds(1);
+
+}  // namespace
 
 grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* context,
                                                const v1::LookupRequest* request,
@@ -71,11 +77,22 @@ grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* con
 
 std::optional<Admission::Ticket> CacheService::Begin(grpc::CallbackServerContext* context,
                                                      grpc::ServerUnaryReactor* reactor) {
+  absl::StatusOr<Admission::Ticket> ticket = Admit(context);
+  if (ticket.ok()) return *std::move(ticket);
+  reactor->Finish(ToRpcStatus(ticket.status()));
+  return std::nullopt;
+}
+
+absl::StatusOr<Admission::Ticket> CacheService::Admit(grpc::CallbackServerContext* context) {
   Admission::Answer answer = admission_.EnterCall();
   if (answer.admitted()) return std::move(answer.ticket);
   ++deps_.counters.calls_overloaded;
-  reactor->Finish(ToRpcStatus(Overloaded(*context, answer.retry_after, "too many calls")));
-  return std::nullopt;
+  return Overloaded(*context, answer.retry_after, "too many calls");
+}
+
+absl::Status CacheService::TooManyLongCalls(grpc::CallbackServerContext* context) {
+  ++deps_.counters.calls_overloaded;
+  return Overloaded(*context, kRetryAfterLongCalls, "too many calls that take long");
 }
 
 grpc::ServerUnaryReactor* CacheService::Refuse(grpc::ServerUnaryReactor* reactor,

@@ -1,5 +1,5 @@
 // Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch (pin_calls.cc),
-// Clear (clear_calls.cc).
+// Clear (clear_calls.cc), Move (move_calls.cc).
 // Answers from memory on the RPC thread; a pin when it is on disk; what takes long on others.
 //
 // Ownership: by Daemon; what it is made with outlives it.
@@ -13,9 +13,11 @@
 #include "larder/v1/cache.grpc.pb.h"
 #include "server/admission.h"
 #include "server/block_cleaner.h"
+#include "server/block_mover.h"
 #include "server/block_scope.h"
 #include "server/block_selection.h"
 #include "server/pin_keeper.h"
+#include "server/services/progress_stream.h"
 #include "server/session.h"
 #include "server/worker_pool.h"
 
@@ -27,6 +29,7 @@ class CacheService final : public v1::Cache::CallbackService {
   struct LongCalls {
     WorkerPool& workers;
     BlockCleaner& cleaner;
+    BlockMover& mover;
   };
   CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins, LongCalls long_calls)
       : deps_(deps), admission_(admission), pins_(pins), long_calls_(long_calls) {}
@@ -50,14 +53,23 @@ class CacheService final : public v1::Cache::CallbackService {
                                      v1::PrefetchReply* reply) override;
   grpc::ServerUnaryReactor* Clear(grpc::CallbackServerContext* context,
                                   const v1::ClearRequest* request, v1::ClearReply* reply) override;
+  grpc::ServerWriteReactor<v1::MoveProgress>* Move(grpc::CallbackServerContext* context,
+                                                   const v1::MoveRequest* request) override;
 
  private:
-  // A place at the admission, for as long as the call goes on; nullopt: there is none, and the call
-  // was finished.
+  // A place at the admission, for as long as the call goes on.  ResourceExhausted: there is none.
+  [[nodiscard]] absl::StatusOr<Admission::Ticket> Admit(grpc::CallbackServerContext* context);
+  // Likewise of the threads that long calls run on.
+  [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
+  // As Admit; nullopt: there is none, and the call was finished.
   [[nodiscard]] std::optional<Admission::Ticket> Begin(grpc::CallbackServerContext* context,
                                                        grpc::ServerUnaryReactor* reactor);
   [[nodiscard]] grpc::ServerUnaryReactor* Refuse(grpc::ServerUnaryReactor* reactor,
                                                  const absl::Status& status);
+  // Not OK: it has not begun, and the stream is the caller's to end.
+  [[nodiscard]] absl::Status BeginMove(grpc::CallbackServerContext* context,
+                                       const v1::MoveRequest& request,
+                                       ProgressStream<v1::MoveProgress>* stream);
   // `selection` is the request's, decoded.
   [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
       const std::string& tenant, wire::BlockSelection& selection,

@@ -12,9 +12,6 @@
 namespace larder {
 namespace {
 
-// How long a caller should wait where long calls have all threads; about what a few of them take.
-constexpr Duration kRetryAfterLongCalls = std::chrono::seconds(1);
-
 absl::Status CheckClearedTiers(TierSet tiers, bool some_named, bool disk) {
   if ((tiers & ~(TierBit(Tier::kHost) | TierBit(Tier::kDisk))) != 0)
     return absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be cleared");
@@ -52,11 +49,7 @@ grpc::ServerUnaryReactor* CacheService::Clear(grpc::CallbackServerContext* conte
     wire::Encode(result, reply);
     reactor->Finish(ToRpcStatus(done));
   });
-  if (!taken) {
-    ++deps_.counters.calls_overloaded;
-    reactor->Finish(
-        ToRpcStatus(Overloaded(*context, kRetryAfterLongCalls, "too many calls that take long")));
-  }
+  if (!taken) reactor->Finish(ToRpcStatus(TooManyLongCalls(context)));
   return reactor;
 }
 

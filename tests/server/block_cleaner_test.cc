@@ -4,12 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <string>
 #include <vector>
 
-#include "server/instance_table.h"
-#include "tests/server/disk_process.h"
+#include "tests/server/scope_fixture.h"
 
 namespace larder {
 namespace {
@@ -18,77 +16,14 @@ using testing::DiskProcess;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::TestTokens;
-using testing::TestVariant;
 using wire::SelectionScope;
-using namespace std::chrono_literals;
 
-constexpr TierSet kHostBit = TierBit(Tier::kHost), kDiskBit = TierBit(Tier::kDisk);
-constexpr TierSet kBoth = kHostBit | kDiskBit;
+using testing::kBoth;
+using testing::kDiskBit;
+using testing::kHostBit;
 
-// Two contents, "a" and "b", each with a chain of blocks 1, 2, 3 .. that are on disk too.
-class BlockCleanerTest : public ::testing::Test {
+class BlockCleanerTest : public testing::ScopeTest {
  protected:
-  void Start() {
-    instances_.reset();
-    process_.reset();
-    process_ = std::make_unique<DiskProcess>(medium_);
-    instances_.emplace(store(), process_->clock,
-                       std::vector<InstanceTable::TierRate>{{Tier::kHost, 1e9}});
-    const VariantSpec variant = TestVariant();
-    ASSERT_TRUE(instances_->Register("engine", {}, {&variant, 1}).ok());
-  }
-  void TearDown() override {
-    if (process_) store().CheckInvariants();
-  }
-  [[nodiscard]] BlockStore& store() { return process_->f.store(); }
-
-  static ContentSpec ContentOf(const std::string& model) {
-    ContentSpec content;
-    content.tenant = "default";
-    content.model = model;
-    return content;
-  }
-  static std::vector<uint32_t> Tokens(uint32_t blocks) {
-    std::vector<uint32_t> tokens;
-    for (uint32_t number = 1; number <= blocks; ++number) {
-      const std::vector<uint32_t> more = TestTokens(number);
-      tokens.insert(tokens.end(), more.begin(), more.end());
-    }
-    return tokens;
-  }
-  static Digest Name(const std::string& model, uint32_t number) {
-    return Chain(ContentOf(model).Id(), Tokens(number)).back();
-  }
-  // `spilled`: they are on disk too when this returns.
-  void PutChain(const std::string& model, uint32_t blocks, bool spilled = true) {
-    const Digest content = ContentOf(model).Id();
-    Digest parent = content;
-    for (uint32_t number = 1; number <= blocks; ++number) {
-      ASSERT_EQ(
-          process_->f.Put(parent, number, DiskProcess::kBlockBytes, std::byte{1}, &parent, content),
-          BlockStatus::kOk);
-      if (spilled) process_->work->spiller().Offer(SessionId{1}, process_->f.variant(), parent);
-    }
-    ASSERT_TRUE(process_->work->spiller().WaitIdle(std::chrono::steady_clock::now() + 20s));
-  }
-  // Of each block of that chain, where it is.
-  std::vector<TierSet> TiersOf(const std::string& model, uint32_t blocks) {
-    std::vector<Digest> names;
-    for (uint32_t number = 1; number <= blocks; ++number) names.push_back(Name(model, number));
-    std::vector<BlockIndex::Presence> found(blocks);
-    store().index().Lookup(process_->f.variant(), names, found);
-    std::vector<TierSet> tiers;
-    for (const BlockIndex::Presence& block : found) tiers.push_back(block.tiers);
-    return tiers;
-  }
-  // `model` and `blocks`: as the scope needs them.
-  BlockScope Scope(SelectionScope scope, const std::string& model = "", uint32_t blocks = 0) {
-    auto made = MakeScope(scope, {}, model.empty() ? Digest() : ContentOf(model).Id(),
-                          Tokens(blocks), *instances_, store());
-    EXPECT_TRUE(made.ok()) << made.status();
-    return *std::move(made);
-  }
   absl::Status TryClear(const BlockCleaner::What& what, wire::ClearResult* result) {
     BlockCleaner cleaner(store(), {&process_->tier, &*process_->work}, *process_->keeper,
                          process_->counters);
@@ -102,10 +37,6 @@ class BlockCleanerTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status;
     return result;
   }
-
-  MemoryDiskTier::Medium medium_;
-  std::unique_ptr<DiskProcess> process_;
-  std::optional<InstanceTable> instances_;
 };
 
 TEST_F(BlockCleanerTest, ByNameWithAnAnswerForEach) {

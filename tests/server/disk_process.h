@@ -41,12 +41,12 @@ class FactlessTier final : public ForwardingTier {
 struct DiskProcess {
   static constexpr uint32_t kBlockBytes = 100'000;
 
-  explicit DiskProcess(MemoryDiskTier::Medium& medium, uint64_t now = kNow_ms)
-      : disk(GiB(1), medium), tier(disk), now_ms(now) {
+  explicit DiskProcess(MemoryDiskTier::Medium& medium, uint64_t now = kNow_ms,
+                       ByteCount disk_bytes = GiB(1))
+      : disk(disk_bytes, medium), tier(disk), now_ms(now) {
     const auto nobody = [](SessionId, VariantIndex, std::span<const Digest>) {};
     work.emplace(tier, f.store(), clock, 1, ByteCount(0), nobody);
-    keeper.emplace(f.store(), PinKeeper::Disk{&tier, &*work}, counters,
-                   [this] { return now_ms.load(); });
+    keeper.emplace(f.store(), DiskParts{&tier, &*work}, counters, [this] { return now_ms.load(); });
     loaded = keeper->Load();
     work->StartRecovery([](const absl::Status&, uint64_t, Duration) {});
     EXPECT_TRUE(Eventually([&] { return !work->recovering(); }));

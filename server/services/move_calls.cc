@@ -1,0 +1,60 @@
+// CacheService: Move.
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "client/wire/convert.h"
+#include "server/block_mover.h"
+#include "server/services/cache_service.h"
+#include "server/services/caller.h"
+#include "server/services/progress_stream.h"
+#include "server/services/rpc_status.h"
+
+namespace larder {
+namespace {
+
+absl::Status CheckMovedTiers(const wire::MoveQuery& query) {
+  const auto is_ours = [](Tier tier) { return tier == Tier::kHost || tier == Tier::kDisk; };
+  if (is_ours(query.from) && is_ours(query.to)) return absl::OkStatus();
+  return absl::UnimplementedError("from, to: only between TIER_HOST and TIER_DISK");
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::MoveProgress>* CacheService::Move(grpc::CallbackServerContext* context,
+                                                               const v1::MoveRequest* request) {
+  ++deps_.counters.requests_move;
+  auto* const stream = new ProgressStream<v1::MoveProgress>(*context);
+  absl::Status status = BeginMove(context, *request, stream);
+  if (!status.ok()) stream->End(status);
+  return stream;
+}
+
+absl::Status CacheService::BeginMove(grpc::CallbackServerContext* context,
+                                     const v1::MoveRequest& request,
+                                     ProgressStream<v1::MoveProgress>* stream) {
+  absl::StatusOr<Admission::Ticket> call = Admit(context);
+  if (!call.ok()) return call.status();
+  stream->Hold(*std::move(call));
+  wire::MoveQuery query;
+  absl::Status status = wire::DecodeInPlace(request, &query);
+  if (status.ok()) status = CheckMovedTiers(query);
+  auto scope = status.ok() ? ScopeOf(query.tenant, query.scope, query.blocks, request.blocks())
+                           : absl::StatusOr<BlockScope>(status);
+  if (!scope.ok()) {
+    ++deps_.counters.invalid_messages;
+    return scope.status();
+  }
+  auto what = std::make_shared<BlockMover::What>(BlockMover::What{
+      .scope = *std::move(scope), .from = query.from, .to = query.to, .copy = query.copy});
+  const auto move = [this, stream, what] {
+    stream->End(long_calls_.mover.Move(*what, [&](const wire::MoveProgress& progress) {
+      v1::MoveProgress message;
+      wire::Encode(progress, &message);
+      return stream->Report(std::move(message));
+    }));
+  };
+  return long_calls_.workers.Submit(0, move) ? absl::OkStatus() : TooManyLongCalls(context);
+}
+
+}  // namespace larder
