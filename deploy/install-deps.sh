@@ -6,6 +6,7 @@ PACKAGES=(
   g++ cmake ninja-build ccache pkg-config
   libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libspdlog-dev libcli11-dev libtomlplusplus-dev libxxhash-dev python3-xxhash libssl-dev libsystemd-dev
+  libzstd-dev liblz4-dev
   librocksdb-dev
   libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev prometheus-cpp-dev
   python3 python3-grpcio python3-protobuf python3-grpc-tools python3-pip

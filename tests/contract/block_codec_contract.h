@@ -1,0 +1,153 @@
+// What every codec promises (storage/block_codec.h), as tests: a codec's test instantiates them
+// with its kind.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "storage/host_codecs.h"
+
+namespace larder {
+
+using Bytes = std::vector<std::byte>;
+
+// Shapes of segments that a codec may meet.
+inline Bytes Noise(size_t size, uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  Bytes bytes(size);
+  for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+  return bytes;
+}
+// 16-bit floats as KV has them: random signs and mantissas, few exponents.
+inline Bytes Floats(size_t size, uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> values(0, 1);
+  Bytes bytes(size);
+  for (size_t at = 0; at + 4 <= size; at += 2) {
+    const float value = values(random);
+    std::memcpy(bytes.data() + at, reinterpret_cast<const char*>(&value) + 2, 2);  // bf16
+  }
+  return bytes;
+}
+
+class BlockCodecContract : public ::testing::TestWithParam<Codec> {
+ protected:
+  // nullopt: it was not worth it.
+  [[nodiscard]] std::optional<Bytes> Encode(const Bytes& raw, size_t element_bytes = 2) {
+    Bytes to(raw.size() + kGuard, std::byte{0xEE});
+    const auto size = codec_->Encode(raw, element_bytes, std::span(to).first(raw.size()));
+    for (size_t i = 0; i < kGuard; ++i) EXPECT_EQ(to[raw.size() + i], std::byte{0xEE});
+    if (!size) return std::nullopt;
+    EXPECT_LT(*size, raw.size());
+    to.resize(*size);
+    return to;
+  }
+  [[nodiscard]] absl::StatusOr<Bytes> Decode(const Bytes& encoded) {
+    const absl::StatusOr<size_t> size = codec_->DecodedBytes(encoded);
+    if (!size.ok()) return size.status();
+    if (*size > kMost) return absl::DataLossError("more than the test reserves");
+    Bytes to(*size + kGuard, std::byte{0xEE});
+    const absl::Status status = codec_->Decode(encoded, std::span(to).first(*size));
+    for (size_t i = 0; i < kGuard; ++i) EXPECT_EQ(to[*size + i], std::byte{0xEE});
+    if (!status.ok()) return status;
+    to.resize(*size);
+    return to;
+  }
+
+  static constexpr size_t kGuard = 64, kMost = 64 << 20;
+  const std::unique_ptr<BlockCodec> codec_ = MakeHostCodec(GetParam());
+};
+
+TEST_P(BlockCodecContract, SaysWhatItIs) {
+  ASSERT_NE(codec_, nullptr);
+  EXPECT_EQ(codec_->id(), GetParam());
+}
+
+// All small lengths, so that all of what is left over is met; and some large ones.
+TEST_P(BlockCodecContract, GivesBackWhatItWasGiven) {
+  std::vector<size_t> sizes;
+  for (size_t size = 1; size < 300; ++size) sizes.push_back(size);
+  for (const size_t size : {4095, 8191, 8192, 8193, 24'576, 100'003, 1 << 20})
+    sizes.push_back(size);
+  for (const size_t size : sizes) {
+    for (const size_t element_bytes : {1, 2, 4}) {
+      for (const Bytes& raw : {Noise(size), Floats(size), Bytes(size), Bytes(size, std::byte{7})}) {
+        const std::optional<Bytes> encoded = Encode(raw, element_bytes);
+        if (!encoded) continue;
+        const absl::StatusOr<Bytes> decoded = Decode(*encoded);
+        ASSERT_TRUE(decoded.ok()) << size << " " << element_bytes << ": " << decoded.status();
+        if (codec_->lossless()) {
+          ASSERT_EQ(*decoded, raw) << size << " " << element_bytes;
+        }
+        ASSERT_EQ(decoded->size(), raw.size());
+      }
+    }
+  }
+}
+
+TEST_P(BlockCodecContract, LeavesNoiseAlone) {
+  for (const size_t size : {1, 2, 15, 16, 100, 4096, 65'537}) EXPECT_FALSE(Encode(Noise(size)));
+}
+
+// In turn and again: nothing of a segment is left for the next.
+TEST_P(BlockCodecContract, IsUsedAgain) {
+  const Bytes large = Floats(1 << 20), small = Floats(5'000, 2);
+  const auto first = Encode(small);
+  (void)Encode(large);
+  EXPECT_EQ(Encode(small), first);
+  if (!first) return;
+  EXPECT_EQ(*Decode(*first), small);
+}
+
+// Whatever was flipped, cut or added is an error, or changes nothing of what comes out.
+TEST_P(BlockCodecContract, DamageIsSeen) {
+  const Bytes raw = Floats(20'000);
+  const std::optional<Bytes> encoded = Encode(raw);
+  if (!encoded) return;
+  std::mt19937 random(3);
+  uint64_t seen = 0;
+  for (int i = 0; i < 4'000; ++i) {
+    Bytes damaged = *encoded;
+    if (i % 4 == 0) {
+      damaged.resize(random() % damaged.size());
+    } else if (i % 4 == 1) {
+      damaged.resize(damaged.size() + 1 + random() % 100);
+    } else {
+      // Every byte of the front, where the lengths are; then anywhere.
+      const size_t at = i < 1'000 ? static_cast<size_t>(i) % 200 : random() % damaged.size();
+      damaged[at] ^= static_cast<std::byte>(1u << random() % 8);
+    }
+    const absl::StatusOr<Bytes> decoded = Decode(damaged);
+    if (decoded.ok()) {
+      ASSERT_EQ(*decoded, raw);
+    } else {
+      ASSERT_TRUE(absl::IsDataLoss(decoded.status())) << decoded.status();
+      ++seen;
+    }
+  }
+  EXPECT_GT(seen, 3'900u);
+}
+
+TEST_P(BlockCodecContract, GarbageIsNoCrash) {
+  EXPECT_FALSE(codec_->DecodedBytes({}).ok());
+  for (uint32_t seed = 0; seed < 2'000; ++seed) {
+    Bytes garbage = Noise(1 + seed % 300, seed);
+    if (seed % 2 == 0) garbage[0] = std::byte{1};
+    const absl::StatusOr<Bytes> decoded = Decode(garbage);
+    if (GetParam() != Codec::kIdentity) {
+      EXPECT_FALSE(decoded.ok());
+    }
+  }
+}
+
+}  // namespace larder
