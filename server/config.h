@@ -58,6 +58,7 @@ struct Config {
   double lease_share = 0;           // of the pool, per session
   double pin_share = 0;             // of the pool
   uint32_t pins_max = 0;
+  uint32_t events_max = 0;
   uint32_t sessions_max = 0;
   uint32_t calls_max = 0;
   ByteCount memory_limit;        // of messages under way

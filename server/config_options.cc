@@ -189,6 +189,12 @@ constexpr ConfigOption kOptions[] = {
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 0, 16'777'216), &c->pins_max);
      }},
+    {"events_max", kLimits, "COUNT", "65536", false,
+     "Events that are kept for who watches: blocks that came to a tier or left one, 24 bytes each. "
+     "A watcher that falls behind by more is cut off.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 16'777'216), &c->events_max);
+     }},
     {"sessions_max", kLimits, "COUNT", "1024", false,
      "Sessions attached at once. One more is refused, with a hint when to try again.",
      [](std::string_view t, uid_t, Config* c) {

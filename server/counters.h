@@ -37,6 +37,7 @@ struct Counters {
   Counter requests_prefetch;
   Counter requests_clear;
   Counter requests_move;
+  Counter requests_watch;
   Counter requests_store_blocks;
   Counter requests_fetch_blocks;
   Counter requests_register;
@@ -68,6 +69,10 @@ struct Counters {
   // Clear.
   Counter blocks_cleared_host;
   Counter blocks_cleared_disk;
+
+  // WatchEvents.
+  Counter events_told;
+  Counter watchers_cut_off;
 
   // Move: to that tier.
   Counter blocks_moved_host;

@@ -97,6 +97,7 @@ struct Daemon::Parts final : SidebandHost {
       pins.emplace(s, DiskParts{}, c, UnixMilliseconds);
       cleaner.emplace(s, DiskParts{}, *pins, c);
       mover.emplace(s, DiskParts{}, c);
+      events.emplace(s, nullptr, o.boot_id, c);
       return;
     }
     registrations.emplace(*d, instances, "default", counters, options.warn);
@@ -110,6 +111,7 @@ struct Daemon::Parts final : SidebandHost {
     pins->Load();
     cleaner.emplace(s, DiskParts{d, &*disk}, *pins, c);
     mover.emplace(s, DiskParts{d, &*disk}, c);
+    events.emplace(s, d, o.boot_id, c);
   }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
                                                                   bool disk) {
@@ -179,6 +181,7 @@ struct Daemon::Parts final : SidebandHost {
   WorkerPool workers;  // ends before what its jobs look at
   WorkerPool long_calls{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
   std::unique_ptr<SessionSockets> session_sockets;                 // may be null
+  std::optional<EventStreams> events;
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;
   std::optional<AdminService> admin;
@@ -220,7 +223,8 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions, admission);
-  cache.emplace(*deps, admission, *pins, CacheService::LongCalls{long_calls, *cleaner, *mover});
+  cache.emplace(*deps, admission, *pins, CacheService::LongCalls{long_calls, *cleaner, *mover},
+                *events);
   const std::string data = options.socket_dir + "/data.sock";
   data_server = Listen(data, options.data_socket_mode, options, {&*engine, &*cache});
   if (!data_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", data));

@@ -254,7 +254,8 @@ int Serve(const Config& config) {
                     .free_watermark = config.evict_watermark,
                     .pin_share = config.pin_share,
                     .disk_limit = config.disk.empty() ? ByteCount(0) : config.disk_limit,
-                    .pins_max = config.pins_max},
+                    .pins_max = config.pins_max,
+                    .events_max = config.events_max},
                    **pool, clock);
   FaultPoints faults;
   LogRepeats disk_repeats(clock, std::chrono::hours(1));

@@ -62,6 +62,7 @@ constexpr MetricSample kRequests[] = {Count("lookup", &C::requests_lookup),
                                       Count("prefetch", &C::requests_prefetch),
                                       Count("clear", &C::requests_clear),
                                       Count("move", &C::requests_move),
+                                      Count("watch_events", &C::requests_watch),
                                       Count("store_blocks", &C::requests_store_blocks),
                                       Count("fetch_blocks", &C::requests_fetch_blocks),
                                       Count("register", &C::requests_register),
@@ -72,6 +73,8 @@ constexpr MetricSample kCleared[] = {Count("host", &C::blocks_cleared_host),
                                      Count("disk", &C::blocks_cleared_disk)};
 constexpr MetricSample kMovedBlocks[] = {Count("host", &C::blocks_moved_host),
                                          Count("disk", &C::blocks_moved_disk)};
+constexpr MetricSample kEventsTold[] = {Count("", &C::events_told)};
+constexpr MetricSample kCutOff[] = {Count("", &C::watchers_cut_off)};
 constexpr MetricSample kPins[] = {Read("", OfStore<&B::pins>)};
 constexpr MetricSample kPinned[] = {Read("host", OfStore<&B::pinned_host>),
                                     Read("disk", OfStore<&B::pinned_disk>)};
@@ -288,6 +291,11 @@ constexpr Metric kMetrics[] = {
      "Blocks that callers took away (Cache.Clear); one that lay in both tiers counts in both."},
     {"larder_blocks_moved_total", kC, "blocks", "to", kMovedBlocks,
      "Blocks that callers brought into another tier (Cache.Move)."},
+    {"larder_events_told_total", kC, "events", "", kEventsTold,
+     "Blocks that came to a tier or left one, told to a watcher (Cache.WatchEvents); one for each "
+     "watcher."},
+    {"larder_watchers_cut_off_total", kC, "watchers", "", kCutOff,
+     "Watchers that read more slowly than events are kept (events_max)."},
     {"larder_pins", kG, "pins", "", kPins, "Pins and prefetches, one for each owner of a block."},
     {"larder_pinned_bytes", kG, "bytes", "tier", kPinned,
      "Blocks that pins keep: in host memory (some may still be on their way there; what is pinned "

@@ -38,8 +38,9 @@ class Grouping {
 
 }  // namespace
 
-BlockIndex::BlockIndex() {
-  for (auto& shard : shards_) shard = std::make_unique<IndexShard>(variants_);
+BlockIndex::BlockIndex(size_t events_max) : events_(events_max) {
+  for (auto& shard : shards_)
+    shard = std::make_unique<IndexShard>(variants_, EntrySlots::kSlotsMax, &events_);
 }
 
 BlockIndex::~BlockIndex() = default;
@@ -439,6 +440,16 @@ ByteCount BlockIndex::PinnedBytes(Tier tier) const {
     pages += (tier == Tier::kDisk ? pinned.disk : pinned.host).load(std::memory_order_relaxed);
   }
   return ByteCount(pages * kPageBytes);
+}
+
+// ---- walking
+
+size_t BlockIndex::Views(Cursor* cursor, std::span<View> out) const {
+  size_t count = 0;
+  if (cursor->done()) return count;
+  cursor->slot = shards_[cursor->shard]->Views(cursor->slot, out, &count);
+  if (cursor->slot == 0) *cursor = {.shard = cursor->shard + 1, .slot = 1};
+  return count;
 }
 
 // ---- totals

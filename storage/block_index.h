@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "storage/block_metadata.h"
 #include "storage/block_state.h"
+#include "storage/event_ring.h"
 #include "storage/eviction.h"
 #include "storage/index_shard.h"
 #include "storage/index_values.h"
@@ -41,8 +42,12 @@
 namespace larder {
 
 class BlockIndex {
+  static constexpr uint32_t kShards = 16;
+  static constexpr uint32_t kShardBits = 4;
+
  public:
-  BlockIndex();
+  // Keeps so many of the latest events.
+  explicit BlockIndex(size_t events_max = 0);
   ~BlockIndex();
   BlockIndex(const BlockIndex&) = delete;
   BlockIndex& operator=(const BlockIndex&) = delete;
@@ -162,6 +167,9 @@ class BlockIndex {
   // may still be on disk, and those that are pinned on disk and are not there yet.  Cheap.
   [[nodiscard]] ByteCount PinnedBytes(Tier tier) const;
 
+  // ---- events: every block that comes to a tier or leaves one
+  [[nodiscard]] const EventRing& events() const { return events_; }
+
   // ---- totals
   [[nodiscard]] uint64_t blocks() const;         // named, claims included
   [[nodiscard]] uint64_t doomed() const;         // nameless, still held
@@ -173,6 +181,13 @@ class BlockIndex {
   // number of entries at a time: for dumps, Clear and snapshots.  `visit` may call the index.
   // Blocks that enter or leave meanwhile may be seen or not.
   using View = BlockView;
+  // Where such a walk is; one of another index, or made anew, begins at its beginning.
+  struct Cursor {
+    uint32_t shard = 0, slot = 1;
+    [[nodiscard]] bool done() const { return shard >= kShards; }
+  };
+  // The next of them; fewer than there is room for, or none, says nothing of what is left.
+  [[nodiscard]] size_t Views(Cursor* cursor, std::span<View> out) const;
   template <class Visit>
   void ForEach(Visit visit) const {
     ForEachCopy<View>(&IndexShard::Views, visit);
@@ -188,8 +203,6 @@ class BlockIndex {
   void CheckInvariants() const;
 
  private:
-  static constexpr uint32_t kShards = 16;
-  static constexpr uint32_t kShardBits = 4;
   static constexpr uint32_t kSlotBits = 32 - kShardBits;
 
   [[nodiscard]] static uint32_t ShardOf(uint64_t hash) {
@@ -247,6 +260,7 @@ class BlockIndex {
   bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
                   DiskRoom* room);
 
+  EventRing events_;
   VariantTable variants_;
   std::array<std::unique_ptr<IndexShard>, kShards> shards_;
   EvictionPolicy policy_;

@@ -107,6 +107,7 @@ BlockStore::BlockStore(const Options& options, SlabPool& pool, const Clock& cloc
       pool_(pool),
       clock_(clock),
       start_(clock.Now()),
+      index_(options.events_max),
       pins_({.pins_max = options.pins_max,
              .host_bytes_max = ShareOf(pool.total_bytes(), options.pin_share),
              .disk_bytes_max = options.disk_limit == ByteCount(0)

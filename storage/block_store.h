@@ -105,6 +105,7 @@ class BlockStore {
     double pin_share = 0.5;        // of the pool, and of the disk, that pins may keep
     ByteCount disk_limit;          // whatever is there when it is 0
     size_t pins_max = 131'072;
+    size_t events_max = 65'536;  // kept for who watches
   };
 
   // REQUIRES: pool and clock outlive the store.

@@ -19,8 +19,9 @@ std::array<RecencyList, sizeof...(kClasses)> MakeLists(EntrySlots& entries,
 
 }  // namespace
 
-IndexShard::IndexShard(VariantTable& variants, uint32_t entries_max)
+IndexShard::IndexShard(VariantTable& variants, uint32_t entries_max, EventRing* events)
     : variants_(variants),
+      events_(events),
       entries_(entries_max),
       host_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())),
       copied_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())),
@@ -32,7 +33,13 @@ IndexShard::~IndexShard() {
 
 void IndexShard::SetState(IndexEntry& entry, BlockState to) {
   LARDER_CHECK(TransitionAllowed(entry.state, to));
+  const TierSet before = TiersOf(entry.state), after = TiersOf(to);
   entry.state = to;
+  if (before == after || events_ == nullptr) return;
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+    if (((before ^ after) & TierBit(tier)) == 0) continue;
+    events_->Append({entry.digest, entry.variant, tier, (after & TierBit(tier)) != 0});
+  }
 }
 
 // ---- finding

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "storage/departed_table.h"
+#include "storage/event_ring.h"
 #include "storage/eviction.h"
 #include "storage/index_entry.h"
 #include "storage/index_values.h"
@@ -35,7 +36,9 @@ class IndexShard {
   static constexpr size_t kKeysMax = 1024;       // in a group
   static constexpr uint32_t kEvictionLook = 16;  // coldest of a class that one eviction looks at
 
-  IndexShard(VariantTable& variants, uint32_t entries_max = EntrySlots::kSlotsMax);
+  // `events`: hears of all that comes to a tier or leaves one; may be null.
+  IndexShard(VariantTable& variants, uint32_t entries_max = EntrySlots::kSlotsMax,
+             EventRing* events = nullptr);
   ~IndexShard();
   IndexShard(const IndexShard&) = delete;
   IndexShard& operator=(const IndexShard&) = delete;
@@ -232,7 +235,7 @@ class IndexShard {
                                const Digest& digest) {
     return entry.digest == digest && entry.variant == variant;
   }
-  static void SetState(IndexEntry& entry, BlockState to);
+  void SetState(IndexEntry& entry, BlockState to) LARDER_REQUIRES(mu_);
   // A listed entry may be held, untouched.
   [[nodiscard]] static bool MayLeave(const IndexEntry& entry) {
     return entry.listed && entry.holds == 0;
@@ -325,6 +328,7 @@ class IndexShard {
   void CheckEntry(uint32_t slot) const LARDER_REQUIRES(mu_);
 
   VariantTable& variants_;
+  EventRing* const events_;
   mutable Mutex mu_;
   EntrySlots entries_ LARDER_GUARDED_BY(mu_);
   SlotTable table_ LARDER_GUARDED_BY(mu_);

@@ -47,6 +47,8 @@ class StoreBlocksRequest;
 class UnpinRequest;
 class Up;
 class Variant;
+class WatchEventsReply;
+class WatchEventsRequest;
 }  // namespace larder::v1
 
 namespace larder::wire {
@@ -80,6 +82,8 @@ void Encode(const std::vector<BlockAnswer>& in, v1::BlockAnswers* out);
 void Encode(const ClearResult& in, v1::ClearReply* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::MoveRequest& in, MoveQuery* out);
 void Encode(const MoveProgress& in, v1::MoveProgress* out);
+[[nodiscard]] absl::Status Decode(const v1::WatchEventsRequest& in, WatchQuery* out);
+void Encode(const WatchReply& in, v1::WatchEventsReply* out);
 
 // Byte streams.  Decode leaves `data` in the message, where the view points; Encode copies it.
 [[nodiscard]] absl::Status Decode(const v1::StoreBlocksRequest& in, StoreBlocksPart* out);

@@ -1,4 +1,4 @@
-// Cache: Pin, Unpin, Prefetch, Clear and Move.
+// Cache: Pin, Unpin, Prefetch, Clear, Move and WatchEvents.
 #include "client/wire/convert.h"
 #include "client/wire/convert_field.h"
 #include "larder/v1/cache.pb.h"
@@ -54,6 +54,26 @@ void EncodeTier(Tier tier, const ClearResult::OfTier& in, v1::ClearReply* out) {
   cleared.set_tier(static_cast<v1::Tier>(tier));
   cleared.set_blocks(in.blocks);
   cleared.set_bytes(in.bytes.value());
+}
+
+void EncodeEvent(const BlockEvent& in, v1::Event* out) {
+  out->set_sequence(in.sequence);
+  if (!in.stored) {
+    v1::Event::Removed& removed = *out->mutable_removed();
+    EncodeDigests(in.digests, removed.mutable_digests());
+    EncodeDigest(in.variant, removed.mutable_variant_id());
+    removed.set_tier(static_cast<v1::Tier>(in.tier));
+    return;
+  }
+  v1::Event::Stored& stored = *out->mutable_stored();
+  EncodeDigests(in.digests, stored.mutable_digests());
+  EncodeDigest(in.variant, stored.mutable_variant_id());
+  stored.set_tier(static_cast<v1::Tier>(in.tier));
+  if (!in.chain) return;
+  EncodeDigest(in.chain->parent, stored.mutable_parent());
+  if (in.chain->content != Digest()) EncodeDigest(in.chain->content, stored.mutable_content_id());
+  stored.set_block_tokens(in.chain->block_tokens);
+  stored.mutable_tokens()->Add(in.chain->tokens.begin(), in.chain->tokens.end());
 }
 
 void DecodeTtl(const Field& at, uint64_t in, std::chrono::milliseconds usual,
@@ -139,6 +159,28 @@ void Encode(const MoveProgress& in, v1::MoveProgress* out) {
   out->set_no_room(in.no_room);
   out->set_kept_pinned(in.kept_pinned);
   out->set_kept_in_use(in.kept_in_use);
+}
+
+absl::Status Decode(const v1::WatchEventsRequest& in, WatchQuery* out) {
+  absl::Status error;
+  const Field at(&error);
+  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
+  DecodeString(at("boot_id"), in.boot_id(), kAnyString, &out->boot_id);
+  if (in.snapshot() && !in.boot_id().empty()) at("boot_id").Refuse("not with a snapshot");
+  if (in.after() != 0 && in.boot_id().empty()) at("after").Refuse("not without boot_id");
+  DecodeTiers(at("tiers"), in.tiers(), &out->tiers);
+  out->snapshot = in.snapshot();
+  out->after = in.after();
+  out->with_tokens = in.with_tokens();
+  return error;
+}
+
+void Encode(const WatchReply& in, v1::WatchEventsReply* out) {
+  out->Clear();
+  out->set_boot_id(in.boot_id);
+  out->set_sequence(in.sequence);
+  out->set_snapshot_end(in.snapshot_end);
+  for (const BlockEvent& event : in.events) EncodeEvent(event, out->add_events());
 }
 
 void Encode(const ClearResult& in, v1::ClearReply* out) {

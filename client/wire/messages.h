@@ -409,6 +409,41 @@ struct MoveProgress {
   uint64_t kept_pinned = 0, kept_in_use = 0;
 };
 
+struct WatchQuery {
+  std::string tenant;
+  bool snapshot = false;
+  std::string boot_id;  // to go on after `after`; empty: from now on, or the snapshot
+  uint64_t after = 0;
+  TierSet tiers = 0;  // never empty
+  bool with_tokens = false;
+  friend bool operator==(const WatchQuery&, const WatchQuery&) = default;
+};
+
+// What happened to blocks of one variant in one tier, one after the other.
+struct BlockEvent {
+  uint64_t sequence = 0;  // of the last; 0: of a snapshot
+  bool stored = false;    // else removed
+  Digest variant;
+  Tier tier = Tier::kHost;
+  std::vector<Digest> digests;
+  // Of stored ones, where it is known and was asked for: `digests` are one chain then.
+  struct Chain {
+    Digest parent, content;  // of the first; content Digest{}: unknown
+    uint32_t block_tokens = 0;
+    std::vector<uint32_t> tokens;  // of all of them
+    friend bool operator==(const Chain&, const Chain&) = default;
+  };
+  std::optional<Chain> chain;
+  friend bool operator==(const BlockEvent&, const BlockEvent&) = default;
+};
+
+struct WatchReply {
+  std::string boot_id;  // of the first
+  std::vector<BlockEvent> events;
+  uint64_t sequence = 0;
+  bool snapshot_end = false;
+};
+
 struct ClearResult {
   struct OfTier {
     uint64_t blocks = 0;

@@ -1,5 +1,5 @@
 // Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch (pin_calls.cc),
-// Clear (clear_calls.cc), Move (move_calls.cc).
+// Clear (clear_calls.cc), Move (move_calls.cc), WatchEvents (watch_call.cc).
 // Answers from memory on the RPC thread; a pin when it is on disk; what takes long on others.
 //
 // Ownership: by Daemon; what it is made with outlives it.
@@ -17,6 +17,7 @@
 #include "server/block_scope.h"
 #include "server/block_selection.h"
 #include "server/pin_keeper.h"
+#include "server/services/event_streams.h"
 #include "server/services/progress_stream.h"
 #include "server/session.h"
 #include "server/worker_pool.h"
@@ -31,8 +32,9 @@ class CacheService final : public v1::Cache::CallbackService {
     BlockCleaner& cleaner;
     BlockMover& mover;
   };
-  CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins, LongCalls long_calls)
-      : deps_(deps), admission_(admission), pins_(pins), long_calls_(long_calls) {}
+  CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins, LongCalls long_calls,
+               EventStreams& events)
+      : deps_(deps), admission_(admission), pins_(pins), long_calls_(long_calls), events_(events) {}
 
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
                                    const v1::LookupRequest* request,
@@ -55,6 +57,8 @@ class CacheService final : public v1::Cache::CallbackService {
                                   const v1::ClearRequest* request, v1::ClearReply* reply) override;
   grpc::ServerWriteReactor<v1::MoveProgress>* Move(grpc::CallbackServerContext* context,
                                                    const v1::MoveRequest* request) override;
+  EventStreams::Reactor* WatchEvents(grpc::CallbackServerContext* context,
+                                     const v1::WatchEventsRequest* request) override;
 
  private:
   // A place at the admission, for as long as the call goes on.  ResourceExhausted: there is none.
@@ -87,6 +91,7 @@ class CacheService final : public v1::Cache::CallbackService {
   Admission& admission_;
   PinKeeper& pins_;
   const LongCalls long_calls_;
+  EventStreams& events_;
 };
 
 }  // namespace larder

@@ -119,7 +119,11 @@ def store(engine, pb, types, content, variant, tokens, seed, payloads):
             parent = chain(parent or seed, part)[-1]
 
     reply = engine.StoreBlocks(messages(), timeout=LIMIT_S)
-    return list(reply.status), [reply.digests[i:i + 16] for i in range(0, len(reply.digests), 16)]
+    return list(reply.status), unpacked(reply.digests)
+
+
+def unpacked(digests):
+    return [digests[i:i + 16] for i in range(0, len(digests), 16)]
 
 
 def fetch(engine, pb, variant, digests, **layers):
@@ -225,6 +229,17 @@ def main():
     assert cache.Unpin(cache_pb2.UnpinRequest(owner="router", all=True), timeout=LIMIT_S).unpinned == 5
     print("pinned all blocks by their tokens, prefetched one, let go of them")
 
+    watch = cache.WatchEvents(cache_pb2.WatchEventsRequest(snapshot=True, with_tokens=True), timeout=LIMIT_S)
+    snapshot = []
+    for reply in watch:
+        snapshot.append(reply)
+        if reply.snapshot_end:
+            break
+    watch.cancel()
+    stored = [event.stored for reply in snapshot for event in reply.events]
+    assert sorted(d for s in stored for d in unpacked(s.digests)) == sorted(names)
+    assert all(s.content_id == seed and s.variant_id == variant_id(variant) for s in stored)
+    assert sum(len(s.tokens) for s in stored) == 5 * variant.block_tokens
     prefix = cache_pb2.ClearRequest(
         scope=types.SELECTION_SCOPE_PREFIX, dry_run=True, pinned=True,
         blocks=types.BlockSelection(content=content, tokens=tokens[:3 * variant.block_tokens]))
@@ -237,6 +252,17 @@ def main():
     print("cleared what begins with a prefix, first in a dry run")
     statuses, _ = store(engine, pb, types, content, variant, tokens, seed, payloads)
     assert statuses == [types.BLOCK_STATUS_DUPLICATE] * 2 + [types.BLOCK_STATUS_OK] * 3
+    heard, removed, came_back = snapshot[-1].sequence, [], []
+    watch = cache.WatchEvents(cache_pb2.WatchEventsRequest(boot_id=snapshot[0].boot_id, after=heard), timeout=LIMIT_S)
+    while len(came_back) < 3:
+        for event in next(watch).events:
+            assert event.sequence > heard
+            heard = event.sequence
+            (came_back if event.HasField("stored") else removed).extend(unpacked(
+                event.stored.digests if event.HasField("stored") else event.removed.digests))
+    watch.cancel()
+    assert sorted(removed) == sorted(came_back) == sorted(names[2:])
+    print("watched: a snapshot of all blocks with their tokens, then what left and came back meanwhile")
 
     stats = admin.Stats(admin_pb2.StatsRequest(), timeout=LIMIT_S)
     tenant = stats.tenants[0]

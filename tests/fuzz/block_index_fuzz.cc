@@ -115,6 +115,7 @@ class Fuzz {
 
   void Check() {
     index_.CheckInvariants();
+    CheckEvents();
     ASSERT_EQ(index_.blocks(), model_.named().size());
     ASSERT_EQ(index_.doomed(), model_.doomed());
     uint64_t disk_only = 0;
@@ -129,6 +130,23 @@ class Fuzz {
     ASSERT_FALSE(testing::Test::HasFailure());
   }
   [[nodiscard]] uint64_t reached(std::string_view corner) { return reached_[corner]; }
+
+  // Whoever hears all events knows where every block is.
+  void CheckEvents() {
+    TierEvent event;
+    for (; *index_.events().Read(heard_, {&event, 1}) == 1; ++heard_) {
+      TierSet& tiers = told_[KeyOf(event.variant, event.digest)];
+      ASSERT_EQ((tiers & TierBit(event.tier)) == 0, event.stored);
+      tiers ^= TierBit(event.tier);
+    }
+    ASSERT_EQ(heard_, index_.events().newest());
+    std::erase_if(told_, [](const auto& block) { return block.second == 0; });
+    std::map<ModelKey, TierSet> expected;
+    for (const auto& [key, block] : model_.named()) {
+      if (block.in_a_tier()) expected[key] = TiersOf(block.state);
+    }
+    ASSERT_TRUE(told_ == expected);
+  }
 
  private:
   // ---- what is drawn
@@ -506,8 +524,10 @@ class Fuzz {
   }
 
   FuzzRun& run_;
-  BlockIndex index_;
+  BlockIndex index_{256};  // more than a step has
   BlockIndexModel model_;
+  uint64_t heard_ = 0;  // of its events
+  std::map<ModelKey, TierSet> told_;
   std::vector<VariantIndex> variants_;
   std::vector<ModelKey> claims_;
   std::vector<EntryRef> holds_;       // one for each hold but those of promotions

@@ -1,0 +1,152 @@
+#include "server/event_feed.h"
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace larder {
+namespace {
+
+constexpr size_t kEventsAtOnce = 256;
+
+absl::Status CutOff() {
+  return absl::OutOfRangeError(
+      "what happened next is no longer known: watch again, with a snapshot (a watcher that reads "
+      "slowly, or was away for long, needs a greater --events-max)");
+}
+
+// Another block of the same: several one after the other are told in one.
+bool Continues(const wire::BlockEvent& event, const wire::BlockEvent& next) {
+  if (event.stored != next.stored || event.variant != next.variant || event.tier != next.tier ||
+      event.chain.has_value() != next.chain.has_value()) {
+    return false;
+  }
+  return !event.chain || (event.digests.back() == next.chain->parent &&
+                          event.chain->content == next.chain->content);
+}
+
+void Append(wire::BlockEvent&& next, wire::BlockEvent* event) {
+  event->sequence = next.sequence;
+  event->digests.push_back(next.digests.front());
+  if (!event->chain) return;
+  event->chain->tokens.insert(event->chain->tokens.end(), next.chain->tokens.begin(),
+                              next.chain->tokens.end());
+}
+
+std::vector<wire::BlockEvent> Joined(std::vector<wire::BlockEvent> events) {
+  std::vector<wire::BlockEvent> joined;
+  for (wire::BlockEvent& event : events) {
+    if (!joined.empty() && Continues(joined.back(), event)) {
+      Append(std::move(event), &joined.back());
+    } else {
+      joined.push_back(std::move(event));
+    }
+  }
+  return joined;
+}
+
+}  // namespace
+
+absl::StatusOr<EventFeed> EventFeed::Make(const wire::WatchQuery& query, BlockStore& store,
+                                          DiskTier* disk, const std::string& boot_id) {
+  EventFeed feed(query, store, disk);
+  feed.after_ = store.index().events().newest();
+  feed.in_snapshot_ = query.snapshot;
+  if (query.boot_id.empty()) return feed;
+  if (query.boot_id != boot_id) return CutOff();
+  if (query.after > feed.after_)
+    return absl::InvalidArgumentError("after: no event has that number yet");
+  feed.after_ = query.after;
+  return feed;
+}
+
+bool EventFeed::ready() const { return in_snapshot_ || store_.index().events().newest() > after_; }
+
+absl::StatusOr<wire::WatchReply> EventFeed::Next() {
+  if (in_snapshot_) return NextOfSnapshot();
+  std::array<TierEvent, kEventsAtOnce> events;
+  const std::optional<size_t> count = store_.index().events().Read(after_, events);
+  if (!count) return CutOff();
+  wire::WatchReply reply;
+  std::vector<TierEvent> wanted;
+  std::vector<uint64_t> numbers;
+  for (size_t i = 0; i < *count; ++i) {
+    if ((query_.tiers & TierBit(events[i].tier)) == 0) continue;
+    wanted.push_back(events[i]);
+    numbers.push_back(after_ + i + 1);
+  }
+  std::vector<wire::BlockEvent> told = Describe(wanted);
+  for (size_t i = 0; i < told.size(); ++i) told[i].sequence = numbers[i];
+  after_ += *count;
+  reply.events = Joined(std::move(told));
+  reply.sequence = after_;
+  return reply;
+}
+
+wire::WatchReply EventFeed::NextOfSnapshot() {
+  std::array<BlockIndex::View, kEventsAtOnce> views;
+  const size_t count = store_.index().Views(&cursor_, views);
+  std::vector<TierEvent> there;
+  for (const BlockIndex::View& view : std::span(views).first(count)) {
+    for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+      if ((TiersOf(view.state) & query_.tiers & TierBit(tier)) != 0)
+        there.push_back({view.digest, view.variant, tier, /*stored=*/true});
+    }
+  }
+  wire::WatchReply reply;
+  reply.events = Joined(Describe(there));
+  reply.sequence = after_;
+  reply.snapshot_end = cursor_.done();
+  in_snapshot_ = !cursor_.done();
+  return reply;
+}
+
+std::vector<wire::BlockEvent> EventFeed::Describe(std::span<const TierEvent> events) const {
+  std::vector<wire::BlockEvent> told;
+  told.reserve(events.size());
+  for (const TierEvent& event : events) {
+    wire::BlockEvent& one = told.emplace_back();
+    one.stored = event.stored;
+    one.variant = store_.index().VariantId(event.variant);
+    one.tier = event.tier;
+    one.digests = {event.digest};
+  }
+  if (query_.with_tokens) AddChains(events, told);
+  return told;
+}
+
+// What has left since stays without: that it did is told soon.
+void EventFeed::AddChains(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const {
+  std::vector<EntryRef> held;
+  std::vector<DiskAddress> on_disk;
+  std::vector<size_t> which;  // of `to`, those on disk alone
+  const auto add = [&](size_t i, const Digest& parent, const Digest& content,
+                       std::span<const uint32_t> tokens) {
+    to[i].chain = {.parent = parent,
+                   .content = content,
+                   .block_tokens = static_cast<uint32_t>(tokens.size()),
+                   .tokens = {tokens.begin(), tokens.end()}};
+  };
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (!events[i].stored) continue;
+    const BlockIndex::Held block = store_.HoldUntouched(events[i].variant, events[i].digest);
+    if (block.ref == EntryRef{}) continue;
+    held.push_back(block.ref);
+    if (block.metadata != nullptr) {
+      add(i, block.metadata->parent(), block.metadata->content(), block.metadata->tokens());
+    } else if (disk_ != nullptr) {
+      on_disk.push_back({{to[i].variant, events[i].digest}, DiskLocation{block.disk_location}});
+      which.push_back(i);
+    }
+  }
+  std::vector<std::optional<DiskTier::Description>> found(on_disk.size());
+  if (!on_disk.empty()) (void)disk_->Describe(on_disk, found);
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i])
+      add(which[i], found[i]->header.parent, found[i]->header.content, found[i]->tokens);
+  }
+  store_.Unhold(held);
+}
+
+}  // namespace larder

@@ -1,0 +1,157 @@
+#include "server/services/event_streams.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "client/wire/convert.h"
+#include "server/services/rpc_status.h"
+#include "storage/clock.h"
+
+namespace larder {
+namespace {
+
+// How long a watcher may wait for what happens next.
+constexpr Duration kLook = std::chrono::milliseconds(10);
+
+// Ends at once.
+class RefusedStream final : public EventStreams::Reactor {
+ public:
+  explicit RefusedStream(const absl::Status& why) { Finish(ToRpcStatus(why)); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+// Its feed, and what ends it, belong to the thread; gRPC says when it can take more.
+class EventStreams::Stream final : public Reactor {
+ public:
+  enum class Told { kNothing, kMore, kEnded };
+
+  Stream(EventFeed feed, EventStreams& streams) : feed_(std::move(feed)), streams_(streams) {}
+
+  // kEnded: it is finished, and not to be used any more.
+  [[nodiscard]] Told Tell() {
+    if (cancelled_) return End(absl::CancelledError("the watcher has gone"));
+    if (writing_ || !feed_.ready()) return Told::kNothing;
+    absl::StatusOr<wire::WatchReply> reply = feed_.Next();
+    if (!reply.ok()) {
+      ++streams_.counters_.watchers_cut_off;
+      return End(reply.status());
+    }
+    if (reply->events.empty() && !reply->snapshot_end) return Told::kMore;
+    if (std::exchange(first_, false)) reply->boot_id = streams_.boot_id_;
+    for (const wire::BlockEvent& event : reply->events)
+      streams_.counters_.events_told += event.digests.size();
+    wire::Encode(*reply, &message_);
+    writing_ = true;
+    StartWrite(&message_);
+    return Told::kNothing;
+  }
+  Told End(const absl::Status& status) {
+    streams_.watchers_.fetch_sub(1);
+    Finish(ToRpcStatus(status));
+    return Told::kEnded;
+  }
+
+  void OnWriteDone(bool ok) override {
+    cancelled_ = cancelled_ || !ok;
+    writing_ = false;
+    streams_.Wake();
+  }
+  void OnCancel() override {
+    cancelled_ = true;
+    streams_.Wake();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  EventFeed feed_;
+  EventStreams& streams_;
+  v1::WatchEventsReply message_;  // being written
+  bool first_ = true;
+  std::atomic<bool> writing_{false}, cancelled_{false};
+};
+
+EventStreams::EventStreams(BlockStore& store, DiskTier* disk, std::string boot_id,
+                           Counters& counters)
+    : store_(store),
+      disk_(disk),
+      boot_id_(std::move(boot_id)),
+      counters_(counters),
+      thread_([this] { Run(); }) {}
+
+EventStreams::~EventStreams() {
+  {
+    MutexLock lock(mu_);
+    stop_ = true;
+    wake_.NotifyAll();
+  }
+  thread_.join();
+}
+
+EventStreams::Reactor* EventStreams::Refuse(const absl::Status& why) {
+  return new RefusedStream(why);
+}
+
+EventStreams::Reactor* EventStreams::Watch(const wire::WatchQuery& query) {
+  auto feed = EventFeed::Make(query, store_, disk_, boot_id_);
+  if (!feed.ok()) return Refuse(feed.status());
+  if (watchers_.fetch_add(1) >= kWatchersMax) {
+    watchers_.fetch_sub(1);
+    return Refuse(absl::ResourceExhaustedError("too many watch already: try again later"));
+  }
+  auto* const stream = new Stream(*std::move(feed), *this);
+  MutexLock lock(mu_);
+  new_.push_back(stream);
+  woken_ = true;
+  wake_.NotifyOne();
+  return stream;
+}
+
+void EventStreams::Wake() {
+  MutexLock lock(mu_);
+  woken_ = true;
+  wake_.NotifyOne();
+}
+
+// Sleeps while nobody watches; else looks now and then, since what happens wakes nobody.
+void EventStreams::Run() {
+  pthread_setname_np(pthread_self(), "events");
+  std::vector<Stream*> streams;
+  for (bool more = false;;) {
+    {
+      MutexLock lock(mu_);
+      const TimePoint until = std::chrono::steady_clock::now() + kLook;
+      while (!stop_ && !woken_ && !more) {
+        if (streams.empty()) {
+          wake_.Wait(mu_);
+        } else if (!wake_.WaitUntil(mu_, until)) {
+          break;
+        }
+      }
+      woken_ = false;
+      streams.insert(streams.end(), new_.begin(), new_.end());
+      new_.clear();
+      if (stop_ && streams.empty()) return;
+      if (stop_) {
+        for (Stream* const stream : streams)
+          (void)stream->End(absl::UnavailableError("the daemon ends"));
+        return;
+      }
+    }
+    more = TellAll(&streams);
+  }
+}
+
+bool EventStreams::TellAll(std::vector<Stream*>* streams) {
+  bool more = false;
+  std::erase_if(*streams, [&](Stream* stream) {
+    const Stream::Told told = stream->Tell();
+    more = more || told == Stream::Told::kMore;
+    return told == Stream::Told::kEnded;
+  });
+  return more;
+}
+
+}  // namespace larder

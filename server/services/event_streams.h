@@ -1,0 +1,63 @@
+// WatchEvents: the streams of all watchers, and the one thread that tells them.
+//
+// A watcher is told as fast as he reads; one who does not is cut off when what he should hear next
+// is gone (EventFeed), and slows nobody.
+// Ownership: EventStreams by Daemon, outlives its streams, which gRPC's end of the call deletes.
+// Thread-safety: all methods from any thread.
+// Limits: kWatchersMax at once.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <grpcpp/support/server_callback.h>
+
+#include "larder/v1/cache.pb.h"
+#include "server/counters.h"
+#include "server/event_feed.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class EventStreams {
+ public:
+  static constexpr size_t kWatchersMax = 64;
+  using Reactor = grpc::ServerWriteReactor<v1::WatchEventsReply>;
+
+  EventStreams(BlockStore& store, DiskTier* disk, std::string boot_id, Counters& counters);
+  ~EventStreams();
+  EventStreams(const EventStreams&) = delete;
+  EventStreams& operator=(const EventStreams&) = delete;
+
+  // A stream of what `query` asks for; or one that ends with why not.
+  [[nodiscard]] Reactor* Watch(const wire::WatchQuery& query) LARDER_EXCLUDES(mu_);
+  // One that ends with `why`.
+  [[nodiscard]] static Reactor* Refuse(const absl::Status& why);
+  [[nodiscard]] size_t watchers() const { return watchers_.load(std::memory_order_relaxed); }
+
+ private:
+  class Stream;
+  void Run() LARDER_EXCLUDES(mu_);
+  // Tells each who can take more; true: there is more to tell at once.
+  [[nodiscard]] bool TellAll(std::vector<Stream*>* streams);
+  void Wake() LARDER_EXCLUDES(mu_);
+
+  BlockStore& store_;
+  DiskTier* const disk_;
+  const std::string boot_id_;
+  Counters& counters_;
+  std::atomic<size_t> watchers_{0};
+
+  Mutex mu_;
+  CondVar wake_;
+  bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  bool woken_ LARDER_GUARDED_BY(mu_) = false;
+  std::vector<Stream*> new_ LARDER_GUARDED_BY(mu_);  // not yet the thread's
+  std::thread thread_;
+};
+
+}  // namespace larder

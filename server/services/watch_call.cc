@@ -1,0 +1,21 @@
+// CacheService: WatchEvents.
+#include "client/wire/convert.h"
+#include "server/services/cache_service.h"
+#include "server/services/caller.h"
+
+namespace larder {
+
+EventStreams::Reactor* CacheService::WatchEvents(grpc::CallbackServerContext*,
+                                                 const v1::WatchEventsRequest* request) {
+  ++deps_.counters.requests_watch;
+  wire::WatchQuery query;
+  absl::Status status = wire::Decode(*request, &query);
+  if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
+  if (status.ok() && (query.tiers & ~(TierBit(Tier::kHost) | TierBit(Tier::kDisk))) != 0)
+    status = absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be watched");
+  if (status.ok()) return events_.Watch(query);
+  ++deps_.counters.invalid_messages;
+  return EventStreams::Refuse(status);
+}
+
+}  // namespace larder
