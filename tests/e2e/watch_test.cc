@@ -95,6 +95,16 @@ class WatchTest : public VerbTest {
     }
     return there;
   }
+  // From both tiers.
+  void ClearOne(uint32_t number) {
+    v1::ClearRequest request;
+    request.set_scope(v1::SELECTION_SCOPE_BLOCKS);
+    Name(number, number + 1, &request);
+    v1::ClearReply reply;
+    const grpc::Status status =
+        Ask([&](auto& stub, auto& context) { return stub.Clear(&context, request, &reply); });
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
   // Hears all that there is to hear, by going on where it can.
   void CatchUp(Known* known) {
     Known now;
@@ -124,6 +134,7 @@ TEST_F(WatchTest, RebuildsTheSetHoweverOftenItIsCutOff) {
       while (!stop) {
         (void)TryPut(static_cast<uint32_t>(numbers() % kNumbers));
         (void)TryGet(static_cast<uint32_t>(numbers() % kNumbers));
+        if (numbers() % 10 == 0) ClearOne(static_cast<uint32_t>(numbers() % kNumbers));
       }
     });
     // Some cuts while blocks come and go.
