@@ -39,28 +39,55 @@ absl::Status BlockCleaner::Clear(const What& what, wire::ClearResult* result) {
   uint64_t cleared = 0;
   Leased leased;
   absl::Status status = ClearOnce(what, result, &leased, &cleared);
-  for (int looks = 1; of_content && !what.dry_run && cleared > 0 && looks < kLooksMax; ++looks)
+  for (int looks = 1; of_content && !what.dry_run && looks < kLooksMax; ++looks) {
     status = ClearOnce(what, result, &leased, &cleared);
+    if (cleared == 0) break;
+  }
   if (what.dry_run) return status;
   counters_.blocks_cleared_host += result->host.blocks;
   counters_.blocks_cleared_disk += result->disk.blocks;
-  if (disk_.work != nullptr) status.Update(ForgetOnDisk(leased));
+  if (disk_.work != nullptr) status.Update(ForgetOnDisk(std::move(leased)));
   return status;
 }
 
-absl::Status BlockCleaner::ForgetOnDisk(const Leased& leased) {
-  Spiller& spiller = disk_.work->spiller();
-  absl::Status status;
-  if (!spiller.WaitWritten(leased.in_host, std::chrono::steady_clock::now() + kWriteLimit))
-    status =
-        absl::UnavailableError("the disk is slow: what it writes just now may outlive a crash");
-  for (size_t at = 0; at < leased.on_disk.size(); at += kForgottenAtOnce) {
-    const std::span some = std::span(leased.on_disk).subspan(at);
-    status.Update(disk_.tier->Forget(some.first(std::min(kForgottenAtOnce, some.size()))));
-  }
-  spiller.EraseRooms();
+absl::Status BlockCleaner::ForgetOnDisk(Leased leased) {
+  MutexLock lock(owed_mu_);
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  append(owed_.on_disk, leased.on_disk);
+  append(owed_.held, leased.held);
+  append(owed_.in_host, leased.in_host);
+  absl::Status status = ForgetOwed();
+  disk_.work->spiller().EraseRooms();
   status.Update(disk_.tier->SyncErasures());
+  if (!disk_.work->all_known())
+    status.Update(absl::UnavailableError("a part of the disk has yet to tell what it holds"));
   return status;
+}
+
+absl::Status BlockCleaner::ForgetOwed() {
+  const TimePoint until = std::chrono::steady_clock::now() + kWriteLimit;
+  if (!disk_.work->spiller().WaitWritten(owed_.in_host, until))
+    return absl::UnavailableError("the disk is slow: what it writes just now may outlive a crash");
+  owed_.in_host.clear();
+  while (!owed_.on_disk.empty()) {
+    const size_t count = std::min(kForgottenAtOnce, owed_.on_disk.size());
+    const size_t left = owed_.on_disk.size() - count;
+    if (absl::Status status = disk_.tier->Forget(std::span(owed_.on_disk).subspan(left));
+        !status.ok()) {
+      return status;
+    }
+    store_.Unhold(std::span(owed_.held).subspan(left));
+    owed_.on_disk.resize(left);
+    owed_.held.resize(left);
+  }
+  return absl::OkStatus();
+}
+
+BlockCleaner::~BlockCleaner() {
+  MutexLock lock(owed_mu_);
+  store_.Unhold(owed_.held);
 }
 
 absl::Status BlockCleaner::ClearOnce(const What& what, wire::ClearResult* result, Leased* leased,
@@ -88,7 +115,8 @@ absl::Status BlockCleaner::ClearOnce(const What& what, wire::ClearResult* result
 
 BlockStatus BlockCleaner::ClearOne(const What& what, VariantIndex variant, const Digest& digest,
                                    wire::ClearResult* result, Leased* leased) {
-  ClearedBlock block = store_.Clear(variant, digest, what.tiers, what.dry_run);
+  ClearedBlock block =
+      store_.Clear(variant, digest, what.tiers, what.dry_run ? ClearHow::kDryRun : ClearHow::kAll);
   using Status = ClearedBlock::Status;
   if (block.status == Status::kPinned && what.dry_run && what.pinned)
     block.status = Status::kCleared;
@@ -108,6 +136,7 @@ BlockStatus BlockCleaner::ClearOne(const What& what, VariantIndex variant, const
   if (block.leased_location != 0) {
     leased->on_disk.push_back(
         {{store_.index().VariantId(variant), digest}, DiskLocation{block.leased_location}});
+    leased->held.push_back(block.held);
   } else if (block.leased) {
     leased->in_host.emplace_back(variant, digest);
   }

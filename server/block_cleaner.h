@@ -14,6 +14,8 @@
 #include "server/counters.h"
 #include "server/pin_keeper.h"
 #include "storage/block_store.h"
+#include "storage/disk/disk_tier.h"
+#include "storage/mutex.h"
 
 namespace larder {
 
@@ -21,6 +23,9 @@ class BlockCleaner {
  public:
   BlockCleaner(BlockStore& store, DiskParts disk, PinKeeper& pins, Counters& counters)
       : store_(store), disk_(disk), pins_(pins), counters_(counters) {}
+  ~BlockCleaner();
+  BlockCleaner(const BlockCleaner&) = delete;
+  BlockCleaner& operator=(const BlockCleaner&) = delete;
 
   struct What {
     BlockScope scope;
@@ -36,6 +41,7 @@ class BlockCleaner {
   // Blocks that are leased still, so that the disk may have them.
   struct Leased {
     std::vector<DiskAddress> on_disk;
+    std::vector<EntryRef> held;  // one each: their room is no other's until they are forgotten
     std::vector<std::pair<VariantIndex, Digest>> in_host;  // or on their way to disk
   };
   // One look over all blocks; how many it cleared.
@@ -43,7 +49,9 @@ class BlockCleaner {
                                        uint64_t* cleared);
   [[nodiscard]] BlockStatus ClearOne(const What& what, VariantIndex variant, const Digest& digest,
                                      wire::ClearResult* result, Leased* leased);
-  [[nodiscard]] absl::Status ForgetOnDisk(const Leased& leased);
+  // Those too that an earlier call could not.
+  [[nodiscard]] absl::Status ForgetOnDisk(Leased leased) LARDER_EXCLUDES(owed_mu_);
+  [[nodiscard]] absl::Status ForgetOwed() LARDER_REQUIRES(owed_mu_);
   [[nodiscard]] absl::Status EndPins(const ScopeMembers& members, bool dry_run,
                                      wire::ClearResult* result);
 
@@ -51,6 +59,9 @@ class BlockCleaner {
   const DiskParts disk_;
   PinKeeper& pins_;
   Counters& counters_;
+  Mutex
+      owed_mu_;  // held while the disk is asked: nobody is answered before what others owe is done
+  Leased owed_ LARDER_GUARDED_BY(owed_mu_);
 };
 
 }  // namespace larder

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,13 @@ namespace {
 
 // How often what is under way is looked at, and reported.
 constexpr Duration kLook = std::chrono::milliseconds(10);
+// When nothing has changed for so long, seldom.
+constexpr Duration kBusy = std::chrono::milliseconds(200),
+                   kLookSeldom = std::chrono::milliseconds(100);
+// A disk that takes nothing for so long fails.
+constexpr Duration kStalled = std::chrono::seconds(30);
+// The house's own holds, of who spills, promotes or verifies, end by then.
+constexpr Duration kHoldLimit = std::chrono::seconds(1);
 constexpr Duration kBetweenReports = std::chrono::milliseconds(200);
 // A promotion that found too much waiting is asked for again so much later.
 constexpr Duration kAskAgain = std::chrono::milliseconds(20);
@@ -40,6 +48,7 @@ struct BlockMover::Run {
   const What& what;
   const Report& report;
   wire::MoveProgress progress;
+  std::vector<Item> moved;  // they are in `to`
   TimePoint reported{};
   bool stopped = false;
 
@@ -60,29 +69,38 @@ absl::Status BlockMover::Move(const What& what, const Report& report) {
     return absl::UnavailableError(
         "this daemon has just started and still finds out what is on its disk; try again");
   }
+  if (!report({})) return absl::CancelledError("the caller has gone");
   const absl::StatusOr<std::vector<Item>> items = ItemsOf(what);
   if (!items.ok()) return items.status();
-  Run run{.what = what, .report = report, .progress = {}};
+  Run run{.what = what, .report = report, .progress = {}, .moved = {}};
   for (const Item& item : *items) run.progress.bytes += BytesOf(item.pages);
   run.progress.blocks = items->size();
-  if (absl::Status status = CheckFits(what, run.progress.bytes); !status.ok()) return status;
+  absl::Status status = CheckFits(what, run.progress.bytes);
+  if (!status.ok()) return status;
   (void)run.Tell(true);
-  for (size_t at = 0; at < items->size() && !run.stopped;) {
-    size_t end = at;
-    ByteCount bytes;
-    while (end < items->size() && end - at < kWindowBlocks &&
-           (end == at || bytes + BytesOf((*items)[end].pages) <= kWindowBytes) &&
-           (*items)[end].variant == (*items)[at].variant) {
-      bytes += BytesOf((*items)[end++].pages);
-    }
-    if (absl::Status status = MoveWindow(run, std::span(*items).subspan(at, end - at));
-        !status.ok()) {
-      return status;
-    }
-    at = end;
+  for (std::span<const Item> left = *items; !left.empty() && !run.stopped && status.ok();) {
+    const std::span<const Item> window = left.first(WindowOf(left));
+    status = MoveWindow(run, window);
+    left = left.subspan(window.size());
   }
-  if (!run.stopped) (void)run.Tell(true);
-  return run.stopped ? absl::CancelledError("stopped; what was moved stays so") : absl::OkStatus();
+  if (!what.copy) LeaveFrom(run);
+  (void)run.Tell(true);
+  if (run.stopped) return absl::CancelledError("stopped; what was moved stays so");
+  return status;
+}
+
+size_t BlockMover::WindowOf(std::span<const Item> items) {
+  size_t count = 0;
+  ByteCount bytes;
+  for (const Item& item : items) {
+    bytes += BytesOf(item.pages);
+    if (count == kWindowBlocks || (count > 0 && bytes > kWindowBytes) ||
+        item.variant != items.front().variant) {
+      break;
+    }
+    ++count;
+  }
+  return count;
 }
 
 absl::StatusOr<std::vector<BlockMover::Item>> BlockMover::ItemsOf(const What& what) const {
@@ -103,42 +121,54 @@ absl::StatusOr<std::vector<BlockMover::Item>> BlockMover::ItemsOf(const What& wh
   return items;
 }
 
-// Else the last would push out the first, and of what is moved there is no other copy.
+// Else the last would push out the first.
 absl::Status BlockMover::CheckFits(const What& what, ByteCount bytes) const {
-  const ByteCount most =
-      what.to == Tier::kHost ? store_.pool().total_bytes() : disk_.tier->stats().limit;
+  const BlockStore::Stats stats = store_.stats();
+  const bool to_host = what.to == Tier::kHost;
+  const ByteCount all = to_host ? stats.pool_limit : disk_.tier->stats().room;
+  const ByteCount kept =
+      to_host ? stats.pinned_host + stats.pool_leased + stats.pool_reserved : stats.pinned_disk;
+  const ByteCount most = kept < all ? all - kept : ByteCount(0);
   if (bytes <= most) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("these are ", bytes.value(), " bytes, and ",
-                   what.to == Tier::kHost ? "the pool" : "the disk tier", " has ", most.value(),
-                   "; select fewer blocks"));
+      absl::StrCat("these are ", bytes.value(), " bytes, and ", to_host ? "the pool" : "the disk",
+                   " has room for ", most.value(),
+                   " beside what is pinned or in use; select fewer "
+                   "blocks"));
 }
 
+// Of those that did not come and are where they were, the disk's fault, which is the call's.
 absl::Status BlockMover::MoveWindow(Run& run, std::span<const Item> window) {
+  absl::Status status;
   const std::vector<BlockStatus> answers =
-      run.what.to == Tier::kDisk ? ToDisk(run, window) : ToHost(run, window);
-  for (size_t i = 0; i < window.size(); ++i) Settle(run, window[i], answers[i]);
-  // What left its tier for the disk's may be needed by whoever waits for room there.
-  disk_.work->spiller().Nudge();
-  (void)run.Tell(false);
-  return absl::OkStatus();
+      run.what.to == Tier::kDisk ? ToDisk(run, window, &status) : ToHost(run, window);
+  for (size_t i = 0; i < window.size(); ++i) {
+    const bool lost = answers[i] == BlockStatus::kMissing || answers[i] == BlockStatus::kDamaged;
+    if (lost && IsIn(window[i], run.what.from)) {
+      status = absl::UnavailableError("the disk fails; what was moved stays so, call again later");
+    } else {
+      Settle(run, window[i], answers[i]);
+    }
+  }
+  (void)run.Tell(true);
+  return status;
+}
+
+bool BlockMover::IsIn(const Item& item, Tier tier) const {
+  BlockIndex::Presence now;
+  store_.index().Lookup(item.variant, {&item.digest, 1}, {&now, 1});
+  return (now.tiers & TierBit(tier)) != 0;
 }
 
 void BlockMover::Settle(Run& run, const Item& item, BlockStatus status) {
   wire::MoveProgress& progress = run.progress;
-  if (status == BlockStatus::kPending) return;
+  if (status == BlockStatus::kPending || status == BlockStatus::kCancelled) return;
   ++progress.blocks_done;
   progress.bytes_done += BytesOf(item.pages);
-  if (status == BlockStatus::kOk && !run.what.copy) {
-    const ClearedBlock left =
-        store_.Clear(item.variant, item.digest, TierBit(run.what.from), /*dry_run=*/false);
-    // It lies in both: the pin, or the lease, is of the one that it was to leave.
-    if (left.status == ClearedBlock::Status::kPinned) ++progress.kept_pinned;
-    if (left.status == ClearedBlock::Status::kInUse) ++progress.kept_in_use;
-  }
   switch (status) {
     case BlockStatus::kOk:
       ++progress.moved;
+      run.moved.push_back(item);
       ++(run.what.to == Tier::kDisk ? counters_.blocks_moved_disk : counters_.blocks_moved_host);
       return;
     case BlockStatus::kFull:
@@ -150,8 +180,34 @@ void BlockMover::Settle(Run& run, const Item& item, BlockStatus status) {
   }
 }
 
+// At the end: until then what is moved lies in both tiers, so what comes later pushes out at most a
+// copy of it.  What has left `to` meanwhile stays.
+void BlockMover::LeaveFrom(Run& run) {
+  wire::MoveProgress& progress = run.progress;
+  const TimePoint until = std::chrono::steady_clock::now() + kHoldLimit;
+  for (std::vector<Item> left = std::exchange(run.moved, {}), in_use; !left.empty();
+       left = std::exchange(in_use, {})) {
+    const bool last = std::chrono::steady_clock::now() >= until;
+    for (const Item& item : left) {
+      const ClearedBlock gone =
+          store_.Clear(item.variant, item.digest, TierBit(run.what.from), ClearHow::kKeepLastCopy);
+      using Status = ClearedBlock::Status;
+      if (gone.status == Status::kPinned) ++progress.kept_pinned;
+      if (gone.status == Status::kInUse && last) ++progress.kept_in_use;
+      if (gone.status == Status::kInUse && !last) in_use.push_back(item);
+      if (gone.status == Status::kMissing && !IsIn(item, run.what.to)) {
+        --progress.moved;
+        ++(IsIn(item, run.what.from) ? progress.no_room : progress.missing);
+      }
+    }
+    if (!in_use.empty()) std::this_thread::sleep_for(kLook);
+  }
+  disk_.work->spiller().Nudge();  // rooms on disk may be free
+}
+
 // The spiller does not say what became of each, so it is looked for: on disk, waiting, or neither.
-std::vector<BlockStatus> BlockMover::ToDisk(Run& run, std::span<const Item> window) {
+std::vector<BlockStatus> BlockMover::ToDisk(Run& run, std::span<const Item> window,
+                                            absl::Status* status) {
   Spiller& spiller = disk_.work->spiller();
   std::vector<BlockStatus> answers(window.size(), BlockStatus::kPending);
   const auto look = [&](const std::vector<bool>& waits) {
@@ -179,9 +235,19 @@ std::vector<BlockStatus> BlockMover::ToDisk(Run& run, std::span<const Item> wind
       spiller.Offer(SessionId{}, window[i].variant, window[i].digest);
   }
   // First whether they wait, then where they are: they are there before they wait no more.
-  while (look(spiller.Waiting(names)) > 0) {
-    if (!run.Tell(false)) break;
-    std::this_thread::sleep_for(kLook);
+  size_t open = window.size();
+  TimePoint changed = std::chrono::steady_clock::now();
+  for (;;) {
+    const size_t now_open = look(spiller.Waiting(names));
+    if (now_open == 0 || !run.Tell(false)) break;
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (now_open < open) changed = now;
+    open = now_open;
+    if (now - changed > kStalled) {
+      *status = absl::UnavailableError("the disk takes nothing; what was moved stays so");
+      break;
+    }
+    std::this_thread::sleep_for(now - changed < kBusy ? kLook : kLookSeldom);
   }
   return answers;
 }

@@ -52,11 +52,16 @@ class BlockMover {
   // What is to be moved, blocks of a variant together.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
   [[nodiscard]] absl::Status CheckFits(const What& what, ByteCount bytes) const;
+  // How many of the first are moved at once; at least 1.
+  [[nodiscard]] static size_t WindowOf(std::span<const Item> items);
   [[nodiscard]] absl::Status MoveWindow(Run& run, std::span<const Item> window);
+  [[nodiscard]] bool IsIn(const Item& item, Tier tier) const;
   // Of each: kOk (it is there), kMissing (gone), kFull (no room), kPending (told to stop).
-  [[nodiscard]] std::vector<BlockStatus> ToDisk(Run& run, std::span<const Item> window);
+  [[nodiscard]] std::vector<BlockStatus> ToDisk(Run& run, std::span<const Item> window,
+                                                absl::Status* status);
   [[nodiscard]] std::vector<BlockStatus> ToHost(Run& run, std::span<const Item> window);
   void Settle(Run& run, const Item& item, BlockStatus status);
+  void LeaveFrom(Run& run);
 
   BlockStore& store_;
   const DiskParts disk_;

@@ -87,10 +87,10 @@ absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStor
   std::vector<uint64_t> heads;
   std::vector<ChainLink> unknown;  // on disk alone
   store.index().ForEachLink([&](const ChainLink& block) {
-    if (!HasVariant(block.variant) || !forest.IsHead(block)) return;
+    if (!HasVariant(block.variant)) return;
     if (block.content == content_id || block.parent == IndexHash(block.variant, content_id)) {
       heads.push_back(block.name);
-    } else if (block.disk_location != 0) {
+    } else if (block.disk_location != 0 && forest.IsHead(block)) {
       unknown.push_back(block);
     }
   });

@@ -41,7 +41,7 @@ constexpr int kPeriodsPerCollect = 500;
 constexpr size_t kEvictionsPerPeriod = 512;
 constexpr size_t kJobsMax = 1024;
 constexpr size_t kJobBytesMax = 64 << 20;
-constexpr size_t kLongCalls = 4;  // verbs of many blocks, under way at once
+constexpr size_t kLongCalls = 2;  // verbs of many blocks of each kind, at once
 constexpr size_t kLongCallsWaiting = 64;
 constexpr int kStreamsPerConnectionMax = 128;
 
@@ -179,8 +179,9 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<BlockCleaner> cleaner;
   std::optional<BlockMover> mover;
   WorkerPool workers;  // ends before what its jobs look at
-  WorkerPool long_calls{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
-  std::unique_ptr<SessionSockets> session_sockets;                 // may be null
+  WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
+  WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};    // likewise
+  std::unique_ptr<SessionSockets> session_sockets;               // may be null
   std::optional<EventStreams> events;
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;
@@ -223,8 +224,8 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions, admission);
-  cache.emplace(*deps, admission, *pins, CacheService::LongCalls{long_calls, *cleaner, *mover},
-                *events);
+  cache.emplace(*deps, admission, *pins,
+                CacheService::LongCalls{clearing, *cleaner, moving, *mover}, *events);
   const std::string data = options.socket_dir + "/data.sock";
   data_server = Listen(data, options.data_socket_mode, options, {&*engine, &*cache});
   if (!data_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", data));
@@ -276,6 +277,7 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
     }
   }
   for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Abandon();
+  events->EndAll();
   const auto grace = std::chrono::system_clock::now() + std::chrono::seconds(1);
   data_server->Shutdown(grace);
   admin_server->Shutdown(grace);

@@ -71,6 +71,7 @@ void DiskWork::Recover(const Done& done) {
   absl::Status status = RecoverOnce();
   done(status, recovered_, clock_.Now() - start);
   if (absl::IsCancelled(status)) return;
+  all_known_ = !absl::IsUnavailable(status);
   recovering_ = false;
   spiller_.Resume();
   spiller_.Nudge();
@@ -85,6 +86,7 @@ void DiskWork::Recover(const Done& done) {
     if (!SleepUntil(rest.until())) return;
     status = RecoverOnce();
   } while (absl::IsUnavailable(status));
+  all_known_ = !absl::IsCancelled(status);
   done(status, recovered_, clock_.Now() - start);
 }
 

@@ -49,6 +49,8 @@ class DiskWork {
   [[nodiscard]] Spiller& spiller() { return spiller_; }
   [[nodiscard]] Promoter& promoter() { return promoter_; }
   [[nodiscard]] bool recovering() const { return recovering_; }
+  // No part of the disk has yet to tell what it holds, be it that it failed until now.
+  [[nodiscard]] bool all_known() const { return all_known_; }
   // Reads those of these blocks that are on disk alone into HOST, for nobody in particular.
   // `ready`: once for each, kOk (it is there), kMissing (it has gone), kFull, kDamaged, kCancelled;
   // for some before this returns, for others from the promoter's threads.  False: too much waits,
@@ -88,6 +90,7 @@ class DiskWork {
   CondVar stopped_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> recovering_{true};
+  std::atomic<bool> all_known_{false};
   std::atomic<uint64_t> recovered_{0};
   std::thread recovery_;
 };

@@ -10,12 +10,6 @@ namespace {
 
 constexpr size_t kEventsAtOnce = 256;
 
-absl::Status CutOff() {
-  return absl::OutOfRangeError(
-      "what happened next is no longer known: watch again, with a snapshot (a watcher that reads "
-      "slowly, or was away for long, needs a greater --events-max)");
-}
-
 // Another block of the same: several one after the other are told in one.
 bool Continues(const wire::BlockEvent& event, const wire::BlockEvent& next) {
   if (event.stored != next.stored || event.variant != next.variant || event.tier != next.tier ||
@@ -48,6 +42,12 @@ std::vector<wire::BlockEvent> Joined(std::vector<wire::BlockEvent> events) {
 
 }  // namespace
 
+absl::Status EventFeed::CutOff() {
+  return absl::OutOfRangeError(
+      "what happened next is no longer known: watch again, with a snapshot (a watcher that reads "
+      "slowly, or was away for long, needs a greater --events-max)");
+}
+
 absl::StatusOr<EventFeed> EventFeed::Make(const wire::WatchQuery& query, BlockStore& store,
                                           DiskTier* disk, const std::string& boot_id) {
   EventFeed feed(query, store, disk);
@@ -62,6 +62,8 @@ absl::StatusOr<EventFeed> EventFeed::Make(const wire::WatchQuery& query, BlockSt
 }
 
 bool EventFeed::ready() const { return in_snapshot_ || store_.index().events().newest() > after_; }
+
+bool EventFeed::lost() const { return !store_.index().events().Read(after_, {}); }
 
 absl::StatusOr<wire::WatchReply> EventFeed::Next() {
   if (in_snapshot_) return NextOfSnapshot();
@@ -96,7 +98,7 @@ wire::WatchReply EventFeed::NextOfSnapshot() {
   }
   wire::WatchReply reply;
   reply.events = Joined(Describe(there));
-  reply.sequence = after_;
+  reply.sequence = cursor_.done() ? after_ : 0;
   reply.snapshot_end = cursor_.done();
   in_snapshot_ = !cursor_.done();
   return reply;
@@ -140,13 +142,13 @@ void EventFeed::AddChains(std::span<const TierEvent> events, std::span<wire::Blo
       which.push_back(i);
     }
   }
+  store_.Unhold(held);  // the disk may be slow
   std::vector<std::optional<DiskTier::Description>> found(on_disk.size());
   if (!on_disk.empty()) (void)disk_->Describe(on_disk, found);
   for (size_t i = 0; i < found.size(); ++i) {
     if (found[i])
       add(which[i], found[i]->header.parent, found[i]->header.content, found[i]->tokens);
   }
-  store_.Unhold(held);
 }
 
 }  // namespace larder

@@ -29,6 +29,9 @@ class EventFeed {
 
   // Cheap: false where nothing is to be told now.
   [[nodiscard]] bool ready() const;
+  // What is to be told next is no longer known.  Cheap.
+  [[nodiscard]] bool lost() const;
+  [[nodiscard]] static absl::Status CutOff();
   // What is to be told next, which may be nothing after all.  OutOfRange: he was too slow.
   [[nodiscard]] absl::StatusOr<wire::WatchReply> Next();
 

@@ -255,10 +255,11 @@ bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room
 }
 
 ClearedBlock BlockIndex::Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
-                               bool dry_run, std::optional<Extent>* freed, DiskRoom* room) {
+                               ClearHow how, std::optional<Extent>* freed, DiskRoom* room) {
   const uint64_t hash = IndexHash(variant, digest);
   IndexShard::Clearance clearance =
-      shards_[ShardOf(hash)]->Clear(hash, variant, digest, tiers, dry_run);
+      shards_[ShardOf(hash)]->Clear(hash, variant, digest, tiers, how);
+  if (clearance.held != 0) clearance.block.held = MakeRef(ShardOf(hash), clearance.held);
   *room = clearance.room;
   FinishDrop(std::move(clearance.gone), freed, room);
   return clearance.block;

@@ -106,9 +106,8 @@ class BlockIndex {
   bool Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room = nullptr);
   // Takes a block from these tiers, and from the index where it is in no other: then as Drop, also
   // while it is held.  Not while it is pinned, or held in a tier that it is to leave for another.
-  // `dry_run`: only says what it would do.
   [[nodiscard]] ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
-                                   bool dry_run, std::optional<Extent>* freed, DiskRoom* room);
+                                   ClearHow how, std::optional<Extent>* freed, DiskRoom* room);
   // What eviction took: the block is gone from HOST, and from the index unless it is on disk.
   using Evicted = EvictedBlock;
   // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,

@@ -334,10 +334,10 @@ bool BlockStore::Drop(VariantIndex variant, const Digest& digest) {
 }
 
 ClearedBlock BlockStore::Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
-                               bool dry_run) {
+                               ClearHow how) {
   std::optional<Extent> freed;
   DiskRoom room;
-  const ClearedBlock block = index_.Clear(variant, digest, tiers, dry_run, &freed, &room);
+  const ClearedBlock block = index_.Clear(variant, digest, tiers, how, &freed, &room);
   GiveBack(freed, room);
   return block;
 }

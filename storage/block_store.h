@@ -168,7 +168,7 @@ class BlockStore {
   void DropDamaged(EntryRef held, Tier where = Tier::kHost) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   // As BlockIndex::Clear says.
-  ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers, bool dry_run)
+  ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers, ClearHow how)
       LARDER_EXCLUDES(mu_);
   // Eviction ahead of need: up to `blocks_max` blocks until the watermark holds.  Answers how many
   // left.  For whoever just reserved, after his answer, and for the background.

@@ -3,7 +3,7 @@
 // Chains are known by hash (IndexHash), as parents are in the index: two names of one hash, which a
 // client may make up, are taken for one.
 // Thread-safety: none needed: it does not change.
-// Memory: about 32 B a block.
+// Memory: about 32 B a block, and as much while it is made.
 #pragma once
 
 #include <cstdint>

@@ -133,12 +133,13 @@ class IndexShard {
   [[nodiscard]] std::optional<Departure> Drop(uint32_t slot) LARDER_EXCLUDES(mu_);
   struct Clearance {
     ClearedBlock block;
+    uint32_t held = 0;              // the slot that block.held is of
     std::optional<Departure> gone;  // from HOST, or the index
     DiskRoom room;                  // of the copy that went alone
   };
-  // As BlockIndex::Clear says; `dry_run`: only what it would do.
+  // As BlockIndex::Clear says.
   [[nodiscard]] Clearance Clear(uint64_t hash, VariantIndex variant, const Digest& digest,
-                                TierSet tiers, bool dry_run) LARDER_EXCLUDES(mu_);
+                                TierSet tiers, ClearHow how) LARDER_EXCLUDES(mu_);
   // Of the kEvictionLook coldest of each class.  Parents that it passes over go to the hot end,
   // lest they hide the rest for ever; LowerChildren brings them back.  A parent that is on disk too
   // goes where it met no other: it stays in the index, so its children keep their prefix.
@@ -285,7 +286,8 @@ class IndexShard {
     copies_.store(copies_.load(std::memory_order_relaxed) + static_cast<uint32_t>(more),
                   std::memory_order_relaxed);
   }
-  [[nodiscard]] static ClearedBlock WhatClearTakes(const IndexEntry& entry, TierSet tiers);
+  [[nodiscard]] static ClearedBlock WhatClearTakes(const IndexEntry& entry, TierSet tiers,
+                                                   ClearHow how);
   void Unname(uint32_t slot) LARDER_REQUIRES(mu_);
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
   // By eviction: what has a disk copy stays in the index.

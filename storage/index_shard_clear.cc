@@ -1,21 +1,28 @@
 // What a shard does for Clear: it says which blocks continue which, and takes a block from the
 // tiers that were chosen.
 #include <algorithm>
+#include <limits>
 
 #include "storage/index_shard.h"
 
 namespace larder {
+namespace {
+
+constexpr uint16_t kHoldsMax = std::numeric_limits<uint16_t>::max();
+
+}  // namespace
 
 // A pin of HOST keeps the copy on disk too; one of DISK keeps a block in HOST until there is one.
-ClearedBlock IndexShard::WhatClearTakes(const IndexEntry& entry, TierSet tiers) {
+ClearedBlock IndexShard::WhatClearTakes(const IndexEntry& entry, TierSet tiers, ClearHow how) {
   const TierSet there = TiersOf(entry.state), going = there & tiers;
   ClearedBlock block{.tiers = going, .pages = entry.extent.pages()};
   if (going == 0) return block;
   const bool stays = going != there;
+  if (!stays && how == ClearHow::kKeepLastCopy) return block;
   const bool from_disk = (going & TierBit(Tier::kDisk)) != 0;
   if (entry.pinned_host || (entry.pinned_disk && (from_disk || !stays))) {
     block.status = ClearedBlock::Status::kPinned;
-  } else if (stays && entry.holds > 0) {
+  } else if ((stays && entry.holds > 0) || entry.holds == kHoldsMax) {
     block.status = ClearedBlock::Status::kInUse;
   } else {
     block.status = ClearedBlock::Status::kCleared;
@@ -26,14 +33,18 @@ ClearedBlock IndexShard::WhatClearTakes(const IndexEntry& entry, TierSet tiers) 
 }
 
 IndexShard::Clearance IndexShard::Clear(uint64_t hash, VariantIndex variant, const Digest& digest,
-                                        TierSet tiers, bool dry_run) {
+                                        TierSet tiers, ClearHow how) {
   MutexLock lock(mu_);
   Clearance clearance;
   const uint32_t slot = Find(hash, variant, digest);
   if (slot == EntrySlots::kNone || !InATier(entries_[slot].state)) return clearance;
-  const IndexEntry& entry = entries_[slot];
-  const ClearedBlock block = clearance.block = WhatClearTakes(entry, tiers);
-  if (block.status != ClearedBlock::Status::kCleared || dry_run) return clearance;
+  IndexEntry& entry = entries_[slot];
+  const ClearedBlock block = clearance.block = WhatClearTakes(entry, tiers, how);
+  if (block.status != ClearedBlock::Status::kCleared || how == ClearHow::kDryRun) return clearance;
+  if (block.leased_location != 0) {
+    ++entry.holds;
+    clearance.held = slot;
+  }
   if (block.tiers == TiersOf(entry.state)) {
     clearance.gone = Leave(slot);
   } else if (block.tiers == TierBit(Tier::kHost)) {

@@ -67,6 +67,12 @@ struct EvictedBlock {
   uint64_t disk_location = 0;  // to be erased in the disk tier; 0: none, or kept, or held still
 };
 
+enum class ClearHow : uint8_t {
+  kAll,           // whatever tiers it is in
+  kKeepLastCopy,  // only a block that stays in another tier, decided when it is cleared
+  kDryRun,        // only says what kAll would do
+};
+
 // What Clear did to a block, or would do.
 struct ClearedBlock {
   enum class Status : uint8_t {
@@ -76,10 +82,13 @@ struct ClearedBlock {
     kInUse,  // held, and it was to stay in another tier
   };
   Status status = Status::kMissing;
-  TierSet tiers = 0;             // that it leaves
-  bool leased = false;           // it leaves the index, and its bytes follow with the last hold
-  uint64_t leased_location = 0;  // on disk; its room is given back by then
+  TierSet tiers = 0;    // that it leaves
+  bool leased = false;  // it leaves the index, and its bytes follow with the last hold
   uint32_t pages = 0;
+  // Of a leased one that is on disk: where, and one more hold, which is the caller's to end: until
+  // then its room there is no other's.
+  uint64_t leased_location = 0;
+  EntryRef held = {};
 };
 
 // A block's place in its chain, by IndexHash of its name and its parent's.

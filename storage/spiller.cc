@@ -96,13 +96,20 @@ void Spiller::Nudge() {
 }
 
 std::vector<bool> Spiller::Waiting(std::span<const Name> names) const {
-  MutexLock lock(mu_);
-  absl::flat_hash_set<Name> queued;
-  for (const Item& item : queue_) queued.emplace(item.variant, item.digest);
-  std::vector<bool> waiting;
-  for (const Name& name : names)
-    waiting.push_back(queued.contains(name) || writing_.contains(name));
-  return waiting;
+  const absl::flat_hash_set<Name> asked(names.begin(), names.end());
+  absl::flat_hash_set<Name> waiting;
+  {
+    MutexLock lock(mu_);
+    for (const Item& item : queue_) {
+      if (const Name name(item.variant, item.digest); asked.contains(name)) waiting.insert(name);
+    }
+    for (const Name& name : names) {
+      if (writing_.contains(name)) waiting.insert(name);
+    }
+  }
+  std::vector<bool> answers;
+  for (const Name& name : names) answers.push_back(waiting.contains(name));
+  return answers;
 }
 
 bool Spiller::WaitWritten(std::span<const Name> names, TimePoint until) {

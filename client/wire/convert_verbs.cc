@@ -40,6 +40,7 @@ void DecodeScoped(const Field& at, SelectionScope scope, const v1::BlockSelectio
 
 void DecodeTiers(const Field& at, const google::protobuf::RepeatedField<int>& in, TierSet* out) {
   *out = 0;
+  if (!CheckCount(at, in.size(), 16)) return;
   for (int i = 0; i < in.size(); ++i) {
     Tier tier{};
     DecodeEnum(at[i], in[i], &tier);

@@ -26,10 +26,12 @@ namespace larder {
 
 class CacheService final : public v1::Cache::CallbackService {
  public:
-  // Verbs of many blocks, and the threads that they run on.
+  // Verbs of many blocks, and the threads that they run on: of their own, since a Move may take
+  // hours.
   struct LongCalls {
-    WorkerPool& workers;
+    WorkerPool& clearing;
     BlockCleaner& cleaner;
+    WorkerPool& moving;
     BlockMover& mover;
   };
   CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins, LongCalls long_calls,

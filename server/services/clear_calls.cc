@@ -43,7 +43,10 @@ grpc::ServerUnaryReactor* CacheService::Clear(grpc::CallbackServerContext* conte
       .dry_run = query.dry_run,
   });
   auto ticket = std::make_shared<Admission::Ticket>(*std::move(call));
-  const bool taken = long_calls_.workers.Submit(0, [this, reactor, reply, what, ticket] {
+  const bool taken = long_calls_.clearing.Submit(0, [this, context, reactor, reply, what, ticket] {
+    // It may have waited for long: who asked must not find later that he cleared what came since.
+    if (context->IsCancelled())
+      return reactor->Finish(ToRpcStatus(absl::CancelledError("the caller has gone")));
     wire::ClearResult result;
     const absl::Status done = long_calls_.cleaner.Clear(*what, &result);
     wire::Encode(result, reply);

@@ -2,9 +2,12 @@
 
 #include <pthread.h>
 
+#include <optional>
 #include <utility>
 
 #include "client/wire/convert.h"
+#include "server/services/call_deadline.h"
+#include "server/services/caller.h"
 #include "server/services/rpc_status.h"
 #include "storage/clock.h"
 
@@ -13,6 +16,10 @@ namespace {
 
 // How long a watcher may wait for what happens next.
 constexpr Duration kLook = std::chrono::milliseconds(10);
+constexpr Duration kRetryAfterWatchers = std::chrono::seconds(10);
+constexpr uint64_t kUntold = 4096;  // events
+
+absl::Status Ending() { return absl::UnavailableError("the daemon ends: watch the next one"); }
 
 // Ends at once.
 class RefusedStream final : public EventStreams::Reactor {
@@ -28,18 +35,20 @@ class EventStreams::Stream final : public Reactor {
  public:
   enum class Told { kNothing, kMore, kEnded };
 
-  Stream(EventFeed feed, EventStreams& streams) : feed_(std::move(feed)), streams_(streams) {}
+  Stream(grpc::CallbackServerContext& context, EventFeed feed, EventStreams& streams)
+      : context_(context), feed_(std::move(feed)), streams_(streams) {}
 
   // kEnded: it is finished, and not to be used any more.
   [[nodiscard]] Told Tell() {
     if (cancelled_) return End(absl::CancelledError("the watcher has gone"));
+    if (feed_.lost()) return CutOff();
     if (writing_ || !feed_.ready()) return Told::kNothing;
     absl::StatusOr<wire::WatchReply> reply = feed_.Next();
-    if (!reply.ok()) {
-      ++streams_.counters_.watchers_cut_off;
-      return End(reply.status());
-    }
-    if (reply->events.empty() && !reply->snapshot_end) return Told::kMore;
+    if (!reply.ok()) return CutOff();
+    // Of what he does not watch he hears now and then how far it is, so that he can go on there.
+    if (reply->events.empty() && !reply->snapshot_end && reply->sequence < told_ + kUntold)
+      return Told::kMore;
+    told_ = reply->sequence;
     if (std::exchange(first_, false)) reply->boot_id = streams_.boot_id_;
     for (const wire::BlockEvent& event : reply->events)
       streams_.counters_.events_told += event.digests.size();
@@ -49,7 +58,7 @@ class EventStreams::Stream final : public Reactor {
     return Told::kNothing;
   }
   Told End(const absl::Status& status) {
-    streams_.watchers_.fetch_sub(1);
+    linger_.emplace(context_);
     Finish(ToRpcStatus(status));
     return Told::kEnded;
   }
@@ -63,10 +72,21 @@ class EventStreams::Stream final : public Reactor {
     cancelled_ = true;
     streams_.Wake();
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    streams_.watchers_.fetch_sub(1);
+    delete this;
+  }
 
  private:
+  Told CutOff() {
+    ++streams_.counters_.watchers_cut_off;
+    return End(EventFeed::CutOff());
+  }
+
+  grpc::CallbackServerContext& context_;
+  std::optional<CallDeadline> linger_;  // from its end on
   EventFeed feed_;
+  uint64_t told_ = 0;
   EventStreams& streams_;
   v1::WatchEventsReply message_;  // being written
   bool first_ = true;
@@ -82,27 +102,35 @@ EventStreams::EventStreams(BlockStore& store, DiskTier* disk, std::string boot_i
       thread_([this] { Run(); }) {}
 
 EventStreams::~EventStreams() {
-  {
-    MutexLock lock(mu_);
-    stop_ = true;
-    wake_.NotifyAll();
-  }
+  EndAll();
   thread_.join();
+}
+
+void EventStreams::EndAll() {
+  MutexLock lock(mu_);
+  stop_ = true;
+  wake_.NotifyAll();
 }
 
 EventStreams::Reactor* EventStreams::Refuse(const absl::Status& why) {
   return new RefusedStream(why);
 }
 
-EventStreams::Reactor* EventStreams::Watch(const wire::WatchQuery& query) {
+EventStreams::Reactor* EventStreams::Watch(grpc::CallbackServerContext& context,
+                                           const wire::WatchQuery& query) {
   auto feed = EventFeed::Make(query, store_, disk_, boot_id_);
   if (!feed.ok()) return Refuse(feed.status());
   if (watchers_.fetch_add(1) >= kWatchersMax) {
     watchers_.fetch_sub(1);
-    return Refuse(absl::ResourceExhaustedError("too many watch already: try again later"));
+    ++counters_.calls_overloaded;
+    return Refuse(Overloaded(context, kRetryAfterWatchers, "too many watch"));
   }
-  auto* const stream = new Stream(*std::move(feed), *this);
+  auto* const stream = new Stream(context, *std::move(feed), *this);
   MutexLock lock(mu_);
+  if (stop_) {
+    (void)stream->End(Ending());
+    return stream;
+  }
   new_.push_back(stream);
   woken_ = true;
   wake_.NotifyOne();
@@ -135,8 +163,7 @@ void EventStreams::Run() {
       new_.clear();
       if (stop_ && streams.empty()) return;
       if (stop_) {
-        for (Stream* const stream : streams)
-          (void)stream->End(absl::UnavailableError("the daemon ends"));
+        for (Stream* const stream : streams) (void)stream->End(Ending());
         return;
       }
     }

@@ -1,7 +1,7 @@
 // WatchEvents: the streams of all watchers, and the one thread that tells them.
 //
 // A watcher is told as fast as he reads; one who does not is cut off when what he should hear next
-// is gone (EventFeed), and slows nobody.
+// is gone (EventFeed), and slows nobody.  If he does not read that either, his call is cancelled.
 // Ownership: EventStreams by Daemon, outlives its streams, which gRPC's end of the call deletes.
 // Thread-safety: all methods from any thread.
 // Limits: kWatchersMax at once.
@@ -34,7 +34,10 @@ class EventStreams {
   EventStreams& operator=(const EventStreams&) = delete;
 
   // A stream of what `query` asks for; or one that ends with why not.
-  [[nodiscard]] Reactor* Watch(const wire::WatchQuery& query) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] Reactor* Watch(grpc::CallbackServerContext& context, const wire::WatchQuery& query)
+      LARDER_EXCLUDES(mu_);
+  // Ends all, and refuses others.
+  void EndAll() LARDER_EXCLUDES(mu_);
   // One that ends with `why`.
   [[nodiscard]] static Reactor* Refuse(const absl::Status& why);
   [[nodiscard]] size_t watchers() const { return watchers_.load(std::memory_order_relaxed); }

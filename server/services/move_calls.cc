@@ -54,7 +54,7 @@ absl::Status CacheService::BeginMove(grpc::CallbackServerContext* context,
       return stream->Report(std::move(message));
     }));
   };
-  return long_calls_.workers.Submit(0, move) ? absl::OkStatus() : TooManyLongCalls(context);
+  return long_calls_.moving.Submit(0, move) ? absl::OkStatus() : TooManyLongCalls(context);
 }
 
 }  // namespace larder

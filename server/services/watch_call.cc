@@ -5,7 +5,7 @@
 
 namespace larder {
 
-EventStreams::Reactor* CacheService::WatchEvents(grpc::CallbackServerContext*,
+EventStreams::Reactor* CacheService::WatchEvents(grpc::CallbackServerContext* context,
                                                  const v1::WatchEventsRequest* request) {
   ++deps_.counters.requests_watch;
   wire::WatchQuery query;
@@ -13,7 +13,7 @@ EventStreams::Reactor* CacheService::WatchEvents(grpc::CallbackServerContext*,
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
   if (status.ok() && (query.tiers & ~(TierBit(Tier::kHost) | TierBit(Tier::kDisk))) != 0)
     status = absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be watched");
-  if (status.ok()) return events_.Watch(query);
+  if (status.ok()) return events_.Watch(*context, query);
   ++deps_.counters.invalid_messages;
   return EventStreams::Refuse(status);
 }

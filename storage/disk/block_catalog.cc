@@ -403,11 +403,12 @@ absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>*
 absl::Status BlockCatalog::Forget(std::span<const Room> rooms) {
   MutexLock lock(mu_);
   std::vector<bool> named;
-  if (absl::Status status = EraseNames(rooms, &named); !status.ok()) return status;
+  absl::Status status = EraseNames(rooms, &named);
+  // If it failed they have their names still, or not: either way they are theirs.
   for (size_t i = 0; i < rooms.size(); ++i) {
     if (named[i]) superseded_.insert(rooms[i]);
   }
-  return absl::OkStatus();
+  return status;
 }
 
 // Of `rooms`, those that their names stood for; none where it is not known.
@@ -436,6 +437,7 @@ absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<b
 }
 
 absl::Status BlockCatalog::Sync() {
+  MutexLock lock(mu_);
   const auto to = impl_->ForWriting();
   return to.ok() ? From((*to)->db->FlushWAL(/*sync=*/true)) : to.status();
 }

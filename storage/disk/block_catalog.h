@@ -96,7 +96,7 @@ class BlockCatalog {
   [[nodiscard]] absl::Status Forget(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
 
   // What was written until now is durable on OK, erasures too.
-  [[nodiscard]] absl::Status Sync();
+  [[nodiscard]] absl::Status Sync() LARDER_EXCLUDES(mu_);
 
   // Header and tokens as they were committed; nullopt: none, or damaged.  Not OK: the disk's fault.
   using Description = CatalogDescription;

@@ -434,12 +434,27 @@ class Fuzz {
     std::optional<Extent> freed;
     DiskRoom room;
     const ClearedBlock would =
-        index_.Clear(Variant(key), Name(key.second), tiers, true, &freed, &room);
+        index_.Clear(Variant(key), Name(key.second), tiers, ClearHow::kDryRun, &freed, &room);
     ASSERT_TRUE(!freed && room.location == 0);
+    // What would leave the index stays where that is asked for.
+    const bool keep_last = run_.OneIn(3);
+    const TierSet there = TiersOf(before.state);
     const ClearedBlock did =
-        index_.Clear(Variant(key), Name(key.second), tiers, false, &freed, &room);
+        index_.Clear(Variant(key), Name(key.second), tiers,
+                     keep_last ? ClearHow::kKeepLastCopy : ClearHow::kAll, &freed, &room);
+    if (keep_last && (there & tiers) == there) {
+      ASSERT_EQ(did.status, Status::kMissing);
+      return;
+    }
     BlockIndexModel::Left left;
     ASSERT_EQ(did.status, model_.Clear(key, tiers, &left));
+    ASSERT_EQ(did.held.value != 0, did.leased && before.location != 0);
+    if (did.held.value != 0) {
+      ASSERT_EQ(did.held, before.ref);
+      ASSERT_EQ(did.leased_location, before.location);
+      ++model_.ByRef(did.held).holds;
+      holds_.push_back(did.held);
+    }
     ASSERT_EQ(freed, left.extent);
     ASSERT_EQ(room.location, left.location);
     ASSERT_TRUE(room.location == 0 || RoomOf(room) == Room(key, left.location));

@@ -186,5 +186,33 @@ TEST_F(BlockCleanerTest, ADiskThatDoesNotEraseIsAnError) {
   EXPECT_THAT(medium_.records, IsEmpty());
 }
 
+// What one call could not make durable, the next one does, though it has nothing to clear itself.
+TEST_F(BlockCleanerTest, WhatOneCallOwesTheNextOneDoes) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
+  const Digest name = Name("a", 1);
+  auto lease = store().Acquire(process_->f.variant(), {&name, 1}, MiB(1));
+  const auto keep_all = [&](bool keeps) {
+    MutexLock lock(medium_.mu);
+    medium_.keeps_all = keeps;
+  };
+  BlockCleaner cleaner(store(), {&process_->tier, &*process_->work}, *process_->keeper,
+                       process_->counters);
+  const BlockCleaner::What all{.scope = Scope(SelectionScope::kAll), .tiers = kBoth};
+  wire::ClearResult result;
+  keep_all(true);
+  EXPECT_TRUE(absl::IsUnavailable(cleaner.Clear(all, &result)));
+  EXPECT_EQ(result.leased, 1u);
+  EXPECT_TRUE(absl::IsUnavailable(cleaner.Clear(all, &result))) << "it may come back yet";
+  keep_all(false);
+  ASSERT_EQ(medium_.records.size(), 1u);
+  EXPECT_FALSE(medium_.records.begin()->second.forgotten);
+  EXPECT_TRUE(cleaner.Clear(all, &result).ok());
+  EXPECT_TRUE(medium_.records.begin()->second.forgotten);
+  lease.lease.Reset();
+  process_->work->spiller().EraseRooms();
+  EXPECT_THAT(medium_.records, IsEmpty());
+}
+
 }  // namespace
 }  // namespace larder

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/server/scope_fixture.h"
@@ -83,18 +84,63 @@ TEST_F(BlockMoverTest, SaysWhatStaysInTheTierThatItShouldLeave) {
   EXPECT_THAT(TiersOf("a", 3), ElementsAre(kBoth, kBoth, kDiskBit));
 }
 
-TEST_F(BlockMoverTest, WhatFindsNoRoomIsCounted) {
+// What is pinned there does not make room for it.
+TEST_F(BlockMoverTest, WhatFindsNoRoomIsNotBegun) {
   disk_bytes_ = ByteCount(RoundUp(DiskProcess::kBlockBytes, kPageBytes));
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
   const PinKey pinned = process_->Key(Name("a", 1), Tier::kDisk);
   ASSERT_THAT(process_->Pin({pinned}, testing::kNow_ms + 1'000'000), ElementsAre(BlockStatus::kOk));
   ASSERT_NO_FATAL_FAILURE(PutChain("b", 1, /*spilled=*/false));
-  const wire::MoveProgress moved =
-      Move(Tier::kHost, Tier::kDisk, false, SelectionScope::kContent, "b");
-  EXPECT_EQ(moved.no_room, 1u);
-  EXPECT_EQ(moved.moved, 0u);
+  wire::MoveProgress last;
+  const absl::Status status = TryMove(
+      {.scope = Scope(SelectionScope::kContent, "b"), .from = Tier::kHost, .to = Tier::kDisk},
+      &last);
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(TiersOf("b", 1), ElementsAre(kHostBit)) << "it is not lost";
+}
+
+// Each takes away what the other counts on: one in the midst of the other, and both at once.
+TEST_F(BlockMoverTest, TwoOppositeOnesLoseNothing) {
+  Start();
+  constexpr uint32_t kBlocks = 20;
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", kBlocks));
+  const auto move = [&](Tier from, Tier to, const BlockMover::Report& report) {
+    wire::MoveProgress last;
+    const BlockMover::What what{.scope = Scope(SelectionScope::kAll), .from = from, .to = to};
+    EXPECT_TRUE(TryMove(what, &last, report).ok());
+    return last;
+  };
+  const auto go_on = [](const wire::MoveProgress&) { return true; };
+  const wire::MoveProgress down =
+      move(Tier::kHost, Tier::kDisk, [&](const wire::MoveProgress& progress) {
+        if (progress.blocks_done == kBlocks && progress.moved == kBlocks)
+          (void)move(Tier::kDisk, Tier::kHost, go_on);
+        return true;
+      });
+  EXPECT_EQ(down.moved, 0u) << "they went back before they had left";
+  EXPECT_EQ(down.no_room, kBlocks);
+  EXPECT_THAT(TiersOf("a", kBlocks), Each(kHostBit));
+  std::thread other([&] {
+    for (int i = 0; i < 30; ++i) (void)move(Tier::kHost, Tier::kDisk, go_on);
+  });
+  for (int i = 0; i < 30; ++i) (void)move(Tier::kDisk, Tier::kHost, go_on);
+  other.join();
+  EXPECT_THAT(TiersOf("a", kBlocks), Each(::testing::Ne(0)));
+}
+
+// What the disk does not give now is not missing.
+TEST_F(BlockMoverTest, ADiskThatFailsIsAnError) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 3));
+  (void)Move(Tier::kHost, Tier::kDisk, false);
+  medium_.records.begin()->second.unreadable = true;
+  wire::MoveProgress last;
+  const absl::Status status = TryMove(
+      {.scope = Scope(SelectionScope::kAll), .from = Tier::kDisk, .to = Tier::kHost}, &last);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(last.missing, 0u);
+  EXPECT_THAT(TiersOf("a", 3), Each(::testing::Ne(0)));
 }
 
 TEST_F(BlockMoverTest, MoreThanTheTierHasIsRefused) {
