@@ -38,6 +38,14 @@ void DecodeScoped(const Field& at, SelectionScope scope, const v1::BlockSelectio
   }
 }
 
+// What verbs of many blocks begin with.
+template <class Request, class Query>
+void DecodeScope(const Field& at, const Request& in, Query* out) {
+  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
+  DecodeEnum(at("scope"), in.scope(), &out->scope);
+  if (at.ok()) DecodeScoped(at("blocks"), out->scope, in.blocks(), &out->blocks);
+}
+
 void DecodeTiers(const Field& at, const google::protobuf::RepeatedField<int>& in, TierSet* out) {
   *out = 0;
   if (!CheckCount(at, in.size(), 16)) return;
@@ -125,10 +133,7 @@ absl::Status DecodeInPlace(const v1::PrefetchRequest& in, PrefetchQuery* out) {
 absl::Status DecodeInPlace(const v1::ClearRequest& in, ClearQuery* out) {
   absl::Status error;
   const Field at(&error);
-  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
-  DecodeEnum(at("scope"), in.scope(), &out->scope);
-  if (!error.ok()) return error;
-  DecodeScoped(at("blocks"), out->scope, in.blocks(), &out->blocks);
+  DecodeScope(at, in, out);
   DecodeTiers(at("tiers"), in.tiers(), &out->tiers);
   out->pinned = in.pinned();
   out->dry_run = in.dry_run();
@@ -138,10 +143,7 @@ absl::Status DecodeInPlace(const v1::ClearRequest& in, ClearQuery* out) {
 absl::Status DecodeInPlace(const v1::MoveRequest& in, MoveQuery* out) {
   absl::Status error;
   const Field at(&error);
-  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
-  DecodeEnum(at("scope"), in.scope(), &out->scope);
-  if (!error.ok()) return error;
-  DecodeScoped(at("blocks"), out->scope, in.blocks(), &out->blocks);
+  DecodeScope(at, in, out);
   DecodeEnum(at("from"), in.from(), &out->from);
   DecodeEnum(at("to"), in.to(), &out->to);
   if (error.ok() && out->from == out->to) at("to").Refuse("the tier that they are to leave");
