@@ -14,6 +14,14 @@ constexpr std::chrono::seconds kRetryAfter{1};  // when there are too many sessi
 
 }  // namespace
 
+SessionSocket::SessionSocket(const Context& context, FileDescriptor socket, uint64_t id,
+                             Waker& waker)
+    : context_(context),
+      socket_(std::move(socket)),
+      id_(id),
+      waker_(waker),
+      input_(std::in_place) {}
+
 SessionSocket::~SessionSocket() {
   if (session_) End(absl::UnavailableError("larderd is stopping"), TimePoint());
 }

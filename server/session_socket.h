@@ -51,8 +51,7 @@ class SessionSocket final : public SessionSink {
     virtual ~Waker() = default;
     virtual void Wake(uint64_t id) = 0;  // any thread; does not call back
   };
-  SessionSocket(const Context& context, FileDescriptor socket, uint64_t id, Waker& waker)
-      : context_(context), socket_(std::move(socket)), id_(id), waker_(waker) {}
+  SessionSocket(const Context& context, FileDescriptor socket, uint64_t id, Waker& waker);
   ~SessionSocket() override;
 
   // Tells the client why there is no session.
@@ -81,6 +80,7 @@ class SessionSocket final : public SessionSink {
  private:
   // Of a session that lives; gone when it ends, so that what lingers takes little.
   struct Input {
+    Input() {}  // not defaulted: clang does not know that one before the class around it ends
     SessionFrameReader reader{wire::kMessageBytesMax};
     SessionCodec parser;
     wire::Up up;
@@ -125,7 +125,7 @@ class SessionSocket final : public SessionSink {
 
   // The loop's; while a worker is at it, session and reader are the worker's.
   std::shared_ptr<AttachedSession> session_;  // until it ended
-  std::optional<Input> input_{std::in_place};
+  std::optional<Input> input_;
   TimePoint due_ = TimePoint::max();
 
   Mutex mu_;

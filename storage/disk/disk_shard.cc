@@ -122,7 +122,7 @@ absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
   std::vector<Room> homeless;
   {
     MutexLock lock(mu_);
-    std::erase_if(entries, [&](const Entry& entry) {
+    std::erase_if(entries, [&](const Entry& entry) LARDER_NO_THREAD_SAFETY_ANALYSIS {
       if (allocator_.AllocateAt(entry.place.extent)) return false;
       homeless.push_back({entry.key, entry.place.extent});
       return true;
