@@ -59,8 +59,8 @@ class BlockCleaner {
   const DiskParts disk_;
   PinKeeper& pins_;
   Counters& counters_;
-  Mutex
-      owed_mu_;  // held while the disk is asked: nobody is answered before what others owe is done
+  // Held while the disk is asked: nobody is answered before what others owe is done.
+  Mutex owed_mu_;
   Leased owed_ LARDER_GUARDED_BY(owed_mu_);
 };
 

@@ -1,8 +1,9 @@
 // Move: brings the blocks of a scope from one tier into the other, in windows, through the threads
 // that move blocks in any case (Spiller, Promoter).
 //
-// Whatever was moved stays so when it is cancelled, or ends with the process: moving again does the
-// rest.
+// Blocks leave their tier when all that can have come to the other, or the call is cancelled; and
+// only where the other copy is still there.  A process that dies has them in both: moving again does
+// the rest.
 // Ownership: by Daemon; what it is made with outlives it.
 // Thread-safety: all methods from any thread.  Blocking: until all is moved.
 // Limits: kWindowBlocks and kWindowBytes under way for each call.
@@ -39,7 +40,7 @@ class BlockMover {
   // Called after each window, and some times a second; false: stop.
   using Report = std::function<bool(const wire::MoveProgress&)>;
   // OK: nothing is left to do.  Cancelled: `report` said so.  FailedPrecondition: there is no disk,
-  // or it is more than the tier has.  Unavailable: the disk is not known yet, or failed.
+  // or it is more than the tier has room for.  Unavailable: the disk is not known yet, or failed.
   [[nodiscard]] absl::Status Move(const What& what, const Report& report);
 
  private:

@@ -64,7 +64,7 @@ class EventStreams::Stream final : public Reactor {
   }
 
   void OnWriteDone(bool ok) override {
-    cancelled_ = cancelled_ || !ok;
+    if (!ok) cancelled_ = true;  // never back: OnCancel may run just now
     writing_ = false;
     streams_.Wake();
   }
