@@ -2,8 +2,8 @@
 // that move blocks in any case (Spiller, Promoter).
 //
 // Blocks leave their tier when all that can have come to the other, or the call is cancelled; and
-// only where the other copy is still there.  A process that dies has them in both: moving again does
-// the rest.
+// only where the other copy is still there.  Moving again does the rest, also when the process
+// died.
 // Ownership: by Daemon; what it is made with outlives it.
 // Thread-safety: all methods from any thread.  Blocking: until all is moved.
 // Limits: kWindowBlocks and kWindowBytes under way for each call.
