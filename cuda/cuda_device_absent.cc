@@ -1,0 +1,11 @@
+// In place of cuda_device.cc where there was no CUDA toolkit at build time.
+#include "cuda/cuda_device.h"
+
+namespace larder {
+
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(uint32_t /*ordinal*/) {
+  return absl::UnavailableError(
+      "this build has no CUDA: install the toolkit (nvcc on PATH) and build again");
+}
+
+}  // namespace larder

@@ -1,0 +1,382 @@
+#include "cuda/cuda_queue.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/cuda_memory.h"
+
+namespace larder {
+namespace {
+
+constexpr ByteCount kStagingBytes = MiB(8);
+constexpr size_t kTableSlots = 4;
+constexpr size_t kTableWords = 64 << 10;  // of one slot
+
+class CudaEvent : public DeviceEvent {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaEvent>> Make(std::shared_ptr<CudaContext> cuda) {
+    const CudaContext::Scope scope(*cuda);
+    CUevent event = nullptr;
+    if (const absl::Status ok = cuda->StatusOf(
+            cuda->driver().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+        !ok.ok())
+      return ok;
+    return std::unique_ptr<CudaEvent>(new CudaEvent(std::move(cuda), event));
+  }
+  ~CudaEvent() override {
+    const CudaContext::Scope scope(*cuda_);
+    cuda_->driver().cuEventDestroy_v2(event_);
+  }
+  [[nodiscard]] absl::StatusOr<bool> Done() const override {
+    const CudaContext::Scope scope(*cuda_);
+    const CUresult result = cuda_->driver().cuEventQuery(event_);
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    if (const absl::Status ok = cuda_->StatusOf(result, "the device's work"); !ok.ok()) return ok;
+    return true;
+  }
+  // The driver has no wait with a deadline: look, ever more rarely.
+  [[nodiscard]] absl::Status Wait(std::chrono::steady_clock::time_point deadline) const override {
+    for (auto pause = std::chrono::microseconds(2);;
+         pause = std::min(pause * 2, std::chrono::microseconds(200))) {
+      const absl::StatusOr<bool> done = Done();
+      if (!done.ok()) return done.status();
+      if (*done) return absl::OkStatus();
+      if (std::chrono::steady_clock::now() >= deadline)
+        return absl::DeadlineExceededError("the device's queue is not there yet");
+      std::this_thread::sleep_for(pause);
+    }
+  }
+  [[nodiscard]] CUevent get() const { return event_; }
+
+ private:
+  CudaEvent(std::shared_ptr<CudaContext> cuda, CUevent event)
+      : cuda_(std::move(cuda)), event_(event) {}
+  const std::shared_ptr<CudaContext> cuda_;
+  const CUevent event_;
+};
+
+// Tables of launches on their way to the device, in slots that are used in turn.
+class TableRing {
+ public:
+  static absl::StatusOr<std::unique_ptr<TableRing>> Make(const std::shared_ptr<CudaContext>& cuda) {
+    const ByteCount bytes(kTableSlots * kTableWords * sizeof(uint64_t));
+    auto host = AllocateCudaPinned(cuda, bytes);
+    if (!host.ok()) return host.status();
+    auto device = AllocateCudaMemory(cuda, bytes, SharePath::kNone);
+    if (!device.ok()) return device.status();
+    std::unique_ptr<TableRing> ring(new TableRing);
+    ring->host_ = *std::move(host);
+    ring->device_ = *std::move(device);
+    for (std::unique_ptr<CudaEvent>& used : ring->used_) {
+      auto event = CudaEvent::Make(cuda);
+      if (!event.ok()) return event.status();
+      used = *std::move(event);
+    }
+    return ring;
+  }
+
+  struct Slot {
+    std::span<uint64_t> host;
+    uint64_t device = 0;
+    const CudaEvent* used = nullptr;  // to be recorded behind the launch
+  };
+  // Synchronizes where kTableSlots launches are under way.
+  [[nodiscard]] absl::StatusOr<Slot> Next(const CudaContext& cuda) {
+    const size_t slot = next_++ % kTableSlots;
+    if (const absl::Status ok = cuda.StatusOf(cuda.driver().cuEventSynchronize(used_[slot]->get()),
+                                              "the device's work");
+        !ok.ok())
+      return ok;
+    const size_t first = slot * kTableWords;
+    auto* words = reinterpret_cast<uint64_t*>(const_cast<std::byte*>(host_->bytes().data()));
+    return Slot{{words + first, kTableWords},
+                device_->address() + first * sizeof(uint64_t),
+                used_[slot].get()};
+  }
+
+ private:
+  TableRing() = default;
+  std::unique_ptr<PinnedMemory> host_;
+  std::unique_ptr<DeviceMemory> device_;
+  std::array<std::unique_ptr<CudaEvent>, kTableSlots> used_;
+  size_t next_ = 0;
+};
+
+// What a host function of the stream does; frees itself.
+struct StagedCopy {
+  std::byte* to;
+  const std::byte* from;
+  size_t bytes;
+};
+void CUDA_CB RunStagedCopy(void* data) {
+  const std::unique_ptr<StagedCopy> copy(static_cast<StagedCopy*>(data));
+  std::memcpy(copy->to, copy->from, copy->bytes);
+}
+
+class CudaQueue : public DeviceQueue {
+ public:
+  CudaQueue(std::shared_ptr<CudaContext> cuda, CUstream stream, bool owned)
+      : cuda_(std::move(cuda)), stream_(stream), owned_(owned) {}
+  ~CudaQueue() override {
+    const CudaContext::Scope scope(*cuda_);
+    driver().cuStreamSynchronize(stream_);
+    if (owned_) driver().cuStreamDestroy_v2(stream_);
+  }
+
+  [[nodiscard]] absl::Status CopyBatch(CopyDirection direction,
+                                       std::span<const DeviceCopy> copies) override {
+    const CudaContext::Scope scope(*cuda_);
+    Clear();
+    for (const DeviceCopy& copy : copies) {
+      if (copy.bytes == 0) continue;
+      if (const absl::Status ok = Sort(direction, copy); !ok.ok()) return ok;
+    }
+    cuda_->counters().copies += copies.size();
+    for (const StagedPart& part : staged_)
+      if (const absl::Status ok = CopyStaged(part); !ok.ok()) return ok;
+    return CopyDirect();
+  }
+  [[nodiscard]] absl::Status Gather(const PagedPlan& plan, const PagedMove& move) override {
+    return Move(plan, move, MoveDirection::kGather);
+  }
+  [[nodiscard]] absl::Status Scatter(const PagedPlan& plan, const PagedMove& move) override {
+    return Move(plan, move, MoveDirection::kScatter);
+  }
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
+    auto event = CudaEvent::Make(cuda_);
+    if (!event.ok()) return event.status();
+    if (const absl::Status ok = RecordInto(**event); !ok.ok()) return ok;
+    return *std::move(event);
+  }
+  [[nodiscard]] absl::Status WaitFor(const DeviceEvent& event) override {
+    const CudaContext::Scope scope(*cuda_);
+    return Check(driver().cuStreamWaitEvent(stream_, static_cast<const CudaEvent&>(event).get(), 0),
+                 "cuStreamWaitEvent");
+  }
+  [[nodiscard]] absl::Status Wait() override {
+    const CudaContext::Scope scope(*cuda_);
+    return Check(driver().cuStreamSynchronize(stream_), "the device's work");
+  }
+
+ private:
+  struct StagedPart {
+    bool to_device = false;
+    uint64_t host = 0, device = 0, bytes = 0;
+  };
+
+  [[nodiscard]] const CudaSymbols& driver() const { return cuda_->driver(); }
+  [[nodiscard]] absl::Status Check(CUresult result, const char* what) const {
+    return cuda_->StatusOf(result, what);
+  }
+  [[nodiscard]] absl::Status RecordInto(const CudaEvent& event) const {
+    const CudaContext::Scope scope(*cuda_);
+    return Check(driver().cuEventRecord(event.get(), stream_), "cuEventRecord");
+  }
+
+  void Clear() {
+    to_.clear();
+    from_.clear();
+    bytes_.clear();
+    staged_.clear();
+  }
+  void AddDirect(uint64_t to, uint64_t from, uint64_t bytes) {
+    to_.push_back(to);
+    from_.push_back(from);
+    bytes_.push_back(bytes);
+  }
+  // Which parts of a copy the device can do itself.
+  absl::Status Sort(CopyDirection direction, const DeviceCopy& copy) {
+    if (direction == CopyDirection::kWithin) {
+      AddDirect(copy.to, copy.from, copy.bytes);
+      cuda_->counters().within += copy.bytes;
+      return absl::OkStatus();
+    }
+    const bool to_device = direction == CopyDirection::kToDevice;
+    const uint64_t host = to_device ? copy.from : copy.to;
+    const uint64_t device = to_device ? copy.to : copy.from;
+    parts_.clear();
+    if (const absl::Status ok =
+            cuda_->pins().Split(host, copy.bytes, /*written=*/!to_device, &parts_);
+        !ok.ok())
+      return ok;
+    for (const PinRegistry::Part& part : parts_) {
+      const uint64_t at = device + (part.begin - host);
+      if (!part.direct) {
+        staged_.push_back({to_device, part.begin, at, part.bytes});
+      } else if (to_device) {
+        AddDirect(at, part.begin, part.bytes);
+      } else {
+        AddDirect(part.begin, at, part.bytes);
+      }
+      (part.direct ? cuda_->counters().direct : cuda_->counters().staged) += part.bytes;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CopyDirect() {
+    const size_t count = to_.size();
+    // The legacy default stream takes no batches.
+    if (count > 1 && stream_ != nullptr && driver().batch_copy != nullptr) return CopyAsBatch();
+    if (count > 1 && stream_ != nullptr && driver().batch_copy_12 != nullptr) return CopyAsBatch();
+    for (size_t i = 0; i < count; ++i)
+      if (const absl::Status ok =
+              Check(driver().cuMemcpyAsync(to_[i], from_[i], bytes_[i], stream_), "cuMemcpyAsync");
+          !ok.ok())
+        return ok;
+    cuda_->counters().copy_calls += count;
+    return absl::OkStatus();
+  }
+  absl::Status CopyAsBatch() {
+#if CUDA_VERSION >= 12080
+    CUmemcpyAttributes attributes = {};
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
+    size_t first = 0, failed = 0;
+    ++cuda_->counters().copy_calls;
+    if (driver().batch_copy != nullptr)
+      return Check(driver().batch_copy(to_.data(), from_.data(), bytes_.data(), to_.size(),
+                                       &attributes, &first, 1, stream_),
+                   "cuMemcpyBatchAsync");
+    return Check(driver().batch_copy_12(to_.data(), from_.data(), bytes_.data(), to_.size(),
+                                        &attributes, &first, 1, &failed, stream_),
+                 "cuMemcpyBatchAsync");
+#else
+    return absl::InternalError("built without batched copies");
+#endif
+  }
+
+  // In the stream's order: a copy of the driver's thread, and one of a copy engine, through one
+  // buffer.
+  absl::Status CopyStaged(const StagedPart& part) {
+    if (staging_ == nullptr) {
+      auto staging = AllocateCudaPinned(cuda_, kStagingBytes);
+      if (!staging.ok()) return staging.status();
+      staging_ = *std::move(staging);
+    }
+    auto* const buffer = const_cast<std::byte*>(staging_->bytes().data());
+    const auto buffer_at = reinterpret_cast<uint64_t>(buffer);
+    for (uint64_t done = 0; done < part.bytes;) {
+      const uint64_t bytes = std::min(part.bytes - done, kStagingBytes.value());
+      auto* const host = reinterpret_cast<std::byte*>(part.host + done);
+      const uint64_t device = part.device + done;
+      if (part.to_device) {
+        if (const absl::Status ok = CopyOnHost({buffer, host, bytes}); !ok.ok()) return ok;
+        if (const absl::Status ok = CopyOne(device, buffer_at, bytes); !ok.ok()) return ok;
+      } else {
+        if (const absl::Status ok = CopyOne(buffer_at, device, bytes); !ok.ok()) return ok;
+        if (const absl::Status ok = CopyOnHost({host, buffer, bytes}); !ok.ok()) return ok;
+      }
+      done += bytes;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status CopyOne(uint64_t to, uint64_t from, uint64_t bytes) {
+    ++cuda_->counters().copy_calls;
+    return Check(driver().cuMemcpyAsync(to, from, bytes, stream_), "cuMemcpyAsync");
+  }
+  absl::Status CopyOnHost(const StagedCopy& copy) {
+    auto data = std::make_unique<StagedCopy>(copy);
+    const absl::Status ok =
+        Check(driver().cuLaunchHostFunc(stream_, &RunStagedCopy, data.get()), "cuLaunchHostFunc");
+    if (ok.ok()) (void)data.release();
+    return ok;
+  }
+
+  absl::Status Move(const PagedPlan& plan, const PagedMove& move, MoveDirection direction) {
+    if (const absl::Status ok = plan.Check(move.layers, move.blocks); !ok.ok()) return ok;
+    const absl::StatusOr<CUfunction> kernel = cuda_->Kernel(direction, plan.access_bytes());
+    if (!kernel.ok()) return kernel.status();
+    const CudaContext::Scope scope(*cuda_);
+    if (tables_ == nullptr) {
+      auto tables = TableRing::Make(cuda_);
+      if (!tables.ok()) return tables.status();
+      tables_ = *std::move(tables);
+    }
+    const size_t blocks_max = MoveBlocksMax(plan, move.layers, kTableWords);
+    if (blocks_max == 0)
+      return absl::InvalidArgumentError("one block is more than a launch can do");
+    for (std::span left = move.blocks; !left.empty();) {
+      const auto blocks = left.first(std::min(left.size(), blocks_max));
+      if (const absl::Status ok = Launch(*kernel, plan, move, blocks); !ok.ok()) return ok;
+      left = left.subspan(blocks.size());
+    }
+    cuda_->counters().moved += plan.BytesPerBlock(move.layers).value() * move.blocks.size();
+    return absl::OkStatus();
+  }
+  absl::Status Launch(CUfunction kernel, const PagedPlan& plan, const PagedMove& move,
+                      std::span<const PagedBlock> blocks) {
+    const absl::StatusOr<TableRing::Slot> slot = tables_->Next(*cuda_);
+    if (!slot.ok()) return slot.status();
+    const auto words = slot->host.first(MoveTableWords(plan, move.layers, blocks.size()));
+    PagedMoveArgs args = FillMoveTables(plan, move.layers, blocks, words, slot->device);
+    if (const absl::Status ok =
+            Check(driver().cuMemcpyAsync(slot->device, reinterpret_cast<uint64_t>(words.data()),
+                                         words.size_bytes(), stream_),
+                  "cuMemcpyAsync");
+        !ok.ok())
+      return ok;
+    void* parameters[] = {&args};
+    if (const absl::Status ok =
+            Check(driver().cuLaunchKernel(kernel, Grid(args, move), 1, 1, kKernelThreads, 1, 1, 0,
+                                          stream_, parameters, nullptr),
+                  "cuLaunchKernel");
+        !ok.ok())
+      return ok;
+    ++cuda_->counters().launches;
+    return RecordInto(*slot->used);
+  }
+  // One block keeps one multiprocessor; where all may be used, two fill each.
+  [[nodiscard]] unsigned Grid(const PagedMoveArgs& args, const PagedMove& move) const {
+    constexpr uint32_t kWarps = kKernelThreads / kWarpLanes;
+    const uint32_t useful = (args.pieces + kWarps - 1) / kWarps;
+    const uint32_t all = cuda_->info().multiprocessors;
+    const uint32_t wanted =
+        move.multiprocessors == 0 ? 2 * all : std::min(move.multiprocessors, all);
+    return std::max(1u, std::min(useful, wanted));
+  }
+
+  const std::shared_ptr<CudaContext> cuda_;
+  const CUstream stream_;
+  const bool owned_;
+  std::unique_ptr<TableRing> tables_;      // made by the first move
+  std::unique_ptr<PinnedMemory> staging_;  // made by the first copy that needs it
+  // Of the batch at hand; kept for their room.
+  std::vector<CUdeviceptr> to_, from_;
+  std::vector<size_t> bytes_;
+  std::vector<PinRegistry::Part> parts_;
+  std::vector<StagedPart> staged_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceQueue>> MakeCudaQueue(std::shared_ptr<CudaContext> cuda,
+                                                           bool low_priority) {
+  const CudaContext::Scope scope(*cuda);
+  int least = 0, greatest = 0;
+  if (const absl::Status ok =
+          cuda->StatusOf(cuda->driver().cuCtxGetStreamPriorityRange(&least, &greatest),
+                         "cuCtxGetStreamPriorityRange");
+      !ok.ok())
+    return ok;
+  CUstream stream = nullptr;
+  if (const absl::Status ok =
+          cuda->StatusOf(cuda->driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING,
+                                                                   low_priority ? least : greatest),
+                         "cuStreamCreateWithPriority");
+      !ok.ok())
+    return ok;
+  return std::make_unique<CudaQueue>(std::move(cuda), stream, /*owned=*/true);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceQueue>> AdoptCudaQueue(std::shared_ptr<CudaContext> cuda,
+                                                            CUstream stream) {
+  return std::make_unique<CudaQueue>(std::move(cuda), stream, /*owned=*/false);
+}
+
+}  // namespace larder

@@ -1,0 +1,77 @@
+// libcuda's functions, found at run time: the one place that knows their names.
+//
+// Nothing of Larder links against libcuda.  A machine without it, or with an older one, is a normal
+// state: Load says what is missing, in a sentence for the operator.
+//
+// Ownership: by whoever loaded; libcuda stays in the process (its threads do not end).
+// Thread-safety: const after Load.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace larder {
+
+// clang-format off
+
+// Without these there is no CUDA device.  All are in the driver of CUDA 11.0 (450) and later.
+#define LARDER_CUDA_REQUIRED(F)                                                              \
+  F(cuInit) F(cuDriverGetVersion) F(cuGetErrorName) F(cuGetErrorString)                      \
+  F(cuDeviceGetCount) F(cuDeviceGet) F(cuDeviceGetName) F(cuDeviceGetAttribute)              \
+  F(cuDeviceTotalMem_v2) F(cuDevicePrimaryCtxRetain) F(cuDevicePrimaryCtxRelease_v2)         \
+  F(cuCtxPushCurrent_v2) F(cuCtxPopCurrent_v2) F(cuCtxGetStreamPriorityRange)                \
+  F(cuMemAlloc_v2) F(cuMemFree_v2) F(cuMemGetAddressRange_v2)                                \
+  F(cuMemHostAlloc) F(cuMemFreeHost) F(cuMemHostRegister_v2) F(cuMemHostUnregister)          \
+  F(cuMemcpyAsync) F(cuLaunchHostFunc) F(cuLaunchKernel)                                     \
+  F(cuStreamCreateWithPriority) F(cuStreamDestroy_v2) F(cuStreamSynchronize)                 \
+  F(cuStreamWaitEvent) F(cuEventCreate) F(cuEventDestroy_v2) F(cuEventRecord)                \
+  F(cuEventQuery) F(cuEventSynchronize)                                                      \
+  F(cuModuleLoadData) F(cuModuleUnload) F(cuModuleGetFunction)
+
+// Sharing by descriptor needs all of these (CUDA 10.2).
+#define LARDER_CUDA_DESCRIPTORS(F)                                                           \
+  F(cuMemCreate) F(cuMemRelease) F(cuMemAddressReserve) F(cuMemAddressFree)                  \
+  F(cuMemMap) F(cuMemUnmap) F(cuMemSetAccess) F(cuMemGetAllocationGranularity)               \
+  F(cuMemExportToShareableHandle) F(cuMemImportFromShareableHandle)
+
+// Sharing by handle needs all of these.
+#define LARDER_CUDA_HANDLES(F) F(cuIpcGetMemHandle) F(cuIpcOpenMemHandle_v2) F(cuIpcCloseMemHandle)
+
+// clang-format on
+
+// cuMemcpyBatchAsync changed its signature between its two names; each has a type of ours, so that
+// any cuda.h builds.
+using CudaBatchCopy = CUresult (*)(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
+                                   void* attributes, size_t* attribute_indices,
+                                   size_t attribute_count, CUstream stream);  // CUDA 13.0
+using CudaBatchCopy12 = CUresult (*)(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes,
+                                     size_t count, void* attributes, size_t* attribute_indices,
+                                     size_t attribute_count, size_t* failed_index,
+                                     CUstream stream);  // CUDA 12.8
+
+struct CudaSymbols {
+#define LARDER_DECLARE(name) decltype(&::name) name = nullptr;
+  LARDER_CUDA_REQUIRED(LARDER_DECLARE)
+  LARDER_CUDA_DESCRIPTORS(LARDER_DECLARE)
+  LARDER_CUDA_HANDLES(LARDER_DECLARE)
+#undef LARDER_DECLARE
+  CudaBatchCopy batch_copy = nullptr;
+  CudaBatchCopy12 batch_copy_12 = nullptr;
+
+  bool has_descriptors = false;
+  bool has_handles = false;
+
+  // Unavailable: no libcuda, or one older than CUDA 11.
+  [[nodiscard]] static absl::StatusOr<CudaSymbols> Load();
+
+  // OK, or what went wrong, with the driver's own words.
+  [[nodiscard]] absl::Status StatusOf(CUresult result, const char* what) const;
+};
+
+}  // namespace larder

@@ -1,0 +1,119 @@
+// Moves rows between an engine's pages and payloads of records: what a kernel and its host twin do,
+// said once.
+//
+// Work is cut into pieces of kPieceAccesses accesses of one tile (TileShape); a warp does a piece,
+// 32 lanes side by side.  The kernel (gather_scatter.cu) and the twin (gather_scatter.cc) differ in
+// how they run over the pieces, and in how they copy 16 bytes.
+//
+// Ownership: values with addresses.  Thread-safety: pieces are independent of each other.
+// Limits: 2^32 - 1 pieces a launch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#if defined(__CUDACC__)
+#define LARDER_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define LARDER_HOST_DEVICE inline
+#endif
+
+namespace larder {
+
+class PagedPlan;
+struct LayerRange;
+struct PagedBlock;
+
+inline constexpr uint32_t kWarpLanes = 32;
+inline constexpr uint32_t kLaneAccesses = 4;  // that a lane has under way at once
+inline constexpr uint32_t kPieceAccesses = kWarpLanes * kLaneAccesses;
+
+// Division by a number that a plan fixed, by multiplying: GPUs have no integer division.
+// Exact for dividends below 2^31 and divisors in [1, 2^31).
+struct FastDivisor {
+  uint32_t divisor = 1, multiplier = 0, shift = 0;
+
+  LARDER_HOST_DEVICE uint32_t Divide(uint32_t n) const {
+    if (divisor == 1) return n;
+    return static_cast<uint32_t>((uint64_t{n} * multiplier) >> 32) >> shift;
+  }
+};
+[[nodiscard]] FastDivisor MakeFastDivisor(uint32_t divisor);
+
+// What a launch needs, passed by value; the tables are in memory that whoever runs it can read.
+struct PagedMoveArgs {
+  const uint64_t* engine_bases = nullptr;     // [planes]
+  const uint64_t* payload_offsets = nullptr;  // [planes], from the first moved layer's bytes
+  const uint64_t* payloads = nullptr;         // [blocks]
+  const uint64_t* engine_offsets = nullptr;   // [blocks * tiles]
+  uint64_t engine_outer = 0, engine_inner = 0, payload_outer = 0, payload_inner = 0;
+  uint64_t payload_tile_stride = 0;
+  uint32_t pieces = 0;         // of the launch
+  uint32_t tile_accesses = 0;  // outer * inner * run_accesses
+  FastDivisor tile_pieces;     // pieces of one tile
+  FastDivisor planes;          // of the moved layers
+  FastDivisor tiles;           // per block and plane
+  FastDivisor run_accesses;    // of one run
+  FastDivisor inner;
+};
+
+// Where one piece lies.
+struct Piece {
+  uint64_t engine = 0, payload = 0;  // the tile's first byte, on either side
+  uint32_t first_access = 0;         // inside the tile
+};
+
+// Order of pieces: by block, tile, plane, piece; neighbours lie side by side in the payload.
+LARDER_HOST_DEVICE Piece FindPiece(const PagedMoveArgs& args, uint32_t index) {
+  const uint32_t tile_index = args.tile_pieces.Divide(index);
+  const uint32_t piece_in_tile = index - tile_index * args.tile_pieces.divisor;
+  const uint32_t block_tile = args.planes.Divide(tile_index);
+  const uint32_t plane = tile_index - block_tile * args.planes.divisor;
+  const uint32_t block = args.tiles.Divide(block_tile);
+  const uint32_t tile = block_tile - block * args.tiles.divisor;
+  return {args.engine_bases[plane] + args.engine_offsets[block_tile],
+          args.payloads[block] + args.payload_offsets[plane] + tile * args.payload_tile_stride,
+          piece_in_tile * kPieceAccesses};
+}
+
+struct AccessOffsets {
+  uint64_t engine = 0, payload = 0;
+};
+
+// Of access `access` of a tile, each of `access_bytes`.
+LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t access,
+                                            uint32_t access_bytes) {
+  const uint32_t run = args.run_accesses.Divide(access);
+  const uint64_t in_run = uint64_t{access - run * args.run_accesses.divisor} * access_bytes;
+  const uint32_t outer = args.inner.Divide(run);
+  const uint32_t inner = run - outer * args.inner.divisor;
+  return {outer * args.engine_outer + inner * args.engine_inner + in_run,
+          outer * args.payload_outer + inner * args.payload_inner + in_run};
+}
+
+// ---- tables of a launch
+
+// Words that the four tables take for so many blocks.
+[[nodiscard]] size_t MoveTableWords(const PagedPlan& plan, LayerRange layers, size_t blocks);
+// Most blocks whose tables fit `words`, and whose pieces can be counted; 0: not even one.
+[[nodiscard]] size_t MoveBlocksMax(const PagedPlan& plan, LayerRange layers, size_t words);
+// Fills `tables`, and says what a launch needs that will find them at address `tables_at`.
+// REQUIRES: tables.size() is MoveTableWords, plan.Check is OK, blocks.size() <= MoveBlocksMax.
+[[nodiscard]] PagedMoveArgs FillMoveTables(const PagedPlan& plan, LayerRange layers,
+                                           std::span<const PagedBlock> blocks,
+                                           std::span<uint64_t> tables, uint64_t tables_at);
+
+// ---- the host twin
+
+enum class MoveDirection : uint8_t { kGather = 1, kScatter = 2 };  // from pages; to pages
+
+// REQUIRES: all addresses are the process's own.
+void MoveOnHost(const PagedMoveArgs& args, MoveDirection direction, uint32_t access_bytes);
+
+// Names of the kernels: "larder_gather_16", of either direction and each access_bytes.
+[[nodiscard]] const char* KernelName(MoveDirection direction, uint32_t access_bytes);
+// A block of so many threads fills half a multiprocessor: a grid of N blocks keeps at most N busy.
+inline constexpr uint32_t kKernelThreads = 1024;
+
+}  // namespace larder

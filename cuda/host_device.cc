@@ -1,0 +1,343 @@
+#include "cuda/host_device.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/gather_scatter.h"
+#include "cuda/pin_registry.h"
+#include "storage/mutex.h"
+
+namespace larder {
+namespace {
+
+std::byte* At(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+uint64_t AddressOf(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+ByteCount MemoryOfHost() {
+  return ByteCount(static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * kPageBytes);
+}
+
+absl::Status FromErrno(const char* what) {
+  return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
+
+// A mapping of an anonymous file, so that another process may have it too.
+class HostMemory : public DeviceMemory {
+ public:
+  static absl::StatusOr<std::unique_ptr<HostMemory>> Make(ByteCount bytes, SharePath share) {
+    const int fd = memfd_create("larder-device", MFD_CLOEXEC);
+    if (fd < 0) return FromErrno("memfd_create");
+    std::unique_ptr<HostMemory> memory(new HostMemory(fd, bytes, share));
+    if (ftruncate(fd, static_cast<off_t>(bytes.value())) != 0)
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a memfd of ", bytes.value(), " bytes: ", std::strerror(errno)));
+    if (const absl::Status mapped = memory->Map(); !mapped.ok()) return mapped;
+    return memory;
+  }
+  static absl::StatusOr<std::unique_ptr<HostMemory>> Of(int descriptor, ByteCount bytes) {
+    const int fd = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return absl::InvalidArgumentError("what was exported is no descriptor");
+    std::unique_ptr<HostMemory> memory(new HostMemory(fd, bytes, SharePath::kDescriptor));
+    const off_t size = lseek(fd, 0, SEEK_END);
+    if (size < 0 || static_cast<uint64_t>(size) < bytes.value())
+      return absl::InvalidArgumentError("what was exported is smaller than it says");
+    if (const absl::Status mapped = memory->Map(); !mapped.ok()) return mapped;
+    return memory;
+  }
+  ~HostMemory() override {
+    if (address_ != nullptr) munmap(address_, bytes_.value());
+    close(fd_);
+  }
+  [[nodiscard]] uint64_t address() const override { return AddressOf(address_); }
+  [[nodiscard]] ByteCount bytes() const override { return bytes_; }
+  [[nodiscard]] SharePath share() const override { return share_; }
+  [[nodiscard]] int descriptor() const { return fd_; }
+
+ private:
+  HostMemory(int fd, ByteCount bytes, SharePath share) : fd_(fd), bytes_(bytes), share_(share) {}
+  absl::Status Map() {
+    void* at = mmap(nullptr, bytes_.value(), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+    if (at == MAP_FAILED) return FromErrno("mmap");
+    address_ = at;
+    return absl::OkStatus();
+  }
+
+  const int fd_;
+  const ByteCount bytes_;
+  const SharePath share_;
+  void* address_ = nullptr;
+};
+
+// Nothing to register: the "device" is the processor.
+class HostPinned : public PinnedMemory {
+ public:
+  static absl::StatusOr<std::unique_ptr<PinnedMemory>> Make(
+      PinRegistry* pins, std::span<const std::byte> bytes, PinAccess access,
+      std::unique_ptr<HostMemory> memory = nullptr) {
+    if (const absl::Status ok =
+            pins->Add(AddressOf(bytes.data()), bytes.size(), bytes.size(), access);
+        !ok.ok())
+      return ok;
+    pins->Set(AddressOf(bytes.data()), 0, PieceState::kRegistered);
+    return std::unique_ptr<PinnedMemory>(new HostPinned(pins, bytes, access, std::move(memory)));
+  }
+  ~HostPinned() override { pins_->Remove(AddressOf(bytes_.data())); }
+  [[nodiscard]] std::span<const std::byte> bytes() const override { return bytes_; }
+  [[nodiscard]] PinPath path() const override {
+    return access_ == PinAccess::kRead ? PinPath::kReadOnly : PinPath::kRegistered;
+  }
+  [[nodiscard]] ByteCount registered() const override { return ByteCount(bytes_.size()); }
+  [[nodiscard]] std::string refusal() const override { return {}; }
+  void WaitDecided() override {}
+
+ private:
+  HostPinned(PinRegistry* pins, std::span<const std::byte> bytes, PinAccess access,
+             std::unique_ptr<HostMemory> memory)
+      : pins_(pins), bytes_(bytes), access_(access), memory_(std::move(memory)) {}
+
+  PinRegistry* const pins_;
+  const std::span<const std::byte> bytes_;
+  const PinAccess access_;
+  const std::unique_ptr<HostMemory> memory_;  // null: the caller's
+};
+
+class HostEvent : public DeviceEvent {
+ public:
+  struct State {
+    void Fire() {
+      MutexLock lock(mu);
+      fired = true;
+      changed.NotifyAll();
+    }
+    Mutex mu;
+    bool fired LARDER_GUARDED_BY(mu) = false;
+    CondVar changed;
+  };
+  [[nodiscard]] absl::StatusOr<bool> Done() const override {
+    MutexLock lock(state_->mu);
+    return state_->fired;
+  }
+  [[nodiscard]] absl::Status Wait(std::chrono::steady_clock::time_point deadline) const override {
+    MutexLock lock(state_->mu);
+    while (!state_->fired)
+      if (!state_->changed.WaitUntil(state_->mu, deadline) && !state_->fired)
+        return absl::DeadlineExceededError("the device's queue is not there yet");
+    return absl::OkStatus();
+  }
+  [[nodiscard]] const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+// What a device and its queues share.
+struct HostShared {
+  PinRegistry pins;
+  std::atomic<uint64_t> copies{0}, copy_calls{0}, direct{0}, within{0}, moved{0}, launches{0},
+      imports{0};
+};
+
+// A thread that does one thing after the other.
+class HostQueue : public DeviceQueue {
+ public:
+  explicit HostQueue(HostShared* shared) : shared_(shared), thread_([this] { Run(); }) {}
+  ~HostQueue() override {
+    {
+      MutexLock lock(mu_);
+      ending_ = true;
+      changed_.NotifyAll();
+    }
+    thread_.join();
+  }
+
+  [[nodiscard]] absl::Status CopyBatch(CopyDirection direction,
+                                       std::span<const DeviceCopy> copies) override {
+    uint64_t bytes = 0;
+    for (const DeviceCopy& copy : copies) {
+      if (const absl::Status ok = CheckPinned(direction, copy); !ok.ok()) return ok;
+      bytes += copy.bytes;
+    }
+    shared_->copies += copies.size();
+    ++shared_->copy_calls;
+    (direction == CopyDirection::kWithin ? shared_->within : shared_->direct) += bytes;
+    Add([batch = std::vector(copies.begin(), copies.end())] {
+      for (const DeviceCopy& copy : batch)
+        if (copy.bytes != 0) std::memcpy(At(copy.to), At(copy.from), copy.bytes);
+    });
+    return absl::OkStatus();
+  }
+  [[nodiscard]] absl::Status Gather(const PagedPlan& plan, const PagedMove& move) override {
+    return Move(plan, move, MoveDirection::kGather);
+  }
+  [[nodiscard]] absl::Status Scatter(const PagedPlan& plan, const PagedMove& move) override {
+    return Move(plan, move, MoveDirection::kScatter);
+  }
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
+    auto event = std::make_unique<HostEvent>();
+    Add([state = event->state()] { state->Fire(); });
+    return event;
+  }
+  [[nodiscard]] absl::Status WaitFor(const DeviceEvent& event) override {
+    Add([state = static_cast<const HostEvent&>(event).state()] {
+      MutexLock lock(state->mu);
+      while (!state->fired) state->changed.Wait(state->mu);
+    });
+    return absl::OkStatus();
+  }
+  [[nodiscard]] absl::Status Wait() override {
+    MutexLock lock(mu_);
+    while (!work_.empty() || busy_) changed_.Wait(mu_);
+    return absl::OkStatus();
+  }
+
+ private:
+  using Work = std::function<void()>;
+
+  [[nodiscard]] absl::Status CheckPinned(CopyDirection direction, const DeviceCopy& copy) const {
+    if (direction == CopyDirection::kWithin || copy.bytes == 0) return absl::OkStatus();
+    const bool to_device = direction == CopyDirection::kToDevice;
+    std::vector<PinRegistry::Part> parts;
+    return shared_->pins.Split(to_device ? copy.from : copy.to, copy.bytes, !to_device, &parts);
+  }
+  absl::Status Move(const PagedPlan& plan, const PagedMove& move, MoveDirection direction) {
+    if (const absl::Status ok = plan.Check(move.layers, move.blocks); !ok.ok()) return ok;
+    if (move.blocks.empty()) return absl::OkStatus();
+    std::vector<uint64_t> tables(MoveTableWords(plan, move.layers, move.blocks.size()));
+    if (MoveBlocksMax(plan, move.layers, tables.size()) < move.blocks.size())
+      return absl::InvalidArgumentError("more blocks than one launch can count");
+    const PagedMoveArgs args =
+        FillMoveTables(plan, move.layers, move.blocks, tables, AddressOf(tables.data()));
+    ++shared_->launches;
+    shared_->moved += plan.BytesPerBlock(move.layers).value() * move.blocks.size();
+    Add([args, direction, access = plan.access_bytes(), tables = std::move(tables)] {
+      MoveOnHost(args, direction, access);
+    });
+    return absl::OkStatus();
+  }
+
+  void Add(Work work) {
+    MutexLock lock(mu_);
+    work_.push_back(std::move(work));
+    changed_.NotifyAll();
+  }
+  // Does all that is there before it ends.
+  void Run() {
+    for (;;) {
+      std::optional<Work> work = Next();
+      if (!work) return;
+      (*work)();
+      MutexLock lock(mu_);
+      busy_ = false;
+      changed_.NotifyAll();
+    }
+  }
+  std::optional<Work> Next() {
+    MutexLock lock(mu_);
+    while (work_.empty() && !ending_) changed_.Wait(mu_);
+    if (work_.empty()) return std::nullopt;
+    Work work = std::move(work_.front());
+    work_.pop_front();
+    busy_ = true;
+    return work;
+  }
+
+  HostShared* const shared_;
+  Mutex mu_;
+  std::deque<Work> work_ LARDER_GUARDED_BY(mu_);
+  bool busy_ LARDER_GUARDED_BY(mu_) = false;
+  bool ending_ LARDER_GUARDED_BY(mu_) = false;
+  CondVar changed_;
+  std::thread thread_;  // last: it runs on the members above
+};
+
+class HostDevice : public Device {
+ public:
+  HostDevice() {
+    info_.kind = DeviceKind::kHost;
+    info_.name = "memory of the process";
+    info_.memory = MemoryOfHost();
+    info_.limits.push_back("no GPU: copies and moves are done by threads of the process");
+  }
+  [[nodiscard]] const DeviceInfo& info() const override { return info_; }
+  [[nodiscard]] DeviceStats stats() const override {
+    DeviceStats stats;
+    stats.copies = shared_.copies;
+    stats.copy_calls = shared_.copy_calls;
+    stats.bytes_direct = ByteCount(shared_.direct);
+    stats.bytes_within = ByteCount(shared_.within);
+    stats.bytes_moved = ByteCount(shared_.moved);
+    stats.launches = shared_.launches;
+    stats.imports[0] = shared_.imports;
+    return stats;
+  }
+
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(ByteCount bytes,
+                                                                       SharePath share) override {
+    if (bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
+    if (bytes > MemoryOfHost())
+      return absl::ResourceExhaustedError(
+          absl::StrCat("this machine has ", MemoryOfHost().value(), " bytes of memory"));
+    if (share == SharePath::kHandle)
+      return absl::UnavailableError("the host device shares by descriptor only");
+    return HostMemory::Make(bytes, share);
+  }
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<PinnedMemory>> AllocatePinned(
+      ByteCount bytes) override {
+    if (bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
+    absl::StatusOr<std::unique_ptr<HostMemory>> memory = HostMemory::Make(bytes, SharePath::kNone);
+    if (!memory.ok()) return memory.status();
+    const std::span at(At((*memory)->address()), bytes.value());
+    return HostPinned::Make(&shared_.pins, at, PinAccess::kReadWrite, *std::move(memory));
+  }
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<PinnedMemory>> Pin(
+      std::span<const std::byte> memory, const PinOptions& options) override {
+    if (memory.empty() || AddressOf(memory.data()) % kPageBytes != 0)
+      return absl::InvalidArgumentError("pinned memory begins at a page, and has bytes");
+    return HostPinned::Make(&shared_.pins, memory, options.access);
+  }
+
+  [[nodiscard]] absl::StatusOr<DeviceExport> Export(const DeviceMemory& memory) override {
+    if (memory.share() != SharePath::kDescriptor)
+      return absl::FailedPreconditionError("this memory was not allocated to be shared");
+    DeviceExport exported(SharePath::kDescriptor, memory.bytes());
+    exported.descriptor =
+        fcntl(static_cast<const HostMemory&>(memory).descriptor(), F_DUPFD_CLOEXEC, 0);
+    if (exported.descriptor < 0) return FromErrno("dup");
+    return exported;
+  }
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceMemory>> Import(
+      const DeviceExport& exported) override {
+    if (exported.path != SharePath::kDescriptor)
+      return absl::UnavailableError("the host device imports by descriptor only");
+    if (exported.bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
+    ++shared_.imports;
+    return HostMemory::Of(exported.descriptor, exported.bytes);
+  }
+
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceQueue>> MakeQueue(bool) override {
+    return std::make_unique<HostQueue>(&shared_);
+  }
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceQueue>> AdoptQueue(uint64_t) override {
+    return absl::UnavailableError("the host device has no queues but those that it makes");
+  }
+
+ private:
+  DeviceInfo info_;
+  HostShared shared_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> MakeHostDevice() { return std::make_unique<HostDevice>(); }
+
+}  // namespace larder

@@ -1,0 +1,217 @@
+#include "cuda/paged_layout.h"
+
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+namespace {
+
+constexpr uint32_t kHeadsMax = 4096;
+constexpr uint32_t kRowBytesMax = 1u << 20;
+constexpr uint64_t kStrideMax = uint64_t{1} << 40;
+constexpr uint32_t kAccessBytesMax = 16;
+// Below it a copy's fixed cost is most of its time (bench/device_bench.cc, "copy_pieces").
+constexpr uint64_t kCopyBytesMin = 256 << 10;
+
+absl::Status Wrong(absl::string_view what, uint64_t got) {
+  return absl::InvalidArgumentError(absl::StrCat("paged layout: ", what, ", not ", got));
+}
+
+// Greatest power of two, at most kAccessBytesMax, that divides all that it was shown.
+class Alignment {
+ public:
+  void See(uint64_t value) { bits_ |= value; }
+  [[nodiscard]] uint32_t bytes() const { return 1u << std::countr_zero(bits_); }
+
+ private:
+  uint64_t bits_ = kAccessBytesMax;
+};
+
+}  // namespace
+
+absl::Status PagedLayout::Validate() const {
+  if (layers == 0 || layers > kSegmentsMax)
+    return Wrong(absl::StrCat("a cache has 1 to ", kSegmentsMax, " layers"), layers);
+  if (planes == 0 || planes > kPlanesMax) return Wrong("a layer has 1 or 2 planes", planes);
+  if (heads == 0 || heads > kHeadsMax)
+    return Wrong(absl::StrCat("a plane has 1 to ", kHeadsMax, " heads"), heads);
+  if (row_bytes == 0 || row_bytes > kRowBytesMax)
+    return Wrong(absl::StrCat("a row has 1 to ", kRowBytesMax, " bytes"), row_bytes);
+  if (page_tokens == 0 || page_tokens > kBlockTokensMax)
+    return Wrong(absl::StrCat("a page has 1 to ", kBlockTokensMax, " tokens"), page_tokens);
+  if (pages == 0) return Wrong("a cache has pages", pages);
+  for (const uint64_t stride : {page_stride, token_stride, head_stride})
+    if (stride > kStrideMax) return Wrong("a stride is at most 1 TiB", stride);
+  if (page_tokens > 1 && token_stride < row_bytes)
+    return Wrong("tokens are at least a row apart", token_stride);
+  if (heads > 1 && head_stride < row_bytes)
+    return Wrong("heads are at least a row apart", head_stride);
+  if (bases.size() != size_t{layers} * planes)
+    return Wrong(absl::StrCat("there is a base for each of ", size_t{layers} * planes, " planes"),
+                 bases.size());
+  return absl::OkStatus();
+}
+
+absl::Status PayloadLayout::Validate(const PagedLayout& engine) const {
+  if (block_tokens == 0 || block_tokens > kBlockTokensMax)
+    return Wrong(absl::StrCat("a block has 1 to ", kBlockTokensMax, " tokens"), block_tokens);
+  if (block_tokens % engine.page_tokens != 0 && engine.page_tokens % block_tokens != 0)
+    return Wrong(
+        absl::StrCat("a block of ", block_tokens, " tokens divides a page, or is whole pages"),
+        engine.page_tokens);
+  if (const absl::Status table_ok = table.Validate(engine.layers); !table_ok.ok()) return table_ok;
+  const uint64_t layer_bytes =
+      uint64_t{engine.planes} * engine.heads * engine.row_bytes * block_tokens;
+  for (const Segment& segment : table.segments) {
+    if (segment.codec != Codec::kIdentity)
+      return absl::InvalidArgumentError("paged layout: a segment is encoded; decode it first");
+    if (segment.bytes != layer_bytes * segment.layers)
+      return Wrong(absl::StrCat("a segment of ", segment.layers, " layers has ",
+                                layer_bytes * segment.layers, " bytes"),
+                   segment.bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PagedPlan> PagedPlan::Make(const PagedLayout& engine, const PayloadLayout& payload) {
+  if (const absl::Status ok = engine.Validate(); !ok.ok()) return ok;
+  if (const absl::Status ok = payload.Validate(engine); !ok.ok()) return ok;
+  PagedPlan plan;
+  plan.layers_ = engine.layers;
+  plan.planes_ = engine.planes;
+  plan.pages_ = engine.pages;
+  plan.page_tokens_ = engine.page_tokens;
+  plan.page_stride_ = engine.page_stride;
+  plan.token_stride_ = engine.token_stride;
+  plan.engine_bases_ = engine.bases;
+  const uint64_t plane_bytes = uint64_t{engine.heads} * engine.row_bytes * payload.block_tokens;
+  plan.layer_bytes_ = plane_bytes * engine.planes;
+  uint64_t at = 0;
+  for (const Segment& segment : payload.table.segments) {
+    for (uint32_t plane = 0; plane < segment.layers * engine.planes; ++plane)
+      plan.payload_offsets_.push_back(at + plane * plane_bytes);
+    at += RoundUp(segment.bytes, kSegmentAlign);
+  }
+  plan.ShapeTile(engine, payload);
+  plan.FindAccess(engine);
+
+  // Of pages that are not neighbours: what every block is sure to have in one piece.
+  std::vector<uint32_t> pages(plan.tiles_per_plane_);
+  for (uint32_t i = 0; i < pages.size(); ++i) pages[i] = 2 * i;
+  const PagedBlock block{.payload = 0, .pages = pages, .first_slot = 0};
+  const size_t copies = RunsOf(plan, {0, plan.layers_}, std::span(&block, 1)).size();
+  plan.prefers_copies_ = plan.layer_bytes_ * plan.layers_ / copies >= kCopyBytesMin;
+  return plan;
+}
+
+// Rows that follow each other on both sides become one run.
+void PagedPlan::ShapeTile(const PagedLayout& engine, const PayloadLayout& payload) {
+  tile_tokens_ = std::min(payload.block_tokens, engine.page_tokens);
+  tiles_per_plane_ = payload.block_tokens / tile_tokens_;
+  const uint64_t row = engine.row_bytes;
+  if (payload.order == RowOrder::kTokenHead) {
+    tile_ = {.outer = tile_tokens_,
+             .inner = engine.heads,
+             .run_bytes = engine.row_bytes,
+             .engine_outer = engine.token_stride,
+             .engine_inner = engine.head_stride,
+             .payload_outer = engine.heads * row,
+             .payload_inner = row};
+    payload_tile_stride_ = tile_tokens_ * engine.heads * row;
+  } else {
+    tile_ = {.outer = engine.heads,
+             .inner = tile_tokens_,
+             .run_bytes = engine.row_bytes,
+             .engine_outer = engine.head_stride,
+             .engine_inner = engine.token_stride,
+             .payload_outer = payload.block_tokens * row,
+             .payload_inner = row};
+    payload_tile_stride_ = tile_tokens_ * row;
+  }
+  for (int dimension = 0; dimension < 2; ++dimension) {
+    const bool dense = tile_.inner == 1 || (tile_.engine_inner == tile_.run_bytes &&
+                                            tile_.payload_inner == tile_.run_bytes);
+    if (!dense) break;
+    tile_.run_bytes *= tile_.inner;
+    tile_.inner = std::exchange(tile_.outer, 1);
+    tile_.engine_inner = tile_.engine_outer;
+    tile_.payload_inner = tile_.payload_outer;
+    tile_.engine_outer = tile_.payload_outer = 0;
+  }
+  if (tile_.inner == 1) tile_.engine_inner = tile_.payload_inner = 0;
+}
+
+void PagedPlan::FindAccess(const PagedLayout& engine) {
+  Alignment alignment;
+  alignment.See(tile_.run_bytes);
+  alignment.See(tile_.engine_outer | tile_.engine_inner);
+  alignment.See(tile_.payload_outer | tile_.payload_inner);
+  if (tiles_per_plane_ > 1) alignment.See(payload_tile_stride_);
+  if (engine.pages > 1) alignment.See(page_stride_);
+  if (tile_tokens_ < page_tokens_) alignment.See(tile_tokens_ * token_stride_);
+  for (const uint64_t base : engine_bases_) alignment.See(base);
+  for (const uint64_t offset : payload_offsets_) alignment.See(offset);
+  access_bytes_ = alignment.bytes();
+}
+
+absl::Status PagedPlan::Check(LayerRange layers, std::span<const PagedBlock> blocks) const {
+  if (layers.count == 0 || layers.first >= layers_ || layers.count > layers_ - layers.first)
+    return absl::InvalidArgumentError(absl::StrCat("layers [", layers.first, ", +", layers.count,
+                                                   ") are not among the cache's ", layers_));
+  for (const PagedBlock& block : blocks) {
+    if (block.payload % kAccessBytesMax != 0)
+      return Wrong("a payload is at a multiple of 16", block.payload);
+    if (block.pages.size() != tiles_per_plane_)
+      return Wrong(absl::StrCat("a block lies in ", tiles_per_plane_, " pages"),
+                   block.pages.size());
+    if (block.first_slot % tile_tokens_ != 0 || block.first_slot >= page_tokens_)
+      return Wrong(
+          absl::StrCat("a block begins at a multiple of its tokens, before slot ", page_tokens_),
+          block.first_slot);
+    for (const uint32_t page : block.pages)
+      if (page >= pages_) return Wrong(absl::StrCat("the cache has ", pages_, " pages"), page);
+  }
+  return absl::OkStatus();
+}
+
+uint64_t PagedPlan::EngineOffset(const PagedBlock& block, uint32_t tile) const {
+  return block.pages[tile] * page_stride_ + block.first_slot * token_stride_;
+}
+
+ByteCount PagedPlan::BytesPerBlock(LayerRange layers) const {
+  return ByteCount(layer_bytes_ * layers.count);
+}
+
+std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
+                            std::span<const PagedBlock> blocks) {
+  std::vector<RunCopy> runs;
+  const auto add = [&runs](uint64_t engine, uint64_t payload, uint64_t bytes) {
+    if (!runs.empty() && runs.back().engine + runs.back().bytes == engine &&
+        runs.back().payload + runs.back().bytes == payload)
+      runs.back().bytes += bytes;
+    else
+      runs.push_back({engine, payload, bytes});
+  };
+  const TileShape& tile = plan.tile();
+  const size_t first = size_t{layers.first} * plan.planes();
+  const size_t planes = size_t{layers.count} * plan.planes();
+  for (const PagedBlock& block : blocks) {
+    for (uint32_t t = 0; t < plan.tiles_per_plane(); ++t) {
+      const uint64_t engine_offset = plan.EngineOffset(block, t);
+      for (size_t plane = first; plane < first + planes; ++plane) {
+        const uint64_t engine = plan.engine_bases()[plane] + engine_offset;
+        const uint64_t payload = block.payload + plan.payload_offsets()[plane] -
+                                 plan.payload_offsets()[first] + t * plan.payload_tile_stride();
+        for (uint64_t o = 0; o < tile.outer; ++o)
+          for (uint64_t i = 0; i < tile.inner; ++i)
+            add(engine + o * tile.engine_outer + i * tile.engine_inner,
+                payload + o * tile.payload_outer + i * tile.payload_inner, tile.run_bytes);
+      }
+    }
+  }
+  return runs;
+}
+
+}  // namespace larder
