@@ -12,7 +12,7 @@
 //     the same by at most 4 multiprocessors; floor: device_to_1m's floor
 // device_gemm_beside_copies, device_gemm_beside_scatter
 //     time of a bf16 matrix product of 8192^3 while a restore runs, by copy engines alone, or with
-//     a scatter by 4 multiprocessors; floor: the same alone
+//     scatters by 4 multiprocessors; floor: the same alone
 // device_register
 //     registering 4 GiB of a memfd with Pin; no floor
 #include <cuda.h>
@@ -65,8 +65,9 @@ std::vector<std::string> Figures() {
   for (const MoveShape& move : kMoves)
     for (const char* way : {"gather", "scatter"})
       names.push_back(absl::StrCat("device_", way, "_", move.name));
-  for (const char* name : {"device_gather_4sm", "device_scatter_4sm", "device_gemm_beside_copies",
-                           "device_gemm_beside_scatter", "device_register"})
+  for (const char* name :
+       {"device_gather_4sm", "device_scatter_4sm", "device_gemm_beside_copies",
+        "device_gemm_beside_scatter", "device_gemm_beside_urgent_scatter", "device_register"})
     names.emplace_back(name);
   return names;
 }
@@ -320,7 +321,8 @@ void RunFewMultiprocessors(Harness& harness, Lab& lab) {
 
 // ---- beside an engine's work
 
-// Restores until told to stop, keeping two steps of 64 MiB under way.
+// Restores until told to stop, as client/paged_cache does: copies on one queue, scatters on the
+// other.
 class BusyRestore {
  public:
   BusyRestore(Lab& lab, const Pages& pages, bool scatter)
@@ -328,19 +330,24 @@ class BusyRestore {
         pinned_(OrDie(lab.device().Pin(slab_.bytes(), {}))),
         pages_(pages),
         scatter_(scatter),
-        queue_(OrDie(lab.device().MakeQueue())) {
+        copies_(OrDie(lab.device().MakeQueue())),
+        moves_(OrDie(lab.device().MakeQueue())) {
     pinned_->WaitDecided();
   }
-  // Keeps the queue filled; to be called often.
+  // Keeps the queues filled; to be called often.
   void Feed() {
-    while (under_way_.size() < 4) {
-      const DeviceCopy copy{pages_.payloads() + (steps_ % (kBytes / kStep)) * kStep,
-                            slab_.address(), kStep};
-      OrDie(queue_->CopyBatch(CopyDirection::kToDevice, std::span(&copy, 1)));
-      if (scatter_)
-        pages_.Scatter(*queue_, (steps_ % (kBytes / kStep)) * kStepBlocks, kStepBlocks,
-                       kFewMultiprocessors);
-      under_way_.push_back(OrDie(queue_->Record()));
+    while (under_way_.size() < kSlots) {
+      const uint64_t slot = steps_ % kSlots;
+      if (done_[slot] != nullptr) OrDie(copies_->WaitFor(*done_[slot]));
+      const DeviceCopy copy{pages_.payloads() + slot * kStep, slab_.address(), kStep};
+      OrDie(copies_->CopyBatch(CopyDirection::kToDevice, std::span(&copy, 1)));
+      if (scatter_) {
+        OrDie(moves_->WaitFor(*OrDie(copies_->Record())));
+        pages_.Scatter(*moves_, slot * kStepBlocks, kStepBlocks, kFewMultiprocessors);
+      }
+      DeviceQueue& last = scatter_ ? *moves_ : *copies_;
+      done_[slot] = OrDie(last.Record());
+      under_way_.push_back(OrDie(last.Record()));
       ++steps_;
     }
     while (!under_way_.empty() && OrDie(under_way_.front()->Done()))
@@ -351,11 +358,13 @@ class BusyRestore {
  private:
   static constexpr uint64_t kStep = 64 << 20;
   static constexpr size_t kStepBlocks = 32;  // of 2 MiB
+  static constexpr size_t kSlots = 4;
   const Slab slab_;
   const std::unique_ptr<PinnedMemory> pinned_;
   const Pages& pages_;
   const bool scatter_;
-  const std::unique_ptr<DeviceQueue> queue_;
+  const std::unique_ptr<DeviceQueue> copies_, moves_;
+  std::unique_ptr<DeviceEvent> done_[kSlots];
   std::vector<std::unique_ptr<DeviceEvent>> under_way_;
   uint64_t steps_ = 0;
 };

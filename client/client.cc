@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/home_process.h"
 #include "client/local_session_stream.h"
+#include "client/pinned_memory.h"
 #include "client/session_impl.h"
 #include "client/sideband.h"
 #include "client/sideband_memory.h"
@@ -188,7 +189,10 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   auto impl = std::make_unique<SessionImpl>();
   const auto memory =
       hello.write_mode == WriteMode::kStream ? nullptr : std::make_shared<SidebandMemory>(sideband);
-  impl->core = std::make_shared<SessionCore>(memory);
+  std::shared_ptr<SharedMemory> mapped = memory;
+  if (memory != nullptr && wanted.device != nullptr)
+    mapped = std::make_shared<PinnedSharedMemory>(memory, wanted.device);
+  impl->core = std::make_shared<SessionCore>(mapped);
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
   // Called while the stream is read, which ends before the core does.
   SessionCore* const core = impl->core.get();

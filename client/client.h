@@ -37,6 +37,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -65,6 +66,8 @@ struct ClientOptions {
   int retries_max = 3;
 };
 
+class Device;  // cuda/device.h
+
 struct SessionOptions {
   std::string engine_id = {};  // required
   Role role = Role::kBoth;
@@ -72,11 +75,15 @@ struct SessionOptions {
   WriteMode write_mode = WriteMode::kMapped;  // wanted; write_mode() says what was given
   uint32_t copy_threads = 1;          // threads that copy one large batch, the caller's included
   ByteCount staging_bytes = MiB(64);  // of the staging segment, when staged
+  // What the session maps is registered with it, in the background, for PagedCache.  It must
+  // outlive the session and its Leases and Reservations.
+  Device* device = nullptr;
 };
 
 struct CallOptions {
   std::chrono::milliseconds deadline{10'000};
   bool hash = true;  // Put, mapped: hash while copying; false leaves it to the daemon
+  bool tables = false;  // Acquire: the Lease knows each block's segments
 };
 
 // One block to store.  Segments in layer order; the bytes are copied before Put returns.
@@ -123,6 +130,10 @@ class Lease {
   // The payload as stored (segments at multiples of 64 B); read-only memory.  Empty unless status
   // is kOk.
   [[nodiscard]] std::span<const std::byte> View(size_t i) const { return blocks_[i].view; }
+  // How they lie.  Null unless the Acquire asked for it and status is kOk.
+  [[nodiscard]] const SegmentTable* Table(size_t i) const {
+    return blocks_[i].table ? &*blocks_[i].table : nullptr;
+  }
   // True while the daemon still promises the bytes.  Check after the last read of a view: when
   // false, discard.
   [[nodiscard]] bool Valid() const;
@@ -135,6 +146,7 @@ class Lease {
     BlockStatus status = BlockStatus::kMissing;
     std::span<const std::byte> view;
     std::shared_ptr<const void> mapping;  // keeps the view's memory mapped
+    std::optional<SegmentTable> table;
   };
   [[nodiscard]] static absl::StatusOr<Lease> Take(const std::shared_ptr<SessionCore>& core,
                                                   const VariantHandle& variant,

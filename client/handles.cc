@@ -92,6 +92,7 @@ void Lease::Fill(size_t i, const wire::BlockGrant& grant) {
   }
   block.view = mapped->bytes;
   block.mapping = std::move(mapped->owner);
+  block.table = grant.table;
 }
 
 absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
@@ -108,6 +109,7 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
   acquire.deadline_ms = DeadlineMs(options);
   acquire.accepted_codecs = {Codec::kIdentity};
   acquire.what = wire::AcquireWhat::kView;
+  acquire.want_tables = options.tables;
   if (absl::Status status = core->Send(std::move(up)); !status.ok()) return status;
   absl::StatusOr<wire::Grant> grant = call.Wait<wire::Grant>(deadline);
   if (!grant.ok()) return grant.status();

@@ -14,15 +14,15 @@ set(larder_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/larder)
 # The client library and what a static library of it needs at link time.  Of these only client is a promise.
 set_target_properties(larder_client PROPERTIES EXPORT_NAME client)
 add_library(larder::client ALIAS larder_client)  # the same name inside this build
-install(TARGETS larder_client larder_wire larder_storage larder_sideband_client larder_sideband_packet
+install(TARGETS larder_client larder_wire larder_cuda larder_storage larder_sideband_client larder_sideband_packet
                 larder_sideband_frames larder_proto
         EXPORT larder_targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder)
 install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_dir})
 
-# client/client.h and what it includes; tests/structure/include_rules.toml keeps that list short.
-foreach(header client/client.h client/wire/messages.h storage/types.h storage/block_key.h storage/layout.h)
+# client/client.h, client/paged_cache.h and what they include; tests/structure/include_rules.toml keeps that list short.
+foreach(header client/client.h client/paged_cache.h client/wire/messages.h cuda/device.h cuda/paged_layout.h storage/types.h storage/block_key.h storage/layout.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder})
 endforeach()

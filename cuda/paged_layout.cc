@@ -39,8 +39,8 @@ absl::Status PagedLayout::Validate() const {
     return Wrong(absl::StrCat("a plane has 1 to ", kHeadsMax, " heads"), heads);
   if (row_bytes == 0 || row_bytes > kRowBytesMax)
     return Wrong(absl::StrCat("a row has 1 to ", kRowBytesMax, " bytes"), row_bytes);
-  if (page_tokens == 0 || page_tokens > kBlockTokensMax)
-    return Wrong(absl::StrCat("a page has 1 to ", kBlockTokensMax, " tokens"), page_tokens);
+  if (page_tokens == 0 || page_tokens > kPagedTokensMax)
+    return Wrong(absl::StrCat("a page has 1 to ", kPagedTokensMax, " tokens"), page_tokens);
   if (pages == 0) return Wrong("a cache has pages", pages);
   for (const uint64_t stride : {page_stride, token_stride, head_stride})
     if (stride > kStrideMax) return Wrong("a stride is at most 1 TiB", stride);
@@ -55,8 +55,8 @@ absl::Status PagedLayout::Validate() const {
 }
 
 absl::Status PayloadLayout::Validate(const PagedLayout& engine) const {
-  if (block_tokens == 0 || block_tokens > kBlockTokensMax)
-    return Wrong(absl::StrCat("a block has 1 to ", kBlockTokensMax, " tokens"), block_tokens);
+  if (block_tokens == 0 || block_tokens > kPagedTokensMax)
+    return Wrong(absl::StrCat("a block has 1 to ", kPagedTokensMax, " tokens"), block_tokens);
   if (block_tokens % engine.page_tokens != 0 && engine.page_tokens % block_tokens != 0)
     return Wrong(
         absl::StrCat("a block of ", block_tokens, " tokens divides a page, or is whole pages"),
@@ -182,6 +182,15 @@ uint64_t PagedPlan::EngineOffset(const PagedBlock& block, uint32_t tile) const {
 
 ByteCount PagedPlan::BytesPerBlock(LayerRange layers) const {
   return ByteCount(layer_bytes_ * layers.count);
+}
+
+ByteCount PagedPlan::PayloadBegin(LayerRange layers) const {
+  return ByteCount(payload_offsets_[size_t{layers.first} * planes_]);
+}
+
+ByteCount PagedPlan::PayloadSpan(LayerRange layers) const {
+  const uint32_t last = layers.first + layers.count - 1;
+  return ByteCount(payload_offsets_[size_t{last} * planes_] + layer_bytes_) - PayloadBegin(layers);
 }
 
 std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,

@@ -23,7 +23,7 @@
 namespace larder {
 
 inline constexpr uint32_t kPlanesMax = 2;
-inline constexpr uint32_t kBlockTokensMax = 65536;
+inline constexpr uint32_t kPagedTokensMax = 65536;
 
 // An engine's paged cache.  The row of (layer, plane, page, slot, head) is at
 //   bases[layer * planes + plane] + page * page_stride + slot * token_stride + head * head_stride.
@@ -109,6 +109,9 @@ class PagedPlan {
   [[nodiscard]] uint64_t EngineOffset(const PagedBlock& block, uint32_t tile) const;
   // Of the moved layers of one block, without padding.
   [[nodiscard]] ByteCount BytesPerBlock(LayerRange layers) const;
+  // Where they begin in the payload, and how much of it they span, padding inside included.
+  [[nodiscard]] ByteCount PayloadBegin(LayerRange layers) const;
+  [[nodiscard]] ByteCount PayloadSpan(LayerRange layers) const;
   // What both sides have in one piece is long enough to be left to the copy engines.
   [[nodiscard]] bool PrefersCopies() const { return prefers_copies_; }
 

@@ -3,7 +3,7 @@
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-PROGRAMS=(cuda_device_test host_device_test device_ipc_test bench_device)
+PROGRAMS=(cuda_device_test device_ipc_test paged_cache_test paged_engine larderd bench_device)
 
 usage() {
   cat <<'HELP'
@@ -63,6 +63,8 @@ say "contract and oracle, on the GPU"
 check env LARDER_TEST_SCALE="${LARDER_TEST_SCALE:-1}" "$BIN/cuda_device_test" --gtest_brief=1
 say "memory in two processes, owner killed"
 check env LARDER_TEST_SCALE="${LARDER_TEST_SCALE:-0.1}" "$BIN/device_ipc_test" --gtest_filter='*cuda*' --gtest_brief=1
+say "a paged cache on the GPU, restored through a running daemon; engines killed"
+check env LARDER_TEST_DEVICE=cuda "$BIN/paged_cache_test" --gtest_brief=1
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck synccheck; do
     say "compute-sanitizer $tool"

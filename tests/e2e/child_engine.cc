@@ -22,7 +22,8 @@ bool Readable(int fd, std::chrono::milliseconds limit) {
 }  // namespace
 
 ChildEngine::ChildEngine(const DaemonProcess& daemon, const std::string& mode,
-                         const std::string& verb, uint32_t seed) {
+                         const std::string& verb, uint32_t seed, const char* program) {
+  const std::string path = ProgramAt(program == nullptr ? LARDER_ENGINE_PATH : program);
   const std::string number = std::to_string(seed);
   int ends[2];
   LARDER_CHECK(pipe2(ends, O_CLOEXEC) == 0);
@@ -33,8 +34,8 @@ ChildEngine::ChildEngine(const DaemonProcess& daemon, const std::string& mode,
   if (pid_ == 0) {
     setpgid(0, 0);
     dup2(write_end.get(), STDOUT_FILENO);
-    execl(LARDER_ENGINE_PATH, LARDER_ENGINE_PATH, daemon.folder()->path().c_str(), mode.c_str(),
-          verb.c_str(), number.c_str(), nullptr);
+    execl(path.c_str(), path.c_str(), daemon.folder()->path().c_str(), mode.c_str(), verb.c_str(),
+          number.c_str(), nullptr);
     _exit(127);
   }
   setpgid(pid_, pid_);  // whoever of the two comes first

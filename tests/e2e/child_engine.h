@@ -1,4 +1,5 @@
-// engine_process as a child: started, heard, signalled, killed.
+// engine_process, or another program of its arguments, as a child: started, heard, signalled,
+// killed.
 //
 // It leads a process group of its own, so that what it forked dies with it when this object goes.
 // Ownership: the child.  Thread-safety: none.
@@ -18,7 +19,7 @@ namespace larder::e2e {
 class ChildEngine {
  public:
   ChildEngine(const DaemonProcess& daemon, const std::string& mode, const std::string& verb,
-              uint32_t seed);
+              uint32_t seed, const char* program = nullptr);
   ~ChildEngine();
   ChildEngine(const ChildEngine&) = delete;
   ChildEngine& operator=(const ChildEngine&) = delete;

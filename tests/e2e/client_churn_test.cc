@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/child_engine.h"
 #include "tests/e2e/daemon_process.h"
+#include "tests/e2e/nothing_left.h"
 #include "tests/test_scale.h"
 
 namespace larder::e2e {
@@ -22,12 +23,6 @@ using Clock = std::chrono::steady_clock;
 
 using Random = std::independent_bits_engine<std::mt19937, 32, uint32_t>;
 
-bool HoldsNothing(const v1::TenantStats& t) {
-  return t.pool_limit() > 0 && t.leases() == 0 && t.reservations() == 0 && t.pool_reserved() == 0 &&
-         t.pool_leased() == 0 && t.pool_quarantined() == 0 &&
-         t.pool_stored() + t.pool_free() == t.pool_limit();
-}
-
 class ClientChurnTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -35,21 +30,10 @@ class ClientChurnTest : public ::testing::Test {
     // What gRPC opens once with the first connections is no leak.
     ChildEngine warm(daemon_, "mapped", "put", 0);
     ASSERT_EQ(warm.Wait(), 0);
-    ASSERT_TRUE(Eventually([&] { return daemon_.Metric("larder_processes") == 0; }));
-    descriptors_ = daemon_.OpenDescriptors();
+    descriptors_ = SettledDescriptors(daemon_);
   }
   // After all clients were killed.
-  void ExpectNothingLeft() {
-    EXPECT_TRUE(Eventually([&] {
-      const v1::TenantStats t = daemon_.Tenant();
-      return HoldsNothing(t) && t.sessions() == 0;
-    })) << daemon_.Tenant().ShortDebugString();
-    EXPECT_TRUE(Eventually([&] { return daemon_.Metric("larder_processes") == 0; }));
-    EXPECT_EQ(daemon_.Metric("larder_sideband_connections_open"), 0);
-    EXPECT_TRUE(Eventually([&] { return daemon_.OpenDescriptors() <= descriptors_; }))
-        << daemon_.OpenDescriptors() << " descriptors, " << descriptors_ << " before";
-    EXPECT_EQ(daemon_.Terminate(), 0) << daemon_.errors();
-  }
+  void ExpectNothingLeft() { e2e::ExpectNothingLeft(daemon_, descriptors_); }
 
   DaemonProcess daemon_{{"--pool", "256MiB", "--slab", "16MiB", "--check-one-in", "4"}};
   size_t descriptors_ = 0;

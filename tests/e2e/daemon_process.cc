@@ -146,6 +146,14 @@ bool Eventually(const std::function<bool()>& condition, std::chrono::millisecond
   return true;
 }
 
+std::string ProgramAt(const std::string& built) {
+  std::error_code error;
+  const std::filesystem::path beside =
+      std::filesystem::read_symlink("/proc/self/exe", error).parent_path() /
+      std::filesystem::path(built).filename();
+  return std::filesystem::exists(beside, error) ? beside.string() : built;
+}
+
 DaemonProcess::DaemonProcess(const std::vector<std::string>& flags)
     : DaemonProcess(flags, Options{}) {}
 
@@ -160,7 +168,7 @@ DaemonProcess::DaemonProcess(const std::vector<std::string>& flags, Options opti
 
 void DaemonProcess::Start(const std::vector<std::string>& flags, const Options& options) {
   std::vector<std::string> all = WithDefaults(flags, folder_->path());
-  all.insert(all.begin(), LARDERD_PATH);
+  all.insert(all.begin(), ProgramAt(LARDERD_PATH));
   std::vector<char*> arguments;
   for (std::string& argument : all) arguments.push_back(argument.data());
   arguments.push_back(nullptr);

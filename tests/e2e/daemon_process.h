@@ -43,6 +43,9 @@ class TemporaryFolder {
 [[nodiscard]] bool Eventually(const std::function<bool()>& condition,
                               std::chrono::milliseconds limit = std::chrono::seconds(30));
 
+// Where a program of this build is: beside the test where they were packed (tests/gpu.sh --pack).
+[[nodiscard]] std::string ProgramAt(const std::string& built);
+
 class DaemonProcess {
  public:
   struct Options {

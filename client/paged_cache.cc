@@ -1,0 +1,388 @@
+#include "client/paged_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+namespace {
+
+// Where a table is the one that we would have made ourselves, but for hashes.
+bool SameSegments(const SegmentTable& a, const SegmentTable& b) {
+  return std::ranges::equal(a.segments, b.segments, [](const Segment& x, const Segment& y) {
+    return x.layers == y.layers && x.bytes == y.bytes && x.codec == y.codec;
+  });
+}
+
+uint64_t AddressOf(std::span<const std::byte> bytes) {
+  return reinterpret_cast<uint64_t>(bytes.data());
+}
+
+// Bytes between segments are zero in a record.
+void ZeroPadding(std::span<std::byte> payload, const SegmentTable& table) {
+  uint64_t at = 0;
+  for (const Segment& segment : table.segments) {
+    const uint64_t end = at + segment.bytes;
+    at = std::min<uint64_t>(RoundUp(end, kSegmentAlign), payload.size());
+    if (at > end) std::memset(payload.data() + end, 0, at - end);
+  }
+}
+
+}  // namespace
+
+// ---- PagedLoad
+
+PagedLoad& PagedLoad::operator=(PagedLoad&& other) noexcept {
+  if (this != &other) {
+    Finish();
+    lease_ = std::move(other.lease_);
+    status_ = std::move(other.status_);
+    steps_ = std::move(other.steps_);
+    told_ = other.told_;
+  }
+  return *this;
+}
+
+PagedLoad::~PagedLoad() { Finish(); }
+
+// The lease must not end while the device reads: not even where it fails or takes for ever.
+void PagedLoad::Finish() {
+  for (const Step& step : steps_)
+    (void)step.event->Wait(std::chrono::steady_clock::time_point::max());
+  steps_.clear();
+}
+
+absl::StatusOr<std::vector<uint32_t>> PagedLoad::Placed() {
+  std::vector<uint32_t> placed;
+  for (; told_ < steps_.size(); ++told_) {
+    const absl::StatusOr<bool> done = steps_[told_].event->Done();
+    if (!done.ok()) return done.status();
+    if (!*done) break;
+    placed.insert(placed.end(), steps_[told_].blocks.begin(), steps_[told_].blocks.end());
+  }
+  if (!placed.empty() && lease_.size() > 0 && !lease_.Valid()) placed.clear();
+  return placed;
+}
+
+absl::StatusOr<std::vector<BlockStatus>> PagedLoad::Wait(
+    std::chrono::steady_clock::time_point deadline) {
+  std::vector<BlockStatus> result = status_;
+  const auto cancel = [&result](const Step& step) {
+    for (const uint32_t block : step.blocks) result[block] = BlockStatus::kCancelled;
+  };
+  for (const Step& step : steps_) {
+    const absl::Status done = step.event->Wait(deadline);
+    if (absl::IsDeadlineExceeded(done))
+      cancel(step);
+    else if (!done.ok())
+      return done;
+  }
+  // After the last byte: what was read before is right only if the lease held.
+  if (lease_.size() > 0 && !lease_.Valid())
+    for (const Step& step : steps_) cancel(step);
+  return result;
+}
+
+const DeviceEvent* PagedLoad::event() const {
+  return steps_.empty() ? nullptr : steps_.back().event.get();
+}
+
+// ---- PagedCache
+
+absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Make(Session& session, Device& device,
+                                                             const VariantHandle& variant,
+                                                             const PagedLayout& engine,
+                                                             const PayloadLayout& payload,
+                                                             const PagedCacheOptions& options) {
+  if (payload.block_tokens != variant.spec.block_tokens || engine.layers != variant.spec.layers)
+    return absl::InvalidArgumentError(absl::StrCat("the variant has blocks of ",
+                                                   variant.spec.block_tokens, " tokens and ",
+                                                   variant.spec.layers, " layers"));
+  absl::StatusOr<PagedPlan> plan = PagedPlan::Make(engine, payload);
+  if (!plan.ok()) return plan.status();
+  std::unique_ptr<PagedCache> cache(
+      new PagedCache(session, variant, *std::move(plan), payload, options));
+  if (const absl::Status opened = cache->Open(device); !opened.ok()) return opened;
+  return cache;
+}
+
+absl::Status PagedCache::Open(Device& device) {
+  const uint64_t slot_bytes = options_.staging_bytes.value() / kSlots / kPageBytes * kPageBytes;
+  if (slot_bytes < payload_bytes_)
+    return absl::InvalidArgumentError(absl::StrCat("staging of ", options_.staging_bytes.value(),
+                                                   " bytes is too little for ", kSlots,
+                                                   " blocks of ", payload_bytes_));
+  if (!plan_.PrefersCopies()) {
+    auto staging = device.Allocate(options_.staging_bytes);
+    if (!staging.ok()) return staging.status();
+    staging_ = *std::move(staging);
+    for (size_t i = 0; i < kSlots; ++i) slots_[i].address = staging_->address() + i * slot_bytes;
+  }
+  if (session_.write_mode() != WriteMode::kMapped) {
+    auto buffer = device.AllocatePinned(ByteCount(slot_bytes));
+    if (!buffer.ok()) return buffer.status();
+    buffer_ = *std::move(buffer);
+  }
+  for (std::unique_ptr<DeviceQueue>* queue : {&copies_, &moves_}) {
+    auto made = device.MakeQueue(options_.low_priority);
+    if (!made.ok()) return made.status();
+    *queue = *std::move(made);
+  }
+  return absl::OkStatus();
+}
+
+size_t PagedCache::BlocksPerStep() const {
+  return options_.staging_bytes.value() / kSlots / kPageBytes * kPageBytes / payload_bytes_;
+}
+
+absl::Status PagedCache::WaitBefore(const DeviceEvent* event) {
+  if (event == nullptr) return absl::OkStatus();
+  if (const absl::Status ok = copies_->WaitFor(*event); !ok.ok()) return ok;
+  return moves_->WaitFor(*event);
+}
+
+// The queue that writes to the slot first waits for the one that read it last.
+absl::StatusOr<PagedCache::Slot*> PagedCache::NextSlot(DeviceQueue& user) {
+  Slot& slot = slots_[next_slot_++ % kSlots];
+  if (slot.free != nullptr)
+    if (const absl::Status ok = user.WaitFor(*slot.free); !ok.ok()) return ok;
+  return &slot;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::CopyRuns(
+    std::span<const PagedBlock> blocks, LayerRange layers, bool to_device) {
+  std::vector<DeviceCopy> copies;
+  for (const RunCopy& run : RunsOf(plan_, layers, blocks))
+    copies.push_back(to_device ? DeviceCopy{run.engine, run.payload, run.bytes}
+                               : DeviceCopy{run.payload, run.engine, run.bytes});
+  if (const absl::Status ok = copies_->CopyBatch(
+          to_device ? CopyDirection::kToDevice : CopyDirection::kFromDevice, copies);
+      !ok.ok())
+    return ok;
+  return copies_->Record();
+}
+
+absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::LoadStep(
+    std::span<const PagedBlock> blocks, LayerRange layers) {
+  if (plan_.PrefersCopies()) return CopyRuns(blocks, layers, /*to_device=*/true);
+  const absl::StatusOr<Slot*> slot = NextSlot(*copies_);
+  if (!slot.ok()) return slot.status();
+  const uint64_t bytes = plan_.PayloadSpan(layers).value();
+  std::vector<DeviceCopy> copies;
+  std::vector<PagedBlock> staged(blocks.begin(), blocks.end());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    staged[i].payload = (*slot)->address + i * payload_bytes_;
+    copies.push_back({staged[i].payload, blocks[i].payload, bytes});
+  }
+  if (const absl::Status ok = copies_->CopyBatch(CopyDirection::kToDevice, copies); !ok.ok())
+    return ok;
+  const auto copied = copies_->Record();
+  if (!copied.ok()) return copied.status();
+  if (const absl::Status ok = moves_->WaitFor(**copied); !ok.ok()) return ok;
+  if (const absl::Status ok = moves_->Scatter(plan_, {layers, staged, options_.multiprocessors});
+      !ok.ok())
+    return ok;
+  auto freed = moves_->Record();
+  if (!freed.ok()) return freed.status();
+  (*slot)->free = *std::move(freed);
+  return moves_->Record();
+}
+
+absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::StoreStep(
+    std::span<const PagedBlock> blocks) {
+  const LayerRange all{0, plan_.layers()};
+  if (plan_.PrefersCopies()) return CopyRuns(blocks, all, /*to_device=*/false);
+  const absl::StatusOr<Slot*> slot = NextSlot(*moves_);
+  if (!slot.ok()) return slot.status();
+  const uint64_t bytes = plan_.PayloadSpan(all).value();
+  std::vector<DeviceCopy> copies;
+  std::vector<PagedBlock> staged(blocks.begin(), blocks.end());
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    staged[i].payload = (*slot)->address + i * payload_bytes_;
+    copies.push_back({blocks[i].payload, staged[i].payload, bytes});
+  }
+  if (const absl::Status ok = moves_->Gather(plan_, {all, staged, options_.multiprocessors});
+      !ok.ok())
+    return ok;
+  const auto gathered = moves_->Record();
+  if (!gathered.ok()) return gathered.status();
+  if (const absl::Status ok = copies_->WaitFor(**gathered); !ok.ok()) return ok;
+  if (const absl::Status ok = copies_->CopyBatch(CopyDirection::kFromDevice, copies); !ok.ok())
+    return ok;
+  auto freed = copies_->Record();
+  if (!freed.ok()) return freed.status();
+  (*slot)->free = *std::move(freed);
+  return copies_->Record();
+}
+
+absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, LayerRange layers,
+                                           const DeviceEvent* pages_free,
+                                           const CallOptions& options) {
+  std::vector<PagedBlock> places;
+  for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
+  if (const absl::Status ok = plan_.Check(layers, places); !ok.ok()) return ok;
+  if (const absl::Status ok = WaitBefore(pages_free); !ok.ok()) return ok;
+  if (session_.write_mode() == WriteMode::kStream)
+    return LoadThroughBuffer(blocks, layers, options);
+  std::vector<Digest> digests;
+  for (const PagedGet& block : blocks) digests.push_back(block.digest);
+  CallOptions with_tables = options;
+  with_tables.tables = true;
+  absl::StatusOr<Lease> lease = session_.Acquire(variant_, digests, with_tables);
+  if (!lease.ok()) return lease.status();
+  PagedLoad load;
+  load.lease_ = *std::move(lease);
+  if (const absl::Status queued = Queue(load, blocks, layers); !queued.ok()) {
+    // What was queued reads what the lease holds.
+    (void)copies_->Wait();
+    (void)moves_->Wait();
+    return queued;
+  }
+  return load;
+}
+
+absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks,
+                               LayerRange layers) {
+  load.status_.resize(blocks.size());
+  std::vector<PagedBlock> step;
+  std::vector<uint32_t> in_step;
+  const auto flush = [&]() -> absl::Status {
+    if (step.empty()) return absl::OkStatus();
+    auto event = LoadStep(step, layers);
+    if (!event.ok()) return event.status();
+    load.steps_.push_back({*std::move(event), std::exchange(in_step, {})});
+    step.clear();
+    return absl::OkStatus();
+  };
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
+    load.status_[i] = load.lease_.status(i);
+    if (load.status_[i] != BlockStatus::kOk) continue;
+    const SegmentTable* table = load.lease_.Table(i);
+    if (table == nullptr || !SameSegments(*table, payload_.table) ||
+        load.lease_.View(i).size() != payload_bytes_) {
+      load.status_[i] = BlockStatus::kInvalid;
+      continue;
+    }
+    step.push_back({AddressOf(load.lease_.View(i)) + plan_.PayloadBegin(layers).value(),
+                    blocks[i].pages, blocks[i].first_slot});
+    in_step.push_back(i);
+    if (step.size() == BlocksPerStep())
+      if (const absl::Status ok = flush(); !ok.ok()) return ok;
+  }
+  return flush();
+}
+
+std::vector<std::span<std::byte>> PagedCache::BufferSegments(size_t i) const {
+  std::vector<std::span<std::byte>> segments;
+  auto* at = const_cast<std::byte*>(buffer_->bytes().data()) + i * payload_bytes_;
+  for (const Segment& segment : payload_.table.segments) {
+    segments.emplace_back(at, segment.bytes);
+    at += RoundUp(segment.bytes, kSegmentAlign);
+  }
+  return segments;
+}
+
+absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet> blocks,
+                                                        LayerRange layers,
+                                                        const CallOptions& options) {
+  PagedLoad load;
+  for (size_t first = 0; first < blocks.size(); first += BlocksPerStep()) {
+    const auto part = blocks.subspan(first, std::min(BlocksPerStep(), blocks.size() - first));
+    std::vector<std::vector<std::span<std::byte>>> segments;
+    std::vector<GetBlock> gets;
+    for (size_t i = 0; i < part.size(); ++i) segments.push_back(BufferSegments(i));
+    for (size_t i = 0; i < part.size(); ++i) gets.push_back({part[i].digest, segments[i]});
+    auto got = session_.Get(variant_, gets, options);
+    if (!got.ok()) return got.status();
+    std::vector<PagedBlock> step;
+    for (size_t i = 0; i < part.size(); ++i) {
+      load.status_.push_back((*got)[i]);
+      if ((*got)[i] != BlockStatus::kOk) continue;
+      step.push_back({AddressOf(segments[i].front()) + plan_.PayloadBegin(layers).value(),
+                      part[i].pages, part[i].first_slot});
+    }
+    if (step.empty()) continue;
+    const auto event = LoadStep(step, layers);
+    if (!event.ok()) return event.status();
+    // The buffer is needed again.
+    if (const absl::Status ok = (*event)->Wait(std::chrono::steady_clock::time_point::max());
+        !ok.ok())
+      return ok;
+  }
+  return load;
+}
+
+absl::StatusOr<std::vector<BlockStatus>> PagedCache::Put(std::span<const PagedPut> blocks,
+                                                         const DeviceEvent* computed,
+                                                         const CallOptions& options) {
+  std::vector<PagedBlock> places;
+  for (const PagedPut& block : blocks) places.push_back({0, block.pages, block.first_slot});
+  if (const absl::Status ok = plan_.Check({0, plan_.layers()}, places); !ok.ok()) return ok;
+  if (const absl::Status ok = WaitBefore(computed); !ok.ok()) return ok;
+  std::vector<BlockStatus> result;
+  for (size_t first = 0; first < blocks.size(); first += BlocksPerStep()) {
+    const auto part = blocks.subspan(first, std::min(BlocksPerStep(), blocks.size() - first));
+    const auto put =
+        buffer_ == nullptr ? PutInPlace(part, options) : PutThroughBuffer(part, options);
+    if (!put.ok()) return put.status();
+    result.insert(result.end(), put->begin(), put->end());
+  }
+  return result;
+}
+
+absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const PagedPut> blocks,
+                                                                const CallOptions& options) {
+  const std::vector<ByteCount> bytes(blocks.size(), ByteCount(payload_bytes_));
+  absl::StatusOr<Reservation> reservation = session_.Reserve(bytes, options);
+  if (!reservation.ok()) return reservation.status();
+  std::vector<PagedBlock> step;
+  std::vector<Reservation::Block> published;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const std::span<std::byte> extent = reservation->Bytes(i);
+    ZeroPadding(extent, payload_.table);
+    step.push_back({AddressOf(extent), blocks[i].pages, blocks[i].first_slot});
+    published.push_back({.extent = static_cast<uint32_t>(i),
+                         .digest = blocks[i].digest,
+                         .parent = blocks[i].parent,
+                         .tokens = blocks[i].tokens,
+                         .table = payload_.table,
+                         .content = blocks[i].content});
+  }
+  const auto event = StoreStep(step);
+  // Whatever was queued ends before the extents go back.
+  if (!event.ok()) {
+    (void)copies_->Wait();
+    return event.status();
+  }
+  if (const absl::Status ok = (*event)->Wait(std::chrono::steady_clock::time_point::max());
+      !ok.ok())
+    return ok;
+  return reservation->Publish(variant_, published, options);
+}
+
+absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutThroughBuffer(
+    std::span<const PagedPut> blocks, const CallOptions& options) {
+  std::vector<PagedBlock> step;
+  std::vector<std::vector<std::span<const std::byte>>> layers(blocks.size());
+  std::vector<PutBlock> puts;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const std::vector<std::span<std::byte>> segments = BufferSegments(i);
+    step.push_back({AddressOf(segments.front()), blocks[i].pages, blocks[i].first_slot});
+    layers[i].assign(segments.begin(), segments.end());
+    puts.push_back({.digest = blocks[i].digest,
+                    .parent = blocks[i].parent,
+                    .tokens = blocks[i].tokens,
+                    .segments = layers[i],
+                    .content = blocks[i].content});
+  }
+  const auto event = StoreStep(step);
+  if (!event.ok()) return event.status();
+  if (const absl::Status ok = (*event)->Wait(std::chrono::steady_clock::time_point::max());
+      !ok.ok())
+    return ok;
+  return session_.Put(variant_, puts, options);
+}
+
+}  // namespace larder
