@@ -89,6 +89,8 @@ struct Client::Impl {
   absl::Status AwaitUnmapped() LARDER_REQUIRES(mu);
   // CLEAN for each of `lost`.  An error: the sideband does not work.
   absl::Status CleanLost() LARDER_REQUIRES(mu);
+  // Unavailable without one.
+  absl::StatusOr<std::shared_ptr<SidebandClient>> LiveSideband() LARDER_EXCLUDES(mu);
   // Sideband or none; the reason stays in `sideband_status`.
   void ConnectSideband() LARDER_REQUIRES(mu);
 
@@ -267,6 +269,30 @@ absl::StatusOr<std::unique_ptr<Session>> Client::Attach(const SessionOptions& op
   absl::StatusOr<std::unique_ptr<SessionImpl>> impl = impl_->Attach(options);
   if (!impl.ok()) return impl.status();
   return std::unique_ptr<Session>(new Session(*std::move(impl)));
+}
+
+absl::StatusOr<std::shared_ptr<SidebandClient>> Client::Impl::LiveSideband() {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  MutexLock lock(mu);
+  if (sideband == nullptr)
+    return absl::UnavailableError(
+        absl::StrCat("device memory is shared over the sideband: ", sideband_status.message()));
+  return sideband;
+}
+
+absl::StatusOr<ShareTicket> Client::ShareMemory(const DeviceExport& exported) {
+  const auto sideband = impl_->LiveSideband();
+  return sideband.ok() ? (*sideband)->Share(exported) : sideband.status();
+}
+
+absl::Status Client::DropShare(const ShareTicket& ticket) {
+  const auto sideband = impl_->LiveSideband();
+  return sideband.ok() ? (*sideband)->DropShare(ticket) : sideband.status();
+}
+
+absl::StatusOr<DeviceExport> Client::OpenShared(const ShareTicket& ticket) {
+  const auto sideband = impl_->LiveSideband();
+  return sideband.ok() ? (*sideband)->OpenShared(ticket) : sideband.status();
 }
 
 absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query,

@@ -66,7 +66,8 @@ struct ClientOptions {
   int retries_max = 3;
 };
 
-class Device;  // cuda/device.h
+class Device;        // cuda/device.h
+class DeviceExport;  // cuda/device.h
 
 struct SessionOptions {
   std::string engine_id = {};  // required
@@ -82,7 +83,7 @@ struct SessionOptions {
 
 struct CallOptions {
   std::chrono::milliseconds deadline{10'000};
-  bool hash = true;  // Put, mapped: hash while copying; false leaves it to the daemon
+  bool hash = true;     // Put, mapped: hash while copying; false leaves it to the daemon
   bool tables = false;  // Acquire: the Lease knows each block's segments
 };
 
@@ -262,6 +263,15 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Session>> Attach(const SessionOptions& options);
+  // Hands device memory (Device::Export) to the daemon, for other processes of this host and uid:
+  // whoever has the ticket opens it, as long as this Client and the daemon live and it was not
+  // dropped.
+  // Unavailable: no sideband.  ResourceExhausted: 256 a process.
+  [[nodiscard]] absl::StatusOr<ShareTicket> ShareMemory(const DeviceExport& exported);
+  [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
+  // For Device::Import; DeviceImports keeps what was imported.  NotFound: no such ticket, or its
+  // owner ended.
+  [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallOptions& options = {});
   [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(

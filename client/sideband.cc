@@ -182,6 +182,40 @@ absl::Status SidebandClient::DropStaging(uint32_t staging_id) {
   return Request<DropStagingOkFrame>(DropStagingFrame{.staging_id = staging_id}).status();
 }
 
+absl::StatusOr<ShareTicket> SidebandClient::Share(const DeviceExport& exported) {
+  static_assert(kDeviceHandleBytes == DeviceExport::kHandleBytes);
+  absl::StatusOr<SharedFrame> shared = absl::InvalidArgumentError("an export without a path");
+  if (exported.path == SharePath::kDescriptor)
+    shared = Request<SharedFrame>(ShareMemoryFrame{.bytes = exported.bytes},
+                                  {.descriptor = exported.descriptor});
+  if (exported.path == SharePath::kHandle)
+    shared =
+        Request<SharedFrame>(ShareHandleFrame{.bytes = exported.bytes, .handle = exported.handle});
+  if (!shared.ok()) return shared.status();
+  return shared->ticket;
+}
+
+absl::Status SidebandClient::DropShare(const ShareTicket& ticket) {
+  return Request<DropSharedOkFrame>(DropSharedFrame{.ticket = ticket}).status();
+}
+
+absl::StatusOr<DeviceExport> SidebandClient::OpenShared(const ShareTicket& ticket) {
+  FileDescriptor memory;
+  const absl::StatusOr<Frame> answer =
+      Ask(OpenSharedFrame{.ticket = ticket}, {FrameType::kSharedMemory, FrameType::kSharedHandle},
+          {}, &memory);
+  if (!answer.ok()) return answer.status();
+  if (const auto* shared = std::get_if<SharedMemoryFrame>(&*answer)) {
+    DeviceExport exported(SharePath::kDescriptor, shared->bytes);
+    exported.descriptor = memory.Release();
+    return exported;
+  }
+  const auto& shared = std::get<SharedHandleFrame>(*answer);
+  DeviceExport exported(SharePath::kHandle, shared.bytes);
+  exported.handle = shared.handle;
+  return exported;
+}
+
 absl::StatusOr<FileDescriptor> SidebandClient::OpenSession() {
   FileDescriptor fd;
   auto answer = Request<SessionSocketFrame>(OpenSessionFrame{}, {}, &fd);
@@ -198,6 +232,14 @@ absl::StatusOr<ByteCount> SidebandClient::Clean(SessionId session) {
 template <class Body>
 absl::StatusOr<Body> SidebandClient::Request(const Frame& frame, const SendExtras& extras,
                                              FileDescriptor* answer_fd) {
+  absl::StatusOr<Frame> answer = Ask(frame, {Body::kType}, extras, answer_fd);
+  if (!answer.ok()) return answer.status();
+  return std::get<Body>(*std::move(answer));
+}
+
+absl::StatusOr<Frame> SidebandClient::Ask(const Frame& frame,
+                                          std::initializer_list<FrameType> expected,
+                                          const SendExtras& extras, FileDescriptor* answer_fd) {
   if (home_.left()) return FailedInChild();
   MutexLock lock(mu_);
   if (!broken_.ok()) return broken_;
@@ -208,7 +250,7 @@ absl::StatusOr<Body> SidebandClient::Request(const Frame& frame, const SendExtra
         absl::StrCat("the sideband failed before: ", answer.status().message()));
     return answer.status();
   }
-  if (auto* body = std::get_if<Body>(&*answer)) return std::move(*body);
+  if (std::ranges::find(expected, TypeOf(*answer)) != expected.end()) return answer;
   if (const auto* error = std::get_if<ErrorFrame>(&*answer)) {
     // Of larderd's own words, but shown to people: nothing that steers a terminal.
     return absl::Status(error->code, absl::Utf8SafeCHexEscape(error->text));

@@ -30,6 +30,7 @@
 #include "client/home_process.h"
 #include "client/sideband_packet.h"
 #include "client/wire/sideband_frames.h"
+#include "cuda/device.h"
 #include "storage/mutex.h"
 #include "storage/types.h"
 
@@ -104,6 +105,12 @@ class SidebandClient {
   // Lets the daemon read a memfd sealed against shrinking and growing.  `memfd` stays the caller's.
   [[nodiscard]] absl::StatusOr<uint32_t> SendStaging(int memfd, ByteCount bytes);
   [[nodiscard]] absl::Status DropStaging(uint32_t staging_id);
+  // Device memory for other processes of this uid: whoever has the ticket may open it, as long as
+  // this object and this process live, and it is not dropped.  `exported` stays the caller's.
+  [[nodiscard]] absl::StatusOr<ShareTicket> Share(const DeviceExport& exported);
+  [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
+  // What Device::Import takes.  NotFound: no such ticket, or its owner ended.
+  [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
   // A socket for one session more of this process (LocalSessionStream).  Unimplemented: this daemon
   // hands out none; Engine.Attach does the same.
   [[nodiscard]] absl::StatusOr<FileDescriptor> OpenSession();
@@ -121,6 +128,10 @@ class SidebandClient {
   template <class Body>
   [[nodiscard]] absl::StatusOr<Body> Request(const Frame& frame, const SendExtras& extras = {},
                                              FileDescriptor* answer_fd = nullptr);
+  // The same, of any of the expected types.
+  [[nodiscard]] absl::StatusOr<Frame> Ask(const Frame& frame,
+                                          std::initializer_list<FrameType> expected,
+                                          const SendExtras& extras, FileDescriptor* answer_fd);
   [[nodiscard]] absl::StatusOr<Frame> Exchange(const Frame& frame, const SendExtras& extras,
                                                FileDescriptor* answer_fd) LARDER_REQUIRES(mu_);
   [[nodiscard]] absl::Status Send(const Frame& frame, const SendExtras& extras, Time until)

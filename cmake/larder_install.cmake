@@ -21,8 +21,8 @@ install(TARGETS larder_client larder_wire larder_cuda larder_storage larder_side
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder)
 install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_dir})
 
-# client/client.h, client/paged_cache.h and what they include; tests/structure/include_rules.toml keeps that list short.
-foreach(header client/client.h client/paged_cache.h client/wire/messages.h cuda/device.h cuda/paged_layout.h storage/types.h storage/block_key.h storage/layout.h)
+# What engines include, and what that includes; tests/structure/include_rules.toml keeps that list short.
+foreach(header client/client.h client/device_imports.h client/paged_cache.h client/wire/messages.h cuda/device.h cuda/paged_layout.h storage/types.h storage/block_key.h storage/layout.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder})
 endforeach()

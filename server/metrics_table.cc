@@ -121,6 +121,10 @@ constexpr MetricSample kSidebandGiven[] = {Read("slab_read", OfSideband<&S::slab
                                            Read("session_page", OfSideband<&S::session_pages>),
                                            Read("session_socket", OfSideband<&S::session_sockets>),
                                            Read("staging", OfSideband<&S::staging_added>),
+                                           Read("share_descriptor", OfSideband<&S::shared_memory>),
+                                           Read("share_handle", OfSideband<&S::shared_handle>),
+                                           Read("open_descriptor", OfSideband<&S::opened_memory>),
+                                           Read("open_handle", OfSideband<&S::opened_handle>),
                                            Read("clean", OfSideband<&S::cleans>)};
 constexpr MetricSample kSidebandOpen[] = {Read("", OfSideband<&S::connections_open>)};
 
@@ -241,7 +245,8 @@ constexpr Metric kMetrics[] = {
      "What the sideband refused, by cause: connections, packets and requests."},
     {"larder_sideband_given_total", kC, "requests", "what", kSidebandGiven,
      "What the sideband did for attached processes: descriptors handed out (slabs, session pages, "
-     "session sockets), staging segments taken, CLEAN acknowledged."},
+     "session sockets), staging segments taken, device memory shared and opened by path, CLEAN "
+     "acknowledged."},
     {"larder_sideband_connections_open", kG, "connections", "", kSidebandOpen,
      "Connections to the sideband that are open."},
     {"larder_disk_bytes", kG, "bytes", "part", kDiskBytes,

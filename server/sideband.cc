@@ -87,6 +87,7 @@ Sideband::Sideband(const Options& options, SidebandHost& host, ProcessTable& pro
       context_{.host = host,
                .processes = processes,
                .staging = staging,
+               .shares = shares_,
                .counters = counters_,
                .trusted_uids = options_.trusted_uids},
       last_id_(kListener) {}
@@ -171,6 +172,7 @@ void Sideband::Start() {
 
 void Sideband::OnProcessDeath(ProcessId process) {
   staging_.DropProcess(process);
+  shares_.DropProcess(process);
   {
     MutexLock lock(mu_);
     dead_.push_back(process);
@@ -294,6 +296,7 @@ void Sideband::CloseDead() {
     }
     for (const uint64_t id : ids) Close(id);
     staging_.DropProcess(process);  // a packet of it may have been under way before
+    shares_.DropProcess(process);
   }
 }
 

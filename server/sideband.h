@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/file_descriptor.h"
+#include "server/device_shares.h"
 #include "server/process_table.h"
 #include "server/sideband_connection.h"
 #include "server/staging_table.h"
@@ -58,11 +59,13 @@ class Sideband {
 
   void Start();
 
-  // Drops its staging segments before it returns, and soon its connections, which a forked child
-  // may keep open.
+  // Drops its staging segments and its shares before it returns, and soon its connections, which a
+  // forked child may keep open.
   void OnProcessDeath(ProcessId process);
 
   [[nodiscard]] const SidebandCounters& counters() const { return counters_; }
+  // Device memory that processes share now.
+  [[nodiscard]] size_t device_shares() const { return shares_.count(); }
 
  private:
   using Time = std::chrono::steady_clock::time_point;
@@ -96,6 +99,7 @@ class Sideband {
 
   const Options options_;
   StagingTable& staging_;
+  DeviceShares shares_{{}};
   SidebandCounters counters_;
   const SidebandConnection::Context context_;
   FileDescriptor listener_;

@@ -28,6 +28,7 @@ SidebandConnection::SidebandConnection(const Context& context, FileDescriptor so
 SidebandConnection::~SidebandConnection() {
   if (!welcomed()) return;
   for (const uint32_t id : staging_) context_.staging.Drop(attachment_.process, id);
+  for (const ShareTicket& ticket : shares_) context_.shares.Drop(attachment_.process, ticket);
   context_.processes.Detach(attachment_.token);
 }
 
@@ -97,6 +98,12 @@ absl::Status SidebandConnection::HandleReady(const Frame& frame, ReceivedPacket&
     return On(*staging, std::move(packet.descriptors.front()));
   }
   if (const auto* drop = std::get_if<DropStagingFrame>(&frame)) return On(*drop);
+  if (const auto* share = std::get_if<ShareMemoryFrame>(&frame)) {
+    return On(*share, std::move(packet.descriptors.front()));
+  }
+  if (const auto* share = std::get_if<ShareHandleFrame>(&frame)) return On(*share);
+  if (const auto* shared = std::get_if<OpenSharedFrame>(&frame)) return On(*shared);
+  if (const auto* shared = std::get_if<DropSharedFrame>(&frame)) return On(*shared);
   if (const auto* clean = std::get_if<CleanFrame>(&frame)) return On(*clean);
   return NotNow(frame);
 }
@@ -145,6 +152,7 @@ absl::Status SidebandConnection::On(const ChallengeReplyFrame& frame,
   }
   writable_ = Trusted(peer_->uid());
   pid_ = peer_->pid();
+  uid_ = peer_->uid();
   auto attachment = context_.processes.Attach(*std::move(peer_), writable_);
   peer_.reset();
   if (!attachment.ok()) {
@@ -219,6 +227,44 @@ absl::Status SidebandConnection::On(const DropStagingFrame& frame) {
   }
   std::erase(staging_, frame.staging_id);
   return Answer(DropStagingOkFrame{});
+}
+
+absl::Status SidebandConnection::AddShare(DeviceShares::Share share,
+                                          SidebandCounters::Counter& counter) {
+  const absl::StatusOr<ShareTicket> ticket =
+      context_.shares.Add(attachment_.process, uid_, std::move(share));
+  if (!ticket.ok()) return Fail(ticket.status(), context_.counters.requests_failed);
+  shares_.push_back(*ticket);
+  ++counter;
+  return Answer(SharedFrame{.ticket = *ticket});
+}
+
+absl::Status SidebandConnection::On(const ShareMemoryFrame& frame, FileDescriptor memory) {
+  return AddShare({frame.bytes, std::move(memory)}, context_.counters.shared_memory);
+}
+
+absl::Status SidebandConnection::On(const ShareHandleFrame& frame) {
+  return AddShare({frame.bytes, frame.handle}, context_.counters.shared_handle);
+}
+
+absl::Status SidebandConnection::On(const OpenSharedFrame& frame) {
+  const absl::StatusOr<DeviceShares::Share> share = context_.shares.Open(uid_, frame.ticket);
+  if (!share.ok()) return Fail(share.status(), context_.counters.requests_failed);
+  if (const auto* handle = std::get_if<DeviceHandle>(&share->memory)) {
+    ++context_.counters.opened_handle;
+    return Answer(SharedHandleFrame{.bytes = share->bytes, .handle = *handle});
+  }
+  ++context_.counters.opened_memory;
+  return Answer(SharedMemoryFrame{.bytes = share->bytes},
+                std::get<FileDescriptor>(share->memory).get());
+}
+
+absl::Status SidebandConnection::On(const DropSharedFrame& frame) {
+  if (!context_.shares.Drop(attachment_.process, frame.ticket))
+    return Fail(absl::NotFoundError("this process shares nothing by that ticket"),
+                context_.counters.requests_failed);
+  std::erase(shares_, frame.ticket);
+  return Answer(DropSharedOkFrame{});
 }
 
 absl::Status SidebandConnection::On(const CleanFrame& frame) {

@@ -4,8 +4,8 @@
 // hostile.  A request that cannot be granted is answered with ERROR and the connection goes on; a
 // packet that breaks the protocol is answered with ERROR and ends it.
 //
-// Ownership: the socket, its token in the ProcessTable and the staging segments that came by it;
-// all given back when it is destroyed.  Borrows the Context.
+// Ownership: the socket, its token in the ProcessTable, the staging segments and the shares that
+// came by it; all given back when it is destroyed.  Borrows the Context.
 // Thread-safety: none; the Sideband's thread calls it.
 // Limits: one request at a time is what a client should send; kUnreadBytesMax of answers that it
 // did not read end the connection, as they may hold descriptors of the daemon's allowance.
@@ -24,6 +24,7 @@
 #include "client/file_descriptor.h"
 #include "client/sideband_packet.h"
 #include "client/wire/sideband_frames.h"
+#include "server/device_shares.h"
 #include "server/peer_process.h"
 #include "server/process_table.h"
 #include "server/staging_table.h"
@@ -73,6 +74,10 @@ struct SidebandCounters {
   Counter session_sockets = 0;
   Counter staging_added = 0;
   Counter staging_refused = 0;
+  Counter shared_memory = 0;  // device memory that was offered, by descriptor
+  Counter shared_handle = 0;  // and by handle
+  Counter opened_memory = 0;  // and opened
+  Counter opened_handle = 0;
   Counter cleans = 0;
   Counter requests_failed = 0;  // answered with ERROR for any other reason
 };
@@ -85,6 +90,7 @@ class SidebandConnection {
     SidebandHost& host;
     ProcessTable& processes;
     StagingTable& staging;
+    DeviceShares& shares;
     SidebandCounters& counters;
     std::span<const uid_t> trusted_uids;
   };
@@ -118,7 +124,14 @@ class SidebandConnection {
   [[nodiscard]] absl::Status On(const OpenSessionFrame& frame);
   [[nodiscard]] absl::Status On(const StagingFrame& frame, FileDescriptor memfd);
   [[nodiscard]] absl::Status On(const DropStagingFrame& frame);
+  [[nodiscard]] absl::Status On(const ShareMemoryFrame& frame, FileDescriptor memory);
+  [[nodiscard]] absl::Status On(const ShareHandleFrame& frame);
+  [[nodiscard]] absl::Status On(const OpenSharedFrame& frame);
+  [[nodiscard]] absl::Status On(const DropSharedFrame& frame);
   [[nodiscard]] absl::Status On(const CleanFrame& frame);
+
+  [[nodiscard]] absl::Status AddShare(DeviceShares::Share share,
+                                      SidebandCounters::Counter& counter);
 
   [[nodiscard]] bool Trusted(uid_t uid) const;
   [[nodiscard]] absl::Status Answer(const Frame& frame, int descriptor = -1);
@@ -132,8 +145,10 @@ class SidebandConnection {
   Nonce nonce_{};
   bool writable_ = false;
   pid_t pid_ = 0;  // of the process that was welcomed
+  uid_t uid_ = 0;
   ProcessTable::Attachment attachment_;
   std::vector<uint32_t> staging_;
+  std::vector<ShareTicket> shares_;
 };
 
 }  // namespace larder

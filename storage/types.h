@@ -88,6 +88,10 @@ struct Digest {
   }
 };
 inline constexpr size_t kDigestBytes = 16;
+
+// Names device memory that a process shares with others, and is the right to open it: random.
+using ShareTicket = std::array<std::byte, 16>;
+
 inline constexpr uint32_t kStepTokens = 16;  // tokens per step of the chain
 
 enum class Tier : uint8_t { kDevice = 1, kHost = 2, kDisk = 3, kRemote = 4 };

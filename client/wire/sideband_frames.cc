@@ -230,6 +230,38 @@ void Fields(Io& io, typename Io::template Body<OpenSessionFrame> body) {
 }
 template <class Io>
 void Fields(Io&, typename Io::template Body<SessionSocketFrame>) {}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<ShareMemoryFrame> body) {
+  io.Bytes(body.bytes);
+}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<ShareHandleFrame> body) {
+  io.Bytes(body.bytes);
+  io.Array(body.handle);
+}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<SharedFrame> body) {
+  io.Array(body.ticket);
+}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<OpenSharedFrame> body) {
+  io.Array(body.ticket);
+}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<SharedMemoryFrame> body) {
+  io.Bytes(body.bytes);
+}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<SharedHandleFrame> body) {
+  io.Bytes(body.bytes);
+  io.Array(body.handle);
+}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<DropSharedFrame> body) {
+  io.Array(body.ticket);
+}
+template <class Io>
+void Fields(Io&, typename Io::template Body<DropSharedOkFrame>) {}
 
 absl::Status Refuse(FrameType type, const char* what) {
   return absl::InvalidArgumentError(absl::StrCat("sideband frame ", ToString(type), ": ", what));
@@ -297,13 +329,30 @@ const char* ToString(FrameType type) {
       return "OPEN_SESSION";
     case FrameType::kSessionSocket:
       return "SESSION_SOCKET";
+    case FrameType::kShareMemory:
+      return "SHARE_MEMORY";
+    case FrameType::kShareHandle:
+      return "SHARE_HANDLE";
+    case FrameType::kShared:
+      return "SHARED";
+    case FrameType::kOpenShared:
+      return "OPEN_SHARED";
+    case FrameType::kSharedMemory:
+      return "SHARED_MEMORY";
+    case FrameType::kSharedHandle:
+      return "SHARED_HANDLE";
+    case FrameType::kDropShared:
+      return "DROP_SHARED";
+    case FrameType::kDropSharedOk:
+      return "DROP_SHARED_OK";
   }
   return "?";
 }
 
 bool CarriesDescriptor(FrameType type) {
   return type == FrameType::kSlab || type == FrameType::kSessionPage ||
-         type == FrameType::kStaging || type == FrameType::kSessionSocket;
+         type == FrameType::kStaging || type == FrameType::kSessionSocket ||
+         type == FrameType::kShareMemory || type == FrameType::kSharedMemory;
 }
 
 EncodedFrame EncodeFrame(const Frame& frame) {

@@ -50,10 +50,20 @@ enum class FrameType : uint16_t {
   kDropStagingOk = 15,
   kOpenSession = 16,
   kSessionSocket = 17,
+  kShareMemory = 18,
+  kShareHandle = 19,
+  kShared = 20,
+  kOpenShared = 21,
+  kSharedMemory = 22,
+  kSharedHandle = 23,
+  kDropShared = 24,
+  kDropSharedOk = 25,
 };
 
 using Nonce = std::array<std::byte, kNonceBytes>;
 using SidebandToken = std::array<std::byte, kTokenBytes>;
+inline constexpr size_t kDeviceHandleBytes = 64;
+using DeviceHandle = std::array<std::byte, kDeviceHandleBytes>;
 using BootId = std::array<char, kBootIdBytes>;  // text without a NUL, printable ASCII
 
 // In comments: C>D the client sends it, D>C the daemon does, +fd it carries one descriptor.
@@ -151,12 +161,55 @@ struct SessionSocketFrame {  // D>C +fd
   static constexpr FrameType kType = FrameType::kSessionSocket;
   friend bool operator==(const SessionSocketFrame&, const SessionSocketFrame&) = default;
 };
+struct ShareMemoryFrame {  // C>D +fd: device memory, to be opened by who has the ticket
+  static constexpr FrameType kType = FrameType::kShareMemory;
+  ByteCount bytes;
+  friend bool operator==(const ShareMemoryFrame&, const ShareMemoryFrame&) = default;
+};
+struct ShareHandleFrame {  // C>D: the same by the driver's handle
+  static constexpr FrameType kType = FrameType::kShareHandle;
+  ByteCount bytes;
+  DeviceHandle handle{};
+  friend bool operator==(const ShareHandleFrame&, const ShareHandleFrame&) = default;
+};
+struct SharedFrame {  // D>C
+  static constexpr FrameType kType = FrameType::kShared;
+  ShareTicket ticket{};
+  friend bool operator==(const SharedFrame&, const SharedFrame&) = default;
+};
+struct OpenSharedFrame {  // C>D
+  static constexpr FrameType kType = FrameType::kOpenShared;
+  ShareTicket ticket{};
+  friend bool operator==(const OpenSharedFrame&, const OpenSharedFrame&) = default;
+};
+struct SharedMemoryFrame {  // D>C +fd
+  static constexpr FrameType kType = FrameType::kSharedMemory;
+  ByteCount bytes;
+  friend bool operator==(const SharedMemoryFrame&, const SharedMemoryFrame&) = default;
+};
+struct SharedHandleFrame {  // D>C
+  static constexpr FrameType kType = FrameType::kSharedHandle;
+  ByteCount bytes;
+  DeviceHandle handle{};
+  friend bool operator==(const SharedHandleFrame&, const SharedHandleFrame&) = default;
+};
+struct DropSharedFrame {  // C>D
+  static constexpr FrameType kType = FrameType::kDropShared;
+  ShareTicket ticket{};
+  friend bool operator==(const DropSharedFrame&, const DropSharedFrame&) = default;
+};
+struct DropSharedOkFrame {  // D>C
+  static constexpr FrameType kType = FrameType::kDropSharedOk;
+  friend bool operator==(const DropSharedOkFrame&, const DropSharedOkFrame&) = default;
+};
 
 using Frame =
     std::variant<HelloFrame, ChallengeFrame, ChallengeReplyFrame, WelcomeFrame, MapSlabFrame,
                  SlabFrame, MapSessionPageFrame, SessionPageFrame, StagingFrame, StagingOkFrame,
                  CleanFrame, CleanOkFrame, ErrorFrame, DropStagingFrame, DropStagingOkFrame,
-                 OpenSessionFrame, SessionSocketFrame>;
+                 OpenSessionFrame, SessionSocketFrame, ShareMemoryFrame, ShareHandleFrame,
+                 SharedFrame, OpenSharedFrame, SharedMemoryFrame, SharedHandleFrame,
+                 DropSharedFrame, DropSharedOkFrame>;
 
 [[nodiscard]] FrameType TypeOf(const Frame& frame);
 [[nodiscard]] const char* ToString(FrameType type);

@@ -6,14 +6,23 @@
 #include <random>
 #include <thread>
 
+#include "client/device_imports.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/child_engine.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/nothing_left.h"
+#include "tests/e2e/shared_memory.h"
 #include "tests/test_scale.h"
 
 namespace larder::e2e {
 namespace {
+
+ShareTicket TicketOf(const std::string& hex) {
+  ShareTicket ticket;
+  for (size_t i = 0; i < ticket.size(); ++i)
+    ticket[i] = static_cast<std::byte>(std::stoul(hex.substr(2 * i, 2), nullptr, 16));
+  return ticket;
+}
 
 constexpr int kLayouts = 8 * 3;  // kinds of caches, and sizes of their pages
 
@@ -55,6 +64,73 @@ TEST(PagedCacheTest, EnginesThatAreKilledLeaveNothing) {
   }
   EXPECT_EQ(daemon.Metric("larder_blocks_damaged_total{tier=\"host\"}"), 0);
   ExpectNothingLeft(daemon, descriptors);
+}
+
+// Memory that engines share through the daemon: right bytes while the owner lives, then an error,
+// also for who had it imported.
+TEST(PagedCacheTest, SharedMemoryGoesWithItsOwner) {
+  DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB"});
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const std::unique_ptr<Device> device = OpenTestDevice();
+  auto client = Client::Connect({.socket_dir = daemon.folder()->path()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  DeviceImports imports(**client, *device, /*imports_max=*/4);
+  const auto buffer = device->AllocatePinned(ByteCount(kSharedBytes)).value();
+  const auto queue = device->MakeQueue().value();
+  const auto reads = [&](const DeviceMemory& memory, uint32_t seed) {
+    const DeviceCopy copy{reinterpret_cast<uint64_t>(buffer->bytes().data()), memory.address(),
+                          kSharedBytes};
+    EXPECT_TRUE(queue->CopyBatch(CopyDirection::kFromDevice, std::span(&copy, 1)).ok());
+    EXPECT_TRUE(queue->Wait().ok());
+    std::vector<std::byte> expected(kSharedBytes);
+    FillShared(seed, expected);
+    return std::ranges::equal(buffer->bytes(), expected);
+  };
+  const uint64_t owners = testing::Scaled(100);
+  for (uint32_t seed = 0; seed < owners; ++seed) {
+    auto owner = std::make_unique<ChildEngine>(daemon, "mapped", "own", seed, PAGED_ENGINE_PATH);
+    const std::string said = owner->Hear().value_or("nothing");
+    ASSERT_TRUE(said.starts_with("ticket ")) << said;
+    const ShareTicket ticket = TicketOf(said.substr(7));
+    for (int i = 0; i < 3; ++i) {
+      const auto memory = imports.Get(ticket);
+      ASSERT_TRUE(memory.ok()) << memory.status();
+      EXPECT_TRUE(reads(**memory, seed));
+    }
+    (void)owner->KillAndProve();
+    EXPECT_TRUE(Eventually([&] { return absl::IsNotFound(imports.Get(ticket).status()); }));
+    EXPECT_EQ(imports.kept(), 0u);
+  }
+  const DeviceStats stats = device->stats();
+  EXPECT_EQ(stats.imports[0] + stats.imports[1], owners) << "each once";
+  const auto count = [&daemon](const std::string& what) {
+    return daemon.Metric("larder_sideband_given_total{what=\"" + what + "\"}");
+  };
+  EXPECT_EQ(count("share_descriptor") + count("share_handle"), owners);
+  EXPECT_GE(count("open_descriptor") + count("open_handle"), 3 * owners);
+}
+
+TEST(PagedCacheTest, ImportsAreBounded) {
+  DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB"});
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const std::unique_ptr<Device> device = OpenTestDevice();
+  auto client = Client::Connect({.socket_dir = daemon.folder()->path()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  DeviceImports imports(**client, *device, /*imports_max=*/2);
+  std::vector<std::unique_ptr<ChildEngine>> owners;
+  for (uint32_t seed = 0; seed < 3; ++seed) {
+    owners.push_back(
+        std::make_unique<ChildEngine>(daemon, "mapped", "own", seed, PAGED_ENGINE_PATH));
+    const std::string said = owners.back()->Hear().value_or("nothing");
+    ASSERT_TRUE(said.starts_with("ticket ")) << said;
+    ASSERT_TRUE(imports.Get(TicketOf(said.substr(7))).ok());
+  }
+  EXPECT_EQ(imports.kept(), 2u);
+  owners.clear();
+  EXPECT_TRUE(Eventually([&] {
+    imports.Sweep();
+    return imports.kept() == 0;
+  }));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 // Verbs, each printing one word a line when it has got so far:
 //   once    stores blocks SEED .. SEED+31, loads them, by layers too "done N", N blocks loaded
 //   churn   stores, loads, drops loads under way, at random          "ready"; never ends by itself
+//   own     shares device memory that SEED fills, by SEED's path        "ticket HEX"; until killed
 // Exit codes: 0 as said; 1 a call failed where it must not; 3 wrong bytes.
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 
 #include "client/paged_cache.h"
 #include "tests/cuda/paged_oracle.h"
+#include "tests/e2e/shared_memory.h"
 #include "tests/e2e/test_blocks.h"
 
 namespace larder::e2e {
@@ -251,11 +253,6 @@ class Engine {
   }
 
  private:
-  static std::unique_ptr<Device> OpenTestDevice() {
-    const char* wanted = std::getenv("LARDER_TEST_DEVICE");
-    const bool cuda = wanted != nullptr && std::string(wanted) == "cuda";
-    return std::move(OrDie(OpenDevice(cuda ? DeviceWish::kCuda : DeviceWish::kHost)).device);
-  }
   std::vector<Cache::Place> RandomPlaces(size_t count) {
     std::vector<uint32_t> all(kBlocks);
     std::iota(all.begin(), all.end(), 0u);
@@ -281,6 +278,25 @@ class Engine {
   std::unique_ptr<PagedCache> paged_;
 };
 
+[[noreturn]] void Own(const std::string& dir, uint32_t seed) {
+  const std::unique_ptr<Device> device = OpenTestDevice();
+  const bool cuda = device->info().kind == DeviceKind::kCuda;
+  const auto memory =
+      OrDie(device->Allocate(ByteCount(kSharedBytes),
+                             cuda && seed % 2 == 1 ? SharePath::kHandle : SharePath::kDescriptor));
+  const auto buffer = OrDie(device->AllocatePinned(ByteCount(kSharedBytes)));
+  const auto queue = OrDie(device->MakeQueue());
+  const std::span bytes(const_cast<std::byte*>(buffer->bytes().data()), kSharedBytes);
+  FillShared(seed, bytes);
+  const DeviceCopy copy{memory->address(), reinterpret_cast<uint64_t>(bytes.data()), kSharedBytes};
+  OrDie(queue->CopyBatch(CopyDirection::kToDevice, std::span(&copy, 1)));
+  OrDie(queue->Wait());
+  const auto client = OrDie(Client::Connect({.socket_dir = dir}));
+  const ShareTicket ticket = OrDie(client->ShareMemory(OrDie(device->Export(*memory))));
+  Say("ticket " + Digest{ticket}.Hex());
+  for (;;) pause();
+}
+
 }  // namespace
 }  // namespace larder::e2e
 
@@ -289,6 +305,7 @@ int main(int argc, char** argv) {
   if (argc != 5) Die(2, "usage: paged_engine SOCKET_DIR MODE VERB SEED");
   const std::string verb = argv[3];
   const auto seed = static_cast<uint32_t>(std::strtoul(argv[4], nullptr, 10));
+  if (verb == "own") Own(argv[1], seed);
   Engine engine(argv[1], ModeOf(argv[2]), seed);
   if (verb == "churn") engine.Churn();
   if (verb != "once") Die(2, "no verb " + verb);

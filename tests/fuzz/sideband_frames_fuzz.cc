@@ -47,7 +47,15 @@ std::vector<std::string> FuzzSeeds() {
           PacketOf(DropStagingFrame{}),
           PacketOf(DropStagingOkFrame{}),
           PacketOf(OpenSessionFrame{}),
-          PacketOf(SessionSocketFrame{})};
+          PacketOf(SessionSocketFrame{}),
+          PacketOf(ShareMemoryFrame{}),
+          PacketOf(ShareHandleFrame{}),
+          PacketOf(SharedFrame{}),
+          PacketOf(OpenSharedFrame{}),
+          PacketOf(SharedMemoryFrame{}),
+          PacketOf(SharedHandleFrame{}),
+          PacketOf(DropSharedFrame{}),
+          PacketOf(DropSharedOkFrame{})};
 }
 
 }  // namespace larder

@@ -53,6 +53,61 @@ TEST_F(SidebandTest, WelcomesAndMaps) {
   EXPECT_EQ(counters().requests_failed, 2u);  // and it went on after each
 }
 
+TEST_F(SidebandTest, DeviceMemoryIsHandedOn) {
+  Start();
+  const auto owner = Connect();
+  auto opener = Connect();
+  const FileDescriptor memory = Memfd(8192);
+  DeviceExport exported(SharePath::kDescriptor, ByteCount(8192));
+  exported.descriptor = fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
+  const auto ticket = owner->Share(exported);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  auto opened = opener->OpenShared(*ticket);
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  EXPECT_EQ(opened->path, SharePath::kDescriptor);
+  EXPECT_EQ(opened->bytes, ByteCount(8192));
+  ASSERT_EQ(pwrite(memory.get(), "d", 1, 5), 1);
+  char byte = 0;
+  ASSERT_EQ(pread(opened->descriptor, &byte, 1, 5), 1);
+  EXPECT_EQ(byte, 'd');
+
+  DeviceExport by_handle(SharePath::kHandle, MiB(2));
+  by_handle.handle[63] = std::byte{0x5A};
+  const auto other = owner->Share(by_handle);
+  ASSERT_TRUE(other.ok()) << other.status();
+  auto handle = opener->OpenShared(*other);
+  ASSERT_TRUE(handle.ok()) << handle.status();
+  EXPECT_EQ(handle->path, SharePath::kHandle);
+  EXPECT_EQ(handle->handle, by_handle.handle);
+  EXPECT_TRUE(absl::IsInvalidArgument(owner->Share(DeviceExport()).status()));
+  EXPECT_EQ(sideband_->device_shares(), 2u);
+
+  ShareTicket guess = *ticket;
+  guess[15] ^= std::byte{1};
+  EXPECT_TRUE(absl::IsNotFound(opener->OpenShared(guess).status()));
+  EXPECT_TRUE(absl::IsNotFound(owner->DropShare(guess)));
+  EXPECT_TRUE(owner->DropShare(*other).ok());
+  EXPECT_TRUE(absl::IsNotFound(opener->OpenShared(*other).status()));
+  EXPECT_EQ(counters().shared_memory, 1u);
+  EXPECT_EQ(counters().shared_handle, 1u);
+  EXPECT_EQ(counters().opened_memory, 1u);
+  EXPECT_EQ(counters().opened_handle, 1u);
+}
+
+TEST_F(SidebandTest, WhatIsSharedEndsWithItsConnection) {
+  Start();
+  auto owner = Connect();
+  const auto opener = Connect();
+  const FileDescriptor memory = Memfd(4096);
+  DeviceExport exported(SharePath::kDescriptor, ByteCount(4096));
+  exported.descriptor = fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
+  const auto ticket = owner->Share(exported);
+  ASSERT_TRUE(ticket.ok());
+  owner.reset();
+  EXPECT_TRUE(Eventually([&] { return sideband_->device_shares() == 0; }));
+  EXPECT_TRUE(absl::IsNotFound(opener->OpenShared(*ticket).status()));
+}
+
 TEST_F(SidebandTest, StagingComesAndGoes) {
   Start();
   auto client = Connect();

@@ -29,6 +29,12 @@ struct Example {
   std::string hex;
 };
 std::vector<Example> Examples() {
+  DeviceHandle handle{};
+  handle.front() = std::byte{0xA1};
+  handle.back() = std::byte{0xA2};
+  ShareTicket ticket{};
+  ticket.front() = std::byte{0xB1};
+  ticket.back() = std::byte{0xB2};
   return {
       {HelloFrame{0x01020304}, "0100 0100 04000000 04030201"},
       {ChallengeFrame{Count<16>(0)}, "0200 0100 10000000 000102030405060708090a0b0c0d0e0f"},
@@ -52,6 +58,16 @@ std::vector<Example> Examples() {
       {DropStagingOkFrame{}, "0f00 0100 00000000"},
       {OpenSessionFrame{0x01020304}, "1000 0100 04000000 04030201"},
       {SessionSocketFrame{}, "1100 0100 00000000"},
+      {ShareMemoryFrame{MiB(2)}, "1200 0100 08000000 0000200000000000"},
+      {ShareHandleFrame{MiB(2), handle},
+       "1300 0100 48000000 0000200000000000 a1" + std::string(124, '0') + "a2"},
+      {SharedFrame{ticket}, "1400 0100 10000000 b1" + std::string(28, '0') + "b2"},
+      {OpenSharedFrame{ticket}, "1500 0100 10000000 b1" + std::string(28, '0') + "b2"},
+      {SharedMemoryFrame{MiB(2)}, "1600 0100 08000000 0000200000000000"},
+      {SharedHandleFrame{MiB(2), handle},
+       "1700 0100 48000000 0000200000000000 a1" + std::string(124, '0') + "a2"},
+      {DropSharedFrame{ticket}, "1800 0100 10000000 b1" + std::string(28, '0') + "b2"},
+      {DropSharedOkFrame{}, "1900 0100 00000000"},
   };
 }
 
@@ -122,7 +138,7 @@ TEST(SidebandFrames, LengthMustBeThatOfThePacket) {
 }
 
 TEST(SidebandFrames, UnknownTypesAndVersionsAreUnimplemented) {
-  for (const uint16_t type : {uint16_t{0}, uint16_t{18}, uint16_t{256}, uint16_t{65'535}}) {
+  for (const uint16_t type : {uint16_t{0}, uint16_t{26}, uint16_t{256}, uint16_t{65'535}}) {
     std::vector<std::byte> packet = Encoded(CleanFrame{});
     std::memcpy(packet.data(), &type, sizeof type);
     EXPECT_EQ(CodeOf(packet), kUnimplemented) << type;
@@ -191,13 +207,16 @@ TEST(SidebandFrames, StatusRoundTrips) {
             absl::StatusCode::kUnknown);
 }
 
-TEST(SidebandFrames, ThreeTypesCarryADescriptor) {
+TEST(SidebandFrames, SomeTypesCarryADescriptor) {
   int carriers = 0;
   for (const Example& e : Examples()) carriers += CarriesDescriptor(TypeOf(e.frame)) ? 1 : 0;
-  EXPECT_EQ(carriers, 4);
+  EXPECT_EQ(carriers, 6);
   EXPECT_TRUE(CarriesDescriptor(FrameType::kSlab));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kSessionPage));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kStaging));
+  EXPECT_TRUE(CarriesDescriptor(FrameType::kShareMemory));
+  EXPECT_TRUE(CarriesDescriptor(FrameType::kSharedMemory));
+  EXPECT_FALSE(CarriesDescriptor(FrameType::kSharedHandle));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kSessionSocket));
 }
 
