@@ -208,12 +208,11 @@ TEST_F(Tiers, FoundWhileItIsWritten) {
   tier.Shut();
   spiller.Offer(kWho, fixture.variant(), digest);
   tier.AwaitCalls(1);
-  EXPECT_NE(
-      fixture.store()
-          .EnterFromDisk(found->key.variant, digest, found->parent,
-                         static_cast<uint64_t>(found->location), PagesFor(found->payload_bytes))
-          .value,
-      0u);
+  EXPECT_NE(fixture.store()
+                .EnterFromDisk(found->key.variant, digest, found->parent,
+                               static_cast<uint64_t>(found->location), found->raw_pages)
+                .value,
+            0u);
   tier.Open();
   ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
   EXPECT_EQ(durable, 1u);
