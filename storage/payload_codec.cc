@@ -74,22 +74,23 @@ absl::Status PayloadCodec::DecodeSegment(const Segment& segment, std::span<const
 absl::Status PayloadCodec::Decode(std::span<const std::byte> payload, const SegmentTable& table,
                                   std::span<std::byte> to, SegmentTable* raw) {
   LARDER_CHECK(table.hashed && CanDecode(table));
-  *raw = table.Decoded();
-  raw->hashed = true;
-  to = to.first(raw->PayloadBytes().value());
+  SegmentTable whole = table.Decoded();
+  whole.hashed = true;
+  to = to.first(whole.PayloadBytes().value());
   uint64_t from = 0;
   size_t at = 0;
   for (size_t i = 0; i < table.segments.size(); ++i) {
     const Segment& segment = table.segments[i];
     const std::span<const std::byte> stored = payload.subspan(from, segment.bytes);
-    const std::span<std::byte> decoded = to.subspan(at, raw->segments[i].bytes);
+    const std::span<std::byte> decoded = to.subspan(at, whole.segments[i].bytes);
     if (HashBytes(stored) != segment.xxh3)
       return absl::DataLossError("encoded segment: the stored bytes do not match their hash");
     if (absl::Status status = DecodeSegment(segment, stored, decoded); !status.ok()) return status;
-    raw->segments[i].xxh3 = HashBytes(decoded);
+    whole.segments[i].xxh3 = HashBytes(decoded);
     from = RoundUp(from + segment.bytes, kSegmentAlign);
     at = Pad(to, at + decoded.size());
   }
+  *raw = std::move(whole);
   return absl::OkStatus();
 }
 

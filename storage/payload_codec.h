@@ -31,8 +31,9 @@ class PayloadCodec {
                                                    const SegmentTable& table, size_t element_bytes,
                                                    std::span<std::byte> to);
 
-  // Likewise the raw payload; *raw: its table, hashed.  DataLoss: it is damaged, and `to` must not
-  // be used.  REQUIRES: table.hashed, CanDecode(table), to.size() >= that of table.Decoded().
+  // Likewise the raw payload; *raw, which may be `table`: its table, hashed.  DataLoss: it is
+  // damaged, and `to` must not be used.  REQUIRES: table.hashed, CanDecode(table), to.size() >= that
+  // of table.Decoded().
   [[nodiscard]] absl::Status Decode(std::span<const std::byte> payload, const SegmentTable& table,
                                     std::span<std::byte> to, SegmentTable* raw);
 

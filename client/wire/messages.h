@@ -409,6 +409,25 @@ struct MoveProgress {
   uint64_t kept_pinned = 0, kept_in_use = 0;
 };
 
+struct CompressQuery {
+  std::string tenant;
+  SelectionScope scope = SelectionScope::kBlocks;
+  BlockSelection blocks;
+  TierSet tiers = 0;  // never empty
+  Codec codec = Codec::kLossless;
+  bool dry_run = false;
+  friend bool operator==(const CompressQuery&, const CompressQuery&) = default;
+};
+
+// Of copies: a block that lies in two tiers counts twice.
+struct CompressProgress {
+  uint64_t blocks = 0, blocks_done = 0;
+  ByteCount bytes_before, bytes_after;
+  uint64_t changed = 0, unchanged = 0, missing = 0;
+  uint64_t kept_in_use = 0, no_room = 0, unsupported = 0;
+  std::vector<BlockAnswer> answers;
+};
+
 struct WatchQuery {
   std::string tenant;
   bool snapshot = false;
