@@ -72,6 +72,9 @@ struct SessionOptions {
   WriteMode write_mode = WriteMode::kMapped;  // wanted; write_mode() says what was given
   uint32_t copy_threads = 1;          // threads that copy one large batch, the caller's included
   ByteCount staging_bytes = MiB(64);  // of the staging segment, when staged
+  // Get takes what HOST has encoded (Cache.Compress) as it is and decodes it here, on the threads
+  // that copy; else the daemon decodes it, for each lease anew.
+  bool accept_encoded = false;
 };
 
 struct CallOptions {

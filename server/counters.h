@@ -84,6 +84,7 @@ struct Counters {
   Counter blocks_encoded_disk;
   Counter blocks_decoded_host;
   Counter blocks_decoded_disk;
+  Counter blocks_decoded_for_lease;  // in HOST, for who does not accept the codec
   Counter recoded_bytes_before_host;
   Counter recoded_bytes_after_host;
   Counter recoded_bytes_before_disk;

@@ -78,6 +78,7 @@ constexpr MetricSample kRecoded[] = {Count("host_lossless", &C::blocks_encoded_h
                                      Count("disk_lossless", &C::blocks_encoded_disk),
                                      Count("host_identity", &C::blocks_decoded_host),
                                      Count("disk_identity", &C::blocks_decoded_disk)};
+constexpr MetricSample kDecodedForLease[] = {Count("", &C::blocks_decoded_for_lease)};
 constexpr MetricSample kRecodedBytes[] = {Count("host_before", &C::recoded_bytes_before_host),
                                           Count("host_after", &C::recoded_bytes_after_host),
                                           Count("disk_before", &C::recoded_bytes_before_disk),
@@ -304,6 +305,9 @@ constexpr Metric kMetrics[] = {
      "Copies of blocks that callers encoded or decoded where they lie (Cache.Compress), by tier "
      "and "
      "codec; one that lies in both tiers counts in both."},
+    {"larder_decoded_for_leases_total", kC, "blocks", "", kDecodedForLease,
+     "Blocks that host memory has encoded, decoded for a session that does not accept their "
+     "codec."},
     {"larder_compressed_bytes_total", kC, "bytes", "room", kRecodedBytes,
      "Room that those copies took before, and after."},
     {"larder_events_told_total", kC, "events", "", kEventsTold,

@@ -40,6 +40,7 @@ inline constexpr std::chrono::milliseconds kPrefetchTtlMax = std::chrono::minute
 
 // FeatureBit of engine.proto, those that somebody asks for.
 inline constexpr uint64_t kFeatureTiers = 4;
+inline constexpr uint64_t kFeatureCodecs = 8;
 
 enum class WriteMode : uint8_t { kMapped = 1, kStaged = 2, kStream = 3 };
 enum class Role : uint8_t { kScheduler = 1, kWorker = 2, kBoth = 3 };

@@ -12,11 +12,11 @@
 namespace larder {
 namespace {
 
-constexpr TierSet kDiskBit = TierBit(Tier::kDisk);
+constexpr TierSet kHostBit = TierBit(Tier::kHost), kDiskBit = TierBit(Tier::kDisk);
 
 absl::Status CheckTiers(TierSet tiers) {
-  if ((tiers & ~kDiskBit) == 0) return absl::OkStatus();
-  return absl::UnimplementedError("tiers: only TIER_DISK can be compressed");
+  if ((tiers & ~(kHostBit | kDiskBit)) == 0) return absl::OkStatus();
+  return absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be compressed");
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
   stream->Hold(*std::move(call));
   wire::CompressQuery query;
   absl::Status status = wire::DecodeInPlace(request, &query);
-  if (request.tiers().empty()) query.tiers = kDiskBit;
+  if (request.tiers().empty() && deps_.disk == nullptr) query.tiers = kHostBit;
   if (status.ok()) status = CheckTiers(query.tiers);
   auto scope = status.ok() ? ScopeOf(query.tenant, query.scope, query.blocks, request.blocks())
                            : absl::StatusOr<BlockScope>(status);
