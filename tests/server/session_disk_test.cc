@@ -90,11 +90,6 @@ class SessionDiskTest : public SessionTest {
     EXPECT_TRUE(session_->OnUp(up).ok());
     return sink_.Next().grants;
   }
-  static std::vector<BlockStatus> Statuses(const wire::Grant& grant) {
-    std::vector<BlockStatus> statuses;
-    for (const wire::BlockGrant& block : grant.blocks) statuses.push_back(block.status);
-    return statuses;
-  }
   // A lease on what is on disk alone, which is being read.
   wire::Grant AcquireReading(uint32_t seed) {
     wire::Up up;
