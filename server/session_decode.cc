@@ -87,8 +87,8 @@ void AttachedSession::Decode(const std::shared_ptr<Decoding>& plan) {
 void AttachedSession::GiveUp(Decoding& plan, BlockStatus status) {
   for (; plan.next < plan.blocks.size(); ++plan.next) {
     const Decoding::Block& block = plan.blocks[plan.next];
-    AnswerDecoded(plan, block.key, {.status = status, .tier = {}, .extent = {}, .table = {}}, {});
     deps_.store.Unhold({&block.held.ref, 1});
+    AnswerDecoded(plan, block.key, {.status = status, .tier = {}, .extent = {}, .table = {}}, {});
   }
 }
 
@@ -106,8 +106,8 @@ void AttachedSession::DecodeNext(Decoding& plan, PayloadCodec& codec) {
     if (grant.status == BlockStatus::kOk)
       grant = DecodedGrant(plan.request, block.held, extent.extent(0), codec);
   }
-  AnswerDecoded(plan, block.key, std::move(grant), std::move(extent));
   deps_.store.Unhold({&block.held.ref, 1});
+  AnswerDecoded(plan, block.key, std::move(grant), std::move(extent));
 }
 
 bool AttachedSession::Wanted(LeaseId lease) {
@@ -164,6 +164,7 @@ void AttachedSession::AnswerDecoded(const Decoding& plan, size_t key, wire::Bloc
       down.failed.push_back({plan.request.id, number, block.status});
     }
   }
+  extent.Reset();  // unless it is the lease's now
   if (!down.ready.empty()) {
     ++deps_.counters.blocks_hit;
     ++deps_.counters.blocks_decoded_for_lease;
