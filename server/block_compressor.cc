@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -19,7 +18,6 @@ namespace {
 // Holds of readers, and the house's own, mostly end by then.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
 constexpr Duration kLook = std::chrono::milliseconds(10);
-constexpr Duration kBetweenReports = std::chrono::milliseconds(200);
 constexpr int kNice = 10;  // nobody waits for it
 
 using Outcome = BlockRecoder::Outcome;
@@ -49,51 +47,49 @@ BlockStatus StatusOf(Outcome outcome) {
 
 struct BlockCompressor::Run {
   const What& what;
-  const Report& report;
-  wire::CompressProgress progress;
+  CallProgress<wire::CompressProgress> progress;
   // Of SELECTION_SCOPE_BLOCKS: a status for each copy.
   SelectedBlocks answered;
   std::vector<BlockStatus> statuses;
   absl::flat_hash_map<std::pair<VariantIndex, Digest>, uint32_t> names;
   // Those that others held, to be tried once more at the end; nullopt: that is now.
   std::optional<std::vector<Item>> held{std::in_place};
-  TimePoint reported{};
-  bool stopped = false;
-
-  // False: stop.
-  bool Tell(bool now) {
-    const TimePoint time = std::chrono::steady_clock::now();
-    if (stopped || (!now && time - reported < kBetweenReports)) return !stopped;
-    reported = time;
-    stopped = !report(progress);
-    return !stopped;
-  }
 };
 
 // Shared with helpers, which may come when all is done.
 struct BlockCompressor::Window {
   Window(const BlockRecoder& the_recoder, Codec the_codec, std::span<Copy> the_copies)
-      : recoder(the_recoder), to(the_codec), copies(the_copies), left(the_copies.size()) {}
+      : recoder(the_recoder), to(the_codec), copies(the_copies) {}
 
   void Help(PayloadCodec& codec) LARDER_EXCLUDES(mu) {
-    for (size_t i = next++; i < copies.size(); i = next++) {
-      recoder.Prepare(to, codec, &copies[i]);
+    while (Copy* const copy = Take()) {
+      recoder.Prepare(to, codec, copy);
       MutexLock lock(mu);
-      if (--left == 0) done.NotifyAll();
+      bytes += copy->held_bytes();
+      if (--busy == 0) done.NotifyAll();
     }
   }
-  void Wait() LARDER_EXCLUDES(mu) {
+  [[nodiscard]] Copy* Take() LARDER_EXCLUDES(mu) {
     MutexLock lock(mu);
-    while (left > 0) done.Wait(mu);
+    if (next == copies.size() || bytes >= kWindowBytes) return nullptr;
+    ++busy;
+    return &copies[next++];
+  }
+  // When nothing is left to take: how many were.
+  [[nodiscard]] size_t Wait() LARDER_EXCLUDES(mu) {
+    MutexLock lock(mu);
+    while (busy > 0) done.Wait(mu);
+    return next;
   }
 
   const BlockRecoder& recoder;
   const Codec to;
   const std::span<Copy> copies;
-  std::atomic<size_t> next{0};
   Mutex mu;
   CondVar done;
-  size_t left LARDER_GUARDED_BY(mu);
+  size_t next LARDER_GUARDED_BY(mu) = 0;
+  size_t busy LARDER_GUARDED_BY(mu) = 0;
+  ByteCount bytes LARDER_GUARDED_BY(mu);  // of the copies, until they are released
 };
 
 BlockCompressor::BlockCompressor(size_t threads, BlockStore& store, DiskParts disk,
@@ -123,44 +119,50 @@ absl::Status BlockCompressor::Compress(const What& what, const Report& report) {
   if (!report({})) return absl::CancelledError("the caller has gone");
   const absl::StatusOr<std::vector<Item>> items = ItemsOf(what);
   if (!items.ok()) return items.status();
-  Run run{
-      .what = what, .report = report, .progress = {}, .answered = {}, .statuses = {}, .names = {}};
+  Run run{.what = what,
+          .progress = CallProgress<wire::CompressProgress>(report),
+          .answered = {},
+          .statuses = {},
+          .names = {}};
   run.answered.names = what.scope.blocks.names;
   for (const SelectedBlocks::Block& block : what.scope.blocks.blocks)
     run.names[{block.variant, what.scope.blocks.names[block.name]}] = block.name;
-  run.progress.blocks = items->size();
-  (void)run.Tell(true);
+  run.progress.done.blocks = items->size();
+  (void)run.progress.Tell(true);
   absl::Status status = DoAll(run, *items, TimePoint());
   const std::vector<Item> held =
       std::exchange(run.held, std::nullopt).value_or(std::vector<Item>());
   if (status.ok()) status = DoAll(run, held, std::chrono::steady_clock::now() + kHoldLimit);
-  if (run.stopped) return absl::CancelledError("stopped; what was done stays so");
-  if (!run.answered.names.empty()) run.progress.answers = AnswersOf(run.answered, run.statuses);
-  (void)run.Tell(true);
+  if (run.progress.stopped()) return absl::CancelledError("stopped; what was done stays so");
+  if (!run.answered.names.empty())
+    run.progress.done.answers = AnswersOf(run.answered, run.statuses);
+  (void)run.progress.Tell(true);
   return status;
 }
 
 absl::Status BlockCompressor::DoAll(Run& run, std::span<const Item> items, TimePoint until) {
   PayloadCodec codec;
   absl::Status status;
-  for (std::span<const Item> left = items; !left.empty() && !run.stopped && status.ok();) {
-    const std::span<const Item> window = left.first(WindowOf(left));
-    left = left.subspan(window.size());
-    status = DoWindow(run, window, until, codec);
-    (void)run.Tell(false);
+  for (std::span<const Item> left = items;
+       !left.empty() && !run.progress.stopped() && status.ok();) {
+    status = DoWindow(run, &left, until, codec);
+    (void)run.progress.Tell(false);
   }
   return status;
 }
 
-absl::Status BlockCompressor::DoWindow(Run& run, std::span<const Item> items, TimePoint until,
+absl::Status BlockCompressor::DoWindow(Run& run, std::span<const Item>* left, TimePoint until,
                                        PayloadCodec& codec) {
-  std::vector<Copy> copies(items.size());
-  for (size_t i = 0; i < items.size(); ++i) {
-    copies[i].variant = items[i].variant;
-    copies[i].digest = items[i].digest;
-    copies[i].tier = items[i].tier;
+  std::vector<Copy> copies;
+  for (const Item& item : left->first(std::min(kWindowBlocks, left->size()))) {
+    if (item.tier != left->front().tier) break;
+    Copy& copy = copies.emplace_back();
+    copy.variant = item.variant;
+    copy.digest = item.digest;
+    copy.tier = item.tier;
   }
-  Prepare(run.what.codec, copies, codec);
+  copies.resize(Prepare(run.what.codec, copies, codec));
+  *left = left->subspan(copies.size());
   if (!run.what.dry_run) Write(run, copies, until, codec);
   recoder_.Release(copies);
   return Settle(run, copies);
@@ -178,29 +180,14 @@ absl::StatusOr<std::vector<BlockCompressor::Item>> BlockCompressor::ItemsOf(
     const TierSet there = TiersOf(block.state) & what.tiers;
     if (there == 0 || !members.Contains(block.variant, block.digest)) return;
     for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
-      if ((there & TierBit(tier)) != 0)
-        items.push_back({block.variant, block.digest, block.extent.pages, tier});
+      if ((there & TierBit(tier)) != 0) items.push_back({block.variant, block.digest, tier});
     }
   });
   std::ranges::stable_sort(items, {}, &Item::tier);
   return items;
 }
 
-size_t BlockCompressor::WindowOf(std::span<const Item> items) {
-  size_t count = 0;
-  ByteCount bytes;
-  for (const Item& item : items) {
-    bytes += BytesOf(item.pages);
-    if (count == kWindowBlocks || (count > 0 && bytes > kWindowBytes) ||
-        item.tier != items.front().tier) {
-      break;
-    }
-    ++count;
-  }
-  return count;
-}
-
-void BlockCompressor::Prepare(Codec to, std::span<Copy> copies, PayloadCodec& codec) {
+size_t BlockCompressor::Prepare(Codec to, std::span<Copy> copies, PayloadCodec& codec) {
   const auto window = std::make_shared<Window>(recoder_, to, copies);
   for (size_t i = 0; i < std::min(encoders_.threads(), copies.size() - 1); ++i) {
     encoders_.Help([window] {
@@ -210,7 +197,7 @@ void BlockCompressor::Prepare(Codec to, std::span<Copy> copies, PayloadCodec& co
     });
   }
   window->Help(codec);
-  window->Wait();
+  return window->Wait();
 }
 
 void BlockCompressor::Write(Run& run, std::span<Copy> copies, TimePoint until,
@@ -219,7 +206,7 @@ void BlockCompressor::Write(Run& run, std::span<Copy> copies, TimePoint until,
   for (;;) {
     recoder_.Write(copies, codec);
     if (std::ranges::none_of(copies, held)) return;
-    if (std::chrono::steady_clock::now() >= until || !run.Tell(false)) break;
+    if (std::chrono::steady_clock::now() >= until || !run.progress.Tell(false)) break;
     std::this_thread::sleep_for(kLook);
   }
   for (Copy& copy : copies) {
@@ -229,7 +216,7 @@ void BlockCompressor::Write(Run& run, std::span<Copy> copies, TimePoint until,
 
 // Not OK: the disk's fault, which is the call's.
 absl::Status BlockCompressor::Settle(Run& run, std::span<const Copy> copies) {
-  wire::CompressProgress& progress = run.progress;
+  wire::CompressProgress& progress = run.progress.done;
   absl::Status status;
   for (const Copy& copy : copies) {
     const bool changed = copy.outcome == Outcome::kChanged || copy.outcome == Outcome::kReady;
@@ -238,7 +225,7 @@ absl::Status BlockCompressor::Settle(Run& run, std::span<const Copy> copies) {
       continue;
     }
     if (copy.outcome == Outcome::kInUse && run.held) {
-      run.held->push_back({copy.variant, copy.digest, copy.pages_before, copy.tier});
+      run.held->push_back({copy.variant, copy.digest, copy.tier});
       continue;
     }
     ++progress.blocks_done;

@@ -5,11 +5,10 @@
 // it again does the rest.
 // Ownership: by Daemon; what it is made with outlives it.
 // Thread-safety: all methods from any thread.  Blocking: until all is done.
-// Limits: kWindowBlocks and kWindowBytes under way for each call, with as much memory again for
-// each thread's block.
+// Limits: kWindowBlocks and kWindowBytes of raw bytes under way for each call, and some blocks for
+// each thread.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +20,7 @@
 #include "client/wire/messages.h"
 #include "server/block_recoder.h"
 #include "server/block_scope.h"
+#include "server/call_progress.h"
 #include "server/counters.h"
 #include "server/disk_work.h"
 #include "server/worker_pool.h"
@@ -43,7 +43,7 @@ class BlockCompressor {
     bool dry_run = false;  // reads and encodes, and leaves everything as it is
   };
   // Called after each window; false: stop.
-  using Report = std::function<bool(const wire::CompressProgress&)>;
+  using Report = CallProgress<wire::CompressProgress>::Report;
   // OK: nothing is left to do but what was kept.  Cancelled: `report` said so.  Unimplemented: no
   // such codec.  FailedPrecondition: there is no disk.  Unavailable: the disk is not known yet, or
   // failed.
@@ -57,19 +57,18 @@ class BlockCompressor {
   struct Item {
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
-    uint32_t pages = 0;
     Tier tier = Tier::kHost;
   };
   [[nodiscard]] absl::Status Check(const What& what) const;
   // Copies of DISK after those of HOST.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
-  // How many of the first are taken at once; at least 1.
-  [[nodiscard]] static size_t WindowOf(std::span<const Item> items);
   // All of them, in windows, waiting until then for those that others hold.
   [[nodiscard]] absl::Status DoAll(Run& run, std::span<const Item> items, TimePoint until);
-  [[nodiscard]] absl::Status DoWindow(Run& run, std::span<const Item> items, TimePoint until,
+  // So many of the first as are done at once; takes them out of `left`.
+  [[nodiscard]] absl::Status DoWindow(Run& run, std::span<const Item>* left, TimePoint until,
                                       PayloadCodec& codec);
-  void Prepare(Codec to, std::span<Copy> copies, PayloadCodec& codec);
+  // How many of the first it took before they were kWindowBytes.
+  [[nodiscard]] size_t Prepare(Codec to, std::span<Copy> copies, PayloadCodec& codec);
   // Those that others hold are tried again until then.
   void Write(Run& run, std::span<Copy> copies, TimePoint until, PayloadCodec& codec);
   [[nodiscard]] absl::Status Settle(Run& run, std::span<const Copy> copies);

@@ -40,6 +40,7 @@ class BlockRecoder {
     Tier tier = Tier::kHost;
     Outcome outcome = Outcome::kMissing;
     uint32_t pages_before = 0, pages_after = 0;  // of the payload; the same unless kReady, kChanged
+    [[nodiscard]] ByteCount held_bytes() const { return ByteCount(bytes.bytes().size()); }
 
    private:
     friend class BlockRecoder;
