@@ -184,7 +184,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   hello.role = wanted.role;
   hello.rank = wanted.rank;
   hello.write_mode = sideband != nullptr ? wanted.write_mode : WriteMode::kStream;
-  hello.feature_bits = wire::kFeatureTiers;
+  hello.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs;
   hello.tenant = options.tenant;
   hello.client = kClientName;
 
@@ -223,7 +223,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
     impl->byte_stream =
         std::make_unique<GrpcStreamTransport>(stub.channel(), options.tenant, /*engine_id=*/"");
   } else {
-    impl->shm = std::make_unique<ShmTransport>(*core, kernel, *impl->pool);
+    impl->shm = std::make_unique<ShmTransport>(*core, kernel, *impl->pool, wanted.accept_encoded);
   }
   return impl;
 }

@@ -79,6 +79,9 @@ struct SessionOptions {
   // What the session maps is registered with it, in the background, for PagedCache.  It must
   // outlive the session and its Leases and Reservations.
   Device* device = nullptr;
+  // Get takes what HOST has encoded (Cache.Compress) as it is and decodes it here, on the threads
+  // that copy; else the daemon decodes it, for each lease anew.
+  bool accept_encoded = false;
 };
 
 struct CallOptions {

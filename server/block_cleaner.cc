@@ -57,7 +57,7 @@ absl::Status BlockCleaner::ForgetOnDisk(Leased leased) {
   };
   append(owed_.on_disk, leased.on_disk);
   append(owed_.held, leased.held);
-  append(owed_.in_host, leased.in_host);
+  append(owed_.names, leased.names);
   absl::Status status = ForgetOwed();
   disk_.work->spiller().EraseRooms();
   status.Update(disk_.tier->SyncErasures());
@@ -68,9 +68,9 @@ absl::Status BlockCleaner::ForgetOnDisk(Leased leased) {
 
 absl::Status BlockCleaner::ForgetOwed() {
   const TimePoint until = std::chrono::steady_clock::now() + kWriteLimit;
-  if (!disk_.work->spiller().WaitWritten(owed_.in_host, until))
+  if (!disk_.work->spiller().WaitWritten(owed_.names, until))
     return absl::UnavailableError("the disk is slow: what it writes just now may outlive a crash");
-  owed_.in_host.clear();
+  owed_.names.clear();
   while (!owed_.on_disk.empty()) {
     const size_t count = std::min(kForgottenAtOnce, owed_.on_disk.size());
     const size_t left = owed_.on_disk.size() - count;
@@ -137,9 +137,8 @@ BlockStatus BlockCleaner::ClearOne(const What& what, VariantIndex variant, const
     leased->on_disk.push_back(
         {{store_.index().VariantId(variant), digest}, DiskLocation{block.leased_location}});
     leased->held.push_back(block.held);
-  } else if (block.leased) {
-    leased->in_host.emplace_back(variant, digest);
   }
+  if (block.leased) leased->names.emplace_back(variant, digest);
   return BlockStatus::kOk;
 }
 

@@ -42,7 +42,7 @@ class BlockCleaner {
   struct Leased {
     std::vector<DiskAddress> on_disk;
     std::vector<EntryRef> held;  // one each: their room is no other's until they are forgotten
-    std::vector<std::pair<VariantIndex, Digest>> in_host;  // or on their way to disk
+    std::vector<std::pair<VariantIndex, Digest>> names;  // which may be on their way to disk
   };
   // One look over all blocks; how many it cleared.
   [[nodiscard]] absl::Status ClearOnce(const What& what, wire::ClearResult* result, Leased* leased,

@@ -21,7 +21,6 @@ constexpr Duration kBusy = std::chrono::milliseconds(200),
 constexpr Duration kStalled = std::chrono::seconds(30);
 // The house's own holds, of who spills, promotes or verifies, end by then.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
-constexpr Duration kBetweenReports = std::chrono::milliseconds(200);
 // A promotion that found too much waiting is asked for again so much later.
 constexpr Duration kAskAgain = std::chrono::milliseconds(20);
 
@@ -46,20 +45,8 @@ struct Answers {
 
 struct BlockMover::Run {
   const What& what;
-  const Report& report;
-  wire::MoveProgress progress;
+  CallProgress<wire::MoveProgress> progress;
   std::vector<Item> moved;  // they are in `to`
-  TimePoint reported{};
-  bool stopped = false;
-
-  // False: stop.
-  bool Tell(bool now) {
-    const TimePoint time = std::chrono::steady_clock::now();
-    if (stopped || (!now && time - reported < kBetweenReports)) return !stopped;
-    reported = time;
-    stopped = !report(progress);
-    return !stopped;
-  }
 };
 
 absl::Status BlockMover::Move(const What& what, const Report& report) {
@@ -72,20 +59,21 @@ absl::Status BlockMover::Move(const What& what, const Report& report) {
   if (!report({})) return absl::CancelledError("the caller has gone");
   const absl::StatusOr<std::vector<Item>> items = ItemsOf(what);
   if (!items.ok()) return items.status();
-  Run run{.what = what, .report = report, .progress = {}, .moved = {}};
-  for (const Item& item : *items) run.progress.bytes += BytesOf(item.pages);
-  run.progress.blocks = items->size();
-  absl::Status status = CheckFits(what, run.progress.bytes);
+  Run run{.what = what, .progress = CallProgress<wire::MoveProgress>(report), .moved = {}};
+  for (const Item& item : *items) run.progress.done.bytes += BytesOf(item.pages);
+  run.progress.done.blocks = items->size();
+  absl::Status status = CheckFits(what, run.progress.done.bytes);
   if (!status.ok()) return status;
-  (void)run.Tell(true);
-  for (std::span<const Item> left = *items; !left.empty() && !run.stopped && status.ok();) {
+  (void)run.progress.Tell(true);
+  for (std::span<const Item> left = *items;
+       !left.empty() && !run.progress.stopped() && status.ok();) {
     const std::span<const Item> window = left.first(WindowOf(left));
     status = MoveWindow(run, window);
     left = left.subspan(window.size());
   }
   if (!what.copy) LeaveFrom(run);
-  (void)run.Tell(true);
-  if (run.stopped) return absl::CancelledError("stopped; what was moved stays so");
+  (void)run.progress.Tell(true);
+  if (run.progress.stopped()) return absl::CancelledError("stopped; what was moved stays so");
   return status;
 }
 
@@ -150,7 +138,7 @@ absl::Status BlockMover::MoveWindow(Run& run, std::span<const Item> window) {
       Settle(run, window[i], answers[i]);
     }
   }
-  (void)run.Tell(true);
+  (void)run.progress.Tell(true);
   return status;
 }
 
@@ -161,7 +149,7 @@ bool BlockMover::IsIn(const Item& item, Tier tier) const {
 }
 
 void BlockMover::Settle(Run& run, const Item& item, BlockStatus status) {
-  wire::MoveProgress& progress = run.progress;
+  wire::MoveProgress& progress = run.progress.done;
   if (status == BlockStatus::kPending || status == BlockStatus::kCancelled) return;
   ++progress.blocks_done;
   progress.bytes_done += BytesOf(item.pages);
@@ -183,7 +171,7 @@ void BlockMover::Settle(Run& run, const Item& item, BlockStatus status) {
 // At the end: until then what is moved lies in both tiers, so what comes later pushes out at most a
 // copy of it.  What has left `to` meanwhile stays.
 void BlockMover::LeaveFrom(Run& run) {
-  wire::MoveProgress& progress = run.progress;
+  wire::MoveProgress& progress = run.progress.done;
   const TimePoint until = std::chrono::steady_clock::now() + kHoldLimit;
   for (std::vector<Item> left = std::exchange(run.moved, {}), in_use; !left.empty();
        left = std::exchange(in_use, {})) {
@@ -239,7 +227,7 @@ std::vector<BlockStatus> BlockMover::ToDisk(Run& run, std::span<const Item> wind
   TimePoint changed = std::chrono::steady_clock::now();
   for (;;) {
     const size_t now_open = look(spiller.Waiting(names));
-    if (now_open == 0 || !run.Tell(false)) break;
+    if (now_open == 0 || !run.progress.Tell(false)) break;
     const TimePoint now = std::chrono::steady_clock::now();
     if (now_open < open) changed = now;
     open = now_open;
@@ -267,10 +255,11 @@ std::vector<BlockStatus> BlockMover::ToHost(Run& run, std::span<const Item> wind
     if (--answers->open == 0) answers->changed.NotifyAll();
   };
   while (!disk_.work->Promote(window.front().variant, digests, ready)) {
-    if (!run.Tell(false)) break;
+    if (!run.progress.Tell(false)) break;
     std::this_thread::sleep_for(kAskAgain);
   }
-  while (!answers->AllIn(std::chrono::steady_clock::now() + kLook) && run.Tell(false)) continue;
+  while (!answers->AllIn(std::chrono::steady_clock::now() + kLook) && run.progress.Tell(false))
+    continue;
   MutexLock lock(answers->mu);
   return answers->of;
 }

@@ -9,7 +9,6 @@
 // Limits: kWindowBlocks and kWindowBytes under way for each call.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "client/wire/messages.h"
 #include "server/block_scope.h"
+#include "server/call_progress.h"
 #include "server/counters.h"
 #include "server/disk_work.h"
 #include "storage/block_store.h"
@@ -38,7 +38,7 @@ class BlockMover {
     bool copy = false;  // they stay where they are, too
   };
   // Called after each window, and some times a second; false: stop.
-  using Report = std::function<bool(const wire::MoveProgress&)>;
+  using Report = CallProgress<wire::MoveProgress>::Report;
   // OK: nothing is left to do.  Cancelled: `report` said so.  FailedPrecondition: there is no disk,
   // or it is more than the tier has room for.  Unavailable: the disk is not known yet, or failed.
   [[nodiscard]] absl::Status Move(const What& what, const Report& report);

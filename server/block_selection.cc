@@ -61,7 +61,7 @@ absl::StatusOr<SelectedBlocks> OfNames(std::span<const Digest> names,
 BlockStatus Worse(BlockStatus a, BlockStatus b) {
   constexpr BlockStatus kFromBest[] = {BlockStatus::kMissing, BlockStatus::kOk,
                                        BlockStatus::kPending, BlockStatus::kFull,
-                                       BlockStatus::kKept};
+                                       BlockStatus::kKept,    BlockStatus::kUnsupported};
   const auto rank = [&](BlockStatus status) {
     return std::find(std::begin(kFromBest), std::end(kFromBest), status);
   };

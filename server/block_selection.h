@@ -39,7 +39,8 @@ struct SelectedBlocks {
                                                     const InstanceTable& instances,
                                                     const BlockStore& store);
 
-// One answer for each name: the worst of kOk, kPending, kFull, kKept of the blocks that have it;
+// One answer for each name: the worst, in the order of kOk, kPending, kFull, kKept, kUnsupported,
+// of the blocks that have it;
 // kMissing where none has.  REQUIRES: a status for each block.
 [[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
                                                        std::span<const BlockStatus> statuses);

@@ -163,11 +163,17 @@ void BlockSender::StartKey(Piece* piece) {
   SegmentRange range;
   const bool hashed = deps_.store.EnsureHashed(held);
   table_ = held.metadata->Table();
+  payload_ = deps_.store.Bytes(held.extent);
+  if (table_.encoded()) {
+    piece->status = Decode(held);
+    if (piece->status == BlockStatus::kDamaged) deps_.store.DropDamaged(held.ref);
+    if (piece->status != BlockStatus::kOk) return;
+  }
   if (!table_.Range(first_layer_, layers_, &range).ok()) {
     piece->status = BlockStatus::kInvalid;
     return;
   }
-  if (!hashed || !deps_.store.Check(held, range)) {
+  if (!hashed || (!held.metadata->encoded() && !deps_.store.Check(held, range))) {
     deps_.store.DropDamaged(held.ref);
     piece->status = BlockStatus::kDamaged;
     return;
@@ -189,7 +195,20 @@ void BlockSender::StartKey(Piece* piece) {
   segments_end_ = range.first + range.count;
   offset_ = range.begin;
   in_segment_ = 0;
-  payload_ = deps_.store.Bytes(held.extent);
+}
+
+// Into the pool, whose limit holds; from a copy of our own, as a session does.
+BlockStatus BlockSender::Decode(const BlockIndex::Held& held) {
+  const std::vector<std::byte> stored(payload_.begin(), payload_.end());
+  const ByteCount bytes = held.metadata->raw_payload_bytes();
+  raw_ = {};
+  BlockStore::ReserveResult room = deps_.store.Reserve({&bytes, 1}, deps_.store.lease_budget());
+  if (room.status != BlockStatus::kOk) return room.status;
+  raw_ = std::move(room.reservation);
+  payload_ = deps_.store.Bytes(raw_.extent(0));
+  if (!codec_.CanDecode(table_)) return BlockStatus::kUnsupported;
+  const std::span<std::byte> to = deps_.store.Bytes(raw_.extent(0));
+  return codec_.Decode(stored, table_, to, &table_).ok() ? BlockStatus::kOk : BlockStatus::kDamaged;
 }
 
 bool BlockSender::Next(Piece* piece) {

@@ -84,6 +84,8 @@ class BlockSender {
   static constexpr size_t kWindow = 16;
   void Refill();
   void StartKey(Piece* piece);
+  // What HOST has encoded is sent decoded; payload_ and table_ are of that then.
+  [[nodiscard]] BlockStatus Decode(const BlockIndex::Held& held);
 
   SessionDeps& deps_;
   const VariantSpec variant_;
@@ -99,6 +101,8 @@ class BlockSender {
   // The segments still to send of the key at hand.
   SegmentTable table_;
   std::span<const std::byte> payload_;
+  ExtentReservation raw_;  // where it was decoded
+  PayloadCodec codec_;
   uint32_t segment_ = 0;
   uint32_t segments_end_ = 0;
   uint64_t offset_ = 0;  // of the segment in the payload

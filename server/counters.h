@@ -37,6 +37,7 @@ struct Counters {
   Counter requests_prefetch;
   Counter requests_clear;
   Counter requests_move;
+  Counter requests_compress;
   Counter requests_watch;
   Counter requests_store_blocks;
   Counter requests_fetch_blocks;
@@ -77,6 +78,17 @@ struct Counters {
   // Move: to that tier.
   Counter blocks_moved_host;
   Counter blocks_moved_disk;
+
+  // Compress: copies that were encoded or decoded there, and the room they took.
+  Counter blocks_encoded_host;
+  Counter blocks_encoded_disk;
+  Counter blocks_decoded_host;
+  Counter blocks_decoded_disk;
+  Counter blocks_decoded_for_lease;  // in HOST, for who does not accept the codec
+  Counter recoded_bytes_before_host;
+  Counter recoded_bytes_after_host;
+  Counter recoded_bytes_before_disk;
+  Counter recoded_bytes_after_disk;
 
   // Pins.
   Counter pins_expired;       // prefetches too

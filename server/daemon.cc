@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/admission.h"
 #include "server/block_cleaner.h"
+#include "server/block_compressor.h"
 #include "server/block_mover.h"
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
@@ -69,6 +70,9 @@ std::unique_ptr<grpc::Server> Listen(const std::string& path, mode_t mode,
   return server;
 }
 
+// Threads of Compress: half of the cores are others'.
+size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
+
 // Deadlines of pins outlive the daemon, so they are on the clock of the wall.
 uint64_t UnixMilliseconds() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
@@ -97,6 +101,7 @@ struct Daemon::Parts final : SidebandHost {
       pins.emplace(s, DiskParts{}, c, UnixMilliseconds);
       cleaner.emplace(s, DiskParts{}, *pins, c);
       mover.emplace(s, DiskParts{}, c);
+      compressor.emplace(Encoders(), s, DiskParts{}, c);
       events.emplace(s, nullptr, o.boot_id, c);
       return;
     }
@@ -111,6 +116,7 @@ struct Daemon::Parts final : SidebandHost {
     pins->Load();
     cleaner.emplace(s, DiskParts{d, &*disk}, *pins, c);
     mover.emplace(s, DiskParts{d, &*disk}, c);
+    compressor.emplace(Encoders(), s, DiskParts{d, &*disk}, c);
     events.emplace(s, d, o.boot_id, c);
   }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
@@ -178,10 +184,12 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<PinKeeper> pins;
   std::optional<BlockCleaner> cleaner;
   std::optional<BlockMover> mover;
+  std::optional<BlockCompressor> compressor;
   WorkerPool workers;  // ends before what its jobs look at
-  WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
-  WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};    // likewise
-  std::unique_ptr<SessionSockets> session_sockets;               // may be null
+  WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};     // likewise
+  WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};       // likewise
+  WorkerPool compressing{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
+  std::unique_ptr<SessionSockets> session_sockets;                  // may be null
   std::optional<EventStreams> events;
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;
@@ -224,8 +232,10 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions, admission);
-  cache.emplace(*deps, admission, *pins,
-                CacheService::LongCalls{clearing, *cleaner, moving, *mover}, *events);
+  cache.emplace(
+      *deps, admission, *pins,
+      CacheService::LongCalls{clearing, *cleaner, moving, *mover, compressing, *compressor},
+      *events);
   const std::string data = options.socket_dir + "/data.sock";
   data_server = Listen(data, options.data_socket_mode, options, {&*engine, &*cache});
   if (!data_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", data));

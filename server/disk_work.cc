@@ -94,9 +94,9 @@ absl::Status DiskWork::RecoverOnce() {
   const uint64_t before = recovered_;
   const absl::Status status = tier_.Recover(
       [this](const DiskTier::Entry& entry) {
-        const EntryRef ref = store_.EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
-                                                  static_cast<uint64_t>(entry.location),
-                                                  PagesFor(entry.payload_bytes));
+        const EntryRef ref =
+            store_.EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
+                                 static_cast<uint64_t>(entry.location), entry.raw_pages);
         recovered_ += ref.value != 0 ? 1 : 0;
         return ref.value;
       },

@@ -62,6 +62,7 @@ constexpr MetricSample kRequests[] = {Count("lookup", &C::requests_lookup),
                                       Count("prefetch", &C::requests_prefetch),
                                       Count("clear", &C::requests_clear),
                                       Count("move", &C::requests_move),
+                                      Count("compress", &C::requests_compress),
                                       Count("watch_events", &C::requests_watch),
                                       Count("store_blocks", &C::requests_store_blocks),
                                       Count("fetch_blocks", &C::requests_fetch_blocks),
@@ -73,6 +74,15 @@ constexpr MetricSample kCleared[] = {Count("host", &C::blocks_cleared_host),
                                      Count("disk", &C::blocks_cleared_disk)};
 constexpr MetricSample kMovedBlocks[] = {Count("host", &C::blocks_moved_host),
                                          Count("disk", &C::blocks_moved_disk)};
+constexpr MetricSample kRecoded[] = {Count("host_lossless", &C::blocks_encoded_host),
+                                     Count("disk_lossless", &C::blocks_encoded_disk),
+                                     Count("host_identity", &C::blocks_decoded_host),
+                                     Count("disk_identity", &C::blocks_decoded_disk)};
+constexpr MetricSample kDecodedForLease[] = {Count("", &C::blocks_decoded_for_lease)};
+constexpr MetricSample kRecodedBytes[] = {Count("host_before", &C::recoded_bytes_before_host),
+                                          Count("host_after", &C::recoded_bytes_after_host),
+                                          Count("disk_before", &C::recoded_bytes_before_disk),
+                                          Count("disk_after", &C::recoded_bytes_after_disk)};
 constexpr MetricSample kEventsTold[] = {Count("", &C::events_told)};
 constexpr MetricSample kCutOff[] = {Count("", &C::watchers_cut_off)};
 constexpr MetricSample kPins[] = {Read("", OfStore<&B::pins>)};
@@ -296,6 +306,15 @@ constexpr Metric kMetrics[] = {
      "Blocks that callers took away (Cache.Clear); one that lay in both tiers counts in both."},
     {"larder_blocks_moved_total", kC, "blocks", "to", kMovedBlocks,
      "Blocks that callers brought into another tier (Cache.Move)."},
+    {"larder_compressed_blocks_total", kC, "blocks", "to", kRecoded,
+     "Copies of blocks that callers encoded or decoded where they lie (Cache.Compress), by tier "
+     "and "
+     "codec; one that lies in both tiers counts in both."},
+    {"larder_decoded_for_leases_total", kC, "blocks", "", kDecodedForLease,
+     "Blocks that host memory has encoded, decoded for a session that does not accept their "
+     "codec."},
+    {"larder_compressed_bytes_total", kC, "bytes", "room", kRecodedBytes,
+     "Room that those copies took before, and after."},
     {"larder_events_told_total", kC, "events", "", kEventsTold,
      "Blocks that came to a tier or left one, told to a watcher (Cache.WatchEvents); one for each "
      "watcher."},

@@ -3,6 +3,7 @@
 #include "server/session.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@ namespace larder {
 namespace {
 
 constexpr size_t kEvictionsMax = 4096;  // ahead, after one message
+constexpr int64_t kTablesBeside = 64;   // so many of one grant fit beside others in a message
 
 bool IsShort(const wire::Grant& grant) {
   return std::any_of(grant.blocks.begin(), grant.blocks.end(), [](const wire::BlockGrant& block) {
@@ -81,7 +83,8 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     bye_ = bye_ || up.bye;
   }
   if (HasAnswers(down)) Send(std::move(down));
-  if (deps_.disk != nullptr) StartPromotions();  // what becomes ready follows its grant
+  StartPromotions();  // what becomes ready follows its grant
+  StartDecodings();
   // As many blocks leave as were promised, before the writer asks again, and on this thread: one
   // beside it would fight for the store's lock.
   if (promised > 0) deps_.store.EvictToWatermark(std::min(promised, kEvictionsMax));
@@ -131,7 +134,9 @@ void AttachedSession::HandleAcquires(const wire::Up& up, bool* released, wire::D
       down->grants.back() = Handle(a);
     }
     CountGot(down->grants.back());
-    if (!a.want_tables) continue;
+    const auto has_table = [](const wire::BlockGrant& block) { return block.table.has_value(); };
+    const bool many = std::ranges::count_if(down->grants.back().blocks, has_table) > kTablesBeside;
+    if (!a.want_tables && !many) continue;
     wire::Down alone;  // tables are large: two such answers may not fit one message
     alone.grants.push_back(std::move(down->grants.back()));
     down->grants.pop_back();
@@ -172,7 +177,7 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   attached.boot_id = deps_.boot_id;
   attached.tenant = deps_.tenant;
   attached.write_mode = write_mode_;
-  attached.feature_bits = deps_.disk != nullptr ? wire::kFeatureTiers : 0;
+  attached.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs;
   tiers_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureTiers) != 0;
   attached.slab_bytes = deps_.store.pool().slab_bytes();
   attached.lease_bytes_max = deps_.store.lease_budget();
@@ -361,8 +366,11 @@ void AttachedSession::OnClosed() {
 
 void AttachedSession::PutInQuarantine(Leases leases, Reservations reservations) {
   std::vector<BlockLease> lost_leases;
-  for (auto& [id, record] : leases) lost_leases.push_back(std::move(record.lease));
   std::vector<ExtentReservation> lost_reservations;
+  for (auto& [id, record] : leases) {
+    lost_leases.push_back(std::move(record.lease));
+    std::ranges::move(record.decoded, std::back_inserter(lost_reservations));
+  }
   // Staged extents are never mapped by the client: nothing of it can touch them.
   for (auto& [id, record] : reservations) {
     if (write_mode_ != wire::WriteMode::kMapped) continue;

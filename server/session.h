@@ -36,6 +36,7 @@
 #include "storage/clock.h"
 #include "storage/copy_kernels.h"
 #include "storage/mutex.h"
+#include "storage/payload_codec.h"
 #include "storage/promoter.h"
 #include "storage/quarantine.h"
 
@@ -80,6 +81,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   static constexpr std::chrono::seconds kHelloDeadline{5};
   static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // of all acquires of one Up
   static constexpr size_t kTablesPerMessageMax = 512;  // likewise; each may have 1,024 segments
+  static constexpr uint32_t kRetryAfterFullMs = 20;
 
   // `process` is empty for a caller without a sideband token: byte streams only.
   // Unavailable: no memory for the session page.
@@ -125,8 +127,11 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
     TimePoint deadline;
     uint32_t word = 0;
     bool revoked = false;
-    uint64_t request = 0;          // the acquire's id
-    Promoter::Prepared promotion;  // what is read for it; may be null
+    uint64_t request = 0;                    // the acquire's id
+    Promoter::Prepared promotion;            // what is read for it; may be null
+    std::vector<ExtentReservation> decoded;  // extents of its own, of blocks that HOST has encoded
+    bool cancelled = false;                  // nothing more is decoded for it
+    ByteCount charged;                       // what it holds, and will
   };
   // Shared with copies under way; `mu` guards the handle.
   struct ReservationRecord {
@@ -195,9 +200,28 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Grants(const wire::Acquire& request, const SessionVariant& variant, LeaseId id,
               BlockStore::AcquireResult& held, Promoter::Prepared promotion, wire::Grant* grant)
       LARDER_REQUIRES(mu_);
+  // `encoded`: as it is, where the caller accepts that.  kPending: it is on disk, or to be decoded.
   [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request,
                                           const SessionVariant& variant,
-                                          const BlockIndex::Held& held) LARDER_REQUIRES(mu_);
+                                          const BlockIndex::Held& held, bool encoded)
+      LARDER_REQUIRES(mu_);
+  struct Decoding;
+  [[nodiscard]] static bool Accepts(const wire::Acquire& request, const BlockMetadata& metadata);
+  // Blocks of HOST that are kPending in `grant`: held for that and charged, or kFull.
+  void PlanDecoding(const wire::Acquire& request, const SessionVariant& variant,
+                    const BlockStore::AcquireResult& held, LeaseId lease, LeaseRecord* record,
+                    wire::Grant* grant) LARDER_REQUIRES(mu_);
+  void StartDecodings() LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool SubmitDecoding(const std::shared_ptr<Decoding>& plan);
+  void Decode(const std::shared_ptr<Decoding>& plan) LARDER_EXCLUDES(mu_);
+  void DecodeNext(Decoding& plan, PayloadCodec& codec) LARDER_EXCLUDES(mu_);
+  void GiveUp(Decoding& plan, BlockStatus status) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool Wanted(LeaseId lease) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] wire::BlockGrant DecodedGrant(const wire::Acquire& request,
+                                              const BlockIndex::Held& held, const Extent& to,
+                                              PayloadCodec& codec);
+  void AnswerDecoded(const Decoding& plan, size_t key, wire::BlockGrant block,
+                     ExtentReservation extent) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool SampleNow() LARDER_REQUIRES(mu_);
   struct Promotion;
   [[nodiscard]] HoldWhat TiersToHold() const LARDER_REQUIRES(mu_);
@@ -238,7 +262,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);  // the hello's first
   size_t copies_ LARDER_GUARDED_BY(mu_) = 0;        // staged publishes that are not answered yet
   uint32_t until_sample_ LARDER_GUARDED_BY(mu_) = 0;
-  std::vector<Promoter::Prepared> promotions_ LARDER_GUARDED_BY(mu_);  // for after the answer
+  std::vector<Promoter::Prepared> promotions_ LARDER_GUARDED_BY(mu_);        // for after the answer
+  std::vector<std::shared_ptr<Decoding>> decodings_ LARDER_GUARDED_BY(mu_);  // likewise
   uint64_t ids_ LARDER_GUARDED_BY(mu_) = 0;  // low half of lease and reservation ids
 
   // Apart from mu_, so that a copy that ends can answer while a message is handled.

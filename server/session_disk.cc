@@ -16,7 +16,8 @@ struct AttachedSession::Promotion {
 };
 
 HoldWhat AttachedSession::TiersToHold() const {
-  return tiers_ && deps_.disk->promoter().worth_asking() ? HoldWhat::kAnyTier : HoldWhat::kHost;
+  const bool disk = tiers_ && deps_.disk != nullptr && deps_.disk->promoter().worth_asking();
+  return disk ? HoldWhat::kAnyTier : HoldWhat::kHost;
 }
 
 void AttachedSession::Offer(VariantIndex variant, const Digest& digest) {
@@ -61,8 +62,10 @@ void AttachedSession::StartPromotions() {
 
 void AttachedSession::CancelReads(std::span<const uint64_t> requests) {
   for (const uint64_t request : requests) {
-    for (const auto& [id, record] : leases_) {
-      if (record.request == request && record.promotion) Promoter::Cancel(record.promotion);
+    for (auto& [id, record] : leases_) {
+      if (record.request != request) continue;
+      record.cancelled = true;
+      if (record.promotion) Promoter::Cancel(record.promotion);
     }
   }
 }
@@ -77,7 +80,9 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
     if (closed_ || lease == leases_.end() || lease->second.revoked) return;
     wire::BlockGrant block;
     block.status = status;
-    if (status == BlockStatus::kOk) block = GrantOne(promotion.request, promotion.variant, held);
+    if (status == BlockStatus::kOk)
+      block = GrantOne(promotion.request, promotion.variant, held, /*encoded=*/true);
+    if (block.status == BlockStatus::kPending) block.status = BlockStatus::kFull;  // ask again
     block.tier = Tier::kDisk;  // where it was found
     const auto number = static_cast<uint32_t>(key);
     if (block.status == BlockStatus::kOk) {

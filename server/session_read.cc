@@ -54,11 +54,13 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
                              LeaseId id, BlockStore::AcquireResult& held,
                              Promoter::Prepared promotion, wire::Grant* grant) {
   bool any = false;  // there now, or waited for
+  size_t tables = 0;
   for (size_t i = 0; i < held.blocks.size(); ++i) {
-    grant->blocks[i] = GrantOne(request, variant, held.blocks[i]);
+    grant->blocks[i] = GrantOne(request, variant, held.blocks[i], tables < kTablesPerMessageMax);
     const BlockStatus status = grant->blocks[i].status;
+    tables += grant->blocks[i].table ? 1 : 0;
     any = any || status == BlockStatus::kOk || status == BlockStatus::kPending;
-    if (status == BlockStatus::kFull) grant->retry_after_ms = 20;
+    if (status == BlockStatus::kFull) grant->retry_after_ms = kRetryAfterFullMs;
   }
   if (!any) return;  // what was held but cannot be given goes back with `held`
   // A session without a page reads nothing in place, so it has nothing to check.
@@ -69,7 +71,7 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
       block = {};
       block.status = BlockStatus::kFull;
     }
-    grant->retry_after_ms = 20;
+    grant->retry_after_ms = kRetryAfterFullMs;
     return;
   }
   grant->lease = id;
@@ -81,7 +83,9 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
   record.request = request.id;
   if (promotion) promotions_.push_back(promotion);
   record.promotion = std::move(promotion);
-  leased_ += held.lease.held_bytes();
+  record.charged = held.lease.held_bytes();
+  PlanDecoding(request, variant, held, id, &record, grant);
+  leased_ += record.charged;
   record.lease = std::move(held.lease);
   next_deadline_ = std::min(next_deadline_, record.deadline);
   leases_.emplace(id, std::move(record));
@@ -111,7 +115,7 @@ void AttachedSession::CountGot(const wire::Grant& grant) {
 
 wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
                                            const SessionVariant& variant,
-                                           const BlockIndex::Held& held) {
+                                           const BlockIndex::Held& held, bool encoded) {
   wire::BlockGrant grant;
   if (held.ref.value == 0) {
     grant.status = held.full ? BlockStatus::kFull : BlockStatus::kMissing;
@@ -125,6 +129,10 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
     return grant;
   }
   if (held.metadata == nullptr) return grant;
+  if (held.metadata->encoded() && !(encoded && Accepts(request, *held.metadata))) {
+    grant.status = tiers_ ? BlockStatus::kPending : BlockStatus::kUnsupported;
+    return grant;
+  }
   const bool whole =
       request.first_layer == 0 && (request.layers == 0 || request.layers == variant.layers);
   const bool sampled = SampleNow();
@@ -141,7 +149,7 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
       return grant;
     }
   }
-  if (request.want_tables ||
+  if (request.want_tables || held.metadata->encoded() ||
       (sampled && request.what == wire::AcquireWhat::kBytes && held.metadata->hashed())) {
     SegmentTable table = held.metadata->Table();
     table.segments = {table.segments.begin() + range.first,
@@ -163,7 +171,7 @@ void AttachedSession::Release(std::span<const LeaseId> leases) {
       continue;
     }
     if (page_) page_->Clear(it->second.word, id.value);
-    leased_ -= it->second.lease.held_bytes();
+    leased_ -= it->second.charged;
     leases_.erase(it);
   }
 }

@@ -373,6 +373,19 @@ std::optional<uint64_t> BlockIndex::SetOnDisk(EntryRef held, uint64_t location) 
   return shards_[ShardOf(held)]->SetOnDisk(SlotOf(held), location);
 }
 
+bool BlockIndex::BeginRewrite(EntryRef held, uint64_t location) {
+  return shards_[ShardOf(held)]->BeginRewrite(SlotOf(held), location);
+}
+
+bool BlockIndex::FinishRewrite(EntryRef held, uint64_t location) {
+  return shards_[ShardOf(held)]->FinishRewrite(SlotOf(held), location);
+}
+
+bool BlockIndex::ReplaceInHost(EntryRef held, Extent extent,
+                               std::unique_ptr<const BlockMetadata>* metadata) {
+  return shards_[ShardOf(held)]->ReplaceInHost(SlotOf(held), extent, metadata);
+}
+
 bool BlockIndex::BeginPromote(EntryRef held) {
   return shards_[ShardOf(held)]->BeginPromote(SlotOf(held));
 }

@@ -136,6 +136,18 @@ class BlockIndex {
   // until now (0: nowhere), which is the caller's to erase; nullopt: it has left HOST meanwhile, so
   // the new location is.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
+  // A held entry whose copy on disk, at this place, is to be written anew: nobody else reads that
+  // until FinishRewrite, exactly once.  False: somebody else holds it, so may be reading; or it is
+  // not there any more.  One on disk alone is `promoting` meanwhile.
+  [[nodiscard]] bool BeginRewrite(EntryRef held, uint64_t location);
+  // Where it was written; 0: it was not.  False: it is where it was, or its name has gone, so the
+  // new place is the caller's to erase; else the old one.
+  [[nodiscard]] bool FinishRewrite(EntryRef held, uint64_t location);
+  // A held entry's bytes of HOST lie elsewhere now, encoded or decoded: *metadata says how, and
+  // becomes what it was before.  The former extent is the caller's.  False: somebody else holds it,
+  // or it has left HOST.
+  [[nodiscard]] bool ReplaceInHost(EntryRef held, Extent extent,
+                                   std::unique_ptr<const BlockMetadata>* metadata);
   // disk -> promoting of a held entry; then exactly one of FinishPromote (host+disk) or FailPromote
   // (disk).  False: it is in HOST, or somebody else promotes it.
   [[nodiscard]] bool BeginPromote(EntryRef held);

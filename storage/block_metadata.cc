@@ -14,7 +14,8 @@ std::unique_ptr<const BlockMetadata> BlockMetadata::Make(const Digest& parent,
                                                          const Digest& content) {
   LARDER_CHECK(tokens.size() <= kBlockTokensMax);
   LARDER_CHECK(table.segments.size() <= kSegmentsMax);
-  void* memory = ::operator new(AllocationBytes(table.segments.size(), tokens.size()));
+  void* memory =
+      ::operator new(AllocationBytes(table.segments.size(), tokens.size(), table.encoded()));
   return std::unique_ptr<const BlockMetadata>(new (memory)
                                                   BlockMetadata(parent, tokens, table, content));
 }
@@ -27,6 +28,7 @@ BlockMetadata::BlockMetadata(const Digest& parent, std::span<const uint32_t> tok
       stored_bytes_(table.StoredBytes()),
       token_count_(static_cast<uint32_t>(tokens.size())),
       segment_count_(static_cast<uint32_t>(table.segments.size())),
+      encoded_(table.encoded()),
       hash_state_(table.hashed ? kHashed : kUnhashed) {
   std::copy(tokens.begin(), tokens.end(), token_ids());
   for (size_t i = 0; i < table.segments.size(); ++i) {
@@ -35,14 +37,16 @@ BlockMetadata::BlockMetadata(const Digest& parent, std::span<const uint32_t> tok
     lengths()[i] = segment.bytes;
     layers()[i] = segment.layers;
     codecs()[i] = segment.codec;
+    if (encoded_) raw_lengths()[i] = segment.raw_bytes;
   }
 }
 
-size_t BlockMetadata::AllocationBytes(size_t segments, size_t tokens) {
+size_t BlockMetadata::AllocationBytes(size_t segments, size_t tokens, bool encoded) {
   constexpr size_t kSegmentBytes =
       sizeof(uint64_t) + sizeof(uint32_t) + sizeof(uint16_t) + sizeof(Codec);
   static_assert(sizeof(BlockMetadata) == 64, "block_metadata.h says so");
-  return sizeof(BlockMetadata) + segments * kSegmentBytes + tokens * sizeof(uint32_t);
+  return sizeof(BlockMetadata) + segments * (kSegmentBytes + (encoded ? sizeof(uint32_t) : 0)) +
+         tokens * sizeof(uint32_t);
 }
 
 uint64_t* BlockMetadata::hashes() const {
@@ -54,8 +58,9 @@ uint32_t* BlockMetadata::lengths() const {
   return reinterpret_cast<uint32_t*>(hashes() + segment_count_);
 }
 uint32_t* BlockMetadata::token_ids() const { return lengths() + segment_count_; }
+uint32_t* BlockMetadata::raw_lengths() const { return token_ids() + token_count_; }
 uint16_t* BlockMetadata::layers() const {
-  return reinterpret_cast<uint16_t*>(token_ids() + token_count_);
+  return reinterpret_cast<uint16_t*>(raw_lengths() + (encoded_ ? segment_count_ : 0));
 }
 Codec* BlockMetadata::codecs() const { return reinterpret_cast<Codec*>(layers() + segment_count_); }
 
@@ -66,7 +71,8 @@ Segment BlockMetadata::segment(uint32_t i) const {
   return Segment{.layers = layers()[i],
                  .codec = codecs()[i],
                  .bytes = lengths()[i],
-                 .xxh3 = hashed() ? hashes()[i] : 0};
+                 .xxh3 = hashed() ? hashes()[i] : 0,
+                 .raw_bytes = encoded_ ? raw_lengths()[i] : 0};
 }
 
 SegmentTable BlockMetadata::Table() const {
@@ -78,13 +84,18 @@ SegmentTable BlockMetadata::Table() const {
     table.segments.push_back(Segment{.layers = layers()[i],
                                      .codec = codecs()[i],
                                      .bytes = lengths()[i],
-                                     .xxh3 = table.hashed ? hashes()[i] : 0});
+                                     .xxh3 = table.hashed ? hashes()[i] : 0,
+                                     .raw_bytes = encoded_ ? raw_lengths()[i] : 0});
   }
   return table;
 }
 
+ByteCount BlockMetadata::raw_payload_bytes() const {
+  return encoded_ ? Table().Decoded().PayloadBytes() : payload_bytes_;
+}
+
 ByteCount BlockMetadata::memory_bytes() const {
-  return ByteCount(AllocationBytes(segment_count_, token_count_));
+  return ByteCount(AllocationBytes(segment_count_, token_count_, encoded_));
 }
 
 void BlockMetadata::SetHashes(std::span<const uint64_t> values) const {

@@ -6,7 +6,7 @@
 // Ownership: by unique_ptr; the index owns those of its blocks.  One allocation each.
 // Thread-safety: all methods from any thread.
 // Limits: those of layout.h for the table, kBlockTokensMax token ids.
-// Memory: 64 B + 4 B a token id + 15 B a segment.
+// Memory: 64 B + 4 B a token id + 15 B a segment, 19 B where any is encoded.
 #pragma once
 
 #include <atomic>
@@ -48,6 +48,9 @@ class BlockMetadata {
   [[nodiscard]] ByteCount stored_bytes() const {
     return stored_bytes_;
   }  // as SegmentTable::StoredBytes
+  // Of the payload once it is decoded; payload_bytes() where it is not encoded.
+  [[nodiscard]] ByteCount raw_payload_bytes() const;
+  [[nodiscard]] bool encoded() const { return encoded_; }
   [[nodiscard]] ByteCount memory_bytes() const;
 
   // Who sees true sees every hash.
@@ -67,11 +70,12 @@ class BlockMetadata {
   static void* operator new(size_t, void* memory) { return memory; }
 
   // Behind the object, widest first so that each is aligned: hashes, stored lengths, token ids,
-  // layers, codecs.
-  [[nodiscard]] static size_t AllocationBytes(size_t segments, size_t tokens);
+  // raw lengths where any is encoded, layers, codecs.
+  [[nodiscard]] static size_t AllocationBytes(size_t segments, size_t tokens, bool encoded);
   [[nodiscard]] uint64_t* hashes() const;
   [[nodiscard]] uint32_t* lengths() const;
   [[nodiscard]] uint32_t* token_ids() const;
+  [[nodiscard]] uint32_t* raw_lengths() const;
   [[nodiscard]] uint16_t* layers() const;
   [[nodiscard]] Codec* codecs() const;
 
@@ -80,6 +84,7 @@ class BlockMetadata {
   const ByteCount stored_bytes_;
   const uint32_t token_count_;
   const uint32_t segment_count_;
+  const bool encoded_;
   mutable std::atomic<uint8_t> hash_state_{kUnhashed};
 };
 

@@ -426,6 +426,20 @@ bool BlockStore::FinishPromote(EntryRef held, ExtentReservation& reservation,
   return true;
 }
 
+bool BlockStore::ReplaceInHost(EntryRef held, ExtentReservation& reservation,
+                               std::unique_ptr<const BlockMetadata> metadata) {
+  LARDER_CHECK(reservation.open(0));
+  MutexLock lock(mu_);
+  const Extent former = index_.LookAt(held).extent;  // while it is held alone nobody else moves it
+  const Extent extent = reservation.extent(0);
+  if (!index_.ReplaceInHost(held, extent, &metadata)) return false;
+  (void)reservation.Take(0);
+  reserved_pages_ -= extent.pages;
+  allocator_.SetOwner(extent, held.value);
+  if (former.pages != 0) allocator_.Free(former);
+  return true;
+}
+
 ByteCount BlockStore::EvictFromDisk(ByteCount bytes) {
   uint64_t left = bytes.value();
   std::vector<DiskRoom> rooms;

@@ -193,6 +193,11 @@ class BlockStore {
   [[nodiscard]] bool FinishPromote(EntryRef held, ExtentReservation& reservation,
                                    std::unique_ptr<const BlockMetadata> metadata)
       LARDER_EXCLUDES(mu_);
+  // A held block's bytes of HOST, encoded or decoded, are in slot 0 of the reservation, which this
+  // takes.  False: somebody else holds the block, or it has left HOST.
+  [[nodiscard]] bool ReplaceInHost(EntryRef held, ExtentReservation& reservation,
+                                   std::unique_ptr<const BlockMetadata> metadata)
+      LARDER_EXCLUDES(mu_);
   // Takes blocks, or only their copies, from disk until these bytes are free there; answers what
   // was asked for in vain.  The rooms follow by TakeDiskRooms.
   ByteCount EvictFromDisk(ByteCount bytes) LARDER_EXCLUDES(disk_mu_);

@@ -396,8 +396,14 @@ IndexShard::Departure IndexShard::LeaveHost(uint32_t slot) {
   TakeFromHost(slot, &gone);
   const uint64_t parent = ParentHash(entry).value_or(0);
   gone.metadata = TakeMetadata(entry);
-  entry.extent.Set({.slab = {}, .page = 0, .pages = gone.block.extent.pages});
+  // As it comes back: what was encoded here comes back decoded.
+  const bool encoded = gone.metadata != nullptr && gone.metadata->encoded();
+  const uint32_t pages =
+      encoded ? PagesFor(gone.metadata->raw_payload_bytes()) : gone.block.extent.pages;
+  CountPinned(entry, -1);
+  entry.extent.Set({.slab = {}, .page = 0, .pages = pages});
   SetState(entry, BlockState::kDisk);
+  CountPinned(entry, 1);
   entry.parent_hash = parent;
   variants_.CountDiskOnly(entry.variant);
   ++disk_only_;

@@ -97,6 +97,12 @@ class IndexShard {
   // nullopt: it has left meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
       LARDER_EXCLUDES(mu_);
+  // As BlockIndex says of them.
+  [[nodiscard]] bool BeginRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool FinishRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool ReplaceInHost(uint32_t slot, const Extent& extent,
+                                   std::unique_ptr<const BlockMetadata>* metadata)
+      LARDER_EXCLUDES(mu_);
   // A block of any tier that no parent counts.
   struct Uncounted {
     uint32_t slot = 0;

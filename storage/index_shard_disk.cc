@@ -50,6 +50,47 @@ std::optional<uint64_t> IndexShard::SetOnDisk(uint32_t slot, uint64_t location) 
   return std::exchange(entry.disk_location, location);
 }
 
+bool IndexShard::BeginRewrite(uint32_t slot, uint64_t location) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  if (entry.holds > 1 || entry.disk_location != location) return false;
+  if (entry.state == BlockState::kHostDisk) return true;
+  if (entry.state != BlockState::kDisk) return false;
+  Unlist(slot);  // held untouched
+  SetState(entry, BlockState::kPromoting);
+  return true;
+}
+
+bool IndexShard::FinishRewrite(uint32_t slot, uint64_t location) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  if (entry.state == BlockState::kPromoting) SetState(entry, BlockState::kDisk);
+  if (location == 0) return false;
+  if (entry.state != BlockState::kDisk && entry.state != BlockState::kHostDisk) return false;
+  entry.disk_location = location;
+  return true;
+}
+
+bool IndexShard::ReplaceInHost(uint32_t slot, const Extent& extent,
+                               std::unique_ptr<const BlockMetadata>* metadata) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  if (entry.holds > 1 || !InHost(entry.state)) return false;
+  CountPinned(entry, -1);
+  variants_.Uncount(entry.variant, entry.extent.Get().bytes());
+  std::unique_ptr<const BlockMetadata> former = TakeMetadata(entry);
+  metadata_bytes_ += (*metadata)->memory_bytes().value();
+  entry.owned_metadata = metadata->release();
+  entry.extent.Set(extent);
+  variants_.Count(entry.variant, extent.bytes());
+  CountPinned(entry, 1);
+  *metadata = std::move(former);
+  return true;
+}
+
 bool IndexShard::BeginPromote(uint32_t slot) {
   MutexLock lock(mu_);
   IndexEntry& entry = entries_[slot];

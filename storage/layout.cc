@@ -8,6 +8,8 @@
 #include <xxhash.h>
 #endif
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
 
@@ -21,6 +23,10 @@ absl::Status ValidateSegment(size_t index, const Segment& segment) {
   if (segment.bytes == 0 || segment.bytes > kSegmentBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("segment ", index, " has ", segment.bytes,
                                                    " bytes; allowed are 1 to ", kSegmentBytesMax));
+  }
+  if (segment.raw_bytes > (segment.codec == Codec::kIdentity ? 0 : kSegmentBytesMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment ", index, " has ", segment.raw_bytes, " raw bytes"));
   }
   switch (segment.codec) {
     case Codec::kIdentity:
@@ -72,6 +78,21 @@ ByteCount SegmentTable::StoredBytes() const {
   uint64_t sum = 0;
   for (const Segment& segment : segments) sum += segment.bytes;
   return ByteCount(sum);
+}
+
+bool SegmentTable::encoded() const {
+  return std::ranges::any_of(
+      segments, [](const Segment& segment) { return segment.codec != Codec::kIdentity; });
+}
+
+SegmentTable SegmentTable::Decoded() const {
+  SegmentTable raw = *this;
+  for (Segment& segment : raw.segments) {
+    if (segment.raw_bytes == 0) continue;
+    segment = {.layers = segment.layers, .bytes = segment.raw_bytes};
+    raw.hashed = false;
+  }
+  return raw;
 }
 
 absl::Status SegmentTable::Range(uint32_t first_layer, uint32_t layers, SegmentRange* out) const {

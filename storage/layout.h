@@ -23,6 +23,7 @@ struct Segment {
   Codec codec = Codec::kIdentity;
   uint32_t bytes = 0;  // stored length
   uint64_t xxh3 = 0;  // XXH3-64, seed 0, of the stored bytes; meaningful when the table is `hashed`
+  uint32_t raw_bytes = 0;  // of an encoded one, once it is decoded; 0: unknown, or not encoded
 
   friend bool operator==(const Segment&, const Segment&) = default;
 };
@@ -46,6 +47,11 @@ struct SegmentTable {
   [[nodiscard]] ByteCount PayloadBytes() const;
   // Sum of stored lengths: what a byte stream carries.
   [[nodiscard]] ByteCount StoredBytes() const;
+  // Some segment is not the engine's own bytes.
+  [[nodiscard]] bool encoded() const;
+  // Of the same segments once they are decoded: all identity, not hashed where any was encoded.
+  // One whose raw bytes are unknown stays as it is.
+  [[nodiscard]] SegmentTable Decoded() const;
   // Segments that hold layers [first_layer, first_layer + layers); layers == 0 means all from
   // first_layer. InvalidArgument when the range does not fall on segment borders.
   [[nodiscard]] absl::Status Range(uint32_t first_layer, uint32_t layers, SegmentRange* out) const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "storage/check.h"
+#include "storage/disk/page_buffer.h"
 
 namespace larder {
 namespace {
@@ -120,6 +121,7 @@ Promoter::RunningRef Promoter::Next() {
 
 void Promoter::Run() {
   pthread_setname_np(pthread_self(), "promoter");
+  PayloadCodec codec;
   for (;;) {
     RunningRef running;
     size_t block = 0;
@@ -138,7 +140,7 @@ void Promoter::Run() {
       }
     }
     if (!describe) {
-      PromoteOne(running, block);
+      PromoteOne(running, block, codec);
       continue;
     }
     Describe(*running, block);
@@ -167,7 +169,7 @@ void Promoter::Describe(Running& running, size_t first) {
   running.readable = false;
 }
 
-void Promoter::PromoteOne(const RunningRef& running, size_t block) {
+void Promoter::PromoteOne(const RunningRef& running, size_t block, PayloadCodec& codec) {
   const Wanted& wanted = running->job.blocks[block];
   if (running->cancelled) return Answer(running, block, BlockStatus::kCancelled, {});
   bool mine = false;
@@ -189,7 +191,7 @@ void Promoter::PromoteOne(const RunningRef& running, size_t block) {
     Answer(running, block, InHost(held.state) ? BlockStatus::kOk : BlockStatus::kMissing, held);
     return;
   }
-  const BlockStatus status = Read(*running, block, &held);
+  const BlockStatus status = Read(*running, block, codec, &held);
   if (status == BlockStatus::kDamaged) {
     store_.DropDamaged(wanted.ref, Tier::kDisk);
   } else if (status != BlockStatus::kOk) {
@@ -208,22 +210,72 @@ void Promoter::PromoteOne(const RunningRef& running, size_t block) {
   for (const Waiter& waiter : waiters) Answer(waiter.running, waiter.block, status, held);
 }
 
-BlockStatus Promoter::Read(Running& running, size_t block, BlockIndex::Held* held) {
-  const Wanted& wanted = running.job.blocks[block];
-  const std::optional<DiskTier::Description> known = std::move(running.known[block]);
+bool Promoter::Exclude(EntryRef held, uint64_t location) {
+  MutexLock lock(mu_);
+  if (reading_.contains(held.value) || !store_.index().BeginRewrite(held, location)) return false;
+  reading_[held.value];
+  return true;
+}
+
+bool Promoter::Readmit(EntryRef held, uint64_t location, PayloadCodec& codec) {
+  const bool written = store_.index().FinishRewrite(held, location);
+  std::vector<Waiter> waiters;
+  {
+    MutexLock lock(mu_);
+    const auto reading = reading_.find(held.value);
+    waiters = std::move(reading->second);
+    reading_.erase(reading);
+  }
+  for (const Waiter& waiter : waiters) PromoteOne(waiter.running, waiter.block, codec);
+  return written;
+}
+
+std::optional<DiskTier::Description> Promoter::TakeDescription(Running& running, size_t block,
+                                                               const DiskAddress& address) {
+  std::optional<DiskTier::Description> known = std::move(running.known[block]);
   running.known[block].reset();
+  // Written anew since it was wanted: what was known may be of either.
+  if (static_cast<uint64_t>(address.location) != running.job.blocks[block].location &&
+      !tier_.Describe({&address, 1}, {&known, 1}).ok()) {
+    running.readable = false;
+    return std::nullopt;
+  }
+  return known;
+}
+
+DiskTier::GetStatus Promoter::GetDecoded(const DiskAddress& address, const RecordHeader& header,
+                                         PayloadCodec& codec, std::span<std::byte> to,
+                                         SegmentTable* table) {
+  const ByteCount bytes = header.table.PayloadBytes();
+  const SegmentRange all{0, static_cast<uint32_t>(header.table.segments.size()), 0, bytes.value()};
+  *table = header.table;
+  if (!table->encoded())
+    return tier_.Get({.block = address, .header = &header, .range = all, .to = to});
+  const PageBuffer stored(PagesFor(bytes));
+  const DiskTier::GetStatus status =
+      tier_.Get({.block = address, .header = &header, .range = all, .to = stored.bytes()});
+  if (status != DiskTier::GetStatus::kOk) return status;
+  return codec.Decode(stored.bytes(), header.table, to, table).ok() ? status
+                                                                    : DiskTier::GetStatus::kDamaged;
+}
+
+BlockStatus Promoter::Read(Running& running, size_t block, PayloadCodec& codec,
+                           BlockIndex::Held* held) {
+  const Wanted& wanted = running.job.blocks[block];
+  const DiskAddress address{
+      .key = {store_.index().VariantId(running.job.variant), wanted.digest},
+      .location = DiskLocation{store_.index().LookAt(wanted.ref).disk_location}};
+  const std::optional<DiskTier::Description> known = TakeDescription(running, block, address);
   if (!worth_asking()) return BlockStatus::kMissing;
   if (!known) return running.readable ? BlockStatus::kDamaged : BlockStatus::kMissing;
-  const SegmentTable& table = known->header.table;
-  const ByteCount bytes = table.PayloadBytes();
+  if (!codec.CanDecode(known->header.table)) return BlockStatus::kMissing;
+  const ByteCount bytes = known->header.table.Decoded().PayloadBytes();
   BlockStore::ReserveResult room = store_.Reserve({&bytes, 1}, store_.pool().total_bytes());
   if (room.status == BlockStatus::kInvalid) return BlockStatus::kMissing;  // larger than a slab
   if (room.status != BlockStatus::kOk) return BlockStatus::kFull;
-  const SegmentRange all{0, static_cast<uint32_t>(table.segments.size()), 0, bytes.value()};
-  switch (tier_.Get({.block = {known->header.key, DiskLocation{wanted.location}},
-                     .header = &known->header,
-                     .range = all,
-                     .to = store_.Bytes(room.reservation.extent(0))})) {
+  SegmentTable table;
+  switch (
+      GetDecoded(address, known->header, codec, store_.Bytes(room.reservation.extent(0)), &table)) {
     case DiskTier::GetStatus::kOk:
       break;
     case DiskTier::GetStatus::kMissing:

@@ -7,6 +7,7 @@
 // A block that two jobs want is read once.  What may wait is shared: a session has at most half of
 // what the others leave, so that whoever comes next finds room.
 //
+// What is encoded on disk is decoded on the way, by the thread that reads it: HOST gets raw bytes.
 // It never answers with an error of the disk: a block that cannot be read is missing, and when the
 // disk has just failed all are, at once, until it is worth asking again.
 // Ownership: by the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
@@ -28,6 +29,7 @@
 #include "storage/disk/disk_breaker.h"
 #include "storage/disk/disk_tier.h"
 #include "storage/mutex.h"
+#include "storage/payload_codec.h"
 
 namespace larder {
 
@@ -72,6 +74,13 @@ class Promoter {
   // Blocks whose headers and tokens it still keeps.  REQUIRES: all of it was answered.  For tests.
   [[nodiscard]] static size_t Described(const Prepared& prepared);
 
+  // A held block whose copy on disk is written anew: until Readmit, exactly once, those who want it
+  // wait.  False: somebody reads it, or else as BlockIndex::BeginRewrite.
+  [[nodiscard]] bool Exclude(EntryRef held, uint64_t location) LARDER_EXCLUDES(mu_);
+  // As BlockIndex::FinishRewrite.  Who waited is served by the caller's thread.
+  [[nodiscard]] bool Readmit(EntryRef held, uint64_t location, PayloadCodec& codec)
+      LARDER_EXCLUDES(mu_);
+
   // False while the disk is left alone: then blocks on disk may as well be called missing.
   [[nodiscard]] bool worth_asking() const { return !breaker_.open(clock_.Now()); }
 
@@ -86,7 +95,7 @@ class Promoter {
 
  private:
   using RunningRef = Prepared;
-  // A block that a thread reads, and who else waits for it.
+  // Who waits for a block that a thread reads, or that is written anew.
   struct Waiter {
     RunningRef running;
     size_t block = 0;
@@ -111,8 +120,17 @@ class Promoter {
   [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
   // The next kDescribedAtOnce blocks, from `first`.
   void Describe(Running& running, size_t first);
-  void PromoteOne(const RunningRef& running, size_t block) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] BlockStatus Read(Running& running, size_t block, BlockIndex::Held* held);
+  void PromoteOne(const RunningRef& running, size_t block, PayloadCodec& codec)
+      LARDER_EXCLUDES(mu_);
+  [[nodiscard]] BlockStatus Read(Running& running, size_t block, PayloadCodec& codec,
+                                 BlockIndex::Held* held);
+  // What is known of it; nullopt: nothing.
+  [[nodiscard]] std::optional<DiskTier::Description> TakeDescription(Running& running, size_t block,
+                                                                     const DiskAddress& address);
+  // A whole payload into `to`, decoded; *table: of what is there then.
+  [[nodiscard]] DiskTier::GetStatus GetDecoded(const DiskAddress& address,
+                                               const RecordHeader& header, PayloadCodec& codec,
+                                               std::span<std::byte> to, SegmentTable* table);
   void Answer(const RunningRef& running, size_t block, BlockStatus status,
               const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
   void Count(BlockStatus status, ByteCount bytes) LARDER_EXCLUDES(mu_);

@@ -1,6 +1,7 @@
 // Offsets and rules here are those of docs/format.md, "Record".
 #include "storage/record.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string_view>
@@ -116,6 +117,10 @@ absl::Status Check(const RecordHeader& header, uint32_t layers) {
   if (header.first_layer > kFirstLayerMax)
     return Damage("it says first layer ", header.first_layer);
   if (!header.table.hashed) return Damage("the segments are not hashed");
+  for (const Segment& segment : header.table.segments) {
+    if (header.version() >= 3 && segment.codec != Codec::kIdentity && segment.raw_bytes == 0)
+      return Damage("a segment does not say its raw bytes");
+  }
   if (absl::Status status = header.table.Validate(layers); !status.ok())
     return Damage(status.message());
   return absl::OkStatus();
@@ -131,7 +136,7 @@ void WriteTable(const SegmentTable& table, Writer* out) {
     out->Number(layer);
     out->Number(offset);
     out->Number(segment.bytes);
-    out->Number(uint32_t{0});
+    out->Number(segment.raw_bytes);
     out->Number(segment.xxh3);
     layer += segment.layers;
     offset = RoundUp(offset + segment.bytes, kSegmentAlign);
@@ -140,7 +145,7 @@ void WriteTable(const SegmentTable& table, Writer* out) {
 
 // First layer and offset follow from the entries before; another value there means that an entry
 // lies.
-absl::Status ReadTable(size_t segments, Reader* in, SegmentTable* table) {
+absl::Status ReadTable(size_t segments, uint32_t version, Reader* in, SegmentTable* table) {
   table->hashed = true;
   table->segments.reserve(segments);
   uint32_t layer = 0;
@@ -153,9 +158,11 @@ absl::Status ReadTable(size_t segments, Reader* in, SegmentTable* table) {
     const auto first_layer = in->Number<uint32_t>();
     const auto begin = in->Number<uint64_t>();
     segment.bytes = in->Number<uint32_t>();
-    const auto zero_b = in->Number<uint32_t>();
+    segment.raw_bytes = in->Number<uint32_t>();
     segment.xxh3 = in->Number<uint64_t>();
-    if (zero_a != 0 || zero_b != 0) return Damage("reserved bytes of segment ", i, " are not zero");
+    const bool says_raw = version >= 3 && segment.codec != Codec::kIdentity;
+    if (zero_a != 0 || (segment.raw_bytes != 0) != says_raw)
+      return Damage("reserved bytes of segment ", i, " are not zero, or it says no raw bytes");
     if (first_layer != layer)
       return Damage("segment ", i, " says first layer ", first_layer, ", not ", layer);
     if (begin != offset) return Damage("segment ", i, " says offset ", begin, ", not ", offset);
@@ -174,7 +181,8 @@ uint32_t VersionOf(std::span<const std::byte> header) {
 // here.
 absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   RecordHeader header;
-  const bool content = VersionOf(bytes) >= 2;
+  const uint32_t version = VersionOf(bytes);
+  const bool content = version >= 2;
   Reader in(bytes.subspan(kRecordPrefixBytes));
   header.key.variant = in.ReadDigest();
   header.key.digest = in.ReadDigest();
@@ -191,12 +199,15 @@ absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
     return Damage("its parts take ", places.header_bytes, " bytes, not ", bytes.size());
   }
   if (content) header.content = in.ReadDigest();
-  if (content && header.content == Digest()) return Damage("its content id is zero");
   header.layout = in.Text(layout_bytes);
   header.dtype = in.Text(dtype_bytes);
   if (!in.ZerosTo(places.table - kRecordPrefixBytes))
     return Damage("padding of the names is not zero");
-  if (absl::Status status = ReadTable(segments, &in, &header.table); !status.ok()) return status;
+  if (absl::Status status = ReadTable(segments, version, &in, &header.table); !status.ok()) {
+    return status;
+  }
+  if (header.version() != version)
+    return Damage("it is of version ", header.version(), ", not ", version);
   if (!in.ZerosTo(places.header_bytes - kChecksumBytes - kRecordPrefixBytes)) {
     return Damage("padding of the table is not zero");
   }
@@ -210,10 +221,16 @@ absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
 
 }  // namespace
 
+uint32_t RecordHeader::version() const {
+  const auto says_raw = [](const Segment& segment) { return segment.raw_bytes != 0; };
+  if (std::ranges::any_of(table.segments, says_raw)) return 3;
+  return content == Digest() ? 1 : 2;
+}
+
 std::string EncodeRecordHeader(const RecordHeader& header) {
   const uint32_t layers = Layers(header.table);
   LARDER_CHECK(Check(header, layers).ok());
-  const bool content = header.version() >= 2;
+  const bool content = header.version() >= 2;  // in version 3 it may be unknown: zero
   const Places places(content, header.layout.size(), header.dtype.size(),
                       header.table.segments.size());
   std::string bytes;

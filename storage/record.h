@@ -23,8 +23,9 @@
 
 namespace larder {
 
-// A record of version 1 does not say its content; one of version 2 does.  Else they are the same.
-inline constexpr uint32_t kRecordVersionMax = 2;
+// A record of version 1 does not say its content; one of version 2 does.  One of version 3 has
+// encoded segments and says how long they are once decoded.  Else they are the same.
+inline constexpr uint32_t kRecordVersionMax = 3;
 
 struct RecordHeader {
   BlockKey key;
@@ -36,7 +37,8 @@ struct RecordHeader {
   std::string dtype;   // <= 32 bytes
   SegmentTable table;  // hashed
   friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
-  [[nodiscard]] uint32_t version() const { return content == Digest() ? 1 : 2; }
+  // The least that can say it.
+  [[nodiscard]] uint32_t version() const;
 };
 
 // Header and table, zeros, and the checksum as the last 8 bytes: a multiple of 64 B, so that the

@@ -261,16 +261,31 @@ void Spiller::Write(Batch* batch) {
   Notify(*batch);
 }
 
-void Spiller::Release(const Batch& batch) {
+bool Spiller::Claim(VariantIndex variant, const Digest& digest) {
   MutexLock lock(mu_);
-  for (const Name& name : batch.names) {
+  return writing_.try_emplace(Name(variant, digest)).second;
+}
+
+void Spiller::Unclaim(std::span<const Name> names) {
+  MutexLock lock(mu_);
+  EndWriting(names);
+  if (!queue_.empty()) wake_.NotifyOne();
+}
+
+void Spiller::EndWriting(std::span<const Name> names) {
+  for (const Name& name : names) {
     const auto at = writing_.find(name);
     stats_.dropped_queue += Requeue(at->second);
     writing_.erase(at);
   }
+  written_.NotifyAll();
+}
+
+void Spiller::Release(const Batch& batch) {
+  MutexLock lock(mu_);
+  EndWriting(batch.names);
   stats_.dropped_failed += Requeue(batch.again);
   stats_.dropped_room += Requeue(batch.homeless);
-  written_.NotifyAll();
   // This thread has more to do before it looks.
   if (!queue_.empty()) wake_.NotifyOne();
 }

@@ -60,6 +60,12 @@ class Spiller {
   void Resume() LARDER_EXCLUDES(mu_);
   // There may be rooms to erase (BlockStore::TakeDiskRooms).
   void Nudge() LARDER_EXCLUDES(mu_);
+  // A name that the caller writes himself, until Unclaim; what is offered of it waits.  False: it
+  // is being written.
+  [[nodiscard]] bool Claim(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
+  void Unclaim(std::span<const std::pair<VariantIndex, Digest>> names) LARDER_EXCLUDES(mu_);
+  // Takes blocks from the disk until one put takes so much whole, or it seems in vain.
+  void MakeRoom(ByteCount bytes) LARDER_EXCLUDES(mu_, erase_mu_);
   // Erases them now.  Waits for the disk.
   void EraseRooms() LARDER_EXCLUDES(erase_mu_);
 
@@ -116,8 +122,6 @@ class Spiller {
   [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
   void Failed();  // the disk did; it is left alone for a while
   void PutWithRoom(Batch* batch) LARDER_EXCLUDES(mu_);
-  // Until one put takes so much whole, or it seems in vain.
-  void MakeRoom(ByteCount bytes);
   // A window for each, whoever is in it.
   void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
@@ -126,6 +130,7 @@ class Spiller {
   void TryAgain(Item item, bool mates_written, Batch* batch) LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);
   void Release(const Batch& batch) LARDER_EXCLUDES(mu_);
+  void EndWriting(std::span<const Name> names) LARDER_REQUIRES(mu_);
   // How many found the queue full.
   [[nodiscard]] size_t Requeue(std::span<const Item> items) LARDER_REQUIRES(mu_);
   void Notify(const Batch& batch) const;
@@ -145,7 +150,8 @@ class Spiller {
   bool nudged_ LARDER_GUARDED_BY(mu_) = false;
   bool paused_ LARDER_GUARDED_BY(mu_);
   size_t busy_ LARDER_GUARDED_BY(mu_) = 0;
-  // Names in a batch, and who offered them again meanwhile: back in the queue when that is done.
+  // Names in a batch, or claimed, and who offered them again meanwhile: back in the queue when that
+  // is done.
   absl::flat_hash_map<Name, std::vector<Item>> writing_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
   Mutex erase_mu_;  // held until what was taken is erased: who waits for room finds it

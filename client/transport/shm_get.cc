@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/transport/shm_transport.h"
+#include "storage/payload_codec.h"
 
 namespace larder {
 namespace {
@@ -21,6 +22,13 @@ struct Piece {
   std::span<const std::byte> from;
 };
 
+// A block that came encoded.
+struct EncodedBlock {
+  size_t key = 0;
+  const SegmentTable* table = nullptr;
+  MappedBytes mapped;
+};
+
 struct Window {
   std::vector<size_t> keys;  // indices of the batch
   OpenCall call;
@@ -30,10 +38,11 @@ struct Window {
 class GetRun {
  public:
   GetRun(SessionCore& core, const CopyKernel& kernel, CopyPool& pool, const VariantHandle& variant,
-         std::span<const GetBlock> blocks, const CallOptions& options)
+         bool accept_encoded, std::span<const GetBlock> blocks, const CallOptions& options)
       : core_(core),
         kernel_(kernel),
         pool_(pool),
+        accept_encoded_(accept_encoded),
         variant_(variant),
         blocks_(blocks),
         lease_ms_(DeadlineMs(options)),
@@ -53,12 +62,15 @@ class GetRun {
                  const std::vector<wire::BlockGrant>& grants);
   [[nodiscard]] absl::Status CopyPending(Window& window, std::vector<wire::BlockGrant>& grants);
   [[nodiscard]] BlockStatus Plan(size_t key, const wire::BlockGrant& grant);
+  [[nodiscard]] BlockStatus PlanEncoded(size_t key, const wire::BlockGrant& grant);
+  [[nodiscard]] bool Decode(const EncodedBlock& block) const;
   [[nodiscard]] bool HashesMatch(const GetBlock& block, const SegmentTable& table);
   void Settle(const Window& window);
 
   SessionCore& core_;
   const CopyKernel& kernel_;
   CopyPool& pool_;
+  const bool accept_encoded_;
   const VariantHandle& variant_;
   const std::span<const GetBlock> blocks_;
   const uint32_t lease_ms_;
@@ -66,6 +78,7 @@ class GetRun {
   std::vector<BlockStatus> status_;
   // Of the blocks that are copied next.
   std::vector<Piece> pieces_;
+  std::vector<EncodedBlock> encoded_;
   std::vector<std::shared_ptr<const void>> owners_;  // keep their mappings
   std::vector<uint8_t> mismatch_;  // 1: bytes that do not have their hash; written by copy threads
 };
@@ -77,13 +90,13 @@ uint64_t PayloadOf(const GetBlock& block) {
   return end;
 }
 
-// The table names the wanted segments, one per span.
+// The table names the wanted segments, one per span, of these bytes once they are decoded.
 bool TableFits(const SegmentTable& table, const GetBlock& block) {
   if (table.segments.size() != block.segments.size()) return false;
   for (size_t i = 0; i < table.segments.size(); ++i) {
     const Segment& segment = table.segments[i];
-    if (segment.layers != 1 || segment.codec != Codec::kIdentity) return false;
-    if (segment.bytes != block.segments[i].size()) return false;
+    const uint32_t raw = segment.codec == Codec::kIdentity ? segment.bytes : segment.raw_bytes;
+    if (segment.layers != 1 || raw != block.segments[i].size()) return false;
   }
   return true;
 }
@@ -99,6 +112,7 @@ bool GetRun::HashesMatch(const GetBlock& block, const SegmentTable& table) {
 // What a block is copied in; nothing of it yet.
 BlockStatus GetRun::Plan(size_t key, const wire::BlockGrant& grant) {
   const GetBlock& block = blocks_[key];
+  if (grant.table && grant.table->encoded()) return PlanEncoded(key, grant);
   const uint64_t payload = PayloadOf(block);
   if (grant.extent.bytes != payload) return BlockStatus::kInvalid;
   if (grant.table && !TableFits(*grant.table, block)) return BlockStatus::kInvalid;
@@ -116,6 +130,36 @@ BlockStatus GetRun::Plan(size_t key, const wire::BlockGrant& grant) {
   return BlockStatus::kOk;
 }
 
+BlockStatus GetRun::PlanEncoded(size_t key, const wire::BlockGrant& grant) {
+  const SegmentTable& table = *grant.table;
+  if (!accept_encoded_ || !table.hashed || !TableFits(table, blocks_[key]) ||
+      ByteCount(grant.extent.bytes) != table.PayloadBytes() || !PayloadCodec().CanDecode(table)) {
+    return BlockStatus::kInvalid;
+  }
+  absl::StatusOr<MappedBytes> mapped = core_.Map(grant.extent, /*writable=*/false);
+  if (!mapped.ok()) return StatusOfUnmapped(mapped.status(), BlockStatus::kDamaged);
+  encoded_.push_back({key, &table, *std::move(mapped)});
+  return BlockStatus::kOk;
+}
+
+// From a copy: another process may write there.  False: bytes that do not match their hash.
+bool GetRun::Decode(const EncodedBlock& block) const {
+  PayloadCodec codec;
+  std::vector<std::byte> stored;
+  uint64_t at = 0;
+  for (size_t i = 0; i < block.table->segments.size(); ++i) {
+    const Segment& segment = block.table->segments[i];
+    const auto from = block.mapped.bytes.subspan(at, segment.bytes);
+    stored.assign(from.begin(), from.end());
+    if (HashBytes(stored) != segment.xxh3 ||
+        !codec.DecodeSegment(segment, stored, blocks_[block.key].segments[i]).ok()) {
+      return false;
+    }
+    at = RoundUp(at + segment.bytes, kSegmentAlign);
+  }
+  return true;
+}
+
 void GetRun::CopyReady(const Window& window, std::span<const size_t> at,
                        const std::vector<wire::BlockGrant>& grants) {
   std::vector<size_t> hashed;
@@ -123,10 +167,17 @@ void GetRun::CopyReady(const Window& window, std::span<const size_t> at,
     BlockStatus& status = status_[window.keys[i]];
     status = grants[i].status;
     if (status == BlockStatus::kOk) status = Plan(window.keys[i], grants[i]);
-    const bool check = grants[i].table && grants[i].table->hashed;
+    const bool check = grants[i].table && grants[i].table->hashed && !grants[i].table->encoded();
     if (status == BlockStatus::kOk && check) hashed.push_back(i);
   }
   pool_.ForEach(pieces_.size(), [this](size_t i) { kernel_.Copy(pieces_[i].to, pieces_[i].from); });
+  pool_.ForEach(encoded_.size(), [this](size_t i) {
+    if (Decode(encoded_[i])) return;
+    mismatch_[encoded_[i].key] = 1;
+    status_[encoded_[i].key] = BlockStatus::kDamaged;
+  });
+  core_.counters().checked.fetch_add(encoded_.size(), std::memory_order_relaxed);
+  encoded_.clear();
   pieces_.clear();
   owners_.clear();
   pool_.ForEach(hashed.size(), [&](size_t i) {
@@ -181,6 +232,7 @@ absl::Status GetRun::Ask(Window& window) {
   acquire.layers = whole ? 0 : static_cast<uint32_t>(first.segments.size());
   acquire.deadline_ms = lease_ms_;
   acquire.accepted_codecs = {Codec::kIdentity};
+  if (accept_encoded_) acquire.accepted_codecs.push_back(Codec::kLossless);
   return core_.Send(std::move(up));
 }
 
@@ -292,7 +344,7 @@ absl::StatusOr<std::vector<BlockStatus>> ShmTransport::Get(const VariantHandle& 
                                                            const CallOptions& options) {
   if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
   if (absl::Status status = core_.status(); !status.ok()) return status;
-  GetRun run(core_, kernel_, pool_, variant, blocks, options);
+  GetRun run(core_, kernel_, pool_, variant, accept_encoded_, blocks, options);
   if (absl::Status status = run.Run(); !status.ok()) return status;
   return run.TakeStatus();
 }

@@ -5,6 +5,8 @@
 // the bytes that arrived, not on the source), then looks at the revocation word: when it no longer
 // holds, all of the window is kCancelled.  While a window is copied the next one's lease is already
 // asked for.
+// What comes encoded, where that is accepted, is decoded into the caller's memory, and checked
+// before and after.
 // A write publishes windows (mapped) or pieces (staged) as they are ready, and collects the answers
 // at the end.
 //
@@ -22,9 +24,10 @@ namespace larder {
 
 class ShmTransport final : public Transport {
  public:
-  // REQUIRES: the core was started, mapped or staged.
-  ShmTransport(SessionCore& core, const CopyKernel& kernel, CopyPool& pool)
-      : core_(core), kernel_(kernel), pool_(pool) {}
+  // REQUIRES: the core was started, mapped or staged.  `accept_encoded`: as SessionOptions says.
+  ShmTransport(SessionCore& core, const CopyKernel& kernel, CopyPool& pool,
+               bool accept_encoded = false)
+      : core_(core), kernel_(kernel), pool_(pool), accept_encoded_(accept_encoded) {}
 
   [[nodiscard]] const char* name() const override {
     return core_.staging() != nullptr ? "shm staged" : "shm mapped";
@@ -40,6 +43,7 @@ class ShmTransport final : public Transport {
   SessionCore& core_;
   const CopyKernel kernel_;
   CopyPool& pool_;
+  const bool accept_encoded_;
 };
 
 // Milliseconds left for a lease or reservation that serves a call with this deadline.

@@ -29,6 +29,8 @@ namespace larder::v1 {
 class BlockAnswers;
 class ClearReply;
 class ClearRequest;
+class CompressProgress;
+class CompressRequest;
 class Content;
 class Down;
 class FetchBlocksReply;
@@ -82,6 +84,8 @@ void Encode(const std::vector<BlockAnswer>& in, v1::BlockAnswers* out);
 void Encode(const ClearResult& in, v1::ClearReply* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::MoveRequest& in, MoveQuery* out);
 void Encode(const MoveProgress& in, v1::MoveProgress* out);
+[[nodiscard]] absl::Status DecodeInPlace(const v1::CompressRequest& in, CompressQuery* out);
+void Encode(const CompressProgress& in, v1::CompressProgress* out);
 [[nodiscard]] absl::Status Decode(const v1::WatchEventsRequest& in, WatchQuery* out);
 void Encode(const WatchReply& in, v1::WatchEventsReply* out);
 

@@ -27,6 +27,10 @@ void DecodeSegment(const Field& at, const v1::SegmentTable& in, int i, Segment* 
   out->xxh3 = in.xxh3().empty() ? 0 : in.xxh3(i);
   out->codec = Codec::kIdentity;
   if (!in.codecs().empty()) DecodeEnum(at("codecs")[i], in.codecs(i), &out->codec);
+  out->raw_bytes = in.raw_bytes().empty() ? 0 : in.raw_bytes(i);
+  const uint32_t most = out->codec == Codec::kIdentity ? 0 : kSegmentBytesMax;
+  if (at.ok() && out->raw_bytes > most)
+    at("raw_bytes")[i].Refuse(out->raw_bytes, " bytes; allowed are 0 to ", most);
 }
 
 }  // namespace
@@ -146,7 +150,8 @@ void DecodeTable(const Field& at, const v1::SegmentTable& in, SegmentTable* out)
   }
   if (!CheckBeside(at("layers"), in.layers_size(), count) ||
       !CheckBeside(at("xxh3"), in.xxh3_size(), count) ||
-      !CheckBeside(at("codecs"), in.codecs_size(), count)) {
+      !CheckBeside(at("codecs"), in.codecs_size(), count) ||
+      !CheckBeside(at("raw_bytes"), in.raw_bytes_size(), count)) {
     return;
   }
   out->hashed = !in.xxh3().empty();
@@ -219,6 +224,9 @@ void Encode(const SegmentTable& in, v1::SegmentTable* out) {
     for (const Segment& segment : in.segments) {
       out->mutable_codecs()->AddAlreadyReserved(static_cast<int>(segment.codec));
     }
+    out->mutable_raw_bytes()->Reserve(count);
+    for (const Segment& segment : in.segments)
+      out->mutable_raw_bytes()->AddAlreadyReserved(segment.raw_bytes);
   }
   if (in.hashed) {
     out->mutable_xxh3()->Reserve(count);

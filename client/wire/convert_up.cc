@@ -6,6 +6,7 @@ namespace larder::wire {
 namespace {
 
 static_assert(kFeatureTiers == v1::FEATURE_BIT_TIERS);
+static_assert(kFeatureCodecs == v1::FEATURE_BIT_CODECS);
 
 void DecodeHello(const Field& at, const v1::Hello& in, Hello* out) {
   DecodeString(at("engine_id"), in.engine_id(), {1, kStringBytesMax}, &out->engine_id);

@@ -1,4 +1,4 @@
-// Cache: Pin, Unpin, Prefetch, Clear, Move and WatchEvents.
+// Cache: Pin, Unpin, Prefetch, Clear, Move, Compress and WatchEvents.
 #include "client/wire/convert.h"
 #include "client/wire/convert_field.h"
 #include "larder/v1/cache.pb.h"
@@ -162,6 +162,31 @@ void Encode(const MoveProgress& in, v1::MoveProgress* out) {
   out->set_no_room(in.no_room);
   out->set_kept_pinned(in.kept_pinned);
   out->set_kept_in_use(in.kept_in_use);
+}
+
+absl::Status DecodeInPlace(const v1::CompressRequest& in, CompressQuery* out) {
+  absl::Status error;
+  const Field at(&error);
+  DecodeScope(at, in, out);
+  DecodeTiers(at("tiers"), in.tiers(), &out->tiers);
+  DecodeEnum(at("codec"), in.codec(), &out->codec);
+  out->dry_run = in.dry_run();
+  return error;
+}
+
+void Encode(const CompressProgress& in, v1::CompressProgress* out) {
+  out->Clear();
+  out->set_blocks(in.blocks);
+  out->set_blocks_done(in.blocks_done);
+  out->set_bytes_before(in.bytes_before.value());
+  out->set_bytes_after(in.bytes_after.value());
+  out->set_changed(in.changed);
+  out->set_unchanged(in.unchanged);
+  out->set_missing(in.missing);
+  out->set_kept_in_use(in.kept_in_use);
+  out->set_no_room(in.no_room);
+  out->set_unsupported(in.unsupported);
+  if (!in.answers.empty()) Encode(in.answers, out->mutable_answers());
 }
 
 absl::Status Decode(const v1::WatchEventsRequest& in, WatchQuery* out) {

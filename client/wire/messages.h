@@ -40,6 +40,7 @@ inline constexpr std::chrono::milliseconds kPrefetchTtlMax = std::chrono::minute
 
 // FeatureBit of engine.proto, those that somebody asks for.
 inline constexpr uint64_t kFeatureTiers = 4;
+inline constexpr uint64_t kFeatureCodecs = 8;
 
 enum class WriteMode : uint8_t { kMapped = 1, kStaged = 2, kStream = 3 };
 enum class Role : uint8_t { kScheduler = 1, kWorker = 2, kBoth = 3 };
@@ -407,6 +408,25 @@ struct MoveProgress {
   ByteCount bytes, bytes_done;
   uint64_t moved = 0, missing = 0, no_room = 0;
   uint64_t kept_pinned = 0, kept_in_use = 0;
+};
+
+struct CompressQuery {
+  std::string tenant;
+  SelectionScope scope = SelectionScope::kBlocks;
+  BlockSelection blocks;
+  TierSet tiers = 0;  // never empty
+  Codec codec = Codec::kLossless;
+  bool dry_run = false;
+  friend bool operator==(const CompressQuery&, const CompressQuery&) = default;
+};
+
+// Of copies: a block that lies in two tiers counts twice.
+struct CompressProgress {
+  uint64_t blocks = 0, blocks_done = 0;
+  ByteCount bytes_before, bytes_after;
+  uint64_t changed = 0, unchanged = 0, missing = 0;
+  uint64_t kept_in_use = 0, no_room = 0, unsupported = 0;
+  std::vector<BlockAnswer> answers;
 };
 
 struct WatchQuery {

@@ -1,5 +1,6 @@
 // Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch (pin_calls.cc),
-// Clear (clear_calls.cc), Move (move_calls.cc), WatchEvents (watch_call.cc).
+// Clear (clear_calls.cc), Move (move_calls.cc), Compress (compress_calls.cc), WatchEvents
+// (watch_call.cc).
 // Answers from memory on the RPC thread; a pin when it is on disk; what takes long on others.
 //
 // Ownership: by Daemon; what it is made with outlives it.
@@ -13,6 +14,7 @@
 #include "larder/v1/cache.grpc.pb.h"
 #include "server/admission.h"
 #include "server/block_cleaner.h"
+#include "server/block_compressor.h"
 #include "server/block_mover.h"
 #include "server/block_scope.h"
 #include "server/block_selection.h"
@@ -33,6 +35,8 @@ class CacheService final : public v1::Cache::CallbackService {
     BlockCleaner& cleaner;
     WorkerPool& moving;
     BlockMover& mover;
+    WorkerPool& compressing;
+    BlockCompressor& compressor;
   };
   CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins, LongCalls long_calls,
                EventStreams& events)
@@ -59,6 +63,8 @@ class CacheService final : public v1::Cache::CallbackService {
                                   const v1::ClearRequest* request, v1::ClearReply* reply) override;
   grpc::ServerWriteReactor<v1::MoveProgress>* Move(grpc::CallbackServerContext* context,
                                                    const v1::MoveRequest* request) override;
+  grpc::ServerWriteReactor<v1::CompressProgress>* Compress(
+      grpc::CallbackServerContext* context, const v1::CompressRequest* request) override;
   EventStreams::Reactor* WatchEvents(grpc::CallbackServerContext* context,
                                      const v1::WatchEventsRequest* request) override;
 
@@ -76,6 +82,9 @@ class CacheService final : public v1::Cache::CallbackService {
   [[nodiscard]] absl::Status BeginMove(grpc::CallbackServerContext* context,
                                        const v1::MoveRequest& request,
                                        ProgressStream<v1::MoveProgress>* stream);
+  [[nodiscard]] absl::Status BeginCompress(grpc::CallbackServerContext* context,
+                                           const v1::CompressRequest& request,
+                                           ProgressStream<v1::CompressProgress>* stream);
   // `selection` is the request's, decoded.
   [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
       const std::string& tenant, wire::BlockSelection& selection,

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "storage/index_entry.h"
 #include "storage/record.h"
 
 namespace larder {
@@ -13,7 +14,7 @@ static_assert(std::endian::native == std::endian::little,
               "numbers are stored as they lie in memory");
 
 constexpr size_t kKeyBytes = 2 * kDigestBytes;
-constexpr size_t kPlaceBytes = 40;  // file, page, pages, zero, payload, parent
+constexpr size_t kPlaceBytes = 40;  // file, page, pages, raw pages, payload, parent
 
 }  // namespace
 
@@ -34,7 +35,7 @@ std::optional<BlockKey> KeyFrom(std::string_view value) {
 
 std::string PlaceValue(const CatalogPlace& place) {
   const std::array<uint32_t, 4> numbers = {static_cast<uint32_t>(place.extent.slab),
-                                           place.extent.page, place.extent.pages, 0};
+                                           place.extent.page, place.extent.pages, place.raw_pages};
   const uint64_t payload = place.payload_bytes.value();
   std::string out(kPlaceBytes, '\0');
   std::memcpy(out.data(), numbers.data(), sizeof numbers);
@@ -53,9 +54,11 @@ std::optional<CatalogPlace> PlaceFrom(std::string_view value) {
   std::memcpy(&payload, value.data() + sizeof numbers, sizeof payload);
   std::memcpy(place.parent.bytes.data(), value.data() + sizeof numbers + sizeof payload,
               kDigestBytes);
-  if (numbers[0] > UINT16_MAX || numbers[2] == 0 || numbers[3] != 0) return std::nullopt;
+  if (numbers[0] > UINT16_MAX || numbers[2] == 0 || numbers[3] >= PackedExtent::kPageLimit)
+    return std::nullopt;
   place.extent = {.slab = static_cast<SlabId>(numbers[0]), .page = numbers[1], .pages = numbers[2]};
   place.payload_bytes = ByteCount(payload);
+  place.raw_pages = numbers[3];
   if (payload > place.extent.bytes().value()) return std::nullopt;
   return place;
 }

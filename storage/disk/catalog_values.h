@@ -21,6 +21,10 @@ struct CatalogPlace {
   Extent extent;  // slab: the shard's data file
   ByteCount payload_bytes;
   Digest parent;
+  uint32_t raw_pages = 0;  // of the payload once it is decoded; 0: it is not encoded
+  [[nodiscard]] uint32_t RawPages() const {
+    return raw_pages != 0 ? raw_pages : PagesFor(payload_bytes);
+  }
   friend bool operator==(const CatalogPlace&, const CatalogPlace&) = default;
 };
 

@@ -316,10 +316,13 @@ void DiskShard::CommitAll(Writing* put) {
   for (const size_t i : order) {
     const DiskTier::NewBlock& block = put->blocks[i];
     const std::string& header = put->headers[i];
+    const SegmentTable& table = block.header->table;
+    const uint32_t raw_pages = table.encoded() ? PagesFor(table.Decoded().PayloadBytes()) : 0;
     entries.push_back({.key = block.header->key,
                        .place = {.extent = put->results[i].extent,
                                  .payload_bytes = ByteCount(block.payload.size()),
-                                 .parent = block.header->parent},
+                                 .parent = block.header->parent,
+                                 .raw_pages = raw_pages},
                        .header = std::as_bytes(std::span(header)),
                        .tokens = block.tokens});
     rooms.push_back({block.header->key, put->results[i].extent});

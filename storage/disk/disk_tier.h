@@ -64,7 +64,8 @@ class DiskTier {
   };
   // Writes blocks, in large writes where they lie together, and makes them durable with one sync:
   // many at once are cheaper.  One that cannot be written does not fail the others.  A block that
-  // is there already under its key is written again; the older one is the caller's to erase.
+  // is there already under its key is written again; the older one is the caller's to erase, and
+  // is not to be read any more.  Whatever crashes, one of the two is found.
   // REQUIRES: spans of equal size; keys differ.
   virtual void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) = 0;
 
@@ -119,7 +120,8 @@ class DiskTier {
     DiskLocation location = DiskLocation::kNone;
     Digest parent;
     ByteCount payload_bytes;
-    ByteCount disk_bytes;  // of the room it takes
+    uint32_t raw_pages = 0;  // of its payload, once it is decoded
+    ByteCount disk_bytes;    // of the room it takes
   };
   // First: tells what is there.  `owner_of` answers the caller's word for it (SetOwner); 0: nobody
   // wants it, it is erased.  Cancelled: `stop` said so, and nobody may ask again.  Unavailable: the

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint32_t kVersion = 2;  // 1: records do not say their content
+constexpr uint32_t kVersion = 3;  // 1: records do not say their content; 2: none is encoded
 constexpr uint32_t kShardsMax = 8;
 constexpr ByteCount kFileBytesMin = MiB(16);
 constexpr ByteCount kFileBytesMax = MiB(256);
@@ -317,6 +317,7 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
                       .location = LocationOf(number, found.place.extent),
                       .parent = found.place.parent,
                       .payload_bytes = found.place.payload_bytes,
+                      .raw_pages = found.place.RawPages(),
                       .disk_bytes = found.place.extent.bytes()};
     const uint32_t owner = owner_of(entry);
     if (owner != 0) {

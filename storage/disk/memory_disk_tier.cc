@@ -101,6 +101,7 @@ absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> o
                          .location = DiskLocation{location},
                          .parent = record.header.parent,
                          .payload_bytes = ByteCount(record.payload.size()),
+                         .raw_pages = PagesFor(record.header.table.Decoded().PayloadBytes()),
                          .disk_bytes = DiskBytes(record.payload.size())});
     }
   }

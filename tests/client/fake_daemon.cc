@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "storage/payload_codec.h"
 
 namespace larder {
 namespace {
@@ -311,8 +312,20 @@ BlockStatus FakeDaemon::PublishOne(Reserved& reserved, uint32_t variant,
     HashPayload(payload, &stored.table);
   }
   reserved.open.erase(extent);
+  if (options_.encodes) Encode(&stored);
   blocks_.emplace(std::pair(variant, block.digest), std::move(stored));
   return BlockStatus::kOk;
+}
+
+void FakeDaemon::Encode(Stored* stored) {
+  const std::span<std::byte> payload =
+      std::span(*slab_).subspan(stored->extent.offset, stored->table.PayloadBytes().value());
+  std::vector<std::byte> to(payload.size());
+  const auto table = PayloadCodec().Encode(Codec::kLossless, payload, stored->table, 2, to);
+  if (!table) return;
+  std::copy(to.begin(), to.end(), payload.begin());
+  stored->table = *table;
+  ++encoded_;
 }
 
 wire::Published FakeDaemon::Publish(const wire::Publish& request) {
@@ -346,7 +359,7 @@ wire::Grant FakeDaemon::Acquire(const wire::Acquire& request, wire::Down* down) 
     block.extent = stored.extent;
     block.extent.offset += range.begin;
     block.extent.bytes = range.end - range.begin;
-    if (options_.tables) {
+    if (options_.tables || stored.table.encoded()) {
       const auto first = stored.table.segments.begin() + range.first;
       block.table = SegmentTable{{first, first + range.count}, true};
     }

@@ -25,6 +25,7 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
     ByteCount pool = MiB(16);
     ByteCount lease_bytes_max = MiB(8);
     bool tables = false;               // every grant comes with the segment table
+    bool encodes = false;              // keeps blocks encoded, as far as they shrink
     std::vector<Digest> pending = {};  // these are answered PENDING, then READY
   };
   explicit FakeDaemon(const Options& options);
@@ -66,6 +67,10 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
     __atomic_store_n(&(*words_)[word], uint64_t{0}, __ATOMIC_RELEASE);
   }
   [[nodiscard]] std::weak_ptr<std::vector<std::byte>> slab() const { return slab_; }
+  [[nodiscard]] size_t encoded() LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return encoded_;
+  }
   // Forgets its own reference, so that slab() expires with the last mapping.
   void ForgetSlab() { slab_.reset(); }
 
@@ -83,6 +88,7 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   wire::Grant Acquire(const wire::Acquire& request, wire::Down* down) LARDER_REQUIRES(mu_);
   wire::Reserved Reserve(const wire::Reserve& request) LARDER_REQUIRES(mu_);
   wire::Published Publish(const wire::Publish& request) LARDER_REQUIRES(mu_);
+  void Encode(Stored* stored) LARDER_REQUIRES(mu_);
   BlockStatus PublishOne(Reserved& reserved, uint32_t variant, const wire::PublishBlock& block)
       LARDER_REQUIRES(mu_);
   void EndLease(LeaseId lease) LARDER_REQUIRES(mu_);
@@ -115,6 +121,7 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   uint64_t used_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t next_id_ LARDER_GUARDED_BY(mu_) = 1000;
   uint32_t next_word_ LARDER_GUARDED_BY(mu_) = 0;
+  size_t encoded_ LARDER_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace larder

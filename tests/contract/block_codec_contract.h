@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,29 +15,9 @@
 #include <gtest/gtest.h>
 
 #include "storage/host_codecs.h"
+#include "tests/contract/codec_shapes.h"
 
 namespace larder {
-
-using Bytes = std::vector<std::byte>;
-
-// Shapes of segments that a codec may meet.
-inline Bytes Noise(size_t size, uint32_t seed = 1) {
-  std::mt19937 random(seed);
-  Bytes bytes(size);
-  for (std::byte& b : bytes) b = static_cast<std::byte>(random());
-  return bytes;
-}
-// 16-bit floats as KV has them: random signs and mantissas, few exponents.
-inline Bytes Floats(size_t size, uint32_t seed = 1) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> values(0, 1);
-  Bytes bytes(size);
-  for (size_t at = 0; at + 4 <= size; at += 2) {
-    const float value = values(random);
-    std::memcpy(bytes.data() + at, reinterpret_cast<const char*>(&value) + 2, 2);  // bf16
-  }
-  return bytes;
-}
 
 class BlockCodecContract : public ::testing::TestWithParam<Codec> {
  protected:

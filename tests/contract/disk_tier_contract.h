@@ -97,10 +97,47 @@ TEST_P(DiskTierContract, TellsTheNextProcessWhatIsThere) {
   const DiskTier::Entry& entry = entries_.at(a.key());
   EXPECT_EQ(entry.parent, a.header().parent);
   EXPECT_EQ(entry.payload_bytes, a.header().table.PayloadBytes());
+  EXPECT_EQ(entry.raw_pages, PagesFor(entry.payload_bytes));
   EXPECT_GE(entry.disk_bytes, entry.payload_bytes);
   EXPECT_TRUE(Has(*tier_, a, entry.location));
   EXPECT_TRUE(Has(*tier_, b, entries_.at(b.key()).location));
   EXPECT_EQ(tier_->stats().blocks, 2u);
+}
+
+TEST_P(DiskTierContract, SaysHowLargeAnEncodedBlockIsOnceDecoded) {
+  constexpr uint32_t kRawBytes = 100'000;
+  DiskBlock block(1, 4, 7'000);
+  block.SetEncoded(kRawBytes);
+  const DiskTier::PutResult put = PutOne(*tier_, block);
+  ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
+  const ByteCount used = tier_->stats().used;
+  EXPECT_LT(used, ByteCount(kRawBytes)) << "what lies there counts, not what it becomes";
+  Reopen();
+  const DiskTier::Entry& entry = entries_.at(block.key());
+  EXPECT_EQ(entry.payload_bytes, block.header().table.PayloadBytes());
+  EXPECT_EQ(entry.raw_pages, PagesFor(ByteCount(4 * RoundUp(kRawBytes, kSegmentAlign))));
+  EXPECT_TRUE(Has(*tier_, block, entry.location));
+  EXPECT_EQ(tier_->stats().used, used);
+}
+
+// As a block is encoded or decoded there.
+TEST_P(DiskTierContract, ABlockIsWrittenAnewUnderItsName) {
+  const DiskBlock raw(1, 4, 70'000);
+  DiskBlock smaller(1, 4, 7'000);
+  smaller.SetEncoded(70'000);
+  ASSERT_EQ(raw.key(), smaller.key());
+  const DiskAddress former{raw.key(), PutOne(*tier_, raw).location};
+  const ByteCount used = tier_->stats().used;
+  const DiskTier::PutResult put = PutOne(*tier_, smaller);
+  ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
+  EXPECT_GT(tier_->stats().used, used) << "both, until the older one is erased";
+  EraseOne(*tier_, former);
+  EXPECT_LT(tier_->stats().used, used);
+  EXPECT_TRUE(Has(*tier_, smaller, put.location));
+  EXPECT_EQ(tier_->stats().blocks, 1u);
+  Reopen();
+  ASSERT_EQ(entries_.size(), 1u);
+  EXPECT_TRUE(Has(*tier_, smaller, entries_.at(smaller.key()).location));
 }
 
 TEST_P(DiskTierContract, ErasedBlocksAreGone) {

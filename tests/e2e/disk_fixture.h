@@ -41,8 +41,9 @@ class DiskTest : public ::testing::Test {
     client_ = *std::move(client);
     Attach(WriteMode::kMapped);
   }
-  void Attach(WriteMode mode) {
-    auto session = client_->Attach({.engine_id = "disk", .write_mode = mode});
+  void Attach(WriteMode mode, bool accept_encoded = false) {
+    auto session = client_->Attach(
+        {.engine_id = "disk", .write_mode = mode, .accept_encoded = accept_encoded});
     ASSERT_TRUE(session.ok()) << session.status();
     session_ = *std::move(session);
     const auto variants = session_->Register({&maker_.content, 1}, {&maker_.variant, 1});
@@ -54,7 +55,7 @@ class DiskTest : public ::testing::Test {
     const TestBlock block = maker_.Block(number);
     std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
                                                std::vector<std::byte>(kLayerBytes));
-    for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
+    for (uint32_t i = 0; i < layers.size(); ++i) maker_.Fill(block.digest, i, layers[i]);
     const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
     const PutBlock put{
         .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
@@ -81,7 +82,7 @@ class DiskTest : public ::testing::Test {
     const auto status = session_->Get(variant_, {&get, 1});
     if (!status.ok()) return status.status();
     for (uint32_t i = 0; i < layers.size() && status->front() == BlockStatus::kOk; ++i)
-      EXPECT_TRUE(LayerIsRight(block.digest, i + first_layer, layers[i]))
+      EXPECT_TRUE(maker_.IsRight(block.digest, i + first_layer, layers[i]))
           << "wrong bytes of " << number;
     return status->front();
   }
@@ -171,7 +172,7 @@ class DiskTest : public ::testing::Test {
   }
 
   const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
-  const BlockMaker maker_;
+  BlockMaker maker_;
   std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<Client> client_;
   std::unique_ptr<Session> session_;

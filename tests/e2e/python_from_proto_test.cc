@@ -1,4 +1,5 @@
-// Runs the client that knows the .proto files only (python_from_proto.py) against the real daemon.
+// Runs clients that know the .proto files only (python_from_proto.py, python_verbs.py) against the
+// real daemon.
 #include <cstdlib>
 
 #include "gtest/gtest.h"
@@ -15,6 +16,13 @@ TEST(PythonFromProto, SpeaksTheWholeContract) {
   ASSERT_EQ(std::system(command.c_str()), 0)
       << "deploy/install-deps.sh installs what the script needs";
   EXPECT_EQ(daemon.Wait(), 0) << "the script drained it: " << daemon.errors();
+}
+
+// It starts, kills and starts again a daemon of its own.
+TEST(PythonFromProto, DrivesEveryVerb) {
+  ASSERT_EQ(std::system("/usr/bin/python3 -B " LARDER_PYTHON_VERBS " " LARDER_PROTO_DIR
+                        " " LARDERD_PATH),
+            0);
 }
 
 }  // namespace

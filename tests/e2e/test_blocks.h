@@ -34,6 +34,13 @@ inline void FillLayer(const Digest& digest, uint32_t layer, std::span<std::byte>
   return std::memcmp(want.data(), bytes.data(), want.size()) == 0;
 }
 
+// The same with as few exponents as 16-bit floats of KV have, so that it can be encoded.
+inline void FillFloats(const Digest& digest, uint32_t layer, std::span<std::byte> bytes) {
+  FillLayer(digest, layer, bytes);
+  for (size_t at = 1; at < bytes.size(); at += 2)
+    bytes[at] = std::byte{0x3c} | (bytes[at] & std::byte{0x83});
+}
+
 struct TestBlock {
   Digest digest, parent;
   std::vector<uint32_t> tokens;
@@ -56,6 +63,17 @@ struct BlockMaker {
                       .layers = 2,
                       .first_layer = 0};
 
+  bool floats = false;  // their bytes are FillFloats, not FillLayer
+
+  void Fill(const Digest& digest, uint32_t layer, std::span<std::byte> bytes) const {
+    (floats ? FillFloats : FillLayer)(digest, layer, bytes);
+  }
+  [[nodiscard]] bool IsRight(const Digest& digest, uint32_t layer,
+                             std::span<const std::byte> bytes) const {
+    std::vector<std::byte> want(bytes.size());
+    Fill(digest, layer, want);
+    return std::ranges::equal(want, bytes);
+  }
   [[nodiscard]] TestBlock Block(uint32_t number) const {
     TestBlock block;
     block.parent = content.Id();

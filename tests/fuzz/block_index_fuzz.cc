@@ -35,7 +35,7 @@ constexpr uint64_t kNoName = kNames;  // nothing of this name ever enters
 constexpr uint64_t kVariants = 3;
 
 // What a run of some length has met, lest the instructions come to miss it.
-constexpr std::array<std::string_view, 19> kCorners = {
+constexpr std::array<std::string_view, 21> kCorners = {
     "doomed",
     "a room of a doomed block",
     "published onto disk",
@@ -54,7 +54,9 @@ constexpr std::array<std::string_view, 19> kCorners = {
     "cleared while leased",
     "not cleared for its pin",
     "not cleared while in use",
-    "cleared of HOST, pinned on disk"};
+    "cleared of HOST, pinned on disk",
+    "written anew",
+    "dropped while written anew"};
 
 Digest Name(uint64_t i) {
   Digest digest;
@@ -103,7 +105,8 @@ class Fuzz {
         {10, &Fuzz::Drop},         {16, &Fuzz::DropRef},       {20, &Fuzz::EvictOne},
         {20, &Fuzz::EvictRef},     {6, &Fuzz::EvictOneOfDisk}, {12, &Fuzz::EvictDiskRef},
         {20, &Fuzz::Pin},          {30, &Fuzz::Unpin},         {1, &Fuzz::DrainHost},
-        {1, &Fuzz::DrainDisk},     {2, &Fuzz::CountChildren},  {60, &Fuzz::Clear}};
+        {1, &Fuzz::DrainDisk},     {2, &Fuzz::CountChildren},  {60, &Fuzz::Clear},
+        {60, &Fuzz::BeginRewrite}, {10, &Fuzz::FinishRewrite}};
     now_s_ += static_cast<uint32_t>(run_.Below(100));
     uint64_t weights = 0;
     for (const Instruction& instruction : kInstructions) weights += instruction.weight;
@@ -393,6 +396,25 @@ class Fuzz {
     holds_.push_back(ref);
     Reached("not promoted");
   }
+  // Who writes it anew likewise.
+  void BeginRewrite() {
+    if (holds_.empty()) return;
+    const EntryRef ref = Take(&holds_);
+    const uint64_t location = run_.OneIn(8) ? next_location_ : model_.ByRef(ref).location;
+    const bool begun = location != 0 && index_.BeginRewrite(ref, location);
+    ASSERT_EQ(begun, location != 0 && model_.BeginRewrite(ref, location));
+    (begun ? rewrites_ : holds_).push_back(ref);
+  }
+  void FinishRewrite() {
+    if (rewrites_.empty()) return;
+    const EntryRef ref = Take(&rewrites_);
+    const uint64_t location = run_.OneIn(4) ? 0 : next_location_++;
+    const bool written = index_.FinishRewrite(ref, location);
+    ASSERT_EQ(written, model_.FinishRewrite(ref, location));
+    holds_.push_back(ref);
+    Reached("written anew", written);
+    Reached("dropped while written anew", !written && location != 0);
+  }
 
   // ---- leaving
   void Drop() {
@@ -547,6 +569,7 @@ class Fuzz {
   std::vector<ModelKey> claims_;
   std::vector<EntryRef> holds_;       // one for each hold but those of promotions
   std::vector<EntryRef> promotions_;  // under way, each with its hold
+  std::vector<EntryRef> rewrites_;    // likewise
   std::map<std::string_view, uint64_t> reached_;
   uint32_t now_s_ = 1;
   uint32_t next_page_ = 0;

@@ -115,6 +115,20 @@ class BlockIndexModel {
     block.state = BlockState::kHostDisk;
     return std::exchange(block.location, location);
   }
+  bool BeginRewrite(EntryRef ref, uint64_t location) {
+    ModelBlock& block = ByRef(ref);
+    if (block.holds > 1 || block.location != location) return false;
+    if (block.state == BlockState::kHostDisk) return true;
+    return BeginPromote(ref);
+  }
+  bool FinishRewrite(EntryRef ref, uint64_t location) {
+    ModelBlock& block = ByRef(ref);
+    FailPromote(ref);
+    if (location == 0) return false;
+    if (block.state != BlockState::kDisk && block.state != BlockState::kHostDisk) return false;
+    block.location = location;
+    return true;
+  }
   bool BeginPromote(EntryRef ref) {
     ModelBlock& block = ByRef(ref);
     if (block.state != BlockState::kDisk) return false;

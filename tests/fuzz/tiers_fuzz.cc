@@ -1,7 +1,8 @@
-// Instruction-list fuzz of blocks between HOST and disk: the steps of spilling, promoting, evicting
-// and dropping in any order, over the reference tier, against what must hold after each:
+// Instruction-list fuzz of blocks between HOST and disk: the steps of spilling, promoting,
+// encoding, decoding, evicting and dropping in any order, over the reference tier, against what
+// must hold after each:
 //
-//   - what a lease reads are the bytes that its writer put
+//   - what a lease reads are the bytes that its writer put, where they were when it began
 //   - every place that the index names is in the tier, under that name
 //   - when all is released and all rooms are given back, the tier has nothing else
 #include <map>
@@ -11,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/memory_disk_tier.h"
+#include "storage/payload_codec.h"
 #include "tests/fuzz/instruction_fuzz.h"
 #include "tests/storage/store_fixture.h"
 
@@ -47,9 +49,20 @@ class TiersFuzz {
     uint64_t location = 0;
     ExtentReservation reservation;
   };
+  // A copy on disk that is being written anew.
+  struct Rewrite {
+    EntryRef ref;
+    BlockKey key;
+    uint64_t from = 0, to = 0;
+  };
+  struct Read {
+    EntryRef ref;
+    uint32_t seed = 0;
+    Extent extent;  // pages 0: it was on disk alone
+  };
   struct Reading {
     BlockLease lease;
-    std::vector<std::pair<EntryRef, uint32_t>> blocks;
+    std::vector<Read> blocks;
   };
 
   void StartProcess() {
@@ -66,6 +79,7 @@ class TiersFuzz {
       store().Unhold({&promotion.ref, 1});
     }
     promotions_.clear();
+    while (!rewrites_.empty()) EndRewrite();
     leases_.clear();
   }
   [[nodiscard]] BlockStore& store() { return f_->store(); }
@@ -75,7 +89,7 @@ class TiersFuzz {
   uint32_t SomeSeed() { return static_cast<uint32_t>(run_.Below(kSeeds)); }
 
   void Step() {
-    switch (run_.Below(20)) {
+    switch (run_.Below(25)) {
       case 0:
       case 1:
       case 2:
@@ -104,6 +118,14 @@ class TiersFuzz {
         return GiveBackRooms(run_.Below(20));
       case 18:
         return (void)store().Drop(f_->variant(), Name(SomeSeed()));
+      case 19:
+      case 20:
+        return RecodeInHost(SomeSeed());
+      case 21:
+      case 22:
+        return BeginRewrite(SomeSeed());
+      case 23:
+        return EndRewrite();
       default:
         if (run_.OneIn(40)) return StartProcess();
         if (run_.OneIn(4)) return DropHeld();
@@ -155,7 +177,7 @@ class TiersFuzz {
       const BlockIndex::Held& held = got.blocks[i];
       if (held.ref.value == 0) continue;
       ASSERT_TRUE(InHost(held.state) || (OnDiskAlone(held.state) && held.disk_location != 0));
-      reading.blocks.emplace_back(held.ref, seeds[i]);
+      reading.blocks.push_back({held.ref, seeds[i], InHost(held.state) ? held.extent : Extent{}});
     }
     reading.lease = std::move(got.lease);
     leases_.push_back(std::move(reading));
@@ -164,10 +186,13 @@ class TiersFuzz {
   }
 
   void CheckBytes(const Reading& reading) {
-    for (const auto& [ref, seed] : reading.blocks) {
+    for (const auto& [ref, seed, extent] : reading.blocks) {
       const BlockIndex::Held now = store().index().LookAt(ref);
+      ASSERT_TRUE(extent.pages == 0 || now.extent == extent) << "it moved while it is read";
       if (!InHost(now.state)) continue;
-      const std::span<const std::byte> bytes = store().Bytes(now.extent).first(BytesOf(seed));
+      SegmentTable table = now.metadata->Table();
+      std::vector<std::byte> bytes(BytesOf(seed));
+      ASSERT_TRUE(codec_.Decode(store().Bytes(now.extent), table, bytes, &table).ok()) << seed;
       ASSERT_TRUE(bytes.front() == Fill(seed) && bytes.back() == Fill(seed)) << seed;
     }
   }
@@ -184,7 +209,7 @@ class TiersFuzz {
     if (leases_.empty()) return;
     const Reading& reading = leases_[run_.Below(leases_.size())];
     if (reading.blocks.empty()) return;
-    const auto& [ref, seed] = reading.blocks[run_.Below(reading.blocks.size())];
+    const auto& [ref, seed, extent] = reading.blocks[run_.Below(reading.blocks.size())];
     if (!store().HoldAgain({&ref, 1})) return;
     const BlockIndex::Held before = store().index().LookAt(ref);
     if (!store().index().BeginPromote(ref)) {
@@ -210,14 +235,12 @@ class TiersFuzz {
     std::optional<DiskTier::Description> known;
     ASSERT_TRUE(tier_->Describe({&address, 1}, {&known, 1}).ok());
     ASSERT_TRUE(known) << "the room of a block that is being read went";
-    const SegmentTable& table = known->header.table;
-    const SegmentRange all{0, static_cast<uint32_t>(table.segments.size()), 0,
-                           table.PayloadBytes().value()};
-    ASSERT_EQ(tier_->Get({.block = address,
-                          .header = &known->header,
-                          .range = all,
-                          .to = store().Bytes(promotion.reservation.extent(0))}),
-              DiskTier::GetStatus::kOk);
+    const std::vector<std::byte> stored = ReadRecord(address, known->header);
+    SegmentTable table;
+    ASSERT_TRUE(codec_
+                    .Decode(stored, known->header.table,
+                            store().Bytes(promotion.reservation.extent(0)), &table)
+                    .ok());
     if (run_.OneIn(5)) {
       store().index().FailPromote(promotion.ref);
     } else {
@@ -227,10 +250,86 @@ class TiersFuzz {
     store().Unhold({&promotion.ref, 1});
   }
 
+  std::vector<std::byte> ReadRecord(const DiskAddress& address, const RecordHeader& header) {
+    const ByteCount bytes = header.table.PayloadBytes();
+    std::vector<std::byte> payload(RoundUp(bytes.value(), kPageBytes));
+    const SegmentRange all{0, static_cast<uint32_t>(header.table.segments.size()), 0,
+                           bytes.value()};
+    EXPECT_EQ(tier_->Get({.block = address, .header = &header, .range = all, .to = payload}),
+              DiskTier::GetStatus::kOk);
+    return payload;
+  }
+  // Encodes what is raw, and the other way round; nullopt: it would not shrink.
+  std::optional<SegmentTable> Recode(std::span<const std::byte> payload, SegmentTable table,
+                                     std::vector<std::byte>* to) {
+    to->resize(RoundUp(table.Decoded().PayloadBytes().value(), kPageBytes));
+    if (!table.encoded())
+      return codec_.Encode(Codec::kLossless, payload.first(table.PayloadBytes().value()), table, 2,
+                           *to);
+    EXPECT_TRUE(codec_.Decode(payload, table, *to, &table).ok());
+    return table;
+  }
+
+  void RecodeInHost(uint32_t seed) {
+    const BlockIndex::Held held = store().HoldUntouched(f_->variant(), Name(seed));
+    if (held.ref.value == 0) return;
+    std::vector<std::byte> to;
+    std::optional<SegmentTable> table;
+    if (InHost(held.state)) table = Recode(store().Bytes(held.extent), held.metadata->Table(), &to);
+    if (table) {
+      const ByteCount bytes = table->PayloadBytes();
+      auto room = store().Reserve({&bytes, 1}, MiB(4));
+      if (room.status == BlockStatus::kOk) {
+        std::copy_n(to.begin(), bytes.value(), store().Bytes(room.reservation.extent(0)).begin());
+        (void)store().ReplaceInHost(
+            held.ref, room.reservation,
+            BlockMetadata::Make(held.metadata->parent(), held.metadata->tokens(), *table));
+      }
+    }
+    store().Unhold({&held.ref, 1});
+  }
+
+  void BeginRewrite(uint32_t seed) {
+    const BlockIndex::Held held = store().HoldUntouched(f_->variant(), Name(seed));
+    if (held.ref.value == 0) return;
+    const DiskAddress address{{store().index().VariantId(f_->variant()), Name(seed)},
+                              DiskLocation{held.disk_location}};
+    std::optional<DiskTier::Description> known;
+    if (held.disk_location == 0 || !store().index().BeginRewrite(held.ref, held.disk_location)) {
+      return store().Unhold({&held.ref, 1});
+    }
+    ASSERT_TRUE(tier_->Describe({&address, 1}, {&known, 1}).ok());
+    ASSERT_TRUE(known);
+    std::vector<std::byte> to;
+    const auto table = Recode(ReadRecord(address, known->header), known->header.table, &to);
+    DiskTier::PutResult put;
+    if (table) {
+      known->header.table = *table;
+      const DiskTier::NewBlock block{.header = &known->header,
+                                     .tokens = known->tokens,
+                                     .payload = std::span(to).first(table->PayloadBytes().value())};
+      tier_->Put({&block, 1}, {&put, 1});
+    }
+    rewrites_.push_back(
+        {held.ref, address.key, held.disk_location,
+         put.status == DiskTier::PutStatus::kOk ? static_cast<uint64_t>(put.location) : 0});
+  }
+
+  void EndRewrite() {
+    if (rewrites_.empty()) return;
+    const size_t i = run_.Below(rewrites_.size());
+    const Rewrite rewrite = rewrites_[i];
+    rewrites_.erase(rewrites_.begin() + static_cast<std::ptrdiff_t>(i));
+    const bool written = store().index().FinishRewrite(rewrite.ref, rewrite.to);
+    const DiskAddress gone{rewrite.key, DiskLocation{written ? rewrite.from : rewrite.to}};
+    if (rewrite.to != 0) LARDER_CHECK(tier_->Erase({&gone, 1}).ok());
+    store().Unhold({&rewrite.ref, 1});
+  }
+
   void DropHeld() {
     if (leases_.empty()) return;
     const Reading& reading = leases_[run_.Below(leases_.size())];
-    if (!reading.blocks.empty()) store().DropDamaged(reading.blocks.front().first);
+    if (!reading.blocks.empty()) store().DropDamaged(reading.blocks.front().ref);
   }
 
   void EvictOwners() {
@@ -279,7 +378,9 @@ class TiersFuzz {
   std::unique_ptr<StoreFixture> f_;
   std::unique_ptr<MemoryDiskTier> tier_;
   std::vector<Promotion> promotions_;
+  std::vector<Rewrite> rewrites_;
   std::vector<Reading> leases_;
+  PayloadCodec codec_;
 };
 
 TEST(TiersFuzzTest, BytesAndRoomsAreWhereTheIndexSays) { TiersFuzz().Run(); }

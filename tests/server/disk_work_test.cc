@@ -90,6 +90,7 @@ TEST_F(DiskWorkTest, WhenItHasHeardAllItKnowsWhatFollowsWhat) {
                            .location = DiskLocation{location},
                            .parent = parent,
                            .payload_bytes = KiB(4),
+                           .raw_pages = 1,
                            .disk_bytes = KiB(8)};
   };
   Start(/*failures=*/0, {entry(second, first, 1), entry(first, Digest{}, 2)});

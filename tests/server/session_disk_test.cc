@@ -90,11 +90,6 @@ class SessionDiskTest : public SessionTest {
     EXPECT_TRUE(session_->OnUp(up).ok());
     return sink_.Next().grants;
   }
-  static std::vector<BlockStatus> Statuses(const wire::Grant& grant) {
-    std::vector<BlockStatus> statuses;
-    for (const wire::BlockGrant& block : grant.blocks) statuses.push_back(block.status);
-    return statuses;
-  }
   // A lease on what is on disk alone, which is being read.
   wire::Grant AcquireReading(uint32_t seed) {
     wire::Up up;
@@ -327,7 +322,7 @@ TEST_F(SessionDiskTest, SaysWhereItFoundEach) {
 
 TEST_F(SessionDiskTest, IsSpokenOfToWhoUnderstandsItAlone) {
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
-  EXPECT_EQ(attached_.feature_bits, wire::kFeatureTiers);
+  EXPECT_EQ(attached_.feature_bits, wire::kFeatureTiers | wire::kFeatureCodecs);
   session_->OnDurable(variant, Names({kHost}));
   EXPECT_EQ(sink_.Next().durable.at(0).digests, Names({kHost}));
   End(/*bye=*/true);

@@ -109,6 +109,11 @@ class SessionTest : public ::testing::Test {
     EXPECT_TRUE(session_->OnUp(up).ok());
     return sink_.Next().grants.at(0);
   }
+  static std::vector<BlockStatus> Statuses(const wire::Grant& grant) {
+    std::vector<BlockStatus> statuses;
+    for (const wire::BlockGrant& block : grant.blocks) statuses.push_back(block.status);
+    return statuses;
+  }
   void Release(LeaseId id) {
     wire::Up up;
     up.releases.push_back(id);

@@ -24,9 +24,10 @@ Digest SomeDigest() {
 
 SegmentTable MixedTable(bool hashed) {
   SegmentTable table;
-  table.segments = {{.layers = 1, .codec = Codec::kIdentity, .bytes = 100, .xxh3 = 11},
-                    {.layers = 5, .codec = Codec::kLossless, .bytes = 64, .xxh3 = 22},
-                    {.layers = 2, .codec = Codec::kJoint, .bytes = 1, .xxh3 = 33}};
+  table.segments = {
+      {.layers = 1, .codec = Codec::kIdentity, .bytes = 100, .xxh3 = 11},
+      {.layers = 5, .codec = Codec::kLossless, .bytes = 64, .xxh3 = 22, .raw_bytes = 300},
+      {.layers = 2, .codec = Codec::kJoint, .bytes = 1, .xxh3 = 33}};
   table.hashed = hashed;
   return table;
 }
@@ -43,13 +44,17 @@ TEST(BlockMetadata, GivesBackWhatItWasMadeOf) {
   EXPECT_EQ(metadata->Table(), table);
   EXPECT_EQ(metadata->payload_bytes(), table.PayloadBytes());
   EXPECT_EQ(metadata->stored_bytes(), table.StoredBytes());
+  EXPECT_TRUE(metadata->encoded());
+  EXPECT_EQ(metadata->raw_payload_bytes(), ByteCount(128 + 320 + 1));
   EXPECT_TRUE(metadata->hashed());
 }
 
 TEST(BlockMetadata, MemoryIsAsTheHeaderSays) {
   const std::vector<uint32_t> tokens(16);
   const auto metadata = BlockMetadata::Make({}, tokens, MixedTable(true));
-  EXPECT_EQ(metadata->memory_bytes(), ByteCount(64 + 4 * 16 + 15 * 3));
+  EXPECT_EQ(metadata->memory_bytes(), ByteCount(64 + 4 * 16 + 19 * 3));
+  const auto raw = BlockMetadata::Make({}, tokens, UniformTable(3, 100));
+  EXPECT_EQ(raw->memory_bytes(), ByteCount(64 + 4 * 16 + 15 * 3));
 }
 
 TEST(BlockMetadata, MayBeWithoutTokens) {

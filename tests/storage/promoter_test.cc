@@ -1,6 +1,10 @@
 // From disk to HOST, and what is found damaged there: a promoter and a verifier over the reference
 // tier.
+#include <thread>
+
+#include "storage/disk/page_buffer.h"
 #include "storage/disk_verifier.h"
+#include "storage/payload_codec.h"
 #include "tests/storage/forwarding_tier.h"
 #include "tests/storage/gated_tier.h"
 #include "tests/storage/tiers_fixture.h"
@@ -30,6 +34,100 @@ TEST_F(Promotion, WhatLeavesThePoolComesBackFromDisk) {
   }
   EXPECT_EQ(process.tier_.stats().puts, 60u) << "what comes from disk is not written again";
   EXPECT_EQ(process.promoter_->stats().damaged, 0u);
+  process.store().CheckInvariants();
+}
+
+// Puts an encoded record where block `digest` lies, as Compress does; its new place.
+uint64_t Encode(Process& process, const Digest& digest, uint64_t place) {
+  const DiskAddress address{{process.store().index().VariantId(process.variant()), digest},
+                            DiskLocation{place}};
+  std::optional<DiskTier::Description> known;
+  EXPECT_TRUE(process.tier_.Describe({&address, 1}, {&known, 1}).ok());
+  const PageBuffer raw(PagesFor(ByteCount(kBlockBytes))), encoded(PagesFor(ByteCount(kBlockBytes)));
+  EXPECT_EQ(process.tier_.Get({.block = address,
+                               .header = &known->header,
+                               .range = {0, 1, 0, kBlockBytes},
+                               .to = raw.bytes()}),
+            DiskTier::GetStatus::kOk);
+  PayloadCodec codec;
+  const auto table = codec.Encode(Codec::kLossless, raw.bytes().first(kBlockBytes),
+                                  known->header.table, 2, encoded.bytes());
+  EXPECT_TRUE(table.has_value());
+  known->header.table = *table;
+  const DiskTier::NewBlock block{.header = &known->header,
+                                 .tokens = known->tokens,
+                                 .payload = encoded.bytes().first(table->PayloadBytes().value())};
+  DiskTier::PutResult result;
+  process.tier_.Put({&block, 1}, {&result, 1});
+  EXPECT_EQ(result.status, DiskTier::PutStatus::kOk);
+  return static_cast<uint64_t>(result.location);
+}
+
+// Who waits meanwhile gets it, from its new place, decoded.
+TEST_F(Promotion, WhatIsWrittenAnewIsWaitedFor) {
+  const std::vector<Digest> digests = LeftOnDisk(2);
+  Process process(medium_, MiB(64));
+  const BlockIndex::Held held = process.store().HoldUntouched(process.variant(), digests[0]);
+  const uint64_t place = held.disk_location;
+  EXPECT_FALSE(process.promoter_->Exclude(held.ref, place + 1)) << "it is not there";
+  ASSERT_TRUE(process.promoter_->Exclude(held.ref, place));
+  EXPECT_FALSE(process.promoter_->Exclude(held.ref, place)) << "somebody is at it";
+  BlockStatus got = BlockStatus::kPending;
+  std::thread reader([&] { got = process.GetOne(digests[0], 1); });
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                        [&] { return process.promoter_->stats().joined == 1; }));
+  PayloadCodec codec;
+  EXPECT_TRUE(process.promoter_->Readmit(held.ref, Encode(process, digests[0], place), codec));
+  reader.join();
+  EXPECT_EQ(got, BlockStatus::kOk);
+  const DiskAddress old{{process.store().index().VariantId(process.variant()), digests[0]},
+                        DiskLocation{place}};
+  EXPECT_TRUE(process.tier_.Erase({&old, 1}).ok());
+  EXPECT_EQ(process.promoter_->stats().damaged, 0u);
+  EXPECT_EQ(process.store().index().LookAt(held.ref).extent.bytes(), ByteCount(kBlockBytes));
+  process.store().Unhold({&held.ref, 1});
+  EXPECT_EQ(process.GetOne(digests[1], 2), BlockStatus::kOk);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Promotion, OnlyWhoHoldsItAloneMayWriteItAnew) {
+  const std::vector<Digest> digests = LeftOnDisk(1);
+  Process process(medium_, MiB(64));
+  const BlockIndex::Held held = process.store().HoldUntouched(process.variant(), digests[0]);
+  ASSERT_TRUE(process.store().HoldAgain({&held.ref, 1}));
+  EXPECT_FALSE(process.promoter_->Exclude(held.ref, held.disk_location)) << "it may be read";
+  process.store().Unhold({&held.ref, 1});
+  ASSERT_TRUE(process.promoter_->Exclude(held.ref, held.disk_location));
+  EXPECT_TRUE(process.store().Drop(process.variant(), digests[0]));
+  PayloadCodec codec;
+  EXPECT_FALSE(process.promoter_->Readmit(held.ref, 77, codec)) << "its name has gone";
+  process.store().Unhold({&held.ref, 1});
+  const std::vector<DiskRoom> rooms = process.store().TakeDiskRooms(10);
+  ASSERT_EQ(rooms.size(), 1u);
+  EXPECT_EQ(rooms[0].location, held.disk_location);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Promotion, AnEncodedRecordThatIsDamagedIsAMiss) {
+  const std::vector<Digest> digests = LeftOnDisk(1);
+  {
+    Process process(medium_, MiB(64));
+    const BlockIndex::Held held = process.store().HoldUntouched(process.variant(), digests[0]);
+    (void)Encode(process, digests[0], held.disk_location);
+    const DiskAddress old{{process.store().index().VariantId(process.variant()), digests[0]},
+                          DiskLocation{held.disk_location}};
+    EXPECT_TRUE(process.tier_.Erase({&old, 1}).ok());
+    process.store().Unhold({&held.ref, 1});
+  }
+  {
+    MutexLock lock(medium_.mu);
+    ASSERT_EQ(medium_.records.size(), 1u);
+    EXPECT_LT(medium_.records.begin()->second.payload.size(), kBlockBytes);
+    medium_.records.begin()->second.payload[20] ^= std::byte{1};
+  }
+  Process process(medium_, MiB(64));
+  EXPECT_EQ(process.GetOne(digests[0], 1), BlockStatus::kDamaged);
+  EXPECT_EQ(process.Tiers(digests[0]), 0);
   process.store().CheckInvariants();
 }
 

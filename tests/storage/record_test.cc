@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "storage/payload_codec.h"
 
 namespace larder {
 namespace {
@@ -44,6 +45,13 @@ RecordHeader SomeHeader() {
   return header;
 }
 
+RecordHeader EncodedHeader() {
+  RecordHeader header = SomeHeader();
+  header.table.segments[1].raw_bytes = 100;
+  header.table.segments[2].raw_bytes = kSegmentBytesMax;
+  return header;
+}
+
 // Puts the right checksum under a changed header: what then is refused is refused by its meaning.
 void Seal(std::string* bytes) {
   const uint64_t sum = HashBytes(Bytes(*bytes).first(bytes->size() - 8));
@@ -56,7 +64,7 @@ void Set(std::string* bytes, size_t offset, T value) {
 }
 
 class GoldenRecord : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Versions, GoldenRecord, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Versions, GoldenRecord, ::testing::Values(1, 2, 3));
 
 TEST_P(GoldenRecord, DecodesAndEncodesToTheSameBytes) {
   const std::string name = absl::StrCat("record_v", GetParam());
@@ -83,6 +91,7 @@ TEST_P(GoldenRecord, DecodesAndEncodesToTheSameBytes) {
     EXPECT_EQ(segment.layers, w.at("layers"));
     EXPECT_EQ(static_cast<int>(segment.codec), w.at("codec"));
     EXPECT_EQ(segment.bytes, w.at("bytes"));
+    EXPECT_EQ(segment.raw_bytes, w.value("raw_bytes", 0u));
     EXPECT_EQ(absl::StrCat(absl::Hex(segment.xxh3, absl::kZeroPad16)), w.at("xxh3"));
   }
   const size_t size = decoded->header_bytes.value();
@@ -90,6 +99,29 @@ TEST_P(GoldenRecord, DecodesAndEncodesToTheSameBytes) {
   SegmentRange all;
   ASSERT_TRUE(header.table.Range(0, 0, &all).ok());
   EXPECT_EQ(FirstDamaged(Bytes(file).subspan(size), header.table, all), -1);
+}
+
+// Encoded by another implementation.
+TEST(Record, TheGoldenOneOfEncodedSegmentsDecodes) {
+  const std::string file = ReadGolden("record_v3.bin");
+  const auto record = DecodeRecordHeader(Bytes(file));
+  ASSERT_TRUE(record.ok()) << record.status();
+  const SegmentTable& table = record->header.table;
+  SegmentTable raw;
+  std::vector<std::byte> bytes(table.Decoded().PayloadBytes().value());
+  PayloadCodec codec;
+  ASSERT_TRUE(codec.CanDecode(table));
+  const auto payload = Bytes(file).subspan(record->header_bytes.value());
+  ASSERT_TRUE(codec.Decode(payload, table, bytes, &raw).ok());
+  size_t at = 0;
+  for (size_t i = 0; i < raw.segments.size(); ++i) {
+    for (size_t k = 0; k < raw.segments[i].bytes; ++k) {
+      const size_t want =
+          k % 2 == 1 ? (7 * k + 13 * i + k / 512) % 256 : (31 * k * k + k / 7) % 251;
+      ASSERT_EQ(bytes[at + k], static_cast<std::byte>(want)) << i << " " << k;
+    }
+    at = RoundUp(at + raw.segments[i].bytes, kSegmentAlign);
+  }
 }
 
 TEST(Record, RoundTripsOfSmallestAndLargest) {
@@ -107,8 +139,11 @@ TEST(Record, RoundTripsOfSmallestAndLargest) {
   largest.table.segments.assign(kSegmentsMax, {1, Codec::kQuantized, kSegmentBytesMax, ~0ull});
   RecordHeader of_content = SomeHeader(), largest_of_content = largest;
   of_content.content = largest_of_content.content = Filled(4);
-  for (const RecordHeader& header :
-       {SomeHeader(), smallest, largest, of_content, largest_of_content}) {
+  RecordHeader encoded = EncodedHeader(), encoded_of_content = EncodedHeader();
+  encoded_of_content.content = Filled(4);
+  EXPECT_EQ(encoded.version(), 3u);
+  for (const RecordHeader& header : {SomeHeader(), smallest, largest, of_content,
+                                     largest_of_content, encoded, encoded_of_content}) {
     const std::string bytes = EncodeRecordHeader(header);
     EXPECT_EQ(bytes.size() % kSegmentAlign, 0u);
     EXPECT_LE(bytes.size(), kRecordHeaderBytesMax);
@@ -218,6 +253,31 @@ TEST(Record, SealedNonsenseIsDamage) {
     Seal(&bytes);
     EXPECT_EQ(DecodeRecordHeader(Bytes(bytes)).status().code(), kDataLoss) << what;
   }
+}
+
+// Versions 1 and 2 say no raw bytes, version 3 those of all that is encoded; and each is the least
+// that can say it.
+TEST(Record, SealedNonsenseOfEncodedSegmentsIsDamage) {
+  constexpr size_t kTable = 128;
+  const auto refused = [](const char* what, RecordHeader header, auto change) {
+    std::string bytes = EncodeRecordHeader(header);
+    change(&bytes);
+    Seal(&bytes);
+    EXPECT_EQ(DecodeRecordHeader(Bytes(bytes)).status().code(), kDataLoss) << what;
+  };
+  RecordHeader of_content = SomeHeader();
+  of_content.content = Filled(4);
+  refused("version 3 of none", of_content, [](auto* b) { Set(b, 4, uint32_t{3}); });
+  refused("raw bytes in version 2", of_content,
+          [](auto* b) { Set(b, kTable + 32 + 20, uint32_t{100}); });
+  refused("version 2 of some", EncodedHeader(), [](auto* b) { Set(b, 4, uint32_t{2}); });
+  refused("raw bytes of identity", EncodedHeader(),
+          [](auto* b) { Set(b, kTable + 20, uint32_t{100}); });
+  refused("none of an encoded one", EncodedHeader(),
+          [](auto* b) { Set(b, kTable + 32 + 20, uint32_t{0}); });
+  refused("too many", EncodedHeader(),
+          [](auto* b) { Set(b, kTable + 32 + 20, uint32_t{1u << 30}); });
+  refused("content zero in version 2", of_content, [](auto* b) { b->replace(88, 16, 16, '\0'); });
 }
 
 TEST(RecordDeathTest, EncodingWhatIsNotValidIsABug) {

@@ -53,7 +53,7 @@ inline size_t RecoverInto(BlockStore& store, DiskTier& tier) {
         ++found;
         return store
             .EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
-                           static_cast<uint64_t>(entry.location), PagesFor(entry.payload_bytes))
+                           static_cast<uint64_t>(entry.location), entry.raw_pages)
             .value;
       },
       [] { return false; });

@@ -237,7 +237,12 @@ TEST(ConvertLimits, SegmentTable) {
        {"bytes[0]: 0 bytes", [](Table* t) { t->set_bytes(0, 0); }},
        {"bytes[1]: 1073741824 bytes", [](Table* t) { t->set_bytes(1, 1u << 30); }},
        {"codecs[0]: 0 is unspecified", [](Table* t) { t->set_codecs(0, v1::CODEC_UNSPECIFIED); }},
-       {"codecs[1]: 5 is unknown", [](Table* t) { t->set_codecs(1, v1::Codec(5)); }}});
+       {"codecs[1]: 5 is unknown", [](Table* t) { t->set_codecs(1, v1::Codec(5)); }},
+       {"raw_bytes: 1 entries for 2 segments",
+        [](Table* t) { t->mutable_raw_bytes()->Resize(1, 1); }},
+       {"raw_bytes[0]: 1073741824 bytes", [](Table* t) { t->set_raw_bytes(0, 1u << 30); }},
+       {"raw_bytes[0]: 9000 bytes; allowed are 0 to 0",
+        [](Table* t) { t->set_codecs(0, v1::CODEC_IDENTITY); }}});
 }
 
 TEST(ConvertLimits, AttachedRegisteredReserved) {

@@ -32,8 +32,9 @@ inline std::vector<uint32_t> Tokens(uint32_t count) {
 
 inline SegmentTable Table() {
   SegmentTable table;
-  table.segments = {{.layers = 2, .codec = Codec::kLossless, .bytes = 4097, .xxh3 = ~0ull},
-                    {.layers = 1, .codec = Codec::kJoint, .bytes = kSegmentBytesMax, .xxh3 = 5}};
+  table.segments = {
+      {.layers = 2, .codec = Codec::kLossless, .bytes = 4097, .xxh3 = ~0ull, .raw_bytes = 9000},
+      {.layers = 1, .codec = Codec::kJoint, .bytes = kSegmentBytesMax, .xxh3 = 5}};
   table.hashed = true;
   return table;
 }

@@ -42,6 +42,13 @@ class DiskBlock {
     tokens_.assign(32, static_cast<uint32_t>(number));
   }
   DiskBlock(DiskBlock&&) = default;
+  // Its header says so; nothing of these bytes can be decoded.
+  void SetEncoded(uint32_t raw_bytes_each) {
+    for (Segment& segment : header_.table.segments) {
+      segment.codec = Codec::kLossless;
+      segment.raw_bytes = raw_bytes_each;
+    }
+  }
 
   [[nodiscard]] const RecordHeader& header() const { return header_; }
   [[nodiscard]] const BlockKey& key() const { return header_.key; }

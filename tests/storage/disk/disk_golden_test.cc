@@ -310,7 +310,7 @@ TEST_F(DiskGolden, IsWrittenOn) {
 // But for the version of the directory: records that name no content are those of version 1.
 TEST_F(DiskGolden, IsWhatThisBuildWrites) {
   ASSERT_NO_FATAL_FAILURE(Write());
-  constexpr int kVersion = 2;
+  constexpr int kVersion = 3;
   for (const auto& [directory, version] :
        {std::pair(kGolden / "disk_v1", json_.at("version").get<int>()),
         std::pair(disk(), kVersion)}) {
@@ -342,15 +342,15 @@ TEST_F(DiskGolden, ANewerDirectoryIsRefusedAndLeftAlone) {
     LayOut();
     for (const uint32_t shard : newer) {
       std::string format = ReadFile(Shard(shard) / "FORMAT");
-      format.replace(0, format.find('\n'), "larder-disk-tier 3");
+      format.replace(0, format.find('\n'), "larder-disk-tier 4");
       WriteFile(Shard(shard) / "FORMAT", format + "more 1\n");
     }
     const auto tier = Open();
     EXPECT_TRUE(absl::IsFailedPrecondition(tier.status())) << tier.status();
     EXPECT_THAT(std::string(tier.status().message()),
-                AllOf(HasSubstr(disk()), HasSubstr("disk format 3"), HasSubstr("knows 2")));
+                AllOf(HasSubstr(disk()), HasSubstr("disk format 4"), HasSubstr("knows 3")));
     for (const uint32_t shard : newer)
-      EXPECT_THAT(ReadFile(Shard(shard) / "FORMAT"), HasSubstr("larder-disk-tier 3"));
+      EXPECT_THAT(ReadFile(Shard(shard) / "FORMAT"), HasSubstr("larder-disk-tier 4"));
   }
 }
 

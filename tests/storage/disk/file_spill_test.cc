@@ -72,7 +72,7 @@ class FileSpill : public ::testing::Test {
         [this](const DiskTier::Entry& entry) {
           return store()
               .EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
-                             static_cast<uint64_t>(entry.location), PagesFor(entry.payload_bytes))
+                             static_cast<uint64_t>(entry.location), entry.raw_pages)
               .value;
         },
         [] { return false; });

@@ -1,0 +1,64 @@
+// CacheService: Compress.
+#include <memory>
+#include <utility>
+
+#include "client/wire/convert.h"
+#include "server/block_compressor.h"
+#include "server/services/cache_service.h"
+#include "server/services/caller.h"
+#include "server/services/progress_stream.h"
+#include "server/services/rpc_status.h"
+
+namespace larder {
+namespace {
+
+constexpr TierSet kHostBit = TierBit(Tier::kHost), kDiskBit = TierBit(Tier::kDisk);
+
+absl::Status CheckTiers(TierSet tiers) {
+  if ((tiers & ~(kHostBit | kDiskBit)) == 0) return absl::OkStatus();
+  return absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be compressed");
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::CompressProgress>* CacheService::Compress(
+    grpc::CallbackServerContext* context, const v1::CompressRequest* request) {
+  ++deps_.counters.requests_compress;
+  auto* const stream = new ProgressStream<v1::CompressProgress>(*context);
+  absl::Status status = BeginCompress(context, *request, stream);
+  if (!status.ok()) stream->End(status);
+  return stream;
+}
+
+absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
+                                         const v1::CompressRequest& request,
+                                         ProgressStream<v1::CompressProgress>* stream) {
+  absl::StatusOr<Admission::Ticket> call = Admit(context);
+  if (!call.ok()) return call.status();
+  stream->Hold(*std::move(call));
+  wire::CompressQuery query;
+  absl::Status status = wire::DecodeInPlace(request, &query);
+  if (request.tiers().empty() && deps_.disk == nullptr) query.tiers = kHostBit;
+  if (status.ok()) status = CheckTiers(query.tiers);
+  auto scope = status.ok() ? ScopeOf(query.tenant, query.scope, query.blocks, request.blocks())
+                           : absl::StatusOr<BlockScope>(status);
+  if (!scope.ok()) {
+    ++deps_.counters.invalid_messages;
+    return scope.status();
+  }
+  auto what =
+      std::make_shared<BlockCompressor::What>(BlockCompressor::What{.scope = *std::move(scope),
+                                                                    .tiers = query.tiers,
+                                                                    .codec = query.codec,
+                                                                    .dry_run = query.dry_run});
+  const auto compress = [this, stream, what] {
+    stream->End(long_calls_.compressor.Compress(*what, [&](const wire::CompressProgress& progress) {
+      v1::CompressProgress message;
+      wire::Encode(progress, &message);
+      return stream->Report(std::move(message));
+    }));
+  };
+  return long_calls_.compressing.Submit(0, compress) ? absl::OkStatus() : TooManyLongCalls(context);
+}
+
+}  // namespace larder

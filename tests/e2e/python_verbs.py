@@ -1,0 +1,244 @@
+#!/usr/bin/python3
+"""Drives every verb of Cache on a larderd that it starts, kills and starts again, by the .proto files alone.
+
+Blocks are pinned, pressed on by ten times the pool, found again after kill -9, moved to the disk and back, compressed,
+cleared by prefix; their bytes are compared at each step, and what a watcher heard with what there is.
+
+Usage: python_verbs.py PROTO_FOLDER LARDERD
+"""
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import grpc
+
+from larder_by_proto import (LIMIT_S, chain, check_health, content_id, fetch, generate_stubs, store, unpacked,
+                             variant_id)
+
+PROTOS, LARDERD = sys.argv[1], sys.argv[2]
+POOL, LAYER_BYTES, BLOCKS, BLOCK_TOKENS = 32 << 20, 128 << 10, 8, 32
+
+
+class Daemon:
+    """A larderd over one folder; again over the same after a kill."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+    def start(self):
+        self.log = open(f"{self.folder}/log", "a")
+        self.process = subprocess.Popen(
+            [LARDERD, "--socket-dir", self.folder, "--metrics-listen", "127.0.0.1:0", "--pool", str(POOL), "--slab",
+             "8MiB", "--disk", f"{self.folder}/disk", "--disk-limit", "1GiB"],
+            stdout=self.log, stderr=self.log, env={"PATH": os.environ["PATH"]})
+        self.data = until(self.connect)
+        return self
+
+    def connect(self):
+        """A channel that met nobody waits for seconds before it tries again, so each try has its own."""
+        channel = grpc.insecure_channel(f"unix:{self.folder}/data.sock", options=[("grpc.use_local_subchannel_pool", 1)])
+        try:
+            return check_health(channel) == "SERVING" and channel
+        except grpc.RpcError:
+            channel.close()
+            raise
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.data.close()
+
+
+def until(condition):
+    """What it says once that is true."""
+    end = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            if said := condition():
+                return said
+        except grpc.RpcError:
+            pass
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.02)
+
+
+def floats(seed):
+    """Bytes as 16-bit KV has them: noise in the low halves, few values in the high ones."""
+    noise = bytearray(random.Random(seed).randbytes(LAYER_BYTES))
+    noise[1::2] = noise[1::2].translate(bytes(0x3c | b & 0x83 for b in range(256)))
+    return bytes(noise)
+
+
+class Chain:
+    """Blocks of one content."""
+
+    def __init__(self, types, model, blocks):
+        self.content = types.Content(model=model)
+        self.seed = content_id("default", self.content)
+        self.tokens = [random.Random(model).randrange(50_000) + i for i in range(blocks * BLOCK_TOKENS)]
+        self.names = chain(self.seed, self.tokens)[1::2]
+        self.payloads = [[floats(f"{model}/{b}/{layer}") for layer in range(2)] for b in range(blocks)]
+
+
+class Caller:
+    """The verbs, over one daemon's life."""
+
+    def __init__(self, daemon, types, variant):
+        from larder.v1 import cache_pb2, cache_pb2_grpc, engine_pb2, engine_pb2_grpc
+        self.pb, self.engine_pb, self.types, self.variant = cache_pb2, engine_pb2, types, variant
+        self.cache = cache_pb2_grpc.CacheStub(daemon.data)
+        self.engine = engine_pb2_grpc.EngineStub(daemon.data)
+
+    def store(self, chain_of):
+        status, names = store(self.engine, self.engine_pb, self.types, chain_of.content, self.variant,
+                              chain_of.tokens, chain_of.seed, chain_of.payloads)
+        assert names == chain_of.names and set(status) <= {self.types.BLOCK_STATUS_OK,
+                                                           self.types.BLOCK_STATUS_DUPLICATE}, status
+
+    def tokens_in(self, tier, chain_of):
+        reply = self.cache.Lookup(self.pb.LookupRequest(content=chain_of.content, tokens=chain_of.tokens),
+                                  timeout=LIMIT_S)
+        return sum(r.end - r.begin for i in reply.instances for t in i.tiers if t.tier == tier for r in t.ranges)
+
+    def all_in(self, tier, chain_of):
+        return self.tokens_in(tier, chain_of) == len(chain_of.tokens)
+
+    def check_bytes(self, chain_of):
+        got = fetch(self.engine, self.engine_pb, self.variant, chain_of.names)
+        assert [bytes(data) for _, data in got] == [b"".join(layers) for layers in chain_of.payloads]
+
+    def scope_of(self, chain_of):
+        return dict(scope=self.types.SELECTION_SCOPE_CONTENT,
+                    blocks=self.types.BlockSelection(content=chain_of.content))
+
+    def move(self, chain_of, source, to, copy=False):
+        request = self.pb.MoveRequest(**{"from": source}, to=to, copy=copy, **self.scope_of(chain_of))
+        last = list(self.cache.Move(request, timeout=LIMIT_S))[-1]
+        assert last.blocks_done == last.blocks == last.moved, last
+        return last.moved
+
+    def compress(self, chain_of, codec, tiers=()):
+        request = self.pb.CompressRequest(codec=codec, tiers=tiers, **self.scope_of(chain_of))
+        last = list(self.cache.Compress(request, timeout=LIMIT_S))[-1]
+        assert last.blocks_done == last.blocks == last.changed + last.unchanged, last
+        return last
+
+
+class Watcher:
+    """What is where, as events say it; cut off and going on."""
+
+    def __init__(self, caller):
+        self.caller, self.tiers, self.heard = caller, {}, 0
+        self.hear(caller.pb.WatchEventsRequest(snapshot=True), lambda reply: reply.snapshot_end)
+
+    def hear(self, request, enough):
+        stream = self.caller.cache.WatchEvents(request, timeout=LIMIT_S)
+        for reply in stream:
+            self.boot_id = reply.boot_id or self.boot_id
+            for event in reply.events:
+                assert event.sequence == 0 or event.sequence > self.heard, "not in order"
+                stored = event.HasField("stored")
+                body = event.stored if stored else event.removed
+                for name in unpacked(body.digests):
+                    there = self.tiers.setdefault(name, set())
+                    assert (body.tier in there) != stored, "told twice"
+                    (there.add if stored else there.discard)(body.tier)
+                self.heard = max(self.heard, event.sequence)
+            self.heard = max(self.heard, reply.sequence)
+            if enough(reply):
+                break
+        stream.cancel()
+
+    def go_on(self, enough):
+        self.hear(self.caller.pb.WatchEventsRequest(boot_id=self.boot_id, after=self.heard), lambda _: enough())
+
+    def all_in(self, tiers, chain_of):
+        return all(self.tiers.get(name, set()) == set(tiers) for name in chain_of.names)
+
+
+def main(folder):
+    from larder.v1 import types_pb2 as types
+    host, disk = types.TIER_HOST, types.TIER_DISK
+    variant = types.Variant(dtype="f16", layout="python/rows/1", ranks=1, block_tokens=BLOCK_TOKENS, layers=2)
+    ours = Chain(types, "ours", BLOCKS)
+    with Daemon(folder) as daemon:
+        caller = Caller(daemon, types, variant)
+        caller.store(ours)
+        caller.check_bytes(ours)
+        pin = caller.pb.PinRequest(owner="router", tier=host, ttl_ms=600_000,
+                                   blocks=types.BlockSelection(variant_ids=variant_id(variant), content=ours.content,
+                                                               tokens=ours.tokens))
+        pinned = caller.cache.Pin(pin, timeout=LIMIT_S)
+        assert list(pinned.blocks.status) == [types.BLOCK_STATUS_OK] * BLOCKS and pinned.durable
+        until(lambda: caller.all_in(disk, ours))
+        others = 10 * POOL // (2 * LAYER_BYTES)
+        for at in range(0, others, 64):
+            caller.store(Chain(types, f"pressure {at}", 64))
+        assert caller.all_in(host, ours) and caller.tokens_in(host, Chain(types, "pressure 0", 64)) == 0
+        caller.check_bytes(ours)
+        print(f"a pin held {BLOCKS} blocks against {others} others, ten times the pool")
+
+        daemon.kill()
+        caller = Caller(daemon.start(), types, variant)
+        until(lambda: caller.all_in(host, ours))
+        caller.check_bytes(ours)
+        print("and across kill -9: they came back to HOST with equal bytes")
+        assert caller.cache.Unpin(caller.pb.UnpinRequest(owner="router", all=True), timeout=LIMIT_S).unpinned == BLOCKS
+
+        watcher = Watcher(caller)
+        assert watcher.all_in([host, disk], ours)
+        assert caller.move(ours, host, disk) == BLOCKS and caller.tokens_in(host, ours) == 0
+        watcher.go_on(lambda: watcher.all_in([disk], ours))
+        assert caller.move(ours, disk, host) == BLOCKS and caller.tokens_in(disk, ours) == 0
+        caller.check_bytes(ours)
+        assert caller.move(ours, host, disk, copy=True) == BLOCKS
+        caller.check_bytes(ours)
+        watcher.go_on(lambda: watcher.all_in([host, disk], ours))
+        print("moved to the disk and back; the watcher heard of it in order, going on after two gaps")
+
+        done = caller.compress(ours, types.CODEC_LOSSLESS)
+        assert done.changed == 2 * BLOCKS and done.bytes_after < 0.8 * done.bytes_before
+        caller.check_bytes(ours)
+        assert caller.move(ours, host, disk) == BLOCKS
+        daemon.kill()
+        caller = Caller(daemon.start(), types, variant)
+        until(lambda: caller.all_in(disk, ours))
+        prefetched = caller.cache.Prefetch(caller.pb.PrefetchRequest(
+            blocks=types.BlockSelection(variant_ids=variant_id(variant), digests=b"".join(ours.names)), ttl_ms=60_000),
+            timeout=LIMIT_S)
+        assert set(prefetched.blocks.status) <= {types.BLOCK_STATUS_OK, types.BLOCK_STATUS_PENDING}
+        until(lambda: caller.all_in(host, ours))
+        caller.check_bytes(ours)
+        assert caller.compress(ours, types.CODEC_LOSSLESS, [disk]).unchanged == BLOCKS
+        assert caller.compress(ours, types.CODEC_IDENTITY).changed == BLOCKS
+        caller.check_bytes(ours)
+        print(f"compressed from {done.bytes_before} to {done.bytes_after} bytes, read across kill -9, decoded")
+
+        watcher = Watcher(caller)
+        prefix = types.BlockSelection(content=ours.content, tokens=ours.tokens[:5 * BLOCK_TOKENS])
+        cleared = caller.cache.Clear(caller.pb.ClearRequest(scope=types.SELECTION_SCOPE_PREFIX, blocks=prefix,
+                                                            pinned=True), timeout=LIMIT_S)
+        assert {(t.tier, t.blocks) for t in cleared.tiers} == {(host, BLOCKS - 4), (disk, BLOCKS - 4)}, cleared
+        left = ours.names[:4]
+        watcher.go_on(lambda: all(watcher.tiers.get(name, set()) == ({host, disk} if name in left else set())
+                                  for name in ours.names))
+        got = fetch(caller.engine, caller.engine_pb, variant, ours.names)
+        assert [start.status for start, _ in got] == [types.BLOCK_STATUS_OK] * 4 + [types.BLOCK_STATUS_MISSING] * 4
+        assert [bytes(data) for _, data in got[:4]] == [b"".join(layers) for layers in ours.payloads[:4]]
+        print("cleared what begins with five blocks; the four before them are as they were")
+
+
+with tempfile.TemporaryDirectory() as stubs, tempfile.TemporaryDirectory() as home:
+    generate_stubs(PROTOS, stubs)
+    main(home)
