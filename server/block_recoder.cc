@@ -153,44 +153,49 @@ BlockRecoder::Outcome BlockRecoder::WriteHost(Copy& copy) const {
 // Those that somebody else holds, or writes, stay kReady.
 void BlockRecoder::WriteDisk(std::span<Copy*> copies, PayloadCodec& codec) const {
   Spiller& spiller = disk_.work->spiller();
-  std::vector<Copy*> mine;
   std::vector<std::pair<VariantIndex, Digest>> names;
-  std::vector<DiskTier::NewBlock> news;
+  std::vector<Copy*> mine;
   for (Copy* const copy : copies) {
-    const std::pair name(copy->variant, copy->digest);
-    if (!spiller.Claim(name.first, name.second)) continue;
-    names.push_back(name);
+    if (!spiller.Claim(copy->variant, copy->digest)) continue;
+    names.emplace_back(copy->variant, copy->digest);
     if (disk_.work->promoter().Exclude(copy->ref, copy->location)) {
       mine.push_back(copy);
-      news.push_back(
-          {.header = &copy->header,
-           .tokens = copy->tokens,
-           .payload = copy->bytes.bytes().first(copy->header.table.PayloadBytes().value())});
-    } else if (store_.index().LookAt(copy->ref).disk_location != copy->location ||
-               store_.index().LookAt(copy->ref).state == BlockState::kDoomed) {
-      copy->outcome = Outcome::kMissing;
+      continue;
     }
+    const BlockIndex::Held now = store_.index().LookAt(copy->ref);
+    if (now.disk_location != copy->location || now.state == BlockState::kDoomed)
+      copy->outcome = Outcome::kMissing;
+  }
+  if (!mine.empty()) Replace(mine, codec);
+  spiller.Unclaim(names);
+}
+
+void BlockRecoder::Replace(std::span<Copy* const> mine, PayloadCodec& codec) const {
+  std::vector<DiskTier::NewBlock> news;
+  for (const Copy* const copy : mine) {
+    const size_t bytes = copy->header.table.PayloadBytes().value();
+    news.push_back({.header = &copy->header,
+                    .tokens = copy->tokens,
+                    .payload = copy->bytes.bytes().first(bytes)});
   }
   std::vector<DiskTier::PutResult> results(news.size());
-  if (!news.empty()) Put(news, results);
+  Put(news, results);
   std::vector<DiskAddress> gone;
   for (size_t i = 0; i < mine.size(); ++i) {
     Copy& copy = *mine[i];
     const bool put = results[i].status == DiskTier::PutStatus::kOk;
+    const bool failed = results[i].status == DiskTier::PutStatus::kFailed;
     const DiskLocation place = put ? results[i].location : DiskLocation::kNone;
     if (put) disk_.tier->SetOwner(place, copy.ref.value);
     const bool written =
         disk_.work->promoter().Readmit(copy.ref, static_cast<uint64_t>(place), codec);
     // Or its name went meanwhile.
     if (put) gone.push_back({copy.header.key, written ? DiskLocation{copy.location} : place});
-    copy.outcome = written                                             ? Outcome::kChanged
-                   : put                                               ? Outcome::kMissing
-                   : results[i].status == DiskTier::PutStatus::kFailed ? Outcome::kFailed
-                                                                       : Outcome::kNoRoom;
+    copy.outcome = failed ? Outcome::kFailed : put ? Outcome::kMissing : Outcome::kNoRoom;
+    if (written) copy.outcome = Outcome::kChanged;
   }
   // What fails to be erased keeps its room until it is; a start finds one of the two.
   if (!gone.empty()) (void)disk_.tier->Erase(gone);
-  spiller.Unclaim(names);
 }
 
 // A full disk has room for the first of them when others leave, and for the rest when the larger

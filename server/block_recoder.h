@@ -70,6 +70,8 @@ class BlockRecoder {
   [[nodiscard]] Outcome Damaged(const Copy& copy) const;
   [[nodiscard]] Outcome WriteHost(Copy& copy) const;
   void WriteDisk(std::span<Copy*> copies, PayloadCodec& codec) const;
+  // Those that nobody else may read or write now.
+  void Replace(std::span<Copy* const> mine, PayloadCodec& codec) const;
   void Put(std::span<const DiskTier::NewBlock> blocks,
            std::span<DiskTier::PutResult> results) const;
 

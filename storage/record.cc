@@ -117,10 +117,11 @@ absl::Status Check(const RecordHeader& header, uint32_t layers) {
   if (header.first_layer > kFirstLayerMax)
     return Damage("it says first layer ", header.first_layer);
   if (!header.table.hashed) return Damage("the segments are not hashed");
-  for (const Segment& segment : header.table.segments) {
-    if (header.version() >= 3 && segment.codec != Codec::kIdentity && segment.raw_bytes == 0)
-      return Damage("a segment does not say its raw bytes");
-  }
+  const auto says_nothing = [](const Segment& segment) {
+    return segment.codec != Codec::kIdentity && segment.raw_bytes == 0;
+  };
+  if (header.version() >= 3 && std::ranges::any_of(header.table.segments, says_nothing))
+    return Damage("a segment does not say its raw bytes");
   if (absl::Status status = header.table.Validate(layers); !status.ok())
     return Damage(status.message());
   return absl::OkStatus();

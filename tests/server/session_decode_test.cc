@@ -1,6 +1,7 @@
 // Blocks that HOST has encoded, to sessions that accept that and others.
 #include <algorithm>
 #include <latch>
+#include <memory>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -63,15 +64,16 @@ class SessionDecodeTest : public SessionTest {
   }
   BlockStatus Failed() { return sink_.Next().failed.at(0).status; }
   // Both threads of the pool, until the latch lets them go.
-  void Occupy(std::latch& until) {
-    std::latch begun(2);
+  std::shared_ptr<std::latch> Occupy() {
+    const auto begun = std::make_shared<std::latch>(2), go = std::make_shared<std::latch>(1);
     for (int i = 0; i < 2; ++i) {
-      ASSERT_TRUE(f_.deps().workers.Submit(0, [&] {
-        begun.count_down();
-        until.wait();
+      EXPECT_TRUE(f_.deps().workers.Submit(0, [begun, go] {
+        begun->count_down();
+        go->wait();
       }));
     }
-    begun.wait();
+    begun->wait();
+    return go;
   }
 };
 
@@ -149,14 +151,13 @@ TEST_F(SessionDecodeTest, TheLeaseIsChargedWhatItWillHold) {
 
 TEST_F(SessionDecodeTest, WhatIsReleasedOrCancelledBeforeIsNotDecoded) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
-  std::latch go(1);
-  ASSERT_NO_FATAL_FAILURE(Occupy(go));
+  const std::shared_ptr<std::latch> go = Occupy();
   Release(Acquire({Name(1)}).lease);
   const wire::Grant cancelled = Acquire({Name(1)});
   wire::Up up;
   up.cancels.push_back(4);
   ASSERT_TRUE(session_->OnUp(up).ok());
-  go.count_down();
+  go->count_down();
   EXPECT_EQ(Failed(), BlockStatus::kCancelled) << "nothing is said of the other";
   Release(cancelled.lease);
   EXPECT_EQ(f_.counters().blocks_decoded_for_lease.value(), 0u);
@@ -164,14 +165,13 @@ TEST_F(SessionDecodeTest, WhatIsReleasedOrCancelledBeforeIsNotDecoded) {
 
 TEST_F(SessionDecodeTest, IsFullWhereTooMuchWaits) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
-  std::latch go(1);
-  ASSERT_NO_FATAL_FAILURE(Occupy(go));
+  const std::shared_ptr<std::latch> go = Occupy();
   while (f_.deps().workers.Submit(0, [] {})) {
   }
   const wire::Grant grant = Acquire({Name(1)});
   EXPECT_EQ(Statuses(grant), std::vector{BlockStatus::kPending});
   EXPECT_EQ(Failed(), BlockStatus::kFull);
-  go.count_down();
+  go->count_down();
   Release(grant.lease);
 }
 
