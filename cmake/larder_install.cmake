@@ -1,6 +1,6 @@
 # What an installed prefix holds, so that `find_package(larder)` gives larder::client:
 #
-#   bin/                larderd, larder-dump
+#   bin/                larderd, larderctl
 #   lib/                liblarder_client.a and the static libraries it leans on
 #   lib/cmake/larder/   the package; asks for Debian 12's gRPC, Protobuf, Abseil, OpenSSL, xxHash
 #   include/larder/     the public headers, under their paths in this repository: "client/client.h"
@@ -27,7 +27,7 @@ foreach(header client/client.h client/wire/messages.h storage/types.h storage/bl
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder})
 endforeach()
 
-install(TARGETS larderd larder-dump RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS larderd larderctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/proto/larder DESTINATION ${CMAKE_INSTALL_DATADIR}/larder/proto
         FILES_MATCHING PATTERN "*.proto")
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/docs/format.md ${PROJECT_SOURCE_DIR}/docs/metrics.md

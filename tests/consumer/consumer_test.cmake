@@ -18,7 +18,7 @@ run(${WORK}/build/consumer ${WORK}/empty)
 
 # The programs run where they were installed, and the wire contract is there for other languages.
 run(${prefix}/bin/larderd --version)
-run(${prefix}/bin/larder-dump --help)
+run(${prefix}/bin/larderctl --help)
 foreach(file cache engine admin types)
   if(NOT EXISTS ${prefix}/share/larder/proto/larder/v1/${file}.proto)
     message(FATAL_ERROR "share/larder/proto/larder/v1/${file}.proto is not installed")

@@ -1,0 +1,164 @@
+#include "client/cli/shell.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/terminal.h"
+#include "client/cli/text.h"
+#include "client/file_descriptor.h"
+#include "client/socket_dir.h"
+
+namespace larder::cli {
+namespace {
+
+// Of connecting to a socket file; 0: somebody listens.
+int ConnectErrno(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return ENAMETOOLONG;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return errno;
+  const int failed =
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  return failed == 0 || errno == EAGAIN ? 0 : errno;
+}
+
+}  // namespace
+
+std::string Shell::SocketFolder() const { return SocketDir(options_.socket_dir); }
+
+absl::Status Shell::Probe(const std::string& path, const std::string& who) {
+  const int error = ConnectErrno(path);
+  const std::string shown = Printable(path);
+  switch (error) {
+    case 0:
+      return absl::OkStatus();
+    case EACCES:
+    case EPERM:
+      next_ = absl::StrCat("sudo larderctl ", verb_);
+      return absl::PermissionDeniedError(
+          absl::StrCat("no rights to open ", shown, ", which is for ", who));
+    case ENAMETOOLONG:
+      next_ = "larderctl --help";
+      return absl::InvalidArgumentError(absl::StrCat(shown, " is too long for a socket file"));
+    default:
+      next_ = "larderd --pool 8GiB, or larderctl --socket-dir DIR of one that runs";
+      return absl::UnavailableError(absl::StrCat(
+          "no larderd answers at ", shown, ": ",
+          error == ECONNREFUSED ? "the one that made the file has ended" : std::strerror(error)));
+  }
+}
+
+absl::StatusOr<RpcStub*> Shell::Cache() {
+  const std::string path =
+      options_.socket.empty() ? SocketFolder() + "/data.sock" : options_.socket;
+  if (cache_ == nullptr) {
+    if (absl::Status status = Probe(path, "engines and routers: be in its group"); !status.ok())
+      return status;
+    cache_ = std::make_unique<RpcStub>(RpcOptions{.socket_path = path});
+  }
+  return cache_.get();
+}
+
+absl::Status Shell::ProbeAdmin() {
+  return Probe(
+      options_.admin_socket.empty() ? SocketFolder() + "/admin.sock" : options_.admin_socket,
+      "the user that runs larderd");
+}
+
+absl::StatusOr<AdminStub*> Shell::Admin() {
+  if (admin_ == nullptr) {
+    if (absl::Status status = ProbeAdmin(); !status.ok()) return status;
+    admin_ = std::make_unique<AdminStub>(
+        RpcOptions{.socket_path = options_.admin_socket.empty() ? SocketFolder() + "/admin.sock"
+                                                                : options_.admin_socket});
+  }
+  return admin_.get();
+}
+
+CallLimits Shell::Limits(std::chrono::milliseconds usual) {
+  return {options_.timeout.count() > 0 ? options_.timeout : usual, &interrupt_.cancel()};
+}
+
+size_t Shell::width() const { return ColumnsOf(STDOUT_FILENO); }
+
+void Shell::Print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);  // before what is said next
+}
+
+void Shell::PrintJson(const Json& value, bool one_line) {
+  // Names need not be UTF-8, JSON must be.
+  Print(value.dump(one_line ? -1 : 2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void Shell::Say(std::string_view sentence) {
+  std::fputs(Wrap(sentence, ColumnsOf(STDERR_FILENO), 2, "larderctl: ").c_str(), stderr);
+}
+
+void Shell::SayNext(std::string_view command) {
+  std::fputs(Wrap(command, ColumnsOf(STDERR_FILENO), 8, "  next: ").c_str(), stderr);
+}
+
+ExitCode Shell::Fail(const absl::Status& status, std::string_view next) {
+  std::string to_run(next);
+  if (to_run.empty()) to_run = next_.empty() ? NextOf(status) : std::exchange(next_, {});
+  const int signal = interrupt_.signal();
+  if (signal != 0 && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) {
+    Say("interrupted, and the call cancelled; what was done until then stays done");
+    SayNext(absl::StrCat("the same larderctl ", verb_, " does the rest"));
+    return static_cast<ExitCode>(128 + signal);
+  }
+  Say(Printable({status.message().data(), status.message().size()}));
+  SayNext(to_run);
+  return ExitCodeOf(status);
+}
+
+std::string Shell::NextOf(const absl::Status& status) const {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kResourceExhausted:
+      return "larderctl status, then the same again";
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::StrCat("larderctl ", verb_, " with a longer --timeout, such as 10min");
+    case absl::StatusCode::kFailedPrecondition:
+      return "larderctl config";
+    default:
+      return absl::StrCat("larderctl ", verb_, " --help");
+  }
+}
+
+absl::Status Shell::Confirm(const std::string& question, bool yes) {
+  if (yes) return absl::OkStatus();
+  if (!IsTerminal(STDIN_FILENO) || !IsTerminal(STDERR_FILENO)) {
+    next_ = absl::StrCat("the same with --yes, or larderctl ", verb_, " --help");
+    return absl::InvalidArgumentError("nobody is here to be asked, so nothing was done");
+  }
+  const std::string asked = Wrap(absl::StrCat(question, " [y/N] "), ColumnsOf(STDERR_FILENO), 2);
+  std::fputs(asked.substr(0, asked.size() - 1).c_str(), stderr);
+  std::fputs(" ", stderr);
+  std::fflush(stderr);
+  char answer[64] = {};
+  if (!interrupt_.AwaitInput(STDIN_FILENO) || read(STDIN_FILENO, answer, sizeof answer - 1) <= 0) {
+    std::fputs("\n", stderr);
+    return absl::CancelledError("not confirmed, so nothing was done");
+  }
+  const absl::string_view word = absl::StripAsciiWhitespace(answer);
+  if (absl::EqualsIgnoreCase(word, "y") || absl::EqualsIgnoreCase(word, "yes"))
+    return absl::OkStatus();
+  next_ = "the same with --dry-run shows what it would do";
+  return absl::InvalidArgumentError("not confirmed, so nothing was done");
+}
+
+}  // namespace larder::cli
