@@ -103,6 +103,9 @@ ExitCode Clear(const ClearOptions& options, Shell& shell) {
     shell.Say("this is what it would do; nothing was done");
     return code;
   }
+  // Of nothing nobody need be asked.
+  const bool nothing = would.host.blocks + would.disk.blocks + would.pins_ended == 0;
+  if (nothing && !options.yes) return Print(would, false, shell);
   status = shell.Confirm(
       absl::StrCat("Clear in host ", TierText(would.host), ", on disk ", TierText(would.disk), "?"),
       options.yes);

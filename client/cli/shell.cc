@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -60,31 +61,43 @@ absl::Status Shell::Probe(const std::string& path, const std::string& who) {
   }
 }
 
-absl::StatusOr<RpcStub*> Shell::Cache() {
-  const std::string path =
-      options_.socket.empty() ? SocketFolder() + "/data.sock" : options_.socket;
-  if (cache_ == nullptr) {
-    if (absl::Status status = Probe(path, "engines and routers: be in its group"); !status.ok())
-      return status;
-    cache_ = std::make_unique<RpcStub>(RpcOptions{.socket_path = path});
-  }
-  return cache_.get();
+std::string Shell::DataSocket() const {
+  return options_.socket.empty() ? SocketFolder() + "/data.sock" : options_.socket;
 }
 
-absl::Status Shell::ProbeAdmin() {
-  return Probe(
-      options_.admin_socket.empty() ? SocketFolder() + "/admin.sock" : options_.admin_socket,
-      "the user that runs larderd");
+std::string Shell::AdminSocket() const {
+  return options_.admin_socket.empty() ? SocketFolder() + "/admin.sock" : options_.admin_socket;
 }
+
+template <class Stub>
+absl::StatusOr<Stub*> Shell::Connect(std::unique_ptr<Stub>* stub, const std::string& path) {
+  constexpr std::chrono::milliseconds kSlice{100};  // Ctrl-C is seen so soon
+  auto made = std::make_unique<Stub>(RpcOptions{.socket_path = path});
+  for (std::chrono::milliseconds left = Limits().deadline; left.count() > 0; left -= kSlice) {
+    if (made->WaitConnected(std::min(left, kSlice)).ok()) {
+      *stub = std::move(made);
+      return stub->get();
+    }
+    if (interrupt_.signal() != 0) return absl::CancelledError("interrupted");
+  }
+  next_ = "kill -CONT its process, or its log: it is stopped, or has too much to do";
+  return absl::DeadlineExceededError(
+      absl::StrCat("larderd listens at ", Printable(path), " and does not answer"));
+}
+
+absl::StatusOr<RpcStub*> Shell::Cache() {
+  if (cache_ != nullptr) return cache_.get();
+  absl::Status status = Probe(DataSocket(), "engines and routers: be in its group");
+  if (!status.ok()) return status;
+  return Connect(&cache_, DataSocket());
+}
+
+absl::Status Shell::ProbeAdmin() { return Probe(AdminSocket(), "the user that runs larderd"); }
 
 absl::StatusOr<AdminStub*> Shell::Admin() {
-  if (admin_ == nullptr) {
-    if (absl::Status status = ProbeAdmin(); !status.ok()) return status;
-    admin_ = std::make_unique<AdminStub>(
-        RpcOptions{.socket_path = options_.admin_socket.empty() ? SocketFolder() + "/admin.sock"
-                                                                : options_.admin_socket});
-  }
-  return admin_.get();
+  if (admin_ != nullptr) return admin_.get();
+  if (absl::Status status = ProbeAdmin(); !status.ok()) return status;
+  return Connect(&admin_, AdminSocket());
 }
 
 CallLimits Shell::Limits(std::chrono::milliseconds usual) {

@@ -65,7 +65,12 @@ class Shell {
   [[nodiscard]] size_t width() const;
 
  private:
+  [[nodiscard]] std::string DataSocket() const;
+  [[nodiscard]] std::string AdminSocket() const;
   [[nodiscard]] absl::Status Probe(const std::string& path, const std::string& who);
+  // Somebody listens; whether he answers is another question.
+  template <class Stub>
+  [[nodiscard]] absl::StatusOr<Stub*> Connect(std::unique_ptr<Stub>* stub, const std::string& path);
   [[nodiscard]] std::string NextOf(const absl::Status& status) const;
 
   const CommonOptions& options_;

@@ -10,6 +10,10 @@ AdminStub::AdminStub(const RpcOptions& options) : channel_(std::make_unique<RpcC
 
 AdminStub::~AdminStub() = default;
 
+absl::Status AdminStub::WaitConnected(std::chrono::milliseconds deadline) {
+  return channel_->WaitConnected(deadline);
+}
+
 absl::StatusOr<wire::NodeStats> AdminStub::Stats(const CallLimits& limits) {
   const auto stub = v1::Admin::NewStub(channel_->channel());
   return channel_->Ask<wire::NodeStats, v1::StatsReply>(

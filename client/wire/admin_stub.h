@@ -28,6 +28,9 @@ class AdminStub {
   AdminStub(const AdminStub&) = delete;
   AdminStub& operator=(const AdminStub&) = delete;
 
+  // Unavailable, with the path, when there is no daemon by then.
+  [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
+
   [[nodiscard]] absl::StatusOr<wire::NodeStats> Stats(const CallLimits& limits);
   // TOML, as larderd --print-config prints it.
   [[nodiscard]] absl::StatusOr<std::string> Config(const CallLimits& limits);
