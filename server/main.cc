@@ -24,6 +24,7 @@
 #include "server/daemon.h"
 #include "server/disk_room.h"
 #include "server/heap.h"
+#include "server/help_text.h"
 #include "server/lock_file.h"
 #include "server/logging.h"
 #include "server/metrics.h"
@@ -310,6 +311,7 @@ int Run(const CommandLine& line) {
   if (line.action == Action::kPrintMetricsReference) {
     return std::fputs(MetricsReference().c_str(), stdout) < 0;
   }
+  if (line.action == Action::kPrintManPage) return std::fputs(ManPage().c_str(), stdout) < 0;
   const auto loaded = LoadConfig({.flags = line.flags,
                                   .environment = Environment(),
                                   .file = line.config_file,

@@ -23,7 +23,8 @@ struct Outcome {
 
 Outcome Dump(const std::string& arguments) {
   Outcome outcome;
-  FILE* pipe = ::popen((std::string(LARDERCTL) + " dump " + arguments + " 2>/dev/null").c_str(), "r");
+  FILE* pipe =
+      ::popen((std::string(LARDERCTL) + " dump " + arguments + " 2>/dev/null").c_str(), "r");
   if (pipe == nullptr) return outcome;
   char buffer[4096];
   for (size_t n; (n = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;)
