@@ -1,5 +1,6 @@
 // move: between host memory and disk, with progress.
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/block_options.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/table.h"
@@ -44,9 +45,9 @@ void Print(Shell& shell, const wire::MoveProgress& sum) {
   std::vector<std::pair<std::string, std::string>> facts;
   for (const auto& [name, count] : counts) {
     if (count > 0 || facts.size() < 3)
-      facts.emplace_back(name, std::string(name) == "bytes"
-                                   ? FormatBytes(static_cast<double>(count))
-                                   : FormatCount(count));
+      facts.emplace_back(absl::StrReplaceAll(name, {{"_", " "}}),
+                         std::string(name) == "bytes" ? FormatBytes(static_cast<double>(count))
+                                                      : FormatCount(count));
   }
   shell.Print(FormatFacts(facts, shell.width()));
 }

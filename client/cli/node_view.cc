@@ -1,6 +1,7 @@
 #include "client/cli/node_view.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/text.h"
 
 namespace larder::cli {
@@ -8,6 +9,11 @@ namespace {
 
 std::string Bytes(ByteCount bytes) { return FormatBytes(static_cast<double>(bytes.value())); }
 std::string Count(double count) { return FormatCount(static_cast<uint64_t>(count)); }
+
+// "1 session", "2 sessions".
+std::string Counted(uint64_t count, const char* what) {
+  return absl::StrCat(FormatCount(count), " ", what, count == 1 ? "" : "s");
+}
 
 std::string PoolText(const wire::TenantStats& t) {
   std::string text =
@@ -41,6 +47,7 @@ std::string HitText(const wire::NodeStats& s) {
   const double hit = MetricOf(s, "larder_blocks_got_total{result=\"hit\"}");
   const double disk = MetricOf(s, "larder_blocks_got_total{result=\"disk\"}");
   const double missing = MetricOf(s, "larder_blocks_got_total{result=\"missing\"}");
+  if (hit + disk + missing == 0) return "nobody has asked for blocks";
   return absl::StrCat(FormatShare(hit + disk, hit + disk + missing),
                       " of the blocks asked for: ", Count(hit), " in host, ", Count(disk),
                       " on disk, ", Count(missing), " missing");
@@ -81,9 +88,9 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const wire::NodeStats& 
     facts.emplace_back("index", absl::StrCat(Bytes(t.index_bytes), ", and ",
                                              Bytes(t.metadata_bytes), " of metadata"));
     facts.emplace_back(
-        "held",
-        absl::StrCat(FormatCount(t.sessions), " sessions, ", FormatCount(t.leases), " leases, ",
-                     FormatCount(t.reservations), " reservations, ", FormatCount(t.pins), " pins"));
+        "held", absl::StrJoin({Counted(t.sessions, "session"), Counted(t.leases, "lease"),
+                               Counted(t.reservations, "reservation"), Counted(t.pins, "pin")},
+                              ", "));
   }
   facts.emplace_back("hits", HitText(s));
   facts.emplace_back("damage", absl::StrCat(Count(Damage(s)), " blocks dropped"));

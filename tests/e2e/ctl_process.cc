@@ -40,6 +40,13 @@ struct Pipe {
     setenv(variable.substr(0, end).c_str(), variable.substr(end + 1).c_str(), 1);
   }
   if (options.uid && (setgid(*options.uid) != 0 || setuid(*options.uid) != 0)) _exit(126);
+  if (!options.folder.empty() && chdir(options.folder.c_str()) != 0) _exit(125);
+  if (!options.shell_line.empty()) {
+    const std::string path = LARDERCTL_PATH;
+    setenv("PATH", (path.substr(0, path.rfind('/')) + ":/usr/bin:/bin").c_str(), 1);
+    execl("/bin/bash", "bash", "--norc", "-o", "pipefail", "-c", options.shell_line.c_str(),
+          nullptr);
+  }
   std::vector<char*> pointers = {const_cast<char*>("larderctl")};
   for (const std::string& argument : arguments)
     pointers.push_back(const_cast<char*>(argument.c_str()));

@@ -19,6 +19,8 @@ struct CtlOptions {
   std::optional<uid_t> uid = {};
   bool reader_gone = false;                   // nobody reads its standard output
   std::string signal_at = {};                 // SIGINT once it has written this, to any stream
+  std::string shell_line = {};                // bash runs this, where larderctl is in PATH
+  std::string folder = {};                    // where it runs; default: that of the test
   std::vector<std::string> environment = {};  // "NAME=value", beside that of the test
 };
 
