@@ -4,9 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "client/cli/roff.h"
+#include "client/cli/text.h"
 #include "server/config_options.h"
 #include "server/version.h"
 
@@ -64,20 +63,7 @@ constexpr Described kFiles[] = {
 
 std::string Wrap(std::string_view text, size_t indent, std::string_view first) {
   constexpr size_t kColumns = 80;
-  std::string out(first);
-  size_t column = out.size();
-  bool begun = false;
-  for (absl::string_view word : absl::StrSplit(absl::string_view(text.data(), text.size()), ' ')) {
-    if (begun && column + 1 + word.size() > kColumns) {
-      absl::StrAppend(&out, "\n", std::string(indent, ' '), word);
-      column = indent + word.size();
-    } else {
-      absl::StrAppend(&out, begun ? " " : "", word);
-      column += (begun ? 1 : 0) + word.size();
-    }
-    begun = true;
-  }
-  return out + "\n";
+  return cli::Wrap(text, kColumns, indent, first);
 }
 
 // The text beside its term, in a column of its own; below, where the term is too long.

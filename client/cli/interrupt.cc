@@ -2,36 +2,30 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 
 #include "storage/check.h"
 
 namespace larder::cli {
 namespace {
 
-// True when `fd` became readable, false when `other` did or the time was up.
-enum class Ready { kFirst, kOther, kNeither };
-Ready Poll(int first, int other, int timeout_ms) {
-  pollfd fds[] = {{first, POLLIN, 0}, {other, POLLIN, 0}};
-  int n;
-  do {
-    n = poll(fds, 2, timeout_ms);
-  } while (n < 0 && errno == EINTR);
-  if (fds[1].revents != 0) return Ready::kOther;
-  return n > 0 ? Ready::kFirst : Ready::kNeither;
-}
-
 void Wake(int fd) {
   const uint64_t one = 1;
   (void)!write(fd, &one, sizeof one);
+}
+
+void Drain(int fd) {
+  uint64_t count = 0;
+  (void)!read(fd, &count, sizeof count);
 }
 
 }  // namespace
@@ -45,25 +39,45 @@ Interrupt::Interrupt() {
   signals_ = signalfd(-1, &set, SFD_CLOEXEC);
   came_ = eventfd(0, EFD_CLOEXEC);
   stop_ = eventfd(0, EFD_CLOEXEC);
-  LARDER_CHECK(signals_ >= 0 && came_ >= 0 && stop_ >= 0);
+  look_ = eventfd(0, EFD_CLOEXEC);
+  LARDER_CHECK(signals_ >= 0 && came_ >= 0 && stop_ >= 0 && look_ >= 0);
   thread_ = std::thread([this] { Run(); });
 }
 
 Interrupt::~Interrupt() {
   Wake(stop_);
   thread_.join();
-  for (const int fd : {signals_, came_, stop_}) close(fd);
+  for (const int fd : {signals_, came_, stop_, look_}) close(fd);
 }
 
 void Interrupt::Run() {
-  while (Poll(signals_, stop_, -1) == Ready::kFirst) {
-    signalfd_siginfo info = {};
-    if (read(signals_, &info, sizeof info) != sizeof info) continue;
-    const int number = static_cast<int>(info.ssi_signo);
-    if (signal_.exchange(number) != 0) _exit(128 + number);
-    Wake(came_);
-    cancel_.Cancel();
+  for (;;) {
+    // Of the last one only that it has failed is of interest; of -1 nothing is.
+    pollfd fds[] = {
+        {stop_, POLLIN, 0}, {look_, POLLIN, 0}, {signals_, POLLIN, 0}, {read_by_.load(), 0, 0}};
+    if (poll(fds, std::size(fds), -1) < 0) continue;
+    if (fds[0].revents != 0) return;
+    if (fds[1].revents != 0) Drain(look_);
+    if (fds[2].revents != 0) OnSignal();
+    if (fds[3].revents != 0) {
+      std::signal(SIGPIPE, SIG_DFL);
+      raise(SIGPIPE);
+    }
   }
+}
+
+void Interrupt::OnSignal() {
+  signalfd_siginfo info = {};
+  if (read(signals_, &info, sizeof info) != sizeof info) return;
+  const int number = static_cast<int>(info.ssi_signo);
+  if (signal_.exchange(number) != 0) _exit(128 + number);
+  Wake(came_);
+  cancel_.Cancel();
+}
+
+void Interrupt::EndWithReaderOf(int fd) {
+  read_by_ = fd;
+  Wake(look_);
 }
 
 int Interrupt::signal() const { return signal_.load(); }
@@ -78,6 +92,10 @@ bool Interrupt::Sleep(std::chrono::milliseconds how_long) {
   return n == 0;
 }
 
-bool Interrupt::AwaitInput(int fd) { return Poll(fd, came_, -1) == Ready::kFirst; }
+bool Interrupt::AwaitInput(int fd) {
+  pollfd fds[] = {{fd, POLLIN, 0}, {came_, POLLIN, 0}};
+  while (poll(fds, std::size(fds), -1) < 0 && errno == EINTR) continue;
+  return fds[1].revents == 0;
+}
 
 }  // namespace larder::cli

@@ -25,17 +25,23 @@ class Interrupt {
   [[nodiscard]] int signal() const;
   // False: a signal came first.
   [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long);
+  // From now on this process ends, as by SIGPIPE, when nobody can read `fd` any more: a verb that
+  // waits would else notice only when it writes again.
+  void EndWithReaderOf(int fd);
   // Waits for something to read; false: a signal came first.
   [[nodiscard]] bool AwaitInput(int fd);
 
  private:
   void Run();
+  void OnSignal();
 
   CallCancel cancel_;
   int signals_ = -1;  // signalfd
   int came_ = -1;     // eventfd, readable once a signal came
   int stop_ = -1;     // eventfd
+  int look_ = -1;     // eventfd: read_by_ has changed
   std::atomic<int> signal_{0};
+  std::atomic<int> read_by_{-1};
   std::thread thread_;
 };
 

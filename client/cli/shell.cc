@@ -37,7 +37,11 @@ int ConnectErrno(const std::string& path) {
 
 }  // namespace
 
-std::string Shell::SocketFolder() const { return SocketDir(options_.socket_dir); }
+std::string Shell::SocketFolder() const {
+  const size_t slash = options_.socket.rfind('/');
+  return slash == std::string::npos ? SocketDir(options_.socket_dir)
+                                    : options_.socket.substr(0, slash);
+}
 
 absl::Status Shell::Probe(const std::string& path, const std::string& who) {
   const int error = ConnectErrno(path);
@@ -66,7 +70,8 @@ std::string Shell::DataSocket() const {
 }
 
 std::string Shell::AdminSocket() const {
-  return options_.admin_socket.empty() ? SocketFolder() + "/admin.sock" : options_.admin_socket;
+  return options_.admin_socket.empty() ? SocketDir(options_.socket_dir) + "/admin.sock"
+                                       : options_.admin_socket;
 }
 
 template <class Stub>

@@ -42,6 +42,7 @@ class Shell {
   [[nodiscard]] Interrupt& interrupt() { return interrupt_; }
   // The verb that runs, for what is said.
   void SetVerb(std::string verb) { verb_ = std::move(verb); }
+  // Of Cache's socket file.
   [[nodiscard]] std::string SocketFolder() const;
 
   // Connected at the first call.  Unavailable: there is no daemon.  PermissionDenied: no rights.

@@ -1,4 +1,6 @@
 // watch: what comes to the tiers and leaves them.
+#include <unistd.h>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/table.h"
@@ -59,6 +61,7 @@ ExitCode Watch(const WatchOptions& options, Shell& shell) {
                                         : options.tier == "disk" ? TierBit(Tier::kDisk)
                                                                  : TierSet{0},
                                .with_tokens = options.tokens};
+  shell.interrupt().EndWithReaderOf(STDOUT_FILENO);
   std::string boot_id = options.boot_id;
   uint64_t after = options.after;
   const absl::Status status = (*cache)->Watch(
