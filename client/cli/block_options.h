@@ -41,6 +41,8 @@ class BlockOptions {
   enum class Scopes { kNames, kEveryScope };
   void AddTo(CLI::App& app, Scopes scopes);
 
+  [[nodiscard]] bool named() const { return !keys_.empty() || !tokens_.empty(); }
+
   // What one call is asked for.
   struct Part {
     wire::SelectionScope scope = wire::SelectionScope::kBlocks;

@@ -18,7 +18,7 @@ ExitCode Dump(const std::string& path, Shell& shell) {
   if (shell.json()) {
     shell.PrintJson(dump->json);
   } else {
-    shell.Print(dump->text);
+    shell.PrintLines(dump->text);
   }
   if (dump->not_whole == 0) return ExitCode::kOk;
   shell.Say(absl::StrCat(dump->not_whole, " of ", dump->records,

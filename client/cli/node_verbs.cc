@@ -30,20 +30,7 @@ ExitCode Config(Shell& shell) {
     shell.PrintJson(Json{{"toml", *toml}});
     return ExitCode::kOk;
   }
-  // To a file as it is; a terminal sees nothing but lines, and none that is too wide.
-  if (shell.width() == 0) {
-    shell.Print(*toml);
-    return ExitCode::kOk;
-  }
-  std::string text;
-  size_t at = 0;
-  while (at < toml->size()) {
-    const size_t end = std::min(toml->find('\n', at), toml->size());
-    absl::StrAppend(
-        &text, Cut(Printable(std::string_view(*toml).substr(at, end - at)), shell.width()), "\n");
-    at = end + 1;
-  }
-  shell.Print(text);
+  shell.PrintLines(*toml);
   return ExitCode::kOk;
 }
 

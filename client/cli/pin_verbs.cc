@@ -98,6 +98,8 @@ ExitCode UnpinAll(const PinOptions& options, Shell& shell) {
 }
 
 ExitCode Unpin(const PinOptions& options, Shell& shell) {
+  if (options.all && options.blocks.named())
+    return shell.Fail(absl::InvalidArgumentError("either blocks are named, or --all of the owner"));
   if (options.all) return UnpinAll(options, shell);
   wire::UnpinQuery query;
   query.tenant = shell.options().tenant;

@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/table.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 #include "client/file_descriptor.h"
@@ -114,6 +115,17 @@ size_t Shell::width() const { return ColumnsOf(STDOUT_FILENO); }
 void Shell::Print(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);  // before what is said next
+}
+
+void Shell::PrintLines(std::string_view text) {
+  if (width() == 0) return Print(text);
+  std::string lines;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    absl::StrAppend(&lines, Cut(Printable(text.substr(at, end - at)), width()), "\n");
+    at = end + 1;
+  }
+  Print(lines);
 }
 
 void Shell::PrintJson(const Json& value, bool one_line) {

@@ -54,6 +54,8 @@ class Shell {
   [[nodiscard]] CallLimits Limits(std::chrono::milliseconds usual = std::chrono::seconds(30));
 
   void Print(std::string_view text);  // to standard output
+  // The same, its lines cut where the terminal ends; in a pipe as it is.
+  void PrintLines(std::string_view text);
   void PrintJson(const Json& value, bool one_line = false);
   void Say(std::string_view sentence);     // to standard error
   void SayNext(std::string_view command);  // what to run next

@@ -18,11 +18,20 @@ class CallCancel {
   void Cancel() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     cancelled_ = true;
+    woken_.NotifyAll();
     if (stop_) stop_();
   }
   [[nodiscard]] bool cancelled() const LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     return cancelled_;
+  }
+
+  // False: cancelled before the time was up.
+  [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long) LARDER_EXCLUDES(mu_) {
+    const auto until = std::chrono::steady_clock::now() + how_long;
+    MutexLock lock(mu_);
+    while (!cancelled_ && woken_.WaitUntil(mu_, until)) continue;
+    return !cancelled_;
   }
 
   // For who calls: `stop` ends it, and is not called after this object has gone.
@@ -48,6 +57,7 @@ class CallCancel {
 
  private:
   mutable Mutex mu_;
+  CondVar woken_;
   bool cancelled_ LARDER_GUARDED_BY(mu_) = false;
   std::function<void()> stop_ LARDER_GUARDED_BY(mu_);
 };

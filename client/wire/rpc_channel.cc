@@ -85,7 +85,11 @@ absl::Status RpcChannel::Call(const CallLimits& limits,
         !budget_.Take()) {
       return status;
     }
-    std::this_thread::sleep_for(wait);
+    if (limits.cancel == nullptr) {
+      std::this_thread::sleep_for(wait);
+    } else if (!limits.cancel->Sleep(wait)) {
+      return absl::CancelledError("cancelled while it waited to be tried again");
+    }
     pause = std::min(2 * pause, kPauseMax);
   }
 }

@@ -112,6 +112,7 @@ TEST_F(LarderctlTest, WrongCommandLines) {
   ExpectError(Line("pin zz"), 2, "\"zz\" is no key", "larderctl pin --help");
   ExpectError(Ctl({"pin", "\x1b[2Jz"}), 2, "\"\\x1b[2Jz\" is no key", "larderctl pin --help");
   ExpectError(Line("pin"), 2, "no blocks are named", "larderctl pin --help");
+  ExpectError(Line("unpin --all --tokens 1"), 2, "or --all of the owner", "larderctl unpin");
   ExpectError(Line("clear --all --content --yes"), 2, "more than one way", "larderctl clear");
   ExpectError(Line("lookup --tokens 1"), 2, "--model is missing", "larderctl lookup --help");
   ExpectError(Line("dump /nonexistent"), 2, "cannot open /nonexistent", "larderctl dump --help");
@@ -196,6 +197,7 @@ TEST_F(LarderctlTest, NothingIsWiderThanTheTerminal) {
                        "clear --dry-run --all",
                        "verify",
                        "config",
+                       "dump " LARDER_GOLDEN_RECORD,
                        "bench --blocks 8 --block-bytes 64KiB",
                        "clear " + std::string(32, 'a'),
                        "stauts",
