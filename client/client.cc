@@ -1,10 +1,8 @@
 #include "client/client.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +12,7 @@
 #include "client/session_impl.h"
 #include "client/sideband.h"
 #include "client/sideband_memory.h"
+#include "client/socket_dir.h"
 #include "client/wire/grpc_session_stream.h"
 #include "client/wire/rpc_stub.h"
 
@@ -21,25 +20,6 @@ namespace larder {
 namespace {
 
 constexpr char kClientName[] = "liblarder_client/0.1";
-
-std::string FromEnvironment(const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read only
-  return value == nullptr ? "" : value;
-}
-
-bool IsDirectory(const std::string& path) {
-  struct stat info {};
-  return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
-
-std::string SocketDir(const ClientOptions& options) {
-  if (!options.socket_dir.empty()) return options.socket_dir;
-  if (std::string dir = FromEnvironment("LARDER_SOCKET_DIR"); !dir.empty()) return dir;
-  constexpr char kSystem[] = "/run/larder";
-  const std::string runtime = FromEnvironment("XDG_RUNTIME_DIR");
-  if (IsDirectory(kSystem) || runtime.empty()) return kSystem;
-  return absl::StrCat(runtime, "/larder");
-}
 
 // So that no sum of now and a deadline overflows.
 ClientOptions Clamped(ClientOptions options) {
@@ -53,7 +33,7 @@ ClientOptions Clamped(ClientOptions options) {
 struct Client::Impl {
   explicit Impl(const ClientOptions& the_options)
       : options(Clamped(the_options)),
-        socket_dir(SocketDir(the_options)),
+        socket_dir(SocketDir(the_options.socket_dir)),
         stub({absl::StrCat(socket_dir, "/data.sock"), the_options.retry_budget,
               the_options.retries_max}),
         kernel(ChooseKernel()) {}

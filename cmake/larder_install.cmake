@@ -1,10 +1,13 @@
 # What an installed prefix holds, so that `find_package(larder)` gives larder::client:
 #
-#   bin/                larderd, larder-dump
+#   bin/                larderd, larderctl
 #   lib/                liblarder_client.a and the static libraries it leans on
 #   lib/cmake/larder/   the package; asks for Debian 12's gRPC, Protobuf, Abseil, OpenSSL, xxHash
 #   include/larder/     the public headers, under their paths in this repository: "client/client.h"
 #   share/larder/proto/ the wire contract, for other languages
+#   share/man/          larderctl(1), larderd(8), made by the programs themselves
+#   share/bash-completion/, share/zsh/, share/fish/
+#                       completion of larderctl, likewise
 #
 # tests/consumer builds a project against it.
 include(CMakePackageConfigHelpers)
@@ -27,7 +30,26 @@ foreach(header client/client.h client/device_imports.h client/paged_cache.h clie
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder})
 endforeach()
 
-install(TARGETS larderd larder-dump RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS larderd larderctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+
+# larder_page(FILE PROGRAM ARGUMENTS DIRECTORY): what a program prints of itself, made with every build.
+set(larder_pages)
+function(larder_page file program arguments directory)
+  separate_arguments(arguments UNIX_COMMAND "${arguments}")
+  add_custom_command(OUTPUT ${PROJECT_BINARY_DIR}/pages/${file}
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${PROJECT_BINARY_DIR}/pages
+    COMMAND ${program} ${arguments} > ${PROJECT_BINARY_DIR}/pages/${file}
+    DEPENDS ${program} VERBATIM)
+  install(FILES ${PROJECT_BINARY_DIR}/pages/${file} DESTINATION ${directory})
+  set(larder_pages ${larder_pages} ${PROJECT_BINARY_DIR}/pages/${file} PARENT_SCOPE)
+endfunction()
+larder_page(larderctl.1 larderctl --print-man-page ${CMAKE_INSTALL_MANDIR}/man1)
+larder_page(larderd.8 larderd --print-man-page ${CMAKE_INSTALL_MANDIR}/man8)
+larder_page(larderctl larderctl "completion bash" ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+larder_page(_larderctl larderctl "completion zsh" ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+larder_page(larderctl.fish larderctl "completion fish" ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+add_custom_target(larder_pages ALL DEPENDS ${larder_pages})
+
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/proto/larder DESTINATION ${CMAKE_INSTALL_DATADIR}/larder/proto
         FILES_MATCHING PATTERN "*.proto")
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/docs/format.md ${PROJECT_SOURCE_DIR}/docs/metrics.md

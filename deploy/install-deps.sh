@@ -10,6 +10,7 @@ PACKAGES=(
   librocksdb-dev
   libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev prometheus-cpp-dev
   python3 python3-grpcio python3-protobuf python3-grpc-tools python3-pip
+  man-db  # a test has it read our manual pages
 )
 CLANG_PACKAGES=(clang clang-tidy clang-format libclang-rt-14-dev)
 

@@ -9,84 +9,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "server/config_options.h"
 
 namespace larder {
 namespace {
 
 using Action = CommandLine::Action;
-
-constexpr const char* kIntro =
-    R"(larderd - the Larder daemon: keeps the KV cache of large language models
-
-Usage: larderd [OPTION VALUE]...
-       larderd --check-config | --print-config [OPTION VALUE]...
-
-Owns a pool of host memory and serves it to the engines, routers and operators
-of this host over the socket files of --socket-dir. It runs in the foreground,
-logs to standard error, and drains on SIGTERM or SIGINT: new work is refused,
-work under way ends, and it exits. A second signal ends it at once.
-
-Actions
-  --check-config     Check the whole configuration, start nothing.
-  --print-config     Print the effective configuration as a file for --config,
-                     with the origin of each value, start nothing.
-  --print-metrics-reference
-                     Print the reference page of all metrics.
-  --help             Print this.
-  --version          Print the version.
-
-Configuration
-  --config FILE      Read options from a TOML file: the same names with _ for -,
-                     such as  pool = "8GiB".  Also $LARDER_CONFIG.
-
-  Every option below is a flag (--pool 8GiB), an environment variable
-  (LARDER_POOL=8GiB) and a key of that file. Flags go before the environment,
-  that before the file, that before the defaults. What no option is named is an
-  error, not ignored.
-)";
-
-constexpr const char* kOutro = R"(
-Exit codes
-  0  ended as it should: drained, or the action is done
-  1  an internal error, or a second signal ended it before it was drained
-  2  a wrong command line or configuration; the messages say where
-  3  it cannot start: another larderd serves the directory, a socket or port is
-     taken, there is too little memory, or the disk cannot be used: another
-     larderd has it, a newer one wrote it, or its directory cannot be made
-
-Examples
-  larderd --pool 8GiB
-  larderd --config /etc/larder/larder.toml --check-config
-  LARDER_LOG_FORMAT=json larderd --pool 64GiB --trusted-uids self,1001
-)";
-
-std::string Wrap(std::string_view text, size_t indent) {
-  constexpr size_t kColumns = 80;
-  std::string out;
-  size_t column = 0;
-  for (absl::string_view word : absl::StrSplit(absl::string_view(text.data(), text.size()), ' ')) {
-    if (column == 0 || column + 1 + word.size() > kColumns) {
-      absl::StrAppend(&out, column == 0 ? "" : "\n", std::string(indent, ' '), word);
-      column = indent + word.size();
-    } else {
-      absl::StrAppend(&out, " ", word);
-      column += 1 + word.size();
-    }
-  }
-  return out + "\n";
-}
-
-std::string OptionHelp(const ConfigOption& option) {
-  std::string sentence(option.help);
-  if (!option.default_value.empty()) {
-    absl::StrAppend(&sentence, " Default: ", std::string(option.default_value), ".");
-  }
-  return absl::StrCat("  ", FlagName(option), " ", std::string(option.value), "\n",
-                      Wrap(sentence, 6));
-}
 
 // An argument that the parser did not take.
 absl::Status Unexpected(const std::string& argument) {
@@ -119,20 +47,21 @@ std::vector<std::string> Reversed(const std::vector<std::string>& arguments) {
 }
 
 struct Actions {
-  bool help = false, version = false, check = false, print = false, metrics = false;
+  bool help = false, version = false, check = false, print = false, metrics = false, page = false;
 };
 
 absl::StatusOr<Action> ChooseAction(const Actions& a) {
   if (a.help) return Action::kHelp;
   if (a.version) return Action::kVersion;
-  if (int{a.check} + int{a.print} + int{a.metrics} > 1) {
+  if (int{a.check} + int{a.print} + int{a.metrics} + int{a.page} > 1) {
     return absl::InvalidArgumentError(
-        "write one action at most: they are --check-config, "
-        "--print-config and --print-metrics-reference");
+        "write one action at most: they are --check-config, --print-config, "
+        "--print-metrics-reference and --print-man-page");
   }
   return a.check     ? Action::kCheckConfig
          : a.print   ? Action::kPrintConfig
          : a.metrics ? Action::kPrintMetricsReference
+         : a.page    ? Action::kPrintManPage
                      : Action::kServe;
 }
 
@@ -149,6 +78,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   app.add_flag("--check-config", actions.check);
   app.add_flag("--print-config", actions.print);
   app.add_flag("--print-metrics-reference", actions.metrics);
+  app.add_flag("--print-man-page", actions.page);
   CLI::Option* const file = app.add_option("--config", line.config_file);
   std::map<std::string_view, std::string> values;
   std::vector<std::pair<const ConfigOption*, CLI::Option*>> given;
@@ -175,19 +105,6 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   if (!action.ok()) return action.status();
   line.action = *action;
   return line;
-}
-
-std::string HelpText() {
-  std::string out = kIntro;
-  std::string_view group;
-  for (const ConfigOption& option : ConfigOptions()) {
-    if (option.group != group) {
-      group = option.group;
-      absl::StrAppend(&out, "\n", std::string(group), "\n");
-    }
-    absl::StrAppend(&out, OptionHelp(option));
-  }
-  return out + kOutro;
 }
 
 }  // namespace larder

@@ -22,6 +22,7 @@ struct CommandLine {
     kCheckConfig,
     kPrintConfig,
     kPrintMetricsReference,
+    kPrintManPage,
   };
   Action action = Action::kServe;
   std::string config_file;                                 // --config
@@ -32,8 +33,5 @@ struct CommandLine {
 // without its value, one twice, or something that is no flag.
 [[nodiscard]] absl::StatusOr<CommandLine> ParseCommandLine(
     const std::vector<std::string>& arguments);
-
-// What --help prints; 80 columns.
-[[nodiscard]] std::string HelpText();
 
 }  // namespace larder

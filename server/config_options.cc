@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "client/cli/text.h"
 #include "server/config_values.h"
 #include "storage/fault_points.h"
 
@@ -271,22 +272,6 @@ constexpr ConfigOption kOptions[] = {
      }},
 };
 
-// Insertions, removals and changes from one to the other.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, changed});
-    }
-  }
-  return row[b.size()];
-}
-
 std::string WithDashes(std::string_view name) {
   return absl::StrReplaceAll(absl::string_view(name.data(), name.size()), {{"_", "-"}});
 }
@@ -302,18 +287,9 @@ const ConfigOption* FindConfigOption(std::string_view name) {
 }
 
 std::string_view NearestConfigOption(std::string_view name) {
-  constexpr size_t kNameBytesMax = 64;  // a hostile key is not worth the arithmetic
-  std::string_view nearest;
-  size_t least = name.size() / 3 + 1;
-  if (name.size() > kNameBytesMax) return nearest;
-  for (const ConfigOption& option : kOptions) {
-    const size_t distance = EditDistance(name, option.name);
-    if (distance < least) {
-      least = distance;
-      nearest = option.name;
-    }
-  }
-  return nearest;
+  std::vector<std::string_view> names;
+  for (const ConfigOption& option : kOptions) names.push_back(option.name);
+  return cli::NearestName(name, names);
 }
 
 std::string FlagName(const ConfigOption& option) {

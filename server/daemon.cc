@@ -19,6 +19,7 @@
 #include "server/block_cleaner.h"
 #include "server/block_compressor.h"
 #include "server/block_mover.h"
+#include "server/block_verifier.h"
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
 #include "server/pin_keeper.h"
@@ -98,6 +99,7 @@ struct Daemon::Parts final : SidebandHost {
         counters(c),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
     if (d == nullptr) {
+      verifier.emplace(s, DiskParts{}, c);
       pins.emplace(s, DiskParts{}, c, UnixMilliseconds);
       cleaner.emplace(s, DiskParts{}, *pins, c);
       mover.emplace(s, DiskParts{}, c);
@@ -117,6 +119,7 @@ struct Daemon::Parts final : SidebandHost {
     cleaner.emplace(s, DiskParts{d, &*disk}, *pins, c);
     mover.emplace(s, DiskParts{d, &*disk}, c);
     compressor.emplace(Encoders(), s, DiskParts{d, &*disk}, c);
+    verifier.emplace(s, DiskParts{d, &*disk}, c);
     events.emplace(s, d, o.boot_id, c);
   }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
@@ -185,10 +188,12 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<BlockCleaner> cleaner;
   std::optional<BlockMover> mover;
   std::optional<BlockCompressor> compressor;
+  std::optional<BlockVerifier> verifier;
   WorkerPool workers;  // ends before what its jobs look at
   WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};     // likewise
   WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};       // likewise
   WorkerPool compressing{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
+  WorkerPool verifying{1, kLongCallsWaiting, SIZE_MAX};             // likewise
   std::unique_ptr<SessionSockets> session_sockets;                  // may be null
   std::optional<EventStreams> events;
   std::optional<EngineService> engine;
@@ -318,7 +323,15 @@ AdminService::Hooks Daemon::Parts::AdminHooks(Daemon* daemon) {
     });
     return named;
   };
+  hooks.readings = [](const Gauges& gauges) {
+    std::vector<std::pair<std::string, double>> named;
+    VisitReadings({gauges, ReadProcessMemory()}, [&named](const std::string& name, double value) {
+      named.emplace_back(name, value);
+    });
+    return named;
+  };
   hooks.version = options.version;
+  hooks.config = options.config;
   hooks.boot_id = options.boot_id;
   hooks.tenant = "default";
   hooks.pages = store.pool().pages();
@@ -335,8 +348,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<Daemon> daemon(
       new Daemon(std::make_unique<Parts>(options, store, counters, clock, disk)));
-  daemon->parts_->admin.emplace(daemon->parts_->AdminHooks(daemon.get()), clock);
-  if (absl::Status s = daemon->parts_->Start(); !s.ok()) return s;
+  Parts& parts = *daemon->parts_;
+  parts.admin.emplace(parts.AdminHooks(daemon.get()), clock, parts.verifying, *parts.verifier);
+  if (absl::Status s = parts.Start(); !s.ok()) return s;
   return daemon;
 }
 

@@ -46,6 +46,7 @@ struct DaemonOptions {
   // What an operator should know of the disk; from any thread.  Empty: nobody listens.
   std::function<void(const std::string&)> warn;
   std::string version;
+  std::string config;  // as --print-config prints it; for Admin.Config
 };
 
 class Daemon {

@@ -24,6 +24,7 @@
 #include "server/daemon.h"
 #include "server/disk_room.h"
 #include "server/heap.h"
+#include "server/help_text.h"
 #include "server/lock_file.h"
 #include "server/logging.h"
 #include "server/metrics.h"
@@ -81,7 +82,8 @@ size_t SessionThreads(const Config& config) {
   return std::clamp(std::thread::hardware_concurrency() / 16, 1u, 4u);
 }
 
-DaemonOptions OptionsOf(const Config& config, std::string boot_id, const Log& log) {
+DaemonOptions OptionsOf(const LoadedConfig& loaded, std::string boot_id, const Log& log) {
+  const Config& config = loaded.config;
   DaemonOptions options;
   options.socket_dir = config.socket_dir;
   options.data_socket_mode = config.data_socket_mode;
@@ -98,6 +100,7 @@ DaemonOptions OptionsOf(const Config& config, std::string boot_id, const Log& lo
   options.disk_verify_rate = config.disk_verify_rate;
   options.boot_id = std::move(boot_id);
   options.version = Version();
+  options.config = PrintConfig(loaded);
   options.warn = [&log](const std::string& text) { log.Warning("disk", {{"what", text}}); };
   return options;
 }
@@ -229,7 +232,8 @@ void RaiseDescriptorLimit() {
 }
 
 // Destruction runs from the bottom up, so each part ends before what it leans on.
-int Serve(const Config& config) {
+int Serve(const LoadedConfig& loaded) {
+  const Config& config = loaded.config;
   KeepHeapWarm();
   RaiseDescriptorLimit();
   BlockSignals();
@@ -263,7 +267,7 @@ int Serve(const Config& config) {
   if (!disk.ok()) return cannot_start("disk", disk.status());
   Counters counters;
   const auto daemon =
-      Daemon::Start(OptionsOf(config, *boot_id, log), store, counters, clock, disk->get());
+      Daemon::Start(OptionsOf(loaded, *boot_id, log), store, counters, clock, disk->get());
   if (!daemon.ok()) return cannot_start("daemon", daemon.status());
   StartRecovery(**daemon, log);
 
@@ -307,6 +311,7 @@ int Run(const CommandLine& line) {
   if (line.action == Action::kPrintMetricsReference) {
     return std::fputs(MetricsReference().c_str(), stdout) < 0;
   }
+  if (line.action == Action::kPrintManPage) return std::fputs(ManPage().c_str(), stdout) < 0;
   const auto loaded = LoadConfig({.flags = line.flags,
                                   .environment = Environment(),
                                   .file = line.config_file,
@@ -316,7 +321,7 @@ int Run(const CommandLine& line) {
   if (line.action == Action::kPrintConfig) {
     return std::fputs(PrintConfig(*loaded).c_str(), stdout) < 0;
   }
-  return Serve(loaded->config);
+  return Serve(*loaded);
 }
 
 }  // namespace

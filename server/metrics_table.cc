@@ -395,6 +395,15 @@ void VisitCounters(const Counters& counters,
   }
 }
 
+void VisitReadings(const MetricReadings& readings,
+                   const std::function<void(const std::string&, double)>& visit) {
+  for (const Metric& metric : kMetrics) {
+    for (const MetricSample& sample : metric.samples) {
+      if (sample.reading != nullptr) visit(SampleName(metric, sample), sample.reading(readings));
+    }
+  }
+}
+
 std::string MetricsReference() {
   std::string out =
       "# Metrics of larderd\n\n"

@@ -57,6 +57,10 @@ struct Metric {
 void VisitCounters(const Counters& counters,
                    const std::function<void(const std::string&, uint64_t)>& visit);
 
+// The same of all that is read from elsewhere, gauges and counters.
+void VisitReadings(const MetricReadings& readings,
+                   const std::function<void(const std::string&, double)>& visit);
+
 // docs/metrics.md.
 [[nodiscard]] std::string MetricsReference();
 

@@ -64,9 +64,10 @@ void DiskVerifier::VerifyOne(VariantIndex variant, const Digest& digest) {
   ByteCount bytes;
   auto status = DiskTier::GetStatus::kOk;
   if (held.state == BlockState::kDisk) {
-    status = Read({.key = {store_.index().VariantId(variant), digest},
-                   .location = DiskLocation{held.disk_location}},
-                  &bytes);
+    status = Check(tier_,
+                   {.key = {store_.index().VariantId(variant), digest},
+                    .location = DiskLocation{held.disk_location}},
+                   &bytes);
   }
   const bool failed = status == DiskTier::GetStatus::kFailed;
   // What has been published again meanwhile is good.
@@ -87,9 +88,10 @@ void DiskVerifier::VerifyOne(VariantIndex variant, const Digest& digest) {
 }
 
 // In pieces of whole segments; a block of one piece is read with its record's header.
-DiskTier::GetStatus DiskVerifier::Read(const DiskAddress& block, ByteCount* bytes) {
+DiskTier::GetStatus DiskVerifier::Check(DiskTier& tier, const DiskAddress& block,
+                                        ByteCount* bytes) {
   std::optional<DiskTier::Description> known;
-  if (!tier_.Describe({&block, 1}, {&known, 1}).ok()) return DiskTier::GetStatus::kFailed;
+  if (!tier.Describe({&block, 1}, {&known, 1}).ok()) return DiskTier::GetStatus::kFailed;
   if (!known) return DiskTier::GetStatus::kDamaged;
   const std::vector<Segment>& segments = known->header.table.segments;
   uint64_t at = 0;
@@ -104,7 +106,7 @@ DiskTier::GetStatus DiskVerifier::Read(const DiskAddress& block, ByteCount* byte
     }
     const PageBuffer to(PagesFor(DiskTier::PagesOf(piece)));
     const DiskTier::GetStatus status =
-        tier_.Get({.block = block, .header = &known->header, .range = piece, .to = to.bytes()});
+        tier.Get({.block = block, .header = &known->header, .range = piece, .to = to.bytes()});
     if (status != DiskTier::GetStatus::kOk) return status;
     *bytes += ByteCount(piece.end - piece.begin);
   }

@@ -39,12 +39,14 @@ class DiskVerifier {
   };
   [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
 
+  // Reads one block and checks it; what it read is added to *bytes.  Unknown is damaged.
+  [[nodiscard]] static DiskTier::GetStatus Check(DiskTier& tier, const DiskAddress& block,
+                                                 ByteCount* bytes);
+
  private:
   void Run() LARDER_EXCLUDES(mu_);
   void Walk() LARDER_EXCLUDES(mu_);
   void VerifyOne(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // Adds what it read to *bytes.
-  [[nodiscard]] DiskTier::GetStatus Read(const DiskAddress& block, ByteCount* bytes);
   // False: it ends.
   [[nodiscard]] bool Sleep(Duration how_long) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/wire/admin_messages.h"
 #include "client/wire/messages.h"
 
 namespace larder::v1 {
@@ -31,6 +32,7 @@ class ClearReply;
 class ClearRequest;
 class CompressProgress;
 class CompressRequest;
+class ConfigReply;
 class Content;
 class Down;
 class FetchBlocksReply;
@@ -41,14 +43,20 @@ class LookupReply;
 class LookupRequest;
 class MoveProgress;
 class MoveRequest;
+class PinReply;
 class PinRequest;
+class PrefetchReply;
 class PrefetchRequest;
 class SegmentTable;
+class StatsReply;
 class StoreBlocksReply;
 class StoreBlocksRequest;
+class UnpinReply;
 class UnpinRequest;
 class Up;
 class Variant;
+class VerifyProgress;
+class VerifyRequest;
 class WatchEventsReply;
 class WatchEventsRequest;
 }  // namespace larder::v1
@@ -88,6 +96,30 @@ void Encode(const MoveProgress& in, v1::MoveProgress* out);
 void Encode(const CompressProgress& in, v1::CompressProgress* out);
 [[nodiscard]] absl::Status Decode(const v1::WatchEventsRequest& in, WatchQuery* out);
 void Encode(const WatchReply& in, v1::WatchEventsReply* out);
+
+// The callers' side of the same.
+void Encode(const PinQuery& in, v1::PinRequest* out);
+void Encode(const UnpinQuery& in, v1::UnpinRequest* out);
+void Encode(const PrefetchQuery& in, v1::PrefetchRequest* out);
+void Encode(const ClearQuery& in, v1::ClearRequest* out);
+void Encode(const MoveQuery& in, v1::MoveRequest* out);
+void Encode(const WatchQuery& in, v1::WatchEventsRequest* out);
+[[nodiscard]] absl::Status Decode(const v1::PinReply& in, PinResult* out);
+[[nodiscard]] absl::Status Decode(const v1::UnpinReply& in, UnpinResult* out);
+[[nodiscard]] absl::Status Decode(const v1::PrefetchReply& in, std::vector<BlockAnswer>* out);
+[[nodiscard]] absl::Status Decode(const v1::ClearReply& in, ClearResult* out);
+[[nodiscard]] absl::Status Decode(const v1::MoveProgress& in, MoveProgress* out);
+// An event that a set of blocks cannot follow (Cleared, which only devices have) is refused.
+[[nodiscard]] absl::Status Decode(const v1::WatchEventsReply& in, WatchReply* out);
+
+// Admin.
+[[nodiscard]] absl::Status Decode(const v1::VerifyRequest& in, VerifyQuery* out);
+void Encode(const VerifyProgress& in, v1::VerifyProgress* out);
+void Encode(const VerifyQuery& in, v1::VerifyRequest* out);
+[[nodiscard]] absl::Status Decode(const v1::VerifyProgress& in, VerifyProgress* out);
+[[nodiscard]] absl::Status Decode(const v1::StatsReply& in, NodeStats* out);
+// The TOML text.
+[[nodiscard]] absl::Status Decode(const v1::ConfigReply& in, std::string* out);
 
 // Byte streams.  Decode leaves `data` in the message, where the view points; Encode copies it.
 [[nodiscard]] absl::Status Decode(const v1::StoreBlocksRequest& in, StoreBlocksPart* out);

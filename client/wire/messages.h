@@ -26,9 +26,11 @@ inline constexpr size_t kLookupTokensMax = 1 << 20;
 inline constexpr size_t kMessageBytesMax = 16 << 20;
 inline constexpr size_t kPartsMax = 64;    // of one kind in one Up or Down; ready, failed: kKeysMax
 inline constexpr size_t kIdsMax = 65'536;  // leases or reservations of one list
-inline constexpr size_t kContentsMax = 64;       // of one engine
-inline constexpr size_t kVariantsMax = 1024;     // of one engine
-inline constexpr size_t kInstancesMax = 65'536;  // of one answer
+inline constexpr size_t kContentsMax = 64;                             // of one engine
+inline constexpr size_t kVariantsMax = 1024;                           // of one engine
+inline constexpr size_t kInstancesMax = 65'536;                        // of one answer
+inline constexpr size_t kAnswersMax = kLookupTokensMax / kStepTokens;  // names of one answer
+inline constexpr size_t kEventsMax = 65'536;                           // of one answer
 inline constexpr size_t kTenantBytesMax = 64;
 inline constexpr size_t kDataBytesMax = 1 << 20;  // of one message of a byte stream
 inline constexpr uint32_t kDeadlineDefaultMs = 30'000;
@@ -394,6 +396,19 @@ struct BlockAnswer {
   friend bool operator==(const BlockAnswer&, const BlockAnswer&) = default;
 };
 
+struct PinResult {
+  std::vector<BlockAnswer> blocks;
+  uint64_t deadline_unix_ms = 0;
+  bool durable = false;
+  friend bool operator==(const PinResult&, const PinResult&) = default;
+};
+
+struct UnpinResult {
+  std::vector<BlockAnswer> blocks;  // none where all was unpinned
+  uint64_t unpinned = 0;
+  friend bool operator==(const UnpinResult&, const UnpinResult&) = default;
+};
+
 struct MoveQuery {
   std::string tenant;
   SelectionScope scope = SelectionScope::kBlocks;
@@ -408,6 +423,7 @@ struct MoveProgress {
   ByteCount bytes, bytes_done;
   uint64_t moved = 0, missing = 0, no_room = 0;
   uint64_t kept_pinned = 0, kept_in_use = 0;
+  friend bool operator==(const MoveProgress&, const MoveProgress&) = default;
 };
 
 struct CompressQuery {
@@ -462,16 +478,19 @@ struct WatchReply {
   std::vector<BlockEvent> events;
   uint64_t sequence = 0;
   bool snapshot_end = false;
+  friend bool operator==(const WatchReply&, const WatchReply&) = default;
 };
 
 struct ClearResult {
   struct OfTier {
     uint64_t blocks = 0;
     ByteCount bytes;
+    friend bool operator==(const OfTier&, const OfTier&) = default;
   };
   OfTier host, disk;
   uint64_t leased = 0, kept_pinned = 0, kept_in_use = 0, pins_ended = 0;
   std::vector<BlockAnswer> blocks;  // of kBlocks
+  friend bool operator==(const ClearResult&, const ClearResult&) = default;
 };
 
 // ---- Engine.StoreBlocks, FetchBlocks

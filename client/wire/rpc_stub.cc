@@ -1,13 +1,5 @@
 #include "client/wire/rpc_stub.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-
-#include <algorithm>
-#include <thread>
-
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "client/wire/convert.h"
 #include "client/wire/rpc_channel.h"
 #include "larder/v1/cache.grpc.pb.h"
@@ -15,117 +7,80 @@
 namespace larder {
 namespace {
 
-using Milliseconds = std::chrono::milliseconds;
+using Stub = v1::Cache::Stub;
 
-constexpr Milliseconds kPauseFirst{10};
-constexpr Milliseconds kPauseMax{1000};
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection per Client
-  // The daemon is on this host: after a restart it is there again at once.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
-  arguments.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
-  return grpc::CreateCustomChannel(absl::StrCat("unix:", path), grpc::InsecureChannelCredentials(),
-                                   arguments);
-}
-
-// What the daemon says; zero when it says nothing sensible.
-Milliseconds RetryAfter(const grpc::ClientContext& context) {
-  const auto& metadata = context.GetServerTrailingMetadata();
-  const auto found = metadata.find("larder-retry-after-ms");
-  int64_t ms = 0;
-  if (found == metadata.end() ||
-      !absl::SimpleAtoi(absl::string_view(found->second.data(), found->second.size()), &ms)) {
-    return Milliseconds(0);
-  }
-  return Milliseconds(std::clamp<int64_t>(ms, 0, 60'000));
+// One unary method of Cache, from value to value.
+template <class Value, class Request, class Reply, class Query>
+absl::StatusOr<Value> Ask(RpcChannel& channel, const CallLimits& limits, const Query& query,
+                          grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                       Reply*)) {
+  const auto stub = v1::Cache::NewStub(channel.channel());
+  Request request;
+  wire::Encode(query, &request);
+  return channel.Ask<Value, Reply>(limits, [&](grpc::ClientContext& context, Reply* reply) {
+    return (*stub.*method)(&context, request, reply);
+  });
 }
 
 }  // namespace
 
-void RetryBudget::OnCall() {
-  MutexLock lock(mu_);
-  tokens_ = std::min(kTokensMax, tokens_ + per_call_);
-}
-
-bool RetryBudget::Take() {
-  MutexLock lock(mu_);
-  if (per_call_ <= 0 || tokens_ < 1) return false;
-  tokens_ -= 1;
-  return true;
-}
-
-RpcStub::RpcStub(const Options& options)
-    : options_(options),
-      channel_(std::make_shared<RpcChannel>(MakeChannel(options.socket_path))),
-      budget_(options.retry_budget) {}
+RpcStub::RpcStub(const Options& options) : channel_(std::make_shared<RpcChannel>(options)) {}
 
 RpcStub::~RpcStub() = default;
 
 void RpcStub::SetToken(std::string token_hex) { channel_->SetToken(std::move(token_hex)); }
 
-absl::Status RpcStub::WaitConnected(Milliseconds deadline) {
-  if (channel_->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline))
-    return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("no larderd answers at ", options_.socket_path,
-                                             ": is it running, may this user open the file?"));
-}
-
-template <class Call>
-absl::Status RpcStub::WithRetries(Milliseconds deadline, const Call& call) {
-  budget_.OnCall();
-  const auto end =
-      std::chrono::steady_clock::now() + std::min(deadline, Milliseconds(wire::kDeadlineMaxMs));
-  Milliseconds pause = kPauseFirst;
-  for (int retries = 0;; ++retries) {
-    grpc::ClientContext context;
-    channel_->Sign(
-        context, std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now()));
-    const absl::Status status = FromRpcStatus(call(context));
-    if (!absl::IsUnavailable(status) && !absl::IsResourceExhausted(status)) return status;
-    const Milliseconds wait = std::max(RetryAfter(context), pause);
-    if (retries >= options_.retries_max || std::chrono::steady_clock::now() + wait >= end ||
-        !budget_.Take()) {
-      return status;
-    }
-    std::this_thread::sleep_for(wait);
-    pause = std::min(2 * pause, kPauseMax);
-  }
+absl::Status RpcStub::WaitConnected(std::chrono::milliseconds deadline) {
+  return channel_->WaitConnected(deadline);
 }
 
 absl::StatusOr<wire::LookupResult> RpcStub::Lookup(const wire::LookupQuery& query,
-                                                   Milliseconds deadline) {
-  const auto stub = v1::Cache::NewStub(channel_->channel());
-  v1::LookupRequest request;
-  wire::Encode(query, &request);
-  v1::LookupReply reply;
-  absl::Status status = WithRetries(deadline, [&](grpc::ClientContext& context) {
-    return stub->Lookup(&context, request, &reply);
-  });
-  wire::LookupResult result;
-  if (status.ok()) status = wire::Decode(reply, &result);
-  if (!status.ok()) return status;
-  return result;
+                                                   const CallLimits& limits) {
+  return Ask<wire::LookupResult>(*channel_, limits, query, &Stub::Lookup);
 }
 
 absl::StatusOr<std::vector<wire::InstanceInfo>> RpcStub::ListInstances(const std::string& tenant,
-                                                                       Milliseconds deadline) {
+                                                                       const CallLimits& limits) {
+  return Ask<std::vector<wire::InstanceInfo>>(*channel_, limits, tenant, &Stub::ListInstances);
+}
+
+absl::StatusOr<wire::PinResult> RpcStub::Pin(const wire::PinQuery& query,
+                                             const CallLimits& limits) {
+  return Ask<wire::PinResult>(*channel_, limits, query, &Stub::Pin);
+}
+
+absl::StatusOr<wire::UnpinResult> RpcStub::Unpin(const wire::UnpinQuery& query,
+                                                 const CallLimits& limits) {
+  return Ask<wire::UnpinResult>(*channel_, limits, query, &Stub::Unpin);
+}
+
+absl::StatusOr<std::vector<wire::BlockAnswer>> RpcStub::Prefetch(const wire::PrefetchQuery& query,
+                                                                 const CallLimits& limits) {
+  return Ask<std::vector<wire::BlockAnswer>>(*channel_, limits, query, &Stub::Prefetch);
+}
+
+absl::StatusOr<wire::ClearResult> RpcStub::Clear(const wire::ClearQuery& query,
+                                                 const CallLimits& limits) {
+  return Ask<wire::ClearResult>(*channel_, limits, query, &Stub::Clear);
+}
+
+absl::Status RpcStub::Move(const wire::MoveQuery& query, const CallLimits& limits,
+                           const std::function<bool(const wire::MoveProgress&)>& take) {
   const auto stub = v1::Cache::NewStub(channel_->channel());
-  v1::ListInstancesRequest request;
-  wire::Encode(tenant, &request);
-  v1::ListInstancesReply reply;
-  absl::Status status = WithRetries(deadline, [&](grpc::ClientContext& context) {
-    return stub->ListInstances(&context, request, &reply);
-  });
-  std::vector<wire::InstanceInfo> result;
-  if (status.ok()) status = wire::Decode(reply, &result);
-  if (!status.ok()) return status;
-  return result;
+  v1::MoveRequest request;
+  wire::Encode(query, &request);
+  return channel_->Read<wire::MoveProgress, v1::MoveProgress>(
+      limits, [&](grpc::ClientContext& context) { return stub->Move(&context, request); }, take);
+}
+
+absl::Status RpcStub::Watch(const wire::WatchQuery& query, const CallLimits& limits,
+                            const std::function<bool(const wire::WatchReply&)>& take) {
+  const auto stub = v1::Cache::NewStub(channel_->channel());
+  v1::WatchEventsRequest request;
+  wire::Encode(query, &request);
+  return channel_->Read<wire::WatchReply, v1::WatchEventsReply>(
+      limits, [&](grpc::ClientContext& context) { return stub->WatchEvents(&context, request); },
+      take);
 }
 
 }  // namespace larder

@@ -1,50 +1,30 @@
-// The daemon's unary calls, over its socket file.
+// The daemon's Cache, over its socket file: unary calls, and streams that are handed down as they
+// come.
 //
-// Unavailable and ResourceExhausted are tried again, after the daemon's hint (trailing metadata
-// larder-retry-after-ms), else after a growing pause; within the call's deadline, and within a
-// budget: each call earns a fraction of a retry, so that a daemon in trouble does not get a
-// multiple of its load.
-//
+// How calls are tried again: client/wire/rpc_channel.h.  Cancelled by `limits.cancel`: Cancelled.
 // Ownership: shares the channel.  Thread-safety: all methods from any thread.
 // Limits: messages of kMessageBytesMax.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/wire/call_limits.h"
 #include "client/wire/messages.h"
-#include "storage/mutex.h"
+#include "client/wire/rpc_options.h"
 
 namespace larder {
 
 class RpcChannel;  // client/wire/rpc_channel.h
 
-// Tokens are retries.  Starts full.
-class RetryBudget {
- public:
-  explicit RetryBudget(double per_call) : per_call_(per_call) {}
-  void OnCall() LARDER_EXCLUDES(mu_);
-  // False: spent.
-  [[nodiscard]] bool Take() LARDER_EXCLUDES(mu_);
-
- private:
-  static constexpr double kTokensMax = 10;
-  const double per_call_;
-  Mutex mu_;
-  double tokens_ LARDER_GUARDED_BY(mu_) = kTokensMax;
-};
-
 class RpcStub {
  public:
-  struct Options {
-    std::string socket_path;
-    double retry_budget = 0.1;
-    int retries_max = 3;
-  };
+  using Options = RpcOptions;
   // Connects when first used.
   explicit RpcStub(const Options& options);
   ~RpcStub();
@@ -55,19 +35,30 @@ class RpcStub {
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
   // Goes with all calls that begin later.
   void SetToken(std::string token_hex);
+
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
-                                                          std::chrono::milliseconds deadline);
+                                                          const CallLimits& limits);
   [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
-      const std::string& tenant, std::chrono::milliseconds deadline);
+      const std::string& tenant, const CallLimits& limits);
+  [[nodiscard]] absl::StatusOr<wire::PinResult> Pin(const wire::PinQuery& query,
+                                                    const CallLimits& limits);
+  [[nodiscard]] absl::StatusOr<wire::UnpinResult> Unpin(const wire::UnpinQuery& query,
+                                                        const CallLimits& limits);
+  [[nodiscard]] absl::StatusOr<std::vector<wire::BlockAnswer>> Prefetch(
+      const wire::PrefetchQuery& query, const CallLimits& limits);
+  [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
+                                                        const CallLimits& limits);
+
+  // `take` hears each answer on the calling thread; false: it has enough, and the call ends OK.
+  [[nodiscard]] absl::Status Move(const wire::MoveQuery& query, const CallLimits& limits,
+                                  const std::function<bool(const wire::MoveProgress&)>& take);
+  [[nodiscard]] absl::Status Watch(const wire::WatchQuery& query, const CallLimits& limits,
+                                   const std::function<bool(const wire::WatchReply&)>& take);
+
   [[nodiscard]] const std::shared_ptr<RpcChannel>& channel() const { return channel_; }
 
  private:
-  template <class Call>
-  [[nodiscard]] absl::Status WithRetries(std::chrono::milliseconds deadline, const Call& call);
-
-  const Options options_;
   const std::shared_ptr<RpcChannel> channel_;
-  RetryBudget budget_;
 };
 
 }  // namespace larder

@@ -1,5 +1,10 @@
 #include "server/services/admin_service.h"
 
+#include "client/wire/convert.h"
+#include "server/services/caller.h"
+#include "server/services/progress_stream.h"
+#include "server/services/rpc_status.h"
+
 namespace larder {
 
 grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* context,
@@ -30,6 +35,8 @@ grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* conte
   tenant->set_durability(gauges.disk ? "disk: what was spilled outlives the process, and pins do"
                                      : "memory only: blocks and pins live until exit");
   for (const auto& [name, value] : hooks_.counters()) (*reply->mutable_counters())[name] = value;
+  for (const auto& [name, value] : hooks_.readings(gauges))
+    (*reply->mutable_gauges())[name] = value;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
@@ -47,6 +54,33 @@ grpc::ServerUnaryReactor* AdminService::Drain(grpc::CallbackServerContext* conte
   }
   reply->set_sessions(static_cast<uint32_t>(
       hooks_.drain(std::chrono::milliseconds(static_cast<int64_t>(limit_s * 1e3)))));
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<v1::VerifyProgress>* AdminService::Verify(
+    grpc::CallbackServerContext* context, const v1::VerifyRequest* request) {
+  auto* const stream = new ProgressStream<v1::VerifyProgress>(*context);
+  wire::VerifyQuery query;
+  if (const absl::Status status = wire::Decode(*request, &query); !status.ok()) {
+    stream->End(status);
+    return stream;
+  }
+  const bool taken = verifying_.Submit(0, [this, stream, query] {
+    stream->End(verifier_.Verify(query, [&](const wire::VerifyProgress& progress) {
+      v1::VerifyProgress message;
+      wire::Encode(progress, &message);
+      return stream->Report(std::move(message));
+    }));
+  });
+  if (!taken) stream->End(Overloaded(*context, std::chrono::seconds(10), "calls of Verify"));
+  return stream;
+}
+
+grpc::ServerUnaryReactor* AdminService::Config(grpc::CallbackServerContext* context,
+                                               const v1::ConfigRequest*, v1::ConfigReply* reply) {
+  reply->set_toml(hooks_.config);
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }

@@ -1,4 +1,4 @@
-// Admin: Stats and Drain, on the operator's socket file alone.
+// Admin: Stats, Drain, Verify and Config, on the operator's socket file alone.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "larder/v1/admin.grpc.pb.h"
+#include "server/block_verifier.h"
 #include "server/daemon.h"
+#include "server/worker_pool.h"
 
 namespace larder {
 
@@ -18,19 +20,29 @@ class AdminService final : public v1::Admin::CallbackService {
     std::function<Daemon::Gauges()> gauges;
     std::function<size_t(std::chrono::milliseconds)> drain;
     std::function<std::vector<std::pair<std::string, uint64_t>>()> counters;  // by metric name
-    std::string version, boot_id, tenant, pages;
+    std::function<std::vector<std::pair<std::string, double>>(const Daemon::Gauges&)> readings;
+    std::string version, boot_id, tenant, pages, config;
     TimePoint started;
   };
-  AdminService(Hooks hooks, const Clock& clock) : hooks_(std::move(hooks)), clock_(clock) {}
+  // `verifying`: the thread that Verify runs on.
+  AdminService(Hooks hooks, const Clock& clock, WorkerPool& verifying, BlockVerifier& verifier)
+      : hooks_(std::move(hooks)), clock_(clock), verifying_(verifying), verifier_(verifier) {}
 
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
                                   const v1::StatsRequest* request, v1::StatsReply* reply) override;
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const v1::DrainRequest* request, v1::DrainReply* reply) override;
+  grpc::ServerWriteReactor<v1::VerifyProgress>* Verify(grpc::CallbackServerContext* context,
+                                                       const v1::VerifyRequest* request) override;
+  grpc::ServerUnaryReactor* Config(grpc::CallbackServerContext* context,
+                                   const v1::ConfigRequest* request,
+                                   v1::ConfigReply* reply) override;
 
  private:
   const Hooks hooks_;
   const Clock& clock_;
+  WorkerPool& verifying_;
+  BlockVerifier& verifier_;
 };
 
 }  // namespace larder

@@ -18,7 +18,13 @@ run(${WORK}/build/consumer ${WORK}/empty)
 
 # The programs run where they were installed, and the wire contract is there for other languages.
 run(${prefix}/bin/larderd --version)
-run(${prefix}/bin/larder-dump --help)
+run(${prefix}/bin/larderctl --help)
+foreach(page man/man1/larderctl.1 man/man8/larderd.8 bash-completion/completions/larderctl
+             zsh/vendor-completions/_larderctl fish/vendor_completions.d/larderctl.fish)
+  if(NOT EXISTS ${prefix}/share/${page})
+    message(FATAL_ERROR "share/${page} is not installed")
+  endif()
+endforeach()
 foreach(file cache engine admin types)
   if(NOT EXISTS ${prefix}/share/larder/proto/larder/v1/${file}.proto)
     message(FATAL_ERROR "share/larder/proto/larder/v1/${file}.proto is not installed")

@@ -48,6 +48,8 @@ constexpr Decoder kDecoders[] = {
     DecodeAndEncode<v1::StoreBlocksReply, wire::StoreBlocksResult>,
     DecodeAndEncode<v1::FetchBlocksRequest, wire::FetchBlocksQuery>,
     DecodeAndEncode<v1::FetchBlocksReply, wire::FetchBlocksPart>,
+    DecodeAndEncode<v1::ClearReply, wire::ClearResult>,
+    DecodeAndEncode<v1::WatchEventsReply, wire::WatchReply>,
 };
 
 bool Run(const uint8_t* data, size_t size) {

@@ -6,7 +6,9 @@
 
 #include <sstream>
 
+#include "absl/strings/str_replace.h"
 #include "server/config_options.h"
+#include "server/help_text.h"
 
 namespace larder {
 namespace {
@@ -68,6 +70,15 @@ TEST(CommandLineTest, HelpNamesAllAndFitsATerminal) {
     EXPECT_THAT(help, HasSubstr(why));
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+TEST(CommandLineTest, TheManualNamesAll) {
+  EXPECT_EQ(ParseCommandLine({"--print-man-page"})->action, Action::kPrintManPage);
+  const std::string page = ManPage();
+  for (const ConfigOption& option : ConfigOptions()) {
+    EXPECT_THAT(page, HasSubstr(absl::StrReplaceAll(FlagName(option), {{"-", "\\-"}})));
+    EXPECT_THAT(page, HasSubstr(VariableName(option)));
+  }
 }
 
 }  // namespace

@@ -1,40 +1,22 @@
-// larder-dump FILE: what a record file holds (docs/format.md), record by record, and whether its
-// bytes are whole.  A file of the disk tier (.kv) has records at pages, and free pages between them
-// that may hold what is left of erased ones.
-//
-// Which records of a .kv are in use, its catalog knows alone.  Hence what is not whole there may be
-// damaged, or erased and partly written over; what is whole may be erased, too; and a page whose
-// header is damaged looks like a free one.
-// Reads headers and segments, one segment in memory at a time; needs no daemon.
-// Ends as kExitStatus says.
+#include "client/cli/record_dump.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
-#include <cstdio>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/text.h"
 #include "storage/record.h"
 
-namespace larder {
+namespace larder::cli {
 namespace {
-
-enum ExitCode : int { kExitOk = 0, kExitDamaged = 1, kExitUsage = 2, kExitUnknown = 3 };
-constexpr char kExitStatus[] =
-    "Exit status: 0 every record is whole, 1 one is damaged, 2 wrong usage or unreadable file.\n"
-    "Of a .kv, whose catalog alone knows which records are in use: 0 every record that was found\n"
-    "is whole (one with a damaged header is not found), 3 some are not whole: damaged, or erased\n"
-    "and partly written over.";
 
 // A regular file, read by position.  Closes itself.
 class RecordFile {
@@ -43,10 +25,10 @@ class RecordFile {
     RecordFile file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     struct stat facts = {};
     if (file.fd_ < 0 || ::fstat(file.fd_, &facts) != 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", Printable(path)));
     }
     if (!S_ISREG(facts.st_mode)) {
-      return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+      return absl::InvalidArgumentError(absl::StrCat(Printable(path), " is not a regular file"));
     }
     file.size_ = static_cast<uint64_t>(facts.st_size);
     return file;
@@ -208,40 +190,42 @@ absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file, co
   return reports;
 }
 
-void PrintTable(const RecordReport& report, const Form& form) {
+std::string ToTable(const RecordReport& report, const Form& form) {
   const bool unknown = form.gaps && !report.whole();
-  std::printf("record at byte %" PRIu64 "%s\n", report.offset,
-              unknown ? ", not whole or erased" : "");
-  if (!report.decoded.has_value()) {
-    std::printf("  damaged: %s\n", report.error.c_str());
-    return;
-  }
+  std::string out =
+      absl::StrCat("record at byte ", report.offset, unknown ? ", not whole or erased" : "", "\n");
+  if (!report.decoded.has_value())
+    return absl::StrCat(out, "  damaged: ", Printable(report.error), "\n");
   const RecordHeader& header = report.decoded->header;
-  std::printf("  version       %u\n", header.version());
-  std::printf("  variant       %s\n", header.key.variant.Hex().c_str());
-  std::printf("  digest        %s\n", header.key.digest.Hex().c_str());
-  std::printf("  parent        %s\n", header.parent.Hex().c_str());
-  if (header.content != Digest()) std::printf("  content       %s\n", header.content.Hex().c_str());
-  std::printf("  tokens        %u\n", header.block_tokens);
-  std::printf("  first layer   %u\n", header.first_layer);
-  std::printf("  layout        %s\n", absl::CHexEscape(header.layout).c_str());
-  std::printf("  dtype         %s\n", absl::CHexEscape(header.dtype).c_str());
-  std::printf("  header bytes  %" PRIu64 "\n", report.decoded->header_bytes.value());
-  std::printf("  payload bytes %" PRIu64 "\n", header.table.PayloadBytes().value());
-  std::printf("  %-7s %-11s %-9s %13s %11s %-16s %s\n", "segment", "layers", "codec", "offset",
-              "bytes", "xxh3", "state");
+  const auto fact = [&](const char* name, const auto& value) {
+    absl::StrAppendFormat(&out, "  %-13s %s\n", name, absl::StrCat(value));
+  };
+  fact("version", header.version());
+  fact("variant", header.key.variant.Hex());
+  fact("digest", header.key.digest.Hex());
+  fact("parent", header.parent.Hex());
+  if (header.content != Digest()) fact("content", header.content.Hex());
+  fact("tokens", header.block_tokens);
+  fact("first layer", header.first_layer);
+  fact("layout", Printable(header.layout));
+  fact("dtype", Printable(header.dtype));
+  fact("header bytes", report.decoded->header_bytes.value());
+  fact("payload bytes", header.table.PayloadBytes().value());
+  absl::StrAppendFormat(&out, "  %-7s %-9s %-9s %13s %11s %-16s %s\n", "segment", "layers", "codec",
+                        "offset", "bytes", "xxh3", "state");
   for (size_t i = 0; i < report.segments.size(); ++i) {
     const SegmentReport& s = report.segments[i];
     const std::string layers =
         absl::StrCat(s.first_layer, "..", s.first_layer + s.segment.layers - 1);
-    std::printf("  %-7zu %-11s %-9s %13" PRIu64 " %11u %016" PRIx64 " %s\n", i, layers.c_str(),
-                ToString(s.segment.codec), s.offset, s.segment.bytes, s.segment.xxh3,
-                ToString(s.state));
+    absl::StrAppendFormat(&out, "  %-7d %-9s %-9s %13d %11d %016x %s\n", i, layers,
+                          ToString(s.segment.codec), s.offset, s.segment.bytes, s.segment.xxh3,
+                          ToString(s.state));
   }
+  return out;
 }
 
-nlohmann::ordered_json ToJson(const RecordReport& report) {
-  nlohmann::ordered_json out = {{"file_offset", report.offset}, {"ok", report.whole()}};
+Json ToJson(const RecordReport& report) {
+  Json out = {{"file_offset", report.offset}, {"ok", report.whole()}};
   if (!report.decoded.has_value()) {
     out["error"] = report.error;
     return out;
@@ -258,7 +242,7 @@ nlohmann::ordered_json ToJson(const RecordReport& report) {
   out["dtype"] = header.dtype;
   out["header_bytes"] = report.decoded->header_bytes.value();
   out["payload_bytes"] = header.table.PayloadBytes().value();
-  auto& segments = out["segments"] = nlohmann::ordered_json::array();
+  auto& segments = out["segments"] = Json::array();
   for (const SegmentReport& s : report.segments) {
     segments.push_back({{"first_layer", s.first_layer},
                         {"layers", s.segment.layers},
@@ -271,60 +255,22 @@ nlohmann::ordered_json ToJson(const RecordReport& report) {
   return out;
 }
 
-void Print(const std::vector<RecordReport>& reports, const Form& form, bool as_json) {
-  if (!as_json) {
-    for (const RecordReport& report : reports) PrintTable(report, form);
-    return;
-  }
-  auto all = nlohmann::ordered_json::array();
-  for (const RecordReport& report : reports) all.push_back(ToJson(report));
-  // Names in a record need not be UTF-8, JSON must be.
-  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
-  std::printf("%s\n", all.dump(2, ' ', false, kReplace).c_str());
-}
-
-int Verdict(const std::vector<RecordReport>& reports, const Form& form) {
-  size_t bad = 0;
-  for (const RecordReport& report : reports) bad += report.whole() ? 0 : 1;
-  if (bad == 0) return kExitOk;
-  std::fprintf(stderr, "larder-dump: %zu of %zu records %s\n", bad, reports.size(),
-               form.gaps ? "not whole: damaged, or erased and partly written over" : "damaged");
-  return form.gaps ? kExitUnknown : kExitDamaged;
-}
-
-int Dump(const std::string& path, bool as_json) {
-  absl::StatusOr<RecordFile> file = RecordFile::Open(path);
-  const Form& form = path.ends_with(".kv") ? kDataFile : kRecordFile;
-  absl::StatusOr<std::vector<RecordReport>> reports =
-      file.ok() ? ReadRecords(*file, form)
-                : absl::StatusOr<std::vector<RecordReport>>(file.status());
-  if (!reports.ok()) {
-    std::fprintf(stderr, "larder-dump: %s\n", std::string(reports.status().message()).c_str());
-    return kExitUsage;
-  }
-  Print(*reports, form, as_json);
-  return Verdict(*reports, form);
-}
-
 }  // namespace
-}  // namespace larder
 
-int main(int argc, char** argv) {
-  CLI::App app("Prints the records of a file and checks the bytes of every segment.",
-               "larder-dump");
-  app.footer(larder::kExitStatus);
-  std::string path;
-  std::string format = "table";
-  app.add_option("FILE", path,
-                 "a regular file with one or more records, or a data file of larderd's disk (.kv)")
-      ->required();
-  app.add_option("-o,--output", format, "how to print")
-      ->check(CLI::IsMember({"table", "json"}))
-      ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? larder::kExitOk : larder::kExitUsage;
+absl::StatusOr<RecordDump> DumpRecords(const std::string& path) {
+  const absl::StatusOr<RecordFile> file = RecordFile::Open(path);
+  if (!file.ok()) return file.status();
+  const Form& form = path.ends_with(".kv") ? kDataFile : kRecordFile;
+  const absl::StatusOr<std::vector<RecordReport>> reports = ReadRecords(*file, form);
+  if (!reports.ok()) return reports.status();
+  RecordDump dump{.json = Json::array(), .text = {}, .of_disk = form.gaps};
+  for (const RecordReport& report : *reports) {
+    dump.text += ToTable(report, form);
+    dump.json.push_back(ToJson(report));
+    ++dump.records;
+    dump.not_whole += report.whole() ? 0 : 1;
   }
-  return larder::Dump(path, format == "json");
+  return dump;
 }
+
+}  // namespace larder::cli

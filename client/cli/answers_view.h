@@ -1,0 +1,20 @@
+// What became of each name that a verb was asked about.
+//
+// Thread-safety: pure functions, but for what they print.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "client/cli/shell.h"
+#include "client/wire/messages.h"
+
+namespace larder::cli {
+
+// Prints them, with `more` in front of the JSON, and says in a sentence how many there are of each
+// status.  kIncomplete unless all are done or on their way.
+[[nodiscard]] ExitCode PrintAnswers(Shell& shell, const std::vector<wire::BlockAnswer>& answers,
+                                    Json more = Json::object());
+[[nodiscard]] Json ToJson(const std::vector<wire::BlockAnswer>& answers);
+
+}  // namespace larder::cli

@@ -1,0 +1,47 @@
+// larderctl: asks and steers larderd.  Builds the tree of verbs and runs the one that is named.
+// Exit codes: client/cli/exit_code.h.
+#include <csignal>
+#include <cstdio>
+
+#include "client/cli/command_tree.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/verbs.h"
+
+namespace larder::cli {
+namespace {
+
+void AddVerbs(CommandTree& tree) {
+  AddStatus(tree);
+  AddTop(tree);
+  AddInstances(tree);
+  AddLookup(tree);
+  AddWatch(tree);
+  AddPrefetch(tree);
+  AddPin(tree);
+  AddUnpin(tree);
+  AddMove(tree);
+  AddClear(tree);
+  AddVerify(tree);
+  AddBench(tree);
+  AddDump(tree);
+  AddConfig(tree);
+  AddDrain(tree);
+  AddCompletion(tree);
+}
+
+int Main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_DFL);  // whoever reads no more ends it without a word
+  Interrupt interrupt;
+  CommandTree tree;
+  AddVerbs(tree);
+  const int code = static_cast<int>(tree.Run(argc, argv, interrupt));
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fputs("larderctl: cannot write to standard output\n  next: df, and look at where it goes\n",
+             stderr);
+  return static_cast<int>(ExitCode::kFailed);
+}
+
+}  // namespace
+}  // namespace larder::cli
+
+int main(int argc, char** argv) { return larder::cli::Main(argc, argv); }

@@ -1,0 +1,53 @@
+// What Admin says, as values: proto/larder/v1/admin.proto with types that cannot be confused.
+//
+// Values only, as in messages.h; the proto states unit, default, limit and error of every field.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "storage/types.h"
+
+namespace larder::wire {
+
+inline constexpr size_t kTenantsMax = 1024;  // of one answer
+inline constexpr size_t kMetricsMax = 4096;  // likewise
+inline constexpr size_t kConfigBytesMax = 1 << 20;
+
+struct TenantStats {
+  std::string tenant;
+  ByteCount pool_limit, pool_online, pool_free, pool_stored, pool_reserved, pool_leased,
+      pool_quarantined;
+  uint64_t blocks = 0, leases = 0, reservations = 0, pins = 0, sessions = 0;
+  ByteCount index_bytes, metadata_bytes;
+  std::string pages, durability;
+  friend bool operator==(const TenantStats&, const TenantStats&) = default;
+};
+
+struct NodeStats {
+  std::string version, boot_id;
+  double uptime_s = 0;
+  bool draining = false;
+  std::vector<TenantStats> tenants;
+  // By the names of docs/metrics.md, labels included.
+  std::map<std::string, uint64_t> counters;
+  std::map<std::string, double> gauges;
+  friend bool operator==(const NodeStats&, const NodeStats&) = default;
+};
+
+struct VerifyQuery {
+  Tier tier = Tier::kHost;
+  uint64_t bytes_per_s = 0;  // 0: no limit
+  friend bool operator==(const VerifyQuery&, const VerifyQuery&) = default;
+};
+
+struct VerifyProgress {
+  uint64_t blocks = 0, blocks_done = 0;
+  ByteCount bytes, bytes_done;
+  uint64_t whole = 0, damaged = 0, missing = 0, unread = 0;
+  friend bool operator==(const VerifyProgress&, const VerifyProgress&) = default;
+};
+
+}  // namespace larder::wire

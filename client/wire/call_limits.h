@@ -1,0 +1,75 @@
+// What ends a call before its answer: a deadline, and somebody on another thread.
+//
+// Ownership: a CallCancel outlives the calls that it is given to.
+// Thread-safety: Cancel and cancelled from any thread; one call at a time.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <utility>
+
+#include "storage/mutex.h"
+
+namespace larder {
+
+class CallCancel {
+ public:
+  // Ends the call under way, and all that begin later.
+  void Cancel() LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    cancelled_ = true;
+    woken_.NotifyAll();
+    if (stop_) stop_();
+  }
+  [[nodiscard]] bool cancelled() const LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return cancelled_;
+  }
+
+  // False: cancelled before the time was up.
+  [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long) LARDER_EXCLUDES(mu_) {
+    const auto until = std::chrono::steady_clock::now() + how_long;
+    MutexLock lock(mu_);
+    while (!cancelled_ && woken_.WaitUntil(mu_, until)) continue;
+    return !cancelled_;
+  }
+
+  // For who calls: `stop` ends it, and is not called after this object has gone.
+  class Scope {
+   public:
+    Scope(CallCancel* cancel, std::function<void()> stop) : cancel_(cancel) {
+      if (cancel_ == nullptr) return;
+      MutexLock lock(cancel_->mu_);
+      if (cancel_->cancelled_) stop();
+      cancel_->stop_ = std::move(stop);
+    }
+    ~Scope() {
+      if (cancel_ == nullptr) return;
+      MutexLock lock(cancel_->mu_);
+      cancel_->stop_ = nullptr;
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    CallCancel* const cancel_;
+  };
+
+ private:
+  mutable Mutex mu_;
+  CondVar woken_;
+  bool cancelled_ LARDER_GUARDED_BY(mu_) = false;
+  std::function<void()> stop_ LARDER_GUARDED_BY(mu_);
+};
+
+struct CallLimits {
+  static constexpr std::chrono::milliseconds kNoDeadline = std::chrono::milliseconds::max();
+
+  CallLimits(std::chrono::milliseconds the_deadline,  // NOLINT(google-explicit-constructor)
+             CallCancel* who_cancels = nullptr)
+      : deadline(the_deadline), cancel(who_cancels) {}
+  std::chrono::milliseconds deadline;  // of a unary call at most wire::kDeadlineMaxMs
+  CallCancel* cancel;                  // may be null
+};
+
+}  // namespace larder

@@ -1,0 +1,102 @@
+#include "client/wire/rpc_channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+constexpr Milliseconds kPauseFirst{10};
+constexpr Milliseconds kPauseMax{1000};
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection per Client
+  // The daemon is on this host: after a restart it is there again at once.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
+  arguments.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
+  return grpc::CreateCustomChannel(absl::StrCat("unix:", path), grpc::InsecureChannelCredentials(),
+                                   arguments);
+}
+
+// What the daemon says; zero when it says nothing sensible.
+Milliseconds RetryAfter(const grpc::ClientContext& context) {
+  const auto& metadata = context.GetServerTrailingMetadata();
+  const auto found = metadata.find("larder-retry-after-ms");
+  int64_t ms = 0;
+  if (found == metadata.end() ||
+      !absl::SimpleAtoi(absl::string_view(found->second.data(), found->second.size()), &ms)) {
+    return Milliseconds(0);
+  }
+  return Milliseconds(std::clamp<int64_t>(ms, 0, 60'000));
+}
+
+}  // namespace
+
+void RetryBudget::OnCall() {
+  MutexLock lock(mu_);
+  tokens_ = std::min(kTokensMax, tokens_ + per_call_);
+}
+
+bool RetryBudget::Take() {
+  MutexLock lock(mu_);
+  if (per_call_ <= 0 || tokens_ < 1) return false;
+  tokens_ -= 1;
+  return true;
+}
+
+RpcChannel::RpcChannel(const RpcOptions& options)
+    : options_(options),
+      channel_(MakeChannel(options.socket_path)),
+      budget_(options.retry_budget) {}
+
+absl::Status RpcChannel::WaitConnected(Milliseconds deadline) {
+  if (channel_->WaitForConnected(std::chrono::system_clock::now() + deadline))
+    return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("no larderd answers at ", options_.socket_path,
+                                             ": is it running, may this user open the file?"));
+}
+
+absl::Status RpcChannel::Call(const CallLimits& limits,
+                              const std::function<grpc::Status(grpc::ClientContext&)>& ask) {
+  budget_.OnCall();
+  const auto end = std::chrono::steady_clock::now() +
+                   std::min(limits.deadline, Milliseconds(wire::kDeadlineMaxMs));
+  Milliseconds pause = kPauseFirst;
+  for (int retries = 0;; ++retries) {
+    grpc::ClientContext context;
+    Sign(context, std::chrono::duration_cast<Milliseconds>(end - std::chrono::steady_clock::now()));
+    const CallCancel::Scope scope(limits.cancel, [&context] { context.TryCancel(); });
+    const absl::Status status = FromRpcStatus(ask(context));
+    if (!absl::IsUnavailable(status) && !absl::IsResourceExhausted(status)) return status;
+    const Milliseconds wait = std::max(RetryAfter(context), pause);
+    if (retries >= options_.retries_max || std::chrono::steady_clock::now() + wait >= end ||
+        !budget_.Take()) {
+      return status;
+    }
+    if (limits.cancel == nullptr) {
+      std::this_thread::sleep_for(wait);
+    } else if (!limits.cancel->Sleep(wait)) {
+      return absl::CancelledError("cancelled while it waited to be tried again");
+    }
+    pause = std::min(2 * pause, kPauseMax);
+  }
+}
+
+absl::Status RpcChannel::NotAnAnswer(const absl::Status& why) {
+  return absl::InternalError(
+      absl::StrCat("the daemon answers what its contract forbids: ", why.message()));
+}
+
+}  // namespace larder

@@ -1,0 +1,382 @@
+// larderctl at a real daemon, as a new user would try it.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "tests/e2e/ctl_process.h"
+#include "tests/e2e/verb_fixture.h"
+
+namespace larder::e2e {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using Words = std::vector<std::string>;
+
+constexpr uint32_t kBlocks = 20;
+
+const Words kVerbs = {"status", "top",    "instances", "lookup",    "watch",  "prefetch",
+                      "pin",    "unpin",  "move",      "clear",     "verify", "bench",
+                      "dump",   "config", "drain",     "completion"};
+
+class LarderctlTest : public VerbTest {
+ protected:
+  CtlOutcome Ctl(const Words& arguments, CtlOptions options = {}) const {
+    if (options.socket_dir.empty()) options.socket_dir = folder_->path();
+    return RunCtl(arguments, options);
+  }
+  CtlOutcome OnTerminal(const Words& arguments, unsigned short columns,
+                        const std::string& typed = "") const {
+    CtlOptions options;
+    options.columns = columns;
+    options.input = typed;
+    return Ctl(arguments, options);
+  }
+  // Words of one line.
+  CtlOutcome Line(const std::string& line, CtlOptions options = {}) const {
+    return Ctl(absl::StrSplit(line, ' ', absl::SkipEmpty()), std::move(options));
+  }
+  json Json(const std::string& line, int want_code = 0) const {
+    const CtlOutcome ran = Line(line + " -o json");
+    EXPECT_EQ(ran.code, want_code) << line << ": " << ran.err;
+    json parsed = json::parse(ran.out, nullptr, /*allow_exceptions=*/false);
+    EXPECT_FALSE(parsed.is_discarded()) << line << ": " << ran.out;
+    return parsed;
+  }
+  // Each error says what to run next.
+  void ExpectError(const CtlOutcome& ran, int code, const std::string& what,
+                   const std::string& next) const {
+    EXPECT_EQ(ran.code, code) << ran.out << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr(what));
+    EXPECT_THAT(ran.err, HasSubstr("\n  next: ")) << ran.err;
+    EXPECT_THAT(ran.err, HasSubstr(next));
+    EXPECT_THAT(ran.out, IsEmpty());
+  }
+  [[nodiscard]] std::string Key(uint32_t number) const {
+    return variant_.id.Hex() + ":" + maker_.Block(number).digest.Hex();
+  }
+  [[nodiscard]] std::string TokensOf(uint32_t number) const {
+    return "--model e2e --tokens " + absl::StrJoin(maker_.Block(number).tokens, ",");
+  }
+  void StartWithBlocks(std::vector<std::string> flags = {}) {
+    ASSERT_NO_FATAL_FAILURE(Start(std::move(flags)));
+    ASSERT_NO_FATAL_FAILURE(PutDurable(kBlocks));
+  }
+};
+
+// ---- by people
+
+TEST_F(LarderctlTest, EveryVerbHasHelpThatFitsTheTerminal) {
+  std::vector<Words> pages = {{"--help"}};
+  for (const std::string& verb : kVerbs) pages.push_back({verb, "--help"});
+  for (const Words& page : pages) {
+    const CtlOutcome piped = Ctl(page);
+    EXPECT_EQ(piped.code, 0) << page[0];
+    EXPECT_THAT(piped.err, IsEmpty());
+    EXPECT_THAT(piped.out, HasSubstr("Usage: larderctl"));
+    EXPECT_LE(LongestLine(piped.out), 80u) << piped.out;
+    EXPECT_EQ(piped.out.find("\nExamples\n") != std::string::npos, page.size() == 2) << page[0];
+    for (const uint16_t columns : std::vector<uint16_t>{80, 40}) {
+      const CtlOutcome shown = OnTerminal(page, columns);
+      EXPECT_EQ(shown.code, 0);
+      EXPECT_LE(LongestLine(shown.out), columns) << shown.out;
+    }
+  }
+  // The first page names them all.
+  const std::string first = Ctl({"--help"}).out;
+  for (const std::string& verb : kVerbs) EXPECT_THAT(first, HasSubstr("\n  " + verb + " "));
+  EXPECT_THAT(Ctl({"--version"}).out, ::testing::StartsWith("larderctl "));
+}
+
+TEST_F(LarderctlTest, WrongCommandLines) {
+  ExpectError(Line("stauts"), 2, "did you mean status?", "larderctl --help");
+  ExpectError(Line("mvoe --all"), 2, "did you mean move?", "larderctl --help");
+  ExpectError(Line("xyzzy"), 2, "no verb \"xyzzy\"\n", "larderctl --help");
+  ExpectError(Ctl({}), 2, "no verb", "larderctl --help");
+  ExpectError(Line("pin --ownre x"), 2, "did you mean --owner?", "larderctl pin --help");
+  ExpectError(Line("status --outptu json"), 2, "did you mean --output?", "larderctl status --help");
+  ExpectError(Line("status now"), 2, "unexpected \"now\"", "larderctl status --help");
+  ExpectError(Line("-o yaml status"), 2, "none of table|json", "larderctl");
+  ExpectError(Line("pin --ttl 5 00"), 2, "not a duration", "larderctl pin --help");
+  ExpectError(Line("pin zz"), 2, "\"zz\" is no key", "larderctl pin --help");
+  ExpectError(Ctl({"pin", "\x1b[2Jz"}), 2, "\"\\x1b[2Jz\" is no key", "larderctl pin --help");
+  ExpectError(Line("pin"), 2, "no blocks are named", "larderctl pin --help");
+  ExpectError(Line("unpin --all --tokens 1"), 2, "or --all of the owner", "larderctl unpin");
+  ExpectError(Line("clear --all --content --yes"), 2, "more than one way", "larderctl clear");
+  ExpectError(Line("lookup --tokens 1"), 2, "--model is missing", "larderctl lookup --help");
+  ExpectError(Line("dump /nonexistent"), 2, "cannot open /nonexistent", "larderctl dump --help");
+  CtlOptions slip;
+  slip.environment = {"LARDERCTL_OUTPTU=json"};
+  ExpectError(Line("status", slip), 2, "did you mean LARDERCTL_OUTPUT?", "larderctl");
+}
+
+TEST_F(LarderctlTest, NoDaemon) {
+  const std::string key = std::string(32, 'a');
+  const Words lines = {"status",
+                       "top",
+                       "instances",
+                       "lookup --model m --tokens 1",
+                       "watch",
+                       "prefetch " + key,
+                       "pin " + key,
+                       "unpin " + key,
+                       "move --all --from host --to disk",
+                       "clear --all --yes",
+                       "verify",
+                       "bench",
+                       "config",
+                       "drain --yes"};
+  for (const std::string& line : lines)
+    ExpectError(Line(line), 3, "no larderd answers at " + folder_->path(), "next: larderd --pool");
+  // One that died leaves its files.
+  ASSERT_NO_FATAL_FAILURE(Start());
+  daemon_->Kill9();
+  ExpectError(Line("status"), 3, "has ended", "next: larderd --pool");
+  ExpectError(Line("instances"), 3, "has ended", "next: larderd --pool");
+}
+
+TEST_F(LarderctlTest, NoRights) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_EQ(chmod(folder_->path().c_str(), 0755), 0);
+  CtlOptions nobody;
+  nobody.uid = 65'534;
+  if (Line("--version", nobody).code != 0) GTEST_SKIP() << "others cannot run this build";
+  ExpectError(Line("status", nobody), 4, "admin.sock, which is for the user that runs larderd",
+              "next: sudo larderctl status");
+  ExpectError(Line("drain --yes", nobody), 4, "no rights", "next: sudo larderctl drain");
+  ExpectError(Line("instances", nobody), 4, "data.sock, which is for engines",
+              "next: sudo larderctl instances");
+  ExpectError(Line("instances --tenant other"), 4, "tenant", "next: larderctl");
+}
+
+TEST_F(LarderctlTest, AReaderThatHasGone) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  CtlOptions gone;
+  gone.reader_gone = true;
+  for (const char* line : {"status", "watch --snapshot", "--help", "instances -o json", "config"}) {
+    const CtlOutcome ran = Line(line, gone);
+    EXPECT_EQ(ran.code, 128 + SIGPIPE) << line;
+    EXPECT_THAT(ran.err, IsEmpty()) << line;
+  }
+  // Also while it waits for something to write.
+  CtlOptions into_head;
+  into_head.shell_line = "larderctl watch --snapshot | head -1; echo ${PIPESTATUS[*]}";
+  const CtlOutcome headed = Ctl({}, into_head);
+  EXPECT_THAT(headed.out, ::testing::EndsWith("\n141 0\n"));
+  EXPECT_THAT(headed.err, IsEmpty());
+  const std::string to_full =
+      "LARDER_SOCKET_DIR=" + folder_->path() + " " LARDERCTL_PATH " status >/dev/full 2>/dev/null";
+  EXPECT_EQ(WEXITSTATUS(std::system(to_full.c_str())), 5);
+}
+
+TEST_F(LarderctlTest, NothingIsWiderThanTheTerminal) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  auto wide = client_->Attach({.engine_id = std::string(200, 'e') + "\x1b[31m"});
+  ASSERT_TRUE(wide.ok()) << wide.status();
+  ASSERT_TRUE((*wide)->Register({&maker_.content, 1}, {&maker_.variant, 1}).ok());
+  const Words lines = {"status",
+                       "instances",
+                       TokensOf(3) + " lookup",
+                       "watch --once",
+                       "pin " + Key(1),
+                       "prefetch " + Key(1) + " " + std::string(32, 'a'),
+                       "unpin " + Key(1),
+                       "move --all --from host --to disk --copy",
+                       "clear --dry-run --all",
+                       "verify",
+                       "config",
+                       "dump " LARDER_GOLDEN_RECORD,
+                       "bench --blocks 8 --block-bytes 64KiB",
+                       "clear " + std::string(32, 'a'),
+                       "stauts",
+                       "status --socket-dir /" + std::string(90, 'x'),
+                       "pin " + std::string(150, 'z')};
+  for (const std::string& line : lines) {
+    for (const uint16_t columns : std::vector<uint16_t>{80, 50}) {
+      const CtlOutcome shown = OnTerminal(absl::StrSplit(line, ' '), columns, "n\n");
+      EXPECT_LE(LongestLine(shown.out), columns) << line << "\n" << shown.out;
+      EXPECT_THAT(shown.out, Not(IsEmpty()));
+      EXPECT_THAT(shown.out, Not(HasSubstr("\x1b[31m"))) << line;
+    }
+  }
+  // In a pipe nothing is cut.
+  EXPECT_THAT(Line("instances").out, HasSubstr(std::string(200, 'e') + "\\x1b[31m "));
+}
+
+TEST_F(LarderctlTest, WhatDestroysAsksFirst) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  const auto stored = [&] { return CountIn(Tier::kHost, 0, kBlocks); };
+  ExpectError(Line("clear --all"), 2, "nobody is here to be asked", "--yes");
+  ExpectError(Line("drain"), 2, "nobody is here to be asked", "--yes");
+  const json would = Json("clear --all --dry-run");
+  EXPECT_EQ(would.at("dry_run"), true);
+  EXPECT_EQ(would.at("host").at("blocks"), kBlocks);
+  EXPECT_EQ(would.at("disk").at("blocks"), kBlocks);
+  CtlOutcome asked = OnTerminal({"clear", "--all"}, 80, "n\n");
+  EXPECT_EQ(asked.code, 2);
+  EXPECT_THAT(asked.out, HasSubstr("Clear in host 20 blocks"));
+  EXPECT_THAT(asked.out, HasSubstr("nothing was done"));
+  EXPECT_EQ(OnTerminal({"drain"}, 80, "\n").code, 2);
+  EXPECT_EQ(stored(), kBlocks);
+  EXPECT_TRUE(daemon_->alive());
+  asked = OnTerminal({"clear", "--all"}, 80, "y\n");
+  EXPECT_EQ(asked.code, 0) << asked.out;
+  EXPECT_EQ(stored(), 0u);
+}
+
+TEST_F(LarderctlTest, CtrlCCancelsTheCallAndSaysSo) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  CtlOptions interrupted;
+  interrupted.columns = 80;
+  interrupted.signal_at = "verify host";  // its progress
+  const CtlOutcome ran = Line("verify --tier host --rate 1", interrupted);
+  EXPECT_EQ(ran.code, 130) << ran.out;
+  EXPECT_THAT(ran.out, HasSubstr("interrupted, and the call cancelled"));
+  EXPECT_THAT(ran.out, HasSubstr("next: the same larderctl verify"));
+  // Of those that have no other end, it is no error.
+  CtlOptions ended;
+  ended.signal_at = Key(kBlocks - 1);
+  const CtlOutcome watched = Line("watch --snapshot", ended);
+  EXPECT_EQ(watched.code, 0) << watched.err;
+  CtlOptions of_top;
+  of_top.columns = 80;
+  of_top.signal_at = "A SECOND";
+  EXPECT_EQ(Line("top --interval 10ms", of_top).code, 0);
+  // A bench leaves nothing behind.
+  CtlOptions of_bench;
+  of_bench.columns = 80;
+  of_bench.signal_at = "put [";
+  EXPECT_EQ(Line("bench --blocks 4000 --block-bytes 256KiB", of_bench).code, 130);
+  EXPECT_EQ(Json("clear --model larderctl-bench --content --dry-run").at("host").at("blocks"), 0);
+}
+
+// ---- verb by verb, as programs ask
+
+TEST_F(LarderctlTest, StateOfTheDaemon) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  const json status = Json("status");
+  EXPECT_EQ(status.at("boot_id"), daemon_->Stats().boot_id());
+  EXPECT_EQ(status.at("tenants")[0].at("blocks"), kBlocks);
+  EXPECT_EQ(status.at("gauges").at("larder_disk_blocks{where=\"all\"}"), kBlocks);
+  EXPECT_EQ(status.at("counters").at("larder_blocks_put_total{result=\"published\"}"), kBlocks);
+  EXPECT_THAT(Line("status").out, HasSubstr("blocks   20 in host, 20 on disk, 0 of them there"));
+  EXPECT_TRUE(Json("top --interval 10ms").contains("per_second"));
+  EXPECT_THAT(Line("top --once --interval 10ms").out, HasSubstr("blocks put"));
+  EXPECT_THAT(Json("config").at("toml").get<std::string>(), HasSubstr("disk_limit = \"400MiB\""));
+  const json instances = Json("instances");
+  ASSERT_EQ(instances.size(), 1u);
+  EXPECT_EQ(instances[0].at("engine_id"), "disk");
+  EXPECT_EQ(instances[0].at("variants")[0].at("id"), variant_.id.Hex());
+  EXPECT_THAT(Line("instances").out, HasSubstr("disk    attached         1  mapped      20"));
+}
+
+TEST_F(LarderctlTest, LookupAndNamesOfBlocks) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  const json found = Json("lookup " + TokensOf(3));
+  EXPECT_EQ(found.at("instances")[0].at("tiers")[0].at("contiguous_tokens"), 16);
+  Json("lookup --model other --tokens 1,2,3", 1);
+  EXPECT_EQ(Json("lookup --model e2e " + maker_.Block(3).digest.Hex()), found);
+  CtlOptions tokens;
+  tokens.input = "[" + absl::StrJoin(maker_.Block(3).tokens, ", ") + "]\n";
+  EXPECT_EQ(Line("lookup --model e2e --tokens -", tokens).code, 0);
+  // What watch prints can be read again, as it is.
+  const CtlOutcome all = Line("watch --once --tier host");
+  EXPECT_EQ(all.code, 0);
+  EXPECT_THAT(all.out, HasSubstr(Key(7) + " stored  host 0\n"));
+  CtlOptions keys;
+  keys.input = "KEY EVENT TIER\n# mine\n\n" + all.out;
+  EXPECT_EQ(json::parse(Line("prefetch -o json -", keys).out).at("blocks").size(), kBlocks);
+  const CtlOutcome events = Line("watch --once --with-tokens -o json");
+  for (const absl::string_view line : absl::StrSplit(events.out, '\n', absl::SkipEmpty())) {
+    const json event = json::parse(std::string(line), nullptr, /*allow_exceptions=*/false);
+    ASSERT_FALSE(event.is_discarded()) << line;
+    EXPECT_EQ(event.at("tokens").size(), 16 * event.at("digests").size());
+  }
+  const std::string file = folder_->File("keys");
+  std::ofstream(file) << all.out;
+  EXPECT_EQ(Json("prefetch @" + file).at("blocks").size(), kBlocks);
+}
+
+TEST_F(LarderctlTest, PinPrefetchUnpin) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  const json pinned = Json("pin --owner me --ttl 1h " + Key(1) + " " + Key(2));
+  EXPECT_EQ(pinned.at("blocks")[1].at("status"), "ok");
+  EXPECT_EQ(pinned.at("durable"), true);
+  EXPECT_EQ(daemon_->Tenant().pins(), 2u);
+  EXPECT_EQ(Json("pin --owner me " + TokensOf(3)).at("blocks").size(), 1u);
+  const json missing = Json("pin " + std::string(32, 'a'), 1);
+  EXPECT_EQ(missing.at("blocks")[0].at("status"), "missing");
+  EXPECT_EQ(Json("unpin --owner me " + Key(1)).at("unpinned"), 1);
+  Json("unpin --owner other " + Key(2), 1);
+  // Pinned blocks stay, and that is said.
+  EXPECT_EQ(Json("clear --yes " + Key(2), 1).at("kept_pinned"), 1);
+  EXPECT_EQ(Json("unpin --owner me --all").at("unpinned"), 2);
+  EXPECT_EQ(Json("prefetch --ttl 2min " + Key(1)).at("blocks")[0].at("status"), "ok");
+}
+
+TEST_F(LarderctlTest, MoveVerifyClear) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  EXPECT_EQ(Json("move --all --from host --to disk").at("moved"), kBlocks);
+  EXPECT_EQ(CountIn(Tier::kHost, 0, kBlocks), 0u);
+  EXPECT_EQ(Json("move --model e2e --content --from disk --to host --copy").at("moved"), kBlocks);
+  const json verified = Json("verify");
+  ASSERT_EQ(verified.at("tiers").size(), 2u);
+  EXPECT_EQ(verified.at("tiers")[0].at("whole"), kBlocks);
+  EXPECT_EQ(verified.at("tiers")[1].at("whole"), kBlocks);
+  const CtlOutcome shown = OnTerminal({"verify"}, 80);
+  EXPECT_THAT(shown.out, HasSubstr("verify host ["));
+
+  EXPECT_EQ(Json("clear --yes --tier host " + Key(1)).at("host").at("blocks"), 1);
+  EXPECT_EQ(CountIn(Tier::kDisk, 1, 2), 1u);
+  Json("clear --yes " + std::string(32, 'a'), 1);
+  EXPECT_EQ(Json("clear --yes --model e2e --prefix " + absl::StrJoin(maker_.Block(5).tokens, ","))
+                .at("disk")
+                .at("blocks"),
+            1);
+  EXPECT_EQ(Json("clear --yes --model e2e --content").at("disk").at("blocks"), kBlocks - 1);
+}
+
+TEST_F(LarderctlTest, RefusedFailedAndLate) {
+  daemon_ = std::make_unique<DaemonProcess>(Words{}, DaemonProcess::Options{.folder = folder_});
+  ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
+  ExpectError(Line("move --all --from host --to disk"), 5, "has no disk", "larderctl config");
+  ExpectError(Line("verify --tier disk"), 5, "has no disk", "larderctl config");
+  EXPECT_EQ(Json("verify").at("tiers").size(), 1u);
+  ExpectError(Line("watch --boot-id other --after 5"), 5, "", "larderctl watch --snapshot");
+  daemon_->Signal(SIGSTOP);
+  ExpectError(Line("status --timeout 200ms"), 6, "does not answer", "kill -CONT");
+  daemon_->Signal(SIGCONT);
+}
+
+TEST_F(LarderctlTest, BenchLeavesNothing) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  const json bench = Json("bench --blocks 32 --block-bytes 64KiB");
+  EXPECT_EQ(bench.at("got"), 32);
+  EXPECT_EQ(bench.at("wrong"), 0);
+  EXPECT_GT(bench.at("put_bytes_per_s"), 0);
+  EXPECT_EQ(Json("status").at("tenants")[0].at("blocks"), kBlocks);
+  EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
+}
+
+TEST_F(LarderctlTest, DrainWaitsForTheEnd) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  session_.reset();
+  const json drained = Json("drain --yes --wait --limit 20s");
+  EXPECT_EQ(drained.at("ended"), true);
+  EXPECT_EQ(daemon_->Wait(), 0) << daemon_->errors();
+}
+
+}  // namespace
+}  // namespace larder::e2e
