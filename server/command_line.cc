@@ -9,9 +9,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "server/config_options.h"
+#include "server/option_help.h"
 
 namespace larder {
 namespace {
@@ -23,6 +22,7 @@ constexpr const char* kIntro =
 
 Usage: larderd [OPTION VALUE]...
        larderd --check-config | --print-config [OPTION VALUE]...
+       larderd --print-default-config | --print-metrics-reference
 
 Owns a pool of host memory and serves it to the engines, routers and operators
 of this host over the socket files of --socket-dir. It runs in the foreground,
@@ -33,6 +33,9 @@ Actions
   --check-config     Check the whole configuration, start nothing.
   --print-config     Print the effective configuration as a file for --config,
                      with the origin of each value, start nothing.
+  --print-default-config
+                     Print a configuration file that says nothing yet: every
+                     option in a comment, with what it means and its default.
   --print-metrics-reference
                      Print the reference page of all metrics.
   --help             Print this.
@@ -59,34 +62,9 @@ Exit codes
 
 Examples
   larderd --pool 8GiB
-  larderd --config /etc/larder/larder.toml --check-config
+  larderd --config /etc/larder/larderd.toml --check-config
   LARDER_LOG_FORMAT=json larderd --pool 64GiB --trusted-uids self,1001
 )";
-
-std::string Wrap(std::string_view text, size_t indent) {
-  constexpr size_t kColumns = 80;
-  std::string out;
-  size_t column = 0;
-  for (absl::string_view word : absl::StrSplit(absl::string_view(text.data(), text.size()), ' ')) {
-    if (column == 0 || column + 1 + word.size() > kColumns) {
-      absl::StrAppend(&out, column == 0 ? "" : "\n", std::string(indent, ' '), word);
-      column = indent + word.size();
-    } else {
-      absl::StrAppend(&out, " ", word);
-      column += 1 + word.size();
-    }
-  }
-  return out + "\n";
-}
-
-std::string OptionHelp(const ConfigOption& option) {
-  std::string sentence(option.help);
-  if (!option.default_value.empty()) {
-    absl::StrAppend(&sentence, " Default: ", std::string(option.default_value), ".");
-  }
-  return absl::StrCat("  ", FlagName(option), " ", std::string(option.value), "\n",
-                      Wrap(sentence, 6));
-}
 
 // An argument that the parser did not take.
 absl::Status Unexpected(const std::string& argument) {
@@ -119,21 +97,23 @@ std::vector<std::string> Reversed(const std::vector<std::string>& arguments) {
 }
 
 struct Actions {
-  bool help = false, version = false, check = false, print = false, metrics = false;
+  bool help = false, version = false, check = false, print = false, defaults = false,
+       metrics = false;
 };
 
 absl::StatusOr<Action> ChooseAction(const Actions& a) {
   if (a.help) return Action::kHelp;
   if (a.version) return Action::kVersion;
-  if (int{a.check} + int{a.print} + int{a.metrics} > 1) {
+  if (int{a.check} + int{a.print} + int{a.defaults} + int{a.metrics} > 1) {
     return absl::InvalidArgumentError(
-        "write one action at most: they are --check-config, "
-        "--print-config and --print-metrics-reference");
+        "write one action at most: they are --check-config, --print-config, "
+        "--print-default-config and --print-metrics-reference");
   }
-  return a.check     ? Action::kCheckConfig
-         : a.print   ? Action::kPrintConfig
-         : a.metrics ? Action::kPrintMetricsReference
-                     : Action::kServe;
+  return a.check      ? Action::kCheckConfig
+         : a.print    ? Action::kPrintConfig
+         : a.defaults ? Action::kPrintDefaultConfig
+         : a.metrics  ? Action::kPrintMetricsReference
+                      : Action::kServe;
 }
 
 }  // namespace
@@ -148,6 +128,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   app.add_flag("--version", actions.version);
   app.add_flag("--check-config", actions.check);
   app.add_flag("--print-config", actions.print);
+  app.add_flag("--print-default-config", actions.defaults);
   app.add_flag("--print-metrics-reference", actions.metrics);
   CLI::Option* const file = app.add_option("--config", line.config_file);
   std::map<std::string_view, std::string> values;
@@ -177,17 +158,6 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   return line;
 }
 
-std::string HelpText() {
-  std::string out = kIntro;
-  std::string_view group;
-  for (const ConfigOption& option : ConfigOptions()) {
-    if (option.group != group) {
-      group = option.group;
-      absl::StrAppend(&out, "\n", std::string(group), "\n");
-    }
-    absl::StrAppend(&out, OptionHelp(option));
-  }
-  return out + kOutro;
-}
+std::string HelpText() { return kIntro + OptionsHelp() + kOutro; }
 
 }  // namespace larder

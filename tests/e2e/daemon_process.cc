@@ -111,15 +111,17 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel) {
   return whole.begin()[1] == 1 ? "SERVING" : "NOT_SERVING";
 }
 
-// In the child, between fork and exec: async-signal-safe calls only.
-[[noreturn]] void Become(char* const* arguments, int out, int err, uint64_t address_space_max) {
+// In the child, between fork and exec: async-signal-safe calls only, unless a test says otherwise.
+[[noreturn]] void Become(char* const* arguments, int out, int err,
+                         const DaemonProcess::Options& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (address_space_max != 0) {
-    const rlimit limit{address_space_max, address_space_max};
+  if (options.address_space_max != 0) {
+    const rlimit limit{options.address_space_max, options.address_space_max};
     setrlimit(RLIMIT_AS, &limit);
   }
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
+  if (options.in_child) options.in_child();
   execv(arguments[0], arguments);
   _exit(127);
 }
@@ -173,7 +175,7 @@ void DaemonProcess::Start(const std::vector<std::string>& flags, const Options& 
   stem_ = stem;
   pid_ = fork();
   LARDER_CHECK(pid_ >= 0);
-  if (pid_ == 0) Become(arguments.data(), out, err, options.address_space_max);
+  if (pid_ == 0) Become(arguments.data(), out, err, options);
   close(out);
   close(err);
 }

@@ -49,6 +49,7 @@ class DaemonProcess {
     std::shared_ptr<TemporaryFolder> folder = nullptr;  // default: a fresh one
     uint64_t address_space_max = 0;                     // bytes, RLIMIT_AS; 0: no limit
     bool wait = true;                                   // until it serves or is gone
+    std::function<void()> in_child = nullptr;           // between fork and exec
   };
   explicit DaemonProcess(const std::vector<std::string>& flags = {});
   DaemonProcess(const std::vector<std::string>& flags, Options options);
