@@ -23,9 +23,9 @@ metric() {
   awk -v name="$1" '$1 == name { print $2 }' <&3
 }
 get() { "${@:2}" "$ENGINE" /run/larder "$1" get 0 >/dev/null || fail "get $*"; }
-names() {  # of all files that a package may leave behind
-  find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /srv -o -path /var/lib/dpkg -o -path /var/cache \
-    -o -path /var/log -o -path /etc/systemd/system/larderd.service.d \) -prune -o -print | sort
+names() {  # of all files where a package puts some; the homes of the machine live on beneath the copy
+  find /etc /usr /var /opt /boot -xdev \( -path /var/lib/dpkg -o -path /var/cache -o -path /var/log \
+    -o -path /etc/systemd/system/larderd.service.d \) -prune -o -print | sort
   find /run -name '*larder*' | sort
 }
 systemctl start basic.target  # it makes folders of its own
