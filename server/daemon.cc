@@ -186,6 +186,7 @@ struct Daemon::Parts final : SidebandHost {
   BlockStore& store;
   const Clock& clock;
   const TimePoint started;
+  const double started_unix_s = static_cast<double>(UnixMilliseconds()) * 1e-3;
   Quarantine quarantine;
   InstanceTable instances;
   StagingTable staging;
@@ -457,7 +458,13 @@ Daemon::Gauges Daemon::gauges() const {
   Parts& p = *parts_;
   Gauges g;
   g.store = p.store.stats();
-  g.sessions = p.sessions.size();
+  for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) {
+    const wire::WriteMode mode = session->write_mode();
+    ++(mode == wire::WriteMode::kMapped   ? g.sessions.mapped
+       : mode == wire::WriteMode::kStaged ? g.sessions.staged
+                                          : g.sessions.stream);
+  }
+  g.started_unix_s = p.started_unix_s;
   g.quarantined = p.quarantine.bytes();
   g.processes = p.processes->counts().processes;
   g.sideband = &p.sideband->counters();

@@ -84,7 +84,11 @@ class Daemon {
   // Gauges of this instant, for metrics.
   struct Gauges {
     BlockStore::Stats store;
-    size_t sessions = 0;
+    struct Sessions {
+      size_t mapped = 0, staged = 0, stream = 0;
+      [[nodiscard]] size_t all() const { return mapped + staged + stream; }
+    } sessions;  // by write mode
+    double started_unix_s = 0;
     ByteCount quarantined;
     size_t processes = 0;
     bool draining = false;

@@ -110,6 +110,8 @@ absl::Status AttachedSession::Admit(const wire::Up& up) {
 }
 
 size_t AttachedSession::HandleWrites(wire::Up& up, wire::Down* down) {
+  if (up.publishes.empty() && up.reserves.empty()) return 0;
+  const TimePoint begun = deps_.clock.Now();
   for (wire::Publish& p : up.publishes) Handle(std::move(p), down);
   // A writer waits for what became of its blocks, not yet for room for its next ones.
   if (!down->published.empty() && !up.reserves.empty()) Send(std::exchange(*down, {}));
@@ -118,10 +120,13 @@ size_t AttachedSession::HandleWrites(wire::Up& up, wire::Down* down) {
     down->reserved.push_back(Handle(r));
     promised += down->reserved.back().extents.size();
   }
+  deps_.counters.latencies.write.Observe(deps_.clock.Now() - begun);
   return promised;
 }
 
 void AttachedSession::HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) {
+  if (up.acquires.empty()) return;
+  const TimePoint begun = deps_.clock.Now();
   for (const wire::Acquire& a : up.acquires) {
     down->grants.push_back(Handle(a));
     if (!*released && IsShort(down->grants.back())) {
@@ -130,13 +135,14 @@ void AttachedSession::HandleAcquires(const wire::Up& up, bool* released, wire::D
       *released = true;
       down->grants.back() = Handle(a);
     }
-    CountGot(down->grants.back());
+    CountGot(a, down->grants.back());
     if (!a.want_tables) continue;
     wire::Down alone;  // tables are large: two such answers may not fit one message
     alone.grants.push_back(std::move(down->grants.back()));
     down->grants.pop_back();
     Send(std::move(alone));
   }
+  deps_.counters.latencies.acquire.Observe(deps_.clock.Now() - begun);
 }
 
 // One message must not make an answer of any size.

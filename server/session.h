@@ -111,6 +111,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   [[nodiscard]] absl::StatusOr<int> OpenPage()
       const;  // read-only descriptor of the revocation words
   [[nodiscard]] ByteCount page_bytes() const;
+  [[nodiscard]] wire::WriteMode write_mode() const { return write_mode_; }
   [[nodiscard]] const std::string& engine_id() const { return engine_id_; }  // valid after attached
 
  private:
@@ -158,7 +159,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   // `released`: its releases are done; they are once an acquire lacks what they give back.
   void HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) LARDER_REQUIRES(mu_);
   void Count(const wire::Up& up);
-  void CountGot(const wire::Grant& grant);
+  void CountGot(const wire::Acquire& request, const wire::Grant& grant) LARDER_REQUIRES(mu_);
+  void CountPut(const SessionVariant& variant, const wire::PublishBlock& block);
   [[nodiscard]] absl::Status Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
   [[nodiscard]] static absl::Status CheckAnswerSize(const wire::Up& up);
   [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;
@@ -221,7 +223,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   const std::string peer_;
   std::unique_ptr<SessionPage> page_;  // const after Create; empty without a process
   std::string engine_id_;              // const after attached
-  wire::WriteMode write_mode_ = wire::WriteMode::kStream;  // const after attached
+  std::atomic<wire::WriteMode> write_mode_ = wire::WriteMode::kStream;  // const after attached
 
   Mutex mu_;
   bool attached_ LARDER_GUARDED_BY(mu_) = false;

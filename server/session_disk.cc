@@ -13,6 +13,7 @@ struct AttachedSession::Promotion {
   wire::Acquire request;  // without its digests
   SessionVariant variant;
   LeaseId lease;
+  TimePoint begun;
 };
 
 HoldWhat AttachedSession::TiersToHold() const {
@@ -39,7 +40,8 @@ bool AttachedSession::PlanPromotion(const wire::Acquire& request, const SessionV
         {i, block.ref, request.digests[i], block.disk_location, block.extent.bytes()});
   }
   if (job.blocks.empty()) return true;
-  auto promotion = std::make_shared<Promotion>(Promotion{request, variant, lease});
+  auto promotion =
+      std::make_shared<Promotion>(Promotion{request, variant, lease, deps_.clock.Now()});
   promotion->request.digests.clear();
   job.ready = [self = weak_from_this(), promotion = std::move(promotion)](
                   const Promoter::Wanted& wanted, BlockStatus status, const BlockIndex::Held& now) {
@@ -88,6 +90,9 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
   }
   if (!down.ready.empty()) {
     ++deps_.counters.blocks_from_disk;
+    deps_.counters.got_disk_bytes += down.ready[0].block.extent.bytes;
+    deps_.counters.got_disk_tokens += promotion.variant.block_tokens;
+    deps_.counters.latencies.disk_read.Observe(deps_.clock.Now() - promotion.begun);
   } else if (down.failed[0].status != BlockStatus::kCancelled) {
     ++deps_.counters.blocks_missing;
   }

@@ -89,12 +89,13 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
 
 // Once, what the client hears; what it waits for is counted when it arrives, and a request that was
 // refused as such is none for blocks.
-void AttachedSession::CountGot(const wire::Grant& grant) {
-  uint64_t hits = 0, missing = 0;
+void AttachedSession::CountGot(const wire::Acquire& request, const wire::Grant& grant) {
+  uint64_t hits = 0, missing = 0, bytes = 0;
   for (const wire::BlockGrant& block : grant.blocks) {
     switch (block.status) {
       case BlockStatus::kOk:
         ++hits;
+        bytes += block.extent.bytes;
         break;
       case BlockStatus::kPending:
       case BlockStatus::kCancelled:
@@ -105,8 +106,11 @@ void AttachedSession::CountGot(const wire::Grant& grant) {
         break;
     }
   }
+  if (missing > 0) deps_.counters.blocks_missing += missing;
+  if (hits == 0) return;
   deps_.counters.blocks_hit += hits;
-  deps_.counters.blocks_missing += missing;
+  deps_.counters.got_host_bytes += bytes;
+  deps_.counters.got_host_tokens += hits * variants_[request.variant].block_tokens;
 }
 
 wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
