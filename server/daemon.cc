@@ -40,6 +40,7 @@ namespace larder {
 namespace {
 
 constexpr std::chrono::milliseconds kHousekeepingPeriod{10};
+constexpr std::chrono::milliseconds kLastAnswers{200};
 constexpr int kPeriodsPerCollect = 500;
 constexpr size_t kEvictionsPerPeriod = 512;
 constexpr size_t kJobsMax = 1024;
@@ -179,6 +180,7 @@ struct Daemon::Parts final : SidebandHost {
   [[nodiscard]] absl::Status StartServers();
   void Housekeep();
   void RunDrain(std::chrono::milliseconds limit);
+  void AwaitNone(TimePoint deadline, const std::function<bool()>& none) LARDER_EXCLUDES(mu);
   void AwaitSpilled(TimePoint deadline);
   [[nodiscard]] AdminService::Hooks AdminHooks(Daemon* daemon);
 
@@ -313,16 +315,15 @@ void Daemon::Parts::Housekeep() {
 
 void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   const TimePoint deadline = std::chrono::steady_clock::now() + limit;
-  {
-    MutexLock lock(mu);
-    // Sessions end on threads of their carriers, which do not wake us: look again each period.
-    while (!stop && sessions.size() > 0 && std::chrono::steady_clock::now() < deadline) {
-      changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
-    }
-  }
+  AwaitNone(deadline, [this] { return sessions.size() == 0; });
   for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Abandon();
   events->EndAll();
-  const auto grace = std::chrono::system_clock::now() + std::chrono::seconds(1);
+  AwaitNone(deadline, [this] {
+    return admission.inside(Admission::Gate::kCalls) == 0 &&
+           admission.inside(Admission::Gate::kBytes) == 0;
+  });
+  // For answers on their way; connections of clients that do not look would take all of it.
+  const auto grace = std::chrono::system_clock::now() + kLastAnswers;
   accepting.reset();
   data.server->Shutdown(grace);
   control.server->Shutdown(grace);
@@ -330,6 +331,14 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   MutexLock lock(mu);
   drained = true;
   changed.NotifyAll();
+}
+
+// Work ends on threads of others, which do not wake us: look again each period.
+void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& none) {
+  MutexLock lock(mu);
+  while (!stop && !none() && std::chrono::steady_clock::now() < deadline) {
+    changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
+  }
 }
 
 // What waits for the disk when this ends is lost to the next daemon.

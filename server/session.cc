@@ -258,11 +258,12 @@ void AttachedSession::Tick(TimePoint now) {
   {
     MutexLock lock(mu_);
     if (closed_ || now < next_deadline_) return;
-    next_deadline_ = TimePoint::max();
+    next_deadline_ = draining_ && now < drained_from_ ? drained_from_ : TimePoint::max();
     if (!attached_) {
       // A stream that says nothing must not keep a place among the sessions.
-      End(absl::DeadlineExceededError(
-          "hello: not sent in time; it is the first message of a stream"));
+      End(draining_ ? absl::OkStatus()
+                    : absl::DeadlineExceededError(
+                          "hello: not sent in time; it is the first message of a stream"));
       return;
     }
     for (auto& [id, record] : leases_) {
@@ -308,16 +309,17 @@ void AttachedSession::Drain() {
   MutexLock lock(mu_);
   if (closed_ || draining_) return;
   draining_ = true;
+  drained_from_ = deps_.clock.Now() + kDrainGrace;
+  next_deadline_ = std::min(next_deadline_, drained_from_);
   wire::Down down;
   wire::Directive& directive = down.directives.emplace_back();
   directive.directive_id = 1;
   directive.kind = wire::DirectiveKind::kDrain;
   Send(std::move(down));
-  FinishIfDrained();
 }
 
 void AttachedSession::FinishIfDrained() {
-  if (draining_ && leases_.empty() && reservations_.empty() && copies_ == 0) End(absl::OkStatus());
+  if (Drained() && leases_.empty() && reservations_.empty() && copies_ == 0) End(absl::OkStatus());
 }
 
 void AttachedSession::Abandon() {

@@ -78,6 +78,8 @@ struct SessionDeps {
 class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
  public:
   static constexpr std::chrono::seconds kHelloDeadline{5};
+  // What was on its way when the client was told to finish is still served.
+  static constexpr std::chrono::milliseconds kDrainGrace{100};
   static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // of all acquires of one Up
   static constexpr size_t kTablesPerMessageMax = 512;  // likewise; each may have 1,024 segments
 
@@ -99,7 +101,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void OnUnmapped() LARDER_EXCLUDES(mu_);
   // Ends leases and reservations whose deadline has passed.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
-  // Tells the client to finish; the stream ends OK after its last release.
+  // Tells the client to finish.  After kDrainGrace nothing new is begun, and the stream ends OK
+  // after its last release.
   void Drain() LARDER_EXCLUDES(mu_);
   // Ends the stream now, Unavailable.
   void Abandon() LARDER_EXCLUDES(mu_);
@@ -213,6 +216,10 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void StartPromotions() LARDER_EXCLUDES(mu_);
   void OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,
                   const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
+  // It begins nothing new.
+  [[nodiscard]] bool Drained() const LARDER_REQUIRES(mu_) {
+    return draining_ && deps_.clock.Now() >= drained_from_;
+  }
   void FinishIfDrained() LARDER_REQUIRES(mu_);
   void PutInQuarantine(Leases leases,
                        Reservations reservations);  // what the process may still touch
@@ -229,6 +236,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   bool attached_ LARDER_GUARDED_BY(mu_) = false;
   bool tiers_ LARDER_GUARDED_BY(mu_) = false;  // it understands PENDING and Durable
   bool draining_ LARDER_GUARDED_BY(mu_) = false;
+  TimePoint drained_from_ LARDER_GUARDED_BY(mu_);  // when draining
   bool closed_ LARDER_GUARDED_BY(mu_) = false;
   bool bye_ LARDER_GUARDED_BY(mu_) = false;  // nothing of this session is in use any more
   std::vector<SessionVariant> variants_ LARDER_GUARDED_BY(mu_);

@@ -27,7 +27,7 @@ wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
     refuse(BlockStatus::kInvalid);
     return grant;
   }
-  if (draining_) {
+  if (Drained()) {
     refuse(BlockStatus::kCancelled);
     return grant;
   }

@@ -50,7 +50,7 @@ wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
     answer.message = "this session writes by StoreBlocks: it has no sideband token";
     return answer;
   }
-  if (draining_) {
+  if (Drained()) {
     answer.status = BlockStatus::kCancelled;
     answer.message = "larderd is draining";
     return answer;
