@@ -100,19 +100,22 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
 }
 
 void AttachedSession::OnDurable(VariantIndex variant, std::span<const Digest> digests) {
-  wire::Durable durable;
+  uint32_t number = 0;  // of the variant, as the client knows it
   {
     MutexLock lock(mu_);
     if (closed_ || !tiers_) return;
     const auto same = [variant](const SessionVariant& v) { return v.index == variant; };
     const auto it = std::find_if(variants_.begin(), variants_.end(), same);
     if (it == variants_.end()) return;
-    durable.variant = static_cast<uint32_t>(it - variants_.begin());
+    number = static_cast<uint32_t>(it - variants_.begin());
   }
-  durable.digests.assign(digests.begin(), digests.end());
-  wire::Down down;
-  down.durable.push_back(std::move(durable));
-  Send(std::move(down));
+  while (!digests.empty()) {  // a sync may cover more small blocks than a message holds
+    const auto some = digests.first(std::min<size_t>(digests.size(), wire::kKeysMax));
+    digests = digests.subspan(some.size());
+    wire::Down down;
+    down.durable.push_back({.variant = number, .digests = {some.begin(), some.end()}});
+    Send(std::move(down));
+  }
 }
 
 }  // namespace larder

@@ -1,5 +1,5 @@
-// SIGTERM under load, again and again: whatever call had begun by then ends well, what is held stays
-// held until it is given back, health turns first, and the daemon is gone within its limit.
+// SIGTERM under load, again and again: whatever call had begun by then ends well, what is held
+// stays held until it is given back, health turns first, and the daemon is gone within its limit.
 // LARDER_TEST_SCALE of 200 times.
 #include <algorithm>
 #include <atomic>
