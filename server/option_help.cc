@@ -15,10 +15,10 @@ constexpr const char* kFileIntro =
     R"(# Configuration of larderd.  Made by `larderd --print-default-config`.
 #
 # Every option is here with its default, behind a #: take the # away and write
-# what you want.  `larderd --config FILE --check-config` says whether it is good,
-# `--print-config` what counts in the end and where it comes from.  It is read
-# at start alone.  Flags (--pool 8GiB) and the environment (LARDER_POOL=8GiB) go
-# before this file.
+# what you want.  `larderd --config FILE --check-config` says whether it is
+# good, `--print-config` what counts in the end and where it comes from.  It is
+# read at start alone.  Flags (--pool 8GiB) and the environment
+# (LARDER_POOL=8GiB) go before this file.
 #
 #   SIZE       "8GiB", "64MiB", "8GB" (10^9) or bytes
 #   DURATION   "30s", "500ms", "2min", "1h"
@@ -26,8 +26,8 @@ constexpr const char* kFileIntro =
 #   COUNT      a number
 #   BOOL       true or false
 #
-# The unit larderd.service lets it write below /var/lib/larder, which is the place
-# for `disk`; another one needs ReadWritePaths= (systemctl edit larderd).
+# The unit larderd.service lets it write below /var/lib/larder, which is the
+# place for `disk`; another needs ReadWritePaths= (systemctl edit larderd).
 )";
 
 // The one option whose default depends on the host; what it is under systemd.

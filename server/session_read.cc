@@ -145,8 +145,10 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
       return grant;
     }
   }
-  if (request.want_tables ||
-      (sampled && request.what == wire::AcquireWhat::kBytes && held.metadata->hashed())) {
+  const bool checked_there =
+      sampled && request.what == wire::AcquireWhat::kBytes && held.metadata->hashed();
+  if (checked_there) ++deps_.counters.host_checks;
+  if (request.want_tables || checked_there) {
     SegmentTable table = held.metadata->Table();
     table.segments = {table.segments.begin() + range.first,
                       table.segments.begin() + range.first + range.count};

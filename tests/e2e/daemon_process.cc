@@ -246,13 +246,17 @@ v1::TenantStats DaemonProcess::Tenant() const {
   return reply.tenants_size() == 1 ? reply.tenants(0) : v1::TenantStats();
 }
 
-double DaemonProcess::Metric(const std::string& sample) const {
+std::string DaemonProcess::Scrape() const {
   const std::string said = output();
   const size_t at = said.find("http://127.0.0.1:");
-  if (at == std::string::npos) return -1;
+  if (at == std::string::npos) return "";
   const auto port =
       static_cast<uint16_t>(std::atoi(said.c_str() + at + std::string("http://127.0.0.1:").size()));
-  std::istringstream lines(HttpGet(port, "/metrics"));
+  return HttpGet(port, "/metrics");
+}
+
+double DaemonProcess::Metric(const std::string& sample) const {
+  std::istringstream lines(Scrape());
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(sample + " ")) return std::atof(line.c_str() + sample.size());
   }

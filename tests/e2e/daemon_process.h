@@ -89,6 +89,8 @@ class DaemonProcess {
   [[nodiscard]] v1::TenantStats Tenant() const;
   // One sample of /metrics, by its whole name with label: every counter and gauge, the sideband's too.  -1: absent.
   [[nodiscard]] double Metric(const std::string& sample) const;
+  // All of /metrics, with the header of its HTTP answer; empty when it does not answer.
+  [[nodiscard]] std::string Scrape() const;
 
   // Resident memory that is not the pool's.
   [[nodiscard]] uint64_t ResidentBytesBesidePool() const;
