@@ -86,6 +86,13 @@ bool Child::Alive() const {
   return waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
 }
 
+double Child::CpuSeconds() const {
+  clockid_t clock = 0;
+  timespec time{};
+  if (clock_getcpuclockid(pid_, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 absl::Status Child::Write(const std::string& line) {
   const std::string text = line + '\n';
   if (write(to_, text.data(), text.size()) == static_cast<ssize_t>(text.size())) return absl::OkStatus();

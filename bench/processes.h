@@ -41,6 +41,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   [[nodiscard]] bool Alive() const;
+  [[nodiscard]] double CpuSeconds() const;  // that it took so far, of all its threads
   [[nodiscard]] absl::Status Write(const std::string& line);
   // Unavailable: the process ended instead.
   [[nodiscard]] absl::StatusOr<std::string> ReadLine();
@@ -74,6 +75,7 @@ class DaemonProcess {
   [[nodiscard]] absl::StatusOr<Holdings> Stats() const;
   // Of events since it started, by its name with label as /metrics has it.  NotFound: it has none of that name.
   [[nodiscard]] absl::StatusOr<uint64_t> Counter(const std::string& name) const;
+  [[nodiscard]] double CpuSeconds() const { return child_->CpuSeconds(); }
 
  private:
   struct Admin;

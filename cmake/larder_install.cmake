@@ -9,6 +9,7 @@
 #   share/bash-completion/, share/zsh/, share/fish/
 #                       completion of larderctl, likewise
 #
+# Component `dev` is what engines are built with; larder_package.cmake makes packages.
 # tests/consumer builds a project against it.
 include(CMakePackageConfigHelpers)
 
@@ -20,14 +21,15 @@ add_library(larder::client ALIAS larder_client)  # the same name inside this bui
 install(TARGETS larder_client larder_wire larder_cuda larder_storage larder_sideband_client larder_sideband_packet
                 larder_sideband_frames larder_proto
         EXPORT larder_targets
-        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder)
-install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_dir})
+install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_dir} COMPONENT dev)
 
 # What engines include, and what that includes; tests/structure/include_rules.toml keeps that list short.
 foreach(header client/client.h client/device_imports.h client/paged_cache.h client/wire/messages.h cuda/device.h cuda/paged_layout.h storage/types.h storage/block_key.h storage/layout.h)
   get_filename_component(folder ${header} DIRECTORY)
-  install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder})
+  install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder}
+          COMPONENT dev)
 endforeach()
 
 install(TARGETS larderd larderctl RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -51,7 +53,7 @@ larder_page(larderctl.fish larderctl "completion fish" ${CMAKE_INSTALL_DATADIR}/
 add_custom_target(larder_pages ALL DEPENDS ${larder_pages})
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/proto/larder DESTINATION ${CMAKE_INSTALL_DATADIR}/larder/proto
-        FILES_MATCHING PATTERN "*.proto")
+        COMPONENT dev FILES_MATCHING PATTERN "*.proto")
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/docs/format.md ${PROJECT_SOURCE_DIR}/docs/metrics.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
@@ -60,4 +62,4 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/larder-config.cmake.in
 # Before 1.0 a minor version may change the API.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/larder-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/larder-config.cmake ${PROJECT_BINARY_DIR}/larder-config-version.cmake
-        DESTINATION ${larder_package_dir})
+        DESTINATION ${larder_package_dir} COMPONENT dev)

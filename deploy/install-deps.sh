@@ -13,12 +13,16 @@ PACKAGES=(
   man-db  # a test has it read our manual pages
 )
 CLANG_PACKAGES=(clang clang-tidy clang-format libclang-rt-14-dev)
+# systemd-analyze; lintian; promtool, whose package starts a Prometheus server where packages may start services.
+PACKAGE_TOOLS=(systemd lintian prometheus)
 
 usage() {
   cat <<'HELP'
-Usage: deploy/install-deps.sh [--with-clang]
+Usage: deploy/install-deps.sh [--with-clang] [--with-package-tools]
 Installs the Debian 12 packages that Larder is built and tested with, as root or by sudo.
-  --with-clang   also clang, clang-tidy, clang-format and libFuzzer's runtime
+  --with-clang           also clang, clang-tidy, clang-format and libFuzzer's runtime
+  --with-package-tools   also lintian, systemd and prometheus (for promtool), which tests of the package and the metrics
+                         look with, and which are skipped without them
 HELP
 }
 
@@ -28,6 +32,7 @@ fail() { say "$*"; exit 1; }
 while [ $# -gt 0 ]; do
   case $1 in
     --with-clang) PACKAGES+=("${CLANG_PACKAGES[@]}") ;;
+    --with-package-tools) PACKAGES+=("${PACKAGE_TOOLS[@]}") ;;
     --help | -h) usage; exit 0 ;;
     *) usage >&2; fail "unknown option '$1'" ;;
   esac

@@ -116,6 +116,10 @@ void BlockReceiver::Finish() {
   }
   ++(status == BlockStatus::kOk ? deps_.counters.blocks_published
                                 : deps_.counters.blocks_duplicate);
+  if (status == BlockStatus::kOk) {
+    deps_.counters.put_bytes += block.segments.PayloadBytes().value();
+    deps_.counters.put_tokens += block.tokens.size();
+  }
   if (status == BlockStatus::kOk && deps_.disk != nullptr)
     deps_.disk->spiller().Offer({}, index_, digests_.back());
   status_.back() = status;
@@ -179,6 +183,8 @@ void BlockSender::StartKey(Piece* piece) {
     return;
   }
   ++deps_.counters.blocks_hit;
+  deps_.counters.got_host_bytes += range.end - range.begin;
+  deps_.counters.got_host_tokens += variant_.block_tokens;
   RecordHeader header;
   header.key = {variant_id_, digests_[piece->key]};
   header.parent = held.metadata->parent();

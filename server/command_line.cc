@@ -47,22 +47,24 @@ std::vector<std::string> Reversed(const std::vector<std::string>& arguments) {
 }
 
 struct Actions {
-  bool help = false, version = false, check = false, print = false, metrics = false, page = false;
+  bool help = false, version = false, check = false, print = false, defaults = false,
+       metrics = false, page = false;
 };
 
 absl::StatusOr<Action> ChooseAction(const Actions& a) {
   if (a.help) return Action::kHelp;
   if (a.version) return Action::kVersion;
-  if (int{a.check} + int{a.print} + int{a.metrics} + int{a.page} > 1) {
+  if (int{a.check} + int{a.print} + int{a.defaults} + int{a.metrics} + int{a.page} > 1) {
     return absl::InvalidArgumentError(
         "write one action at most: they are --check-config, --print-config, "
-        "--print-metrics-reference and --print-man-page");
+        "--print-default-config, --print-metrics-reference and --print-man-page");
   }
-  return a.check     ? Action::kCheckConfig
-         : a.print   ? Action::kPrintConfig
-         : a.metrics ? Action::kPrintMetricsReference
-         : a.page    ? Action::kPrintManPage
-                     : Action::kServe;
+  return a.check      ? Action::kCheckConfig
+         : a.print    ? Action::kPrintConfig
+         : a.defaults ? Action::kPrintDefaultConfig
+         : a.metrics  ? Action::kPrintMetricsReference
+         : a.page     ? Action::kPrintManPage
+                      : Action::kServe;
 }
 
 }  // namespace
@@ -77,6 +79,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   app.add_flag("--version", actions.version);
   app.add_flag("--check-config", actions.check);
   app.add_flag("--print-config", actions.print);
+  app.add_flag("--print-default-config", actions.defaults);
   app.add_flag("--print-metrics-reference", actions.metrics);
   app.add_flag("--print-man-page", actions.page);
   CLI::Option* const file = app.add_option("--config", line.config_file);

@@ -21,6 +21,7 @@ struct CommandLine {
     kVersion,
     kCheckConfig,
     kPrintConfig,
+    kPrintDefaultConfig,
     kPrintMetricsReference,
     kPrintManPage,
   };

@@ -158,7 +158,8 @@ constexpr ConfigOption kOptions[] = {
      }},
     {"disk_verify_rate", kDisk, "SIZE", "8MiB", true,
      "Bytes a second at which blocks that are on disk alone are read again, over and over, to find "
-     "damage before somebody waits for them. 0: never.",
+     "damage before somebody waits for them. A block counts as 512KiB at least, as a read costs "
+     "processor time however small it is. 0: never.",
      AssignDiskVerifyRate},
     {"fault_points", kDisk, "LIST", "", true,
      "For tests: where the disk tier fails, stalls or dies, as in data.write=error/32.",

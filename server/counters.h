@@ -6,8 +6,12 @@
 // Thread-safety: all of it; a reader may see one event's counters at different moments.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+
+#include "storage/clock.h"
 
 namespace larder {
 
@@ -20,6 +24,44 @@ class alignas(64) Counter {
 
  private:
   std::atomic<uint64_t> value_{0};
+};
+
+// How long something took: so many times up to each bound.  A reader may see one time in its bucket
+// and not yet in the sum.
+class alignas(64) Histogram {
+ public:
+  // Seconds; one more bucket is for what took longer.
+  static constexpr std::array<double, 12> kBounds = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3,
+                                                     0.01, 0.03, 0.1,  0.3,  1,    3};
+
+  void Observe(Duration took) {
+    const double seconds = std::chrono::duration<double>(took).count();
+    size_t bucket = 0;
+    while (bucket < kBounds.size() && seconds > kBounds[bucket]) ++bucket;
+    buckets_[bucket].fetch_add(1, std::memory_order_relaxed);
+    sum_ns_.fetch_add(
+        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(took).count()),
+        std::memory_order_relaxed);
+  }
+  // REQUIRES: bucket <= kBounds.size().
+  [[nodiscard]] uint64_t bucket(size_t bucket) const {
+    return buckets_[bucket].load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] double sum_s() const {
+    return static_cast<double>(sum_ns_.load(std::memory_order_relaxed)) * 1e-9;
+  }
+
+ private:
+  std::array<std::atomic<uint64_t>, kBounds.size() + 1> buckets_{};
+  std::atomic<uint64_t> sum_ns_{0};
+};
+
+// Of the daemon's own part: what a message waits for on its way is not in it.
+struct Latencies {
+  Histogram lookup;
+  Histogram write;    // the reserves and publishes of a message
+  Histogram acquire;  // the acquires of a message
+  Histogram disk_read;
 };
 
 struct Counters {
@@ -60,6 +102,12 @@ struct Counters {
   Counter blocks_missing;
   Counter host_checks;  // reads checked against their hashes
   Counter blocks_damaged_in_transit;
+  Counter put_bytes;  // of blocks published
+  Counter put_tokens;
+  Counter got_host_bytes;  // of blocks that readers were granted there
+  Counter got_host_tokens;
+  Counter got_disk_bytes;
+  Counter got_disk_tokens;
   Counter staged_bytes;   // copied from staging segments
   Counter stored_bytes;   // received by StoreBlocks
   Counter fetched_bytes;  // sent by FetchBlocks
@@ -98,6 +146,8 @@ struct Counters {
   // Holds that ended at their deadline.
   Counter leases_expired;
   Counter reservations_expired;
+
+  Latencies latencies;
 };
 
 }  // namespace larder

@@ -20,14 +20,17 @@
 #include "server/block_compressor.h"
 #include "server/block_mover.h"
 #include "server/block_verifier.h"
+#include "server/heartbeat.h"
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
 #include "server/pin_keeper.h"
 #include "server/process_table.h"
 #include "server/registration_store.h"
+#include "server/services/accept_loop.h"
 #include "server/services/admin_service.h"
 #include "server/services/cache_service.h"
 #include "server/services/engine_service.h"
+#include "server/services/self_call.h"
 #include "server/session_sockets.h"
 #include "server/session_table.h"
 #include "server/sideband.h"
@@ -39,6 +42,7 @@ namespace larder {
 namespace {
 
 constexpr std::chrono::milliseconds kHousekeepingPeriod{10};
+constexpr std::chrono::milliseconds kLastAnswers{200};
 constexpr int kPeriodsPerCollect = 500;
 constexpr size_t kEvictionsPerPeriod = 512;
 constexpr size_t kJobsMax = 1024;
@@ -47,13 +51,30 @@ constexpr size_t kLongCalls = 2;  // verbs of many blocks of each kind, at once
 constexpr size_t kLongCallsWaiting = 64;
 constexpr int kStreamsPerConnectionMax = 128;
 
-// Serves `services` on one socket file of this mode.
-std::unique_ptr<grpc::Server> Listen(const std::string& path, mode_t mode,
-                                     const DaemonOptions& options,
-                                     std::initializer_list<grpc::Service*> services) {
+struct SocketFile {
+  std::string path;
+  mode_t mode = 0;
+  int listener = -1;  // that listens there already
+};
+
+struct Served {
+  std::unique_ptr<grpc::Server> server;  // null: it cannot listen
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;  // for a listener
+};
+
+// Serves `services` on one socket file.
+Served Listen(const SocketFile& file, const DaemonOptions& options,
+              std::initializer_list<grpc::Service*> services) {
+  Served served;
   grpc::ServerBuilder builder;
   int port = 0;  // 1 when bound: a socket file has no port
-  builder.AddListeningPort(absl::StrCat("unix:", path), grpc::InsecureServerCredentials(), &port);
+  const auto credentials = grpc::InsecureServerCredentials();
+  if (file.listener < 0) {
+    builder.AddListeningPort(absl::StrCat("unix:", file.path), credentials, &port);
+  } else {
+    served.acceptor = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+  }
   for (grpc::Service* service : services) builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
   builder.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
@@ -64,11 +85,11 @@ std::unique_ptr<grpc::Server> Listen(const std::string& path, mode_t mode,
   if (options.rpc_threads_max > 0) quota.SetMaxThreads(options.rpc_threads_max);
   builder.SetResourceQuota(quota);
   // The mode must hold from the first instant that the file is there.
-  const mode_t before = umask(static_cast<mode_t>(~mode & 0777));
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  const mode_t before = umask(static_cast<mode_t>(~file.mode & 0777));
+  served.server = builder.BuildAndStart();
   umask(before);
-  if (port == 0) return nullptr;
-  return server;
+  if (port == 0 && !served.acceptor) served.server.reset();
+  return served;
 }
 
 // Threads of Compress: half of the cores are others'.
@@ -164,8 +185,11 @@ struct Daemon::Parts final : SidebandHost {
   std::string boot_id() override { return options.boot_id; }
 
   [[nodiscard]] absl::Status Start();
+  [[nodiscard]] absl::Status StartSideband();
+  [[nodiscard]] absl::Status StartServers();
   void Housekeep();
   void RunDrain(std::chrono::milliseconds limit);
+  void AwaitNone(TimePoint deadline, const std::function<bool()>& none) LARDER_EXCLUDES(mu);
   void AwaitSpilled(TimePoint deadline);
   [[nodiscard]] AdminService::Hooks AdminHooks(Daemon* daemon);
 
@@ -173,6 +197,7 @@ struct Daemon::Parts final : SidebandHost {
   BlockStore& store;
   const Clock& clock;
   const TimePoint started;
+  const double started_unix_s = static_cast<double>(UnixMilliseconds()) * 1e-3;
   Quarantine quarantine;
   InstanceTable instances;
   StagingTable staging;
@@ -199,8 +224,11 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<EngineService> engine;
   std::optional<CacheService> cache;
   std::optional<AdminService> admin;
-  std::unique_ptr<grpc::Server> data_server;
-  std::unique_ptr<grpc::Server> admin_server;
+  Served data;
+  Served control;
+  std::optional<AcceptLoop> accepting;  // on listeners that were handed over
+  std::optional<SelfCall> self;         // once somebody asks what is stuck
+  Heartbeat housekeeping;
 
   Mutex mu;
   CondVar changed;
@@ -211,7 +239,7 @@ struct Daemon::Parts final : SidebandHost {
   std::thread drainer LARDER_GUARDED_BY(mu);
 };
 
-absl::Status Daemon::Parts::Start() {
+absl::Status Daemon::Parts::StartSideband() {
   absl::StatusOr<std::unique_ptr<ProcessTable>> table =
       ProcessTable::Create({.processes_max = options.sessions_max});
   if (!table.ok()) return table.status();
@@ -219,6 +247,7 @@ absl::Status Daemon::Parts::Start() {
   Sideband::Options sideband_options;
   sideband_options.path = options.socket_dir + "/sideband.sock";
   sideband_options.mode = options.data_socket_mode;
+  sideband_options.listener = options.listeners.sideband;
   sideband_options.trusted_uids = options.trusted_uids;
   sideband_options.connections_max = options.sessions_max;
   sideband_options.connections_per_uid_max = options.sessions_max;
@@ -226,7 +255,28 @@ absl::Status Daemon::Parts::Start() {
       Sideband::Create(sideband_options, *this, *processes, staging);
   if (!listening.ok()) return listening.status();
   sideband = *std::move(listening);
+  return absl::OkStatus();
+}
 
+absl::Status Daemon::Parts::StartServers() {
+  const SocketFile data_file{options.socket_dir + "/data.sock", options.data_socket_mode,
+                             options.listeners.data};
+  data = Listen(data_file, options, {&*engine, &*cache});
+  const SocketFile control_file{options.socket_dir + "/admin.sock", 0600, options.listeners.admin};
+  if (data.server) control = Listen(control_file, options, {&*admin});
+  if (!control.server) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen at ", (data.server ? control_file : data_file).path));
+  }
+  std::vector<AcceptLoop::Source> handed;
+  if (data.acceptor) handed.push_back({data_file.listener, data.acceptor.get()});
+  if (control.acceptor) handed.push_back({control_file.listener, control.acceptor.get()});
+  if (!handed.empty()) accepting.emplace(std::move(handed));
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::Parts::Start() {
+  if (absl::Status status = StartSideband(); !status.ok()) return status;
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, workers, counters,
                            clock, ChooseKernel(), options.boot_id, "default", options.check_one_in,
                            disk ? &*disk : nullptr});
@@ -241,12 +291,7 @@ absl::Status Daemon::Parts::Start() {
       *deps, admission, *pins,
       CacheService::LongCalls{clearing, *cleaner, moving, *mover, compressing, *compressor},
       *events);
-  const std::string data = options.socket_dir + "/data.sock";
-  data_server = Listen(data, options.data_socket_mode, options, {&*engine, &*cache});
-  if (!data_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", data));
-  const std::string control = options.socket_dir + "/admin.sock";
-  admin_server = Listen(control, 0600, options, {&*admin});
-  if (!admin_server) return absl::UnavailableError(absl::StrCat("cannot listen at ", control));
+  if (absl::Status status = StartServers(); !status.ok()) return status;
 
   processes->Start([this](ProcessId process) {
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) {
@@ -278,28 +323,37 @@ void Daemon::Parts::Housekeep() {
     // What is on disk may not be known yet.
     const bool all_known = !disk || !disk->recovering();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
+    housekeeping.Answer();
     mu.Lock();
   }
 }
 
 void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   const TimePoint deadline = std::chrono::steady_clock::now() + limit;
-  {
-    MutexLock lock(mu);
-    // Sessions end on threads of their carriers, which do not wake us: look again each period.
-    while (!stop && sessions.size() > 0 && std::chrono::steady_clock::now() < deadline) {
-      changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
-    }
-  }
+  AwaitNone(deadline, [this] { return sessions.size() == 0; });
   for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Abandon();
   events->EndAll();
-  const auto grace = std::chrono::system_clock::now() + std::chrono::seconds(1);
-  data_server->Shutdown(grace);
-  admin_server->Shutdown(grace);
+  AwaitNone(deadline, [this] {
+    return admission.inside(Admission::Gate::kCalls) == 0 &&
+           admission.inside(Admission::Gate::kBytes) == 0;
+  });
+  // For answers on their way; connections of clients that do not look would take all of it.
+  const auto grace = std::chrono::system_clock::now() + kLastAnswers;
+  accepting.reset();
+  data.server->Shutdown(grace);
+  control.server->Shutdown(grace);
   if (disk) AwaitSpilled(deadline);  // nobody publishes any more
   MutexLock lock(mu);
   drained = true;
   changed.NotifyAll();
+}
+
+// Work ends on threads of others, which do not wake us: look again each period.
+void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& none) {
+  MutexLock lock(mu);
+  while (!stop && !none() && std::chrono::steady_clock::now() < deadline) {
+    changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
+  }
 }
 
 // What waits for the disk when this ends is lost to the next daemon.
@@ -369,11 +423,15 @@ Daemon::~Daemon() {
   }
   if (drainer.joinable()) drainer.join();
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
+  p.self.reset();
+  p.accepting.reset();
   const auto now = std::chrono::system_clock::now();
-  if (p.data_server) p.data_server->Shutdown(now);
-  if (p.admin_server) p.admin_server->Shutdown(now);
-  if (p.data_server) p.data_server->Wait();
-  if (p.admin_server) p.admin_server->Wait();
+  for (const Served* served : {&p.data, &p.control}) {
+    if (served->server) served->server->Shutdown(now);
+  }
+  for (const Served* served : {&p.data, &p.control}) {
+    if (served->server) served->server->Wait();
+  }
   if (p.processes) p.processes->Stop();
   p.sideband.reset();  // its thread asks for sessions
   p.session_sockets.reset();
@@ -389,8 +447,8 @@ size_t Daemon::Drain(std::chrono::milliseconds limit) {
     MutexLock lock(p.mu);
     if (std::exchange(p.draining, true)) return 0;
   }
-  for (grpc::Server* server : {p.data_server.get(), p.admin_server.get()}) {
-    if (auto* health = server->GetHealthCheckService()) health->SetServingStatus(false);
+  for (const Served* served : {&p.data, &p.control}) {
+    if (auto* health = served->server->GetHealthCheckService()) health->SetServingStatus(false);
   }
   const size_t told = p.sessions.Drain();
   MutexLock lock(p.mu);
@@ -408,11 +466,38 @@ uint64_t Daemon::unspilled() const {
   return parts_->disk ? parts_->disk->spiller().stats().queued : 0;
 }
 
+std::vector<std::string> Daemon::Stuck() {
+  Parts& p = *parts_;
+  std::vector<std::string> stuck;
+  const auto look = [&stuck](auto& part, const char* name) {
+    if (!part.Answered()) stuck.emplace_back(name);
+    part.Ask();
+  };
+  look(p.housekeeping, "housekeeping");
+  bool draining = false;
+  {
+    MutexLock lock(p.mu);
+    draining = p.draining;
+  }
+  if (draining) return stuck;  // the others end, one after the other
+  look(*p.sideband, "sideband");
+  if (p.session_sockets) look(*p.session_sockets, "session_sockets");
+  if (!p.self) p.self.emplace(p.options.socket_dir + "/data.sock");
+  look(*p.self, "grpc");
+  return stuck;
+}
+
 Daemon::Gauges Daemon::gauges() const {
   Parts& p = *parts_;
   Gauges g;
   g.store = p.store.stats();
-  g.sessions = p.sessions.size();
+  for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) {
+    const wire::WriteMode mode = session->write_mode();
+    ++(mode == wire::WriteMode::kMapped   ? g.sessions.mapped
+       : mode == wire::WriteMode::kStaged ? g.sessions.staged
+                                          : g.sessions.stream);
+  }
+  g.started_unix_s = p.started_unix_s;
   g.quarantined = p.quarantine.bytes();
   g.processes = p.processes->counts().processes;
   g.sideband = &p.sideband->counters();

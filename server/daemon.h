@@ -28,7 +28,11 @@ struct SidebandCounters;  // server/sideband_connection.h
 
 struct DaemonOptions {
   std::string socket_dir;  // data.sock, admin.sock, sideband.sock are made in it; it must exist
-  mode_t data_socket_mode = 0660;   // of data.sock and sideband.sock; admin.sock is 0600
+  mode_t data_socket_mode = 0660;  // of data.sock and sideband.sock; admin.sock is 0600
+  struct Listeners {  // sockets that listen there already, whose modes are not ours; -1: it binds
+    int data = -1, sideband = -1, admin = -1;
+  };
+  Listeners listeners;              // borrowed
   std::vector<uid_t> trusted_uids;  // may map the pool writable
   size_t sessions_max = 1024;
   size_t calls_max = 256;                  // unary calls under way at once
@@ -73,10 +77,19 @@ class Daemon {
   // Blocks that wait to be written to disk.
   [[nodiscard]] uint64_t unspilled() const;
 
+  // For a watchdog: which parts that everybody needs did not come round since the last call, and
+  // asks them all again.  Empty: it works, as far as the last call asked.  A disk that does not
+  // answer is none of them.  From one thread.
+  [[nodiscard]] std::vector<std::string> Stuck();
+
   // Gauges of this instant, for metrics.
   struct Gauges {
     BlockStore::Stats store;
-    size_t sessions = 0;
+    struct Sessions {
+      size_t mapped = 0, staged = 0, stream = 0;
+      [[nodiscard]] size_t all() const { return mapped + staged + stream; }
+    } sessions;  // by write mode
+    double started_unix_s = 0;
     ByteCount quarantined;
     size_t processes = 0;
     bool draining = false;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view kWhat = "keeps the KV cache of large language models";
 constexpr const char* kSynopsis[] = {"larderd [OPTION VALUE]...",
-                                     "larderd --check-config | --print-config [OPTION VALUE]..."};
+                                     "larderd --check-config | --print-config [OPTION VALUE]...",
+                                     "larderd --print-default-config | --print-metrics-reference"};
 constexpr std::string_view kAbout =
     "Owns a pool of host memory and serves it to the engines, routers and operators of this host "
     "over the socket files of --socket-dir. It runs in the foreground, logs to standard error, and "
@@ -33,6 +34,9 @@ constexpr Described kActions[] = {
     {"--print-config",
      "Print the effective configuration as a file for --config, with the origin of each value, "
      "start nothing."},
+    {"--print-default-config",
+     "Print a configuration file that says nothing yet: every option in a comment, with what it "
+     "means and its default."},
     {"--print-metrics-reference", "Print the reference page of all metrics."},
     {"--print-man-page", "Print larderd(8)."},
     {"--help", "Print this."},
@@ -52,7 +56,7 @@ constexpr Described kExitCodes[] = {
      "or its directory cannot be made"},
 };
 constexpr const char* kExamples[] = {
-    "larderd --pool 8GiB", "larderd --config /etc/larder/larder.toml --check-config",
+    "larderd --pool 8GiB", "larderd --config /etc/larder/larderd.toml --check-config",
     "LARDER_LOG_FORMAT=json larderd --pool 64GiB --trusted-uids self,1001"};
 constexpr Described kFiles[] = {
     {"SOCKET_DIR/data.sock, SOCKET_DIR/sideband.sock",
@@ -92,7 +96,7 @@ std::string HelpText() {
   constexpr size_t kActionColumn = 21;
   std::string out =
       absl::StrCat("larderd - the Larder daemon: ", std::string(kWhat), "\n\nUsage: ", kSynopsis[0],
-                   "\n       ", kSynopsis[1], "\n\n", Wrap(kAbout, 0, ""), "\nActions\n");
+                   "\n       ", kSynopsis[1], "\n       ", kSynopsis[2], "\n\n", Wrap(kAbout, 0, ""), "\nActions\n");
   for (const Described& action : kActions) out += Beside(action, kActionColumn);
   absl::StrAppend(&out, "\nConfiguration\n", Beside(kConfigFile, kActionColumn), "\n",
                   Wrap(kConfiguration, 2, "  "));

@@ -2,6 +2,7 @@
 // Exit codes: `larderd --help`.
 
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "server/command_line.h"
 #include "server/config.h"
 #include "server/config_values.h"
@@ -25,11 +27,13 @@
 #include "server/disk_room.h"
 #include "server/heap.h"
 #include "server/help_text.h"
+#include "server/inherited_sockets.h"
 #include "server/lock_file.h"
 #include "server/logging.h"
 #include "server/metrics.h"
 #include "server/metrics_table.h"
 #include "server/notify.h"
+#include "server/default_config.h"
 #include "server/signals.h"
 #include "server/version.h"
 #include "storage/block_store.h"
@@ -40,6 +44,9 @@
 
 namespace larder {
 namespace {
+
+// What the end may take beside the drain: the last answers, closing the disk, giving memory back.
+constexpr std::chrono::seconds kEndLimit{15};
 
 enum ExitCode : int { kOk = 0, kInternal = 1, kBadConfig = 2, kCannotStart = 3 };
 
@@ -82,9 +89,13 @@ size_t SessionThreads(const Config& config) {
   return std::clamp(std::thread::hardware_concurrency() / 16, 1u, 4u);
 }
 
-DaemonOptions OptionsOf(const LoadedConfig& loaded, std::string boot_id, const Log& log) {
+DaemonOptions OptionsOf(const LoadedConfig& loaded, const InheritedSockets& inherited,
+                        std::string boot_id, const Log& log) {
   const Config& config = loaded.config;
   DaemonOptions options;
+  options.listeners = {.data = inherited.Find(config.DataSocket()),
+                       .sideband = inherited.Find(config.SidebandSocket()),
+                       .admin = inherited.Find(config.AdminSocket())};
   options.socket_dir = config.socket_dir;
   options.data_socket_mode = config.data_socket_mode;
   options.trusted_uids = config.trusted_uids;
@@ -128,9 +139,11 @@ void PrintWhereToGo(const Config& config, const SlabPool& pool, const MetricsSer
 }
 
 // The sockets of a daemon that died are in the way of ours.
-absl::Status RemoveStaleSockets(const LockFile& lock, const Config& config) {
+absl::Status RemoveStaleSockets(const LockFile& lock, const InheritedSockets& inherited,
+                                const Config& config) {
   for (const std::string& path :
        {config.DataSocket(), config.AdminSocket(), config.SidebandSocket()}) {
+    if (inherited.Find(path) >= 0) continue;
     const absl::Status status = lock.RemoveStaleSocket(path);
     if (!status.ok()) return status;
   }
@@ -209,14 +222,19 @@ SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config,
   SignalThread::Handlers handlers;
   handlers.on_end = [&](int signal) {
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(config.drain_limit);
-    manager.Stopping("draining");
+    manager.Stopping("draining", limit + kEndLimit);
     const size_t told = daemon.Drain(limit);
     log.Info("draining", {{"signal", signal}, {"sessions", told}, {"limit_ms", limit.count()}});
   };
   handlers.on_hangup = [&] {
     log.Warning("hangup_ignored", {{"do", "restart to read the configuration again"}});
   };
-  handlers.on_pulse = [&] { manager.StillAlive(); };
+  handlers.on_pulse = [&] {
+    const std::vector<std::string> stuck = daemon.Stuck();
+    if (stuck.empty()) return manager.StillAlive();
+    log.Error("stuck", {{"parts", absl::StrJoin(stuck, " ")},
+                        {"do", "the service manager restarts a daemon that stays so"}});
+  };
   handlers.pulse = manager.WatchdogInterval();
   handlers.second_signal_exit_code = kInternal;
   return handlers;
@@ -245,9 +263,13 @@ int Serve(const LoadedConfig& loaded) {
     return kCannotStart;
   };
 
+  const auto inherited = InheritedSockets::Take({{config.DataSocket(), SOCK_STREAM},
+                                                 {config.AdminSocket(), SOCK_STREAM},
+                                                 {config.SidebandSocket(), SOCK_SEQPACKET}});
+  if (!inherited.ok()) return cannot_start("sockets", inherited.status());
   const auto lock = LockFile::Acquire(config.socket_dir);
   if (!lock.ok()) return cannot_start("lock", lock.status());
-  const absl::Status clean = RemoveStaleSockets(**lock, config);
+  const absl::Status clean = RemoveStaleSockets(**lock, *inherited, config);
   if (!clean.ok()) return cannot_start("sockets", clean);
   auto boot_id = FreshBootId();
   if (!boot_id.ok()) return cannot_start("boot_id", boot_id.status());
@@ -266,8 +288,8 @@ int Serve(const LoadedConfig& loaded) {
   const auto disk = OpenDisk(config, faults, disk_repeats, log);
   if (!disk.ok()) return cannot_start("disk", disk.status());
   Counters counters;
-  const auto daemon =
-      Daemon::Start(OptionsOf(loaded, *boot_id, log), store, counters, clock, disk->get());
+  const auto daemon = Daemon::Start(OptionsOf(loaded, *inherited, *boot_id, log), store, counters,
+                                    clock, disk->get());
   if (!daemon.ok()) return cannot_start("daemon", daemon.status());
   StartRecovery(**daemon, log);
 
@@ -308,6 +330,9 @@ int Run(const CommandLine& line) {
   using Action = CommandLine::Action;
   if (line.action == Action::kHelp) return std::fputs(HelpText().c_str(), stdout) < 0;
   if (line.action == Action::kVersion) return std::printf("larderd %s\n", Version()) < 0;
+  if (line.action == Action::kPrintDefaultConfig) {
+    return std::fputs(DefaultConfig().c_str(), stdout) < 0;
+  }
   if (line.action == Action::kPrintMetricsReference) {
     return std::fputs(MetricsReference().c_str(), stdout) < 0;
   }

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <exception>
 #include <future>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,8 @@ class TableCollectable final : public prometheus::Collectable {
       : counters_(counters), gauges_(std::move(gauges)) {}
 
   [[nodiscard]] std::vector<prometheus::MetricFamily> Collect() const override {
-    const MetricReadings readings{.daemon = gauges_(), .memory = ReadProcessMemory()};
+    const MetricReadings readings{
+        .daemon = gauges_(), .memory = ReadProcessMemory(), .processor_s = ReadProcessorSeconds()};
     std::vector<prometheus::MetricFamily> families;
     for (const Metric& metric : Metrics()) families.push_back(Family(metric, readings));
     return families;
@@ -36,19 +38,43 @@ class TableCollectable final : public prometheus::Collectable {
  private:
   [[nodiscard]] prometheus::MetricFamily Family(const Metric& metric,
                                                 const MetricReadings& readings) const {
-    const bool counts = metric.type == MetricType::kCounter;
     prometheus::MetricFamily family;
     family.name = std::string(metric.name);
     family.help = std::string(metric.help);
-    family.type = counts ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge;
+    family.type = TypeOf(metric.type);
     for (const MetricSample& sample : metric.samples) {
       prometheus::ClientMetric& one = family.metric.emplace_back();
       if (!metric.label_name.empty()) {
         one.label.push_back({std::string(metric.label_name), std::string(sample.label)});
       }
-      (counts ? one.counter.value : one.gauge.value) = sample.Read(counters_, readings);
+      if (sample.histogram != nullptr) {
+        Fill(counters_.latencies.*sample.histogram, &one.histogram);
+      } else {
+        const bool counts = metric.type == MetricType::kCounter;
+        (counts ? one.counter.value : one.gauge.value) = sample.Read(counters_, readings);
+      }
     }
     return family;
+  }
+  static prometheus::MetricType TypeOf(MetricType type) {
+    switch (type) {
+      case MetricType::kCounter:
+        return prometheus::MetricType::Counter;
+      case MetricType::kGauge:
+        return prometheus::MetricType::Gauge;
+      case MetricType::kHistogram:
+        break;
+    }
+    return prometheus::MetricType::Histogram;
+  }
+  static void Fill(const Histogram& from, prometheus::ClientMetric::Histogram* to) {
+    for (size_t i = 0; i <= Histogram::kBounds.size(); ++i) {
+      const bool last = i == Histogram::kBounds.size();
+      to->sample_count += from.bucket(i);
+      to->bucket.push_back({to->sample_count, last ? std::numeric_limits<double>::infinity()
+                                                   : Histogram::kBounds[i]});
+    }
+    to->sample_sum = from.sum_s();
   }
 
   const Counters& counters_;

@@ -1,5 +1,7 @@
 #include "server/metrics_table.h"
 
+#include <time.h>
+
 #include <atomic>
 #include <fstream>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "server/sideband_connection.h"
+#include "server/version.h"
 #include "storage/check.h"
 
 namespace larder {
@@ -18,10 +21,13 @@ namespace {
 using R = MetricReadings;
 
 constexpr MetricSample Count(std::string_view label, Counter Counters::*counter) {
-  return {.label = label, .counter = counter, .reading = nullptr};
+  return {.label = label, .counter = counter, .reading = nullptr, .histogram = nullptr};
 }
 constexpr MetricSample Read(std::string_view label, double (*reading)(const R&)) {
-  return {.label = label, .counter = nullptr, .reading = reading};
+  return {.label = label, .counter = nullptr, .reading = reading, .histogram = nullptr};
+}
+constexpr MetricSample Time(std::string_view label, Histogram Latencies::*histogram) {
+  return {.label = label, .counter = nullptr, .reading = nullptr, .histogram = histogram};
 }
 double Double(uint64_t n) { return static_cast<double>(n); }
 double Double(ByteCount bytes) { return Double(bytes.value()); }
@@ -99,6 +105,15 @@ constexpr MetricSample kPut[] = {Count("published", &C::blocks_published),
                                  Count("refused", &C::blocks_refused)};
 constexpr MetricSample kGot[] = {Count("hit", &C::blocks_hit), Count("disk", &C::blocks_from_disk),
                                  Count("missing", &C::blocks_missing)};
+constexpr MetricSample kPutBytes[] = {Count("", &C::put_bytes)};
+constexpr MetricSample kPutTokens[] = {Count("", &C::put_tokens)};
+constexpr MetricSample kGotBytes[] = {Count("host", &C::got_host_bytes),
+                                      Count("disk", &C::got_disk_bytes)};
+constexpr MetricSample kGotTokens[] = {Count("host", &C::got_host_tokens),
+                                       Count("disk", &C::got_disk_tokens)};
+constexpr MetricSample kSeconds[] = {
+    Time("lookup", &Latencies::lookup), Time("write", &Latencies::write),
+    Time("acquire", &Latencies::acquire), Time("disk_read", &Latencies::disk_read)};
 constexpr MetricSample kHostChecks[] = {Count("", &C::host_checks)};
 constexpr MetricSample kDamaged[] = {Read("host", OfStore<&B::damaged>)};
 constexpr MetricSample kDamagedInTransit[] = {Count("", &C::blocks_damaged_in_transit)};
@@ -201,11 +216,16 @@ constexpr MetricSample kHolds[] = {Read("lease", OfStore<&B::leases>),
 constexpr MetricSample kKept[] = {Read("index", OfStore<&B::index_bytes>),
                                   Read("metadata", OfStore<&B::metadata_bytes>)};
 constexpr MetricSample kAttached[] = {
-    Read("", [](const R& r) { return Double(r.daemon.sessions); })};
+    Read("mapped", [](const R& r) { return Double(r.daemon.sessions.mapped); }),
+    Read("staged", [](const R& r) { return Double(r.daemon.sessions.staged); }),
+    Read("stream", [](const R& r) { return Double(r.daemon.sessions.stream); })};
 constexpr MetricSample kProcesses[] = {
     Read("", [](const R& r) { return Double(r.daemon.processes); })};
 constexpr MetricSample kDraining[] = {
     Read("", [](const R& r) { return r.daemon.draining ? 1.0 : 0.0; })};
+const MetricSample kBuild[] = {Read(Version(), [](const R&) { return 1.0; })};
+constexpr MetricSample kStarted[] = {Read("", [](const R& r) { return r.daemon.started_unix_s; })};
+constexpr MetricSample kProcessor[] = {Read("", [](const R& r) { return r.processor_s; })};
 constexpr MetricSample kResident[] = {
     Read("anonymous", [](const R& r) { return Double(r.memory.anonymous); }),
     Read("file", [](const R& r) { return Double(r.memory.file); }),
@@ -213,7 +233,13 @@ constexpr MetricSample kResident[] = {
 
 constexpr MetricType kC = MetricType::kCounter;
 constexpr MetricType kG = MetricType::kGauge;
+constexpr MetricType kH = MetricType::kHistogram;
 constexpr Metric kMetrics[] = {
+    {"larder_build_info", kG, "1", "version", kBuild, "Always 1; the label says what runs."},
+    {"larder_start_time_seconds", kG, "seconds", "", kStarted,
+     "When the daemon started, in seconds since 1970."},
+    {"larder_cpu_seconds_total", kC, "seconds", "", kProcessor,
+     "Processor time that the daemon took, of all its threads."},
     {"larder_sessions_total", kC, "sessions", "result", kSessions,
      "Sessions by what became of them: attached, refused (at the limit, or draining), lost (the "
      "stream broke; what it held is quarantined until its process is gone)."},
@@ -230,6 +256,16 @@ constexpr Metric kMetrics[] = {
      "success; refused is invalid, full or not held."},
     {"larder_blocks_got_total", kC, "blocks", "result", kGot,
      "Blocks that readers asked for, by result."},
+    {"larder_put_bytes_total", kC, "bytes", "", kPutBytes,
+     "Bytes of blocks that writers published, duplicates and refused ones left out."},
+    {"larder_put_tokens_total", kC, "tokens", "", kPutTokens, "Tokens of the same blocks."},
+    {"larder_got_bytes_total", kC, "bytes", "tier", kGotBytes,
+     "Bytes of blocks that readers were granted, by the tier where they were found."},
+    {"larder_got_tokens_total", kC, "tokens", "tier", kGotTokens, "Tokens of the same blocks."},
+    {"larder_request_seconds", kH, "seconds", "kind", kSeconds,
+     "The daemon's own part of lookups; of a session's message, of its reserves and publishes "
+     "(write; copies from staging segments come after) and of its acquires; and from an acquire "
+     "until a block of it was read from disk."},
     {"larder_host_checks_total", kC, "blocks", "", kHostChecks,
      "Blocks read from host memory that were checked against their hashes, or sent out with them "
      "to be checked."},
@@ -335,7 +371,9 @@ constexpr Metric kMetrics[] = {
     {"larder_kept_bytes", kG, "bytes", "what", kKept,
      "Memory beside the pool that stored blocks take: the index, and metadata such as token ids "
      "and segment tables."},
-    {"larder_sessions", kG, "sessions", "", kAttached, "Sessions attached."},
+    {"larder_sessions", kG, "sessions", "write_mode", kAttached,
+     "Sessions attached, by how they write: mapped (into the pool), staged (the daemon copies), "
+     "stream (bytes over gRPC; those that have not said hello yet, too)."},
     {"larder_processes", kG, "processes", "", kProcesses,
      "Processes known by the sideband: connected, attached, or with something in quarantine."},
     {"larder_draining", kG, "0 or 1", "", kDraining, "1 while the daemon drains."},
@@ -343,6 +381,10 @@ constexpr Metric kMetrics[] = {
      "Resident memory of the daemon by what backs it. shmem is the pool (but for hugetlb pages, "
      "which nothing counts here); anonymous is the daemon's own."},
 };
+
+const char* TypeName(MetricType type) {
+  return type == kC ? "counter" : type == kG ? "gauge" : "histogram";
+}
 
 std::string SampleName(const Metric& metric, const MetricSample& sample) {
   const absl::string_view name(metric.name.data(), metric.name.size());
@@ -378,8 +420,14 @@ ProcessMemory ReadProcessMemory() {
   return memory;
 }
 
+double ReadProcessorSeconds() {
+  timespec time{};
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
 double MetricSample::Read(const Counters& counters, const MetricReadings& readings) const {
-  LARDER_CHECK((counter == nullptr) != (reading == nullptr));
+  LARDER_CHECK(histogram == nullptr && (counter == nullptr) != (reading == nullptr));
   return counter != nullptr ? Double((counters.*counter).value()) : reading(readings);
 }
 
@@ -412,8 +460,7 @@ std::string MetricsReference() {
       "too.\nCounters begin at zero with every start of the daemon.\n\n"
       "| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n";
   for (const Metric& metric : kMetrics) {
-    absl::StrAppend(&out, "| `", std::string(metric.name), "` | ",
-                    metric.type == MetricType::kCounter ? "counter" : "gauge", " | ",
+    absl::StrAppend(&out, "| `", std::string(metric.name), "` | ", TypeName(metric.type), " | ",
                     std::string(metric.unit), " | ", Labels(metric), " | ",
                     std::string(metric.help), " |\n");
   }

@@ -24,21 +24,26 @@ struct ProcessMemory {
 };
 // Zeros when /proc does not say.
 [[nodiscard]] ProcessMemory ReadProcessMemory();
+// Processor time of all its threads so far.
+[[nodiscard]] double ReadProcessorSeconds();
 
 // What gauges are read from, taken once for each scrape.
 struct MetricReadings {
   Daemon::Gauges daemon;
   ProcessMemory memory;
+  double processor_s = 0;
 };
 
-enum class MetricType : uint8_t { kCounter, kGauge };
+enum class MetricType : uint8_t { kCounter, kGauge, kHistogram };
 
-// One number of a metric; exactly one of the two sources is set.
+// One number of a metric, or its times; exactly one of the sources is set.
 struct MetricSample {
   std::string_view label;  // the value of the metric's label; empty when it has none
   Counter Counters::*counter = nullptr;
   double (*reading)(const MetricReadings&) = nullptr;
+  Histogram Latencies::*histogram = nullptr;
 
+  // REQUIRES: not a histogram.
   [[nodiscard]] double Read(const Counters& counters, const MetricReadings& readings) const;
 };
 

@@ -27,16 +27,17 @@ void ServiceManager::Status(const std::string& status) const {
   Send(absl::StrCat("STATUS=", OneLine(status)));
 }
 
-void ServiceManager::Stopping(const std::string& status) const {
-  Send(absl::StrCat("STOPPING=1\nSTATUS=", OneLine(status)));
+void ServiceManager::Stopping(const std::string& status, Duration limit) const {
+  const auto usec = std::chrono::duration_cast<std::chrono::microseconds>(limit).count();
+  Send(absl::StrCat("STOPPING=1\nEXTEND_TIMEOUT_USEC=", usec, "\nSTATUS=", OneLine(status)));
 }
 
 void ServiceManager::StillAlive() const { Send("WATCHDOG=1"); }
 
 std::optional<Duration> ServiceManager::WatchdogInterval() const {
   uint64_t usec = 0;
-  if (sd_watchdog_enabled(/*unset_environment=*/0, &usec) <= 0 || usec < 2) return std::nullopt;
-  return std::chrono::microseconds(usec / 2);
+  if (sd_watchdog_enabled(/*unset_environment=*/0, &usec) <= 0 || usec < 4) return std::nullopt;
+  return std::chrono::microseconds(usec / 4);
 }
 
 }  // namespace larder

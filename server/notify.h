@@ -16,10 +16,12 @@ class ServiceManager {
  public:
   void Ready(const std::string& status) const;   // it serves; once
   void Status(const std::string& status) const;  // a sentence for `systemctl status`
-  void Stopping(const std::string& status) const;
+  // It drains, and may take so long without being killed for it, whatever TimeoutStopSec says.
+  void Stopping(const std::string& status, Duration limit) const;
   void StillAlive() const;  // WATCHDOG=1
 
-  // How often it wants StillAlive: half of the unit's WatchdogSec; nullopt: not at all.
+  // How often to look whether to say StillAlive: a quarter of the unit's WatchdogSec, since what is
+  // found at one look is told at the next; nullopt: it does not want to know.
   [[nodiscard]] std::optional<Duration> WatchdogInterval() const;
 };
 

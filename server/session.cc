@@ -113,6 +113,8 @@ absl::Status AttachedSession::Admit(const wire::Up& up) {
 }
 
 size_t AttachedSession::HandleWrites(wire::Up& up, wire::Down* down) {
+  if (up.publishes.empty() && up.reserves.empty()) return 0;
+  const TimePoint begun = deps_.clock.Now();
   for (wire::Publish& p : up.publishes) Handle(std::move(p), down);
   // A writer waits for what became of its blocks, not yet for room for its next ones.
   if (!down->published.empty() && !up.reserves.empty()) Send(std::exchange(*down, {}));
@@ -121,10 +123,13 @@ size_t AttachedSession::HandleWrites(wire::Up& up, wire::Down* down) {
     down->reserved.push_back(Handle(r));
     promised += down->reserved.back().extents.size();
   }
+  deps_.counters.latencies.write.Observe(deps_.clock.Now() - begun);
   return promised;
 }
 
 void AttachedSession::HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) {
+  if (up.acquires.empty()) return;
+  const TimePoint begun = deps_.clock.Now();
   for (const wire::Acquire& a : up.acquires) {
     down->grants.push_back(Handle(a));
     if (!*released && IsShort(down->grants.back())) {
@@ -133,7 +138,7 @@ void AttachedSession::HandleAcquires(const wire::Up& up, bool* released, wire::D
       *released = true;
       down->grants.back() = Handle(a);
     }
-    CountGot(down->grants.back());
+    CountGot(a, down->grants.back());
     const auto has_table = [](const wire::BlockGrant& block) { return block.table.has_value(); };
     const bool many = std::ranges::count_if(down->grants.back().blocks, has_table) > kTablesBeside;
     if (!a.want_tables && !many) continue;
@@ -142,6 +147,7 @@ void AttachedSession::HandleAcquires(const wire::Up& up, bool* released, wire::D
     down->grants.pop_back();
     Send(std::move(alone));
   }
+  deps_.counters.latencies.acquire.Observe(deps_.clock.Now() - begun);
 }
 
 // One message must not make an answer of any size.
@@ -257,11 +263,12 @@ void AttachedSession::Tick(TimePoint now) {
   {
     MutexLock lock(mu_);
     if (closed_ || now < next_deadline_) return;
-    next_deadline_ = TimePoint::max();
+    next_deadline_ = draining_ && now < drained_from_ ? drained_from_ : TimePoint::max();
     if (!attached_) {
       // A stream that says nothing must not keep a place among the sessions.
-      End(absl::DeadlineExceededError(
-          "hello: not sent in time; it is the first message of a stream"));
+      End(draining_ ? absl::OkStatus()
+                    : absl::DeadlineExceededError(
+                          "hello: not sent in time; it is the first message of a stream"));
       return;
     }
     for (auto& [id, record] : leases_) {
@@ -307,16 +314,17 @@ void AttachedSession::Drain() {
   MutexLock lock(mu_);
   if (closed_ || draining_) return;
   draining_ = true;
+  drained_from_ = deps_.clock.Now() + kDrainGrace;
+  next_deadline_ = std::min(next_deadline_, drained_from_);
   wire::Down down;
   wire::Directive& directive = down.directives.emplace_back();
   directive.directive_id = 1;
   directive.kind = wire::DirectiveKind::kDrain;
   Send(std::move(down));
-  FinishIfDrained();
 }
 
 void AttachedSession::FinishIfDrained() {
-  if (draining_ && leases_.empty() && reservations_.empty() && copies_ == 0) End(absl::OkStatus());
+  if (Drained() && leases_.empty() && reservations_.empty() && copies_ == 0) End(absl::OkStatus());
 }
 
 void AttachedSession::Abandon() {

@@ -79,6 +79,8 @@ struct SessionDeps {
 class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
  public:
   static constexpr std::chrono::seconds kHelloDeadline{5};
+  // What was on its way when the client was told to finish is still served.
+  static constexpr std::chrono::milliseconds kDrainGrace{100};
   static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // of all acquires of one Up
   static constexpr size_t kTablesPerMessageMax = 512;  // likewise; each may have 1,024 segments
   static constexpr uint32_t kRetryAfterFullMs = 20;
@@ -101,7 +103,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void OnUnmapped() LARDER_EXCLUDES(mu_);
   // Ends leases and reservations whose deadline has passed.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
-  // Tells the client to finish; the stream ends OK after its last release.
+  // Tells the client to finish.  After kDrainGrace nothing new is begun, and the stream ends OK
+  // after its last release.
   void Drain() LARDER_EXCLUDES(mu_);
   // Ends the stream now, Unavailable.
   void Abandon() LARDER_EXCLUDES(mu_);
@@ -113,6 +116,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   [[nodiscard]] absl::StatusOr<int> OpenPage()
       const;  // read-only descriptor of the revocation words
   [[nodiscard]] ByteCount page_bytes() const;
+  [[nodiscard]] wire::WriteMode write_mode() const { return write_mode_; }
   [[nodiscard]] const std::string& engine_id() const { return engine_id_; }  // valid after attached
 
  private:
@@ -163,7 +167,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   // `released`: its releases are done; they are once an acquire lacks what they give back.
   void HandleAcquires(const wire::Up& up, bool* released, wire::Down* down) LARDER_REQUIRES(mu_);
   void Count(const wire::Up& up);
-  void CountGot(const wire::Grant& grant);
+  void CountGot(const wire::Acquire& request, const wire::Grant& grant) LARDER_REQUIRES(mu_);
+  void CountPut(const SessionVariant& variant, const wire::PublishBlock& block);
   [[nodiscard]] absl::Status Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
   [[nodiscard]] static absl::Status CheckAnswerSize(const wire::Up& up);
   [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;
@@ -235,6 +240,10 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void StartPromotions() LARDER_EXCLUDES(mu_);
   void OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,
                   const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
+  // It begins nothing new.
+  [[nodiscard]] bool Drained() const LARDER_REQUIRES(mu_) {
+    return draining_ && deps_.clock.Now() >= drained_from_;
+  }
   void FinishIfDrained() LARDER_REQUIRES(mu_);
   void PutInQuarantine(Leases leases,
                        Reservations reservations);  // what the process may still touch
@@ -245,12 +254,13 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   const std::string peer_;
   std::unique_ptr<SessionPage> page_;  // const after Create; empty without a process
   std::string engine_id_;              // const after attached
-  wire::WriteMode write_mode_ = wire::WriteMode::kStream;  // const after attached
+  std::atomic<wire::WriteMode> write_mode_ = wire::WriteMode::kStream;  // const after attached
 
   Mutex mu_;
   bool attached_ LARDER_GUARDED_BY(mu_) = false;
   bool tiers_ LARDER_GUARDED_BY(mu_) = false;  // it understands PENDING and Durable
   bool draining_ LARDER_GUARDED_BY(mu_) = false;
+  TimePoint drained_from_ LARDER_GUARDED_BY(mu_);  // when draining
   bool closed_ LARDER_GUARDED_BY(mu_) = false;
   bool bye_ LARDER_GUARDED_BY(mu_) = false;  // nothing of this session is in use any more
   std::vector<SessionVariant> variants_ LARDER_GUARDED_BY(mu_);

@@ -13,6 +13,7 @@ struct AttachedSession::Promotion {
   wire::Acquire request;  // without its digests
   SessionVariant variant;
   LeaseId lease;
+  TimePoint begun;
 };
 
 HoldWhat AttachedSession::TiersToHold() const {
@@ -40,7 +41,8 @@ bool AttachedSession::PlanPromotion(const wire::Acquire& request, const SessionV
         {i, block.ref, request.digests[i], block.disk_location, block.extent.bytes()});
   }
   if (job.blocks.empty()) return true;
-  auto promotion = std::make_shared<Promotion>(Promotion{request, variant, lease});
+  auto promotion =
+      std::make_shared<Promotion>(Promotion{request, variant, lease, deps_.clock.Now()});
   promotion->request.digests.clear();
   job.ready = [self = weak_from_this(), promotion = std::move(promotion)](
                   const Promoter::Wanted& wanted, BlockStatus status, const BlockIndex::Held& now) {
@@ -93,6 +95,9 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
   }
   if (!down.ready.empty()) {
     ++deps_.counters.blocks_from_disk;
+    deps_.counters.got_disk_bytes += down.ready[0].block.extent.bytes;
+    deps_.counters.got_disk_tokens += promotion.variant.block_tokens;
+    deps_.counters.latencies.disk_read.Observe(deps_.clock.Now() - promotion.begun);
   } else if (down.failed[0].status != BlockStatus::kCancelled) {
     ++deps_.counters.blocks_missing;
   }
@@ -100,19 +105,22 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
 }
 
 void AttachedSession::OnDurable(VariantIndex variant, std::span<const Digest> digests) {
-  wire::Durable durable;
+  uint32_t number = 0;  // of the variant, as the client knows it
   {
     MutexLock lock(mu_);
     if (closed_ || !tiers_) return;
     const auto same = [variant](const SessionVariant& v) { return v.index == variant; };
     const auto it = std::find_if(variants_.begin(), variants_.end(), same);
     if (it == variants_.end()) return;
-    durable.variant = static_cast<uint32_t>(it - variants_.begin());
+    number = static_cast<uint32_t>(it - variants_.begin());
   }
-  durable.digests.assign(digests.begin(), digests.end());
-  wire::Down down;
-  down.durable.push_back(std::move(durable));
-  Send(std::move(down));
+  while (!digests.empty()) {  // a sync may cover more small blocks than a message holds
+    const auto some = digests.first(std::min<size_t>(digests.size(), wire::kKeysMax));
+    digests = digests.subspan(some.size());
+    wire::Down down;
+    down.durable.push_back({.variant = number, .digests = {some.begin(), some.end()}});
+    Send(std::move(down));
+  }
 }
 
 }  // namespace larder

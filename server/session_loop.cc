@@ -65,6 +65,11 @@ void SessionLoop::Wake(uint64_t id) {
   LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
 }
 
+void SessionLoop::Ask() {
+  heartbeat_.Ask();
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
 void SessionLoop::Run() {
   Events events;
   while (!Stopped()) RunOnce(&events);
@@ -90,6 +95,7 @@ void SessionLoop::RunOnce(Events* events) {
       eventfd_t count;
       (void)eventfd_read(wake_.get(), &count);
       TakeAdded();
+      heartbeat_.Answer();
     } else {
       LookAt(id, now);
     }

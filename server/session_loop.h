@@ -23,6 +23,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "client/file_descriptor.h"
+#include "server/heartbeat.h"
 #include "server/session_socket.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
@@ -44,6 +45,10 @@ class SessionLoop final : public SessionSocket::Waker {
   [[nodiscard]] uint64_t NewId() { return last_id_.fetch_add(1) + 1; }
   void Add(std::unique_ptr<SessionSocket> socket) LARDER_EXCLUDES(mu_);
   void Wake(uint64_t id) override LARDER_EXCLUDES(mu_);
+
+  // Wakes the thread to answer.
+  void Ask();
+  [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
 
  private:
   using Events = std::array<epoll_event, 64>;
@@ -68,6 +73,7 @@ class SessionLoop final : public SessionSocket::Waker {
   const FileDescriptor epoll_;
   const FileDescriptor wake_;
   std::atomic<uint64_t> last_id_{0};
+  Heartbeat heartbeat_;
   std::thread thread_;
 
   // The thread's.

@@ -27,7 +27,7 @@ wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
     refuse(BlockStatus::kInvalid);
     return grant;
   }
-  if (draining_) {
+  if (Drained()) {
     refuse(BlockStatus::kCancelled);
     return grant;
   }
@@ -93,12 +93,13 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
 
 // Once, what the client hears; what it waits for is counted when it arrives, and a request that was
 // refused as such is none for blocks.
-void AttachedSession::CountGot(const wire::Grant& grant) {
-  uint64_t hits = 0, missing = 0;
+void AttachedSession::CountGot(const wire::Acquire& request, const wire::Grant& grant) {
+  uint64_t hits = 0, missing = 0, bytes = 0;
   for (const wire::BlockGrant& block : grant.blocks) {
     switch (block.status) {
       case BlockStatus::kOk:
         ++hits;
+        bytes += block.extent.bytes;
         break;
       case BlockStatus::kPending:
       case BlockStatus::kCancelled:
@@ -109,8 +110,11 @@ void AttachedSession::CountGot(const wire::Grant& grant) {
         break;
     }
   }
+  if (missing > 0) deps_.counters.blocks_missing += missing;
+  if (hits == 0) return;
   deps_.counters.blocks_hit += hits;
-  deps_.counters.blocks_missing += missing;
+  deps_.counters.got_host_bytes += bytes;
+  deps_.counters.got_host_tokens += hits * variants_[request.variant].block_tokens;
 }
 
 wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
@@ -149,8 +153,10 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
       return grant;
     }
   }
-  if (request.want_tables || held.metadata->encoded() ||
-      (sampled && request.what == wire::AcquireWhat::kBytes && held.metadata->hashed())) {
+  const bool checked_there =
+      sampled && request.what == wire::AcquireWhat::kBytes && held.metadata->hashed();
+  if (checked_there) ++deps_.counters.host_checks;
+  if (request.want_tables || held.metadata->encoded() || checked_there) {
     SegmentTable table = held.metadata->Table();
     table.segments = {table.segments.begin() + range.first,
                       table.segments.begin() + range.first + range.count};

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -19,6 +20,14 @@ absl::StatusOr<std::unique_ptr<SessionSockets>> SessionSockets::Start(
     sockets->loops_.push_back(*std::move(loop));
   }
   return sockets;
+}
+
+void SessionSockets::Ask() {
+  for (const std::unique_ptr<SessionLoop>& loop : loops_) loop->Ask();
+}
+
+bool SessionSockets::Answered() const {
+  return std::ranges::all_of(loops_, [](const auto& loop) { return loop->Answered(); });
 }
 
 absl::StatusOr<FileDescriptor> SessionSockets::Open(const AttachedProcess& process) {

@@ -30,6 +30,10 @@ class SessionSockets {
   // The client's end.  Limits are told on it, as gRPC would on the call.
   [[nodiscard]] absl::StatusOr<FileDescriptor> Open(const AttachedProcess& process);
 
+  // All loops; server/heartbeat.h.
+  void Ask();
+  [[nodiscard]] bool Answered() const;
+
  private:
   explicit SessionSockets(const SessionSocket::Context& context) : context_(context) {}
 

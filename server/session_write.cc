@@ -50,7 +50,7 @@ wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
     answer.message = "this session writes by StoreBlocks: it has no sideband token";
     return answer;
   }
-  if (draining_) {
+  if (Drained()) {
     answer.status = BlockStatus::kCancelled;
     answer.message = "larderd is draining";
     return answer;
@@ -210,6 +210,7 @@ BlockStatus AttachedSession::CopyInto(ExtentReservation& one, const StagingSegme
   deps_.store.Fill(one, 0, named, claim);
   Offer(variant.index, block.digest);
   deps_.counters.staged_bytes += bytes;
+  CountPut(variant, block);
   return BlockStatus::kOk;
 }
 
@@ -340,6 +341,7 @@ void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
   }
   for (const wire::PublishBlock& block : request.blocks) {
     answer.status.push_back(PublishMapped(*record, variant, block, &answer.message));
+    if (answer.status.back() == BlockStatus::kOk) CountPut(variant, block);
   }
   CountPublished(answer);
   Recharge(request.reservation, *record);
@@ -355,6 +357,11 @@ void AttachedSession::Recharge(ReservationId id, ReservationRecord& record) {
   reserved_ -= record.charged - held;
   record.charged = held;
   if (held == ByteCount(0)) CloseReservation(id);  // unless that was done meanwhile
+}
+
+void AttachedSession::CountPut(const SessionVariant& variant, const wire::PublishBlock& block) {
+  deps_.counters.put_bytes += block.segments.PayloadBytes().value();
+  deps_.counters.put_tokens += variant.block_tokens;
 }
 
 void AttachedSession::CountPublished(const wire::Published& answer) {

@@ -131,13 +131,15 @@ absl::Status Sideband::Bind() {
 }
 
 absl::Status Sideband::Listen() {
+  if (options_.listener >= 0) {
+    listener_ = FileDescriptor(fcntl(options_.listener, F_DUPFD_CLOEXEC, 0));
+    if (!listener_ || fcntl(listener_.get(), F_SETFL, O_NONBLOCK) != 0) {
+      return absl::ErrnoToStatus(errno, "taking over the sideband's listener");
+    }
+    return absl::OkStatus();
+  }
   listener_ = OpenSocket();
   if (!listener_) return absl::ErrnoToStatus(errno, "socket");
-  // Accepted sockets inherit it: credentials come with every packet.
-  const int on = 1;
-  if (setsockopt(listener_.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) {
-    return absl::ErrnoToStatus(errno, "SO_PASSCRED");
-  }
   if (absl::Status status = Bind(); !status.ok()) return status;
   struct stat file {};
   // Nobody can connect before listen, so the mode is right for the first who does.
@@ -180,6 +182,11 @@ void Sideband::OnProcessDeath(ProcessId process) {
   LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
 }
 
+void Sideband::Ask() {
+  heartbeat_.Ask();
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
 void Sideband::Run() {
   std::array<epoll_event, 64> events;
   for (;;) {
@@ -190,6 +197,7 @@ void Sideband::Run() {
       if (id == kWake) {
         eventfd_t count;
         eventfd_read(wake_.get(), &count);
+        heartbeat_.Answer();
       } else if (id == kListener) {
         Accept();
       } else if (const auto found = connections_.find(id); found != connections_.end()) {
@@ -226,7 +234,11 @@ void Sideband::AcceptAndDrop() {
 void Sideband::Admit(FileDescriptor socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return;
+  const int on = 1;  // credentials come with every packet
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+      setsockopt(socket.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) {
+    return;
+  }
   const int fd = socket.get();
   auto connection = std::make_unique<SidebandConnection>(context_, std::move(socket));
   absl::Status status = CheckRoom(peer.uid);

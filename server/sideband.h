@@ -4,8 +4,8 @@
 // directories and does not keep two daemons apart beyond refusing a path at which one listens; the
 // file's mode is the authority over who may connect, made before the first connection is possible.
 //
-// Ownership: the socket file (unlinked at the end if it is still ours), the connections, the
-// thread. Borrows host, processes and staging, which outlive it.
+// Ownership: the socket file (unlinked at the end if it is still ours), unless it was handed a
+// listener; the connections, the thread. Borrows host, processes and staging, which outlive it.
 // Thread-safety: Create, Start, destruction from one thread; all else from any.
 // Lifecycle: Create (the path is taken, connections wait) -> Start -> destroyed (closes all).  The
 // daemon's death callback calls OnProcessDeath, so ProcessTable::Stop comes before the destruction.
@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "client/file_descriptor.h"
 #include "server/device_shares.h"
+#include "server/heartbeat.h"
 #include "server/process_table.h"
 #include "server/sideband_connection.h"
 #include "server/staging_table.h"
@@ -41,6 +42,7 @@ class Sideband {
   struct Options {
     std::string path;
     mode_t mode = 0660;
+    int listener = -1;  // listens at the path already; borrowed, and its file and mode are not ours
     std::vector<uid_t> trusted_uids = {geteuid()};  // may map slabs writable; none: nobody may
     size_t connections_max = 1024;
     size_t connections_per_uid_max = 256;
@@ -62,6 +64,10 @@ class Sideband {
   // Drops its staging segments and its shares before it returns, and soon its connections, which a
   // forked child may keep open.
   void OnProcessDeath(ProcessId process);
+
+  // Wakes the thread to answer.
+  void Ask();
+  [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
 
   [[nodiscard]] const SidebandCounters& counters() const { return counters_; }
   // Device memory that processes share now.
@@ -107,6 +113,7 @@ class Sideband {
   FileDescriptor wake_;
   FileDescriptor spare_;  // given up for a moment to accept and refuse when no descriptor is left
   SocketFile file_;
+  Heartbeat heartbeat_;
   std::thread thread_;
 
   // The thread's own.

@@ -3,7 +3,7 @@
 // SIGTERM and SIGINT call `on_end`, the first time; the second one ends the process at once. SIGHUP
 // calls `on_hangup`.  SIGPIPE is ignored: a peer that went away is an error of the write.
 // Also the pulse for a service manager's watchdog: a thread that does nothing else and wakes now
-// and then.
+// and then.  What the handlers do not return from stops the pulse.
 //
 // Ownership: of its thread.  Thread-safety: one thread makes and destroys it.
 // Lifecycle: BlockSignals before any thread of the process is started -> SignalThread -> destroyed

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "storage/check.h"
@@ -82,9 +83,13 @@ void DiskVerifier::VerifyOne(VariantIndex variant, const Digest& digest) {
     stats_.damaged += damaged ? 1 : 0;
     stats_.failed += failed ? 1 : 0;
   }
-  const std::chrono::duration<double> pace(static_cast<double>(bytes.value()) /
+  const ByteCount charged = bytes == ByteCount(0) ? bytes : std::max(bytes, kChargedMin);
+  const std::chrono::duration<double> pace(static_cast<double>(charged.value()) /
                                            static_cast<double>(options_.bytes_per_s.value()));
-  (void)Sleep(failed ? options_.pause : std::chrono::duration_cast<Duration>(pace));
+  owed_ += std::chrono::duration_cast<Duration>(pace);
+  if (!failed && owed_ < kOwedMax) return;
+  const Duration owed = std::exchange(owed_, Duration::zero());
+  (void)Sleep(failed ? options_.pause : owed);
 }
 
 // In pieces of whole segments; a block of one piece is read with its record's header.

@@ -6,7 +6,8 @@
 // Ownership: by the daemon or a test; store and tier outlive it.  Thread-safety: stats from
 // any thread.
 // Lifecycle: made (runs) -> destroyed (ends within one read).
-// Limits: `bytes_per_s` of payloads on the average of a block; kPieceBytes of memory, or a segment.
+// Limits: `bytes_per_s` of payloads on the average of a block, which counts as kChargedMin at
+// least; kPieceBytes of memory, or a segment.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,10 @@ class DiskVerifier {
     Duration pause = std::chrono::seconds(60);
   };
   static constexpr ByteCount kPieceBytes = MiB(8);
+  // What a block counts as at least, and how long it may be owed: small blocks are read some at
+  // once and seldom, since to wake for one takes more of a processor than to read it.
+  static constexpr ByteCount kChargedMin = KiB(512);
+  static constexpr Duration kOwedMax = std::chrono::seconds(1);
 
   DiskVerifier(const Options& options, BlockStore& store, DiskTier& tier);
   ~DiskVerifier();
@@ -54,6 +59,7 @@ class DiskVerifier {
   const Options options_;
   BlockStore& store_;
   DiskTier& tier_;
+  Duration owed_{};  // the thread's: of sleep, for what it read since the last one
   mutable Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

@@ -17,10 +17,10 @@ namespace {
 constexpr int kCrashCode = 66;
 
 constexpr std::array<std::string_view, kFaultPoints> kNames = {
-    "data.create",   "data.created",  "data.write",     "data.read",
-    "data.sync",     "put.allocated", "put.written",    "put.synced",
-    "put.committed", "catalog.open",  "catalog.commit", "catalog.erase",
-    "erase.written", "catalog.read",  "catalog.scan",   "shard.set-aside",
+    "data.create",    "data.created",    "data.write",    "data.read",     "data.sync",
+    "put.allocated",  "put.written",     "put.synced",    "put.committed", "catalog.open",
+    "catalog.commit", "catalog.erase",   "erase.written", "catalog.read",  "catalog.scan",
+    "catalog.facts",  "shard.set-aside",
 };
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }

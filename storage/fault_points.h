@@ -40,9 +40,10 @@ enum class FaultPoint : uint8_t {
   kEraseWritten,   // erase.written  names are gone, their room is not yet free
   kCatalogRead,    // catalog.read
   kCatalogScan,    // catalog.scan   each entry, at start
+  kCatalogFacts,   // catalog.facts  registrations and pins become durable, in each shard
   kShardSetAside,  // shard.set-aside  a damaged shard was renamed, none is in its place
 };
-inline constexpr size_t kFaultPoints = 16;
+inline constexpr size_t kFaultPoints = 17;
 [[nodiscard]] std::string_view ToString(FaultPoint point);
 
 class FaultPoints {

@@ -28,7 +28,7 @@ grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* conte
   tenant->set_leases(s.leases);
   tenant->set_reservations(s.reservations);
   tenant->set_pins(s.pins);
-  tenant->set_sessions(gauges.sessions);
+  tenant->set_sessions(gauges.sessions.all());
   tenant->set_index_bytes(s.index_bytes.value());
   tenant->set_metadata_bytes(s.metadata_bytes.value());
   tenant->set_pages(hooks_.pages);

@@ -22,6 +22,7 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const std::optional<Admission::Ticket> call = Begin(context, reactor);
   if (!call) return reactor;
+  const TimePoint begun = deps_.clock.Now();
   wire::LookupQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
@@ -35,6 +36,7 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
   result.boot_id = deps_.boot_id;
   result.instances = deps_.instances.Lookup(content_id, query.digests, query.engine_id);
   wire::Encode(result, reply);
+  deps_.counters.latencies.lookup.Observe(deps_.clock.Now() - begun);
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }

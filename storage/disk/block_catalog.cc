@@ -488,6 +488,8 @@ absl::Status BlockCatalog::ForEachPlace(
 }
 
 absl::Status BlockCatalog::PutFacts(std::span<const DiskTier::Fact> facts) {
+  if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogFacts); !fault.ok())
+    return fault;
   MutexLock lock(mu_);
   const auto to = impl_->ForWriting();
   if (!to.ok()) return to.status();

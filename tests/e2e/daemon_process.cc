@@ -111,15 +111,17 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel) {
   return whole.begin()[1] == 1 ? "SERVING" : "NOT_SERVING";
 }
 
-// In the child, between fork and exec: async-signal-safe calls only.
-[[noreturn]] void Become(char* const* arguments, int out, int err, uint64_t address_space_max) {
+// In the child, between fork and exec: async-signal-safe calls only, unless a test says otherwise.
+[[noreturn]] void Become(char* const* arguments, int out, int err,
+                         const DaemonProcess::Options& options) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (address_space_max != 0) {
-    const rlimit limit{address_space_max, address_space_max};
+  if (options.address_space_max != 0) {
+    const rlimit limit{options.address_space_max, options.address_space_max};
     setrlimit(RLIMIT_AS, &limit);
   }
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
+  if (options.in_child) options.in_child();
   execv(arguments[0], arguments);
   _exit(127);
 }
@@ -181,7 +183,7 @@ void DaemonProcess::Start(const std::vector<std::string>& flags, const Options& 
   stem_ = stem;
   pid_ = fork();
   LARDER_CHECK(pid_ >= 0);
-  if (pid_ == 0) Become(arguments.data(), out, err, options.address_space_max);
+  if (pid_ == 0) Become(arguments.data(), out, err, options);
   close(out);
   close(err);
 }
@@ -252,13 +254,17 @@ v1::TenantStats DaemonProcess::Tenant() const {
   return reply.tenants_size() == 1 ? reply.tenants(0) : v1::TenantStats();
 }
 
-double DaemonProcess::Metric(const std::string& sample) const {
+std::string DaemonProcess::Scrape() const {
   const std::string said = output();
   const size_t at = said.find("http://127.0.0.1:");
-  if (at == std::string::npos) return -1;
+  if (at == std::string::npos) return "";
   const auto port =
       static_cast<uint16_t>(std::atoi(said.c_str() + at + std::string("http://127.0.0.1:").size()));
-  std::istringstream lines(HttpGet(port, "/metrics"));
+  return HttpGet(port, "/metrics");
+}
+
+double DaemonProcess::Metric(const std::string& sample) const {
+  std::istringstream lines(Scrape());
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with(sample + " ")) return std::atof(line.c_str() + sample.size());
   }

@@ -52,6 +52,7 @@ class DaemonProcess {
     std::shared_ptr<TemporaryFolder> folder = nullptr;  // default: a fresh one
     uint64_t address_space_max = 0;                     // bytes, RLIMIT_AS; 0: no limit
     bool wait = true;                                   // until it serves or is gone
+    std::function<void()> in_child = nullptr;           // between fork and exec
   };
   explicit DaemonProcess(const std::vector<std::string>& flags = {});
   DaemonProcess(const std::vector<std::string>& flags, Options options);
@@ -91,6 +92,8 @@ class DaemonProcess {
   [[nodiscard]] v1::TenantStats Tenant() const;
   // One sample of /metrics, by its whole name with label: every counter and gauge, the sideband's too.  -1: absent.
   [[nodiscard]] double Metric(const std::string& sample) const;
+  // All of /metrics, with the header of its HTTP answer; empty when it does not answer.
+  [[nodiscard]] std::string Scrape() const;
 
   // Resident memory that is not the pool's.
   [[nodiscard]] uint64_t ResidentBytesBesidePool() const;

@@ -46,6 +46,7 @@ TEST(CommandLineTest, Actions) {
   EXPECT_EQ(ParseCommandLine({"--version"})->action, Action::kVersion);
   EXPECT_EQ(ParseCommandLine({"--check-config", "--pool", "x"})->action, Action::kCheckConfig);
   EXPECT_EQ(ParseCommandLine({"--print-config"})->action, Action::kPrintConfig);
+  EXPECT_EQ(ParseCommandLine({"--print-default-config"})->action, Action::kPrintDefaultConfig);
   EXPECT_THAT(Error({"--print-config", "--check-config"}), HasSubstr("one action"));
 }
 

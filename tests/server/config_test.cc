@@ -5,12 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "server/config_options.h"
 #include "server/config_values.h"
+#include "server/default_config.h"
 #include "tests/temporary_directory.h"
 
 namespace larder {
@@ -229,6 +233,40 @@ TEST(ConfigTest, PrintedConfigReadsBackTheSame) {
   const auto again = Load(printed);
   ASSERT_TRUE(again.ok()) << again.status() << "\n" << printed;
   EXPECT_TRUE(again->config == loaded->config) << printed;
+}
+
+// The file that a package installs.
+TEST(ConfigTest, TheDefaultFileIsCurrent) {
+  std::ifstream file(LARDER_SOURCE_DIR "/deploy/larderd.toml");
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), DefaultConfig())
+      << "write it anew: larderd --print-default-config > deploy/larderd.toml";
+}
+
+TEST(ConfigTest, TheDefaultFileSaysNothingAndAllOfIt) {
+  const auto defaults = Load("");
+  const std::string page = DefaultConfig();
+  const auto silent = Load(page);
+  ASSERT_TRUE(silent.ok()) << silent.status();
+  EXPECT_TRUE(silent->config == defaults->config);
+  for (const auto& setting : silent->settings) EXPECT_THAT(setting.origin, StartsWith("default"));
+
+  // With the # before each option taken away.
+  std::string spoken;
+  size_t columns_max = 0;
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    columns_max = std::max(columns_max, line.size());
+    const bool option = line.size() > 1 && line[0] == '#' && std::islower(line[1]) != 0;
+    spoken += line.substr(option ? 1 : 0) + "\n";
+  }
+  EXPECT_LE(columns_max, 80u);
+  const auto loud = Load(spoken);
+  ASSERT_TRUE(loud.ok()) << loud.status() << "\n" << spoken;
+  EXPECT_TRUE(loud->config == defaults->config);
+  for (const auto& setting : loud->settings)
+    EXPECT_THAT(setting.origin, HasSubstr(".toml:")) << setting.option;
 }
 
 TEST(ConfigOptionsTest, TheTableIsWhole) {

@@ -23,6 +23,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+constexpr size_t kCountersBytes = sizeof(Counters) - sizeof(Latencies);
+
 std::string Get(int port, const std::string& path) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
@@ -41,6 +43,7 @@ std::string Get(int port, const std::string& path) {
 
 TEST(MetricsTableTest, EveryCounterIsThereOnce) {
   std::vector<Counter Counters::*> seen;
+  std::vector<Histogram Latencies::*> histograms;
   std::set<std::string> names;
   for (const Metric& metric : Metrics()) {
     EXPECT_TRUE(names.insert(std::string(metric.name)).second) << metric.name;
@@ -50,13 +53,19 @@ TEST(MetricsTableTest, EveryCounterIsThereOnce) {
     EXPECT_TRUE(!metric.label_name.empty() || metric.samples.size() == 1) << metric.name;
     for (const MetricSample& sample : metric.samples) {
       EXPECT_EQ(sample.label.empty(), metric.label_name.empty()) << metric.name;
-      EXPECT_NE(sample.counter == nullptr, sample.reading == nullptr) << metric.name;
+      const int sources = int{sample.counter != nullptr} + int{sample.reading != nullptr} +
+                          int{sample.histogram != nullptr};
+      EXPECT_EQ(sources, 1) << metric.name;
+      EXPECT_EQ(sample.histogram != nullptr, metric.type == MetricType::kHistogram) << metric.name;
+      for (const auto other : histograms) EXPECT_TRUE(other != sample.histogram) << sample.label;
+      if (sample.histogram != nullptr) histograms.push_back(sample.histogram);
       if (sample.counter == nullptr) continue;
       for (const auto other : seen) EXPECT_TRUE(other != sample.counter) << sample.label;
       seen.push_back(sample.counter);
     }
   }
-  EXPECT_EQ(seen.size() * sizeof(Counter), sizeof(Counters)) << "a counter is in no metric";
+  EXPECT_EQ(seen.size() * sizeof(Counter), kCountersBytes) << "a counter is in no metric";
+  EXPECT_EQ(histograms.size() * sizeof(Histogram), sizeof(Latencies)) << "one is in no metric";
 }
 
 TEST(MetricsTableTest, CountersByName) {
@@ -65,7 +74,7 @@ TEST(MetricsTableTest, CountersByName) {
   counters.staged_bytes += 4096;
   std::map<std::string, uint64_t> all;
   VisitCounters(counters, [&](const std::string& name, uint64_t value) { all[name] = value; });
-  EXPECT_EQ(all.size() * sizeof(Counter), sizeof(Counters));
+  EXPECT_EQ(all.size() * sizeof(Counter), kCountersBytes);
   EXPECT_EQ(all.at("larder_requests_total{kind=\"lookup\"}"), 1u);
   EXPECT_EQ(all.at("larder_moved_bytes_total{road=\"staged\"}"), 4096u);
   EXPECT_EQ(all.at("larder_calls_overloaded_total"), 0u);
@@ -89,7 +98,9 @@ TEST(MetricsServerTest, ServesWhatIsCountedNow) {
   Counters counters;
   SidebandCounters sideband;
   Daemon::Gauges gauges;
-  gauges.sessions = 3;
+  gauges.sessions.staged = 3;
+  counters.latencies.lookup.Observe(std::chrono::microseconds(20));
+  counters.latencies.lookup.Observe(std::chrono::seconds(4));
   gauges.store.pool_limit = GiB(8);
   gauges.store.evicted_demand = 11;
   gauges.store.evicted_disk = 12;
@@ -121,7 +132,12 @@ TEST(MetricsServerTest, ServesWhatIsCountedNow) {
   EXPECT_THAT(answer, HasSubstr("larder_disk_left_alone_total{for=\"spill\"} 3\n"));
   EXPECT_THAT(answer, HasSubstr("larder_disk_left_alone_total{for=\"promote\"} 4\n"));
   EXPECT_THAT(answer, HasSubstr("larder_disk_promote_total{result=\"refused\"} 5\n"));
-  EXPECT_THAT(answer, HasSubstr("larder_sessions 3\n"));
+  EXPECT_THAT(answer, HasSubstr("larder_sessions{write_mode=\"staged\"} 3\n"));
+  for (const char* line :
+       {"_bucket{kind=\"lookup\",le=\"1e-05\"} 0\n", "_bucket{kind=\"lookup\",le=\"3e-05\"} 1\n",
+        "_bucket{kind=\"lookup\",le=\"3\"} 1\n", "_bucket{kind=\"lookup\",le=\"+Inf\"} 2\n",
+        "_count{kind=\"lookup\"} 2\n", "_sum{kind=\"lookup\"} 4.00002\n"})
+    EXPECT_THAT(answer, HasSubstr(std::string("larder_request_seconds") + line));
   EXPECT_THAT(answer, HasSubstr("larder_pool_bytes{part=\"limit\"} 8589934592\n"));
   EXPECT_THAT(Get((*server)->port(), "/etc/passwd"), Not(HasSubstr("root:")));
 }

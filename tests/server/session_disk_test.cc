@@ -337,6 +337,15 @@ TEST_F(SessionDiskTest, IsSpokenOfToWhoUnderstandsItAlone) {
   EXPECT_TRUE(sink_.empty());
 }
 
+// The disk syncs more small blocks at once than a client takes in one message.
+TEST_F(SessionDiskTest, SaysWhatIsDurableInMessagesThatClientsTake) {
+  const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
+  const std::vector<Digest> many(wire::kKeysMax + 10, Name(kHost));
+  session_->OnDurable(variant, many);
+  EXPECT_EQ(sink_.Next().durable.at(0).digests.size(), wire::kKeysMax);
+  EXPECT_EQ(sink_.Next().durable.at(0).digests.size(), 10u);
+}
+
 // What cannot be read for it is not there, and nothing of it is held or charged.
 TEST_F(SessionDiskTest, WhatCannotBeReadIsMissing) {
   const std::vector<EntryRef> holds = HoldToTheLast(kSmall);

@@ -210,6 +210,8 @@ TEST_F(SessionSocketsTest, DrainingEndsTheOldAndRefusesTheNew) {
   PutAndAcquire(busy);
   EXPECT_EQ(f_.sessions().Drain(), 2u);
   EXPECT_EQ(idle.NextMessage().directives.at(0).kind, wire::DirectiveKind::kDrain);
+  f_.clock().Advance(AttachedSession::kDrainGrace);
+  for (const auto& session : f_.sessions().All()) session->Tick(f_.clock().Now());
   EXPECT_TRUE(EndOf(idle).ok());
   EXPECT_EQ(busy.NextMessage().directives.at(0).kind, wire::DirectiveKind::kDrain);
   Client late = Open();

@@ -317,10 +317,27 @@ TEST_F(SessionTest, DrainEndsAfterTheLastRelease) {
   const wire::Grant grant = Acquire({Name(1)});
   session_->Drain();
   EXPECT_EQ(sink_.Next().directives.at(0).kind, wire::DirectiveKind::kDrain);
+  // What was said before the client could know is still served.
+  Release(Acquire({Name(1)}).lease);
+  EXPECT_EQ(Put(2, std::byte{2}), BlockStatus::kOk);
+  f_.clock().Advance(AttachedSession::kDrainGrace);
+  session_->Tick(f_.clock().Now());
   EXPECT_FALSE(sink_.finished());
   EXPECT_EQ(Acquire({Name(1)}).blocks.at(0).status, BlockStatus::kCancelled);
   EXPECT_EQ(Reserve({KiB(4)}).status, BlockStatus::kCancelled);
   Release(grant.lease);
+  ASSERT_TRUE(sink_.finished());
+  EXPECT_TRUE(sink_.finished()->ok());
+}
+
+TEST_F(SessionTest, DrainEndsWhatHoldsNothing) {
+  Start(wire::WriteMode::kMapped);
+  session_->Drain();
+  EXPECT_EQ(sink_.Next().directives.at(0).kind, wire::DirectiveKind::kDrain);
+  session_->Tick(f_.clock().Now());
+  EXPECT_FALSE(sink_.finished()) << "a request may be on its way";
+  f_.clock().Advance(AttachedSession::kDrainGrace);
+  session_->Tick(f_.clock().Now());
   ASSERT_TRUE(sink_.finished());
   EXPECT_TRUE(sink_.finished()->ok());
 }

@@ -1,0 +1,111 @@
+// What does a daemon with a million blocks cost while nobody asks it for anything?  Its processor
+// time over a minute, as a share of one core: with the blocks in the pool, and with them on disk
+// alone, where it reads them again to see whether they are whole (--disk-verify-rate).
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "bench/blocks.h"
+#include "bench/disk_directory.h"
+#include "bench/disk_node.h"
+#include "bench/harness.h"
+#include "bench/processes.h"
+
+namespace larder::bench {
+namespace {
+
+constexpr char kHost[] = "idle_cpu_host_1m";
+constexpr char kDisk[] = "idle_cpu_disk_1m";
+constexpr char kUnverified[] = "idle_cpu_disk_1m_unverified";
+constexpr uint64_t kBlocks = 1'000'000;
+constexpr size_t kPutAtOnce = 4000;
+constexpr uint64_t kAhead = 40'000;  // of the disk
+const BlockShape kPage{"page", 1, 4096};
+
+absl::Status Fill(Node& node) {
+  const Memory ring(kPutAtOnce * kPage.bytes(), Memory::Kind::kPrivate);
+  ring.FillRandom();
+  const std::vector<uint32_t> order = ShuffledOrder(kPutAtOnce, 1);
+  for (uint64_t put = 0; put < kBlocks; put += kPutAtOnce) {
+    const Names names = MakeNames(node.engine.seed, put + 1, kPutAtOnce);
+    const PutPlan plan = PlanPuts(kPage, names, ring.bytes(), order);
+    if (absl::Status s = PutAll(node.engine, plan.blocks, {}); !s.ok()) return s;
+    // Not faster than the disk, or it would not get all of them.
+    const absl::Status written = WaitFor("blocks to be durable", [&]() -> absl::StatusOr<bool> {
+      return node.engine.session->counters().blocks_durable + kAhead >= put + kPutAtOnce;
+    });
+    if (!written.ok()) return written;
+  }
+  return WaitFor("all blocks to be durable", [&]() -> absl::StatusOr<bool> {
+    return node.engine.session->counters().blocks_durable >= kBlocks;
+  });
+}
+
+// Its share of a core from now on.
+absl::StatusOr<double> Share(const DaemonProcess& daemon, double seconds) {
+  absl::SleepFor(absl::Seconds(2));  // what the last call left to do
+  const double before = daemon.CpuSeconds(), from = SecondsNow();
+  absl::SleepFor(absl::Seconds(seconds));
+  return (daemon.CpuSeconds() - before) / (SecondsNow() - from);
+}
+
+absl::Status Report(Harness& harness, const std::string& figure, const Node& node,
+                    const char* note) {
+  if (absl::Status s = WaitForBlocks(node, kBlocks); !s.ok()) return s;
+  const double seconds = harness.quick() ? 20 : 60;
+  const absl::StatusOr<double> share = Share(*node.daemon, seconds);
+  if (!share.ok()) return share.status();
+  harness.Report({figure, *share, "of 1", std::nullopt, std::nullopt, 1});
+  harness.Note(absl::StrCat("of one core, over ", seconds, " s; ", note));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Node>> StartWith(NodeConfig config) {
+  auto daemon = DaemonProcess::Start({config.pool, std::move(config.flags), true});
+  if (!daemon.ok()) return daemon.status();
+  auto engine = AttachBench((*daemon)->socket_dir(), kPage, {.engine_id = "bench-idle"});
+  if (!engine.ok()) return engine.status();
+  auto node = std::make_unique<Node>();
+  node->daemon = *std::move(daemon);
+  node->engine = *std::move(engine);
+  return node;
+}
+
+absl::Status Run(Harness& harness, const std::string& directory) {
+  const std::vector<std::string> disk = {"--disk", directory + "/idle", "--disk-limit", kAmpleDisk};
+  {
+    auto node = StartWith({.disk = {}, .pool = MiB(4800), .flags = disk});
+    if (!node.ok()) return node.status();
+    if (absl::Status s = Fill(**node); !s.ok()) return s;
+    if (absl::Status s = Report(harness, kHost, **node, "in the pool, and on disk"); !s.ok())
+      return s;
+  }  // killed
+  std::vector<std::string> flags = disk;
+  {
+    auto node = StartWith({.disk = {}, .pool = MiB(64), .flags = flags});
+    if (!node.ok()) return node.status();
+    if (absl::Status s = Report(harness, kDisk, **node, "on disk alone, read again at 8 MiB/s");
+        !s.ok())
+      return s;
+  }
+  flags.insert(flags.end(), {"--disk-verify-rate", "0"});
+  auto node = StartWith({.disk = {}, .pool = MiB(64), .flags = flags});
+  if (!node.ok()) return node.status();
+  return Report(harness, kUnverified, **node, "on disk alone, not read again");
+}
+
+}  // namespace
+}  // namespace larder::bench
+
+int main(int argc, char** argv) {
+  using namespace larder::bench;
+  Harness harness(argc, argv, {kHost, kDisk, kUnverified});
+  if (harness.done()) return *harness.done();
+  const absl::Status status =
+      InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
+  return status.ok() ? 0 : harness.Fail(status);
+}

@@ -1,0 +1,214 @@
+// SIGTERM under load, again and again: whatever call had begun by then ends well, what is held
+// stays held until it is given back, health turns first, and the daemon is gone within its limit.
+// LARDER_TEST_SCALE of 200 times.
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/client.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/test_blocks.h"
+#include "tests/test_scale.h"
+
+namespace larder::e2e {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+constexpr size_t kLayerBytes = 100'000;
+constexpr uint32_t kNumbers = 40;  // blocks of an engine; those of all fit the pool
+
+// What is known of one daemon's end; written by all threads of the round.
+struct Round {
+  std::atomic<Clock::rep> asked{Clock::time_point::max().time_since_epoch().count()};  // SIGTERM
+  std::atomic<bool> over{false};  // the daemon is gone
+  std::atomic<uint64_t> calls{0}, in_flight{0}, failed{0}, refused{0};
+
+  [[nodiscard]] bool Asked(Clock::time_point at) const {
+    return at.time_since_epoch().count() >= asked.load();
+  }
+  // Of a call that ran since `begun`.  False: it was refused, as it may be after SIGTERM.
+  bool Took(Clock::time_point begun, bool ok, const std::string& what) {
+    ++calls;
+    const bool flew = !Asked(begun) && Asked(Clock::now());
+    if (flew) ++in_flight;
+    if (ok) return true;
+    if (Asked(begun)) {
+      ++refused;
+      return false;
+    }
+    ++failed;
+    ADD_FAILURE() << (flew ? "in flight at SIGTERM: " : "before SIGTERM: ") << what;
+    return false;
+  }
+};
+
+// One engine with a session of its own.
+class Engine {
+ public:
+  Engine(const std::string& folder, WriteMode mode, uint32_t first, Round& round)
+      : first_(first), round_(round) {
+    client_ = *Client::Connect({.socket_dir = folder, .retry_budget = 0});
+    session_ = *client_->Attach(
+        {.engine_id = absl::StrCat("drain-", first), .write_mode = mode, .staging_bytes = MiB(4)});
+    EXPECT_EQ(session_->write_mode(), mode) << session_->write_mode_reason();
+    variant_ = session_->Register({&maker_.content, 1}, {&maker_.variant, 1})->front();
+  }
+  // Until the daemon refuses.
+  void Work() {
+    std::mt19937 random(first_);
+    uint32_t put = 0;
+    for (bool going = true; going;) {
+      going = put < kNumbers && (put == 0 || random() % 2 == 0)
+                  ? Put(first_ + put++)
+                  : Get(first_ + static_cast<uint32_t>(random() % put));
+      if (put == kNumbers) put = kNumbers / 2;  // again, as duplicates
+    }
+    session_.reset();
+  }
+  // Holds a lease and a reservation over SIGTERM, and gives them back, one used, one filled, only
+  // when it was told to finish.
+  void Hold() {
+    ASSERT_TRUE(Put(first_));
+    const TestBlock held = maker_.Block(first_), filled = maker_.Block(first_ + 1);
+    auto lease = session_->Acquire(variant_, {&held.digest, 1}, {.deadline = kDeadline});
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    const SegmentTable table = UniformTable(maker_.variant.layers, kLayerBytes);
+    const ByteCount bytes = table.PayloadBytes();
+    auto reservation = session_->Reserve({&bytes, 1}, {.deadline = kDeadline});
+    ASSERT_TRUE(reservation.ok()) << reservation.status();
+    ready = true;
+    EXPECT_TRUE(Eventually([&] { return session_->draining() || !session_->status().ok(); }));
+    EXPECT_TRUE(session_->draining()) << session_->status();
+    EXPECT_TRUE(LayerIsRight(held.digest, 0, lease->View(0).first(kLayerBytes)) && lease->Valid());
+    const Reservation::Block block{.extent = 0,
+                                   .digest = filled.digest,
+                                   .parent = filled.parent,
+                                   .tokens = filled.tokens,
+                                   .table = table};
+    const auto published = reservation->Publish(variant_, {&block, 1}, {});
+    if (!published.ok() || published->front() != BlockStatus::kOk) {
+      ++round_.failed;
+      ADD_FAILURE() << "publish of what was reserved: " << published.status();
+    }
+    lease->Release();
+    session_.reset();
+  }
+  // As a router does, all the time.
+  void LookUp() {
+    wire::LookupQuery query;
+    query.content = maker_.content;
+    query.digests = {maker_.Block(first_).digest};
+    for (;;) {
+      const Clock::time_point begun = Clock::now();
+      const auto found = client_->Lookup(query);
+      if (!round_.Took(begun, found.ok(), absl::StrCat("Lookup: ", found.status().ToString())))
+        return;
+    }
+  }
+  std::atomic<bool> ready{false};
+
+ private:
+  static constexpr std::chrono::milliseconds kDeadline{60'000};
+
+  bool Put(uint32_t number) {
+    const TestBlock block = maker_.Block(number);
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
+                                               std::vector<std::byte>(kLayerBytes));
+    for (uint32_t i = 0; i < layers.size(); ++i) FillLayer(block.digest, i, layers[i]);
+    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
+    const PutBlock put{
+        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const Clock::time_point begun = Clock::now();
+    const auto status = session_->Put(variant_, {&put, 1});
+    const bool ok = status.ok() && (status->front() == BlockStatus::kOk ||
+                                    status->front() == BlockStatus::kDuplicate);
+    return Took(begun, ok, "Put", status);
+  }
+  bool Get(uint32_t number) {
+    const TestBlock block = maker_.Block(number);
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
+                                               std::vector<std::byte>(kLayerBytes));
+    const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
+    const GetBlock get{.digest = block.digest, .segments = views};
+    const Clock::time_point begun = Clock::now();
+    const auto status = session_->Get(variant_, {&get, 1});
+    const bool ok = status.ok() && status->front() == BlockStatus::kOk;
+    if (ok) {
+      EXPECT_TRUE(LayerIsRight(block.digest, 0, layers[0])) << number;
+    }
+    return Took(begun, ok, "Get", status);
+  }
+  bool Took(Clock::time_point begun, bool ok, const char* what,
+            const absl::StatusOr<std::vector<BlockStatus>>& status) {
+    const std::string said = status.ok() ? ToString(status->front()) : status.status().ToString();
+    return round_.Took(begun, ok,
+                       absl::StrCat(what, ", ", ToString(session_->write_mode()), ": ", said));
+  }
+  const BlockMaker maker_;
+  const uint32_t first_;
+  Round& round_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<Session> session_;
+  VariantHandle variant_;
+};
+
+double At(std::vector<double> all, double share) {
+  std::ranges::sort(all);
+  return all[static_cast<size_t>(share * static_cast<double>(all.size() - 1))];
+}
+
+TEST(DrainTest, SigtermUnderLoad) {
+  std::mt19937 random(testing::TestSeed());
+  const uint64_t rounds = testing::Scaled(200);
+  uint64_t calls = 0, in_flight = 0, failed = 0, refused = 0;
+  std::vector<double> health_ms, exit_ms;
+  for (uint64_t number = 0; number < rounds && !::testing::Test::HasFailure(); ++number) {
+    DaemonProcess daemon({"--session-sockets", number % 2 == 0 ? "true" : "false"});
+    ASSERT_TRUE(daemon.serves()) << daemon.errors();
+    Round round;
+    const std::string folder = daemon.folder()->path();
+    Engine mapped(folder, WriteMode::kMapped, 0, round),
+        staged(folder, WriteMode::kStaged, 1000, round),
+        stream(folder, WriteMode::kStream, 2000, round),
+        holder(folder, WriteMode::kMapped, 3000, round);
+    std::vector<std::thread> threads;
+    for (Engine* engine : {&mapped, &staged, &stream})
+      threads.emplace_back([engine] { engine->Work(); });
+    threads.emplace_back([&] { holder.Hold(); });
+    threads.emplace_back([&] { mapped.LookUp(); });
+    EXPECT_TRUE(Eventually([&] { return holder.ready.load(); }));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 50'000));
+
+    const Clock::time_point asked = Clock::now();
+    round.asked = asked.time_since_epoch().count();
+    daemon.Signal(SIGTERM);
+    EXPECT_TRUE(Eventually([&] { return daemon.Health() != "SERVING"; }));
+    health_ms.push_back(Milliseconds(Clock::now() - asked).count());
+    EXPECT_EQ(daemon.Wait(std::chrono::seconds(45)), 0) << daemon.errors();
+    exit_ms.push_back(Milliseconds(Clock::now() - asked).count());
+    for (std::thread& thread : threads) thread.join();
+    calls += round.calls;
+    in_flight += round.in_flight;
+    failed += round.failed;
+    refused += round.refused;
+  }
+  std::printf(
+      "%llu times SIGTERM: %llu calls, %llu in flight at it, %llu of both failed; %llu after it "
+      "refused; "
+      "health turned after %.1f ms (p50), %.1f (most); gone after %.0f ms (p50), %.0f (most)\n",
+      static_cast<unsigned long long>(exit_ms.size()), static_cast<unsigned long long>(calls),
+      static_cast<unsigned long long>(in_flight), static_cast<unsigned long long>(failed),
+      static_cast<unsigned long long>(refused), At(health_ms, 0.5), At(health_ms, 1),
+      At(exit_ms, 0.5), At(exit_ms, 1));
+}
+
+}  // namespace
+}  // namespace larder::e2e

@@ -1,0 +1,524 @@
+// Every metric is moved by something that happens to a real daemon: a table of what happens and
+// which samples it moves.  One that is in no row fails EveryMetricIsMoved, so a new metric needs a
+// row.
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <fstream>
+#include <set>
+
+#include "server/metrics_table.h"
+#include "server/version.h"
+#include "tests/e2e/verb_fixture.h"
+
+namespace larder::e2e {
+
+class MetricsTest;
+
+struct Happening {
+  const char* name;
+  std::vector<std::string> moves;  // from zero
+  void (*happen)(MetricsTest& at);
+};
+
+class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happening> {
+ public:
+  // What the test holds until it has looked.
+  std::optional<Lease> lease_;
+  std::optional<Reservation> reservation_;
+  std::unique_ptr<ChildEngine> engine_;
+  std::unique_ptr<RawSession> raw_;
+  FileDescriptor socket_;
+
+  using DiskTest::Attach;
+  using DiskTest::daemon_, DiskTest::client_, DiskTest::session_, DiskTest::folder_,
+      DiskTest::maker_, DiskTest::variant_;
+  using DiskTest::Get, DiskTest::Put, DiskTest::TryPut, DiskTest::PutDurable, DiskTest::QueryOf;
+  using DiskTest::Start, DiskTest::StartAgain, DiskTest::StartWithOnDisk;
+  using VerbTest::Ask, VerbTest::Name, VerbTest::Press;
+
+  [[nodiscard]] bool Moved(const std::string& sample) const { return daemon_->Metric(sample) > 0; }
+  void TakeLease(uint32_t number, std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+    const Digest digest = maker_.Block(number).digest;
+    auto lease = session_->Acquire(variant_, {&digest, 1}, {.deadline = deadline});
+    ASSERT_TRUE(lease.ok() && lease->status(0) == BlockStatus::kOk) << lease.status();
+    lease_ = *std::move(lease);
+  }
+  void TakeReservation(ByteCount bytes,
+                       std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
+    auto reservation = session_->Reserve({&bytes, 1}, {.deadline = deadline});
+    ASSERT_TRUE(reservation.ok()) << reservation.status();
+    reservation_ = *std::move(reservation);
+  }
+  void Pin(uint32_t from, uint32_t to, uint64_t ttl_ms) {
+    v1::PinRequest request;
+    Name(from, to, &request);
+    request.set_owner("router");
+    request.set_tier(v1::TIER_HOST);
+    request.set_ttl_ms(ttl_ms);
+    v1::PinReply reply;
+    (void)Ask([&](auto& stub, auto& context) { return stub.Pin(&context, request, &reply); });
+  }
+  void Move(v1::Tier from, v1::Tier to) {
+    v1::MoveRequest request;
+    request.set_scope(v1::SELECTION_SCOPE_ALL);
+    request.set_from(from);
+    request.set_to(to);
+    (void)Ask([&](auto& stub, auto& context) {
+      const auto reader = stub.Move(&context, request);
+      for (v1::MoveProgress progress; reader->Read(&progress);) continue;
+      return reader->Finish();
+    });
+  }
+  // Reads until something was told.
+  void WatchOnce() {
+    v1::WatchEventsRequest request;
+    request.set_snapshot(true);
+    grpc::ClientContext context;
+    const auto stub = v1::Cache::NewStub(daemon_->DataChannel());
+    const auto reader = stub->WatchEvents(&context, request);
+    v1::WatchEventsReply reply;
+    EXPECT_TRUE(reader->Read(&reply));
+    EXPECT_EQ(Put(next_++), BlockStatus::kOk);
+    EXPECT_TRUE(Eventually([&] { return Moved("larder_events_told_total"); }));
+  }
+  uint32_t Fresh() { return next_++; }
+
+ protected:
+  void TearDown() override {
+    lease_.reset();
+    reservation_.reset();
+  }
+};
+
+namespace {
+
+std::vector<Happening> Happenings() {
+  const std::string build = std::string("larder_build_info{version=\"") + Version() + "\"}";
+  return {
+      {"ItRuns",
+       {build, "larder_start_time_seconds", "larder_cpu_seconds_total",
+        "larder_resident_bytes{kind=\"anonymous\"}", "larder_pool_bytes{part=\"limit\"}",
+        "larder_disk_bytes{part=\"limit\"}", "larder_disk_shards{state=\"all\"}"},
+       [](MetricsTest& at) { at.Start(); }},
+      {"PutAndGet",
+       {"larder_sessions_total{result=\"attached\"}",
+        "larder_requests_total{kind=\"register\"}",
+        "larder_requests_total{kind=\"reserve\"}",
+        "larder_requests_total{kind=\"publish\"}",
+        "larder_requests_total{kind=\"acquire\"}",
+        "larder_requests_total{kind=\"lookup\"}",
+        "larder_blocks_put_total{result=\"published\"}",
+        "larder_blocks_put_total{result=\"duplicate\"}",
+        "larder_blocks_got_total{result=\"hit\"}",
+        "larder_blocks_got_total{result=\"missing\"}",
+        "larder_put_bytes_total",
+        "larder_put_tokens_total",
+        "larder_got_bytes_total{tier=\"host\"}",
+        "larder_got_tokens_total{tier=\"host\"}",
+        "larder_request_seconds_count{kind=\"lookup\"}",
+        "larder_request_seconds_count{kind=\"write\"}",
+        "larder_request_seconds_count{kind=\"acquire\"}",
+        "larder_host_checks_total",
+        "larder_sideband_connections_total{step=\"accepted\"}",
+        "larder_sideband_connections_total{step=\"welcomed\"}",
+        "larder_sideband_given_total{what=\"slab_write\"}",
+        "larder_sideband_given_total{what=\"session_page\"}",
+        "larder_sideband_given_total{what=\"session_socket\"}",
+        "larder_sideband_connections_open",
+        "larder_blocks",
+        "larder_kept_bytes{what=\"index\"}",
+        "larder_kept_bytes{what=\"metadata\"}",
+        "larder_sessions{write_mode=\"mapped\"}",
+        "larder_processes",
+        "larder_pool_bytes{part=\"stored\"}",
+        "larder_pool_bytes{part=\"reserved\"}",
+        "larder_pool_bytes{part=\"leased\"}",
+        "larder_holds{kind=\"lease\"}",
+        "larder_holds{kind=\"reservation\"}",
+        "larder_disk_spill_total{result=\"offered\"}",
+        "larder_disk_spill_total{result=\"spilled\"}",
+        "larder_disk_moved_bytes_total{how=\"spilled\"}",
+        "larder_disk_moved_bytes_total{how=\"written\"}",
+        "larder_disk_blocks{where=\"all\"}",
+        "larder_disk_bytes{part=\"used\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--check-host-reads", "always"}));
+         ASSERT_NO_FATAL_FAILURE(at.PutDurable(4));
+         EXPECT_EQ(at.Put(0), BlockStatus::kDuplicate);
+         EXPECT_EQ(at.Get(0), BlockStatus::kOk);
+         EXPECT_EQ(at.Get(99), BlockStatus::kMissing);
+         EXPECT_TRUE(at.client_->Lookup(at.QueryOf(0)).ok());
+         ASSERT_NO_FATAL_FAILURE(at.TakeLease(1));
+         ASSERT_NO_FATAL_FAILURE(at.TakeReservation(KiB(64)));
+       }},
+      {"GetFromDisk",
+       {"larder_blocks_got_total{result=\"disk\"}", "larder_got_bytes_total{tier=\"disk\"}",
+        "larder_got_tokens_total{tier=\"disk\"}",
+        "larder_request_seconds_count{kind=\"disk_read\"}",
+        "larder_disk_promote_total{result=\"promoted\"}",
+        "larder_disk_moved_bytes_total{how=\"promoted\"}",
+        "larder_disk_blocks{where=\"disk_only\"}"},
+       [](MetricsTest& at) {
+         std::vector<Digest> digests;
+         ASSERT_NO_FATAL_FAILURE(at.StartWithOnDisk(4, "", &digests));
+         EXPECT_EQ(at.Get(0), BlockStatus::kOk);
+       }},
+      {"EvictedAhead",
+       {"larder_blocks_evicted_total{cause=\"watermark\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_NO_FATAL_FAILURE(at.Press(2));
+       }},
+      {"EvictedOnDemand",
+       {"larder_blocks_evicted_total{cause=\"demand\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--evict-watermark", "0"}));
+         ASSERT_NO_FATAL_FAILURE(at.Press(2));
+       }},
+      {"TheDiskFails",
+       {"larder_blocks_evicted_unspilled_total", "larder_disk_failures_total{kind=\"write\"}",
+        "larder_disk_left_alone_total{for=\"spill\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--fault-points", "data.write=error"}));
+         ASSERT_NO_FATAL_FAILURE(at.Press(2));
+       }},
+      {"TheCatalogFails",
+       {"larder_disk_registration_failures_total", "larder_pin_write_failures_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--fault-points", "catalog.facts=error"}));
+         EXPECT_EQ(at.Put(0), BlockStatus::kOk);
+         at.Pin(0, 1, 60'000);
+       }},
+      {"ReadsFail",
+       {"larder_disk_failures_total{kind=\"read\"}",
+        "larder_disk_left_alone_total{for=\"promote\"}",
+        "larder_disk_promote_total{result=\"missing\"}"},
+       [](MetricsTest& at) {
+         std::vector<Digest> digests;
+         ASSERT_NO_FATAL_FAILURE(at.StartWithOnDisk(16, "data.read=error", &digests));
+         for (uint32_t number = 0; number < 16; ++number) (void)at.Get(number);
+       }},
+      {"TheDiskIsSlow",
+       {"larder_disk_waiting{for=\"spill\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--fault-points", "data.write=sleep:3s"}));
+         EXPECT_EQ(at.Put(0), BlockStatus::kOk);
+         EXPECT_EQ(at.Put(1), BlockStatus::kOk);
+       }},
+      {"TheDiskIsFull",
+       {"larder_disk_evicted_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         for (int i = 0; i < 60 && !at.Moved("larder_disk_evicted_total"); ++i)
+           ASSERT_NO_FATAL_FAILURE(at.Press(1));
+       }},
+      {"TheDiskIsVerified",
+       {"larder_disk_verified_total{result=\"ok\"}", "larder_disk_verify_walks_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_NO_FATAL_FAILURE(at.PutDurable(4));
+         at.daemon_->Kill9();
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--disk-verify-rate", "1GiB"}));
+       }},
+      {"ItRecovers",
+       {"larder_disk_recovering"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_NO_FATAL_FAILURE(at.PutDurable(4));
+         at.daemon_->Kill9();
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--fault-points", "catalog.scan=sleep:5s"}));
+       }},
+      {"AShardIsDamaged",
+       {"larder_disk_shards_set_aside_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_NO_FATAL_FAILURE(at.PutDurable(4));
+         at.daemon_->Kill9();
+         std::filesystem::remove(at.folder_->File("disk/shard-00/catalog/CURRENT"));
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+       }},
+      {"ByteStreams",
+       {"larder_requests_total{kind=\"store_blocks\"}",
+        "larder_requests_total{kind=\"fetch_blocks\"}", "larder_moved_bytes_total{road=\"stored\"}",
+        "larder_moved_bytes_total{road=\"fetched\"}", "larder_sessions{write_mode=\"stream\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         at.Attach(WriteMode::kStream);
+         EXPECT_EQ(at.Put(0), BlockStatus::kOk);
+         EXPECT_EQ(at.Get(0), BlockStatus::kOk);
+       }},
+      {"Staged",
+       {"larder_moved_bytes_total{road=\"staged\"}",
+        "larder_sideband_given_total{what=\"staging\"}",
+        "larder_sideband_given_total{what=\"slab_read\"}",
+        "larder_sessions{write_mode=\"staged\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         at.Attach(WriteMode::kStaged);
+         EXPECT_EQ(at.Put(0), BlockStatus::kOk);
+         EXPECT_EQ(at.Get(0), BlockStatus::kOk);
+       }},
+      {"NoRoom",
+       {"larder_reserve_full_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--lease-share", "0.01"}));
+         const ByteCount bytes = MiB(1);
+         EXPECT_FALSE(
+             at.session_->Reserve({&bytes, 1}, {.deadline = std::chrono::milliseconds(100)}).ok());
+       }},
+      {"Deadlines",
+       {"larder_holds_expired_total{kind=\"lease\"}",
+        "larder_holds_expired_total{kind=\"reservation\"}", "larder_pins_expired_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_NO_FATAL_FAILURE(at.PutDurable(2));
+         ASSERT_NO_FATAL_FAILURE(at.TakeLease(0, std::chrono::milliseconds(20)));
+         ASSERT_NO_FATAL_FAILURE(at.TakeReservation(KiB(64), std::chrono::milliseconds(20)));
+         at.Pin(0, 1, 20);
+       }},
+      {"DamageInMemory",
+       {"larder_blocks_damaged_total{tier=\"host\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--check-host-reads", "always", "--slab", "32MiB"}));
+         EXPECT_EQ(at.Put(0), BlockStatus::kOk);
+         std::vector<std::byte> layer(kLayerBytes);
+         FillLayer(at.maker_.Block(0).digest, 1, layer);
+         const auto sideband =
+             SidebandClient::Connect(at.daemon_->sideband_socket(), std::chrono::seconds(10));
+         ASSERT_TRUE(sideband.ok()) << sideband.status();
+         auto mapped = (*sideband)->MapSlab(SlabId{0}, /*writable=*/true);
+         ASSERT_TRUE(mapped.ok()) << mapped.status();
+         const std::span<std::byte> bytes = mapped->writable_bytes();
+         const auto found = std::search(bytes.begin(), bytes.end(), layer.begin(), layer.end());
+         ASSERT_NE(found, bytes.end());
+         *found ^= std::byte{1};
+         EXPECT_EQ(at.Get(0), BlockStatus::kDamaged);
+       }},
+      {"DamageOnItsWay",
+       {"larder_blocks_damaged_in_transit_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         const TestBlock block = at.maker_.Block(0);
+         v1::StoreBlocksRequest request;
+         wire::Encode(at.maker_.content, request.mutable_content());
+         wire::Encode(at.maker_.variant, request.mutable_variant());
+         request.mutable_block()->mutable_tokens()->Add(block.tokens.begin(), block.tokens.end());
+         wire::Encode(at.maker_.Table(block.digest, 100),
+                      request.mutable_block()->mutable_segments());
+         request.set_data(std::string(200, 'x'));
+         v1::StoreBlocksReply reply;
+         grpc::ClientContext context;
+         const auto stub = v1::Engine::NewStub(at.daemon_->DataChannel());
+         const auto stream = stub->StoreBlocks(&context, &reply);
+         stream->Write(request);
+         stream->WritesDone();
+         EXPECT_TRUE(stream->Finish().ok());
+       }},
+      {"AnEngineIsLost",
+       {"larder_sessions_total{result=\"lost\"}", "larder_pool_bytes{part=\"quarantined\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         at.engine_ = std::make_unique<ChildEngine>(*at.daemon_, "mapped", "churn", 1);
+         ASSERT_EQ(at.engine_->Hear(), "ready");
+         at.engine_->Signal(SIGUSR1);  // it loses its connections and lives on
+       }},
+      {"Refusals",
+       {"larder_sessions_total{result=\"refused\"}", "larder_invalid_messages_total",
+        "larder_unknown_releases_total", "larder_blocks_put_total{result=\"refused\"}",
+        "larder_sideband_refused_total{cause=\"bad_packet\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--sessions-max", "2"}));
+         at.raw_ = std::make_unique<RawSession>(at.daemon_->DataChannel(), RawSession::Options{});
+         EXPECT_FALSE(at.client_->Attach({.engine_id = "third"}).ok());
+         v1::Up up;
+         up.mutable_release()->add_lease_ids(12345);
+         v1::Publish* const publish = up.add_publishes();
+         publish->set_id(1);
+         publish->set_reservation_id(12345);
+         const TestBlock block = at.maker_.Block(0);
+         v1::PublishBlock* const one = publish->add_blocks();
+         one->set_digest(std::string(16, 'd'));
+         one->set_parent(std::string(16, 'p'));
+         one->mutable_tokens()->Add(block.tokens.begin(), block.tokens.end());
+         wire::Encode(at.maker_.Table(block.digest, 100), one->mutable_segments());
+         EXPECT_TRUE(at.raw_->Ask(up).has_value());
+         at.socket_ = FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+         sockaddr_un address{};
+         address.sun_family = AF_UNIX;
+         at.daemon_->sideband_socket().copy(address.sun_path, sizeof address.sun_path - 1);
+         ASSERT_EQ(
+             connect(at.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+             0);
+         EXPECT_EQ(send(at.socket_.get(), "garbage", 7, MSG_NOSIGNAL), 7);
+         v1::LookupRequest nothing;
+         nothing.set_digests("half");
+         v1::LookupReply reply;
+         EXPECT_FALSE(at.Ask([&](auto& stub, auto& context) {
+                          return stub.Lookup(&context, nothing, &reply);
+                        }).ok());
+       }},
+      {"TooMuch",
+       {"larder_calls_overloaded_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         const auto stub = v1::Cache::NewStub(at.daemon_->DataChannel());
+         constexpr size_t kWatchers = 65;
+         std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+         std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchEventsReply>>> watchers;
+         for (size_t i = 0; i < kWatchers; ++i) {
+           contexts.push_back(std::make_unique<grpc::ClientContext>());
+           v1::WatchEventsRequest request;
+           request.set_snapshot(true);
+           watchers.push_back(stub->WatchEvents(contexts.back().get(), request));
+         }
+         EXPECT_TRUE(Eventually([&] { return at.Moved("larder_calls_overloaded_total"); }));
+         for (const auto& context : contexts) context->TryCancel();
+         for (const auto& watcher : watchers) (void)watcher->Finish();
+       }},
+      {"Verbs",
+       {"larder_requests_total{kind=\"list_instances\"}",
+        "larder_requests_total{kind=\"query_ip\"}", "larder_requests_total{kind=\"pin\"}",
+        "larder_requests_total{kind=\"unpin\"}", "larder_requests_total{kind=\"prefetch\"}",
+        "larder_requests_total{kind=\"clear\"}", "larder_requests_total{kind=\"move\"}",
+        "larder_requests_total{kind=\"watch_events\"}", "larder_pins",
+        "larder_pinned_bytes{tier=\"host\"}", "larder_blocks_cleared_total{tier=\"host\"}",
+        "larder_blocks_moved_total{to=\"disk\"}", "larder_blocks_moved_total{to=\"host\"}",
+        "larder_events_told_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_NO_FATAL_FAILURE(at.PutDurable(4));
+         at.Move(v1::TIER_HOST, v1::TIER_DISK);
+         at.Move(v1::TIER_DISK, v1::TIER_HOST);
+         EXPECT_TRUE(at.client_->ListInstances().ok());
+         v1::QueryIpRequest where;
+         where.set_engine_id("disk");
+         v1::QueryIpReply ip;
+         (void)at.Ask(
+             [&](auto& stub, auto& context) { return stub.QueryIp(&context, where, &ip); });
+         at.Pin(0, 1, 60'000);
+         v1::UnpinRequest unpin;
+         unpin.set_owner("nobody");
+         unpin.set_all(true);
+         v1::UnpinReply unpinned;
+         (void)at.Ask(
+             [&](auto& stub, auto& context) { return stub.Unpin(&context, unpin, &unpinned); });
+         v1::PrefetchRequest prefetch;
+         at.Name(1, 2, &prefetch);
+         prefetch.set_ttl_ms(60'000);
+         v1::PrefetchReply prefetched;
+         (void)at.Ask([&](auto& stub, auto& context) {
+           return stub.Prefetch(&context, prefetch, &prefetched);
+         });
+         v1::ClearRequest clear;
+         clear.set_scope(v1::SELECTION_SCOPE_BLOCKS);
+         at.Name(3, 4, &clear);
+         v1::ClearReply cleared;
+         (void)at.Ask(
+             [&](auto& stub, auto& context) { return stub.Clear(&context, clear, &cleared); });
+         at.WatchOnce();
+       }},
+      {"ASlowWatcher",
+       {"larder_watchers_cut_off_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--events-max", "100"}));
+         grpc::ChannelArguments small;  // what it takes without being asked
+         small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+         small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
+         const auto stub = v1::Cache::NewStub(grpc::CreateCustomChannel(
+             "unix:" + at.daemon_->data_socket(), grpc::InsecureChannelCredentials(), small));
+         grpc::ClientContext context;
+         v1::WatchEventsRequest request;
+         request.set_with_tokens(true);
+         const auto reader = stub->WatchEvents(&context, request);
+         EXPECT_TRUE(Eventually([&] {
+           for (int i = 0; i < 100; ++i) (void)at.TryPut(at.Fresh());
+           return at.Moved("larder_watchers_cut_off_total");
+         }));
+         context.TryCancel();
+         (void)reader->Finish();
+       }},
+      {"MorePinsThanFit",
+       {"larder_pins_not_restored_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_NO_FATAL_FAILURE(at.PutDurable(4));
+         at.Pin(0, 4, 600'000);
+         at.daemon_->Kill9();
+         ASSERT_NO_FATAL_FAILURE(at.Start({"--pins-max", "1"}));
+       }},
+      {"ADrain",
+       {"larder_draining"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         EXPECT_EQ(at.Put(0), BlockStatus::kOk);
+         ASSERT_NO_FATAL_FAILURE(at.TakeLease(0));
+         at.daemon_->Signal(SIGTERM);
+       }},
+  };
+}
+
+TEST_P(MetricsTest, Moves) {
+  ASSERT_NO_FATAL_FAILURE(GetParam().happen(*this));
+  for (const std::string& sample : GetParam().moves)
+    EXPECT_TRUE(Eventually([&] { return Moved(sample); }))
+        << sample << " is " << daemon_->Metric(sample);
+}
+INSTANTIATE_TEST_SUITE_P(By, MetricsTest, ::testing::ValuesIn(Happenings()),
+                         [](const auto& row) { return row.param.name; });
+
+// Prometheus's own checker: names, units, help, types.
+TEST(ScrapeTest, PromtoolFindsNothing) {
+  if (std::system("command -v promtool >/dev/null") != 0)
+    GTEST_SKIP() << "no promtool; deploy/install-deps.sh --with-package-tools installs it";
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const std::string answer = daemon.Scrape();
+  const std::string file = daemon.folder()->File("scrape");
+  std::ofstream(file) << answer.substr(answer.find("\r\n\r\n") + 4);
+  EXPECT_EQ(std::system(("promtool check metrics < " + file).c_str()), 0);
+}
+
+// Sessions have no series of their own, so that it stays small however many there are.
+TEST(ScrapeTest, OfAThousandSessions) {
+  constexpr size_t kSessions = 1000, kPerConnection = 100;
+  DaemonProcess daemon;
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const size_t alone = daemon.Scrape().size();
+  std::vector<std::unique_ptr<RawSession>> sessions;
+  std::shared_ptr<grpc::Channel> channel;
+  for (size_t i = 0; i < kSessions; ++i) {
+    if (i % kPerConnection == 0) channel = daemon.DataChannel();
+    sessions.push_back(std::make_unique<RawSession>(
+        channel, RawSession::Options{.engine_id = absl::StrCat("engine-", i)}));
+    ASSERT_NE(sessions.back()->attached().session_id(), 0u) << i;
+  }
+  EXPECT_EQ(daemon.Metric("larder_sessions{write_mode=\"stream\"}"), kSessions);
+  std::vector<double> took_ms;
+  size_t bytes = 0;
+  for (int i = 0; i < 21; ++i) {
+    const auto begun = std::chrono::steady_clock::now();
+    bytes = daemon.Scrape().size();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
+    took_ms.push_back(took.count());
+  }
+  std::ranges::sort(took_ms);
+  EXPECT_LT(bytes, alone + 1000) << "series of sessions";
+  std::printf("a scrape beside %zu sessions: %zu bytes, %.1f ms (p50), %.1f ms (most of %zu)\n",
+              kSessions, bytes, took_ms[took_ms.size() / 2], took_ms.back(), took_ms.size());
+}
+
+TEST(MetricsTableTest, EveryMetricIsMoved) {
+  std::set<std::string> moved;
+  for (const Happening& happening : Happenings())
+    for (const std::string& sample : happening.moves)
+      moved.insert(sample.substr(0, sample.find('{')));
+  for (const Metric& metric : Metrics()) {
+    const bool times = metric.type == MetricType::kHistogram;
+    EXPECT_TRUE(moved.contains(std::string(metric.name) + (times ? "_count" : "")))
+        << metric.name << ": no row of Happenings() moves it";
+  }
+}
+
+}  // namespace
+}  // namespace larder::e2e

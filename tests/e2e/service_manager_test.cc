@@ -1,0 +1,221 @@
+// The daemon under a service manager, whom the test plays: what it is told, its watchdog, and
+// sockets that it listened on before the daemon was there.
+#include <fcntl.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "client/file_descriptor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/child_engine.h"
+#include "tests/e2e/daemon_process.h"
+
+namespace larder::e2e {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+FileDescriptor Bind(const std::string& path, int type) {
+  FileDescriptor fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  return fd;
+}
+
+// The socket on which a daemon says how it is.
+class Manager {
+ public:
+  Manager() : path_(folder_.File("notify")), socket_(Bind(path_, SOCK_DGRAM | SOCK_NONBLOCK)) {}
+
+  // What it said since the last call.
+  std::vector<std::string> Hear() {
+    std::vector<std::string> heard;
+    char text[4096];
+    for (ssize_t n = 0; (n = recv(socket_.get(), text, sizeof text, 0)) > 0;)
+      heard.emplace_back(text, static_cast<size_t>(n));
+    return heard;
+  }
+  [[nodiscard]] bool HearsSoon(const std::string& words) {
+    return Eventually([&] {
+      for (const std::string& said : Hear())
+        if (said.find(words) != std::string::npos) return true;
+      return false;
+    });
+  }
+  void SetEnvironment(uint64_t watchdog_usec) const {
+    setenv("NOTIFY_SOCKET", path_.c_str(), 1);
+    if (watchdog_usec > 0) setenv("WATCHDOG_USEC", std::to_string(watchdog_usec).c_str(), 1);
+  }
+
+ private:
+  const TemporaryFolder folder_;
+  const std::string path_;
+  const FileDescriptor socket_;
+};
+
+// Threads of another process that stand still while this lives.
+class Frozen {
+ public:
+  Frozen(pid_t process, const std::function<bool(const std::string& name)>& which) {
+    const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+      const pid_t thread = std::stoi(task.path().filename());
+      std::string name;
+      std::getline(std::ifstream(task.path() / "comm"), name);
+      if (thread == process || !which(name)) continue;
+      if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) continue;
+      ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr);
+      int status = 0;
+      EXPECT_EQ(waitpid(thread, &status, __WALL), thread);
+      threads_.push_back(thread);
+    }
+  }
+  ~Frozen() {
+    for (const pid_t thread : threads_) ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
+  }
+  Frozen(const Frozen&) = delete;
+  Frozen& operator=(const Frozen&) = delete;
+  [[nodiscard]] size_t size() const { return threads_.size(); }
+
+ private:
+  std::vector<pid_t> threads_;
+};
+
+size_t CountOf(const std::string& words, const std::string& text) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+TEST(ServiceManagerTest, HearsOfReadinessAndOfTheDrain) {
+  Manager manager;
+  DaemonProcess daemon({"--drain-limit", "40s"}, {.in_child = [&] { manager.SetEnvironment(0); }});
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  EXPECT_TRUE(manager.HearsSoon("READY=1"));
+  EXPECT_EQ(daemon.Terminate(), 0) << daemon.errors();
+  // More than the limit of the drain, whatever the unit's TimeoutStopSec says.
+  EXPECT_THAT(manager.Hear(),
+              Contains(AllOf(HasSubstr("STOPPING=1"), HasSubstr("EXTEND_TIMEOUT_USEC=55000000"))));
+}
+
+class WatchdogTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(daemon_.serves()) << daemon_.errors();
+    ASSERT_TRUE(manager_.HearsSoon("WATCHDOG=1")) << daemon_.errors();
+  }
+  // With these threads stopped it says no more that it is alive, and says why; then it is well
+  // again.
+  void ExpectNoticed(const std::string& part,
+                     const std::function<bool(const std::string& name)>& which) {
+    const std::string words = "parts=" + part;
+    {
+      const Frozen frozen(daemon_.pid(), which);
+      ASSERT_GE(frozen.size(), 1u);
+      const auto said = [&] { return CountOf(words, daemon_.errors()); };
+      ASSERT_TRUE(Eventually([&] { return said() > 0; })) << daemon_.errors();
+      static_cast<void>(manager_.Hear());
+      const size_t before = said();
+      ASSERT_TRUE(Eventually([&] { return said() >= before + 3; })) << daemon_.errors();
+      EXPECT_THAT(manager_.Hear(), Not(Contains(HasSubstr("WATCHDOG=1"))));
+    }
+    EXPECT_TRUE(manager_.HearsSoon("WATCHDOG=1")) << daemon_.errors();
+  }
+
+  Manager manager_;
+  DaemonProcess daemon_{{}, {.in_child = [this] { manager_.SetEnvironment(200'000); }}};
+};
+
+TEST_F(WatchdogTest, HousekeepingThatHangsIsNoticed) {
+  ExpectNoticed("housekeeping", [](const std::string& name) { return name == "housekeeper"; });
+}
+TEST_F(WatchdogTest, ASidebandThatHangsIsNoticed) {
+  ExpectNoticed("sideband", [](const std::string& name) { return name == "sideband"; });
+}
+TEST_F(WatchdogTest, ASessionLoopThatHangsIsNoticed) {
+  ExpectNoticed("session_sockets", [](const std::string& name) { return name == "session-loop"; });
+}
+TEST_F(WatchdogTest, AGrpcThatHangsIsNoticed) {
+  ExpectNoticed("grpc", [](const std::string& name) {
+    for (const char* ours : {"signals", "housekeeper", "sideband", "session-loop"})
+      if (name == ours) return false;
+    return true;
+  });
+}
+
+class InheritedSocketsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    Listen("data.sock", SOCK_STREAM);
+    Listen("admin.sock", SOCK_STREAM);
+    Listen("sideband.sock", SOCK_SEQPACKET);
+  }
+  void Listen(const std::string& name, int type) {
+    listeners_.push_back(Bind(folder_->File(name), type));
+    ASSERT_EQ(listen(listeners_.back().get(), 64), 0);
+  }
+  [[nodiscard]] DaemonProcess::Options Options(bool wait = true) {
+    return {.folder = folder_, .wait = wait, .in_child = [this] {
+              // Out of the way of the numbers that they are to have, first.
+              constexpr int kFirst = 3, kAway = 200;
+              const int count = static_cast<int>(listeners_.size());
+              for (int i = 0; i < count; ++i)
+                dup2(listeners_[static_cast<size_t>(i)].get(), kAway + i);
+              for (int i = 0; i < count; ++i) dup2(kAway + i, kFirst + i);
+              for (int i = 0; i < count; ++i) close(kAway + i);
+              setenv("LISTEN_FDS", std::to_string(count).c_str(), 1);
+              setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
+            }};
+  }
+  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  std::vector<FileDescriptor> listeners_;
+};
+
+TEST_F(InheritedSocketsTest, WhoConnectsBeforeTheDaemonIsThereIsServed) {
+  DaemonProcess first({}, Options(/*wait=*/false));
+  {
+    ChildEngine early(first, "mapped", "put", 0);  // the daemon may not even have begun
+    EXPECT_EQ(early.Hear(), "done") << first.errors();
+  }
+  ASSERT_TRUE(first.serves()) << first.errors();
+  EXPECT_EQ(first.Stats().version().empty(), false);
+  EXPECT_EQ(first.Terminate(), 0) << first.errors();
+
+  // The files are the manager's, and so serve the next one.
+  for (const char* name : {"data.sock", "admin.sock", "sideband.sock"})
+    EXPECT_TRUE(std::filesystem::is_socket(folder_->File(name))) << name;
+  DaemonProcess second({}, Options());
+  ASSERT_TRUE(second.serves()) << second.errors();
+  ChildEngine late(second, "staged", "put", 0);
+  EXPECT_EQ(late.Hear(), "done") << second.errors();
+  second.Kill9();
+  DaemonProcess third({}, Options());
+  EXPECT_TRUE(third.serves()) << third.errors();
+}
+
+TEST_F(InheritedSocketsTest, OneOfAnotherFolderIsRefused) {
+  const TemporaryFolder elsewhere;
+  DaemonProcess daemon({"--socket-dir", elsewhere.path()}, Options(/*wait=*/false));
+  EXPECT_EQ(daemon.Wait(), 3);
+  EXPECT_THAT(daemon.errors(),
+              AllOf(HasSubstr("part=sockets"), HasSubstr(folder_->File("data.sock")),
+                    HasSubstr("the same directory")));
+}
+
+}  // namespace
+}  // namespace larder::e2e

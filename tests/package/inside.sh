@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# What package_test.sh does in the copy of the machine: install, use, break, remove and purge.
+set -euo pipefail
+
+ENGINE=/srv/build/tests/e2e/engine_process
+UNITS=(larderd.service larderd.socket larderd-admin.socket)
+
+step() { printf '%s\n' "inside: $*"; }
+fail() { printf '%s\n' "inside: FAILED: $*"; systemctl status larderd --no-pager -l -n 30 || true; exit 1; }
+eventually() {  # a condition of the manager or the daemon, which nobody tells us of
+  for _ in $(seq 200); do
+    if "$@" >/dev/null 2>&1; then return; fi
+    sleep 0.05
+  done
+  fail "never: $*"
+}
+as() { local user=$1; shift; setpriv --reuid "$user" --regid "$user" --init-groups "$@"; }
+property() { systemctl show larderd --property "$1" --value; }
+pid() { property MainPID; }
+metric() {
+  exec 3<>/dev/tcp/127.0.0.1/9464
+  printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+  awk -v name="$1" '$1 == name { print $2 }' <&3
+}
+get() { "${@:2}" "$ENGINE" /run/larder "$1" get 0 >/dev/null || fail "get $*"; }
+names() {  # of all files where a package puts some; the homes of the machine live on beneath the copy
+  find /etc /usr /var /opt /boot -xdev \( -path /var/lib/dpkg -o -path /var/cache -o -path /var/log \
+    -o -path /etc/systemd/system/larderd.service.d \) -prune -o -print | sort
+  find /run -name '*larder*' | sort
+}
+systemctl start basic.target  # it makes folders of its own
+useradd --no-create-home engine
+useradd --no-create-home stranger
+names >/srv/before
+
+# The pool is small for the test; what counts is the sandbox.
+mkdir -p /etc/systemd/system/larderd.service.d
+cat >/etc/systemd/system/larderd.service.d/test.conf <<'UNIT'
+[Service]
+WatchdogSec=2
+RestartSec=100ms
+Environment=LARDER_POOL=64MiB LARDER_SLAB=8MiB LARDER_DISK=/var/lib/larder LARDER_DISK_LIMIT=512MiB
+UNIT
+
+step "install"
+dpkg -i /srv/larder_*.deb /srv/liblarder-dev_*.deb >/srv/dpkg.log 2>&1 || { cat /srv/dpkg.log; fail "dpkg -i"; }
+[ "$(property ActiveState)" = active ] || fail "installed, but not running"
+usermod --append --groups larder engine
+wrong=$(systemd-analyze verify "${UNITS[@]}" 2>&1 | grep -i larder || true)
+[ -z "$wrong" ] || fail "systemd-analyze verify: $wrong"
+for word in '^CapEff:.0*$' '^NoNewPrivs:.1$' '^Seccomp:.2$'; do
+  grep -qP "$word" "/proc/$(pid)/status" || fail "the sandbox lacks $word"
+done
+
+step "put and get by an engine of another user, staged, and by the daemon's own, mapped"
+as engine "$ENGINE" /run/larder staged put 0 >/dev/null || fail "put"
+get staged as engine
+get mapped as larder
+! as stranger "$ENGINE" /run/larder staged get 0 >/dev/null 2>&1 || fail "a user outside the group was served"
+[ "$(metric 'larder_sideband_refused_total{cause="process_unseen"}')" = 0 ] || fail "no pidfds"
+
+step "stop drains; the next one has all on disk"
+systemctl restart larderd || fail "restart"
+get staged as engine
+[ "$(metric 'larder_blocks_got_total{result="disk"}')" -ge 32 ] || fail "not from disk"
+
+step "kill -9: it is started again"
+killed=$(pid)
+kill -9 "$killed"
+eventually eval '[ "$(pid)" != "$killed" ] && [ "$(property SubState)" = running ]'
+get staged as engine
+
+step "it hangs: the watchdog ends it, and it is started again"
+stopped=$(pid)
+kill -STOP "$stopped"
+eventually eval '[ "$(pid)" != "$stopped" ] && [ "$(property SubState)" = running ]'
+get staged as engine
+
+step "memory is locked"
+sed -i 's/LARDER_POOL=64MiB LARDER_SLAB=8MiB/LARDER_POOL=4MiB LARDER_SLAB=2MiB/' /etc/systemd/system/larderd.service.d/test.conf
+systemctl daemon-reload
+systemctl restart larderd
+eventually grep -qP '^VmLck:\s+4096 kB' "/proc/$(pid)/status"
+sed -i 's/LARDER_POOL=4MiB LARDER_SLAB=2MiB/LARDER_POOL=64MiB LARDER_SLAB=8MiB/' /etc/systemd/system/larderd.service.d/test.conf
+
+step "a wrong configuration: not again and again"
+cp /etc/larder/larderd.toml /srv/
+echo 'pol = "8GiB"' >>/etc/larder/larderd.toml
+systemctl daemon-reload
+! systemctl restart larderd 2>/dev/null || fail "it takes a wrong configuration"
+[ "$(property ActiveState)" = failed ] || fail "it is tried again"
+cp /srv/larderd.toml /etc/larder/
+
+step "socket units: who connects starts it, and waits"
+systemctl reset-failed larderd
+systemctl start larderd.socket larderd-admin.socket
+[ "$(property ActiveState)" = inactive ] || fail "it runs already"
+[ "$(stat -c '%U %G %a' /run/larder/{data,sideband,admin}.sock | tr '\n' ' ')" = \
+  "larder larder 660 larder larder 660 larder larder 600 " ] || fail "modes of the sockets"
+get staged as engine
+[ "$(property ActiveState)" = active ] || fail "it was not started"
+systemctl restart larderd
+get mapped as larder
+
+step "remove"
+dpkg -r larder liblarder-dev >/srv/dpkg.log 2>&1 || { cat /srv/dpkg.log; fail "dpkg -r"; }
+[ "$(property ActiveState)" != active ] || fail "removed, but running"
+[ ! -e /usr/bin/larderd ] && [ ! -e /run/larder ] || fail "not removed"
+[ -e /etc/larder/larderd.toml ] && [ -e /var/lib/larder ] || fail "what purge takes is gone already"
+
+step "purge"
+dpkg -P larder >/srv/dpkg.log 2>&1 || { cat /srv/dpkg.log; fail "dpkg -P"; }
+names >/srv/after
+diff /srv/before /srv/after || fail "purged, but files are left"
+
+step "all is well"

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Builds the Debian packages of a build, has lintian and systemd-analyze look at them, and then installs, uses, removes
+# and purges them in a copy of this machine that is thrown away: a private overlay over /, with a systemd of its own, so
+# that the daemon runs under the unit's whole sandbox.  Under a minute; needs root and overlayfs for the second half.
+set -euo pipefail
+
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+EXPOSURE_MAX=1.5  # systemd-analyze security
+BOOT_LIMIT_S=120
+
+usage() { printf '%s\n' "Usage: package_test.sh BUILD WORK"; }
+say() { printf '%s\n' "package: $*"; }
+fail() { printf '%s\n' "package: $*" >&2; exit 1; }
+# ctest takes it from this line.
+skip() { printf '%s\n' "skipped debian_package: $*"; exit 0; }
+
+[ $# -eq 2 ] || { usage >&2; exit 2; }
+BUILD=$(realpath "$1")
+mkdir -p "$2"
+WORK=$(realpath "$2")
+
+for tool in cpack dpkg-deb lintian systemd-analyze; do
+  command -v "$tool" >/dev/null || skip "no $tool; deploy/install-deps.sh --with-package-tools installs it"
+done
+
+say "building"
+rm -rf "$WORK"
+mkdir -p "$WORK/root"
+(cd "$BUILD" && cpack -G DEB -B "$WORK") >"$WORK/cpack.log" 2>&1 || { tail -n 20 "$WORK/cpack.log"; fail "cpack failed"; }
+RUN=("$WORK"/larder_*.deb)
+DEV=("$WORK"/liblarder-dev_*.deb)
+
+say "lintian"
+lintian --fail-on error --allow-root "${RUN[0]}" "${DEV[0]}" || fail "lintian found errors"
+
+say "systemd-analyze security"
+dpkg-deb -x "${RUN[0]}" "$WORK/root"
+UNIT=$WORK/root/usr/lib/systemd/system/larderd.service
+rating=$(systemd-analyze security --offline=yes "$UNIT" | tail -n 1)
+say "$rating"
+exposure=$(sed -E 's/.*: ([0-9.]+) .*/\1/' <<<"$rating")
+awk -v is="$exposure" -v max="$EXPOSURE_MAX" 'BEGIN { exit !(is > 0 && is <= max) }' ||
+  fail "the unit is exposed by more than $EXPOSURE_MAX"
+
+[ "$(id -u)" -eq 0 ] || skip "no root for the second half: installing it"
+[ -x /usr/lib/systemd/systemd ] || skip "no systemd for the second half: installing it"
+grep -qw overlay /proc/filesystems || skip "no overlayfs for the second half: installing it"
+
+# A cgroup of its own, in each hierarchy that a systemd looks at.
+if [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ]; then
+  hierarchies=(/sys/fs/cgroup)
+else
+  hierarchies=(/sys/fs/cgroup/unified /sys/fs/cgroup/systemd)
+fi
+groups=()
+for hierarchy in "${hierarchies[@]}"; do groups+=("$hierarchy/larder-package-test-$$"); done
+remove_groups() {
+  for group in "${groups[@]}"; do
+    # Its processes may take a moment to go.
+    for _ in $(seq 50); do
+      find "$group" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+      [ -d "$group" ] || break
+      sleep 0.1
+    done
+  done
+}
+trap remove_groups EXIT
+mkdir "${groups[@]}" 2>/dev/null || skip "no cgroup can be made for the second half: installing it"
+
+say "installing in a copy of this machine"
+: >"$WORK/console"
+(
+  for group in "${groups[@]}"; do echo "$BASHPID" >"$group/cgroup.procs"; done
+  exec timeout --signal KILL "$BOOT_LIMIT_S" unshare --mount --pid --fork --cgroup --ipc --uts --net --kill-child \
+    bash "$HERE/machine.sh" "$BUILD" "$WORK" "$HERE/inside.sh"
+) >"$WORK/machine.log" 2>&1 || true
+cat "$WORK/console"
+if ! grep -q '^inside: ' "$WORK/console"; then
+  tail -n 5 "$WORK/machine.log"
+  skip "no systemd runs in a namespace here, so the package was not installed"
+fi
+grep -q '^inside: all is well$' "$WORK/console" || fail "the lines above say where it ended"
+say "passed"
