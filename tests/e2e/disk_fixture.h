@@ -171,7 +171,7 @@ class DiskTest : public ::testing::Test {
   }
 
   const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
-  const BlockMaker maker_;
+  const BlockMaker maker_{};
   std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<Client> client_;
   std::unique_ptr<Session> session_;
