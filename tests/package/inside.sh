@@ -76,6 +76,19 @@ kill -STOP "$stopped"
 eventually eval '[ "$(pid)" != "$stopped" ] && [ "$(property SubState)" = running ]'
 get staged as engine
 
+step "a disk elsewhere: with ReadWritePaths alone"
+install --directory --owner larder /srv/disk
+sed -i 's#LARDER_DISK=/var/lib/larder#LARDER_DISK=/srv/disk#' /etc/systemd/system/larderd.service.d/test.conf
+systemctl daemon-reload
+! systemctl restart larderd 2>/dev/null || fail "it writes where the unit forbids it"
+echo 'ReadWritePaths=/srv/disk' >>/etc/systemd/system/larderd.service.d/test.conf
+systemctl daemon-reload
+systemctl reset-failed larderd
+systemctl restart larderd || fail "restart"
+as engine "$ENGINE" /run/larder staged put 0 >/dev/null || fail "put"
+systemctl restart larderd || fail "restart"
+get staged as engine
+
 step "memory is locked"
 sed -i 's/LARDER_POOL=64MiB LARDER_SLAB=8MiB/LARDER_POOL=4MiB LARDER_SLAB=2MiB/' /etc/systemd/system/larderd.service.d/test.conf
 systemctl daemon-reload
@@ -93,7 +106,7 @@ cp /srv/larderd.toml /etc/larder/
 
 step "socket units: who connects starts it, and waits"
 systemctl reset-failed larderd
-systemctl start larderd.socket larderd-admin.socket
+systemctl enable --now larderd.socket larderd-admin.socket 2>/dev/null
 [ "$(property ActiveState)" = inactive ] || fail "it runs already"
 [ "$(stat -c '%U %G %a' /run/larder/{data,sideband,admin}.sock | tr '\n' ' ')" = \
   "larder larder 660 larder larder 660 larder larder 600 " ] || fail "modes of the sockets"
