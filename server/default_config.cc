@@ -50,8 +50,8 @@ std::string OptionInFile(const ConfigOption& option) {
   const absl::string_view text =
       View(option.name == "socket_dir" ? kSocketDir : option.default_value);
   const absl::string_view quote = option.quoted ? "\"" : "";
-  return absl::StrCat("\n", Comment(absl::StrCat(View(option.value), ". ", View(option.help))),
-                      "#", View(option.name), " = ", quote, text, quote, "\n");
+  return absl::StrCat("\n", Comment(absl::StrCat(View(option.value), ". ", View(option.help))), "#",
+                      View(option.name), " = ", quote, text, quote, "\n");
 }
 
 }  // namespace

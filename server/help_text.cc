@@ -94,9 +94,9 @@ std::string TermOf(const ConfigOption& option) {
 
 std::string HelpText() {
   constexpr size_t kActionColumn = 21;
-  std::string out =
-      absl::StrCat("larderd - the Larder daemon: ", std::string(kWhat), "\n\nUsage: ", kSynopsis[0],
-                   "\n       ", kSynopsis[1], "\n       ", kSynopsis[2], "\n\n", Wrap(kAbout, 0, ""), "\nActions\n");
+  std::string out = absl::StrCat(
+      "larderd - the Larder daemon: ", std::string(kWhat), "\n\nUsage: ", kSynopsis[0], "\n       ",
+      kSynopsis[1], "\n       ", kSynopsis[2], "\n\n", Wrap(kAbout, 0, ""), "\nActions\n");
   for (const Described& action : kActions) out += Beside(action, kActionColumn);
   absl::StrAppend(&out, "\nConfiguration\n", Beside(kConfigFile, kActionColumn), "\n",
                   Wrap(kConfiguration, 2, "  "));

@@ -20,6 +20,7 @@ void AddVerbs(CommandTree& tree) {
   AddPin(tree);
   AddUnpin(tree);
   AddMove(tree);
+  AddCompress(tree);
   AddClear(tree);
   AddVerify(tree);
   AddBench(tree);

@@ -19,8 +19,9 @@ void AddLookup(CommandTree& tree);
 void AddPrefetch(CommandTree& tree);
 void AddPin(CommandTree& tree);
 void AddUnpin(CommandTree& tree);
-// move_verb.cc, clear_verb.cc, verify_verb.cc: long ones, with progress
+// move_verb.cc, compress_verb.cc, clear_verb.cc, verify_verb.cc: long ones, with progress
 void AddMove(CommandTree& tree);
+void AddCompress(CommandTree& tree);
 void AddClear(CommandTree& tree);
 void AddVerify(CommandTree& tree);
 // watch_verb.cc

@@ -103,12 +103,14 @@ void Encode(const UnpinQuery& in, v1::UnpinRequest* out);
 void Encode(const PrefetchQuery& in, v1::PrefetchRequest* out);
 void Encode(const ClearQuery& in, v1::ClearRequest* out);
 void Encode(const MoveQuery& in, v1::MoveRequest* out);
+void Encode(const CompressQuery& in, v1::CompressRequest* out);
 void Encode(const WatchQuery& in, v1::WatchEventsRequest* out);
 [[nodiscard]] absl::Status Decode(const v1::PinReply& in, PinResult* out);
 [[nodiscard]] absl::Status Decode(const v1::UnpinReply& in, UnpinResult* out);
 [[nodiscard]] absl::Status Decode(const v1::PrefetchReply& in, std::vector<BlockAnswer>* out);
 [[nodiscard]] absl::Status Decode(const v1::ClearReply& in, ClearResult* out);
 [[nodiscard]] absl::Status Decode(const v1::MoveProgress& in, MoveProgress* out);
+[[nodiscard]] absl::Status Decode(const v1::CompressProgress& in, CompressProgress* out);
 // An event that a set of blocks cannot follow (Cleared, which only devices have) is refused.
 [[nodiscard]] absl::Status Decode(const v1::WatchEventsReply& in, WatchReply* out);
 

@@ -1,4 +1,4 @@
-// Cache: Pin, Unpin, Prefetch, Clear, Move and WatchEvents, on the side of who calls.
+// Cache: Pin, Unpin, Prefetch, Clear, Move, Compress and WatchEvents, on the side of who calls.
 #include "client/wire/convert.h"
 #include "client/wire/convert_field.h"
 #include "larder/v1/cache.pb.h"
@@ -133,6 +133,14 @@ void Encode(const MoveQuery& in, v1::MoveRequest* out) {
   out->set_copy(in.copy);
 }
 
+void Encode(const CompressQuery& in, v1::CompressRequest* out) {
+  out->Clear();
+  EncodeScope(in, out);
+  EncodeTiers(in.tiers, out);
+  out->set_codec(static_cast<v1::Codec>(in.codec));
+  out->set_dry_run(in.dry_run);
+}
+
 void Encode(const WatchQuery& in, v1::WatchEventsRequest* out) {
   out->Clear();
   out->set_tenant(in.tenant);
@@ -191,6 +199,23 @@ absl::Status Decode(const v1::MoveProgress& in, MoveProgress* out) {
           .kept_pinned = in.kept_pinned(),
           .kept_in_use = in.kept_in_use()};
   return absl::OkStatus();
+}
+
+absl::Status Decode(const v1::CompressProgress& in, CompressProgress* out) {
+  absl::Status error;
+  *out = {.blocks = in.blocks(),
+          .blocks_done = in.blocks_done(),
+          .bytes_before = ByteCount(in.bytes_before()),
+          .bytes_after = ByteCount(in.bytes_after()),
+          .changed = in.changed(),
+          .unchanged = in.unchanged(),
+          .missing = in.missing(),
+          .kept_in_use = in.kept_in_use(),
+          .no_room = in.no_room(),
+          .unsupported = in.unsupported(),
+          .answers = {}};
+  DecodeAnswers(Field(&error)("answers"), in.answers(), &out->answers);
+  return error;
 }
 
 absl::Status Decode(const v1::WatchEventsReply& in, WatchReply* out) {

@@ -443,6 +443,7 @@ struct CompressProgress {
   uint64_t changed = 0, unchanged = 0, missing = 0;
   uint64_t kept_in_use = 0, no_room = 0, unsupported = 0;
   std::vector<BlockAnswer> answers;
+  friend bool operator==(const CompressProgress&, const CompressProgress&) = default;
 };
 
 struct WatchQuery {

@@ -73,6 +73,16 @@ absl::Status RpcStub::Move(const wire::MoveQuery& query, const CallLimits& limit
       limits, [&](grpc::ClientContext& context) { return stub->Move(&context, request); }, take);
 }
 
+absl::Status RpcStub::Compress(const wire::CompressQuery& query, const CallLimits& limits,
+                               const std::function<bool(const wire::CompressProgress&)>& take) {
+  const auto stub = v1::Cache::NewStub(channel_->channel());
+  v1::CompressRequest request;
+  wire::Encode(query, &request);
+  return channel_->Read<wire::CompressProgress, v1::CompressProgress>(
+      limits, [&](grpc::ClientContext& context) { return stub->Compress(&context, request); },
+      take);
+}
+
 absl::Status RpcStub::Watch(const wire::WatchQuery& query, const CallLimits& limits,
                             const std::function<bool(const wire::WatchReply&)>& take) {
   const auto stub = v1::Cache::NewStub(channel_->channel());

@@ -52,6 +52,9 @@ class RpcStub {
   // `take` hears each answer on the calling thread; false: it has enough, and the call ends OK.
   [[nodiscard]] absl::Status Move(const wire::MoveQuery& query, const CallLimits& limits,
                                   const std::function<bool(const wire::MoveProgress&)>& take);
+  [[nodiscard]] absl::Status Compress(
+      const wire::CompressQuery& query, const CallLimits& limits,
+      const std::function<bool(const wire::CompressProgress&)>& take);
   [[nodiscard]] absl::Status Watch(const wire::WatchQuery& query, const CallLimits& limits,
                                    const std::function<bool(const wire::WatchReply&)>& take);
 

@@ -26,9 +26,9 @@ using Words = std::vector<std::string>;
 
 constexpr uint32_t kBlocks = 20;
 
-const Words kVerbs = {"status", "top",    "instances", "lookup",    "watch",  "prefetch",
-                      "pin",    "unpin",  "move",      "clear",     "verify", "bench",
-                      "dump",   "config", "drain",     "completion"};
+const Words kVerbs = {"status",   "top",   "instances", "lookup", "watch",     "prefetch",
+                      "pin",      "unpin", "move",      "clear",  "verify",    "bench",
+                      "compress", "dump",  "config",    "drain",  "completion"};
 
 class LarderctlTest : public VerbTest {
  protected:
@@ -132,6 +132,7 @@ TEST_F(LarderctlTest, NoDaemon) {
                        "pin " + key,
                        "unpin " + key,
                        "move --all --from host --to disk",
+                       "compress --all",
                        "clear --all --yes",
                        "verify",
                        "bench",
@@ -194,6 +195,7 @@ TEST_F(LarderctlTest, NothingIsWiderThanTheTerminal) {
                        "prefetch " + Key(1) + " " + std::string(32, 'a'),
                        "unpin " + Key(1),
                        "move --all --from host --to disk --copy",
+                       "compress --all",
                        "clear --dry-run --all",
                        "verify",
                        "config",
@@ -346,6 +348,22 @@ TEST_F(LarderctlTest, MoveVerifyClear) {
                 .at("blocks"),
             1);
   EXPECT_EQ(Json("clear --yes --model e2e --content").at("disk").at("blocks"), kBlocks - 1);
+}
+
+TEST_F(LarderctlTest, Compress) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  const json would = Json("compress --all --dry-run");
+  EXPECT_EQ(would.at("changed").get<uint64_t>() + would.at("unchanged").get<uint64_t>(),
+            would.at("blocks"));
+  const json done = Json("compress --all --tier host");
+  EXPECT_EQ(done.at("blocks"), kBlocks);
+  EXPECT_LE(done.at("bytes_after"), done.at("bytes_before"));
+  EXPECT_EQ(CountIn(Tier::kHost, 0, kBlocks), kBlocks);
+  const json back = Json("compress --all --codec identity");
+  EXPECT_GE(back.at("bytes_after"), back.at("bytes_before"));
+  const json missing = Json("compress " + std::string(32, 'a'), 1);
+  EXPECT_EQ(missing.at("answers")[0].at("status"), "missing");
+  ExpectError(Line("compress --all --codec zip"), 2, "--codec", "larderctl compress --help");
 }
 
 TEST_F(LarderctlTest, RefusedFailedAndLate) {

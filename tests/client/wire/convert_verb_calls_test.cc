@@ -165,6 +165,18 @@ TEST(VerbCalls, RepliesSurvive) {
                                                 .no_room = 7,
                                                 .kept_pinned = 8,
                                                 .kept_in_use = 9});
+  const CompressProgress compressed{.blocks = 1,
+                                    .blocks_done = 2,
+                                    .bytes_before = ByteCount(3),
+                                    .bytes_after = ByteCount(4),
+                                    .changed = 5,
+                                    .unchanged = 6,
+                                    .missing = 7,
+                                    .kept_in_use = 8,
+                                    .no_room = 9,
+                                    .unsupported = 10,
+                                    .answers = Answers()};
+  ExpectAnswered<v1::CompressProgress>(compressed);
   ExpectAnswered<v1::VerifyProgress>(VerifyProgress{.blocks = 1,
                                                     .blocks_done = 2,
                                                     .bytes = ByteCount(3),
