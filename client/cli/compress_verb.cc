@@ -1,4 +1,6 @@
 // compress: encodes blocks where they lie, or decodes them, with progress.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/cli/answers_view.h"
@@ -94,10 +96,18 @@ ExitCode Compress(const CompressOptions& options, Shell& shell) {
   const absl::Status status = Ask(options, *parts, **cache, shell, &sum);
   if (status.ok() || sum.blocks_done > 0) Print(sum, options.dry_run, shell);
   if (!status.ok()) return shell.Fail(status);
+  const auto missing = static_cast<uint64_t>(
+      std::ranges::count(sum.answers, BlockStatus::kMissing, &wire::BlockAnswer::status));
+  if (missing > 0) {
+    shell.Say(absl::StrCat(FormatCount(missing), " of ", FormatCount(sum.answers.size()),
+                           " names are missing"));
+    shell.SayNext("larderctl watch --once lists what is stored");
+  }
   if (options.dry_run) shell.Say("this is what it would do; nothing was done");
   if (sum.kept_in_use > 0) shell.SayNext("the same again, once engines let go of those in use");
   if (sum.no_room > 0) shell.SayNext("larderctl status shows what keeps the room");
-  return sum.changed + sum.unchanged == sum.blocks ? ExitCode::kOk : ExitCode::kIncomplete;
+  return missing == 0 && sum.changed + sum.unchanged == sum.blocks ? ExitCode::kOk
+                                                                   : ExitCode::kIncomplete;
 }
 
 }  // namespace

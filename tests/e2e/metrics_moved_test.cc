@@ -70,6 +70,17 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
       return reader->Finish();
     });
   }
+  void Compress(v1::Tier tier, v1::Codec codec) {
+    v1::CompressRequest request;
+    request.set_scope(v1::SELECTION_SCOPE_ALL);
+    request.add_tiers(tier);
+    request.set_codec(codec);
+    (void)Ask([&](auto& stub, auto& context) {
+      const auto reader = stub.Compress(&context, request);
+      for (v1::CompressProgress progress; reader->Read(&progress);) continue;
+      return reader->Finish();
+    });
+  }
   // Reads until something was told.
   void WatchOnce() {
     v1::WatchEventsRequest request;
@@ -314,6 +325,25 @@ std::vector<Happening> Happenings() {
          stream->Write(request);
          stream->WritesDone();
          EXPECT_TRUE(stream->Finish().ok());
+       }},
+      {"Compress",
+       {"larder_compressed_blocks_total{to=\"host_lossless\"}",
+        "larder_compressed_blocks_total{to=\"disk_lossless\"}",
+        "larder_compressed_blocks_total{to=\"host_identity\"}",
+        "larder_compressed_blocks_total{to=\"disk_identity\"}",
+        "larder_compressed_bytes_total{room=\"host_before\"}",
+        "larder_compressed_bytes_total{room=\"host_after\"}",
+        "larder_compressed_bytes_total{room=\"disk_before\"}",
+        "larder_compressed_bytes_total{room=\"disk_after\"}", "larder_decoded_for_leases_total"},
+       [](MetricsTest& at) {
+         at.maker_.floats = true;
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_NO_FATAL_FAILURE(at.PutDurable(4));
+         for (const v1::Tier tier : {v1::TIER_DISK, v1::TIER_HOST}) {
+           at.Compress(tier, v1::CODEC_LOSSLESS);
+           EXPECT_EQ(at.Get(0), BlockStatus::kOk);
+           at.Compress(tier, v1::CODEC_IDENTITY);
+         }
        }},
       {"AnEngineIsLost",
        {"larder_sessions_total{result=\"lost\"}", "larder_pool_bytes{part=\"quarantined\"}"},

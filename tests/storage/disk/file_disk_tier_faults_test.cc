@@ -123,7 +123,7 @@ TEST_F(FileDiskTierFaults, WhatANewerVersionWroteIsRefused) {
   tier_.reset();
   for (const auto& shard : fs::directory_iterator(path())) {
     if (fs::exists(shard.path() / "FORMAT"))
-      std::ofstream(shard.path() / "FORMAT") << "larder-disk-tier 3\nshards 3\nfile_bytes 1\n";
+      std::ofstream(shard.path() / "FORMAT") << "larder-disk-tier 4\nshards 3\nfile_bytes 1\n";
   }
   const auto refused = TryOpen();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused.status()));
