@@ -49,6 +49,7 @@ set(CPACK_PACKAGE_CONTACT "Larder maintainers <larder@packages.example.org>")
 set(CPACK_INSTALL_PREFIX /usr)
 set(CPACK_SET_DESTDIR ON)  # the units' and the configuration's places are absolute
 set(CPACK_STRIP_FILES ON)
+set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_LIST_DIR}/compress_pages.cmake)
 set(CPACK_COMPONENTS_ALL Unspecified package dev)
 set(CPACK_COMPONENT_UNSPECIFIED_GROUP run)
 set(CPACK_COMPONENT_PACKAGE_GROUP run)
