@@ -173,7 +173,8 @@ TEST_F(LarderctlTest, AReaderThatHasGone) {
   }
   // Also while it waits for something to write.
   CtlOptions into_head;
-  into_head.shell_line = "larderctl watch --snapshot | head -1; echo ${PIPESTATUS[*]}";
+  into_head.shell_line =
+      "timeout 20 larderctl watch --snapshot --tier host | head -20; echo ${PIPESTATUS[*]}";
   const CtlOutcome headed = Ctl({}, into_head);
   EXPECT_THAT(headed.out, ::testing::EndsWith("\n141 0\n"));
   EXPECT_THAT(headed.err, IsEmpty());
