@@ -110,7 +110,7 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Make(Session& session, D
 
 absl::Status PagedCache::Open(Device& device) {
   const uint64_t slot_bytes = options_.staging_bytes.value() / kSlots / kPageBytes * kPageBytes;
-  if (slot_bytes < payload_bytes_)
+  if (slot_bytes < payload_stride_)
     return absl::InvalidArgumentError(absl::StrCat("staging of ", options_.staging_bytes.value(),
                                                    " bytes is too little for ", kSlots,
                                                    " blocks of ", payload_bytes_));
@@ -134,7 +134,7 @@ absl::Status PagedCache::Open(Device& device) {
 }
 
 size_t PagedCache::BlocksPerStep() const {
-  return options_.staging_bytes.value() / kSlots / kPageBytes * kPageBytes / payload_bytes_;
+  return options_.staging_bytes.value() / kSlots / kPageBytes * kPageBytes / payload_stride_;
 }
 
 absl::Status PagedCache::WaitBefore(const DeviceEvent* event) {
@@ -164,7 +164,28 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::CopyRuns(
   return copies_->Record();
 }
 
+bool PagedCache::Drain() {
+  const bool copied = copies_->Wait().ok();
+  const bool moved = moves_->Wait().ok();
+  // A copy may have waited for a move.
+  return copied && moved && copies_->Wait().ok();
+}
+
 absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::LoadStep(
+    std::span<const PagedBlock> blocks, LayerRange layers) {
+  auto event = QueueLoad(blocks, layers);
+  if (!event.ok()) Drain();
+  return event;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::StoreStep(
+    std::span<const PagedBlock> blocks) {
+  auto event = QueueStore(blocks);
+  if (!event.ok()) Drain();
+  return event;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueLoad(
     std::span<const PagedBlock> blocks, LayerRange layers) {
   if (plan_.PrefersCopies()) return CopyRuns(blocks, layers, /*to_device=*/true);
   const absl::StatusOr<Slot*> slot = NextSlot(*copies_);
@@ -173,7 +194,7 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::LoadStep(
   std::vector<DeviceCopy> copies;
   std::vector<PagedBlock> staged(blocks.begin(), blocks.end());
   for (size_t i = 0; i < blocks.size(); ++i) {
-    staged[i].payload = (*slot)->address + i * payload_bytes_;
+    staged[i].payload = (*slot)->address + i * payload_stride_;
     copies.push_back({staged[i].payload, blocks[i].payload, bytes});
   }
   if (const absl::Status ok = copies_->CopyBatch(CopyDirection::kToDevice, copies); !ok.ok())
@@ -190,7 +211,7 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::LoadStep(
   return moves_->Record();
 }
 
-absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::StoreStep(
+absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueStore(
     std::span<const PagedBlock> blocks) {
   const LayerRange all{0, plan_.layers()};
   if (plan_.PrefersCopies()) return CopyRuns(blocks, all, /*to_device=*/false);
@@ -200,7 +221,7 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::StoreStep(
   std::vector<DeviceCopy> copies;
   std::vector<PagedBlock> staged(blocks.begin(), blocks.end());
   for (size_t i = 0; i < blocks.size(); ++i) {
-    staged[i].payload = (*slot)->address + i * payload_bytes_;
+    staged[i].payload = (*slot)->address + i * payload_stride_;
     copies.push_back({blocks[i].payload, staged[i].payload, bytes});
   }
   if (const absl::Status ok = moves_->Gather(plan_, {all, staged, options_.multiprocessors});
@@ -234,12 +255,7 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   if (!lease.ok()) return lease.status();
   PagedLoad load;
   load.lease_ = *std::move(lease);
-  if (const absl::Status queued = Queue(load, blocks, layers); !queued.ok()) {
-    // What was queued reads what the lease holds.
-    (void)copies_->Wait();
-    (void)moves_->Wait();
-    return queued;
-  }
+  if (const absl::Status queued = Queue(load, blocks, layers); !queued.ok()) return queued;
   return load;
 }
 
@@ -276,7 +292,7 @@ absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks
 
 std::vector<std::span<std::byte>> PagedCache::BufferSegments(size_t i) const {
   std::vector<std::span<std::byte>> segments;
-  auto* at = const_cast<std::byte*>(buffer_->bytes().data()) + i * payload_bytes_;
+  auto* at = const_cast<std::byte*>(buffer_->bytes().data()) + i * payload_stride_;
   for (const Segment& segment : payload_.table.segments) {
     segments.emplace_back(at, segment.bytes);
     at += RoundUp(segment.bytes, kSegmentAlign);
@@ -297,19 +313,24 @@ absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet
     auto got = session_.Get(variant_, gets, options);
     if (!got.ok()) return got.status();
     std::vector<PagedBlock> step;
+    std::vector<uint32_t> in_step;
     for (size_t i = 0; i < part.size(); ++i) {
       load.status_.push_back((*got)[i]);
       if ((*got)[i] != BlockStatus::kOk) continue;
       step.push_back({AddressOf(segments[i].front()) + plan_.PayloadBegin(layers).value(),
                       part[i].pages, part[i].first_slot});
+      in_step.push_back(static_cast<uint32_t>(first + i));
     }
     if (step.empty()) continue;
-    const auto event = LoadStep(step, layers);
+    auto event = LoadStep(step, layers);
     if (!event.ok()) return event.status();
     // The buffer is needed again.
     if (const absl::Status ok = (*event)->Wait(std::chrono::steady_clock::time_point::max());
-        !ok.ok())
+        !ok.ok()) {
+      Drain();
       return ok;
+    }
+    load.steps_.push_back({*std::move(event), std::move(in_step)});
   }
   return load;
 }
@@ -341,7 +362,6 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
   std::vector<Reservation::Block> published;
   for (size_t i = 0; i < blocks.size(); ++i) {
     const std::span<std::byte> extent = reservation->Bytes(i);
-    ZeroPadding(extent, payload_.table);
     step.push_back({AddressOf(extent), blocks[i].pages, blocks[i].first_slot});
     published.push_back({.extent = static_cast<uint32_t>(i),
                          .digest = blocks[i].digest,
@@ -351,14 +371,14 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
                          .content = blocks[i].content});
   }
   const auto event = StoreStep(step);
-  // Whatever was queued ends before the extents go back.
-  if (!event.ok()) {
-    (void)copies_->Wait();
-    return event.status();
+  absl::Status stored = event.status();
+  if (event.ok()) stored = (*event)->Wait(std::chrono::steady_clock::time_point::max());
+  if (!stored.ok()) {
+    if (!Drain()) in_doubt_.push_back(*std::move(reservation));
+    return stored;
   }
-  if (const absl::Status ok = (*event)->Wait(std::chrono::steady_clock::time_point::max());
-      !ok.ok())
-    return ok;
+  // Last: the copies bring what staging has between segments.
+  for (size_t i = 0; i < blocks.size(); ++i) ZeroPadding(reservation->Bytes(i), payload_.table);
   return reservation->Publish(variant_, published, options);
 }
 
@@ -380,8 +400,10 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutThroughBuffer(
   const auto event = StoreStep(step);
   if (!event.ok()) return event.status();
   if (const absl::Status ok = (*event)->Wait(std::chrono::steady_clock::time_point::max());
-      !ok.ok())
+      !ok.ok()) {
+    Drain();
     return ok;
+  }
   return session_.Put(variant_, puts, options);
 }
 

@@ -115,6 +115,7 @@ class PagedCache {
         plan_(std::move(plan)),
         payload_(std::move(payload)),
         payload_bytes_(payload_.table.PayloadBytes().value()),
+        payload_stride_(RoundUp(payload_bytes_, kSegmentAlign)),
         options_(options) {}
 
   // A part of the staging memory, used by one step after the other.
@@ -127,11 +128,18 @@ class PagedCache {
   [[nodiscard]] absl::Status Open(Device& device);
   [[nodiscard]] size_t BlocksPerStep() const;
   [[nodiscard]] absl::Status WaitBefore(const DeviceEvent* event);
-  // From payloads in memory of the process to pages, or back; one event at the end.
+  // From payloads in memory of the process to pages, or back; one event at the end.  After an error
+  // nothing of it is on its way any more.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> LoadStep(
       std::span<const PagedBlock> blocks, LayerRange layers);
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> StoreStep(
       std::span<const PagedBlock> blocks);
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> QueueLoad(
+      std::span<const PagedBlock> blocks, LayerRange layers);
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> QueueStore(
+      std::span<const PagedBlock> blocks);
+  // Waits for all that is queued.  False: the device failed, and may still write anywhere.
+  bool Drain();
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> CopyRuns(
       std::span<const PagedBlock> blocks, LayerRange layers, bool to_device);
   [[nodiscard]] absl::StatusOr<Slot*> NextSlot(DeviceQueue& user);
@@ -155,9 +163,12 @@ class PagedCache {
   const PagedPlan plan_;
   const PayloadLayout payload_;
   const uint64_t payload_bytes_;
+  const uint64_t payload_stride_;  // from one payload to the next, in staging and buffer
   const PagedCacheOptions options_;
   std::unique_ptr<DeviceMemory> staging_;
   std::unique_ptr<PinnedMemory> buffer_;  // null where the session lends memory
+  // Extents that a failed device may still write to: they go back when its process is dead.
+  std::vector<Reservation> in_doubt_;
   Slot slots_[kSlots];
   size_t next_slot_ = 0;
   std::unique_ptr<DeviceQueue> copies_, moves_;  // last: their ends wait for what uses the above

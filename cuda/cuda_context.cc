@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/cuda_kernels.h"
-#include "storage/check.h"
 
 namespace larder {
 
@@ -25,10 +24,10 @@ CudaContext::~CudaContext() {
   driver_.cuDevicePrimaryCtxRelease_v2(device_);
 }
 
-CudaContext::Scope::Scope(const CudaContext& cuda) : cuda_(cuda) {
-  cuda_.driver_.cuCtxPushCurrent_v2(cuda_.context_);
-}
+CudaContext::Scope::Scope(const CudaContext& cuda)
+    : cuda_(cuda), pushed_(cuda.driver_.cuCtxPushCurrent_v2(cuda.context_) == CUDA_SUCCESS) {}
 CudaContext::Scope::~Scope() {
+  if (!pushed_) return;  // what is on top is the engine's
   CUcontext popped = nullptr;
   cuda_.driver_.cuCtxPopCurrent_v2(&popped);
 }
@@ -93,21 +92,19 @@ void CudaContext::ReadInfo(int version) {
 }
 
 void CudaContext::LoadKernels() {
-  if (const absl::Status ok =
-          StatusOf(driver_.cuModuleLoadData(&module_, larder_cuda_kernels), "cuModuleLoadData");
-      !ok.ok()) {
-    no_kernels_ =
-        absl::StrCat("no kernels for this GPU (built for sm_80, sm_90 and later): ", ok.message());
-    info_.limits.push_back(no_kernels_);
-    return;
-  }
+  // Code may be loaded at either call.
+  absl::Status loaded =
+      StatusOf(driver_.cuModuleLoadData(&module_, larder_cuda_kernels), "cuModuleLoadData");
   for (const MoveDirection direction : {MoveDirection::kGather, MoveDirection::kScatter})
-    for (int size = 0; size < kAccessSizes; ++size) {
-      CUfunction& kernel = kernels_[static_cast<int>(direction) - 1][size];
-      const CUresult found =
-          driver_.cuModuleGetFunction(&kernel, module_, KernelName(direction, 1u << size));
-      LARDER_CHECK(found == CUDA_SUCCESS);  // built from the same source
-    }
+    for (int size = 0; size < kAccessSizes && loaded.ok(); ++size)
+      loaded =
+          StatusOf(driver_.cuModuleGetFunction(&kernels_[static_cast<int>(direction) - 1][size],
+                                               module_, KernelName(direction, 1u << size)),
+                   "cuModuleGetFunction");
+  if (loaded.ok()) return;
+  no_kernels_ = absl::StrCat("no kernels for this GPU (built for sm_80, sm_90 and later): ",
+                             loaded.message());
+  info_.limits.push_back(no_kernels_);
 }
 
 absl::StatusOr<CUfunction> CudaContext::Kernel(MoveDirection direction,

@@ -41,6 +41,7 @@ class CudaContext {
 
    private:
     const CudaContext& cuda_;
+    const bool pushed_;
   };
 
   [[nodiscard]] const CudaSymbols& driver() const { return driver_; }

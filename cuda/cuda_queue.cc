@@ -131,6 +131,7 @@ class CudaQueue : public DeviceQueue {
 
   [[nodiscard]] absl::Status CopyBatch(CopyDirection direction,
                                        std::span<const DeviceCopy> copies) override {
+    if (!broken_.ok()) return broken_;
     const CudaContext::Scope scope(*cuda_);
     Clear();
     for (const DeviceCopy& copy : copies) {
@@ -221,9 +222,11 @@ class CudaQueue : public DeviceQueue {
 
   absl::Status CopyDirect() {
     const size_t count = to_.size();
+#if CUDA_VERSION >= 12080
     // The legacy default stream takes no batches.
-    if (count > 1 && stream_ != nullptr && driver().batch_copy != nullptr) return CopyAsBatch();
-    if (count > 1 && stream_ != nullptr && driver().batch_copy_12 != nullptr) return CopyAsBatch();
+    const bool batches = driver().batch_copy != nullptr || driver().batch_copy_12 != nullptr;
+    if (count > 1 && stream_ != nullptr && batches) return CopyAsBatch();
+#endif
     for (size_t i = 0; i < count; ++i)
       if (const absl::Status ok =
               Check(driver().cuMemcpyAsync(to_[i], from_[i], bytes_[i], stream_), "cuMemcpyAsync");
@@ -232,8 +235,8 @@ class CudaQueue : public DeviceQueue {
     cuda_->counters().copy_calls += count;
     return absl::OkStatus();
   }
-  absl::Status CopyAsBatch() {
 #if CUDA_VERSION >= 12080
+  absl::Status CopyAsBatch() {
     CUmemcpyAttributes attributes = {};
     attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
     attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
@@ -246,10 +249,8 @@ class CudaQueue : public DeviceQueue {
     return Check(driver().batch_copy_12(to_.data(), from_.data(), bytes_.data(), to_.size(),
                                         &attributes, &first, 1, &failed, stream_),
                  "cuMemcpyBatchAsync");
-#else
-    return absl::InternalError("built without batched copies");
-#endif
   }
+#endif
 
   // In the stream's order: a copy of the driver's thread, and one of a copy engine, through one
   // buffer.
@@ -289,6 +290,7 @@ class CudaQueue : public DeviceQueue {
   }
 
   absl::Status Move(const PagedPlan& plan, const PagedMove& move, MoveDirection direction) {
+    if (!broken_.ok()) return broken_;
     if (const absl::Status ok = plan.Check(move.layers, move.blocks); !ok.ok()) return ok;
     const absl::StatusOr<CUfunction> kernel = cuda_->Kernel(direction, plan.access_bytes());
     if (!kernel.ok()) return kernel.status();
@@ -329,7 +331,13 @@ class CudaQueue : public DeviceQueue {
         !ok.ok())
       return ok;
     ++cuda_->counters().launches;
-    return RecordInto(*slot->used);
+    const absl::Status recorded = RecordInto(*slot->used);
+    if (!recorded.ok()) {
+      // Nothing would tell when the slot's tables may be overwritten.
+      (void)driver().cuStreamSynchronize(stream_);
+      broken_ = recorded;
+    }
+    return recorded;
   }
   // One block keeps one multiprocessor; where all may be used, two fill each.
   [[nodiscard]] unsigned Grid(const PagedMoveArgs& args, const PagedMove& move) const {
@@ -344,6 +352,7 @@ class CudaQueue : public DeviceQueue {
   const std::shared_ptr<CudaContext> cuda_;
   const CUstream stream_;
   const bool owned_;
+  absl::Status broken_;                    // what every call answers from then on
   std::unique_ptr<TableRing> tables_;      // made by the first move
   std::unique_ptr<PinnedMemory> staging_;  // made by the first copy that needs it
   // Of the batch at hand; kept for their room.

@@ -35,12 +35,14 @@ absl::Status FromErrno(const char* what) {
 class HostMemory : public DeviceMemory {
  public:
   static absl::StatusOr<std::unique_ptr<HostMemory>> Make(ByteCount bytes, SharePath share) {
-    const int fd = memfd_create("larder-device", MFD_CLOEXEC);
+    const int fd = memfd_create("larder-device", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) return FromErrno("memfd_create");
     std::unique_ptr<HostMemory> memory(new HostMemory(fd, bytes, share));
     if (ftruncate(fd, static_cast<off_t>(bytes.value())) != 0)
       return absl::ResourceExhaustedError(
           absl::StrCat("a memfd of ", bytes.value(), " bytes: ", std::strerror(errno)));
+    // Who imports it must not be hit by a SIGBUS.
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return FromErrno("F_ADD_SEALS");
     if (const absl::Status mapped = memory->Map(); !mapped.ok()) return mapped;
     return memory;
   }
@@ -48,6 +50,8 @@ class HostMemory : public DeviceMemory {
     const int fd = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) return absl::InvalidArgumentError("what was exported is no descriptor");
     std::unique_ptr<HostMemory> memory(new HostMemory(fd, bytes, SharePath::kDescriptor));
+    if (const int seals = fcntl(fd, F_GET_SEALS); seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+      return absl::InvalidArgumentError("what was exported is no memfd that is sealed");
     const off_t size = lseek(fd, 0, SEEK_END);
     if (size < 0 || static_cast<uint64_t>(size) < bytes.value())
       return absl::InvalidArgumentError("what was exported is smaller than it says");
@@ -289,7 +293,11 @@ class HostDevice : public Device {
           absl::StrCat("this machine has ", MemoryOfHost().value(), " bytes of memory"));
     if (share == SharePath::kHandle)
       return absl::UnavailableError("the host device shares by descriptor only");
-    return HostMemory::Make(bytes, share);
+    absl::StatusOr<std::unique_ptr<HostMemory>> memory = HostMemory::Make(bytes, share);
+    if (!memory.ok()) return memory.status();
+    // As a GPU's memory is: who counts on zeros is to be seen here too.
+    std::memset(At((*memory)->address()), 0xA5, bytes.value());
+    return *std::move(memory);
   }
   [[nodiscard]] absl::StatusOr<std::unique_ptr<PinnedMemory>> AllocatePinned(
       ByteCount bytes) override {

@@ -196,8 +196,10 @@ ByteCount PagedPlan::PayloadSpan(LayerRange layers) const {
 std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
                             std::span<const PagedBlock> blocks) {
   std::vector<RunCopy> runs;
-  const auto add = [&runs](uint64_t engine, uint64_t payload, uint64_t bytes) {
-    if (!runs.empty() && runs.back().engine + runs.back().bytes == engine &&
+  // Not across blocks: neighbours of two mappings are no one memory.
+  size_t of_block = 0;
+  const auto add = [&runs, &of_block](uint64_t engine, uint64_t payload, uint64_t bytes) {
+    if (runs.size() > of_block && runs.back().engine + runs.back().bytes == engine &&
         runs.back().payload + runs.back().bytes == payload)
       runs.back().bytes += bytes;
     else
@@ -207,6 +209,7 @@ std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
   const size_t first = size_t{layers.first} * plan.planes();
   const size_t planes = size_t{layers.count} * plan.planes();
   for (const PagedBlock& block : blocks) {
+    of_block = runs.size();
     for (uint32_t t = 0; t < plan.tiles_per_plane(); ++t) {
       const uint64_t engine_offset = plan.EngineOffset(block, t);
       for (size_t plane = first; plane < first + planes; ++plane) {

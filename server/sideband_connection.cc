@@ -260,10 +260,11 @@ absl::Status SidebandConnection::On(const OpenSharedFrame& frame) {
 }
 
 absl::Status SidebandConnection::On(const DropSharedFrame& frame) {
-  if (!context_.shares.Drop(attachment_.process, frame.ticket))
-    return Fail(absl::NotFoundError("this process shares nothing by that ticket"),
+  // Only its own, so that what it remembers is never more than it may share.
+  if (std::erase(shares_, frame.ticket) == 0)
+    return Fail(absl::NotFoundError("this connection shares nothing by that ticket"),
                 context_.counters.requests_failed);
-  std::erase(shares_, frame.ticket);
+  context_.shares.Drop(attachment_.process, frame.ticket);
   return Answer(DropSharedOkFrame{});
 }
 

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -207,6 +208,17 @@ void Churn(Engine& engine) {
   }
 }
 
+// A daemon that has just begun serves before its whole pool is there: full is an answer to try
+// again after.
+BlockStatus PutOrGet(Engine& engine, const std::string& verb, uint32_t number) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (;;) {
+    const BlockStatus status = verb == "put" ? engine.Put(number) : engine.Get(number);
+    if (status != BlockStatus::kFull || std::chrono::steady_clock::now() > until) return status;
+    usleep(1000);
+  }
+}
+
 int Run(const std::string& dir, WriteMode mode, const std::string& verb, uint32_t seed) {
   Engine engine(dir, mode, seed);
   if (verb == "churn") Churn(engine);
@@ -234,7 +246,7 @@ int Run(const std::string& dir, WriteMode mode, const std::string& verb, uint32_
   }
   if (verb == "put" || verb == "get") {
     for (uint32_t number = seed; number < seed + 32; ++number) {
-      const BlockStatus status = verb == "put" ? engine.Put(number) : engine.Get(number);
+      const BlockStatus status = PutOrGet(engine, verb, number);
       if (status != BlockStatus::kOk) Die(1, verb + " is " + ToString(status));
     }
     Say("done");

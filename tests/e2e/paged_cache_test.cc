@@ -24,7 +24,7 @@ ShareTicket TicketOf(const std::string& hex) {
   return ticket;
 }
 
-constexpr int kLayouts = 8 * 3;  // kinds of caches, and sizes of their pages
+constexpr int kLayouts = 8 * 3 * 2;  // kinds of caches, sizes of their pages, and of rows
 
 TEST(PagedCacheTest, EveryLayoutInEveryMode) {
   DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB", "--check-one-in", "1"});

@@ -29,7 +29,7 @@
 namespace larder::e2e {
 namespace {
 
-constexpr uint32_t kLayers = 3, kHeads = 4, kRowBytes = 64, kBlockTokens = 16, kBlocks = 24;
+constexpr uint32_t kLayers = 3, kHeads = 4, kBlockTokens = 16, kBlocks = 24;
 constexpr uint32_t kNumbers = 200;  // of blocks that engines share
 
 void Say(const std::string& line) {
@@ -61,11 +61,11 @@ WriteMode ModeOf(const std::string& name) {
 class Cache {
  public:
   Cache(Device& device, uint32_t seed) : queue_(OrDie(device.MakeQueue())) {
-    constexpr uint32_t kPageTokens[] = {8, 16, 32};
+    constexpr uint32_t kPageTokens[] = {8, 16, 32};  // rows are of 64 bytes, or of an odd number
     const EngineKind kind = kEngineKinds[seed % std::size(kEngineKinds)];
     const EngineShape shape{.layers = kLayers,
                             .heads = kHeads,
-                            .row_bytes = kRowBytes,
+                            .row_bytes = seed / 24 % 2 == 0 ? 64u : 33u,
                             .page_tokens = kPageTokens[seed / 8 % 3],
                             .pages = kBlocks * kBlockTokens / kPageTokens[seed / 8 % 3]};
     const uint64_t bytes = LayOut(kind, shape, &engine_);
@@ -230,11 +230,27 @@ class Engine {
       std::vector<uint32_t> numbers(16);
       std::iota(numbers.begin(), numbers.end(), first + begin);
       if (Put(numbers) != numbers.size()) Die(1, "blocks were not stored");
+      CheckPadding(numbers);
       came += Load(numbers, {0, kLayers}, false);
       came += Load(numbers, {1, 2}, false);
       came += Load(numbers, {kLayers - 1, 1}, false);
     }
     Say("done " + std::to_string(came));
+  }
+  // What lies between segments is zero, whatever the device's memory held before.
+  void CheckPadding(const std::vector<uint32_t>& numbers) {
+    if (session_->write_mode() == WriteMode::kStream) return;
+    std::vector<Digest> digests;
+    for (const uint32_t number : numbers) digests.push_back(maker_.Block(number).digest);
+    const Lease lease = OrDie(session_->Acquire(variant_, digests));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      size_t at = 0;
+      for (const Segment& segment : cache_.payload().table.segments) {
+        at += segment.bytes;
+        for (; at % kSegmentAlign != 0 && at < lease.View(i).size(); ++at)
+          if (lease.View(i)[at] != std::byte{0}) Die(3, "padding that is not zero");
+      }
+    }
   }
   [[noreturn]] void Churn() {
     Say("ready");

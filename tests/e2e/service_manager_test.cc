@@ -192,7 +192,7 @@ TEST_F(InheritedSocketsTest, WhoConnectsBeforeTheDaemonIsThereIsServed) {
     ChildEngine early(first, "mapped", "put", 0);  // the daemon may not even have begun
     EXPECT_EQ(early.Hear(), "done") << first.errors();
   }
-  ASSERT_TRUE(first.serves()) << first.errors();
+  ASSERT_TRUE(Eventually([&] { return first.serves(); })) << first.errors();
   EXPECT_EQ(first.Stats().version().empty(), false);
   EXPECT_EQ(first.Terminate(), 0) << first.errors();
 
