@@ -86,3 +86,13 @@ function(larder_test name)
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "ASAN_OPTIONS=quarantine_size_mb=16")
   endif()
 endfunction()
+
+# larder_test_again(NAME PROGRAM ENVIRONMENT vars... [ARGUMENTS args...]): a test program once more, otherwise.  It runs
+# under this name (a link), since GoogleTest calls its results after the program, and tests/run.sh counts by them.
+function(larder_test_again name program)
+  cmake_parse_arguments(arg "" "" "ENVIRONMENT;ARGUMENTS" ${ARGN})
+  add_custom_command(TARGET ${program} POST_BUILD
+    COMMAND ${CMAKE_COMMAND} -E create_symlink $<TARGET_FILE_NAME:${program}> $<TARGET_FILE_DIR:${program}>/${name})
+  add_test(NAME ${name} COMMAND $<TARGET_FILE_DIR:${program}>/${name} ${arg_ARGUMENTS})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 120 ENVIRONMENT "${arg_ENVIRONMENT}")
+endfunction()
