@@ -31,9 +31,8 @@ void Count(const ClearedBlock& block, wire::ClearResult* result) {
 
 absl::Status BlockCleaner::Clear(const What& what, wire::ClearResult* result) {
   *result = {};
-  if (disk_.work != nullptr && disk_.work->recovering()) {
-    return absl::UnavailableError(
-        "this daemon has just started and still finds out what is on its disk; try again");
+  if (disk_.work != nullptr) {
+    if (absl::Status ready = disk_.CheckReady(); !ready.ok()) return ready;
   }
   const bool of_content = what.scope.scope == wire::SelectionScope::kContent;
   uint64_t cleared = 0;

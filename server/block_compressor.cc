@@ -104,13 +104,7 @@ absl::Status BlockCompressor::Check(const What& what) const {
   if (std::ranges::find(HostCodecs(), what.codec) == HostCodecs().end())
     return absl::UnimplementedError("codec: this daemon has IDENTITY and LOSSLESS");
   if ((what.tiers & TierBit(Tier::kDisk)) == 0) return absl::OkStatus();
-  if (disk_.work == nullptr)
-    return absl::FailedPreconditionError("this daemon has no disk; start it with --disk");
-  if (disk_.work->recovering()) {
-    return absl::UnavailableError(
-        "this daemon has just started and still finds out what is on its disk; try again");
-  }
-  return absl::OkStatus();
+  return disk_.CheckReady();
 }
 
 absl::Status BlockCompressor::Compress(const What& what, const Report& report) {

@@ -50,12 +50,7 @@ struct BlockMover::Run {
 };
 
 absl::Status BlockMover::Move(const What& what, const Report& report) {
-  if (disk_.work == nullptr)
-    return absl::FailedPreconditionError("this daemon has no disk; start it with --disk");
-  if (disk_.work->recovering()) {
-    return absl::UnavailableError(
-        "this daemon has just started and still finds out what is on its disk; try again");
-  }
+  if (absl::Status status = disk_.CheckReady(); !status.ok()) return status;
   if (!report({})) return absl::CancelledError("the caller has gone");
   const absl::StatusOr<std::vector<Item>> items = ItemsOf(what);
   if (!items.ok()) return items.status();

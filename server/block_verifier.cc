@@ -68,13 +68,7 @@ absl::Status BlockVerifier::CheckTier(Tier tier) const {
   if (tier == Tier::kHost) return absl::OkStatus();
   if (tier != Tier::kDisk)
     return absl::UnimplementedError("tier: only TIER_HOST and TIER_DISK can be verified");
-  if (disk_.work == nullptr)
-    return absl::FailedPreconditionError("this daemon has no disk; start it with --disk");
-  if (disk_.work->recovering()) {
-    return absl::UnavailableError(
-        "this daemon has just started and still finds out what is on its disk; try again");
-  }
-  return absl::OkStatus();
+  return disk_.CheckReady();
 }
 
 void BlockVerifier::Count(Tier tier, wire::VerifyProgress* progress) const {

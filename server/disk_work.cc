@@ -9,6 +9,14 @@
 
 namespace larder {
 
+absl::Status DiskParts::CheckReady() const {
+  if (work == nullptr)
+    return absl::FailedPreconditionError("this daemon has no disk; start it with --disk");
+  if (!work->recovering()) return absl::OkStatus();
+  return absl::UnavailableError(
+      "this daemon has just started and still finds out what is on its disk; try again");
+}
+
 DiskWork::DiskWork(DiskTier& tier, BlockStore& store, const Clock& clock, size_t reader_threads,
                    ByteCount verify_rate, Spiller::Durable durable)
     : tier_(tier),

@@ -14,6 +14,7 @@
 #include <span>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
 #include "storage/disk/disk_tier.h"
@@ -30,6 +31,10 @@ class DiskWork;
 struct DiskParts {
   DiskTier* tier = nullptr;
   DiskWork* work = nullptr;
+
+  // What a call about the disk needs.  FailedPrecondition: there is none.  Unavailable: what is on
+  // it is not known yet.
+  [[nodiscard]] absl::Status CheckReady() const;
 };
 
 class DiskWork {
