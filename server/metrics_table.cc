@@ -344,8 +344,7 @@ constexpr Metric kMetrics[] = {
      "Blocks that callers brought into another tier (Cache.Move)."},
     {"larder_compressed_blocks_total", kC, "blocks", "to", kRecoded,
      "Copies of blocks that callers encoded or decoded where they lie (Cache.Compress), by tier "
-     "and "
-     "codec; one that lies in both tiers counts in both."},
+     "and codec; one that lies in both tiers counts in both."},
     {"larder_decoded_for_leases_total", kC, "blocks", "", kDecodedForLease,
      "Blocks that host memory has encoded, decoded for a session that does not accept their "
      "codec."},
