@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -20,6 +21,8 @@
 #include "server/block_compressor.h"
 #include "server/block_mover.h"
 #include "server/block_verifier.h"
+#include "server/device_table.h"
+#include "server/directive_desk.h"
 #include "server/heartbeat.h"
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
@@ -111,21 +114,29 @@ struct Daemon::Parts final : SidebandHost {
         store(s),
         clock(k),
         started(k.Now()),
-        instances(s, k, Rates(o, d != nullptr)),
+        devices(s.index().events()),
+        instances(s, k, Rates(o, d != nullptr), &devices),
         staging({.process_bytes_max = o.staging_bytes_max}),
         admission({.calls_max = o.calls_max,
                    .sessions_max = o.sessions_max,
                    .bytes_max = o.memory_limit}),
         sessions(o.sessions_max),
         counters(c),
+        directives(devices, k, c,
+                   [this](SessionId id, VariantIndex variant, wire::Directive directive) {
+                     const auto session = sessions.Find(id);
+                     return session ? session->Direct(variant, std::move(directive))
+                                    : BlockStatus::kMissing;
+                   }),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
+    const DeviceParts on_device{&devices, &directives};
     if (d == nullptr) {
       verifier.emplace(s, DiskParts{}, c);
       pins.emplace(s, DiskParts{}, c, UnixMilliseconds);
-      cleaner.emplace(s, DiskParts{}, *pins, c);
+      cleaner.emplace(s, DiskParts{}, *pins, c, on_device);
       mover.emplace(s, DiskParts{}, c);
-      compressor.emplace(Encoders(), s, DiskParts{}, c);
-      events.emplace(s, nullptr, o.boot_id, c);
+      compressor.emplace(Encoders(), s, DiskParts{}, c, on_device);
+      events.emplace(s, nullptr, devices, o.boot_id, c);
       return;
     }
     registrations.emplace(*d, instances, "default", counters, options.warn);
@@ -137,15 +148,17 @@ struct Daemon::Parts final : SidebandHost {
                  });
     pins.emplace(s, DiskParts{d, &*disk}, c, UnixMilliseconds);
     pins->Load();
-    cleaner.emplace(s, DiskParts{d, &*disk}, *pins, c);
+    cleaner.emplace(s, DiskParts{d, &*disk}, *pins, c, on_device);
     mover.emplace(s, DiskParts{d, &*disk}, c);
-    compressor.emplace(Encoders(), s, DiskParts{d, &*disk}, c);
+    compressor.emplace(Encoders(), s, DiskParts{d, &*disk}, c, on_device);
     verifier.emplace(s, DiskParts{d, &*disk}, c);
-    events.emplace(s, d, o.boot_id, c);
+    events.emplace(s, d, devices, o.boot_id, c);
   }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
                                                                   bool disk) {
-    std::vector<InstanceTable::TierRate> rates = {{Tier::kHost, options.host_bytes_per_s}};
+    std::vector<InstanceTable::TierRate> rates = {
+        {Tier::kDevice, std::numeric_limits<double>::infinity()},
+        {Tier::kHost, options.host_bytes_per_s}};
     if (disk) rates.push_back({Tier::kDisk, options.disk_bytes_per_s});
     return rates;
   }
@@ -199,6 +212,7 @@ struct Daemon::Parts final : SidebandHost {
   const TimePoint started;
   const double started_unix_s = static_cast<double>(UnixMilliseconds()) * 1e-3;
   Quarantine quarantine;
+  DeviceTable devices;
   InstanceTable instances;
   StagingTable staging;
   std::unique_ptr<ProcessTable> processes;
@@ -206,6 +220,7 @@ struct Daemon::Parts final : SidebandHost {
   Admission admission;
   SessionTable sessions;
   Counters& counters;
+  DirectiveDesk directives;
   std::optional<SessionDeps> deps;
   std::optional<RegistrationStore> registrations;  // where there is a disk
   std::optional<DiskWork> disk;                    // likewise; ends before sessions do
@@ -279,7 +294,7 @@ absl::Status Daemon::Parts::Start() {
   if (absl::Status status = StartSideband(); !status.ok()) return status;
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, workers, counters,
                            clock, ChooseKernel(), options.boot_id, "default", options.check_one_in,
-                           disk ? &*disk : nullptr});
+                           disk ? &*disk : nullptr, &devices, &directives});
   if (options.session_threads > 0) {
     absl::StatusOr<std::unique_ptr<SessionSockets>> sockets =
         SessionSockets::Start({*deps, sessions, admission}, options.session_threads);
@@ -320,6 +335,7 @@ void Daemon::Parts::Housekeep() {
     store.EvictToWatermark(kEvictionsPerPeriod);
     if (disk) disk->Tick();
     pins->Tick(now);
+    directives.Tick(now);
     // What is on disk may not be known yet.
     const bool all_known = !disk || !disk->recovering();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
@@ -499,6 +515,7 @@ Daemon::Gauges Daemon::gauges() const {
   }
   g.started_unix_s = p.started_unix_s;
   g.quarantined = p.quarantine.bytes();
+  g.device_blocks = p.devices.blocks();
   g.processes = p.processes->counts().processes;
   g.sideband = &p.sideband->counters();
   if (p.disk) g.disk = p.disk->stats();

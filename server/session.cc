@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/device_table.h"
+#include "server/directive_desk.h"
 
 namespace larder {
 namespace {
@@ -79,10 +81,16 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     CancelReads(up.cancels);
     promised = HandleWrites(up, &down);
     HandleAcquires(up, &released, &down);
+    for (const wire::DeviceBlocks& d : up.device_blocks) {
+      if (absl::Status s = Handle(d); !s.ok()) return s;
+    }
     for (const wire::DamageReport& d : up.damaged) Handle(d);
     bye_ = bye_ || up.bye;
   }
   if (HasAnswers(down)) Send(std::move(down));
+  if (deps_.directives != nullptr) {
+    for (const wire::DirectiveDone& done : up.directives_done) deps_.directives->Done(id_, done);
+  }
   StartPromotions();  // what becomes ready follows its grant
   StartDecodings();
   // As many blocks leave as were promised, before the writer asks again, and on this thread: one
@@ -184,6 +192,9 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   attached.tenant = deps_.tenant;
   attached.write_mode = write_mode_;
   attached.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs;
+  if (deps_.devices != nullptr)
+    attached.feature_bits |= wire::kFeatureDeviceBlocks | wire::kFeatureDirectives;
+  directed_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureDirectives) != 0;
   tiers_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureTiers) != 0;
   attached.slab_bytes = deps_.store.pool().slab_bytes();
   attached.lease_bytes_max = deps_.store.lease_budget();
@@ -366,6 +377,10 @@ void AttachedSession::OnClosed() {
     attached = attached_;
   }
   if (attached) deps_.instances.SessionEnded(engine_id_, id_);
+  if (attached && deps_.devices != nullptr) {
+    deps_.devices->Cleared(id_);
+    deps_.directives->SessionEnded(id_);
+  }
   if (page_) page_->ClearAll();
   if (!process_) return;
   if (!clean) PutInQuarantine(std::move(leases), std::move(reservations));

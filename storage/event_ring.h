@@ -22,10 +22,13 @@
 namespace larder {
 
 struct TierEvent {
-  Digest digest;
+  Digest digest = {};
   VariantIndex variant = VariantIndex::kNone;
   Tier tier = Tier::kHost;
   bool stored = false;  // else removed
+  // Of kDevice alone.  Cleared: all that this engine had is gone; the block says nothing.
+  bool cleared = false;
+  uint32_t engine = 0;  // as DeviceTable numbers it
   friend bool operator==(const TierEvent&, const TierEvent&) = default;
 };
 

@@ -20,8 +20,6 @@ struct PinOptions {
   bool all = false;  // of unpin
 };
 
-Tier TierOf(const std::string& word) { return word == "disk" ? Tier::kDisk : Tier::kHost; }
-
 // Asks part by part, and gathers their answers; `ask` answers those of one.
 template <class Ask>
 absl::StatusOr<std::vector<wire::BlockAnswer>> AskParts(const PinOptions& options, Shell& shell,
@@ -56,7 +54,7 @@ ExitCode Pin(const PinOptions& options, Shell& shell) {
   wire::PinQuery query;
   query.tenant = shell.options().tenant;
   query.owner = options.owner;
-  query.tier = TierOf(options.tier);
+  query.tier = TierNamed(options.tier);
   query.ttl = options.ttl.count() > 0 ? options.ttl : wire::kPinTtlDefault;
   wire::PinResult last;
   const auto answers = AskParts(
@@ -104,7 +102,7 @@ ExitCode Unpin(const PinOptions& options, Shell& shell) {
   wire::UnpinQuery query;
   query.tenant = shell.options().tenant;
   query.owner = options.owner;
-  query.tier = TierOf(options.tier);
+  query.tier = TierNamed(options.tier);
   uint64_t unpinned = 0;
   const auto answers = AskParts(
       options, shell,
@@ -157,7 +155,8 @@ void AddPin(CommandTree& tree) {
              const auto options = std::make_shared<PinOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
              AddOwner(app, options.get());
-             AddWord(app, "--tier", &options->tier, {"host", "disk"}, "Where they are kept.");
+             AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
+                     "Where they are kept; on a device by the engines that have them there.");
              AddDuration(app, "--ttl", &options->ttl, "How long; at most 720h. Default: 1h.");
              return [options](Shell& shell) { return Pin(*options, shell); };
            });
@@ -173,7 +172,8 @@ void AddUnpin(CommandTree& tree) {
              const auto options = std::make_shared<PinOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
              AddOwner(app, options.get());
-             AddWord(app, "--tier", &options->tier, {"host", "disk"}, "Where they are pinned.");
+             AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
+                     "Where they are pinned.");
              app.add_flag("--all", options->all, "Everything of this owner, in every tier.");
              return [options](Shell& shell) { return Unpin(*options, shell); };
            });

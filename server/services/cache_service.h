@@ -18,6 +18,8 @@
 #include "server/block_mover.h"
 #include "server/block_scope.h"
 #include "server/block_selection.h"
+#include "server/device_table.h"
+#include "server/directive_desk.h"
 #include "server/pin_keeper.h"
 #include "server/services/event_streams.h"
 #include "server/services/progress_stream.h"
@@ -85,6 +87,8 @@ class CacheService final : public v1::Cache::CallbackService {
   [[nodiscard]] absl::Status BeginCompress(grpc::CallbackServerContext* context,
                                            const v1::CompressRequest& request,
                                            ProgressStream<v1::CompressProgress>* stream);
+  // Of the order's owner, in all tiers.
+  void UnpinAll(const DirectiveDesk::Order& order, PinKeeper::Answer answer);
   // `selection` is the request's, decoded.
   [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
       const std::string& tenant, wire::BlockSelection& selection,

@@ -13,8 +13,8 @@ namespace larder {
 namespace {
 
 absl::Status CheckClearedTiers(TierSet tiers, bool some_named, bool disk) {
-  if ((tiers & ~(TierBit(Tier::kHost) | TierBit(Tier::kDisk))) != 0)
-    return absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be cleared");
+  if ((tiers & TierBit(Tier::kRemote)) != 0)
+    return absl::UnimplementedError("tiers: TIER_REMOTE cannot be cleared");
   if (some_named && (tiers & TierBit(Tier::kDisk)) != 0 && !disk)
     return absl::UnimplementedError("tiers: this daemon has no disk; start it with --disk");
   return absl::OkStatus();

@@ -12,11 +12,12 @@
 namespace larder {
 namespace {
 
-constexpr TierSet kHostBit = TierBit(Tier::kHost), kDiskBit = TierBit(Tier::kDisk);
-
-absl::Status CheckTiers(TierSet tiers) {
-  if ((tiers & ~(kHostBit | kDiskBit)) == 0) return absl::OkStatus();
-  return absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be compressed");
+absl::Status CheckTiers(TierSet tiers, bool dry_run) {
+  if ((tiers & TierBit(Tier::kRemote)) != 0)
+    return absl::UnimplementedError("tiers: TIER_REMOTE cannot be compressed");
+  if (dry_run && (tiers & TierBit(Tier::kDevice)) != 0)
+    return absl::InvalidArgumentError("dry_run: nobody knows what TIER_DEVICE would save");
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -38,8 +39,8 @@ absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
   stream->Hold(*std::move(call));
   wire::CompressQuery query;
   absl::Status status = wire::DecodeInPlace(request, &query);
-  if (request.tiers().empty() && deps_.disk == nullptr) query.tiers = kHostBit;
-  if (status.ok()) status = CheckTiers(query.tiers);
+  if (request.tiers().empty() && deps_.disk == nullptr) query.tiers = TierBit(Tier::kHost);
+  if (status.ok()) status = CheckTiers(query.tiers, query.dry_run);
   auto scope = status.ok() ? ScopeOf(query.tenant, query.scope, query.blocks, request.blocks())
                            : absl::StatusOr<BlockScope>(status);
   if (!scope.ok()) {

@@ -15,10 +15,9 @@ namespace larder {
 namespace {
 
 absl::Status CheckPinnedTier(Tier tier, bool disk) {
-  if (tier == Tier::kHost || (tier == Tier::kDisk && disk)) return absl::OkStatus();
-  return absl::UnimplementedError(tier == Tier::kDisk
-                                      ? "tier: this daemon has no disk; start it with --disk"
-                                      : "tier: only TIER_HOST and TIER_DISK can be pinned");
+  if (tier == Tier::kRemote) return absl::UnimplementedError("tier: TIER_REMOTE cannot be pinned");
+  if (tier != Tier::kDisk || disk) return absl::OkStatus();
+  return absl::UnimplementedError("tier: this daemon has no disk; start it with --disk");
 }
 
 // For an answer that comes later, and is copied on its way.
@@ -32,6 +31,21 @@ std::vector<PinKey> KeysOf(const SelectedBlocks& selected, Tier tier) {
   for (const SelectedBlocks::Block& block : selected.blocks)
     keys.push_back({block.variant, selected.names[block.name], tier});
   return keys;
+}
+
+std::vector<DirectiveDesk::Block> BlocksOf(const SelectedBlocks& selected) {
+  std::vector<DirectiveDesk::Block> blocks;
+  blocks.reserve(selected.blocks.size());
+  for (const SelectedBlocks::Block& block : selected.blocks)
+    blocks.emplace_back(block.variant, selected.names[block.name]);
+  return blocks;
+}
+
+// What PinKeeper is asked to answer, of pins that engines keep.
+DirectiveDesk::Answer OfDevice(PinKeeper::Answer answer) {
+  return [answer = std::move(answer)](std::vector<BlockStatus> statuses) {
+    answer(absl::OkStatus(), std::move(statuses));
+  };
 }
 
 }  // namespace
@@ -50,14 +64,25 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
   if (!selected.ok()) return Refuse(reactor, selected.status());
   const uint64_t deadline_ms = pins_.DeadlineIn(query.ttl);
   reply->set_deadline_unix_ms(deadline_ms);
-  reply->set_durable(pins_.durable());
+  const bool device = query.tier == Tier::kDevice;
+  reply->set_durable(pins_.durable() && !device);
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
-  pins_.Pin(query.owner, keys, deadline_ms,
-            [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
-                const absl::Status& written, const std::vector<BlockStatus>& statuses) {
-              wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
-              reactor->Finish(ToRpcStatus(written));
-            });
+  const std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
+  PinKeeper::Answer answer =
+      [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
+          const absl::Status& written, const std::vector<BlockStatus>& statuses) {
+        wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
+        reactor->Finish(ToRpcStatus(written));
+      };
+  if (device) {
+    deps_.directives->Give({.kind = wire::DirectiveKind::kPin,
+                            .engine_id = query.blocks.engine_id,
+                            .owner = query.owner,
+                            .deadline_unix_ms = deadline_ms},
+                           blocks, OfDevice(std::move(answer)));
+  } else {
+    pins_.Pin(query.owner, keys, deadline_ms, std::move(answer));
+  }
   return reactor;
 }
 
@@ -80,6 +105,7 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
   }
   if (!selected.ok()) return Refuse(reactor, selected.status());
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
+  const std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
   PinKeeper::Answer answer =
       [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
           const absl::Status& written, const std::vector<BlockStatus>& statuses) {
@@ -89,12 +115,35 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
           wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
         reactor->Finish(ToRpcStatus(written));
       };
-  if (query.blocks) {
-    pins_.Unpin(query.owner, keys, std::move(answer));
+  const DirectiveDesk::Order order{.kind = wire::DirectiveKind::kUnpin,
+                                   .engine_id = query.blocks ? query.blocks->engine_id : "",
+                                   .owner = query.owner};
+  if (!query.blocks) {
+    UnpinAll(order, std::move(answer));
+  } else if (query.tier == Tier::kDevice) {
+    deps_.directives->Give(order, blocks, OfDevice(std::move(answer)));
   } else {
-    pins_.UnpinAll(query.owner, std::move(answer));
+    pins_.Unpin(query.owner, keys, std::move(answer));
   }
   return reactor;
+}
+
+// Of the engines first, so that the one answer counts what the daemon keeps.
+void CacheService::UnpinAll(const DirectiveDesk::Order& order, PinKeeper::Answer answer) {
+  deps_.directives->GiveAll(
+      order, deps_.devices->Sessions(),
+      [this, owner = order.owner, answer = std::move(answer)](std::vector<BlockStatus> engines) {
+        const bool silent = std::ranges::find(engines, BlockStatus::kPending) != engines.end();
+        pins_.UnpinAll(owner, [answer, silent](absl::Status written,
+                                               std::vector<BlockStatus> statuses) {
+          if (silent) {
+            written.Update(absl::UnavailableError(
+                "an engine has not answered: what it pins in DEVICE may hold until its deadline; "
+                "call again"));
+          }
+          answer(written, std::move(statuses));
+        });
+      });
 }
 
 grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* context,
