@@ -163,8 +163,11 @@ void BlockRecoder::WriteDisk(std::span<Copy*> copies, PayloadCodec& codec) const
       continue;
     }
     const BlockIndex::Held now = store_.index().LookAt(copy->ref);
-    if (now.disk_location != copy->location || now.state == BlockState::kDoomed)
+    if ((TiersOf(now.state) & TierBit(Tier::kDisk)) == 0) {
       copy->outcome = Outcome::kMissing;
+    } else if (now.disk_location != copy->location) {
+      copy->outcome = Outcome::kInUse;  // another call has just written it anew
+    }
   }
   if (!mine.empty()) Replace(mine, codec);
   spiller.Unclaim(names);
