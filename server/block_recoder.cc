@@ -88,10 +88,12 @@ BlockRecoder::Outcome BlockRecoder::ReadDisk(const BlockIndex::Held& held, PageB
   return Outcome::kFailed;
 }
 
-// Unless it was just written anew, or is in HOST too: then nobody misses that copy.
+// Unless it is or was just written anew, or is in HOST too: then nobody misses that copy.
 BlockRecoder::Outcome BlockRecoder::Damaged(const Copy& copy) const {
+  // In this order: it has its new place before its writing ends.
+  const bool writing = disk_.work->spiller().IsWriting(copy.variant, copy.digest);
   const BlockIndex::Held now = store_.index().LookAt(copy.ref);
-  if (now.disk_location != copy.location) return Outcome::kInUse;
+  if (writing || now.disk_location != copy.location) return Outcome::kInUse;
   if (now.state == BlockState::kDisk) store_.DropDamaged(copy.ref, Tier::kDisk);
   return Outcome::kMissing;
 }

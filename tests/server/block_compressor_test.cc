@@ -9,6 +9,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/contract/codec_shapes.h"
@@ -289,6 +290,20 @@ TEST_F(BlockCompressorTest, WhatIsWrittenAnewMeanwhileIsNotMissing) {
   recoder.Release({&copy, 1});
   EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).changed, 1u);
   EXPECT_EQ(CountRight("a", 1), 1u);
+}
+
+TEST_F(BlockCompressorTest, WhatIsBeingWrittenAnewIsInUse) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutOnDisk("a", 1));
+  Spiller& spiller = process_->work->spiller();
+  const std::pair name(process_->f.variant(), Name("a", 1));
+  ASSERT_TRUE(spiller.Claim(name.first, name.second));
+  std::byte& first = medium_.records.begin()->second.payload[0];
+  first ^= std::byte{1};  // the new one's description says other bytes than are at the old place
+  EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).kept_in_use, 1u);
+  first ^= std::byte{1};
+  spiller.Unclaim({&name, 1});
+  EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).changed, 1u);
 }
 
 TEST_F(BlockCompressorTest, SaysWhatBecameOfEachName) {
