@@ -466,7 +466,7 @@ void StormController::StepOnOpen() {
 void StormController::StepOnNode() {
   switch (Random(20)) {
     case 0:
-      if (Random(8) == 0) Verify();
+      if (Random(2) == 0) Verify();
       return;
     case 1:
     case 2:

@@ -194,8 +194,8 @@ StormLaw CompressLaw(StormState copies, bool encode, bool dry_run) {
       add(s, BlockStatus::kOk, 2);
     } else {
       if (!around.held || dry_run) add(other, BlockStatus::kOk, 1);
-      if (!dry_run) add(s, BlockStatus::kKept, 4);
     }
+    add(s, BlockStatus::kKept, 4);  // somebody holds it, or writes it anew
     if (!around.pressure) return all;
     add(s, BlockStatus::kFull, 5);
     const bool pinned = (s & (tier == Tier::kHost ? kPinnedHost : kPinnedDisk)) != 0;
