@@ -108,7 +108,7 @@ void StormController::StepOnChain() {
   // What waits for a lease waits for a second.
   const bool may_wait = !chain->held() || Random(100) == 0;
   if (draw < 22) {
-    (void)LookUp(*chain);
+    StepOfLookup(*chain);
   } else if (draw < 36) {
     Pin(*chain);
   } else if (draw < 48) {
@@ -120,17 +120,21 @@ void StormController::StepOnChain() {
   } else if (draw < 73) {
     Clear(*chain);
   } else if (!may_wait) {
-    (void)LookUp(*chain);
+    StepOfLookup(*chain);
   } else if (draw < 87) {
     Move(*chain);
   } else {
     Compress(*chain);
   }
-  if (Random(3) == 0) (void)LookUp(*chain);
+  if (Random(3) == 0) StepOfLookup(*chain);
+}
+
+void StormController::StepOfLookup(StormChain& chain) {
+  world_.tally.Count(StormVerb::kLookup);
+  (void)LookUp(chain);
 }
 
 bool StormController::LookUp(StormChain& chain) {
-  world_.tally.Count(StormVerb::kLookup);
   wire::LookupQuery query;
   query.content = WithoutTenant(chain.content);
   query.engine_id = kStormEngineId;
@@ -157,7 +161,6 @@ bool StormController::LookUp(StormChain& chain) {
 
 bool StormController::LookAtCodecs(StormChain& chain) {
   for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
-    world_.tally.Count(StormVerb::kCompress);
     Target target;
     wire::CompressQuery query;
     query.scope = target.scope = SelectionScope::kContent;

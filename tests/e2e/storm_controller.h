@@ -47,6 +47,7 @@ class StormController {
   void StepOnChain();
   void StepOnOpen();
   void StepOnNode();
+  void StepOfLookup(StormChain& chain);
   [[nodiscard]] Target DrawBlocks(StormChain& chain);
   [[nodiscard]] Target DrawScope(StormChain& chain);
   [[nodiscard]] wire::BlockSelection DrawOpen(uint32_t first, uint32_t range);
