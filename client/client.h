@@ -85,8 +85,9 @@ struct SessionOptions {
   bool accept_encoded = false;
   // What the daemon's callers want done with what this engine has in device memory (ReportDevice):
   // pin, unpin, drop, compress; `variant` is a VariantHandle's index.  Answers a status for each
-  // key, as DirectiveDone says (engine.proto), within 5 s.  Called on a thread of the session's own,
-  // one at a time; must not end the session.  Empty: this engine takes none.
+  // key, as DirectiveDone says (engine.proto), within 5 s: what waited for longer is not given to
+  // it.  Called on a thread of the session's own, one at a time; must not end the session.  Empty:
+  // this engine takes none.
   std::function<std::vector<BlockStatus>(const wire::Directive&)> on_directive = {};
 };
 
@@ -94,9 +95,9 @@ struct SessionOptions {
 struct DeviceReport {
   bool cleared = false;                   // all of this session is gone; counts first
   std::span<const Digest> removed = {};   // then this
-  std::span<const Digest> stored = {};    // then this is there; with a parent it is one chain
-  std::optional<Digest> parent = {};      // of the first stored, as PutBlock has it
-  std::span<const uint32_t> tokens = {};  // of all stored, or none; only with a parent
+  std::span<const Digest> stored = {};    // then this is there; with tokens it is one chain
+  Digest parent = {};                     // of the first stored, as PutBlock has it; with tokens
+  std::span<const uint32_t> tokens = {};  // of all stored, or none
 };
 
 struct CallOptions {

@@ -6,16 +6,18 @@
 
 namespace larder {
 
-DirectiveRunner::DirectiveRunner(Handler handler, Send send)
-    : handler_(std::move(handler)), send_(std::move(send)), thread_([this] { Run(); }) {}
+DirectiveRunner::DirectiveRunner(Handler handler, WallClock now_ms, Send send)
+    : handler_(std::move(handler)),
+      now_ms_(std::move(now_ms)),
+      send_(std::move(send)),
+      thread_([this] { Run(); }) {}
 
 DirectiveRunner::~DirectiveRunner() { Stop(); }
 
 void DirectiveRunner::Add(wire::Directive directive) {
   MutexLock lock(mu_);
-  if (stop_ || waiting_.size() >= 2 * kWaitingMax) return;  // a daemon that asks for ever
-  const bool refused = waiting_.size() >= kWaitingMax;
-  waiting_.push_back({std::move(directive), refused});
+  if (stop_ || waiting_.size() >= kWaitingMax) return;
+  waiting_.push_back(std::move(directive));
   wake_.NotifyOne();
 }
 
@@ -31,7 +33,7 @@ void DirectiveRunner::Stop() {
 void DirectiveRunner::Run() {
   pthread_setname_np(pthread_self(), "directives");
   for (;;) {
-    Waiting next;
+    wire::Directive next;
     {
       MutexLock lock(mu_);
       while (!stop_ && waiting_.empty()) wake_.Wait(mu_);
@@ -39,15 +41,20 @@ void DirectiveRunner::Run() {
       next = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    const size_t keys = next.directive.digests.size();
-    wire::DirectiveDone done{.directive_id = next.directive.directive_id, .status = {}};
-    if (!next.refused) done.status = handler_(next.directive);
-    // A handler that answers of other keys has not understood.
-    if (done.status.size() != keys) done.status.assign(keys, BlockStatus::kUnsupported);
     wire::Up up;
-    up.directives_done.push_back(std::move(done));
+    up.directives_done.push_back({next.directive_id, Do(next)});
     if (!send_(std::move(up)).ok()) return;
   }
+}
+
+// Of other keys than it was asked for, a handler has not understood.
+std::vector<BlockStatus> DirectiveRunner::Do(const wire::Directive& directive) const {
+  const size_t keys = directive.digests.size();
+  if (now_ms_() > directive.valid_unix_ms)
+    return std::vector<BlockStatus>(keys, BlockStatus::kCancelled);
+  std::vector<BlockStatus> said = handler_(directive);
+  if (said.size() != keys) said.assign(keys, BlockStatus::kUnsupported);
+  return said;
 }
 
 }  // namespace larder

@@ -1,9 +1,11 @@
 // Runs an engine's handler for directives, one at a time on a thread of its own, and sends what it
 // answers.
 //
-// Ownership: by SessionCore.  Thread-safety: all methods from any thread.
-// Lifecycle: made (starts the thread) -> Add ... -> Stop (waits for a handler under way).
-// Limits: kWaitingMax directives wait; one more is answered UNSUPPORTED, for the engine hangs.
+// What nobody waits for any more when its turn comes is not done, and answered CANCELLED.
+// Ownership: by SessionCore.  Thread-safety: Add from any thread.
+// Lifecycle: made (starts the thread) -> Add ... -> Stop (waits for a handler under way; once).
+// Limits: kWaitingMax directives wait; the daemon sends no more unanswered ones, so what is beyond
+// is dropped.
 #pragma once
 
 #include <deque>
@@ -13,39 +15,38 @@
 
 #include "absl/status/status.h"
 #include "client/wire/messages.h"
+#include "storage/clock.h"
 #include "storage/mutex.h"
 
 namespace larder {
 
 class DirectiveRunner {
  public:
-  static constexpr size_t kWaitingMax = 256;
+  static constexpr size_t kWaitingMax = 4096;
 
   // A status for each key of the directive; of none, none.
   using Handler = std::function<std::vector<BlockStatus>(const wire::Directive&)>;
   using Send = std::function<absl::Status(wire::Up)>;
-  DirectiveRunner(Handler handler, Send send);
+  DirectiveRunner(Handler handler, WallClock now_ms, Send send);
   ~DirectiveRunner();
   DirectiveRunner(const DirectiveRunner&) = delete;
   DirectiveRunner& operator=(const DirectiveRunner&) = delete;
 
   void Add(wire::Directive directive) LARDER_EXCLUDES(mu_);
-  // Nothing is handled or sent any more.  Idempotent.
+  // Nothing is handled or sent any more.
   void Stop() LARDER_EXCLUDES(mu_);
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
-  struct Waiting {
-    wire::Directive directive;
-    bool refused = false;  // one too many
-  };
+  [[nodiscard]] std::vector<BlockStatus> Do(const wire::Directive& directive) const;
 
   const Handler handler_;
+  const WallClock now_ms_;
   const Send send_;
   Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
-  std::deque<Waiting> waiting_ LARDER_GUARDED_BY(mu_);
+  std::deque<wire::Directive> waiting_ LARDER_GUARDED_BY(mu_);
   std::thread thread_;
 };
 

@@ -41,7 +41,6 @@ absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) 
 
 absl::Status CheckReport(const DeviceReport& report, const VariantSpec& variant) {
   if (report.tokens.empty()) return absl::OkStatus();
-  if (!report.parent) return absl::InvalidArgumentError("tokens: only after a parent");
   if (report.tokens.size() == report.stored.size() * variant.block_tokens) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tokens: ", report.tokens.size(), " for ",
                                                  report.stored.size(), " blocks of ",
@@ -64,7 +63,7 @@ std::vector<wire::DeviceBlocks> PartsOf(const DeviceReport& report, const Varian
   const size_t each = report.tokens.empty() ? 0 : variant.spec.block_tokens;
   const size_t blocks_max =
       each == 0 ? wire::kKeysMax : std::min(wire::kKeysMax, wire::kLookupTokensMax / each);
-  std::optional<Digest> parent = report.parent;
+  Digest parent = report.parent;
   for (size_t at = 0; at < report.stored.size();) {
     const std::span some =
         report.stored.subspan(at).first(std::min(blocks_max, report.stored.size() - at));
@@ -72,8 +71,7 @@ std::vector<wire::DeviceBlocks> PartsOf(const DeviceReport& report, const Varian
     wire::DeviceBlocks& part = add();
     part.stored.assign(some.begin(), some.end());
     part.tokens.assign(tokens.begin(), tokens.end());
-    part.parent = parent;
-    if (parent) parent = some.back();
+    if (each > 0) part.parent = std::exchange(parent, some.back());
     at += some.size();
   }
   return parts;

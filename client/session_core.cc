@@ -21,8 +21,9 @@ SessionCore::SessionCore(std::shared_ptr<SharedMemory> memory,
       slabs_(std::move(memory)),
       outbox_([this](TimePoint now) { return Chores(now); }) {
   if (!on_directive) return;
-  directives_ = std::make_unique<DirectiveRunner>(
-      std::move(on_directive), [this](wire::Up up) { return Send(std::move(up)); });
+  directives_ =
+      std::make_unique<DirectiveRunner>(std::move(on_directive), UnixMilliseconds,
+                                        [this](wire::Up up) { return Send(std::move(up)); });
 }
 
 SessionCore::~SessionCore() { (void)Close(); }

@@ -15,7 +15,6 @@ namespace {
 constexpr int kLooksMax = 8;
 constexpr Duration kWriteLimit = std::chrono::seconds(20);
 constexpr size_t kForgottenAtOnce = 1024;
-constexpr TierSet kStored = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
 
 void Count(const ClearedBlock& block, wire::ClearResult* result) {
   const ByteCount bytes(uint64_t{block.pages} * kPageBytes);
@@ -32,46 +31,6 @@ void Count(const ClearedBlock& block, wire::ClearResult* result) {
 
 absl::Status BlockCleaner::Clear(const What& what, wire::ClearResult* result) {
   *result = {};
-  absl::Status status;
-  if ((what.tiers & kStored) != 0) status = ClearStored(what, result);
-  if ((what.tiers & TierBit(Tier::kDevice)) != 0) status.Update(ClearOnDevice(what, result));
-  return status;
-}
-
-absl::Status BlockCleaner::ClearOnDevice(const What& what, wire::ClearResult* result) {
-  ScopeMembers members;
-  absl::Status status =
-      ScopeMembers::Find(what.scope, store_, disk_.tier, devices_.table, &members);
-  const std::vector<DirectiveDesk::Block> blocks = members.OnDevice(what.scope, *devices_.table);
-  std::vector<BlockStatus> statuses(blocks.size(), BlockStatus::kOk);
-  if (!what.dry_run) {
-    statuses = devices_.desk->GiveAndWait({.kind = wire::DirectiveKind::kDrop,
-                                           .engine_id = what.scope.engine_id,
-                                           .pinned = what.pinned},
-                                          blocks);
-  }
-  absl::flat_hash_map<Digest, BlockStatus> by_name;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const BlockStatus said = statuses[i];
-    result->device.blocks += said == BlockStatus::kOk ? 1 : 0;
-    result->kept_pinned += said == BlockStatus::kKept ? 1 : 0;
-    const bool silent = said == BlockStatus::kPending || said == BlockStatus::kUnsupported;
-    result->unanswered += silent ? 1 : 0;
-    BlockStatus& answer = by_name.try_emplace(blocks[i].second, said).first->second;
-    answer = Worse(answer, said);
-  }
-  if (what.scope.scope != wire::SelectionScope::kBlocks) return status;
-  if (result->blocks.empty()) {
-    for (const Digest& name : what.scope.blocks.names) result->blocks.push_back({name});
-  }
-  for (wire::BlockAnswer& answer : result->blocks) {
-    const auto said = by_name.find(answer.digest);
-    if (said != by_name.end()) answer.status = Worse(answer.status, said->second);
-  }
-  return status;
-}
-
-absl::Status BlockCleaner::ClearStored(const What& what, wire::ClearResult* result) {
   if (disk_.work != nullptr) {
     if (absl::Status ready = disk_.CheckReady(); !ready.ok()) return ready;
   }
@@ -155,8 +114,8 @@ absl::Status BlockCleaner::ClearOnce(const What& what, wire::ClearResult* result
 
 BlockStatus BlockCleaner::ClearOne(const What& what, VariantIndex variant, const Digest& digest,
                                    wire::ClearResult* result, Leased* leased) {
-  ClearedBlock block = store_.Clear(variant, digest, what.tiers & kStored,
-                                    what.dry_run ? ClearHow::kDryRun : ClearHow::kAll);
+  ClearedBlock block =
+      store_.Clear(variant, digest, what.tiers, what.dry_run ? ClearHow::kDryRun : ClearHow::kAll);
   using Status = ClearedBlock::Status;
   if (block.status == Status::kPinned && what.dry_run && what.pinned)
     block.status = Status::kCleared;

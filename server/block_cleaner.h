@@ -12,7 +12,6 @@
 #include "client/wire/messages.h"
 #include "server/block_scope.h"
 #include "server/counters.h"
-#include "server/directive_desk.h"
 #include "server/pin_keeper.h"
 #include "storage/block_store.h"
 #include "storage/disk/disk_tier.h"
@@ -22,9 +21,8 @@ namespace larder {
 
 class BlockCleaner {
  public:
-  BlockCleaner(BlockStore& store, DiskParts disk, PinKeeper& pins, Counters& counters,
-               DeviceParts devices = {})
-      : store_(store), disk_(disk), pins_(pins), counters_(counters), devices_(devices) {}
+  BlockCleaner(BlockStore& store, DiskParts disk, PinKeeper& pins, Counters& counters)
+      : store_(store), disk_(disk), pins_(pins), counters_(counters) {}
   ~BlockCleaner();
   BlockCleaner(const BlockCleaner&) = delete;
   BlockCleaner& operator=(const BlockCleaner&) = delete;
@@ -46,10 +44,6 @@ class BlockCleaner {
     std::vector<EntryRef> held;  // one each: their room is no other's until they are forgotten
     std::vector<std::pair<VariantIndex, Digest>> names;  // which may be on their way to disk
   };
-  // From HOST and DISK.
-  [[nodiscard]] absl::Status ClearStored(const What& what, wire::ClearResult* result);
-  // Asks the engines.
-  [[nodiscard]] absl::Status ClearOnDevice(const What& what, wire::ClearResult* result);
   // One look over all blocks; how many it cleared.
   [[nodiscard]] absl::Status ClearOnce(const What& what, wire::ClearResult* result, Leased* leased,
                                        uint64_t* cleared);
@@ -65,7 +59,6 @@ class BlockCleaner {
   const DiskParts disk_;
   PinKeeper& pins_;
   Counters& counters_;
-  const DeviceParts devices_;
   // Held while the disk is asked: nobody is answered before what others owe is done.
   Mutex owed_mu_;
   Leased owed_ LARDER_GUARDED_BY(owed_mu_);

@@ -93,12 +93,11 @@ struct BlockCompressor::Window {
 };
 
 BlockCompressor::BlockCompressor(size_t threads, BlockStore& store, DiskParts disk,
-                                 Counters& counters, DeviceParts devices)
+                                 Counters& counters)
     : store_(store),
       disk_(disk),
       recoder_(store, disk),
       counters_(counters),
-      devices_(devices),
       encoders_(threads, 4 * threads, SIZE_MAX) {}
 
 absl::Status BlockCompressor::Check(const What& what) const {
@@ -128,8 +127,6 @@ absl::Status BlockCompressor::Compress(const What& what, const Report& report) {
   const std::vector<Item> held =
       std::exchange(run.held, std::nullopt).value_or(std::vector<Item>());
   if (status.ok()) status = DoAll(run, held, std::chrono::steady_clock::now() + kHoldLimit);
-  if (status.ok() && !run.progress.stopped() && (what.tiers & TierBit(Tier::kDevice)) != 0)
-    status = RecodeOnDevice(run);
   if (run.progress.stopped()) return absl::CancelledError("stopped; what was done stays so");
   if (!run.answered.names.empty())
     run.progress.done.answers = AnswersOf(run.answered, run.statuses);
@@ -237,46 +234,12 @@ absl::Status BlockCompressor::Settle(Run& run, std::span<const Copy> copies) {
       progress.bytes_after += BytesOf(copy.pages_after);
     }
     if (copy.outcome == Outcome::kChanged) Count(run.what.codec, copy);
-    Answer(run, copy.variant, copy.digest, StatusOf(copy.outcome));
+    const auto name = run.names.find({copy.variant, copy.digest});
+    if (name == run.names.end()) continue;
+    run.answered.blocks.push_back({copy.variant, name->second});
+    run.statuses.push_back(StatusOf(copy.outcome));
   }
   return status;
-}
-
-void BlockCompressor::Answer(Run& run, VariantIndex variant, const Digest& digest,
-                             BlockStatus status) {
-  const auto name = run.names.find({variant, digest});
-  if (name == run.names.end()) return;
-  run.answered.blocks.push_back({variant, name->second});
-  run.statuses.push_back(status);
-}
-
-absl::Status BlockCompressor::RecodeOnDevice(Run& run) {
-  ScopeMembers members;
-  if (absl::Status status =
-          ScopeMembers::Find(run.what.scope, store_, disk_.tier, devices_.table, &members);
-      !status.ok()) {
-    return status;
-  }
-  const auto blocks = members.OnDevice(run.what.scope, *devices_.table);
-  wire::CompressProgress& progress = run.progress.done;
-  progress.blocks += blocks.size();
-  (void)run.progress.Tell(true);
-  const std::vector<BlockStatus> statuses =
-      devices_.desk->GiveAndWait({.kind = wire::DirectiveKind::kCompress,
-                                  .engine_id = run.what.scope.engine_id,
-                                  .codec = run.what.codec},
-                                 blocks);
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const BlockStatus said = statuses[i];
-    ++progress.blocks_done;
-    ++(said == BlockStatus::kOk                                      ? progress.changed
-       : said == BlockStatus::kMissing                               ? progress.missing
-       : said == BlockStatus::kFull                                  ? progress.no_room
-       : said == BlockStatus::kKept || said == BlockStatus::kPending ? progress.kept_in_use
-                                                                     : progress.unsupported);
-    Answer(run, blocks[i].first, blocks[i].second, said);
-  }
-  return absl::OkStatus();
 }
 
 void BlockCompressor::Count(Codec to, const Copy& copy) {

@@ -22,7 +22,6 @@
 #include "server/block_scope.h"
 #include "server/call_progress.h"
 #include "server/counters.h"
-#include "server/directive_desk.h"
 #include "server/disk_work.h"
 #include "server/worker_pool.h"
 #include "storage/block_store.h"
@@ -35,14 +34,13 @@ class BlockCompressor {
   static constexpr ByteCount kWindowBytes = MiB(16);
 
   // `threads` encode, beside the callers'.
-  BlockCompressor(size_t threads, BlockStore& store, DiskParts disk, Counters& counters,
-                  DeviceParts devices = {});
+  BlockCompressor(size_t threads, BlockStore& store, DiskParts disk, Counters& counters);
 
   struct What {
     BlockScope scope;
-    TierSet tiers = 0;  // of HOST, DISK and DEVICE
+    TierSet tiers = 0;  // HOST, DISK, or both
     Codec codec = Codec::kLossless;
-    bool dry_run = false;  // reads and encodes, and leaves everything as it is; not with DEVICE
+    bool dry_run = false;  // reads and encodes, and leaves everything as it is
   };
   // Called after each window; false: stop.
   using Report = CallProgress<wire::CompressProgress>::Report;
@@ -75,15 +73,11 @@ class BlockCompressor {
   void Write(Run& run, std::span<Copy> copies, TimePoint until, PayloadCodec& codec);
   [[nodiscard]] absl::Status Settle(Run& run, std::span<const Copy> copies);
   void Count(Codec to, const Copy& copy);
-  // Asks the engines for theirs.
-  [[nodiscard]] absl::Status RecodeOnDevice(Run& run);
-  static void Answer(Run& run, VariantIndex variant, const Digest& digest, BlockStatus status);
 
   BlockStore& store_;
   const DiskParts disk_;
   const BlockRecoder recoder_;
   Counters& counters_;
-  const DeviceParts devices_;
   WorkerPool encoders_;  // ends before what its jobs look at
 };
 

@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<uint64_t>> EndsOf(std::span<const Digest> chain,
   return ends;
 }
 
-// Of which parents were said.
+// Of blocks of which their engine said the tokens.
 ChainForest::Links LinksOf(const DeviceTable* devices) {
   ChainForest::Links links;
   if (devices == nullptr) return links;
@@ -107,9 +107,10 @@ absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStor
     }
   });
   if (devices != nullptr) {
-    devices->ForEach("", [&](VariantIndex variant, const Digest& digest, const Digest* parent) {
+    const auto add = [&](VariantIndex variant, const Digest& digest, const Digest* parent) {
       if (parent != nullptr && *parent == content_id) heads.push_back(IndexHash(variant, digest));
-    });
+    };
+    devices->ForEach("", add);
   }
   absl::Status status;
   for (size_t at = 0; disk != nullptr && at < unknown.size(); at += kDescribedAtOnce) {

@@ -128,6 +128,7 @@ struct Counters {
   Counter directives_sent;
   Counter directives_done;
   Counter directives_unanswered;
+  Counter directives_ended;
 
   // Move: to that tier.
   Counter blocks_moved_host;

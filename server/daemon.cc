@@ -19,6 +19,7 @@
 #include "server/admission.h"
 #include "server/block_cleaner.h"
 #include "server/block_compressor.h"
+#include "server/block_director.h"
 #include "server/block_mover.h"
 #include "server/block_verifier.h"
 #include "server/device_table.h"
@@ -98,13 +99,6 @@ Served Listen(const SocketFile& file, const DaemonOptions& options,
 // Threads of Compress: half of the cores are others'.
 size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
 
-// Deadlines of pins outlive the daemon, so they are on the clock of the wall.
-uint64_t UnixMilliseconds() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
-}
-
 }  // namespace
 
 // Members are built top to bottom, and end bottom to top.
@@ -122,20 +116,20 @@ struct Daemon::Parts final : SidebandHost {
                    .bytes_max = o.memory_limit}),
         sessions(o.sessions_max),
         counters(c),
-        directives(devices, k, c,
+        directives(devices, k, UnixMilliseconds, c,
                    [this](SessionId id, VariantIndex variant, wire::Directive directive) {
                      const auto session = sessions.Find(id);
                      return session ? session->Direct(variant, std::move(directive))
                                     : BlockStatus::kMissing;
                    }),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
-    const DeviceParts on_device{&devices, &directives};
+    director.emplace(s, d, devices, directives);
     if (d == nullptr) {
       verifier.emplace(s, DiskParts{}, c);
       pins.emplace(s, DiskParts{}, c, UnixMilliseconds);
-      cleaner.emplace(s, DiskParts{}, *pins, c, on_device);
+      cleaner.emplace(s, DiskParts{}, *pins, c);
       mover.emplace(s, DiskParts{}, c);
-      compressor.emplace(Encoders(), s, DiskParts{}, c, on_device);
+      compressor.emplace(Encoders(), s, DiskParts{}, c);
       events.emplace(s, nullptr, devices, o.boot_id, c);
       return;
     }
@@ -148,9 +142,9 @@ struct Daemon::Parts final : SidebandHost {
                  });
     pins.emplace(s, DiskParts{d, &*disk}, c, UnixMilliseconds);
     pins->Load();
-    cleaner.emplace(s, DiskParts{d, &*disk}, *pins, c, on_device);
+    cleaner.emplace(s, DiskParts{d, &*disk}, *pins, c);
     mover.emplace(s, DiskParts{d, &*disk}, c);
-    compressor.emplace(Encoders(), s, DiskParts{d, &*disk}, c, on_device);
+    compressor.emplace(Encoders(), s, DiskParts{d, &*disk}, c);
     verifier.emplace(s, DiskParts{d, &*disk}, c);
     events.emplace(s, d, devices, o.boot_id, c);
   }
@@ -228,6 +222,7 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<BlockCleaner> cleaner;
   std::optional<BlockMover> mover;
   std::optional<BlockCompressor> compressor;
+  std::optional<BlockDirector> director;
   std::optional<BlockVerifier> verifier;
   WorkerPool workers;  // ends before what its jobs look at
   WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};     // likewise
@@ -294,7 +289,7 @@ absl::Status Daemon::Parts::Start() {
   if (absl::Status status = StartSideband(); !status.ok()) return status;
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, workers, counters,
                            clock, ChooseKernel(), options.boot_id, "default", options.check_one_in,
-                           disk ? &*disk : nullptr, &devices, &directives});
+                           devices, directives, disk ? &*disk : nullptr});
   if (options.session_threads > 0) {
     absl::StatusOr<std::unique_ptr<SessionSockets>> sockets =
         SessionSockets::Start({*deps, sessions, admission}, options.session_threads);
@@ -302,10 +297,10 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions, admission);
-  cache.emplace(
-      *deps, admission, *pins,
-      CacheService::LongCalls{clearing, *cleaner, moving, *mover, compressing, *compressor},
-      *events);
+  cache.emplace(*deps, admission, *pins,
+                CacheService::LongCalls{clearing, *cleaner, moving, *mover, compressing,
+                                        *compressor, *director},
+                *events);
   if (absl::Status status = StartServers(); !status.ok()) return status;
 
   processes->Start([this](ProcessId process) {
@@ -439,6 +434,7 @@ Daemon::~Daemon() {
   }
   if (drainer.joinable()) drainer.join();
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
+  p.directives.EndAll();  // nobody looks after their patience any more
   p.self.reset();
   p.accepting.reset();
   const auto now = std::chrono::system_clock::now();

@@ -7,7 +7,8 @@
 // Ownership: by Daemon; table and counters outlive it.
 // Thread-safety: all methods from any thread.  Locks: nothing is held while a session or a caller
 // is talked to.
-// Limits: as many blocks an order as its caller may select.
+// Lifecycle: made -> Give ... -> EndAll: then every order is answered at once, kPending.
+// Limits: as many blocks an order as its caller may select; kOwedMax that a session owes.
 #pragma once
 
 #include <chrono>
@@ -18,10 +19,10 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "client/wire/messages.h"
 #include "server/counters.h"
 #include "server/device_table.h"
@@ -33,6 +34,9 @@ namespace larder {
 class DirectiveDesk {
  public:
   static constexpr std::chrono::seconds kPatience{5};
+  // Keys, and some for each directive, that a session was sent and has not answered, however late:
+  // one that does not read takes no more memory.
+  static constexpr size_t kOwedMax = 65'536, kOwedOfDirective = 16;
 
   struct Order {
     wire::DirectiveKind kind = wire::DirectiveKind::kPin;
@@ -42,31 +46,28 @@ class DirectiveDesk {
     std::optional<Codec> codec = {};
     bool pinned = false;  // kDrop: also what is pinned
   };
-  using Block = std::pair<VariantIndex, Digest>;
+  using Block = DeviceTable::Name;
   // kOk: it is on its way.  kMissing: the session has ended.  kUnsupported: it takes none.
   using Send = std::function<BlockStatus(SessionId, VariantIndex, wire::Directive)>;
-  DirectiveDesk(const DeviceTable& devices, const Clock& clock, Counters& counters, Send send)
-      : devices_(devices), clock_(clock), counters_(counters), send_(std::move(send)) {}
+  DirectiveDesk(const DeviceTable& devices, const Clock& clock, WallClock now_ms,
+                Counters& counters, Send send);
 
   // One status a block, the worst of what the sessions said that have it.  kMissing: none has.
-  // kPending: one was told, and has not answered yet.  kUnsupported: one takes no directives.
-  // Called once, from this thread or another.
+  // kPending: one was told, and has not answered yet, or owes too much.  kUnsupported: one takes no
+  // directives, or answers nonsense.  Called once, from this thread or another.
   using Answer = std::function<void(std::vector<BlockStatus>)>;
   void Give(const Order& order, std::span<const Block> blocks, Answer answer) LARDER_EXCLUDES(mu_);
-  // The same, and waits.  REQUIRES: no lock is held, and this is no thread of a session.
-  [[nodiscard]] std::vector<BlockStatus> GiveAndWait(const Order& order,
-                                                     std::span<const Block> blocks)
-      LARDER_EXCLUDES(mu_);
   // An order that is of no blocks, to each of these sessions: one status each, kOk where it was
   // done.
   void GiveAll(const Order& order, std::span<const SessionId> sessions, Answer answer)
       LARDER_EXCLUDES(mu_);
 
-  // What a session says; nonsense and what comes too late is passed over.
+  // What a session says; nonsense is counted, and what comes too late passed over.
   void Done(SessionId session, const wire::DirectiveDone& done) LARDER_EXCLUDES(mu_);
   void SessionEnded(SessionId session) LARDER_EXCLUDES(mu_);
   // Often: answers those whose patience is over.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
+  void EndAll() LARDER_EXCLUDES(mu_);
 
  private:
   struct Call {  // under mu_
@@ -80,40 +81,41 @@ class DirectiveDesk {
     SessionId session;
     VariantIndex variant = VariantIndex::kNone;
     std::vector<uint32_t> blocks;  // of the call's
-    std::shared_ptr<Call> call;
+    std::shared_ptr<Call> call;    // null: it was answered for, and is still owed
   };
   using Parts = std::map<uint64_t, Part>;  // by directive id
   // Calls with nothing open, to be answered without the lock.
   using Answered = std::vector<std::shared_ptr<Call>>;
 
-  uint64_t Add(Part part) LARDER_REQUIRES(mu_);
-  // The parts that an order is made of, open.
-  [[nodiscard]] std::vector<std::pair<uint64_t, Part>> Divide(const Order& order,
-                                                              std::span<const Block> blocks,
-                                                              const std::shared_ptr<Call>& call)
+  [[nodiscard]] std::shared_ptr<Call> Begin(Answer answer, size_t statuses) LARDER_EXCLUDES(mu_);
+  // Its parts that are to be sent; the others are answered.
+  std::vector<uint64_t> Open(std::vector<Part> parts, Call& call) LARDER_EXCLUDES(mu_);
+  void SendAll(const Order& order, std::span<const Block> blocks, std::span<const uint64_t> ids)
       LARDER_EXCLUDES(mu_);
-  void SendAll(const Order& order, std::span<const Block> blocks,
-               const std::vector<std::pair<uint64_t, Part>>& parts, std::shared_ptr<Call> call)
+  // nullopt: it was answered meanwhile.
+  [[nodiscard]] std::optional<wire::Directive> Write(const Order& order,
+                                                     std::span<const Block> blocks, uint64_t id,
+                                                     SessionId* session, VariantIndex* variant)
       LARDER_EXCLUDES(mu_);
+  void End(std::shared_ptr<Call> call) LARDER_EXCLUDES(mu_);
   // The same status of all its blocks, unless `statuses` says one of each.
-  void Close(Parts::iterator part, BlockStatus all, std::span<const BlockStatus> statuses,
-             Answered* answered) LARDER_REQUIRES(mu_);
+  static void Close(Part& part, BlockStatus all, std::span<const BlockStatus> statuses,
+                    Answered* answered);
+  void Erase(Parts::iterator part) LARDER_REQUIRES(mu_);
   static void Tell(const Answered& answered);
 
   const DeviceTable& devices_;
   const Clock& clock_;
+  const WallClock now_ms_;
   Counters& counters_;
   const Send send_;
 
   Mutex mu_;
-  uint64_t last_id_ LARDER_GUARDED_BY(mu_) = 1;  // which is that of drain
+  bool ended_ LARDER_GUARDED_BY(mu_) = false;
+  uint64_t last_id_ LARDER_GUARDED_BY(mu_) = 1;       // which is that of drain
+  uint64_t waiting_from_ LARDER_GUARDED_BY(mu_) = 0;  // no directive before it has a call
   Parts parts_ LARDER_GUARDED_BY(mu_);
-};
-
-// What a verb needs to reach device memory; null where nothing is kept of it.
-struct DeviceParts {
-  const DeviceTable* table = nullptr;
-  DirectiveDesk* desk = nullptr;
+  absl::flat_hash_map<SessionId, size_t> owed_ LARDER_GUARDED_BY(mu_);
 };
 
 }  // namespace larder

@@ -68,24 +68,20 @@ absl::StatusOr<EventFeed> EventFeed::Make(const wire::WatchQuery& query, BlockSt
 
 bool EventFeed::ready() const { return in_snapshot_ || store_.index().events().newest() > after_; }
 
-bool EventFeed::lost() const { return !store_.index().events().Read(after_, {}); }
+bool EventFeed::lost() const { return !store_.index().events().Read(after_, query_.tiers, {}); }
 
 absl::StatusOr<wire::WatchReply> EventFeed::Next() {
   if (in_snapshot_) return NextOfSnapshot();
-  std::array<TierEvent, kEventsAtOnce> events;
-  const std::optional<size_t> count = store_.index().events().Read(after_, events);
-  if (!count) return CutOff();
+  std::array<NumberedEvent, kEventsAtOnce> events;
+  const auto read = store_.index().events().Read(after_, query_.tiers, events);
+  if (!read) return CutOff();
+  std::vector<TierEvent> happened;
+  for (const NumberedEvent& event : std::span(events).first(read->events))
+    happened.push_back(event.event);
+  std::vector<wire::BlockEvent> told = Describe(happened);
+  for (size_t i = 0; i < told.size(); ++i) told[i].sequence = events[i].number;
+  after_ = read->through;
   wire::WatchReply reply;
-  std::vector<TierEvent> wanted;
-  std::vector<uint64_t> numbers;
-  for (size_t i = 0; i < *count; ++i) {
-    if ((query_.tiers & TierBit(events[i].tier)) == 0) continue;
-    wanted.push_back(events[i]);
-    numbers.push_back(after_ + i + 1);
-  }
-  std::vector<wire::BlockEvent> told = Describe(wanted);
-  for (size_t i = 0; i < told.size(); ++i) told[i].sequence = numbers[i];
-  after_ += *count;
   reply.events = Joined(std::move(told));
   reply.sequence = after_;
   return reply;

@@ -223,7 +223,9 @@ std::vector<wire::InstanceHit> InstanceTable::Lookup(const Digest& content_id,
   for (const Candidate& candidate : Candidates(content_id, engine_id)) {
     std::vector<wire::TierHit> tiers;
     for (const TierRate& rate : rates_) {
-      if (rate.tier == Tier::kDevice && devices_->blocks() == 0) continue;
+      if (rate.tier == Tier::kDevice &&
+          (devices_->blocks() == 0 || !devices_->Has(candidate.engine_id)))
+        continue;
       wire::TierHit hit = Hit(rate, candidate, chain);
       if (!hit.ranges.empty()) tiers.push_back(std::move(hit));
     }

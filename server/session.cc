@@ -81,16 +81,15 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     CancelReads(up.cancels);
     promised = HandleWrites(up, &down);
     HandleAcquires(up, &released, &down);
-    for (const wire::DeviceBlocks& d : up.device_blocks) {
-      if (absl::Status s = Handle(d); !s.ok()) return s;
-    }
     for (const wire::DamageReport& d : up.damaged) Handle(d);
     bye_ = bye_ || up.bye;
   }
   if (HasAnswers(down)) Send(std::move(down));
-  if (deps_.directives != nullptr) {
-    for (const wire::DirectiveDone& done : up.directives_done) deps_.directives->Done(id_, done);
+  // What an engine dropped is gone before the caller hears that it was.
+  for (const wire::DeviceBlocks& d : up.device_blocks) {
+    if (absl::Status s = Handle(d); !s.ok()) return s;
   }
+  for (const wire::DirectiveDone& d : up.directives_done) deps_.directives.Done(id_, d);
   StartPromotions();  // what becomes ready follows its grant
   StartDecodings();
   // As many blocks leave as were promised, before the writer asks again, and on this thread: one
@@ -191,9 +190,8 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   attached.boot_id = deps_.boot_id;
   attached.tenant = deps_.tenant;
   attached.write_mode = write_mode_;
-  attached.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs;
-  if (deps_.devices != nullptr)
-    attached.feature_bits |= wire::kFeatureDeviceBlocks | wire::kFeatureDirectives;
+  attached.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs | wire::kFeatureDeviceBlocks |
+                          wire::kFeatureDirectives;
   directed_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureDirectives) != 0;
   tiers_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureTiers) != 0;
   attached.slab_bytes = deps_.store.pool().slab_bytes();
@@ -206,6 +204,7 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   info.peer = peer_;
   info.write_mode = write_mode_;
   if (absl::Status s = deps_.instances.SessionBegan(engine_id_, info); !s.ok()) return s;
+  deps_.devices.SessionBegan(id_, engine_id_);
   attached_ = true;
   wire::Down down;
   down.attached = std::move(attached);
@@ -377,10 +376,8 @@ void AttachedSession::OnClosed() {
     attached = attached_;
   }
   if (attached) deps_.instances.SessionEnded(engine_id_, id_);
-  if (attached && deps_.devices != nullptr) {
-    deps_.devices->Cleared(id_);
-    deps_.directives->SessionEnded(id_);
-  }
+  if (attached) deps_.devices.SessionEnded(id_);
+  if (attached) deps_.directives.SessionEnded(id_);
   if (page_) page_->ClearAll();
   if (!process_) return;
   if (!clean) PutInQuarantine(std::move(leases), std::move(reservations));

@@ -75,10 +75,9 @@ struct SessionDeps {
   std::string boot_id;
   std::string tenant;
   uint32_t check_one_in = 64;  // host reads that are checked: one in so many; 0 = none
-  DiskWork* disk = nullptr;    // null: no disk
-  // Null: what engines have in device memory is nobody's concern.
-  DeviceTable* devices = nullptr;
-  DirectiveDesk* directives = nullptr;
+  DeviceTable& devices;
+  DirectiveDesk& directives;
+  DiskWork* disk = nullptr;  // null: no disk
 };
 
 class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
@@ -189,7 +188,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Handle(const wire::RevokeAck& ack) LARDER_REQUIRES(mu_);
   void Handle(const wire::DamageReport& report) LARDER_REQUIRES(mu_);
   // InvalidArgument: no such variant, digests that do not follow from parent and tokens.
-  [[nodiscard]] absl::Status Handle(const wire::DeviceBlocks& report) LARDER_REQUIRES(mu_);
+  [[nodiscard]] absl::Status Handle(const wire::DeviceBlocks& report) LARDER_EXCLUDES(mu_);
   void CheckReported(VariantIndex variant, std::span<const Digest> digests);
   void Release(std::span<const LeaseId> leases) LARDER_REQUIRES(mu_);
   void CloseReservation(ReservationId id) LARDER_REQUIRES(mu_);

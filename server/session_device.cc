@@ -13,9 +13,10 @@ namespace {
 absl::Status CheckChain(const wire::DeviceBlocks& report, uint32_t block_tokens) {
   if (report.tokens.empty()) return absl::OkStatus();
   if (!report.parent) return absl::InvalidArgumentError("tokens, and no parent");
-  if (report.tokens.size() != report.stored.size() * block_tokens)
+  if (report.tokens.size() != report.stored.size() * block_tokens) {
     return absl::InvalidArgumentError(
         absl::StrCat("tokens: the variant has blocks of ", block_tokens));
+  }
   const std::vector<Digest> chain = Chain(*report.parent, report.tokens);
   const size_t steps = block_tokens / kStepTokens;
   for (size_t i = 0; i < report.stored.size(); ++i) {
@@ -28,17 +29,21 @@ absl::Status CheckChain(const wire::DeviceBlocks& report, uint32_t block_tokens)
 
 }  // namespace
 
+// Without the lock: hashing takes a while.
 absl::Status AttachedSession::Handle(const wire::DeviceBlocks& report) {
-  if (deps_.devices == nullptr) return absl::OkStatus();
-  if (report.variant >= variants_.size())
-    return absl::InvalidArgumentError("device_blocks.variant: not registered by this session");
-  const SessionVariant& variant = variants_[report.variant];
+  SessionVariant variant;
+  {
+    MutexLock lock(mu_);
+    if (report.variant >= variants_.size())
+      return absl::InvalidArgumentError("device_blocks.variant: not registered by this session");
+    variant = variants_[report.variant];
+  }
   if (absl::Status s = CheckChain(report, variant.block_tokens); !s.ok())
     return absl::InvalidArgumentError(absl::StrCat("device_blocks.", s.message()));
-  if (report.cleared) deps_.devices->Cleared(id_);
-  deps_.devices->Removed(id_, variant.index, report.removed);
-  deps_.counters.device_blocks_left_out += deps_.devices->Stored(
-      id_, engine_id_, {variant.index, report.stored, report.parent, report.tokens});
+  if (report.cleared) deps_.devices.Cleared(id_);
+  deps_.devices.Removed(id_, variant.index, report.removed);
+  deps_.counters.device_blocks_left_out += deps_.devices.Stored(
+      id_, {variant.index, report.stored, report.parent.value_or(Digest()), report.tokens});
   return absl::OkStatus();
 }
 

@@ -20,6 +20,10 @@ struct PinOptions {
   bool all = false;  // of unpin
 };
 
+Pending PendingOf(Tier tier) {
+  return tier == Tier::kDevice ? Pending::kUnanswered : Pending::kComes;
+}
+
 // Asks part by part, and gathers their answers; `ask` answers those of one.
 template <class Ask>
 absl::StatusOr<std::vector<wire::BlockAnswer>> AskParts(const PinOptions& options, Shell& shell,
@@ -72,10 +76,13 @@ ExitCode Pin(const PinOptions& options, Shell& shell) {
   const ExitCode code = PrintAnswers(shell, *answers,
                                      {{"owner", options.owner},
                                       {"deadline_unix_ms", last.deadline_unix_ms},
-                                      {"durable", last.durable}});
+                                      {"durable", last.durable}},
+                                     PendingOf(query.tier));
   shell.Say(absl::StrCat("pinned for ", Printable(options.owner), " until ",
                          absl::FormatTime("%Y-%m-%d %H:%M:%S %Z", until, absl::LocalTimeZone()),
-                         last.durable ? "" : ", or until the daemon ends, which has no disk"));
+                         query.tier == Tier::kDevice ? ", or until its engine ends"
+                         : last.durable              ? ""
+                                        : ", or until the daemon ends, which has no disk"));
   return code;
 }
 
@@ -88,11 +95,17 @@ ExitCode UnpinAll(const PinOptions& options, Shell& shell) {
   const absl::StatusOr<wire::UnpinResult> result = (*cache)->Unpin(query, shell.Limits());
   if (!result.ok()) return shell.Fail(result.status());
   if (shell.json()) {
-    shell.PrintJson(Json{{"owner", options.owner}, {"unpinned", result->unpinned}});
+    shell.PrintJson(Json{{"owner", options.owner},
+                         {"unpinned", result->unpinned},
+                         {"sessions_unanswered", result->sessions_unanswered}});
   } else {
     shell.Print(absl::StrCat("unpinned ", FormatCount(result->unpinned), "\n"));
   }
-  return ExitCode::kOk;
+  if (result->sessions_unanswered == 0) return ExitCode::kOk;
+  shell.Say(absl::StrCat(FormatCount(result->sessions_unanswered),
+                         " engines have not answered: what they pin on devices may stay"));
+  shell.SayNext("the same again");
+  return ExitCode::kIncomplete;
 }
 
 ExitCode Unpin(const PinOptions& options, Shell& shell) {
@@ -115,7 +128,8 @@ ExitCode Unpin(const PinOptions& options, Shell& shell) {
         return std::move(result->blocks);
       });
   if (!answers.ok()) return shell.Fail(answers.status());
-  return PrintAnswers(shell, *answers, {{"owner", options.owner}, {"unpinned", unpinned}});
+  return PrintAnswers(shell, *answers, {{"owner", options.owner}, {"unpinned", unpinned}},
+                      PendingOf(query.tier));
 }
 
 void AddOwner(CLI::App& app, PinOptions* options) {

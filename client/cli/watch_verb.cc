@@ -1,8 +1,6 @@
 // watch: what comes to the tiers and leaves them.
 #include <unistd.h>
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/block_options.h"
@@ -27,9 +25,9 @@ const char* KindOf(const wire::BlockEvent& event) {
 void PrintRows(const wire::WatchReply& reply, Shell& shell) {
   std::string rows;
   for (const wire::BlockEvent& event : reply.events) {
-    if (event.cleared) {
-      shell.Print(std::exchange(rows, {}));
-      shell.Say(absl::StrCat(Printable(event.engine_id), ": all in its device memory is gone"));
+    if (event.cleared) {  // of no key
+      absl::StrAppendFormat(&rows, "# cleared %s %d %s\n", ToString(event.tier), event.sequence,
+                            Printable(event.engine_id));
     }
     for (const Digest& digest : event.digests) {
       const std::string row =

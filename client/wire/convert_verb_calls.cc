@@ -169,6 +169,7 @@ absl::Status Decode(const v1::UnpinReply& in, UnpinResult* out) {
   absl::Status error;
   DecodeAnswers(Field(&error)("blocks"), in.blocks(), &out->blocks);
   out->unpinned = in.unpinned();
+  out->sessions_unanswered = in.sessions_unanswered();
   return error;
 }
 

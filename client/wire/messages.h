@@ -273,6 +273,7 @@ struct Directive {
   std::string owner = {};
   std::optional<Codec> codec = {};
   bool pinned = false;
+  uint64_t valid_unix_ms = 0;
   friend bool operator==(const Directive&, const Directive&) = default;
 };
 
@@ -409,6 +410,7 @@ struct PinResult {
 struct UnpinResult {
   std::vector<BlockAnswer> blocks;  // none where all was unpinned
   uint64_t unpinned = 0;
+  uint32_t sessions_unanswered = 0;
   friend bool operator==(const UnpinResult&, const UnpinResult&) = default;
 };
 

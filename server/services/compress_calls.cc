@@ -52,14 +52,33 @@ absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
                                                                     .tiers = query.tiers,
                                                                     .codec = query.codec,
                                                                     .dry_run = query.dry_run});
-  const auto compress = [this, stream, what] {
-    stream->End(long_calls_.compressor.Compress(*what, [&](const wire::CompressProgress& progress) {
-      v1::CompressProgress message;
-      wire::Encode(progress, &message);
-      return stream->Report(std::move(message));
-    }));
-  };
+  const auto compress = [this, stream, what] { RunCompress(*what, stream); };
   return long_calls_.compressing.Submit(0, compress) ? absl::OkStatus() : TooManyLongCalls(context);
+}
+
+void CacheService::RunCompress(const BlockCompressor::What& what,
+                               ProgressStream<v1::CompressProgress>* stream) {
+  const bool of_device = (what.tiers & TierBit(Tier::kDevice)) != 0;
+  BlockCompressor::What stored = what;
+  stored.tiers = what.tiers & kStoredTiers;
+  wire::CompressProgress last;
+  const auto report = [stream, &last](const wire::CompressProgress& progress) {
+    v1::CompressProgress message;
+    wire::Encode(last = progress, &message);
+    return stream->Report(std::move(message));
+  };
+  absl::Status status =
+      stored.tiers != 0 ? long_calls_.compressor.Compress(stored, report) : absl::OkStatus();
+  BlockDirector::Blocks blocks;
+  if (of_device && status.ok()) status = long_calls_.director.Find(what.scope, &blocks);
+  if (!of_device || !status.ok()) return stream->End(status);
+  long_calls_.director.Compress(what.scope, what.codec, std::move(blocks), std::move(last),
+                                [stream](const wire::CompressProgress& progress) {
+                                  v1::CompressProgress message;
+                                  wire::Encode(progress, &message);
+                                  (void)stream->Report(std::move(message));
+                                  stream->End(absl::OkStatus());
+                                });
 }
 
 }  // namespace larder

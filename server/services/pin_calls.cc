@@ -1,5 +1,7 @@
 // CacheService: Pin, Unpin and Prefetch.
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -75,11 +77,11 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
         reactor->Finish(ToRpcStatus(written));
       };
   if (device) {
-    deps_.directives->Give({.kind = wire::DirectiveKind::kPin,
-                            .engine_id = query.blocks.engine_id,
-                            .owner = query.owner,
-                            .deadline_unix_ms = deadline_ms},
-                           blocks, OfDevice(std::move(answer)));
+    deps_.directives.Give({.kind = wire::DirectiveKind::kPin,
+                           .engine_id = query.blocks.engine_id,
+                           .owner = query.owner,
+                           .deadline_unix_ms = deadline_ms},
+                          blocks, OfDevice(std::move(answer)));
   } else {
     pins_.Pin(query.owner, keys, deadline_ms, std::move(answer));
   }
@@ -97,12 +99,16 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier, pins_.durable());
   if (!status.ok()) return Refuse(reactor, status);
-  absl::StatusOr<SelectedBlocks> selected = SelectedBlocks();
-  if (query.blocks) {
-    selected = SelectBlocks(query.tenant, *query.blocks, request->blocks());
-  } else if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok()) {
-    selected = status;
+  DirectiveDesk::Order order{.kind = wire::DirectiveKind::kUnpin, .owner = query.owner};
+  if (!query.blocks) {
+    if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok())
+      return Refuse(reactor, status);
+    UnpinAll(order, reply, [reactor, call = Shared(&*call)](const absl::Status& done) {
+      reactor->Finish(ToRpcStatus(done));
+    });
+    return reactor;
   }
+  auto selected = SelectBlocks(query.tenant, *query.blocks, request->blocks());
   if (!selected.ok()) return Refuse(reactor, selected.status());
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
   const std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
@@ -111,38 +117,40 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
           const absl::Status& written, const std::vector<BlockStatus>& statuses) {
         reply->set_unpinned(
             static_cast<uint64_t>(std::count(statuses.begin(), statuses.end(), BlockStatus::kOk)));
-        if (!selected.names.empty())
-          wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
+        wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
         reactor->Finish(ToRpcStatus(written));
       };
-  const DirectiveDesk::Order order{.kind = wire::DirectiveKind::kUnpin,
-                                   .engine_id = query.blocks ? query.blocks->engine_id : "",
-                                   .owner = query.owner};
-  if (!query.blocks) {
-    UnpinAll(order, std::move(answer));
-  } else if (query.tier == Tier::kDevice) {
-    deps_.directives->Give(order, blocks, OfDevice(std::move(answer)));
+  if (query.tier == Tier::kDevice) {
+    order.engine_id = query.blocks->engine_id;
+    deps_.directives.Give(order, blocks, OfDevice(std::move(answer)));
   } else {
     pins_.Unpin(query.owner, keys, std::move(answer));
   }
   return reactor;
 }
 
-// Of the engines first, so that the one answer counts what the daemon keeps.
-void CacheService::UnpinAll(const DirectiveDesk::Order& order, PinKeeper::Answer answer) {
-  deps_.directives->GiveAll(
-      order, deps_.devices->Sessions(),
-      [this, owner = order.owner, answer = std::move(answer)](std::vector<BlockStatus> engines) {
-        const bool silent = std::ranges::find(engines, BlockStatus::kPending) != engines.end();
-        pins_.UnpinAll(owner, [answer, silent](absl::Status written,
-                                               std::vector<BlockStatus> statuses) {
-          if (silent) {
-            written.Update(absl::UnavailableError(
-                "an engine has not answered: what it pins in DEVICE may hold until its deadline; "
-                "call again"));
-          }
-          answer(written, std::move(statuses));
-        });
+// What the daemon keeps ends at once, whatever engines do; the answer waits for both.
+void CacheService::UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* reply,
+                            std::function<void(const absl::Status&)> done) {
+  struct Both {
+    std::atomic<int> open{2};
+    absl::Status written;
+  };
+  const auto both = std::make_shared<Both>();
+  const auto one = [both, done = std::move(done)] {
+    if (both->open.fetch_sub(1) == 1) done(both->written);
+  };
+  pins_.UnpinAll(order.owner, [both, one, reply](const absl::Status& written,
+                                                 const std::vector<BlockStatus>& statuses) {
+    reply->set_unpinned(statuses.size());
+    both->written = written;
+    one();
+  });
+  deps_.directives.GiveAll(
+      order, deps_.devices.Holders(), [one, reply](const std::vector<BlockStatus>& engines) {
+        reply->set_sessions_unanswered(
+            static_cast<uint32_t>(std::ranges::count(engines, BlockStatus::kPending)));
+        one();
       });
 }
 

@@ -120,15 +120,26 @@ class DeviceBlocksTest : public VerbTest {
     EXPECT_FALSE(reply.durable());
     return StatusesOf(reply.blocks());
   }
+  // Block 0, at an engine that was asked when this returns, and answers when it is woken.
+  void PinWhileItHangs(std::promise<void>& wake,
+                       std::future<std::vector<v1::BlockStatus>>* pinned) {
+    ASSERT_NO_FATAL_FAILURE(AttachEngine());
+    ASSERT_NO_FATAL_FAILURE(Have(0, 1));
+    memory_.HangUntil(wake.get_future().share());
+    *pinned = std::async(std::launch::async, [this] { return Pin(0, 1, "router"); });
+    ASSERT_TRUE(Eventually([&] { return !memory_.done().empty(); }));
+  }
   v1::ClearReply Clear(v1::ClearRequest request) {
-    request.add_tiers(v1::TIER_DEVICE);
+    if (request.tiers().empty()) request.add_tiers(v1::TIER_DEVICE);
     v1::ClearReply reply;
     EXPECT_TRUE(
         Ask([&](auto& stub, auto& context) { return stub.Clear(&context, request, &reply); }).ok());
     return reply;
   }
-  static uint64_t Cleared(const v1::ClearReply& reply) {
-    return reply.tiers_size() == 0 ? 0 : reply.tiers(0).blocks();
+  static uint64_t Cleared(const v1::ClearReply& reply, v1::Tier tier = v1::TIER_DEVICE) {
+    for (const v1::TierCleared& cleared : reply.tiers())
+      if (cleared.tier() == tier) return cleared.blocks();
+    return 0;
   }
   // Hears DEVICE until `enough(events)`.
   template <class Enough>
@@ -265,6 +276,25 @@ TEST_F(DeviceBlocksTest, ClearDropsWhatIsNotPinned) {
   EXPECT_EQ(CountIn(Tier::kDevice, 0, 4), 0u);
 }
 
+// What engines have is known by what is stored, too, which the same call takes away.
+TEST_F(DeviceBlocksTest, ClearOfAllTiersFindsThemThoughTheirTokensWereNotSaid) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(2));
+  const TestBlock block = maker_.Block(0);
+  memory_.Add(block.digest);
+  ASSERT_TRUE(engine_->ReportDevice(engine_variant_, {.stored = {&block.digest, 1}}).ok());
+  ASSERT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 1) == 1; }));
+  v1::ClearRequest content;
+  content.set_scope(v1::SELECTION_SCOPE_CONTENT);
+  content.mutable_blocks()->mutable_content()->set_model(maker_.content.model);
+  for (const v1::Tier tier : {v1::TIER_HOST, v1::TIER_DISK, v1::TIER_DEVICE})
+    content.add_tiers(tier);
+  const v1::ClearReply reply = Clear(content);
+  EXPECT_EQ(Cleared(reply, v1::TIER_HOST), 2u);
+  EXPECT_EQ(Cleared(reply, v1::TIER_DISK), 2u);
+  EXPECT_EQ(Cleared(reply, v1::TIER_DEVICE), 1u);
+}
+
 TEST_F(DeviceBlocksTest, CompressAsksTheEngine) {
   ASSERT_NO_FATAL_FAILURE(AttachEngine());
   ASSERT_NO_FATAL_FAILURE(Have(0, 3));
@@ -297,26 +327,73 @@ TEST_F(DeviceBlocksTest, AnEngineThatTakesNoneIsSaidSo) {
 }
 
 TEST_F(DeviceBlocksTest, OneThatHangsHoldsUpItsCallerAlone) {
-  ASSERT_NO_FATAL_FAILURE(AttachEngine());
-  ASSERT_NO_FATAL_FAILURE(Have(0, 1));
   std::promise<void> wake;
-  memory_.HangUntil(wake.get_future().share());
-  auto pinned = std::async(std::launch::async, [&] { return Pin(0, 1, "router"); });
-  ASSERT_TRUE(Eventually([&] { return !memory_.done().empty(); }));
+  std::future<std::vector<v1::BlockStatus>> pinned;
+  ASSERT_NO_FATAL_FAILURE(PinWhileItHangs(wake, &pinned));
   EXPECT_EQ(Put(5), BlockStatus::kOk);
   EXPECT_EQ(CountIn(Tier::kHost, 5, 6), 1u);
   EXPECT_THAT(pinned.get(), ElementsAre(v1::BLOCK_STATUS_PENDING));
   EXPECT_EQ(daemon_->Metric("larder_directives_total{step=\"unanswered\"}"), 1);
+  // Nor are the pins that the daemon keeps.
+  v1::PinRequest host;
+  Name(5, 6, &host);
+  host.set_owner("router");
+  host.set_tier(v1::TIER_HOST);
+  v1::PinReply kept;
+  ASSERT_TRUE(Ask([&](auto& stub, auto& context) { return stub.Pin(&context, host, &kept); }).ok());
+  v1::UnpinRequest unpin;
+  unpin.set_owner("router");
+  unpin.set_all(true);
+  v1::UnpinReply reply;
+  ASSERT_TRUE(
+      Ask([&](auto& stub, auto& context) { return stub.Unpin(&context, unpin, &reply); }).ok());
+  EXPECT_EQ(reply.unpinned(), 1u);
+  EXPECT_EQ(reply.sessions_unanswered(), 1u);
   wake.set_value();
+  // What came while it hung, and nobody waits for any more, it does not do.
+  EXPECT_THAT(Pin(0, 1, "other"), ElementsAre(v1::BLOCK_STATUS_OK));
+  for (const wire::Directive& directive : memory_.done())
+    EXPECT_NE(directive.kind, wire::DirectiveKind::kUnpin);
+}
+
+// The daemon ends though an engine owes an answer, and the caller hears so.
+TEST_F(DeviceBlocksTest, AnOpenDirectiveHoldsUpNoEnd) {
+  std::promise<void> wake;
+  std::future<std::vector<v1::BlockStatus>> pinned;
+  ASSERT_NO_FATAL_FAILURE(PinWhileItHangs(wake, &pinned));
+  daemon_->Signal(SIGTERM);
+  session_.reset();
+  // Its session ends with its last release, which may be at once.
+  EXPECT_THAT(pinned.get(),
+              ElementsAre(::testing::AnyOf(v1::BLOCK_STATUS_PENDING, v1::BLOCK_STATUS_MISSING)));
+  wake.set_value();
+  engine_.reset();
+  EXPECT_EQ(daemon_->Wait(), 0);
+}
+
+// Two sessions of an engine are one to who looks, and each is asked for what it has.
+TEST_F(DeviceBlocksTest, SessionsOfOneEngineCountOnce) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  ASSERT_NO_FATAL_FAILURE(Have(0, 2));
+  auto other = std::move(engine_);
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  const Digest shared = maker_.Block(0).digest;
+  ASSERT_TRUE(engine_->ReportDevice(engine_variant_, {.stored = {&shared, 1}}).ok());
+  EXPECT_TRUE(Eventually([&] {
+    const size_t before = memory_.done().size();
+    (void)Pin(0, 1, "router");
+    return memory_.done().size() == before + 2;
+  }));
+  EXPECT_EQ(daemon_->Metric("larder_device_blocks"), 2);
+  other.reset();
+  EXPECT_TRUE(Eventually([&] { return daemon_->Metric("larder_device_blocks") == 1; }));
+  EXPECT_EQ(CountIn(Tier::kDevice, 0, 2), 1u) << "the other session has it still";
 }
 
 TEST_F(DeviceBlocksTest, OneThatEndsHasNothingAnyMore) {
-  ASSERT_NO_FATAL_FAILURE(AttachEngine());
-  ASSERT_NO_FATAL_FAILURE(Have(0, 1));
   std::promise<void> wake;
-  memory_.HangUntil(wake.get_future().share());
-  auto pinned = std::async(std::launch::async, [&] { return Pin(0, 1, "router"); });
-  ASSERT_TRUE(Eventually([&] { return !memory_.done().empty(); }));
+  std::future<std::vector<v1::BlockStatus>> pinned;
+  ASSERT_NO_FATAL_FAILURE(PinWhileItHangs(wake, &pinned));
   auto ended = std::async(std::launch::async, [&] { engine_.reset(); });
   wake.set_value();
   ended.get();

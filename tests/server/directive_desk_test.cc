@@ -30,8 +30,8 @@ class DirectiveDeskTest : public ::testing::Test {
     wire::Directive directive;
   };
   void Has(uint64_t session, const std::string& engine, std::vector<Digest> digests) {
-    (void)devices_.Stored(SessionId{session}, engine,
-                          {.variant = kVariant, .digests = digests, .parent = {}, .tokens = {}});
+    devices_.SessionBegan(SessionId{session}, engine);
+    (void)devices_.Stored(SessionId{session}, {.variant = kVariant, .digests = digests});
   }
   void Give(const DirectiveDesk::Order& order, std::initializer_list<uint32_t> blocks) {
     std::vector<DirectiveDesk::Block> wanted;
@@ -52,7 +52,7 @@ class DirectiveDeskTest : public ::testing::Test {
   Counters counters_;
   std::vector<Sent> sent_;
   BlockStatus sending_ = BlockStatus::kOk;
-  DirectiveDesk desk_{devices_, clock_, counters_,
+  DirectiveDesk desk_{devices_, clock_, [] { return uint64_t{1'000}; }, counters_,
                       [this](SessionId id, VariantIndex, wire::Directive directive) {
                         sent_.push_back({id, std::move(directive)});
                         return sending_;
@@ -72,6 +72,7 @@ TEST_F(DirectiveDeskTest, EachWhoHasABlockIsAskedAndTheWorstIsAnswered) {
   EXPECT_THAT(sent_[1].directive.digests, ElementsAre(D(2)));
   EXPECT_EQ(sent_[0].directive.owner, "o");
   EXPECT_EQ(sent_[0].directive.deadline_unix_ms, 7u);
+  EXPECT_EQ(sent_[0].directive.valid_unix_ms, 6'000u);
   Done(0, {kOk, kOk});
   EXPECT_FALSE(answer_.has_value());
   Done(1, {BlockStatus::kFull});
@@ -120,6 +121,45 @@ TEST_F(DirectiveDeskTest, OneThatHangsIsPendingAndItsLateAnswerIsPassedOver) {
   EXPECT_EQ(counters_.directives_done.value(), 0u);
 }
 
+// One that is stopped takes no more memory, however often it is asked.
+TEST_F(DirectiveDeskTest, OneThatOwesTooMuchIsNotAsked) {
+  Has(1, "a", {D(1)});
+  const auto most = DirectiveDesk::kOwedMax / (1 + DirectiveDesk::kOwedOfDirective);
+  for (size_t i = 0; i < most + 10; ++i) {
+    answer_.reset();
+    Give({}, {1});
+    clock_.Advance(DirectiveDesk::kPatience);
+    desk_.Tick(clock_.Now());
+    ASSERT_EQ(answer_, (Statuses{BlockStatus::kPending}));
+  }
+  EXPECT_THAT(sent_, SizeIs(most));
+  Done(0, {kOk});  // late, and no longer owed
+  answer_.reset();
+  Give({}, {1});
+  EXPECT_THAT(sent_, SizeIs(most + 1));
+  Done(most, {kOk});
+  EXPECT_EQ(answer_, (Statuses{kOk}));
+  desk_.SessionEnded(SessionId{1});
+}
+
+TEST_F(DirectiveDeskTest, AtTheEndAllAreAnswered) {
+  Has(1, "a", {D(1)});
+  Give({}, {1});
+  desk_.EndAll();
+  EXPECT_EQ(answer_, (Statuses{BlockStatus::kPending}));
+  answer_.reset();
+  Give({}, {1});
+  EXPECT_EQ(answer_, (Statuses{BlockStatus::kPending}));
+  EXPECT_THAT(sent_, SizeIs(1));
+}
+
+TEST_F(DirectiveDeskTest, WhatNoEngineMaySayIsUnsupported) {
+  Has(1, "a", {D(1)});
+  Give({}, {1});
+  Done(0, {BlockStatus::kDuplicate});
+  EXPECT_EQ(answer_, (Statuses{BlockStatus::kUnsupported}));
+}
+
 TEST_F(DirectiveDeskTest, NonsenseIsPassedOver) {
   Has(1, "a", {D(1)});
   Give({}, {1});
@@ -127,6 +167,7 @@ TEST_F(DirectiveDeskTest, NonsenseIsPassedOver) {
   desk_.Done(SessionId{2}, {.directive_id = sent_[0].directive.directive_id, .status = {kOk}});
   desk_.Done(SessionId{1}, {.directive_id = 999, .status = {kOk}});
   EXPECT_FALSE(answer_.has_value());
+  EXPECT_EQ(counters_.invalid_messages.value(), 3u);
   Done(0, {kOk});
   EXPECT_EQ(answer_, (Statuses{kOk}));
 }

@@ -162,7 +162,8 @@ inline Down FullDown() {
                       .deadline_unix_ms = ~0ull,
                       .owner = "o",
                       .codec = Codec::kQuantized,
-                      .pinned = true},
+                      .pinned = true,
+                      .valid_unix_ms = 8},
                      Directive{}};
   return down;
 }
