@@ -2,7 +2,8 @@
 """Drives every verb of Cache on a larderd that it starts, kills and starts again, by the .proto files alone.
 
 Blocks are pinned, pressed on by ten times the pool, found again after kill -9, moved to the disk and back, compressed,
-cleared by prefix; their bytes are compared at each step, and what a watcher heard with what there is.
+cleared by prefix; their bytes are compared at each step, and what a watcher heard with what there is. An engine says
+that it has them in device memory, and does there what callers ask for.
 
 With an engine (larder-llama), a model and a text, the blocks are what the engine stored of that text, and at the end it
 answers from them what it had answered before.
@@ -20,8 +21,8 @@ import time
 
 import grpc
 
-from larder_by_proto import (LIMIT_S, chain, check_health, content_id, fetch, generate_stubs, store, unpacked,
-                             variant_id)
+from larder_by_proto import (LIMIT_S, Session, chain, check_health, content_id, fetch, generate_stubs, store,
+                             unpacked, variant_id)
 
 PROTOS, LARDERD, ENGINE = sys.argv[1], sys.argv[2], sys.argv[3:]
 POOL, LAYER_BYTES, BLOCKS, BLOCK_TOKENS = (160 if ENGINE else 32) << 20, 128 << 10, 8, 32
@@ -215,6 +216,71 @@ class Watcher:
         return all(self.tiers.get(name, set()) == set(tiers) for name in chain_of.names)
 
 
+class DeviceEngine:
+    """An attached engine that says what it has in device memory, and answers what it is asked."""
+
+    def __init__(self, caller, chain_of):
+        pb = self.pb = caller.engine_pb
+        self.types, self.names = caller.types, chain_of.names
+        self.session = Session(caller.engine)
+        self.session.ask(pb.Up(hello=pb.Hello(
+            engine_id="device", role=pb.ROLE_BOTH, write_mode=pb.WRITE_MODE_STREAM,
+            feature_bits=pb.FEATURE_BIT_DEVICE_BLOCKS | pb.FEATURE_BIT_DIRECTIVES)))
+        self.session.ask(pb.Up(registers=[pb.Register(id=1, contents=[chain_of.content],
+                                                      variants=[chain_of.variant])]))
+        self.say(stored=b"".join(self.names), parent=chain_of.seed, tokens=chain_of.tokens)
+
+    def say(self, **what):
+        self.session.up.put(self.pb.Up(device_blocks=[self.pb.DeviceBlocks(variant=0, **what)]))
+
+    def serve(self, call, kind, drops=False):
+        """What `call` answers, once this did as it was asked to."""
+        (directive,) = next(self.session.down).directives
+        assert directive.kind == kind and sorted(unpacked(directive.digests)) == sorted(self.names), directive
+        if drops:
+            self.say(removed=directive.digests)
+        done = self.pb.DirectiveDone(directive_id=directive.directive_id,
+                                     status=[self.types.BLOCK_STATUS_OK] * len(self.names))
+        self.session.up.put(self.pb.Up(directives_done=[done]))
+        return call.result()
+
+
+def drive_device(caller, ours):
+    """Lookup, Pin, Unpin, Compress and Clear of what an engine has, and what a watcher hears."""
+    types, pb, device = caller.types, caller.pb, caller.types.TIER_DEVICE
+    engine = DeviceEngine(caller, ours)
+    until(lambda: caller.all_in(device, ours))
+    blocks = types.BlockSelection(variant_ids=variant_id(ours.variant), digests=b"".join(ours.names))
+    ok = [types.BLOCK_STATUS_OK] * len(ours.names)
+    pinned = engine.serve(caller.cache.Pin.future(
+        pb.PinRequest(owner="router", tier=device, blocks=blocks), timeout=LIMIT_S),
+        engine.pb.DIRECTIVE_KIND_PIN)
+    assert list(pinned.blocks.status) == ok and not pinned.durable
+    unpinned = engine.serve(caller.cache.Unpin.future(
+        pb.UnpinRequest(owner="router", tier=device, blocks=blocks), timeout=LIMIT_S),
+        engine.pb.DIRECTIVE_KIND_UNPIN)
+    assert unpinned.unpinned == len(ours.names)
+    watch = caller.cache.WatchEvents(pb.WatchEventsRequest(snapshot=True, tiers=[device]), timeout=LIMIT_S)
+    told = set()
+    for reply in watch:
+        told |= {name for event in reply.events for name in unpacked(event.stored.digests)}
+        if reply.snapshot_end:
+            break
+    assert told == set(ours.names)
+    cleared = engine.serve(caller.cache.Clear.future(
+        pb.ClearRequest(tiers=[device], **caller.scope_of(ours)), timeout=LIMIT_S),
+        engine.pb.DIRECTIVE_KIND_DROP, drops=True)
+    assert [(t.tier, t.blocks) for t in cleared.tiers] == [(device, len(ours.names))], cleared
+    for reply in watch:
+        told -= {name for event in reply.events for name in unpacked(event.removed.digests)}
+        if not told:
+            break
+    watch.cancel()
+    assert caller.tokens_in(device, ours) == 0
+    engine.session.bye(engine.pb.Up(bye=True))
+    print(f"an engine's device memory: {len(ours.names)} blocks looked up, pinned, unpinned, watched and cleared there")
+
+
 def main(folder):
     from larder.v1 import types_pb2 as types
     host, disk = types.TIER_HOST, types.TIER_DISK
@@ -285,6 +351,8 @@ def main(folder):
             again = engine.ask("--no-store")
             assert again["hit_tokens"] == len(ours.tokens) and again["answer"] == cold["answer"], again
             print(f"the engine restored {again['hit_tokens']} tokens, and answers as before")
+
+        drive_device(caller, ours)
 
         watcher = Watcher(caller)
         prefix = types.BlockSelection(content=ours.content, tokens=ours.tokens[:5 * ours.variant.block_tokens])
