@@ -220,6 +220,8 @@ StormLaw CompressLaw(StormState copies, bool encode, bool dry_run) {
 }
 
 void Possible::LetTimePass(const StormAround& around) {
+  StormAround alone = around;  // to each of the late calls: else they would look at each other
+  alone.late.clear();
   std::vector<StormState> open = States();
   while (!open.empty()) {
     const StormState s = open.back();
@@ -231,7 +233,7 @@ void Possible::LetTimePass(const StormAround& around) {
     };
     ByItself(s, around, may_be);
     for (const StormLaw& law : around.late) {
-      for (const StormOutcome& outcome : law(s, around)) may_be(outcome.next);
+      for (const StormOutcome& outcome : law(s, alone)) may_be(outcome.next);
     }
   }
 }
