@@ -1,6 +1,7 @@
 // Costs as multiples of a profile's: see recursive_fit.h for how they are learnt.
 #include "client/restore/cost_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -63,7 +64,7 @@ double CostModel::ComputeSeconds(TokenRange tokens, LayerRange layers) const {
 
 double CostModel::ComputeSeconds(TokenRange tokens, LayerRange layers, uint32_t chunk) const {
   std::array<double, 3> parts = Parts(tokens);
-  parts[0] *= static_cast<double>(tokens.end - tokens.begin) / chunk;
+  parts[0] *= std::max(1.0, static_cast<double>(tokens.end - tokens.begin) / chunk);
   return compute_.Predict(parts) * Share(layers);
 }
 

@@ -56,7 +56,7 @@ class CostModel {
   [[nodiscard]] double ComputeSeconds(TokenRange tokens) const;
   // `layers` of the model, not of a stage.
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, LayerRange layers) const;
-  // The same in steps of `chunk` tokens, without rounding to whole ones.
+  // The same in steps of `chunk` tokens, more than one without rounding to whole ones.
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, LayerRange layers, uint32_t chunk) const;
   [[nodiscard]] double LoadSeconds(ChannelId channel, double bytes) const;
   [[nodiscard]] double Share(LayerRange layers) const;

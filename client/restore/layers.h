@@ -49,18 +49,22 @@ class LayerSet {
   }
 
   friend constexpr LayerSet operator|(LayerSet a, LayerSet b) {
-    return LayerSet(a.words_[0] | b.words_[0], a.words_[1] | b.words_[1]);
+    return Of(a.words_[0] | b.words_[0], a.words_[1] | b.words_[1]);
   }
   friend constexpr LayerSet operator&(LayerSet a, LayerSet b) {
-    return LayerSet(a.words_[0] & b.words_[0], a.words_[1] & b.words_[1]);
+    return Of(a.words_[0] & b.words_[0], a.words_[1] & b.words_[1]);
   }
   friend constexpr LayerSet operator-(LayerSet a, LayerSet b) {
-    return LayerSet(a.words_[0] & ~b.words_[0], a.words_[1] & ~b.words_[1]);
+    return Of(a.words_[0] & ~b.words_[0], a.words_[1] & ~b.words_[1]);
   }
   friend bool operator==(const LayerSet&, const LayerSet&) = default;
 
  private:
-  constexpr LayerSet(uint64_t low, uint64_t high) : words_{low, high} {}
+  static constexpr LayerSet Of(uint64_t low, uint64_t high) {
+    LayerSet set;
+    set.words_ = {low, high};
+    return set;
+  }
   // Of this word, the layers below `layer`.
   static constexpr uint64_t Below(uint16_t layer, int word) {
     const int bits = static_cast<int>(layer) - 64 * word;

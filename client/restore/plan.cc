@@ -213,7 +213,10 @@ PlanInput MakePlanInput(const CostModel& costs, uint32_t tokens, uint32_t block_
   const uint32_t step = std::max(chunk_tokens, block_tokens);
   for (uint32_t begin = 0; begin < tokens; begin += step) {
     const TokenRange range{begin, std::min(begin + step, tokens)};
-    PlanChunk chunk{costs.ComputeSeconds(range, {0, costs.layers()}, chunk_tokens)};
+    PlanChunk chunk;
+    for (uint32_t at = begin; at < range.end; at += chunk_tokens) {
+      chunk.compute_s += costs.ComputeSeconds({at, std::min(at + chunk_tokens, range.end)});
+    }
     for (uint32_t block = begin / block_tokens; block * block_tokens < range.end; ++block) {
       if (channel_of_block[block] == ChannelId::kNowhere) {
         chunk.loads.clear();
