@@ -9,17 +9,17 @@
 namespace larder {
 namespace {
 
-// A part that the profile says is nothing can still be learnt: it starts as this much of a typical
-// step.
+// A part that the profile says is nothing can still be learnt: it starts as this much of the
+// others, where it is most.
 constexpr double kTrace = 1e-3;
-constexpr double kTypicalTokens = 512;
+constexpr double kTypicalTokens = 512, kLongTokens = 131'072;
 
 ComputeCost WithoutZeros(ComputeCost cost) {
   const TokenRange typical{0, static_cast<uint32_t>(kTypicalTokens)};
-  const double trace = std::max(cost.Seconds(typical), 1e-9) * kTrace;
-  if (cost.fixed_s <= 0) cost.fixed_s = trace;
-  if (cost.linear_s <= 0) cost.linear_s = trace / kTypicalTokens;
-  if (cost.quadratic_s <= 0) cost.quadratic_s = 2 * trace / (kTypicalTokens * kTypicalTokens);
+  const double step_s = std::max(cost.Seconds(typical), 1e-9);
+  if (cost.fixed_s <= 0) cost.fixed_s = step_s * kTrace;
+  if (cost.linear_s <= 0) cost.linear_s = step_s / kTypicalTokens * kTrace;
+  if (cost.quadratic_s <= 0) cost.quadratic_s = step_s / kTypicalTokens / kLongTokens * kTrace;
   return cost;
 }
 

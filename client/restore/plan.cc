@@ -97,41 +97,42 @@ double FirstToken(const PlanInput& input, const DepthCost& cost) {
 // Keeps the fastest of what it is shown.
 class Search {
  public:
-  Search(const PlanInput& input, const Sums& sums) : input_(input), sums_(sums) {}
+  Search(const PlanInput& input, const Sums& sums) : input_(&input), sums_(&sums) {}
   void Try(const Sums::Steps& steps) {
-    const double seconds = FirstToken(input_, sums_.Cost(steps));
+    const double seconds = FirstToken(*input_, sums_->Cost(steps));
     if (seconds >= seconds_ * (1 - 1e-12)) return;  // of equals the first, whatever rounding says
     seconds_ = seconds;
     best_ = steps;
   }
   // All layers up to a chunk, some of that one, none behind it.
   void TokenWise() {
-    for (size_t split = 0; split <= sums_.chunks(); ++split) {
-      for (int middle = 0; middle <= input_.layers;
-           middle += input_.splits_layers ? 1 : input_.layers) {
-        Try({split, input_.layers, static_cast<uint16_t>(middle), 0});
+    for (size_t split = 0; split <= sums_->chunks(); ++split) {
+      for (int middle = 0; middle <= input_->layers;
+           middle += input_->splits_layers ? 1 : input_->layers) {
+        Try({split, input_->layers, static_cast<uint16_t>(middle), 0});
       }
     }
   }
   // One depth for all, or one more up to a chunk (`both`).
   void LayerWise(bool both) {
-    for (size_t split = both ? 0 : sums_.chunks(); split <= sums_.chunks(); ++split) {
-      for (uint16_t depth = 0; depth <= input_.layers; ++depth) {
-        Try({split, static_cast<uint16_t>(std::min(depth + 1, +input_.layers)), depth, depth});
+    for (size_t split = both ? 0 : sums_->chunks(); split <= sums_->chunks(); ++split) {
+      for (uint16_t depth = 0; depth <= input_->layers; ++depth) {
+        Try({split, static_cast<uint16_t>(std::min(depth + 1, +input_->layers)), depth, depth});
         Try({split, depth, depth, depth});
       }
     }
   }
+  [[nodiscard]] const Sums::Steps& best() const { return best_; }
   [[nodiscard]] std::vector<uint16_t> Depths() const {
-    std::vector<uint16_t> depths(sums_.chunks(), best_.low);
+    std::vector<uint16_t> depths(sums_->chunks(), best_.low);
     std::fill_n(depths.begin(), best_.split, best_.high);
     if (best_.split < depths.size()) depths[best_.split] = best_.middle;
     return depths;
   }
 
  private:
-  const PlanInput& input_;
-  const Sums& sums_;
+  const PlanInput* input_;
+  const Sums* sums_;
   Sums::Steps best_;
   double seconds_ = kNever;
 };
@@ -190,7 +191,9 @@ Plan MakePlan(const PlanInput& input) {
   const Sums sums(input);
   Search search(input, sums);
   const bool layer_wise = input.splits_layers && input.chunks.size() < input.crossover_chunks;
-  if (!layer_wise) search.TokenWise();
+  Search token_wise(input, sums);
+  token_wise.TokenWise();
+  if (!layer_wise) search = token_wise;
   if (input.splits_layers) search.LayerWise(/*both=*/!layer_wise);
   Plan plan;
   plan.depths = search.Depths();
@@ -201,6 +204,7 @@ Plan MakePlan(const PlanInput& input) {
   plan.first_token_s = FirstToken(input, cost);
   plan.compute_only_s = sums.Cost({0, input.layers, input.layers, input.layers}).seconds();
   plan.load_only_s = sums.Cost({0, 0, 0, 0}).seconds();
+  plan.token_wise_s = sums.Cost(token_wise.best()).seconds();
   plan.in_time = plan.first_token_s <= input.deadline_s;
   return plan;
 }

@@ -58,8 +58,9 @@ struct Plan {
   double restore_s = 0;               // until all KV is there
   double first_token_s = 0;           // and the suffix is computed
   double compute_only_s = 0;
-  double load_only_s = 0;  // infinity with a hole
-  bool in_time = true;     // first_token_s <= deadline_s
+  double load_only_s = 0;   // infinity with a hole
+  double token_wise_s = 0;  // restore_s of the best that cuts one chunk only
+  bool in_time = true;      // first_token_s <= deadline_s
 };
 
 // How long these depths take: computing and every channel work at once, each without a pause.

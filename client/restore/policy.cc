@@ -20,6 +20,7 @@ class FinishFirstPolicy final : public Policy {
 class AlgorithmOnePolicy final : public Policy {
  public:
   const char* name() const override { return "Algorithm 1"; }
+  bool weighs_loads() const override { return true; }
   double ComputeKey(const RequestView& request) const override {
     return static_cast<double>(request.computed_turn);
   }

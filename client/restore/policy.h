@@ -14,7 +14,7 @@ struct RequestView {
   double arrived_s = 0;
   double waited_s = 0;
   double remaining_s = 0;       // with the engine and its channels to itself
-  double remaining_load_s = 0;  // on the channel that asks
+  double remaining_load_s = 0;  // on the channel that asks; for policies that weigh it
   uint64_t computed_turn = 0;   // when it was last given a step, counted in steps
   uint64_t loaded_turn = 0;     // when it was last given a load
 };
@@ -23,6 +23,7 @@ class Policy {
  public:
   virtual ~Policy() = default;
   [[nodiscard]] virtual const char* name() const = 0;
+  [[nodiscard]] virtual bool weighs_loads() const { return false; }
   [[nodiscard]] virtual double ComputeKey(const RequestView& request) const = 0;
   [[nodiscard]] virtual double LoadKey(const RequestView& request) const = 0;
 };

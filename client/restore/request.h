@@ -24,6 +24,7 @@ inline constexpr double kNoDeadline = std::numeric_limits<double>::infinity();
 struct EngineTraits {
   bool splits_layers = false;   // computes a chunk up to a layer, and goes on from there later
   bool abandons_steps = false;  // drops a step that is under way, soon
+  bool hands_over = false;      // a stage gets the activations of what the one before it computes
   bool overlaps_suffix =
       false;  // computes the suffix layer by layer, each when the prefix's is there
 };

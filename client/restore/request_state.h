@@ -12,8 +12,12 @@
 namespace larder {
 
 struct RequestState {
-  RequestState(RequestSpec request, double now_s) : spec(std::move(request)) {
-    for (const StageSpec& stage : spec.stages) stages.emplace_back(spec, stage);
+  // `advice`: depths for the one stage, where the request has none of its own.
+  RequestState(RequestSpec request, const std::vector<uint16_t>& advice, double now_s)
+      : spec(std::move(request)) {
+    for (const StageSpec& stage : spec.stages) {
+      stages.emplace_back(spec, stage, spec.depths.empty() ? advice : spec.depths);
+    }
     outlooks.resize(stages.size());
     outcome.request = spec.id;
     outcome.arrived_s = now_s;

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 
+#include "client/restore/plan.h"
 #include "storage/check.h"
 
 namespace larder {
 namespace {
 
 constexpr double kOverdue = 1.1;  // times what it should take
+constexpr uint32_t kPlannedChunksMax = 16;
+constexpr double kPlanGainMin = 0.03;
 
 }  // namespace
 
@@ -33,8 +36,24 @@ absl::Status Scheduler::Add(RequestSpec spec, double now_s) {
     return absl::AlreadyExistsError("restore: a request of this id is under way");
   if (requests_.size() >= kRequestsMax)
     return absl::ResourceExhaustedError("restore: 4096 requests are under way");
-  requests_.push_back(std::make_unique<RequestState>(std::move(spec), now_s));
+  const std::vector<uint16_t> advice = Advice(spec);
+  requests_.push_back(std::make_unique<RequestState>(std::move(spec), advice, now_s));
   return absl::OkStatus();
+}
+
+// Two pointers cut one chunk.  Of few chunks, cutting all of them may fit better.
+std::vector<uint16_t> Scheduler::Advice(const RequestSpec& spec) const {
+  const uint32_t chunks = spec.tokens / std::max(spec.chunk_tokens, spec.block_tokens) + 1;
+  const bool plain =
+      spec.stages.size() == 1 && spec.stages[0].ranks.size() == 1 && spec.suffix_tokens == 0;
+  if (!options_.engine.splits_layers || !plain || chunks > kPlannedChunksMax) return {};
+  const Copy& copy = spec.stages[0].ranks[0];
+  PlanInput input = MakePlanInput(costs_, spec.tokens, spec.block_tokens, spec.chunk_tokens,
+                                  copy.channel_of_block, copy.block_bytes);
+  input.layers = spec.stages[0].layers.count();
+  Plan plan = MakePlan(input);
+  if (plan.restore_s > (1 - kPlanGainMin) * plan.token_wise_s) return {};
+  return std::move(plan.depths);
 }
 
 void Scheduler::Cancel(RequestId id, double now_s) {
@@ -72,8 +91,11 @@ void Scheduler::Rank(Resource resource, ChannelId channel, double now_s) {
       ranked_.push_back({policy_->ComputeKey(view), i});
       continue;
     }
-    for (const StageState& stage : request.stages)
-      view.remaining_load_s += stage.LaneSeconds(costs_, channel);
+    if (policy_->weighs_loads()) {
+      for (const StageState& stage : request.stages) {
+        view.remaining_load_s += stage.LaneSeconds(costs_, channel);
+      }
+    }
     ranked_.push_back({policy_->LoadKey(view), i});
   }
 }
@@ -107,9 +129,10 @@ void Scheduler::OnComputed(StepId id, double now_s) {
   }
   const uint32_t chunk = stage.ChunkOf(step.tokens.begin / request->spec.block_tokens);
   request->outcome.tokens_recomputed += request->stages[step.stage].Computed();
-  // Whoever computes a chunk whole has its activations at hand for the stage behind it.
+  // Whoever computes a chunk through has its activations at hand for the stage behind it.
   const size_t next = step.stage + 1u;
-  if (step.layers.end == stage.layers() && next < request->stages.size()) {
+  const bool hands_over = options_.engine.hands_over && step.layers.end == stage.layers();
+  if (hands_over && next < request->stages.size()) {
     request->stages[next].BoundaryIs(chunk, true);
   }
   Settle(*request, now_s);
@@ -121,6 +144,9 @@ Landing Scheduler::OnLoaded(LoadId id, double now_s) {
     if (!taken) continue;
     const Load& load = taken->load;
     costs_.ObserveLoad(load.channel, load.bytes, taken->service_s);
+    // Those behind it have come nearer, or are later than they were thought to be.
+    queue.Postpone(
+        [&](const Load& other) { return DeadlineOf(*Find(other.request), other, now_s); });
     RequestState* request = Find(load.request);
     LARDER_CHECK(request != nullptr);
     StageState& stage = request->stages[load.stage];
@@ -178,13 +204,18 @@ void Scheduler::OnTime(double now_s) {
   }
 }
 
+double Scheduler::NextDeadline() const {
+  double deadline_s = kNoDeadline;
+  for (const ChannelQueue& queue : queues_) deadline_s = std::min(deadline_s, queue.Deadline());
+  return deadline_s;
+}
+
 double Scheduler::NextWakeup(double now_s) const {
-  double next_s = kNoDeadline;
+  double next_s = NextDeadline();
   const auto consider = [&](double at_s) {
     if (at_s > now_s) next_s = std::min(next_s, at_s);
   };
   for (const ChannelQueue& queue : queues_) {
-    next_s = std::min(next_s, queue.Deadline());
     if (!queue.loads().empty()) consider(queue.OverdueAt(costs_, kOverdue));
   }
   for (const ComputeStep& step : steps_) consider(step.began_s + kOverdue * step.estimate_s);

@@ -3,11 +3,12 @@
 //
 //   Scheduler scheduler(options, costs, FinishFirst());
 //   scheduler.Add(spec, now);
-//   on an idle engine:    if (auto step = scheduler.NextCompute(stage, budget, now)) run it, then OnComputed(step->id)
-//   on a channel with room:  scheduler.NextLoads(channel, room, now, &loads), begin them in this order, then OnLoaded
-//                         or OnLoadFailed of each
-//   after any of these:   drop TakeCancelledLoads and TakeAbandonedSteps, report TakeOutcomes, ask idle engines and
-//                         channels again, and call OnTime at NextWakeup
+//   an idle engine:          if (auto step = scheduler.NextCompute(stage, budget, now)) run it,
+//                            then OnComputed(step->id)
+//   a channel with room:     scheduler.NextLoads(channel, room, now, &loads), begin them in this
+//                            order, then OnLoaded or OnLoadFailed of each
+//   after any of these:      drop TakeCancelledLoads and TakeAbandonedSteps, report TakeOutcomes,
+//                            ask idle engines and channels again, call OnTime at NextWakeup
 //
 // Promises: a layer of a block is given to the engine or to a channel, not to both, but in a hedge;
 // computing never depends on a load that is still under way; a load that is late or failed becomes
@@ -79,6 +80,8 @@ class Scheduler {
   // When OnTime has something to do, or something is so overdue that an idle engine or channel
   // should ask again; infinity: never.
   [[nodiscard]] double NextWakeup(double now_s) const;
+  // The earliest deadline of a load that is under way; infinity: there is none.
+  [[nodiscard]] double NextDeadline() const;
 
   // Loads that nobody needs any more, steps that the engine may drop.  Not to be reported.
   [[nodiscard]] std::vector<LoadId> TakeCancelledLoads() {
@@ -103,6 +106,7 @@ class Scheduler {
   using Requests = std::vector<std::unique_ptr<RequestState>>;
   enum class Resource : uint8_t { kCompute, kLoad };
 
+  [[nodiscard]] std::vector<uint16_t> Advice(const RequestSpec& spec) const;
   [[nodiscard]] RequestState* Find(RequestId id);
   ChannelQueue& Queue(ChannelId channel);
   // Weighs all requests; then Nth(0), Nth(1), ... are they, the first served first, each found when
@@ -121,10 +125,13 @@ class Scheduler {
   [[nodiscard]] bool Tries(const RequestState& request, uint16_t stage) const;
   [[nodiscard]] bool Pays(RequestState& request, uint16_t stage, const StageState::Work& work,
                           double now_s);
+  // Something is computed behind the loads that can follow them layer by layer.
+  [[nodiscard]] bool MaySweep(const RequestState& request, const StageState& state) const;
   // Has the rest loaded bottom-up, where what must be computed behind it is through sooner that
   // way.
+  // Where computing does not pay, at once.
   [[nodiscard]] bool SweepBegins(RequestState& request, uint16_t stage,
-                                 const StageState::Work& work, double now_s);
+                                 const StageState::Work& work, bool pays, double now_s);
   [[nodiscard]] double LoadsEnd(const RequestState& request, const StageState& stage,
                                 double now_s) const;
   [[nodiscard]] double LandsIn(const RequestState& request, uint16_t stage, uint32_t chunk,
@@ -135,6 +142,7 @@ class Scheduler {
   [[nodiscard]] std::optional<Load> LoadOf(RequestState& request, ChannelId channel, double now_s);
   [[nodiscard]] std::optional<Load> HedgeLoad(RequestState& request, ChannelId channel,
                                               double now_s);
+  [[nodiscard]] bool BoundaryBound(RequestState& request, ChannelId channel);
   [[nodiscard]] std::optional<Load> BoundaryLoad(RequestState& request, ChannelId channel,
                                                  double now_s);
   Load BeginLoad(RequestState& request, uint16_t stage, uint16_t rank, ChannelId channel,

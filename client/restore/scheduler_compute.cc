@@ -5,6 +5,12 @@
 #include "client/restore/scheduler.h"
 
 namespace larder {
+namespace {
+
+constexpr double kSparesMin = 0.05;  // seconds of loading per second of computing
+constexpr double kGuess = 0.01;      // what such estimates are wrong by
+
+}  // namespace
 
 std::optional<ComputeStep> Scheduler::NextCompute(uint16_t stage, uint32_t token_budget,
                                                   double now_s) {
@@ -73,12 +79,14 @@ std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_
   if (!work.has_value() || request.suffix_running) return std::nullopt;
   const uint16_t layers = LayersPerStep(request, stage, state.WorkSeconds(costs_, *work));
   if (layers < state.layers() && !state.sweeps()) work = state.NextWork(layers, token_budget);
-  if (!work.has_value() || work->waits_for_boundary || !Pays(request, stage, *work, now_s))
-    return std::nullopt;
-  if (SweepBegins(request, stage, *work, now_s)) {
+  if (!work.has_value() || work->waits_for_boundary) return std::nullopt;
+  const bool pays = Pays(request, stage, *work, now_s);
+  if (SweepBegins(request, stage, *work, pays, now_s)) {
     if (auto step = SuffixStep(request, token_budget, now_s)) return step;
     work = state.NextWork(state.layers(), token_budget);
     if (!work.has_value() || work->waits_for_boundary) return std::nullopt;
+  } else if (!pays) {
+    return std::nullopt;
   }
   return BeginStep(request, stage, *work, now_s);
 }
@@ -192,17 +200,19 @@ bool Scheduler::Pays(RequestState& request, uint16_t stage, const StageState::Wo
   return false;
 }
 
+bool Scheduler::MaySweep(const RequestState& request, const StageState& state) const {
+  const bool overlaps = options_.engine.overlaps_suffix && request.spec.suffix_tokens > 0;
+  return options_.engine.splits_layers && request.spec.depths.empty() &&
+         (overlaps || state.HolesFollowLoads());
+}
+
 // What must be computed behind loads can follow them layer by layer: the suffix, and chunks with
 // holes.
 bool Scheduler::SweepBegins(RequestState& request, uint16_t stage, const StageState::Work& work,
-                            double now_s) {
+                            bool pays, double now_s) {
   StageState& state = request.stages[stage];
-  if (!options_.engine.splits_layers || !request.spec.depths.empty() || state.sweeps() ||
-      state.IsPartial(work.chunk)) {
-    return false;
-  }
+  if (!MaySweep(request, state) || state.sweeps() || state.IsPartial(work.chunk)) return false;
   const bool overlaps = options_.engine.overlaps_suffix && request.spec.suffix_tokens > 0;
-  if (!overlaps && !state.HasHolesAhead()) return false;
   const double loads_s = LoadsEnd(request, state, now_s);
   if (loads_s == kNoDeadline) return false;
   const TokenRange suffix{request.spec.tokens, request.spec.tokens + request.spec.suffix_tokens};
@@ -212,14 +222,21 @@ bool Scheduler::SweepBegins(RequestState& request, uint16_t stage, const StageSt
   const auto& outlook = request.Outlook(costs_, stage);
   const double spared_s =
       outlook.compute_s > 0 ? outlook.lanes_s * compute_s / outlook.compute_s : 0;
-  // Its first layer waits for the first of what is left to load, its last one follows the last
-  // load.
-  const auto end = [&](double left_s) {
-    return std::max(behind_s + std::min(left_s, behind_s) / layers, left_s + behind_s / layers);
+  // It waits for the lowest layer that is left to load, and what is above the highest follows the
+  // last load.
+  const auto end = [&](double left_s, LayerRange missing) {
+    const double first_s = std::min(left_s, behind_s) / std::max(1.0, 1.0 * missing.count());
+    const double below = missing.begin / layers, above = (layers - missing.end + 1) / layers;
+    return std::max({behind_s, first_s + behind_s * (1 - below), left_s + behind_s * above});
   };
-  const double now_end = end(loads_s);
-  const double later_end = compute_s + end(std::max(0.0, loads_s - compute_s - spared_s));
-  if (now_end > later_end) return false;
+  const LayerRange all{0, state.layers()};
+  const double later_end = compute_s + end(std::max(0.0, loads_s - compute_s - spared_s), all);
+  double now_end = end(loads_s, all);
+  if (now_end <= later_end) now_end = end(loads_s, state.Missing());
+  // Where computing spares next to nothing, a step begun only keeps the engine from what follows.
+  pays = pays && spared_s > kSparesMin * compute_s;
+  // A hole that is waited for stops everything, so the gain has to be more than a guess.
+  if (pays && now_end > (overlaps ? 1 : 1 - kGuess) * later_end) return false;
   trace_.Add({now_s, DecisionKind::kBeginSweep, request.spec.id, stage, 0, ChannelId::kNowhere,
               work.tokens, work.layers, now_end, later_end});
   state.BeginSweep(overlaps);

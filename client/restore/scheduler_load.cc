@@ -5,6 +5,12 @@
 #include "client/restore/scheduler.h"
 
 namespace larder {
+namespace {
+
+constexpr uint32_t kBoundaryAhead =
+    2;  // chunks whose activations are loaded before computing gets to them
+
+}  // namespace
 
 void Scheduler::NextLoads(ChannelId channel, double room_bytes, double now_s,
                           std::vector<Load>* loads) {
@@ -30,17 +36,38 @@ std::optional<Load> Scheduler::NextLoad(ChannelId channel, double now_s) {
   return std::nullopt;
 }
 
+// Whether activations alone keep the channel busy until computing is through: KV would only be in
+// their way.
+bool Scheduler::BoundaryBound(RequestState& request, ChannelId channel) {
+  if (request.stages.size() < 2 || !options_.computes) return false;
+  double boundary_s = 0, compute_s = 0;
+  for (size_t stage = 0; stage < request.stages.size(); ++stage) {
+    const StageState& state = request.stages[stage];
+    if (state.BoundaryCostsMore()) return false;
+    boundary_s += state.BoundarySeconds(costs_, channel);
+    compute_s = std::max(compute_s, request.Outlook(costs_, stage).compute_s);
+  }
+  return boundary_s > 0 && boundary_s >= compute_s;
+}
+
 std::optional<Load> Scheduler::BoundaryLoad(RequestState& request, ChannelId channel,
                                             double now_s) {
+  if (request.stages.size() < 2) return std::nullopt;
+  const uint32_t ahead = BoundaryBound(request, channel) ? UINT32_MAX : kBoundaryAhead;
+  // To the stage that has come least far.
+  std::optional<StageState::Piece> best;
+  uint16_t best_stage = 0;
   for (uint16_t stage = 0; stage < request.stages.size(); ++stage) {
-    StageState& state = request.stages[stage];
+    const StageState& state = request.stages[stage];
     if (!options_.computes || (state.BoundaryCostsMore() && !state.HasHolesAhead())) continue;
-    const auto piece = state.NextBoundary(channel);
-    if (!piece.has_value()) continue;
-    state.AskBoundary(*piece);
-    return BeginLoad(request, stage, 0, channel, *piece, now_s);
+    const auto piece = state.NextBoundary(channel, ahead);
+    if (!piece.has_value() || (best.has_value() && piece->block >= best->block)) continue;
+    best = piece;
+    best_stage = stage;
   }
-  return std::nullopt;
+  if (!best.has_value()) return std::nullopt;
+  request.stages[best_stage].AskBoundary(*best);
+  return BeginLoad(request, best_stage, 0, channel, *best, now_s);
 }
 
 // Of its stages the one with the most to do.
@@ -55,9 +82,11 @@ std::optional<Load> Scheduler::LoadOf(RequestState& request, ChannelId channel, 
     if (left_s <= best_s) continue;
     for (size_t lane = 0; lane < state.lanes().size(); ++lane) {
       if (state.lanes()[lane].channel != channel) continue;
-      const uint16_t layers =
+      StageState::Cut cut;
+      cut.layers_max =
           LayersPerStep(request, stage, costs_.LoadSeconds(channel, state.BlockBytes(lane)));
-      const auto piece = state.NextPiece(costs_, lane, layers);
+      cut.bottom_up = MaySweep(request, state) && !state.HasHolesAhead();
+      const auto piece = state.NextPiece(costs_, lane, cut);
       if (!piece.has_value() || Leaves(request, stage, channel, piece->bytes, now_s)) continue;
       best = piece;
       best_lane = lane;
@@ -120,8 +149,9 @@ Load Scheduler::BeginLoad(RequestState& request, uint16_t stage, uint16_t rank, 
 
 double Scheduler::DeadlineOf(const RequestState& request, const Load& load, double now_s) const {
   const ChannelQueue& queue = queues_[static_cast<size_t>(load.channel)];
-  const double expected_s = queue.BacklogSeconds(costs_, now_s, load.id);
-  const double patient_s = std::max(options_.patience * expected_s, options_.patience_s_min);
+  const double own_s = costs_.LoadSeconds(load.channel, load.bytes);
+  const double ahead_s = queue.BacklogSeconds(costs_, now_s, load.id) - own_s;
+  const double patient_s = ahead_s + std::max(options_.patience * own_s, options_.patience_s_min);
   return std::min(now_s + patient_s, std::max(request.spec.deadline_s, now_s));
 }
 

@@ -150,6 +150,20 @@ StageState::Outlook StageState::Estimate(const CostModel& costs) const {
   return outlook;
 }
 
+double StageState::BoundarySeconds(const CostModel& costs, ChannelId channel) const {
+  double bytes = 0;
+  const uint32_t end = OpenEnd();
+  for (uint32_t chunk = ChunkOf(std::min(head_, blocks_ - 1)); chunk < boundary_.size(); ++chunk) {
+    const uint32_t first = chunk * chunk_blocks_;
+    if (first >= end) break;
+    if (OpenTop(chunk) <= DepthOf(chunk)) continue;
+    const bool here = boundary_copy_.channel_of_block[first] == channel;
+    if (here && boundary_[chunk] == Boundary::kNotAsked)
+      bytes += boundary_copy_.block_bytes * (ChunkEnd(chunk) - first);
+  }
+  return costs.LoadSeconds(channel, bytes);
+}
+
 double StageState::LaneSeconds(const CostModel& costs, ChannelId channel) const {
   double seconds = 0;
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {

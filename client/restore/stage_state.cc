@@ -8,11 +8,12 @@
 namespace larder {
 namespace {
 
-constexpr uint8_t kFailuresMax = 3;  // of one block; then it is a hole
+constexpr uint8_t kFailuresMax = 5;  // of one block in a row; then it is a hole
 
 }  // namespace
 
-StageState::StageState(const RequestSpec& request, const StageSpec& stage)
+StageState::StageState(const RequestSpec& request, const StageSpec& stage,
+                       std::vector<uint16_t> depths)
     : tokens_(request.tokens),
       block_tokens_(request.block_tokens),
       chunk_tokens_(request.chunk_tokens),
@@ -22,7 +23,7 @@ StageState::StageState(const RequestSpec& request, const StageSpec& stage)
       model_layers_(stage.layers),
       ranks_(stage.ranks),
       boundary_copy_(stage.boundary),
-      targets_(request.depths),
+      targets_(std::move(depths)),
       depth_((blocks_ + chunk_blocks_ - 1) / chunk_blocks_),
       partial_(depth_.size()),
       hole_(depth_.size()),
@@ -106,6 +107,13 @@ uint32_t StageState::ChunkEnd(uint32_t chunk) const {
 
 bool StageState::HasHolesAhead() const {
   return regions_.empty() || regions_.back().end < blocks_ || regions_.back().begin > head_;
+}
+
+bool StageState::HolesFollowLoads() const {
+  const auto before_hole = [&](const Region& region) {
+    return region.end > head_ && region.end < blocks_;
+  };
+  return std::any_of(regions_.begin(), regions_.end(), before_hole);
 }
 
 // ---- computing
@@ -260,54 +268,82 @@ LayerSet StageState::Loadable(size_t lane, uint32_t block) const {
   return Full() - asked_[at] - landed_[at] - here_[block] - LayerSet({0, ComputeClaim(block)});
 }
 
-// From the tail: the last block, or of a chunk that is split the one of which the least is claimed.
-std::optional<StageState::Piece> StageState::PieceIn(Region* region, size_t lane,
-                                                     uint16_t layers_max, bool past_target) {
-  const Lane& of = lanes_[lane];
+// Of the blocks [first, last] of a chunk the one of which the least is claimed, from its top down.
+std::optional<StageState::Piece> StageState::TopPiece(size_t lane, uint32_t first, uint32_t last,
+                                                      const Cut& cut) const {
+  const std::vector<uint32_t>& count = lanes_[lane].count;
+  Piece best;
+  LayerSet open;
+  for (uint32_t b = last + 1; b-- > first;) {
+    if (count[b + 1] == count[b]) continue;  // elsewhere
+    const LayerSet of_block = Loadable(lane, b) - LayerSet({0, cut.floor});
+    if (of_block.Top() <= best.layers.end) continue;
+    best = {b, {of_block.Top(), of_block.Top()}};
+    open = of_block;
+    if (best.layers.end == layers_ && cut.layers_max >= layers_) break;
+  }
+  uint16_t& low = best.layers.begin;
+  const auto below = [&] { return LayerSet({static_cast<uint16_t>(low - 1), low}); };
+  while (low > 0 && best.layers.count() < cut.layers_max && open.Contains(below())) --low;
+  if (best.layers.empty()) return std::nullopt;
+  return best;
+}
+
+// The last block of them that is not all claimed, from its lowest layer up.
+std::optional<StageState::Piece> StageState::BottomPiece(size_t lane, uint32_t first, uint32_t last,
+                                                         const Cut& cut) const {
+  const std::vector<uint32_t>& count = lanes_[lane].count;
+  for (uint32_t b = last + 1; b-- > first;) {
+    if (count[b + 1] == count[b]) continue;  // elsewhere
+    const LayerSet open = Loadable(lane, b) - LayerSet({0, cut.floor});
+    if (open.empty()) continue;
+    Piece piece{b, {open.Lowest(), open.Lowest()}};
+    uint16_t& top = piece.layers.end;
+    const auto above = [&] { return LayerSet({top, static_cast<uint16_t>(top + 1)}); };
+    while (top < layers_ && piece.layers.count() < cut.layers_max && open.Contains(above())) ++top;
+    return piece;
+  }
+  return std::nullopt;
+}
+
+// From the tail.  Where something follows the loads layer by layer, bottom-up, but for the chunk
+// that computing has come to.
+std::optional<StageState::Piece> StageState::PieceIn(Region* region, size_t lane, Cut cut,
+                                                     bool past_target) {
   int64_t next = region->next[lane];
-  const int64_t first = std::max<int64_t>(region->begin, head_);
+  const int64_t begin = std::max<int64_t>(region->begin, head_);
   bool passes = true;
-  for (; next >= first; next = int64_t{ChunkOf(static_cast<uint32_t>(next))} * chunk_blocks_ - 1) {
-    const uint32_t chunk = ChunkOf(static_cast<uint32_t>(next));
-    const auto floor = past_target ? uint16_t{0} : Target(chunk);
-    Piece best;
-    for (int64_t b = next; b >= std::max<int64_t>(first, int64_t{chunk} * chunk_blocks_); --b) {
-      const auto block = static_cast<uint32_t>(b);
-      if (of.count[block + 1] == of.count[block]) continue;  // elsewhere
-      const LayerSet open = Loadable(lane, block) - LayerSet({0, floor});
-      if (open.Top() > best.layers.end) best = {block, {0, open.Top()}};
-      if (open.Top() == layers_ && layers_max >= layers_) break;
-    }
-    if (best.layers.end > 0) {
-      // Down to what is claimed below, at most `layers_max` of them.
-      const LayerSet open = Loadable(lane, best.block) - LayerSet({0, floor});
-      uint16_t low = best.layers.end;
-      const auto below = [&] { return LayerSet({static_cast<uint16_t>(low - 1), low}); };
-      while (low > 0 && best.layers.end - low < layers_max && open.Contains(below())) --low;
-      best.layers.begin = low;
-      best.bytes = ranks_[of.rank].block_bytes * best.layers.count() / layers_;
-      return best;
+  for (; next >= begin; next = int64_t{ChunkOf(static_cast<uint32_t>(next))} * chunk_blocks_ - 1) {
+    const uint32_t chunk = ChunkOf(static_cast<uint32_t>(next)), last = static_cast<uint32_t>(next);
+    const uint32_t first = std::max(static_cast<uint32_t>(begin), chunk * chunk_blocks_);
+    const bool computing = IsPartial(chunk) || (work_.has_value() && work_->chunk == chunk);
+    cut.floor = past_target ? uint16_t{0} : Target(chunk);
+    auto piece = cut.bottom_up && !computing && chunk != ChunkOf(head_)
+                     ? BottomPiece(lane, first, last, cut)
+                     : TopPiece(lane, first, last, cut);
+    if (piece.has_value()) {
+      piece->bytes = BlockBytes(lane) * piece->layers.count() / layers_;
+      return piece;
     }
     // What is only being computed may yet have to be loaded.
-    passes =
-        passes && past_target && !IsPartial(chunk) && !(work_.has_value() && work_->chunk == chunk);
+    passes = passes && past_target && !computing;
     if (passes) region->next[lane] = int64_t{chunk} * chunk_blocks_ - 1;
   }
   return std::nullopt;
 }
 
 std::optional<StageState::Piece> StageState::NextPiece(const CostModel& costs, size_t lane,
-                                                       uint16_t layers_max) {
+                                                       const Cut& cut) {
   if (complete()) return std::nullopt;
   if (sweeps()) return SweepPiece(lane);
   for (const bool past_target : {false, true}) {
     if (targets_.empty() && !past_target) continue;
     const size_t urgent = regions_.size() > 1 ? UrgentRegion(costs) : 0;
     for (size_t i = urgent; i < regions_.size(); ++i) {
-      if (auto piece = PieceIn(&regions_[i], lane, layers_max, past_target)) return piece;
+      if (auto piece = PieceIn(&regions_[i], lane, cut, past_target)) return piece;
     }
     for (size_t i = std::min(urgent, regions_.size()); i-- > 0;) {
-      if (auto piece = PieceIn(&regions_[i], lane, layers_max, past_target)) return piece;
+      if (auto piece = PieceIn(&regions_[i], lane, cut, past_target)) return piece;
     }
   }
   return std::nullopt;
@@ -351,16 +387,15 @@ std::optional<StageState::Piece> StageState::NextHedgePiece(size_t lane) const {
   return std::nullopt;
 }
 
-std::optional<StageState::Piece> StageState::NextBoundary(ChannelId channel) const {
+std::optional<StageState::Piece> StageState::NextBoundary(ChannelId channel, uint32_t ahead) const {
   if (boundary_.empty() || complete()) return std::nullopt;
   uint32_t chunk = work_.has_value() ? work_->chunk + 1 : ChunkOf(head_);
-  for (int ahead = 0; ahead < 2 && chunk < boundary_.size(); ++chunk) {
+  for (; ahead > 0 && chunk < boundary_.size(); ++chunk) {
     if (OpenTop(chunk) <= DepthOf(chunk)) continue;
-    ++ahead;
+    --ahead;
     const uint32_t first = chunk * chunk_blocks_;
-    if (boundary_[chunk] != Boundary::kNotAsked ||
-        boundary_copy_.channel_of_block[first] != channel)
-      continue;
+    if (boundary_[chunk] != Boundary::kNotAsked) continue;
+    if (boundary_copy_.channel_of_block[first] != channel) continue;
     return Piece{first, {}, boundary_copy_.block_bytes * (ChunkEnd(chunk) - first), true};
   }
   return std::nullopt;
@@ -382,6 +417,7 @@ bool StageState::Landed(uint16_t rank, uint32_t block, LayerRange layers) {
   Unask(rank, block, layers);
   const LayerSet before = Present(block);
   if (IsComputed(block, layers)) return false;
+  failures_[block] = 0;
   const size_t at = At(rank, block);
   landed_[at] = landed_[at] | LayerSet(layers);
   LayerSet everywhere = landed_[At(0, block)];
@@ -453,6 +489,14 @@ uint16_t StageState::LayersThere() const {
   const auto missing =
       std::find_if(missing_.begin(), missing_.end(), [](uint32_t blocks) { return blocks > 0; });
   return static_cast<uint16_t>(missing - missing_.begin());
+}
+
+LayerRange StageState::Missing() const {
+  LayerSet missing;
+  for (uint32_t b = head_; b < blocks_; ++b) {
+    if (!hole_[ChunkOf(b)]) missing = missing | (Full() - Present(b));
+  }
+  return missing.empty() ? LayerRange{} : LayerRange{missing.Lowest(), missing.Top()};
 }
 
 std::vector<uint16_t> StageState::Depths() const { return computed_; }

@@ -22,7 +22,8 @@ namespace larder {
 class StageState {
  public:
   // REQUIRES: Validate(request) is OK; `stage` is one of its stages.
-  StageState(const RequestSpec& request, const StageSpec& stage);
+  // `depths`: as RequestSpec's.
+  StageState(const RequestSpec& request, const StageSpec& stage, std::vector<uint16_t> depths);
 
   // ---- what there is
   [[nodiscard]] bool complete() const { return head_ == blocks_; }
@@ -32,6 +33,8 @@ class StageState {
   [[nodiscard]] uint32_t ChunkOf(uint32_t block) const { return block / chunk_blocks_; }
   [[nodiscard]] TokenRange TokensOf(uint32_t block) const;
   [[nodiscard]] bool HasHolesAhead() const;
+  // Some of them behind blocks that are not there yet, and can be loaded.
+  [[nodiscard]] bool HolesFollowLoads() const;
   // A chunk that takes more than one step, and has had its first.
   [[nodiscard]] bool IsPartial(uint32_t chunk) const { return partial_[chunk].layers_end > 0; }
   [[nodiscard]] double BlockBytes(size_t lane) const {
@@ -82,13 +85,18 @@ class StageState {
     bool boundary = false;
     bool hedge = false;
   };
+  // How a block is cut.
+  struct Cut {
+    uint16_t layers_max = kLayersMax;
+    bool bottom_up = false;  // something follows the loads layer by layer
+    uint16_t floor = 0;      // what is below is left alone
+  };
   // The next of a lane that nobody has claimed.
-  [[nodiscard]] std::optional<Piece> NextPiece(const CostModel& costs, size_t lane,
-                                               uint16_t layers_max);
+  [[nodiscard]] std::optional<Piece> NextPiece(const CostModel& costs, size_t lane, const Cut& cut);
   // What is being computed and could be loaded as well.
   [[nodiscard]] std::optional<Piece> NextHedgePiece(size_t lane) const;
-  // The activations that computing needs next and that lie on this channel.
-  [[nodiscard]] std::optional<Piece> NextBoundary(ChannelId channel) const;
+  // The activations that computing needs next and that lie on this channel, `ahead` chunks at most.
+  [[nodiscard]] std::optional<Piece> NextBoundary(ChannelId channel, uint32_t ahead) const;
   void Ask(size_t lane, const Piece& piece);
   void AskBoundary(const Piece& piece) { boundary_[ChunkOf(piece.block)] = Boundary::kAsked; }
   // Returns whether the bytes are of use.
@@ -100,9 +108,11 @@ class StageState {
   // ---- the suffix From now on loads come bottom-up by layer: until computing has passed the last
   // hole, or for a suffix to the end.
   void BeginSweep(bool for_suffix);
-  [[nodiscard]] bool sweeps() const { return sweeps_ && (for_suffix_ || HasHolesAhead()); }
+  [[nodiscard]] bool sweeps() const { return sweeps_ && (for_suffix_ || HolesFollowLoads()); }
   // Layers [0, this) of the whole prefix are there.
   [[nodiscard]] uint16_t LayersThere() const;
+  // From the lowest to the highest layer that loads still have to bring.
+  [[nodiscard]] LayerRange Missing() const;
 
   // ---- estimates, with engine and channels to itself
   struct Outlook {
@@ -112,6 +122,8 @@ class StageState {
     double both_s = 0;
   };
   [[nodiscard]] Outlook Estimate(const CostModel& costs) const;
+  // Of all activations that it would take to compute what nobody has claimed.
+  [[nodiscard]] double BoundarySeconds(const CostModel& costs, ChannelId channel) const;
   [[nodiscard]] double LaneSeconds(const CostModel& costs, ChannelId channel) const;
 
   [[nodiscard]] std::vector<uint16_t> Depths() const;
@@ -153,7 +165,11 @@ class StageState {
   [[nodiscard]] uint32_t OpenEnd() const;
   [[nodiscard]] std::optional<Work> WorkIn(uint32_t chunk, uint16_t limit, uint16_t layers_max,
                                            uint32_t tokens_max, bool past_target) const;
-  [[nodiscard]] std::optional<Piece> PieceIn(Region* region, size_t lane, uint16_t layers_max,
+  [[nodiscard]] std::optional<Piece> TopPiece(size_t lane, uint32_t first, uint32_t last,
+                                              const Cut& cut) const;
+  [[nodiscard]] std::optional<Piece> BottomPiece(size_t lane, uint32_t first, uint32_t last,
+                                                 const Cut& cut) const;
+  [[nodiscard]] std::optional<Piece> PieceIn(Region* region, size_t lane, Cut cut,
                                              bool past_target);
   [[nodiscard]] std::optional<Piece> SweepPiece(size_t lane);
   [[nodiscard]] size_t UrgentRegion(const CostModel& costs) const;

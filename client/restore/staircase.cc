@@ -146,6 +146,11 @@ std::optional<Optimum> BestStaircase(const PlanInput& input, size_t states_max) 
 }
 
 double LowerBound(const PlanInput& input) {
+  return LowerBound(input, {[](double seconds) { return seconds; },
+                            [](ChannelId, double seconds) { return seconds; }});
+}
+
+double LowerBound(const PlanInput& input, const WorkDone& done) {
   std::map<ChannelId, std::vector<Cell>> cells;
   double compute_s = 0;
   for (const PlanChunk& chunk : input.chunks) {
@@ -160,14 +165,18 @@ double LowerBound(const PlanInput& input) {
       }
     }
   }
-  std::vector<Spared> channels;
-  for (auto& [channel, list] : cells) channels.emplace_back(std::move(list));
-  double low = 0, high = compute_s;
+  std::map<ChannelId, Spared> channels;
+  for (auto& [channel, list] : cells) channels.emplace(channel, std::move(list));
+  const auto enough = [&](double seconds) {
+    double left = compute_s;
+    for (const auto& [channel, spared] : channels) left -= spared.In(done.load(channel, seconds));
+    return left <= done.compute(seconds);
+  };
+  double low = 0, high = std::max(compute_s, 1e-12);
+  while (!enough(high)) high *= 2;
   for (int i = 0; i < 60; ++i) {
     const double middle = (low + high) / 2;
-    double left = compute_s;
-    for (const Spared& channel : channels) left -= channel.In(middle);
-    (left <= middle ? high : low) = middle;
+    (enough(middle) ? high : low) = middle;
   }
   return low;
 }

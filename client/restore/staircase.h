@@ -5,6 +5,7 @@
 // Thread-safety: functions without state.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -32,5 +33,14 @@ struct Optimum {
 // fractions allowed, the cells that spare most per second.  Where even that leaves more than T to
 // compute, T is too small.  The bound is the least T where it does not.
 [[nodiscard]] double LowerBound(const PlanInput& input);
+
+// The same where speeds change: what the engine and each channel get done in `seconds`, in seconds
+// at the speed that the input's costs are meant for.  Nobody who knows all speeds beforehand is
+// faster.
+struct WorkDone {
+  std::function<double(double seconds)> compute;
+  std::function<double(ChannelId channel, double seconds)> load;
+};
+[[nodiscard]] double LowerBound(const PlanInput& input, const WorkDone& done);
 
 }  // namespace larder

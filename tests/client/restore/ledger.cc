@@ -150,6 +150,7 @@ void Ledger::End(const ComputeStep& step) {
     const uint32_t chunk = step.tokens.begin / ChunkTokens(book);
     const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
     if (step.tokens.end == end) book.activations[step.stage][chunk] = step.layers.end;
+    const bool hands_over = options_.scheduler.engine.hands_over;
     const bool last_layer = step.layers.end == book.spec.stages[step.stage].layers.count();
     for (uint32_t b = step.tokens.begin / book.spec.block_tokens;
          b * book.spec.block_tokens < step.tokens.end; ++b) {
@@ -158,7 +159,7 @@ void Ledger::End(const ComputeStep& step) {
         At(book, step.stage, b, l).computing = false;
         if (whole) At(book, step.stage, b, l).computed = true;
       }
-      if (last_layer && step.stage + 1u < book.boundary.size())
+      if (hands_over && last_layer && step.stage + 1u < book.boundary.size())
         book.boundary[step.stage + 1u][b] = true;
     }
   }

@@ -103,7 +103,7 @@ std::unique_ptr<Policy> AnyPolicy(uint32_t draw) {
 
 LedgerOptions DrawOptions(Draw& random, const Shape& shape) {
   LedgerOptions options;
-  options.scheduler.engine = {shape.layers, shape.abandons, shape.overlaps};
+  options.scheduler.engine = {shape.layers, shape.abandons, random() % 2 == 0, shape.overlaps};
   options.scheduler.trace_capacity = random() % 2 * 100;
   options.in_flight = 1 + random() % 4;
   if (random() % 3 == 0) options.budget = 200;
@@ -158,7 +158,7 @@ TEST(Scheduler, KeepsItsPromisesWhateverHappens) {
 TEST(Scheduler, OneChannelWithoutFailuresMakesAStaircase) {
   for (uint32_t seed = 0; seed < 100; ++seed) {
     LedgerOptions options;
-    options.scheduler.engine = {true, true, false};
+    options.scheduler.engine = {.splits_layers = true, .abandons_steps = true};
     options.in_flight = 1;  // so that loads end in their order
     Ledger ledger(seed, options, Costs(), FinishFirst(), 1, 1);
     ledger.Add(Spec(1, 1 + seed % 30));
