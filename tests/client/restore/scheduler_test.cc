@@ -226,6 +226,38 @@ TEST(Scheduler, LeavesTheEngineAloneWhenLoadingIsThroughSooner) {
   EXPECT_EQ(bench.Loads().size(), 1u);
 }
 
+TEST(Scheduler, ABlockThatFailsNowAndThenIsStillLoaded) {
+  SchedulerOptions options;
+  options.engine.splits_layers = true;
+  Bench bench(options, 1e3, 1e8);
+  ASSERT_TRUE(bench.scheduler.Add(Spec(1, 1, 128, 128), 0).ok());
+  int failed = 0;
+  double now_s = 0;
+  for (std::vector<Load> loads; !(loads = bench.Loads(now_s)).empty(); now_s += 1e-4) {
+    bench.scheduler.OnLoadFailed(loads[0].id, LoadFailure::kTransient, now_s);
+    ++failed;
+    loads = bench.Loads(now_s);
+    ASSERT_EQ(loads.size(), 1u) << "after " << failed;
+    EXPECT_EQ(bench.scheduler.OnLoaded(loads[0].id, now_s), Landing::kPlace);
+  }
+  EXPECT_EQ(failed, kLayers);
+  EXPECT_EQ(bench.scheduler.TakeOutcomes().at(0).stages[0].depths[0], 0);
+}
+
+TEST(Scheduler, LoadsThatAreLateTeachThatTheChannelIsSlow) {
+  Bench bench({}, 1e3, 1e8);
+  ASSERT_TRUE(bench.scheduler.Add(Spec(1, 8), 0).ok());
+  const double before_s = bench.scheduler.costs().LoadSeconds(ChannelId{1}, 1e5);
+  double now_s = 0;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(bench.Loads(now_s).size(), 1u);
+    now_s = bench.scheduler.NextDeadline();
+    bench.scheduler.OnTime(now_s);
+    EXPECT_EQ(bench.scheduler.TakeCancelledLoads().size(), 1u);
+  }
+  EXPECT_GT(bench.scheduler.costs().LoadSeconds(ChannelId{1}, 1e5), 3 * before_s);
+}
+
 TEST(Scheduler, DoesNotBeginALoadThatWouldEndTooLate) {
   Bench bench({}, 1, 1e3);
   RequestSpec spec = Spec(1, 4);
