@@ -25,8 +25,8 @@ struct EngineTraits {
   bool splits_layers = false;   // computes a chunk up to a layer, and goes on from there later
   bool abandons_steps = false;  // drops a step that is under way, soon
   bool hands_over = false;      // a stage gets the activations of what the one before it computes
-  bool overlaps_suffix =
-      false;  // computes the suffix layer by layer, each when the prefix's is there
+  // Computes the suffix layer by layer, each when the prefix's is there.
+  bool overlaps_suffix = false;
 };
 
 // Where the blocks of one rank of one stage are.
@@ -102,7 +102,10 @@ enum class Landing : uint8_t {
 };
 
 struct StageOutcome {
-  std::vector<uint16_t> depths = {};  // per block: layers [0, depth) were computed, the rest loaded
+  // Per block: layers [0, depth) are the engine's, the rest was loaded.  An engine that does not
+  // split layers has computed whole chunks: the first block of depth 0 behind the last hole is the
+  // meet.
+  std::vector<uint16_t> depths = {};
 };
 
 struct Outcome {

@@ -8,7 +8,6 @@
 namespace larder {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr uint32_t kExactChunks = 4;  // at most so many are added up one by one
 constexpr uint32_t kExactBlocks = 64;
 
@@ -143,7 +142,6 @@ StageState::Outlook StageState::Estimate(const CostModel& costs) const {
   const Open open = few ? Exactly(costs, begin, end) : Roughly(costs, begin, end);
   outlook.compute_s = open.compute_s;
   outlook.lanes_s = open.lanes_s;
-  outlook.load_s = HasHolesAhead() ? kNever : open.lanes_s;
   outlook.both_s = lanes_.empty()
                        ? open.compute_s
                        : Both(costs, open, {TokensOf(begin).begin, TokensOf(end - 1).end});

@@ -240,7 +240,6 @@ uint32_t StageState::Computed() {
     if (TokensOf(b).end > work.tokens.end || TokensOf(b).end <= work.tokens.begin) continue;
     const LayerSet before = Present(b);
     if (before.Contains(LayerSet(work.layers))) wasted += block_tokens_;
-    if (before == Full()) continue;  // it came by loads alone
     computed_[b] = std::max(computed_[b], work.layers.end);
     CountPresent(b, before);
   }

@@ -117,8 +117,7 @@ class StageState {
   // ---- estimates, with engine and channels to itself
   struct Outlook {
     double compute_s = 0;  // all that nobody has claimed, by computing alone
-    double load_s = 0;     // by loading alone; infinity with holes
-    double lanes_s = 0;    // what can be loaded, holes left out
+    double lanes_s = 0;    // by loading alone; holes left out
     double both_s = 0;
   };
   [[nodiscard]] Outlook Estimate(const CostModel& costs) const;
@@ -144,7 +143,6 @@ class StageState {
   };
   struct Open {  // sums of what nobody has claimed
     double compute_s = 0, lanes_s = 0;
-    bool holes = false;
   };
 
   [[nodiscard]] uint32_t ChunkEnd(uint32_t chunk) const;  // in blocks

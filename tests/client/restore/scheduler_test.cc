@@ -168,6 +168,21 @@ TEST(Scheduler, OneChannelWithoutFailuresMakesAStaircase) {
   }
 }
 
+TEST(Scheduler, AnEngineOfWholeChunksMeetsAtTheirBoundaries) {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    LedgerOptions options;
+    options.fails = 0.1;
+    Ledger ledger(seed, options, Costs(), FinishFirst(), 1, 1);
+    ledger.Add(Spec(1, 1 + seed % 40, 64, 256));
+    ledger.RunToEnd();
+    const auto& depths = ledger.outcomes().at(0).stages.at(0).depths;
+    for (size_t b = 0; b < depths.size(); ++b) {
+      EXPECT_EQ(depths[b], depths[b / 4 * 4]) << "block " << b << ", seed " << seed;
+      EXPECT_TRUE(depths[b] == 0 || depths[b] == kLayers);
+    }
+  }
+}
+
 TEST(Scheduler, EndsByComputingAloneWhenEveryLoadStalls) {
   LedgerOptions options;
   options.stalls = 1;
