@@ -36,7 +36,8 @@ absl::Status CheckStage(const StageSpec& stage, uint32_t blocks, uint16_t layers
 }
 
 absl::Status CheckGrid(const RequestSpec& spec) {
-  if (spec.tokens == 0 || spec.block_tokens == 0 || spec.chunk_tokens == 0) {
+  const bool nothing = spec.tokens == 0 && spec.suffix_tokens == 0;
+  if (nothing || spec.block_tokens == 0 || spec.chunk_tokens == 0) {
     return Wrong("tokens, block_tokens and chunk_tokens are above 0");
   }
   if (spec.tokens % spec.block_tokens != 0) return Wrong("a prefix is whole blocks");

@@ -110,7 +110,7 @@ RequestState& Scheduler::Nth(size_t i) {
 
 // ---- reports
 
-void Scheduler::OnComputed(StepId id, double now_s) {
+void Scheduler::OnComputed(StepId id, double now_s, std::optional<double> took_s) {
   const auto at = std::find_if(steps_.begin(), steps_.end(),
                                [&](const ComputeStep& step) { return step.id == id; });
   if (at == steps_.end()) return;  // abandoned, or of a request that is gone
@@ -119,7 +119,8 @@ void Scheduler::OnComputed(StepId id, double now_s) {
   RequestState* request = Find(step.request);
   LARDER_CHECK(request != nullptr);
   const StageState& stage = request->stages[step.stage];
-  costs_.ObserveCompute(step.tokens, stage.model_layers(step.layers), now_s - step.began_s);
+  costs_.ObserveCompute(step.tokens, stage.model_layers(step.layers),
+                        took_s.value_or(now_s - step.began_s));
   if (step.kind == StepKind::kSuffix) {
     request->suffix_running = false;
     if (step.layers.count() == stage.layers())

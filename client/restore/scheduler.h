@@ -68,7 +68,9 @@ class Scheduler {
   // What an idle stage computes next; nullopt: nothing that would help now.
   [[nodiscard]] std::optional<ComputeStep> NextCompute(uint16_t stage, uint32_t token_budget,
                                                        double now_s);
-  void OnComputed(StepId step, double now_s);
+  // `took_s`: what it took, where that is not the time since it was given; 0: nothing to learn
+  // from, as when several steps run as one.
+  void OnComputed(StepId step, double now_s, std::optional<double> took_s = std::nullopt);
   // Appends to `loads` at least one, if there is any and room > 0, and more while they fit into
   // `room_bytes`.
   void NextLoads(ChannelId channel, double room_bytes, double now_s, std::vector<Load>* loads);

@@ -58,6 +58,7 @@ void StageState::MakeLanes() {
 }
 
 void StageState::MakeRegions() {
+  if (blocks_ == 0) return;  // all of the request is suffix
   regions_.push_back({0, blocks_, std::vector<int64_t>(lanes_.size(), int64_t{blocks_} - 1)});
   for (uint32_t b = 0; b < blocks_; ++b) {
     const auto lacks = [&](const Copy& copy) {

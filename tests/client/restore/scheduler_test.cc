@@ -59,9 +59,10 @@ struct Shape {
 };
 
 RequestSpec DrawSpec(Draw& random, uint64_t id, const Shape& shape) {
-  const uint32_t blocks = 1 + random() % 24;
+  const bool plain = shape.stages == 1 && random() % 10 == 0;  // nothing is stored
+  const uint32_t blocks = plain ? 0 : 1 + random() % 24;
   RequestSpec spec = Spec(id, blocks, shape.block_tokens, shape.chunk_tokens);
-  if (shape.stages == 1 && random() % 2 == 0) spec.suffix_tokens = 1 + random() % 500;
+  if (plain || (shape.stages == 1 && random() % 2 == 0)) spec.suffix_tokens = 1 + random() % 500;
   spec.stages.clear();
   for (uint16_t s = 0; s < shape.stages; ++s) {
     StageSpec stage;
@@ -296,6 +297,32 @@ TEST(Scheduler, TheSuffixComesBeforeAnyPrefix) {
   EXPECT_EQ(step->tokens, (TokenRange{128, 192}));
 }
 
+// Cake's order: whoever has nothing stored is prefilled, and what is left of the step restores.
+TEST(Scheduler, AStepIsFilledWithPrefillFirstAndARestoreBehind) {
+  Bench bench({}, 0.01, 1e8);
+  ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
+  RequestSpec other = Spec(2, 0);
+  other.suffix_tokens = 300;
+  ASSERT_TRUE(bench.scheduler.Add(other, 0).ok());
+  uint32_t budget = 556;
+  std::vector<ComputeStep> steps;
+  while (const auto step = bench.scheduler.NextCompute(0, budget, 0)) {
+    budget -= step->tokens.end - step->tokens.begin;
+    steps.push_back(*step);
+  }
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].request, RequestId{2});
+  EXPECT_EQ(steps[0].tokens, (TokenRange{0, 300}));
+  EXPECT_EQ(steps[1].request, RequestId{1});
+  EXPECT_EQ(steps[1].tokens, (TokenRange{0, 256}));
+  const double before_s = bench.scheduler.costs().ComputeSeconds({0, 256});
+  for (const ComputeStep& step : steps) bench.scheduler.OnComputed(step.id, 0.1, 0);
+  EXPECT_EQ(bench.scheduler.costs().ComputeSeconds({0, 256}), before_s);
+  const std::vector<Outcome> outcomes = bench.scheduler.TakeOutcomes();
+  ASSERT_EQ(outcomes.size(), 1u);
+  EXPECT_EQ(outcomes[0].request, RequestId{2});
+}
+
 TEST(Scheduler, BytesOfARequestThatIsGoneAreDropped) {
   Bench bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
@@ -338,6 +365,7 @@ TEST(Scheduler, RefusesRequestsThatMakeNoSense) {
     return bench.scheduler.Add(spec, 0).code() == absl::StatusCode::kInvalidArgument;
   };
   EXPECT_TRUE(refused([](RequestSpec* spec) { spec->id = {}; }));
+  EXPECT_TRUE(refused([](RequestSpec* spec) { *spec = Spec(1, 0); }));
   EXPECT_TRUE(refused([](RequestSpec* spec) { spec->tokens += 1; }));
   EXPECT_TRUE(refused([](RequestSpec* spec) { spec->chunk_tokens = 200; }));
   EXPECT_TRUE(refused([](RequestSpec* spec) { spec->stages.clear(); }));
