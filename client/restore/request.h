@@ -115,6 +115,9 @@ struct Outcome {
   double bytes_loaded = 0, bytes_dropped = 0;
   uint64_t tokens_recomputed = 0;  // in hedges that a load overtook
   bool cancelled = false;
+  // Neither KV nor the activations at a boundary are there for some chunk: the engine computes all
+  // of it, from the first stage on.
+  bool lost = false;
 };
 
 }  // namespace larder

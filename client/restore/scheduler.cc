@@ -17,10 +17,10 @@ constexpr double kPlanGainMin = 0.03;
 }  // namespace
 
 const char* ToString(DecisionKind kind) {
-  constexpr const char* kNames[] = {"unspecified",  "compute",       "load",          "hold",
-                                    "leave",        "hedge compute", "hedge load",    "cancel load",
-                                    "abandon step", "late",          "failed",        "begin sweep",
-                                    "restored",     "finished",      "cancel request"};
+  constexpr const char* kNames[] = {
+      "unspecified", "compute",     "load",           "hold", "leave",  "hedge compute",
+      "hedge load",  "cancel load", "abandon step",   "late", "failed", "begin sweep",
+      "restored",    "finished",    "cancel request", "lost"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -178,12 +178,19 @@ void Scheduler::Fail(const Load& load, LoadFailure why, double now_s) {
   RequestState* request = Find(load.request);
   LARDER_CHECK(request != nullptr);
   StageState& stage = request->stages[load.stage];
-  if (load.boundary) {
-    stage.BoundaryIs(stage.ChunkOf(load.block), false);
+  const bool gone = why == LoadFailure::kGone;
+  const uint32_t chunk = stage.ChunkOf(load.block);
+  if (!load.boundary) {
+    stage.Failed(load.rank, load.block, load.layers, gone);
+  } else if (gone) {
+    stage.BoundaryIsGone(chunk);
   } else {
-    stage.Failed(load.rank, load.block, load.layers, why == LoadFailure::kGone);
+    stage.BoundaryIs(chunk, false);
   }
-  Settle(*request, now_s);
+  if (!stage.Lost()) return Settle(*request, now_s);
+  trace_.Add({now_s, DecisionKind::kLost, load.request, load.stage});
+  request->outcome.lost = true;
+  Finish(*request, now_s);
 }
 
 void Scheduler::OnTime(double now_s) {

@@ -450,6 +450,14 @@ void StageState::BoundaryIs(uint32_t chunk, bool here) {
   if (!boundary_.empty()) boundary_[chunk] = here ? Boundary::kHere : Boundary::kNotAsked;
 }
 
+bool StageState::Lost() const {
+  for (uint32_t chunk = ChunkOf(head_); chunk < boundary_.size(); ++chunk) {
+    if (hole_[chunk] && boundary_[chunk] == Boundary::kGone && PresentTo(chunk) < layers_)
+      return true;
+  }
+  return false;
+}
+
 // ---- both
 
 void StageState::Advance() {

@@ -104,6 +104,10 @@ class StageState {
   void Unask(uint16_t rank, uint32_t block, LayerRange layers);
   void Failed(uint16_t rank, uint32_t block, LayerRange layers, bool gone);
   void BoundaryIs(uint32_t chunk, bool here);
+  // Its chunk can only be loaded.
+  void BoundaryIsGone(uint32_t chunk) { boundary_[chunk] = Boundary::kGone; }
+  // A chunk can be neither loaded nor computed.
+  [[nodiscard]] bool Lost() const;
 
   // ---- the suffix From now on loads come bottom-up by layer: until computing has passed the last
   // hole, or for a suffix to the end.
@@ -130,7 +134,7 @@ class StageState {
   void CheckInvariants() const;
 
  private:
-  enum class Boundary : uint8_t { kNotAsked, kAsked, kHere };
+  enum class Boundary : uint8_t { kNotAsked, kAsked, kHere, kGone };
   struct Region {
     uint32_t begin = 0, end = 0;
     std::vector<int64_t> next = {};  // per lane: the last block that may be unclaimed

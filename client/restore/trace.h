@@ -28,6 +28,7 @@ enum class DecisionKind : uint8_t {
   kRestored = 12,
   kFinished = 13,
   kCancelRequest = 14,
+  kLost = 15,  // a chunk can be neither loaded nor computed
 };
 [[nodiscard]] const char* ToString(DecisionKind kind);
 

@@ -174,7 +174,7 @@ void Ledger::End(const Load& load) {
   const double draw = Real(0, 1);
   if (draw < options_.fails)
     return scheduler_.OnLoadFailed(load.id, LoadFailure::kTransient, now_s_);
-  if (draw < options_.fails + options_.gone && !load.boundary) {
+  if (draw < options_.fails + options_.gone) {
     return scheduler_.OnLoadFailed(load.id, LoadFailure::kGone, now_s_);
   }
   if (load.boundary) {
@@ -252,7 +252,8 @@ void Ledger::Collect() {
 
 void Ledger::CheckOutcome(const Outcome& outcome) {
   const Book& book = books_.at(outcome.request.value);
-  for (size_t stage = 0; stage < book.cells.size() && !outcome.cancelled; ++stage) {
+  for (size_t stage = 0; stage < book.cells.size() && !outcome.cancelled && !outcome.lost;
+       ++stage) {
     for (size_t b = 0; b < book.cells[stage].size(); ++b) {
       for (uint16_t l = 0; l < book.cells[stage][b].size(); ++l) {
         const Cell& cell = book.cells[stage][b][l];

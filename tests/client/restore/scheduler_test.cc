@@ -204,6 +204,16 @@ TEST(Scheduler, ABlockThatIsGoneIsComputed) {
   EXPECT_EQ(ledger.outcomes().at(0).bytes_loaded, 0);
 }
 
+TEST(Scheduler, WithoutKvAndWithoutActivationsARequestIsLostAndSaysSo) {
+  LedgerOptions options;
+  options.gone = 1;
+  Ledger ledger(1, options, Costs(), FinishFirst(), 2, 1);
+  Draw random(1);
+  ledger.Add(DrawSpec(random, 1, {.stages = 2}));
+  ledger.RunToEnd();
+  EXPECT_TRUE(ledger.outcomes().at(0).lost);
+}
+
 // ---- decisions that can be counted
 
 struct Bench {
