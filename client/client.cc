@@ -164,7 +164,8 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   hello.role = wanted.role;
   hello.rank = wanted.rank;
   hello.write_mode = sideband != nullptr ? wanted.write_mode : WriteMode::kStream;
-  hello.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs;
+  hello.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs | wire::kFeatureDeviceBlocks;
+  if (wanted.on_directive) hello.feature_bits |= wire::kFeatureDirectives;
   hello.tenant = options.tenant;
   hello.client = kClientName;
 
@@ -174,7 +175,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   std::shared_ptr<SharedMemory> mapped = memory;
   if (memory != nullptr && wanted.device != nullptr)
     mapped = std::make_shared<PinnedSharedMemory>(memory, wanted.device);
-  impl->core = std::make_shared<SessionCore>(mapped);
+  impl->core = std::make_shared<SessionCore>(mapped, wanted.on_directive);
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
   // Called while the stream is read, which ends before the core does.
   SessionCore* const core = impl->core.get();

@@ -36,6 +36,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,6 +83,21 @@ struct SessionOptions {
   // Get takes what HOST has encoded (Cache.Compress) as it is and decodes it here, on the threads
   // that copy; else the daemon decodes it, for each lease anew.
   bool accept_encoded = false;
+  // What the daemon's callers want done with what this engine has in device memory (ReportDevice):
+  // pin, unpin, drop, compress; `variant` is a VariantHandle's index.  Answers a status for each
+  // key, as DirectiveDone says (engine.proto), within 5 s: what waited for longer is not given to
+  // it.  Called on a thread of the session's own, one at a time; must not end the session.  Empty:
+  // this engine takes none.
+  std::function<std::vector<BlockStatus>(const wire::Directive&)> on_directive = {};
+};
+
+// Of one variant: what this engine has in device memory now, or no longer.
+struct DeviceReport {
+  bool cleared = false;                   // all of this session is gone; counts first
+  std::span<const Digest> removed = {};   // then this
+  std::span<const Digest> stored = {};    // then this is there; with tokens it is one chain
+  Digest parent = {};                     // of the first stored, as PutBlock has it; with tokens
+  std::span<const uint32_t> tokens = {};  // of all stored, or none
 };
 
 struct CallOptions {
@@ -235,6 +251,10 @@ class Session {
   // full.
   [[nodiscard]] absl::StatusOr<Reservation> Reserve(std::span<const ByteCount> bytes,
                                                     const CallOptions& options = {});
+
+  // Tells the daemon, so that Lookup, WatchEvents and directives know of it until the session ends;
+  // the next session tells it anew.  Does not wait.  What it says wrong ends the session.
+  [[nodiscard]] absl::Status ReportDevice(const VariantHandle& variant, const DeviceReport& report);
 
   [[nodiscard]] WriteMode write_mode() const;
   [[nodiscard]] const std::string& write_mode_reason() const;

@@ -1,4 +1,5 @@
 // Session: requests of the public API over SessionCore.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +37,44 @@ absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) 
         absl::StrCat("an extent has 1 to ", slab_bytes.value(), " bytes, not ", one.value()));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckReport(const DeviceReport& report, const VariantSpec& variant) {
+  if (report.tokens.empty()) return absl::OkStatus();
+  if (report.tokens.size() == report.stored.size() * variant.block_tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tokens: ", report.tokens.size(), " for ",
+                                                 report.stored.size(), " blocks of ",
+                                                 variant.block_tokens));
+}
+
+// As many as fit a message each, in the order in which they count.
+std::vector<wire::DeviceBlocks> PartsOf(const DeviceReport& report, const VariantHandle& variant) {
+  std::vector<wire::DeviceBlocks> parts;
+  const auto add = [&]() -> wire::DeviceBlocks& {
+    parts.emplace_back().variant = variant.index;
+    return parts.back();
+  };
+  if (report.cleared) add().cleared = true;
+  for (std::span left = report.removed; !left.empty();) {
+    const std::span some = left.first(std::min(left.size(), wire::kKeysMax));
+    add().removed.assign(some.begin(), some.end());
+    left = left.subspan(some.size());
+  }
+  const size_t each = report.tokens.empty() ? 0 : variant.spec.block_tokens;
+  const size_t blocks_max =
+      each == 0 ? wire::kKeysMax : std::min(wire::kKeysMax, wire::kLookupTokensMax / each);
+  Digest parent = report.parent;
+  for (size_t at = 0; at < report.stored.size();) {
+    const std::span some =
+        report.stored.subspan(at).first(std::min(blocks_max, report.stored.size() - at));
+    const std::span tokens = report.tokens.subspan(at * each, some.size() * each);
+    wire::DeviceBlocks& part = add();
+    part.stored.assign(some.begin(), some.end());
+    part.tokens.assign(tokens.begin(), tokens.end());
+    if (each > 0) part.parent = std::exchange(parent, some.back());
+    at += some.size();
+  }
+  return parts;
 }
 
 }  // namespace
@@ -146,6 +185,21 @@ absl::StatusOr<Reservation> Session::Reserve(std::span<const ByteCount> bytes,
   if (!answer.ok()) return answer.status();
   if (absl::Status status = StatusOf(answer->status, answer->message); !status.ok()) return status;
   return Reservation::Take(impl_->core, *answer, bytes);
+}
+
+absl::Status Session::ReportDevice(const VariantHandle& variant, const DeviceReport& report) {
+  SessionCore& core = *impl_->core;
+  if (absl::Status status = core.status(); !status.ok()) return status;
+  if (absl::Status status = CheckVariant(variant, attached()); !status.ok()) return status;
+  if ((attached().feature_bits & wire::kFeatureDeviceBlocks) == 0)
+    return absl::UnimplementedError("this larderd keeps no account of device memory");
+  if (absl::Status status = CheckReport(report, variant.spec); !status.ok()) return status;
+  for (wire::DeviceBlocks& part : PartsOf(report, variant)) {
+    wire::Up up;
+    up.device_blocks.push_back(std::move(part));
+    if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 WriteMode Session::write_mode() const { return attached().write_mode; }

@@ -14,11 +14,17 @@ constexpr uint64_t kStockShareOfLease = 8;
 
 }  // namespace
 
-SessionCore::SessionCore(std::shared_ptr<SharedMemory> memory)
+SessionCore::SessionCore(std::shared_ptr<SharedMemory> memory,
+                         DirectiveRunner::Handler on_directive)
     : memory_(memory),
       calls_([this](Answer answer) { OnUnclaimed(std::move(answer)); }),
       slabs_(std::move(memory)),
-      outbox_([this](TimePoint now) { return Chores(now); }) {}
+      outbox_([this](TimePoint now) { return Chores(now); }) {
+  if (!on_directive) return;
+  directives_ =
+      std::make_unique<DirectiveRunner>(std::move(on_directive), UnixMilliseconds,
+                                        [this](wire::Up up) { return Send(std::move(up)); });
+}
 
 SessionCore::~SessionCore() { (void)Close(); }
 
@@ -75,6 +81,7 @@ absl::Status SessionCore::BringStaging(const std::shared_ptr<SharedMemory>& memo
 
 bool SessionCore::Close() {
   if (in_child()) return false;
+  if (directives_ != nullptr) directives_->Stop();
   bool bye = status().ok();
   if (bye) {
     DropStock();
@@ -145,8 +152,12 @@ void SessionCore::OnDown(wire::Down down) {
   for (const wire::Durable& part : down.durable)
     counters_.blocks_durable.fetch_add(part.digests.size(), std::memory_order_relaxed);
   for (const wire::Revocation& part : down.revocations) OnRevocation(part);
-  for (const wire::Directive& part : down.directives) {
-    if (part.kind == wire::DirectiveKind::kDrain) draining_.store(true, std::memory_order_relaxed);
+  for (wire::Directive& part : down.directives) {
+    if (part.kind == wire::DirectiveKind::kDrain) {
+      draining_.store(true, std::memory_order_relaxed);
+    } else if (directives_ != nullptr) {
+      directives_->Add(std::move(part));
+    }
   }
 }
 

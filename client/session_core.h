@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/client.h"
+#include "client/directive_runner.h"
 #include "client/home_process.h"
 #include "client/outbox.h"
 #include "client/pending_calls.h"
@@ -35,8 +36,9 @@ namespace larder {
 
 class SessionCore {
  public:
-  // `memory` is null in stream mode.
-  explicit SessionCore(std::shared_ptr<SharedMemory> memory);
+  // `memory` is null in stream mode; without `on_directive` directives are passed over.
+  explicit SessionCore(std::shared_ptr<SharedMemory> memory,
+                       DirectiveRunner::Handler on_directive = {});
   ~SessionCore();
   SessionCore(const SessionCore&) = delete;
   SessionCore& operator=(const SessionCore&) = delete;
@@ -129,7 +131,8 @@ class SessionCore {
   absl::flat_hash_map<uint64_t, std::vector<StagingArea::Chunk>> late_chunks_
       LARDER_GUARDED_BY(mu_);
 
-  Outbox outbox_;  // its thread uses the others
+  Outbox outbox_;                                // its thread uses the others
+  std::unique_ptr<DirectiveRunner> directives_;  // may be null; const after it was made
 };
 
 }  // namespace larder

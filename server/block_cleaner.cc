@@ -93,7 +93,7 @@ absl::Status BlockCleaner::ClearOnce(const What& what, wire::ClearResult* result
                                      uint64_t* cleared) {
   result->kept_pinned = result->kept_in_use = *cleared = 0;
   ScopeMembers members;
-  absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, &members);
+  absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members);
   if (what.pinned) status.Update(EndPins(members, what.dry_run, result));
   const auto clear = [&](VariantIndex variant, const Digest& digest) {
     const BlockStatus answer = ClearOne(what, variant, digest, result, leased);

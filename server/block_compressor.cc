@@ -165,7 +165,7 @@ absl::Status BlockCompressor::DoWindow(Run& run, std::span<const Item>* left, Ti
 absl::StatusOr<std::vector<BlockCompressor::Item>> BlockCompressor::ItemsOf(
     const What& what) const {
   ScopeMembers members;
-  if (absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, &members);
+  if (absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members);
       !status.ok()) {
     return status;
   }

@@ -88,7 +88,7 @@ size_t BlockMover::WindowOf(std::span<const Item> items) {
 
 absl::StatusOr<std::vector<BlockMover::Item>> BlockMover::ItemsOf(const What& what) const {
   ScopeMembers members;
-  if (absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, &members);
+  if (absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members);
       !status.ok()) {
     return status;
   }

@@ -88,10 +88,12 @@ BlockRecoder::Outcome BlockRecoder::ReadDisk(const BlockIndex::Held& held, PageB
   return Outcome::kFailed;
 }
 
-// Unless it was just written anew, or is in HOST too: then nobody misses that copy.
+// Unless it is or was just written anew, or is in HOST too: then nobody misses that copy.
 BlockRecoder::Outcome BlockRecoder::Damaged(const Copy& copy) const {
+  // In this order: it has its new place before its writing ends.
+  const bool writing = disk_.work->spiller().IsWriting(copy.variant, copy.digest);
   const BlockIndex::Held now = store_.index().LookAt(copy.ref);
-  if (now.disk_location != copy.location) return Outcome::kInUse;
+  if (writing || now.disk_location != copy.location) return Outcome::kInUse;
   if (now.state == BlockState::kDisk) store_.DropDamaged(copy.ref, Tier::kDisk);
   return Outcome::kMissing;
 }
@@ -163,8 +165,11 @@ void BlockRecoder::WriteDisk(std::span<Copy*> copies, PayloadCodec& codec) const
       continue;
     }
     const BlockIndex::Held now = store_.index().LookAt(copy->ref);
-    if (now.disk_location != copy->location || now.state == BlockState::kDoomed)
+    if ((TiersOf(now.state) & TierBit(Tier::kDisk)) == 0) {
       copy->outcome = Outcome::kMissing;
+    } else if (now.disk_location != copy->location) {
+      copy->outcome = Outcome::kInUse;  // another call has just written it anew
+    }
   }
   if (!mine.empty()) Replace(mine, codec);
   spiller.Unclaim(names);

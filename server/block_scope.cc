@@ -31,6 +31,17 @@ absl::StatusOr<std::vector<uint64_t>> EndsOf(std::span<const Digest> chain,
   return ends;
 }
 
+// Of blocks of which their engine said the tokens.
+ChainForest::Links LinksOf(const DeviceTable* devices) {
+  ChainForest::Links links;
+  if (devices == nullptr) return links;
+  devices->ForEach("", [&](VariantIndex variant, const Digest& digest, const Digest* parent) {
+    if (parent != nullptr)
+      links.emplace_back(IndexHash(variant, *parent), IndexHash(variant, digest));
+  });
+  return links;
+}
+
 }  // namespace
 
 absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
@@ -39,6 +50,7 @@ absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
                                      const InstanceTable& instances, const BlockStore& store) {
   BlockScope made;
   made.scope = scope;
+  made.engine_id = selection.engine_id;
   made.content_id = content_id;
   if (scope == wire::SelectionScope::kBlocks) {
     auto blocks = Select(selection, content_id, tokens, instances, store);
@@ -59,7 +71,7 @@ absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
 }
 
 absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store, DiskTier* disk,
-                                ScopeMembers* members) {
+                                const DeviceTable* devices, ScopeMembers* members) {
   *members = {};
   members->variants_ = scope.variants;
   switch (scope.scope) {
@@ -68,10 +80,10 @@ absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store
         members->names_.insert(IndexHash(block.variant, scope.blocks.names[block.name]));
       return absl::OkStatus();
     case wire::SelectionScope::kPrefix:
-      members->names_ = ChainForest(store.index()).Below(scope.ends);
+      members->names_ = ChainForest(store.index(), LinksOf(devices)).Below(scope.ends);
       return absl::OkStatus();
     case wire::SelectionScope::kContent:
-      return members->FindContent(scope.content_id, store, disk);
+      return members->FindContent(scope.content_id, store, disk, devices);
     case wire::SelectionScope::kAll:
       members->all_ = true;
       return absl::OkStatus();
@@ -82,8 +94,8 @@ absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store
 // A chain is of one content.  Its first block says by its parent which; one behind a hole, by what
 // is known of it, in HOST or on disk.
 absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStore& store,
-                                       DiskTier* disk) {
-  const ChainForest forest(store.index());
+                                       DiskTier* disk, const DeviceTable* devices) {
+  const ChainForest forest(store.index(), LinksOf(devices));
   std::vector<uint64_t> heads;
   std::vector<ChainLink> unknown;  // on disk alone
   store.index().ForEachLink([&](const ChainLink& block) {
@@ -94,6 +106,12 @@ absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStor
       unknown.push_back(block);
     }
   });
+  if (devices != nullptr) {
+    const auto add = [&](VariantIndex variant, const Digest& digest, const Digest* parent) {
+      if (parent != nullptr && *parent == content_id) heads.push_back(IndexHash(variant, digest));
+    };
+    devices->ForEach("", add);
+  }
   absl::Status status;
   for (size_t at = 0; disk != nullptr && at < unknown.size(); at += kDescribedAtOnce) {
     const std::span some =
@@ -112,6 +130,17 @@ absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStor
   if (status.ok()) return status;
   return absl::UnavailableError(
       absl::StrCat("the disk does not say of which content some blocks are: ", status.message()));
+}
+
+std::vector<std::pair<VariantIndex, Digest>> ScopeMembers::OnDevice(
+    const BlockScope& scope, const DeviceTable& devices) const {
+  std::vector<std::pair<VariantIndex, Digest>> blocks;
+  devices.ForEach(scope.engine_id, [&](VariantIndex variant, const Digest& digest, const Digest*) {
+    if (Contains(variant, digest)) blocks.emplace_back(variant, digest);
+  });
+  std::ranges::sort(blocks);  // of several engines
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  return blocks;
 }
 
 bool ScopeMembers::Contains(VariantIndex variant, const Digest& digest) const {

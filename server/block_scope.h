@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -15,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "client/wire/messages.h"
 #include "server/block_selection.h"
+#include "server/device_table.h"
 #include "server/instance_table.h"
 #include "storage/block_store.h"
 #include "storage/chain_forest.h"
@@ -24,7 +27,8 @@ namespace larder {
 
 struct BlockScope {
   wire::SelectionScope scope = wire::SelectionScope::kBlocks;
-  SelectedBlocks blocks;                                      // of kBlocks
+  SelectedBlocks blocks;  // of kBlocks
+  std::string engine_id;  // of DEVICE, what this one has; empty: any
   std::optional<absl::flat_hash_set<VariantIndex>> variants;  // of these alone
   Digest content_id;                                          // of kContent
   std::vector<uint64_t> ends;  // of kPrefix: IndexHash of its last whole block, for each variant
@@ -38,13 +42,16 @@ struct BlockScope {
 // What is stored of a scope, as it was when this was made.
 class ScopeMembers {
  public:
-  // `disk` may be null.  Unavailable: the disk did not say of which content some blocks are; all
-  // others are known.
+  // `disk` may be null; `devices` too, where DEVICE does not matter.  Unavailable: the disk did not
+  // say of which content some blocks are; all others are known.
   static absl::Status Find(const BlockScope& scope, const BlockStore& store, DiskTier* disk,
-                           ScopeMembers* members);
+                           const DeviceTable* devices, ScopeMembers* members);
 
   [[nodiscard]] bool Contains(VariantIndex variant, const Digest& digest) const;
-  // Calls visit(variant, digest) for each that is in a tier.
+  // Those that an engine of the scope has in device memory; each once.
+  [[nodiscard]] std::vector<std::pair<VariantIndex, Digest>> OnDevice(
+      const BlockScope& scope, const DeviceTable& devices) const;
+  // Calls visit(variant, digest) for each that is stored in a tier.
   template <class Visit>
   void ForEach(const BlockStore& store, Visit visit) const {
     store.index().ForEach([&](const BlockIndex::View& block) {
@@ -57,7 +64,8 @@ class ScopeMembers {
   [[nodiscard]] bool HasVariant(VariantIndex variant) const {
     return !variants_ || variants_->contains(variant);
   }
-  absl::Status FindContent(const Digest& content_id, const BlockStore& store, DiskTier* disk);
+  absl::Status FindContent(const Digest& content_id, const BlockStore& store, DiskTier* disk,
+                           const DeviceTable* devices);
 
   std::optional<absl::flat_hash_set<VariantIndex>> variants_;
   bool all_ = false;

@@ -57,17 +57,6 @@ absl::StatusOr<SelectedBlocks> OfNames(std::span<const Digest> names,
   return selected;
 }
 
-// Of two blocks of one name, the answer that says more of what is left to do.
-BlockStatus Worse(BlockStatus a, BlockStatus b) {
-  constexpr BlockStatus kFromBest[] = {BlockStatus::kMissing, BlockStatus::kOk,
-                                       BlockStatus::kPending, BlockStatus::kFull,
-                                       BlockStatus::kKept,    BlockStatus::kUnsupported};
-  const auto rank = [&](BlockStatus status) {
-    return std::find(std::begin(kFromBest), std::end(kFromBest), status);
-  };
-  return rank(a) < rank(b) ? b : a;
-}
-
 }  // namespace
 
 std::vector<VariantIndex> VariantsOf(const wire::BlockSelection& selection,
@@ -88,6 +77,16 @@ absl::StatusOr<SelectedBlocks> Select(const wire::BlockSelection& selection,
   const std::vector<VariantIndex> variants = VariantsOf(selection, instances, store);
   if (tokens.empty()) return OfNames(selection.digests, variants);
   return OfChain(Chain(content_id, tokens), variants, store);
+}
+
+BlockStatus Worse(BlockStatus a, BlockStatus b) {
+  constexpr BlockStatus kFromBest[] = {BlockStatus::kMissing, BlockStatus::kOk,
+                                       BlockStatus::kPending, BlockStatus::kFull,
+                                       BlockStatus::kKept,    BlockStatus::kUnsupported};
+  const auto rank = [&](BlockStatus status) {
+    return std::find(std::begin(kFromBest), std::end(kFromBest), status);
+  };
+  return rank(a) < rank(b) ? b : a;
 }
 
 std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,

@@ -39,9 +39,12 @@ struct SelectedBlocks {
                                                     const InstanceTable& instances,
                                                     const BlockStore& store);
 
-// One answer for each name: the worst, in the order of kOk, kPending, kFull, kKept, kUnsupported,
-// of the blocks that have it;
-// kMissing where none has.  REQUIRES: a status for each block.
+// The one that says more of what is left to do: kMissing, kOk, kPending, kFull, kKept,
+// kUnsupported, and what is none of these.
+[[nodiscard]] BlockStatus Worse(BlockStatus a, BlockStatus b);
+
+// One answer for each name: the worst of the blocks that have it; kMissing where none has.
+// REQUIRES: a status for each block.
 [[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
                                                        std::span<const BlockStatus> statuses);
 

@@ -113,7 +113,7 @@ DiskTier::GetStatus BlockVerifier::CheckInHost(const BlockIndex::Held& held) {
   return store_.Check(held, all) ? DiskTier::GetStatus::kOk : DiskTier::GetStatus::kDamaged;
 }
 
-// What has left the disk meanwhile, or was written again, is not damaged.
+// What has left the disk meanwhile, or is or was written again, is not damaged.
 DiskTier::GetStatus BlockVerifier::CheckOnDisk(const BlockIndex::Held& held,
                                                const BlockIndex::View& block) {
   ByteCount bytes;
@@ -123,8 +123,11 @@ DiskTier::GetStatus BlockVerifier::CheckOnDisk(const BlockIndex::Held& held,
                            .location = DiskLocation{held.disk_location}},
                           &bytes);
   if (status == DiskTier::GetStatus::kOk || status == DiskTier::GetStatus::kFailed) return status;
+  // In this order: it has its new place before its writing ends.
+  const bool writing = disk_.work->spiller().IsWriting(block.variant, block.digest);
   const BlockIndex::Held now = store_.index().LookAt(held.ref);
-  const bool same = IsIn(now.state, Tier::kDisk) && now.disk_location == held.disk_location;
+  const bool same =
+      !writing && IsIn(now.state, Tier::kDisk) && now.disk_location == held.disk_location;
   return same ? DiskTier::GetStatus::kDamaged : DiskTier::GetStatus::kMissing;
 }
 

@@ -192,7 +192,8 @@ constexpr ConfigOption kOptions[] = {
        return Store(ParseCount(t, 0, 16'777'216), &c->pins_max);
      }},
     {"events_max", kLimits, "COUNT", "65536", false,
-     "Events that are kept for who watches: blocks that came to a tier or left one, 24 bytes each. "
+     "Events that are kept for who watches: blocks that came to a tier or left one, 32 bytes each, "
+     "and as many of device memory. "
      "A watcher that falls behind by more is cut off.",
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 1, 16'777'216), &c->events_max);

@@ -123,6 +123,13 @@ struct Counters {
   Counter events_told;
   Counter watchers_cut_off;
 
+  // What engines have in device memory, and are asked to do with it.
+  Counter device_blocks_left_out;  // beyond DeviceTable's limits
+  Counter directives_sent;
+  Counter directives_done;
+  Counter directives_unanswered;
+  Counter directives_ended;
+
   // Move: to that tier.
   Counter blocks_moved_host;
   Counter blocks_moved_disk;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -18,8 +19,11 @@
 #include "server/admission.h"
 #include "server/block_cleaner.h"
 #include "server/block_compressor.h"
+#include "server/block_director.h"
 #include "server/block_mover.h"
 #include "server/block_verifier.h"
+#include "server/device_table.h"
+#include "server/directive_desk.h"
 #include "server/heartbeat.h"
 #include "server/instance_table.h"
 #include "server/metrics_table.h"
@@ -95,13 +99,6 @@ Served Listen(const SocketFile& file, const DaemonOptions& options,
 // Threads of Compress: half of the cores are others'.
 size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
 
-// Deadlines of pins outlive the daemon, so they are on the clock of the wall.
-uint64_t UnixMilliseconds() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
-}
-
 }  // namespace
 
 // Members are built top to bottom, and end bottom to top.
@@ -111,21 +108,29 @@ struct Daemon::Parts final : SidebandHost {
         store(s),
         clock(k),
         started(k.Now()),
-        instances(s, k, Rates(o, d != nullptr)),
+        devices(s.index().events()),
+        instances(s, k, Rates(o, d != nullptr), &devices),
         staging({.process_bytes_max = o.staging_bytes_max}),
         admission({.calls_max = o.calls_max,
                    .sessions_max = o.sessions_max,
                    .bytes_max = o.memory_limit}),
         sessions(o.sessions_max),
         counters(c),
+        directives(devices, k, UnixMilliseconds, c,
+                   [this](SessionId id, VariantIndex variant, wire::Directive directive) {
+                     const auto session = sessions.Find(id);
+                     return session ? session->Direct(variant, std::move(directive))
+                                    : BlockStatus::kMissing;
+                   }),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
+    director.emplace(s, d, devices, directives);
     if (d == nullptr) {
       verifier.emplace(s, DiskParts{}, c);
       pins.emplace(s, DiskParts{}, c, UnixMilliseconds);
       cleaner.emplace(s, DiskParts{}, *pins, c);
       mover.emplace(s, DiskParts{}, c);
       compressor.emplace(Encoders(), s, DiskParts{}, c);
-      events.emplace(s, nullptr, o.boot_id, c);
+      events.emplace(s, nullptr, devices, o.boot_id, c);
       return;
     }
     registrations.emplace(*d, instances, "default", counters, options.warn);
@@ -141,11 +146,13 @@ struct Daemon::Parts final : SidebandHost {
     mover.emplace(s, DiskParts{d, &*disk}, c);
     compressor.emplace(Encoders(), s, DiskParts{d, &*disk}, c);
     verifier.emplace(s, DiskParts{d, &*disk}, c);
-    events.emplace(s, d, o.boot_id, c);
+    events.emplace(s, d, devices, o.boot_id, c);
   }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
                                                                   bool disk) {
-    std::vector<InstanceTable::TierRate> rates = {{Tier::kHost, options.host_bytes_per_s}};
+    std::vector<InstanceTable::TierRate> rates = {
+        {Tier::kDevice, std::numeric_limits<double>::infinity()},
+        {Tier::kHost, options.host_bytes_per_s}};
     if (disk) rates.push_back({Tier::kDisk, options.disk_bytes_per_s});
     return rates;
   }
@@ -199,6 +206,7 @@ struct Daemon::Parts final : SidebandHost {
   const TimePoint started;
   const double started_unix_s = static_cast<double>(UnixMilliseconds()) * 1e-3;
   Quarantine quarantine;
+  DeviceTable devices;
   InstanceTable instances;
   StagingTable staging;
   std::unique_ptr<ProcessTable> processes;
@@ -206,6 +214,7 @@ struct Daemon::Parts final : SidebandHost {
   Admission admission;
   SessionTable sessions;
   Counters& counters;
+  DirectiveDesk directives;
   std::optional<SessionDeps> deps;
   std::optional<RegistrationStore> registrations;  // where there is a disk
   std::optional<DiskWork> disk;                    // likewise; ends before sessions do
@@ -213,6 +222,7 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<BlockCleaner> cleaner;
   std::optional<BlockMover> mover;
   std::optional<BlockCompressor> compressor;
+  std::optional<BlockDirector> director;
   std::optional<BlockVerifier> verifier;
   WorkerPool workers;  // ends before what its jobs look at
   WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};     // likewise
@@ -279,7 +289,7 @@ absl::Status Daemon::Parts::Start() {
   if (absl::Status status = StartSideband(); !status.ok()) return status;
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, workers, counters,
                            clock, ChooseKernel(), options.boot_id, "default", options.check_one_in,
-                           disk ? &*disk : nullptr});
+                           devices, directives, disk ? &*disk : nullptr});
   if (options.session_threads > 0) {
     absl::StatusOr<std::unique_ptr<SessionSockets>> sockets =
         SessionSockets::Start({*deps, sessions, admission}, options.session_threads);
@@ -287,10 +297,10 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions, admission);
-  cache.emplace(
-      *deps, admission, *pins,
-      CacheService::LongCalls{clearing, *cleaner, moving, *mover, compressing, *compressor},
-      *events);
+  cache.emplace(*deps, admission, *pins,
+                CacheService::LongCalls{clearing, *cleaner, moving, *mover, compressing,
+                                        *compressor, *director},
+                *events);
   if (absl::Status status = StartServers(); !status.ok()) return status;
 
   processes->Start([this](ProcessId process) {
@@ -320,6 +330,7 @@ void Daemon::Parts::Housekeep() {
     store.EvictToWatermark(kEvictionsPerPeriod);
     if (disk) disk->Tick();
     pins->Tick(now);
+    directives.Tick(now);
     // What is on disk may not be known yet.
     const bool all_known = !disk || !disk->recovering();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
@@ -423,6 +434,7 @@ Daemon::~Daemon() {
   }
   if (drainer.joinable()) drainer.join();
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
+  p.directives.EndAll();  // nobody looks after their patience any more
   p.self.reset();
   p.accepting.reset();
   const auto now = std::chrono::system_clock::now();
@@ -499,6 +511,7 @@ Daemon::Gauges Daemon::gauges() const {
   }
   g.started_unix_s = p.started_unix_s;
   g.quarantined = p.quarantine.bytes();
+  g.device_blocks = p.devices.blocks();
   g.processes = p.processes->counts().processes;
   g.sideband = &p.sideband->counters();
   if (p.disk) g.disk = p.disk->stats();

@@ -91,6 +91,7 @@ class Daemon {
     } sessions;  // by write mode
     double started_unix_s = 0;
     ByteCount quarantined;
+    size_t device_blocks = 0;
     size_t processes = 0;
     bool draining = false;
     std::optional<DiskWork::Stats> disk;         // where there is one

@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "storage/check.h"
+
 namespace larder {
 namespace {
 
@@ -12,8 +14,9 @@ constexpr size_t kEventsAtOnce = 256;
 
 // Another block of the same: several one after the other are told in one.
 bool Continues(const wire::BlockEvent& event, const wire::BlockEvent& next) {
-  if (event.stored != next.stored || event.variant != next.variant || event.tier != next.tier ||
-      event.chain.has_value() != next.chain.has_value()) {
+  if (event.cleared || next.cleared || event.stored != next.stored ||
+      event.variant != next.variant || event.tier != next.tier ||
+      event.engine_id != next.engine_id || event.chain.has_value() != next.chain.has_value()) {
     return false;
   }
   return !event.chain || (event.digests.back() == next.chain->parent &&
@@ -49,8 +52,10 @@ absl::Status EventFeed::CutOff() {
 }
 
 absl::StatusOr<EventFeed> EventFeed::Make(const wire::WatchQuery& query, BlockStore& store,
-                                          DiskTier* disk, const std::string& boot_id) {
-  EventFeed feed(query, store, disk);
+                                          DiskTier* disk, const DeviceTable* devices,
+                                          const std::string& boot_id) {
+  LARDER_CHECK(devices != nullptr || (query.tiers & TierBit(Tier::kDevice)) == 0);
+  EventFeed feed(query, store, disk, devices);
   feed.after_ = store.index().events().newest();
   feed.in_snapshot_ = query.snapshot;
   if (query.boot_id.empty()) return feed;
@@ -63,45 +68,53 @@ absl::StatusOr<EventFeed> EventFeed::Make(const wire::WatchQuery& query, BlockSt
 
 bool EventFeed::ready() const { return in_snapshot_ || store_.index().events().newest() > after_; }
 
-bool EventFeed::lost() const { return !store_.index().events().Read(after_, {}); }
+bool EventFeed::lost() const { return !store_.index().events().Read(after_, query_.tiers, {}); }
 
 absl::StatusOr<wire::WatchReply> EventFeed::Next() {
   if (in_snapshot_) return NextOfSnapshot();
-  std::array<TierEvent, kEventsAtOnce> events;
-  const std::optional<size_t> count = store_.index().events().Read(after_, events);
-  if (!count) return CutOff();
+  std::array<NumberedEvent, kEventsAtOnce> events;
+  const auto read = store_.index().events().Read(after_, query_.tiers, events);
+  if (!read) return CutOff();
+  std::vector<TierEvent> happened;
+  for (const NumberedEvent& event : std::span(events).first(read->events))
+    happened.push_back(event.event);
+  std::vector<wire::BlockEvent> told = Describe(happened);
+  for (size_t i = 0; i < told.size(); ++i) told[i].sequence = events[i].number;
+  after_ = read->through;
   wire::WatchReply reply;
-  std::vector<TierEvent> wanted;
-  std::vector<uint64_t> numbers;
-  for (size_t i = 0; i < *count; ++i) {
-    if ((query_.tiers & TierBit(events[i].tier)) == 0) continue;
-    wanted.push_back(events[i]);
-    numbers.push_back(after_ + i + 1);
-  }
-  std::vector<wire::BlockEvent> told = Describe(wanted);
-  for (size_t i = 0; i < told.size(); ++i) told[i].sequence = numbers[i];
-  after_ += *count;
   reply.events = Joined(std::move(told));
   reply.sequence = after_;
   return reply;
 }
 
 wire::WatchReply EventFeed::NextOfSnapshot() {
+  const std::vector<TierEvent> there = SomeOfSnapshot();
+  const bool done =
+      cursor_.done() && (device_cursor_.done() || (query_.tiers & TierBit(Tier::kDevice)) == 0);
+  wire::WatchReply reply;
+  reply.events = Joined(Describe(there));
+  reply.sequence = done ? after_ : 0;
+  reply.snapshot_end = done;
+  in_snapshot_ = !done;
+  return reply;
+}
+
+std::vector<TierEvent> EventFeed::SomeOfSnapshot() {
+  std::vector<TierEvent> there;
+  if (cursor_.done()) {
+    there.resize(kEventsAtOnce);
+    there.resize(devices_->Page(&device_cursor_, there));
+    return there;
+  }
   std::array<BlockIndex::View, kEventsAtOnce> views;
   const size_t count = store_.index().Views(&cursor_, views);
-  std::vector<TierEvent> there;
   for (const BlockIndex::View& view : std::span(views).first(count)) {
     for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
       if ((TiersOf(view.state) & query_.tiers & TierBit(tier)) != 0)
         there.push_back({view.digest, view.variant, tier, /*stored=*/true});
     }
   }
-  wire::WatchReply reply;
-  reply.events = Joined(Describe(there));
-  reply.sequence = cursor_.done() ? after_ : 0;
-  reply.snapshot_end = cursor_.done();
-  in_snapshot_ = !cursor_.done();
-  return reply;
+  return there;
 }
 
 std::vector<wire::BlockEvent> EventFeed::Describe(std::span<const TierEvent> events) const {
@@ -110,12 +123,31 @@ std::vector<wire::BlockEvent> EventFeed::Describe(std::span<const TierEvent> eve
   for (const TierEvent& event : events) {
     wire::BlockEvent& one = told.emplace_back();
     one.stored = event.stored;
-    one.variant = store_.index().VariantId(event.variant);
+    one.cleared = event.cleared;
     one.tier = event.tier;
+    if (event.tier == Tier::kDevice) one.engine_id = devices_->EngineOf(event);
+    if (event.cleared) continue;
+    one.variant = store_.index().VariantId(event.variant);
     one.digests = {event.digest};
   }
-  if (query_.with_tokens) AddChains(events, told);
+  if (!query_.with_tokens) return told;
+  AddChains(events, told);
+  AddChainsOfDevice(events, told);
   return told;
+}
+
+void EventFeed::AddChainsOfDevice(std::span<const TierEvent> events,
+                                  std::span<wire::BlockEvent> to) const {
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (!events[i].stored || events[i].tier != Tier::kDevice) continue;
+    std::optional<DeviceTable::Chain> chain = devices_->ChainOf(events[i]);
+    if (!chain) continue;
+    const auto block_tokens = static_cast<uint32_t>(chain->tokens.size());
+    to[i].chain = {.parent = chain->parent,
+                   .content = {},
+                   .block_tokens = block_tokens,
+                   .tokens = std::move(chain->tokens)};
+  }
 }
 
 // What has left since stays without: that it did is told soon.
@@ -131,7 +163,7 @@ void EventFeed::AddChains(std::span<const TierEvent> events, std::span<wire::Blo
                    .tokens = {tokens.begin(), tokens.end()}};
   };
   for (size_t i = 0; i < events.size(); ++i) {
-    if (!events[i].stored) continue;
+    if (!events[i].stored || events[i].tier == Tier::kDevice) continue;
     const BlockIndex::Held block = store_.HoldUntouched(events[i].variant, events[i].digest);
     if (block.ref == EntryRef{}) continue;
     held.push_back(block.ref);

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/wire/messages.h"
+#include "server/device_table.h"
 #include "storage/block_store.h"
 #include "storage/disk/disk_tier.h"
 
@@ -21,10 +22,11 @@ namespace larder {
 
 class EventFeed {
  public:
-  // `disk` may be null.  OutOfRange: to go on after what is no longer known.  InvalidArgument:
-  // after what is yet to come.
+  // `disk` may be null, and `devices` where DEVICE is not asked for.  OutOfRange: to go on after
+  // what is no longer known.  InvalidArgument: after what is yet to come.
   [[nodiscard]] static absl::StatusOr<EventFeed> Make(const wire::WatchQuery& query,
                                                       BlockStore& store, DiskTier* disk,
+                                                      const DeviceTable* devices,
                                                       const std::string& boot_id);
 
   // Cheap: false where nothing is to be told now.
@@ -36,19 +38,25 @@ class EventFeed {
   [[nodiscard]] absl::StatusOr<wire::WatchReply> Next();
 
  private:
-  EventFeed(const wire::WatchQuery& query, BlockStore& store, DiskTier* disk)
-      : query_(query), store_(store), disk_(disk) {}
+  EventFeed(const wire::WatchQuery& query, BlockStore& store, DiskTier* disk,
+            const DeviceTable* devices)
+      : query_(query), store_(store), disk_(disk), devices_(devices) {}
 
   [[nodiscard]] wire::WatchReply NextOfSnapshot();
+  // Of HOST and DISK, then of DEVICE; empty: that was all.
+  [[nodiscard]] std::vector<TierEvent> SomeOfSnapshot();
   [[nodiscard]] std::vector<wire::BlockEvent> Describe(std::span<const TierEvent> events) const;
   // Of stored ones, what is known of them.
+  void AddChainsOfDevice(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;
   void AddChains(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;
 
   const wire::WatchQuery query_;
   BlockStore& store_;
   DiskTier* const disk_;
+  const DeviceTable* const devices_;
   bool in_snapshot_ = false;
   BlockIndex::Cursor cursor_;
+  DeviceTable::Cursor device_cursor_;
   uint64_t after_ = 0;  // told
 };
 

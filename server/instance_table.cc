@@ -1,9 +1,11 @@
 #include "server/instance_table.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/device_table.h"
 
 namespace larder {
 namespace {
@@ -65,10 +67,16 @@ TokenCount MostContiguous(const wire::InstanceHit& hit) {
   return most;
 }
 
+TokenCount OnDevice(const wire::InstanceHit& hit) {
+  const wire::TierHit& fastest = hit.tiers.front();
+  return fastest.tier == Tier::kDevice ? fastest.contiguous : TokenCount();
+}
+
 }  // namespace
 
-InstanceTable::InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates)
-    : store_(store), clock_(clock), rates_(std::move(rates)) {}
+InstanceTable::InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates,
+                             const DeviceTable* devices)
+    : store_(store), clock_(clock), rates_(std::move(rates)), devices_(devices) {}
 
 absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
     const std::string& engine_id, std::span<const ContentSpec> contents,
@@ -164,38 +172,47 @@ std::vector<InstanceTable::Candidate> InstanceTable::Candidates(const Digest& co
   return out;
 }
 
-wire::TierHit InstanceTable::Hit(Tier tier, double bytes_per_s, const Registration& registration,
+void InstanceTable::LookUp(Tier tier, const std::string& engine_id, VariantIndex variant,
+                           std::span<const Digest> keys,
+                           std::span<BlockIndex::Presence> blocks) const {
+  if (tier != Tier::kDevice) return store_.index().Lookup(variant, keys, blocks);
+  std::vector<char> there(keys.size());
+  devices_->Lookup(engine_id, variant, keys, there);
+  for (size_t b = 0; b < blocks.size(); ++b) blocks[b].tiers = there[b] ? TierBit(tier) : 0;
+}
+
+wire::TierHit InstanceTable::Hit(const TierRate& rate, const Candidate& candidate,
                                  std::span<const Digest> chain) const {
   std::vector<char> steps(chain.size(), 1);
   std::vector<Presence> all;
-  all.reserve(registration.variants.size());
+  all.reserve(candidate.registration->variants.size());
   std::vector<Digest> keys;
-  for (const Variant& variant : registration.variants) {
+  for (const Variant& variant : candidate.registration->variants) {
     Presence presence;
     presence.block_steps = variant.spec.block_tokens / kStepTokens;
     const size_t blocks = chain.size() / presence.block_steps;
     presence.blocks.resize(blocks);
     if (presence.block_steps == 1) {
-      store_.index().Lookup(variant.index, chain, presence.blocks);
+      LookUp(rate.tier, candidate.engine_id, variant.index, chain, presence.blocks);
     } else {
       keys.resize(blocks);
       for (size_t b = 0; b < blocks; ++b) keys[b] = chain[(b + 1) * presence.block_steps - 1];
-      store_.index().Lookup(variant.index, keys, presence.blocks);
+      LookUp(rate.tier, candidate.engine_id, variant.index, keys, presence.blocks);
     }
-    Intersect(tier, presence, &steps);
+    Intersect(rate.tier, presence, &steps);
     // What lies behind the last step that all have so far is of no use to the next ones.
     while (!steps.empty() && steps.back() == 0) steps.pop_back();
-    if (steps.empty()) return {.tier = tier, .contiguous = {}, .ranges = {}, .bytes = {}};
+    if (steps.empty()) return {.tier = rate.tier, .contiguous = {}, .ranges = {}, .bytes = {}};
     chain = chain.first(steps.size());
     all.push_back(std::move(presence));
   }
   wire::TierHit hit;
-  hit.tier = tier;
+  hit.tier = rate.tier;
   hit.ranges = Ranges(steps);
   if (!hit.ranges.empty() && hit.ranges.front().begin == 0)
     hit.contiguous = TokenCount(hit.ranges.front().end);
   for (const Presence& presence : all) hit.bytes += ByteCount(BytesIn(presence, steps));
-  hit.load_s = static_cast<double>(hit.bytes.value()) / bytes_per_s;
+  hit.load_s = static_cast<double>(hit.bytes.value()) / rate.bytes_per_s;
   return hit;
 }
 
@@ -205,16 +222,18 @@ std::vector<wire::InstanceHit> InstanceTable::Lookup(const Digest& content_id,
   std::vector<wire::InstanceHit> hits;
   for (const Candidate& candidate : Candidates(content_id, engine_id)) {
     std::vector<wire::TierHit> tiers;
-    for (const auto& [tier, bytes_per_s] : rates_) {
-      wire::TierHit hit = Hit(tier, bytes_per_s, *candidate.registration, chain);
+    for (const TierRate& rate : rates_) {
+      if (rate.tier == Tier::kDevice &&
+          (devices_->blocks() == 0 || !devices_->Has(candidate.engine_id)))
+        continue;
+      wire::TierHit hit = Hit(rate, candidate, chain);
       if (!hit.ranges.empty()) tiers.push_back(std::move(hit));
     }
     if (!tiers.empty()) hits.push_back({candidate.engine_id, candidate.attached, std::move(tiers)});
   }
-  std::stable_sort(hits.begin(), hits.end(),
-                   [](const wire::InstanceHit& a, const wire::InstanceHit& b) {
-                     return MostContiguous(a) > MostContiguous(b);
-                   });
+  std::ranges::stable_sort(hits, std::greater(), [](const wire::InstanceHit& hit) {
+    return std::pair(MostContiguous(hit), OnDevice(hit));
+  });
   return hits;
 }
 

@@ -29,14 +29,19 @@
 
 namespace larder {
 
+class DeviceTable;  // server/device_table.h
+
 class InstanceTable {
  public:
-  // A tier that Lookup tells of, fastest first, and its rate for load estimates.
+  // A tier that Lookup tells of, fastest first, and its rate for load estimates.  DEVICE needs
+  // `devices`; what is there is loaded at an infinite rate.
   struct TierRate {
     Tier tier = Tier::kHost;
     double bytes_per_s = 0;
   };
-  InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates);
+  // `devices` may be null.
+  InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates,
+                const DeviceTable* devices = nullptr);
 
   // Who hears that an engine registered something new, or was forgotten.  Called without a lock.
   // Set before others use this.
@@ -106,14 +111,18 @@ class InstanceTable {
   [[nodiscard]] std::vector<Candidate> Candidates(const Digest& content_id,
                                                   std::string_view engine_id) const
       LARDER_EXCLUDES(mu_);
-  [[nodiscard]] wire::TierHit Hit(Tier tier, double bytes_per_s, const Registration& registration,
+  [[nodiscard]] wire::TierHit Hit(const TierRate& rate, const Candidate& candidate,
                                   std::span<const Digest> chain) const;
+  // Which of these are in a tier, of DEVICE of that engine's.
+  void LookUp(Tier tier, const std::string& engine_id, VariantIndex variant,
+              std::span<const Digest> keys, std::span<BlockIndex::Presence> blocks) const;
   [[nodiscard]] wire::InstanceInfo Describe(const std::string& engine_id,
                                             const Engine& engine) const LARDER_REQUIRES(mu_);
 
   BlockStore& store_;
   const Clock& clock_;
   const std::vector<TierRate> rates_;
+  const DeviceTable* const devices_;
   OnChange on_change_;
   mutable Mutex mu_;
   absl::btree_map<std::string, Engine> engines_ LARDER_GUARDED_BY(mu_);

@@ -89,6 +89,12 @@ constexpr MetricSample kRecodedBytes[] = {Count("host_before", &C::recoded_bytes
                                           Count("host_after", &C::recoded_bytes_after_host),
                                           Count("disk_before", &C::recoded_bytes_before_disk),
                                           Count("disk_after", &C::recoded_bytes_after_disk)};
+constexpr MetricSample kDeviceBlocks[] = {
+    Read("", [](const R& r) { return Double(r.daemon.device_blocks); })};
+constexpr MetricSample kDeviceLeftOut[] = {Count("", &C::device_blocks_left_out)};
+constexpr MetricSample kDirectives[] = {
+    Count("sent", &C::directives_sent), Count("done", &C::directives_done),
+    Count("unanswered", &C::directives_unanswered), Count("ended", &C::directives_ended)};
 constexpr MetricSample kEventsTold[] = {Count("", &C::events_told)};
 constexpr MetricSample kCutOff[] = {Count("", &C::watchers_cut_off)};
 constexpr MetricSample kPins[] = {Read("", OfStore<&B::pins>)};
@@ -350,6 +356,15 @@ constexpr Metric kMetrics[] = {
      "codec."},
     {"larder_compressed_bytes_total", kC, "bytes", "room", kRecodedBytes,
      "Room that those copies took before, and after."},
+    {"larder_device_blocks", kG, "blocks", "", kDeviceBlocks,
+     "Blocks that engines say they have in device memory; one that two engines have counts twice."},
+    {"larder_device_blocks_left_out_total", kC, "blocks", "", kDeviceLeftOut,
+     "Blocks of device memory that are not kept account of: an engine has at most 524,288 places, "
+     "all of them twice as many."},
+    {"larder_directives_total", kC, "directives", "step", kDirectives,
+     "What engines were asked to do with blocks in device memory (pin, unpin, drop, compress): "
+     "sent, and of these done, whatever was said of each block, unanswered within 5 seconds, or "
+     "ended with their session."},
     {"larder_events_told_total", kC, "events", "", kEventsTold,
      "Blocks that came to a tier or left one, told to a watcher (Cache.WatchEvents); one for each "
      "watcher."},

@@ -45,7 +45,6 @@ class PinKeeper {
   // Blocks on their way into their tier at once, beside those of the calls that just came.
   static constexpr size_t kBroughtAtOnce = 1024;
 
-  using WallClock = std::function<uint64_t()>;  // milliseconds since 1970
   PinKeeper(BlockStore& store, DiskParts disk, Counters& counters, WallClock now_ms);
   ~PinKeeper();
   PinKeeper(const PinKeeper&) = delete;

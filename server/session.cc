@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/device_table.h"
+#include "server/directive_desk.h"
 
 namespace larder {
 namespace {
@@ -83,6 +85,11 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
     bye_ = bye_ || up.bye;
   }
   if (HasAnswers(down)) Send(std::move(down));
+  // What an engine dropped is gone before the caller hears that it was.
+  for (const wire::DeviceBlocks& d : up.device_blocks) {
+    if (absl::Status s = Handle(d); !s.ok()) return s;
+  }
+  for (const wire::DirectiveDone& d : up.directives_done) deps_.directives.Done(id_, d);
   StartPromotions();  // what becomes ready follows its grant
   StartDecodings();
   // As many blocks leave as were promised, before the writer asks again, and on this thread: one
@@ -183,7 +190,9 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   attached.boot_id = deps_.boot_id;
   attached.tenant = deps_.tenant;
   attached.write_mode = write_mode_;
-  attached.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs;
+  attached.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs | wire::kFeatureDeviceBlocks |
+                          wire::kFeatureDirectives;
+  directed_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureDirectives) != 0;
   tiers_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureTiers) != 0;
   attached.slab_bytes = deps_.store.pool().slab_bytes();
   attached.lease_bytes_max = deps_.store.lease_budget();
@@ -195,6 +204,7 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   info.peer = peer_;
   info.write_mode = write_mode_;
   if (absl::Status s = deps_.instances.SessionBegan(engine_id_, info); !s.ok()) return s;
+  deps_.devices.SessionBegan(id_, engine_id_);
   attached_ = true;
   wire::Down down;
   down.attached = std::move(attached);
@@ -366,6 +376,8 @@ void AttachedSession::OnClosed() {
     attached = attached_;
   }
   if (attached) deps_.instances.SessionEnded(engine_id_, id_);
+  if (attached) deps_.devices.SessionEnded(id_);
+  if (attached) deps_.directives.SessionEnded(id_);
   if (page_) page_->ClearAll();
   if (!process_) return;
   if (!clean) PutInQuarantine(std::move(leases), std::move(reservations));

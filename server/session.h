@@ -42,7 +42,9 @@
 
 namespace larder {
 
-class DiskWork;  // server/disk_work.h
+class DeviceTable;    // server/device_table.h
+class DirectiveDesk;  // server/directive_desk.h
+class DiskWork;       // server/disk_work.h
 
 // Where a session's answers go.
 class SessionSink {
@@ -73,7 +75,9 @@ struct SessionDeps {
   std::string boot_id;
   std::string tenant;
   uint32_t check_one_in = 64;  // host reads that are checked: one in so many; 0 = none
-  DiskWork* disk = nullptr;    // null: no disk
+  DeviceTable& devices;
+  DirectiveDesk& directives;
+  DiskWork* disk = nullptr;  // null: no disk
 };
 
 class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
@@ -108,6 +112,10 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Drain() LARDER_EXCLUDES(mu_);
   // Ends the stream now, Unavailable.
   void Abandon() LARDER_EXCLUDES(mu_);
+  // Asks it to do something with what it has in device memory; `directive` lacks its variant.
+  // kOk: it is on its way.  kUnsupported: it takes none.  kMissing: it ends.
+  [[nodiscard]] BlockStatus Direct(VariantIndex variant, wire::Directive directive)
+      LARDER_EXCLUDES(mu_);
   // Blocks that it published are on disk now, and survive a crash.
   void OnDurable(VariantIndex variant, std::span<const Digest> digests) LARDER_EXCLUDES(mu_);
 
@@ -179,6 +187,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Handle(const wire::Abort& request) LARDER_REQUIRES(mu_);
   void Handle(const wire::RevokeAck& ack) LARDER_REQUIRES(mu_);
   void Handle(const wire::DamageReport& report) LARDER_REQUIRES(mu_);
+  // InvalidArgument: no such variant, digests that do not follow from parent and tokens.
+  [[nodiscard]] absl::Status Handle(const wire::DeviceBlocks& report) LARDER_EXCLUDES(mu_);
   void CheckReported(VariantIndex variant, std::span<const Digest> digests);
   void Release(std::span<const LeaseId> leases) LARDER_REQUIRES(mu_);
   void CloseReservation(ReservationId id) LARDER_REQUIRES(mu_);
@@ -258,7 +268,8 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
 
   Mutex mu_;
   bool attached_ LARDER_GUARDED_BY(mu_) = false;
-  bool tiers_ LARDER_GUARDED_BY(mu_) = false;  // it understands PENDING and Durable
+  bool tiers_ LARDER_GUARDED_BY(mu_) = false;     // it understands PENDING and Durable
+  bool directed_ LARDER_GUARDED_BY(mu_) = false;  // it takes directives beside DRAIN
   bool draining_ LARDER_GUARDED_BY(mu_) = false;
   TimePoint drained_from_ LARDER_GUARDED_BY(mu_);  // when draining
   bool closed_ LARDER_GUARDED_BY(mu_) = false;

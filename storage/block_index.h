@@ -180,6 +180,8 @@ class BlockIndex {
 
   // ---- events: every block that comes to a tier or leaves one
   [[nodiscard]] const EventRing& events() const { return events_; }
+  // For what happens in DEVICE, of which the index knows nothing.
+  [[nodiscard]] EventRing& events() { return events_; }
 
   // ---- totals
   [[nodiscard]] uint64_t blocks() const;         // named, claims included

@@ -4,7 +4,8 @@
 
 namespace larder {
 
-ChainForest::ChainForest(const BlockIndex& index) {
+ChainForest::ChainForest(const BlockIndex& index, const Links& more) : children_(more) {
+  for (const auto& [parent, name] : more) names_.insert(name);
   index.ForEachLink([&](const ChainLink& block) {
     names_.insert(block.name);
     if (block.parent != 0) children_.emplace_back(block.parent, block.name);

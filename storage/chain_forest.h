@@ -19,7 +19,9 @@ class ChainForest {
  public:
   using Names = absl::flat_hash_set<uint64_t>;  // hashes
 
-  explicit ChainForest(const BlockIndex& index);
+  // And `more`, that are not in the index: parent, block.
+  using Links = std::vector<std::pair<uint64_t, uint64_t>>;
+  explicit ChainForest(const BlockIndex& index, const Links& more = {});
 
   // These names, stored or not, and all blocks that continue them.
   [[nodiscard]] Names Below(std::vector<uint64_t> names) const;
@@ -28,7 +30,7 @@ class ChainForest {
 
  private:
   Names names_;
-  std::vector<std::pair<uint64_t, uint64_t>> children_;  // parent, child; ascending
+  Links children_;  // ascending
 };
 
 }  // namespace larder

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <functional>
 
 namespace larder {
 
@@ -21,6 +23,15 @@ class SteadyClock final : public Clock {
  public:
   [[nodiscard]] TimePoint Now() const override { return std::chrono::steady_clock::now(); }
 };
+
+// Deadlines that outlive a process, or are another's, are on the clock of the wall: milliseconds
+// since 1970.
+using WallClock = std::function<uint64_t()>;
+[[nodiscard]] inline uint64_t UnixMilliseconds() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+}
 
 // Stands still until told.
 class ManualClock final : public Clock {

@@ -261,6 +261,11 @@ void Spiller::Write(Batch* batch) {
   Notify(*batch);
 }
 
+bool Spiller::IsWriting(VariantIndex variant, const Digest& digest) const {
+  MutexLock lock(mu_);
+  return writing_.contains(Name(variant, digest));
+}
+
 bool Spiller::Claim(VariantIndex variant, const Digest& digest) {
   MutexLock lock(mu_);
   return writing_.try_emplace(Name(variant, digest)).second;

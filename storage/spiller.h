@@ -72,6 +72,10 @@ class Spiller {
   // Which of these wait in the queue, or are being written.  O(queue).
   [[nodiscard]] std::vector<bool> Waiting(
       std::span<const std::pair<VariantIndex, Digest>> names) const LARDER_EXCLUDES(mu_);
+  // By the spiller, or by who claimed it.  While it is, a reader that goes by the index may find
+  // the new record's description and the old one's place.
+  [[nodiscard]] bool IsWriting(VariantIndex variant, const Digest& digest) const
+      LARDER_EXCLUDES(mu_);
   // Waits until none of these is being written, as they were when it was called; false: not by
   // then.
   [[nodiscard]] bool WaitWritten(std::span<const std::pair<VariantIndex, Digest>> names,

@@ -164,6 +164,12 @@ absl::StatusOr<ContentSpec> ContentOptions::Content() const {
   return content;
 }
 
+Tier TierNamed(std::string_view word) {
+  return word == "device" ? Tier::kDevice : word == "disk" ? Tier::kDisk : Tier::kHost;
+}
+
+TierSet TiersNamed(std::string_view word) { return word == "all" ? 0 : TierBit(TierNamed(word)); }
+
 void BlockOptions::AddTo(CLI::App& app, Scopes scopes) {
   app.add_option("KEY", keys_,
                  "VARIANT:DIGEST or DIGEST, in hexadecimal digits, as watch prints them. - reads "

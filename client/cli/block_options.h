@@ -36,6 +36,11 @@ struct ContentOptions {
 // 32 digits.
 [[nodiscard]] absl::StatusOr<Digest> ParseDigest(std::string_view text);
 
+// "device", "host", "disk", as AddWord had them checked.
+[[nodiscard]] Tier TierNamed(std::string_view word);
+// Also "all", which is for the daemon to say.
+[[nodiscard]] TierSet TiersNamed(std::string_view word);
+
 class BlockOptions {
  public:
   enum class Scopes { kNames, kEveryScope };

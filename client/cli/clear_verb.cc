@@ -16,15 +16,13 @@ struct ClearOptions {
   bool pinned = false, dry_run = false, yes = false;
 };
 
-TierSet TiersOf(const std::string& word) {
-  return word == "host" ? TierBit(Tier::kHost) : word == "disk" ? TierBit(Tier::kDisk) : 0;
-}
-
 void Add(const wire::ClearResult& part, wire::ClearResult* sum) {
   sum->host.blocks += part.host.blocks;
   sum->host.bytes += part.host.bytes;
   sum->disk.blocks += part.disk.blocks;
   sum->disk.bytes += part.disk.bytes;
+  sum->device.blocks += part.device.blocks;
+  sum->unanswered += part.unanswered;
   sum->leased += part.leased;
   sum->kept_pinned += part.kept_pinned;
   sum->kept_in_use += part.kept_in_use;
@@ -42,7 +40,7 @@ absl::Status Ask(const ClearOptions& options, const std::vector<BlockOptions::Pa
     const wire::ClearQuery query{.tenant = shell.options().tenant,
                                  .scope = parts[i].scope,
                                  .blocks = parts[i].blocks,
-                                 .tiers = TiersOf(options.tier),
+                                 .tiers = TiersNamed(options.tier),
                                  .pinned = options.pinned,
                                  .dry_run = dry_run};
     const absl::StatusOr<wire::ClearResult> cleared =
@@ -63,18 +61,22 @@ ExitCode Print(const wire::ClearResult& sum, bool dry_run, Shell& shell) {
     shell.PrintJson(Json{{"dry_run", dry_run},
                          {"host", {{"blocks", sum.host.blocks}, {"bytes", sum.host.bytes.value()}}},
                          {"disk", {{"blocks", sum.disk.blocks}, {"bytes", sum.disk.bytes.value()}}},
+                         {"device", {{"blocks", sum.device.blocks}}},
                          {"leased", sum.leased},
                          {"kept_pinned", sum.kept_pinned},
                          {"kept_in_use", sum.kept_in_use},
                          {"pins_ended", sum.pins_ended},
+                         {"unanswered", sum.unanswered},
                          {"blocks", ToJson(sum.blocks)}});
   } else {
     std::vector<std::pair<std::string, std::string>> facts = {{"host", TierText(sum.host)},
                                                               {"disk", TierText(sum.disk)}};
-    for (const auto& [name, count] : {std::pair{"leased", sum.leased},
+    for (const auto& [name, count] : {std::pair{"device blocks", sum.device.blocks},
+                                      {"leased", sum.leased},
                                       {"kept, pinned", sum.kept_pinned},
                                       {"kept, in use", sum.kept_in_use},
-                                      {"pins ended", sum.pins_ended}}) {
+                                      {"pins ended", sum.pins_ended},
+                                      {"unanswered", sum.unanswered}}) {
       if (count > 0) facts.emplace_back(name, FormatCount(count));
     }
     shell.Print(FormatFacts(facts, shell.width()));
@@ -88,7 +90,12 @@ ExitCode Print(const wire::ClearResult& sum, bool dry_run, Shell& shell) {
     shell.SayNext("larderctl watch --once lists what is stored");
   }
   if (sum.kept_pinned > 0) shell.SayNext("the same with --pinned clears what is pinned, too");
-  return missing + sum.kept_pinned + sum.kept_in_use == 0 ? ExitCode::kOk : ExitCode::kIncomplete;
+  if (sum.unanswered > 0) {
+    shell.Say("an engine takes no directives, or has not answered in time");
+    shell.SayNext("larderctl watch --tier device --once lists what engines still have");
+  }
+  const bool all = missing + sum.kept_pinned + sum.kept_in_use + sum.unanswered == 0;
+  return all ? ExitCode::kOk : ExitCode::kIncomplete;
 }
 
 ExitCode Clear(const ClearOptions& options, Shell& shell) {
@@ -104,10 +111,15 @@ ExitCode Clear(const ClearOptions& options, Shell& shell) {
     return code;
   }
   // Of nothing nobody need be asked.
-  const bool nothing = would.host.blocks + would.disk.blocks + would.pins_ended == 0;
+  const bool nothing =
+      would.host.blocks + would.disk.blocks + would.device.blocks + would.pins_ended == 0;
   if (nothing && !options.yes) return Print(would, false, shell);
   status = shell.Confirm(
-      absl::StrCat("Clear in host ", TierText(would.host), ", on disk ", TierText(would.disk), "?"),
+      absl::StrCat("Clear in host ", TierText(would.host), ", on disk ", TierText(would.disk),
+                   would.device.blocks == 0
+                       ? ""
+                       : absl::StrCat(", on devices ", FormatCount(would.device.blocks), " blocks"),
+                   "?"),
       options.yes);
   wire::ClearResult done;
   if (status.ok()) status = Ask(options, *parts, false, shell, &done);
@@ -129,8 +141,8 @@ void AddClear(CommandTree& tree) {
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<ClearOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kEveryScope);
-             AddWord(app, "--tier", &options->tier, {"all", "host", "disk"},
-                     "From which; of one alone, blocks stay in the other.");
+             AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
+                     "From which; all is host and disk. Of one alone, blocks stay in the others.");
              app.add_flag("--pinned", options->pinned,
                           "Also what is pinned or prefetched; the pins end.");
              app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done.");

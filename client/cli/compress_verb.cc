@@ -19,10 +19,6 @@ struct CompressOptions {
   bool dry_run = false;
 };
 
-TierSet TiersOf(const std::string& word) {
-  return word == "host" ? TierBit(Tier::kHost) : word == "disk" ? TierBit(Tier::kDisk) : 0;
-}
-
 void Add(const wire::CompressProgress& part, wire::CompressProgress* sum) {
   sum->blocks += part.blocks;
   sum->blocks_done += part.blocks_done;
@@ -71,7 +67,7 @@ absl::Status Ask(const CompressOptions& options, const std::vector<BlockOptions:
         .tenant = shell.options().tenant,
         .scope = part.scope,
         .blocks = part.blocks,
-        .tiers = TiersOf(options.tier),
+        .tiers = TiersNamed(options.tier),
         .codec = options.codec == "lossless" ? Codec::kLossless : Codec::kIdentity,
         .dry_run = options.dry_run};
     wire::CompressProgress latest;
@@ -124,7 +120,7 @@ void AddCompress(CommandTree& tree) {
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<CompressOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kEveryScope);
-             AddWord(app, "--tier", &options->tier, {"all", "host", "disk"},
+             AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
                      "Where; copies in the other stay as they are.");
              AddWord(app, "--codec", &options->codec, {"lossless", "identity"},
                      "How; identity decodes.");

@@ -20,7 +20,9 @@ struct PinOptions {
   bool all = false;  // of unpin
 };
 
-Tier TierOf(const std::string& word) { return word == "disk" ? Tier::kDisk : Tier::kHost; }
+Pending PendingOf(Tier tier) {
+  return tier == Tier::kDevice ? Pending::kUnanswered : Pending::kComes;
+}
 
 // Asks part by part, and gathers their answers; `ask` answers those of one.
 template <class Ask>
@@ -56,7 +58,7 @@ ExitCode Pin(const PinOptions& options, Shell& shell) {
   wire::PinQuery query;
   query.tenant = shell.options().tenant;
   query.owner = options.owner;
-  query.tier = TierOf(options.tier);
+  query.tier = TierNamed(options.tier);
   query.ttl = options.ttl.count() > 0 ? options.ttl : wire::kPinTtlDefault;
   wire::PinResult last;
   const auto answers = AskParts(
@@ -74,10 +76,13 @@ ExitCode Pin(const PinOptions& options, Shell& shell) {
   const ExitCode code = PrintAnswers(shell, *answers,
                                      {{"owner", options.owner},
                                       {"deadline_unix_ms", last.deadline_unix_ms},
-                                      {"durable", last.durable}});
+                                      {"durable", last.durable}},
+                                     PendingOf(query.tier));
   shell.Say(absl::StrCat("pinned for ", Printable(options.owner), " until ",
                          absl::FormatTime("%Y-%m-%d %H:%M:%S %Z", until, absl::LocalTimeZone()),
-                         last.durable ? "" : ", or until the daemon ends, which has no disk"));
+                         query.tier == Tier::kDevice ? ", or until its engine ends"
+                         : last.durable              ? ""
+                                        : ", or until the daemon ends, which has no disk"));
   return code;
 }
 
@@ -90,11 +95,17 @@ ExitCode UnpinAll(const PinOptions& options, Shell& shell) {
   const absl::StatusOr<wire::UnpinResult> result = (*cache)->Unpin(query, shell.Limits());
   if (!result.ok()) return shell.Fail(result.status());
   if (shell.json()) {
-    shell.PrintJson(Json{{"owner", options.owner}, {"unpinned", result->unpinned}});
+    shell.PrintJson(Json{{"owner", options.owner},
+                         {"unpinned", result->unpinned},
+                         {"sessions_unanswered", result->sessions_unanswered}});
   } else {
     shell.Print(absl::StrCat("unpinned ", FormatCount(result->unpinned), "\n"));
   }
-  return ExitCode::kOk;
+  if (result->sessions_unanswered == 0) return ExitCode::kOk;
+  shell.Say(absl::StrCat(FormatCount(result->sessions_unanswered),
+                         " engines have not answered: what they pin on devices may stay"));
+  shell.SayNext("the same again");
+  return ExitCode::kIncomplete;
 }
 
 ExitCode Unpin(const PinOptions& options, Shell& shell) {
@@ -104,7 +115,7 @@ ExitCode Unpin(const PinOptions& options, Shell& shell) {
   wire::UnpinQuery query;
   query.tenant = shell.options().tenant;
   query.owner = options.owner;
-  query.tier = TierOf(options.tier);
+  query.tier = TierNamed(options.tier);
   uint64_t unpinned = 0;
   const auto answers = AskParts(
       options, shell,
@@ -117,7 +128,8 @@ ExitCode Unpin(const PinOptions& options, Shell& shell) {
         return std::move(result->blocks);
       });
   if (!answers.ok()) return shell.Fail(answers.status());
-  return PrintAnswers(shell, *answers, {{"owner", options.owner}, {"unpinned", unpinned}});
+  return PrintAnswers(shell, *answers, {{"owner", options.owner}, {"unpinned", unpinned}},
+                      PendingOf(query.tier));
 }
 
 void AddOwner(CLI::App& app, PinOptions* options) {
@@ -157,7 +169,8 @@ void AddPin(CommandTree& tree) {
              const auto options = std::make_shared<PinOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
              AddOwner(app, options.get());
-             AddWord(app, "--tier", &options->tier, {"host", "disk"}, "Where they are kept.");
+             AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
+                     "Where they are kept; on a device by the engines that have them there.");
              AddDuration(app, "--ttl", &options->ttl, "How long; at most 720h. Default: 1h.");
              return [options](Shell& shell) { return Pin(*options, shell); };
            });
@@ -173,7 +186,8 @@ void AddUnpin(CommandTree& tree) {
              const auto options = std::make_shared<PinOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
              AddOwner(app, options.get());
-             AddWord(app, "--tier", &options->tier, {"host", "disk"}, "Where they are pinned.");
+             AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
+                     "Where they are pinned.");
              app.add_flag("--all", options->all, "Everything of this owner, in every tier.");
              return [options](Shell& shell) { return Unpin(*options, shell); };
            });

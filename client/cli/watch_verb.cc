@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/block_options.h"
 #include "client/cli/table.h"
 #include "client/cli/text.h"
 #include "client/cli/verbs.h"
@@ -16,17 +17,24 @@ struct WatchOptions {
   bool snapshot = false, once = false, tokens = false;
 };
 
+const char* KindOf(const wire::BlockEvent& event) {
+  return event.cleared ? "cleared" : event.stored ? "stored" : "removed";
+}
+
 // Keys stand first, so that what reads keys can read this.
 void PrintRows(const wire::WatchReply& reply, Shell& shell) {
   std::string rows;
   for (const wire::BlockEvent& event : reply.events) {
+    if (event.cleared) {  // of no key
+      absl::StrAppendFormat(&rows, "# cleared %s %d %s\n", ToString(event.tier), event.sequence,
+                            Printable(event.engine_id));
+    }
     for (const Digest& digest : event.digests) {
-      absl::StrAppend(&rows,
-                      Cut(absl::StrFormat("%s:%s %-7s %-4s %d", event.variant.Hex(), digest.Hex(),
-                                          event.stored ? "stored" : "removed", ToString(event.tier),
-                                          event.sequence),
-                          shell.width()),
-                      "\n");
+      const std::string row =
+          absl::StrFormat("%s:%s %-7s %-4s %d%s%s", event.variant.Hex(), digest.Hex(),
+                          KindOf(event), ToString(event.tier), event.sequence,
+                          event.engine_id.empty() ? "" : " ", Printable(event.engine_id));
+      absl::StrAppend(&rows, Cut(row, shell.width()), "\n");
     }
   }
   shell.Print(rows);
@@ -34,10 +42,10 @@ void PrintRows(const wire::WatchReply& reply, Shell& shell) {
 
 void PrintJson(const wire::WatchReply& reply, Shell& shell) {
   for (const wire::BlockEvent& event : reply.events) {
-    Json out = {{"event", event.stored ? "stored" : "removed"},
-                {"tier", ToString(event.tier)},
-                {"sequence", event.sequence},
-                {"variant", event.variant.Hex()}};
+    Json out = {
+        {"event", KindOf(event)}, {"tier", ToString(event.tier)}, {"sequence", event.sequence}};
+    if (!event.engine_id.empty()) out["engine"] = event.engine_id;
+    if (!event.cleared) out["variant"] = event.variant.Hex();
     Json& digests = out["digests"] = Json::array();
     for (const Digest& digest : event.digests) digests.push_back(digest.Hex());
     if (event.chain) {
@@ -57,9 +65,7 @@ ExitCode Watch(const WatchOptions& options, Shell& shell) {
                                .snapshot = options.snapshot || options.once,
                                .boot_id = options.boot_id,
                                .after = options.after,
-                               .tiers = options.tier == "host"   ? TierBit(Tier::kHost)
-                                        : options.tier == "disk" ? TierBit(Tier::kDisk)
-                                                                 : TierSet{0},
+                               .tiers = TiersNamed(options.tier),
                                .with_tokens = options.tokens};
   shell.interrupt().EndWithReaderOf(STDOUT_FILENO);
   std::string boot_id = options.boot_id;
@@ -98,7 +104,8 @@ void AddWatch(CommandTree& tree) {
         const auto options = std::make_shared<WatchOptions>();
         app.add_flag("--snapshot", options->snapshot, "First all that is there.");
         app.add_flag("--once", options->once, "All that is there, and end.");
-        AddWord(app, "--tier", &options->tier, {"all", "host", "disk"}, "Of which tiers.");
+        AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
+                "Of which tiers; all is host and disk.");
         app.add_flag("--with-tokens", options->tokens,
                      "Stored events with parent, content and token ids; in JSON.");
         app.add_option("--boot-id", options->boot_id, "To go on: of the daemon that was watched.")

@@ -111,7 +111,6 @@ void Encode(const WatchQuery& in, v1::WatchEventsRequest* out);
 [[nodiscard]] absl::Status Decode(const v1::ClearReply& in, ClearResult* out);
 [[nodiscard]] absl::Status Decode(const v1::MoveProgress& in, MoveProgress* out);
 [[nodiscard]] absl::Status Decode(const v1::CompressProgress& in, CompressProgress* out);
-// An event that a set of blocks cannot follow (Cleared, which only devices have) is refused.
 [[nodiscard]] absl::Status Decode(const v1::WatchEventsReply& in, WatchReply* out);
 
 // Admin.

@@ -311,6 +311,8 @@ void DecodeDirective(const Field& at, const v1::Directive& in, Directive* out) {
   const bool needed = at.ok() && out->kind == DirectiveKind::kCompress;
   if (needed || in.codec() != v1::CODEC_UNSPECIFIED)
     DecodeEnum(at("codec"), in.codec(), &out->codec.emplace());
+  out->pinned = in.pinned();
+  out->valid_unix_ms = in.valid_unix_ms();
 }
 
 void EncodeDirective(const Directive& in, v1::Directive* out) {
@@ -321,6 +323,8 @@ void EncodeDirective(const Directive& in, v1::Directive* out) {
   out->set_deadline_unix_ms(in.deadline_unix_ms);
   out->set_owner(in.owner);
   if (in.codec) out->set_codec(static_cast<v1::Codec>(*in.codec));
+  out->set_pinned(in.pinned);
+  out->set_valid_unix_ms(in.valid_unix_ms);
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ void DecodeCleared(const Field& at, const v1::TierCleared& in, ClearResult* out)
   const ClearResult::OfTier cleared{.blocks = in.blocks(), .bytes = ByteCount(in.bytes())};
   if (tier == Tier::kHost) out->host = cleared;
   if (tier == Tier::kDisk) out->disk = cleared;
+  if (tier == Tier::kDevice) out->device = cleared;
 }
 
 void DecodeChain(const Field& at, const v1::Event::Stored& in, BlockEvent* out) {
@@ -73,6 +74,7 @@ void DecodeWhat(const Field& at, const What& in, BlockEvent* out) {
   DecodeDigests(at("digests"), in.digests(), kLookupDigestsMax, &out->digests);
   DecodeDigest(at("variant_id"), in.variant_id(), &out->variant);
   DecodeEnum(at("tier"), in.tier(), &out->tier);
+  DecodeString(at("engine_id"), in.engine_id(), kAnyString, &out->engine_id);
 }
 
 void DecodeEvent(const Field& at, const v1::Event& in, BlockEvent* out) {
@@ -84,8 +86,12 @@ void DecodeEvent(const Field& at, const v1::Event& in, BlockEvent* out) {
     DecodeChain(at("stored"), in.stored(), out);
   } else if (in.has_removed()) {
     DecodeWhat(at("removed"), in.removed(), out);
+  } else if (in.has_cleared()) {
+    out->cleared = true;
+    DecodeEnum(at("cleared")("tier"), in.cleared().tier(), &out->tier);
+    DecodeString(at("cleared")("engine_id"), in.cleared().engine_id(), kAnyString, &out->engine_id);
   } else {
-    at.Refuse("neither stored nor removed");
+    at.Refuse("neither stored, removed nor cleared");
   }
 }
 
@@ -163,6 +169,7 @@ absl::Status Decode(const v1::UnpinReply& in, UnpinResult* out) {
   absl::Status error;
   DecodeAnswers(Field(&error)("blocks"), in.blocks(), &out->blocks);
   out->unpinned = in.unpinned();
+  out->sessions_unanswered = in.sessions_unanswered();
   return error;
 }
 
@@ -184,6 +191,7 @@ absl::Status Decode(const v1::ClearReply& in, ClearResult* out) {
   out->kept_pinned = in.kept_pinned();
   out->kept_in_use = in.kept_in_use();
   out->pins_ended = in.pins_ended();
+  out->unanswered = in.unanswered();
   DecodeAnswers(at("blocks"), in.blocks(), &out->blocks);
   return error;
 }

@@ -67,17 +67,24 @@ void EncodeTier(Tier tier, const ClearResult::OfTier& in, v1::ClearReply* out) {
 
 void EncodeEvent(const BlockEvent& in, v1::Event* out) {
   out->set_sequence(in.sequence);
+  if (in.cleared) {
+    out->mutable_cleared()->set_tier(static_cast<v1::Tier>(in.tier));
+    out->mutable_cleared()->set_engine_id(in.engine_id);
+    return;
+  }
   if (!in.stored) {
     v1::Event::Removed& removed = *out->mutable_removed();
     EncodeDigests(in.digests, removed.mutable_digests());
     EncodeDigest(in.variant, removed.mutable_variant_id());
     removed.set_tier(static_cast<v1::Tier>(in.tier));
+    removed.set_engine_id(in.engine_id);
     return;
   }
   v1::Event::Stored& stored = *out->mutable_stored();
   EncodeDigests(in.digests, stored.mutable_digests());
   EncodeDigest(in.variant, stored.mutable_variant_id());
   stored.set_tier(static_cast<v1::Tier>(in.tier));
+  stored.set_engine_id(in.engine_id);
   if (!in.chain) return;
   EncodeDigest(in.chain->parent, stored.mutable_parent());
   if (in.chain->content != Digest()) EncodeDigest(in.chain->content, stored.mutable_content_id());
@@ -215,10 +222,12 @@ void Encode(const ClearResult& in, v1::ClearReply* out) {
   out->Clear();
   EncodeTier(Tier::kHost, in.host, out);
   EncodeTier(Tier::kDisk, in.disk, out);
+  EncodeTier(Tier::kDevice, in.device, out);
   out->set_leased(in.leased);
   out->set_kept_pinned(in.kept_pinned);
   out->set_kept_in_use(in.kept_in_use);
   out->set_pins_ended(in.pins_ended);
+  out->set_unanswered(in.unanswered);
   if (!in.blocks.empty()) Encode(in.blocks, out->mutable_blocks());
 }
 

@@ -41,6 +41,8 @@ inline constexpr std::chrono::milliseconds kPrefetchTtlDefault = std::chrono::mi
 inline constexpr std::chrono::milliseconds kPrefetchTtlMax = std::chrono::minutes(10);
 
 // FeatureBit of engine.proto, those that somebody asks for.
+inline constexpr uint64_t kFeatureDeviceBlocks = 1;
+inline constexpr uint64_t kFeatureDirectives = 2;
 inline constexpr uint64_t kFeatureTiers = 4;
 inline constexpr uint64_t kFeatureCodecs = 8;
 
@@ -266,10 +268,12 @@ struct Directive {
   uint64_t directive_id = 0;
   DirectiveKind kind = DirectiveKind::kDrain;
   uint32_t variant = 0;
-  std::vector<Digest> digests;
+  std::vector<Digest> digests = {};
   uint64_t deadline_unix_ms = 0;
-  std::string owner;
-  std::optional<Codec> codec;
+  std::string owner = {};
+  std::optional<Codec> codec = {};
+  bool pinned = false;
+  uint64_t valid_unix_ms = 0;
   friend bool operator==(const Directive&, const Directive&) = default;
 };
 
@@ -406,6 +410,7 @@ struct PinResult {
 struct UnpinResult {
   std::vector<BlockAnswer> blocks;  // none where all was unpinned
   uint64_t unpinned = 0;
+  uint32_t sessions_unanswered = 0;
   friend bool operator==(const UnpinResult&, const UnpinResult&) = default;
 };
 
@@ -460,8 +465,10 @@ struct WatchQuery {
 struct BlockEvent {
   uint64_t sequence = 0;  // of the last; 0: of a snapshot
   bool stored = false;    // else removed
+  bool cleared = false;   // all that `engine_id` had in `tier` is gone; no digests
   Digest variant;
   Tier tier = Tier::kHost;
+  std::string engine_id = {};  // of kDevice
   std::vector<Digest> digests;
   // Of stored ones, where it is known and was asked for: `digests` are one chain then.
   struct Chain {
@@ -488,8 +495,9 @@ struct ClearResult {
     ByteCount bytes;
     friend bool operator==(const OfTier&, const OfTier&) = default;
   };
-  OfTier host, disk;
+  OfTier host, disk, device;
   uint64_t leased = 0, kept_pinned = 0, kept_in_use = 0, pins_ended = 0;
+  uint64_t unanswered = 0;          // of device
   std::vector<BlockAnswer> blocks;  // of kBlocks
   friend bool operator==(const ClearResult&, const ClearResult&) = default;
 };

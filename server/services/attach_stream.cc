@@ -23,6 +23,8 @@ size_t Weight(const wire::Down& message) {
   for (const wire::Revocation& r : message.revocations) {
     bytes += (r.leases.size() + r.reservations.size()) * sizeof(uint64_t);
   }
+  for (const wire::Directive& d : message.directives)
+    bytes += d.digests.size() * sizeof(Digest) + d.owner.size();
   return bytes;
 }
 

@@ -7,6 +7,7 @@
 // Thread-safety: as gRPC's callback API wants.  Limits: proto/larder/v1/cache.proto.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,9 +16,12 @@
 #include "server/admission.h"
 #include "server/block_cleaner.h"
 #include "server/block_compressor.h"
+#include "server/block_director.h"
 #include "server/block_mover.h"
 #include "server/block_scope.h"
 #include "server/block_selection.h"
+#include "server/device_table.h"
+#include "server/directive_desk.h"
 #include "server/pin_keeper.h"
 #include "server/services/event_streams.h"
 #include "server/services/progress_stream.h"
@@ -37,7 +41,9 @@ class CacheService final : public v1::Cache::CallbackService {
     BlockMover& mover;
     WorkerPool& compressing;
     BlockCompressor& compressor;
+    BlockDirector& director;
   };
+  static constexpr TierSet kStoredTiers = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
   CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins, LongCalls long_calls,
                EventStreams& events)
       : deps_(deps), admission_(admission), pins_(pins), long_calls_(long_calls), events_(events) {}
@@ -78,6 +84,9 @@ class CacheService final : public v1::Cache::CallbackService {
                                                        grpc::ServerUnaryReactor* reactor);
   [[nodiscard]] grpc::ServerUnaryReactor* Refuse(grpc::ServerUnaryReactor* reactor,
                                                  const absl::Status& status);
+  void RunClear(const BlockCleaner::What& what, v1::ClearReply* reply,
+                std::function<void(const absl::Status&)> done);
+  void RunCompress(const BlockCompressor::What& what, ProgressStream<v1::CompressProgress>* stream);
   // Not OK: it has not begun, and the stream is the caller's to end.
   [[nodiscard]] absl::Status BeginMove(grpc::CallbackServerContext* context,
                                        const v1::MoveRequest& request,
@@ -85,6 +94,9 @@ class CacheService final : public v1::Cache::CallbackService {
   [[nodiscard]] absl::Status BeginCompress(grpc::CallbackServerContext* context,
                                            const v1::CompressRequest& request,
                                            ProgressStream<v1::CompressProgress>* stream);
+  // Of the order's owner, in all tiers.
+  void UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* reply,
+                std::function<void(const absl::Status&)> done);
   // `selection` is the request's, decoded.
   [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
       const std::string& tenant, wire::BlockSelection& selection,

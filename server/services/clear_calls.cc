@@ -1,4 +1,5 @@
 // CacheService: Clear.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,8 +14,8 @@ namespace larder {
 namespace {
 
 absl::Status CheckClearedTiers(TierSet tiers, bool some_named, bool disk) {
-  if ((tiers & ~(TierBit(Tier::kHost) | TierBit(Tier::kDisk))) != 0)
-    return absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be cleared");
+  if ((tiers & TierBit(Tier::kRemote)) != 0)
+    return absl::UnimplementedError("tiers: TIER_REMOTE cannot be cleared");
   if (some_named && (tiers & TierBit(Tier::kDisk)) != 0 && !disk)
     return absl::UnimplementedError("tiers: this daemon has no disk; start it with --disk");
   return absl::OkStatus();
@@ -47,13 +48,31 @@ grpc::ServerUnaryReactor* CacheService::Clear(grpc::CallbackServerContext* conte
     // It may have waited for long: who asked must not find later that he cleared what came since.
     if (context->IsCancelled())
       return reactor->Finish(ToRpcStatus(absl::CancelledError("the caller has gone")));
-    wire::ClearResult result;
-    const absl::Status done = long_calls_.cleaner.Clear(*what, &result);
-    wire::Encode(result, reply);
-    reactor->Finish(ToRpcStatus(done));
+    RunClear(*what, reply,
+             [reactor, ticket](const absl::Status& done) { reactor->Finish(ToRpcStatus(done)); });
   });
   if (!taken) reactor->Finish(ToRpcStatus(TooManyLongCalls(context)));
   return reactor;
+}
+
+// What engines have is found before the rest is cleared, and waited for by nobody's thread.
+void CacheService::RunClear(const BlockCleaner::What& what, v1::ClearReply* reply,
+                            std::function<void(const absl::Status&)> done) {
+  const bool of_device = (what.tiers & TierBit(Tier::kDevice)) != 0;
+  BlockCleaner::What stored = what;
+  stored.tiers = what.tiers & kStoredTiers;
+  BlockDirector::Blocks blocks;
+  absl::Status status =
+      of_device ? long_calls_.director.Find(what.scope, &blocks) : absl::OkStatus();
+  wire::ClearResult result;
+  if (stored.tiers != 0) status.Update(long_calls_.cleaner.Clear(stored, &result));
+  const auto answer = [reply, status, done = std::move(done)](const wire::ClearResult& cleared) {
+    wire::Encode(cleared, reply);
+    done(status);
+  };
+  if (!of_device) return answer(result);
+  long_calls_.director.Clear(what.scope, {.pinned = what.pinned, .dry_run = what.dry_run},
+                             std::move(blocks), std::move(result), answer);
 }
 
 absl::StatusOr<BlockScope> CacheService::ScopeOf(const std::string& tenant,

@@ -12,11 +12,12 @@
 namespace larder {
 namespace {
 
-constexpr TierSet kHostBit = TierBit(Tier::kHost), kDiskBit = TierBit(Tier::kDisk);
-
-absl::Status CheckTiers(TierSet tiers) {
-  if ((tiers & ~(kHostBit | kDiskBit)) == 0) return absl::OkStatus();
-  return absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be compressed");
+absl::Status CheckTiers(TierSet tiers, bool dry_run) {
+  if ((tiers & TierBit(Tier::kRemote)) != 0)
+    return absl::UnimplementedError("tiers: TIER_REMOTE cannot be compressed");
+  if (dry_run && (tiers & TierBit(Tier::kDevice)) != 0)
+    return absl::InvalidArgumentError("dry_run: nobody knows what TIER_DEVICE would save");
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -38,8 +39,8 @@ absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
   stream->Hold(*std::move(call));
   wire::CompressQuery query;
   absl::Status status = wire::DecodeInPlace(request, &query);
-  if (request.tiers().empty() && deps_.disk == nullptr) query.tiers = kHostBit;
-  if (status.ok()) status = CheckTiers(query.tiers);
+  if (request.tiers().empty() && deps_.disk == nullptr) query.tiers = TierBit(Tier::kHost);
+  if (status.ok()) status = CheckTiers(query.tiers, query.dry_run);
   auto scope = status.ok() ? ScopeOf(query.tenant, query.scope, query.blocks, request.blocks())
                            : absl::StatusOr<BlockScope>(status);
   if (!scope.ok()) {
@@ -51,14 +52,33 @@ absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
                                                                     .tiers = query.tiers,
                                                                     .codec = query.codec,
                                                                     .dry_run = query.dry_run});
-  const auto compress = [this, stream, what] {
-    stream->End(long_calls_.compressor.Compress(*what, [&](const wire::CompressProgress& progress) {
-      v1::CompressProgress message;
-      wire::Encode(progress, &message);
-      return stream->Report(std::move(message));
-    }));
-  };
+  const auto compress = [this, stream, what] { RunCompress(*what, stream); };
   return long_calls_.compressing.Submit(0, compress) ? absl::OkStatus() : TooManyLongCalls(context);
+}
+
+void CacheService::RunCompress(const BlockCompressor::What& what,
+                               ProgressStream<v1::CompressProgress>* stream) {
+  const bool of_device = (what.tiers & TierBit(Tier::kDevice)) != 0;
+  BlockCompressor::What stored = what;
+  stored.tiers = what.tiers & kStoredTiers;
+  wire::CompressProgress last;
+  const auto report = [stream, &last](const wire::CompressProgress& progress) {
+    v1::CompressProgress message;
+    wire::Encode(last = progress, &message);
+    return stream->Report(std::move(message));
+  };
+  absl::Status status =
+      stored.tiers != 0 ? long_calls_.compressor.Compress(stored, report) : absl::OkStatus();
+  BlockDirector::Blocks blocks;
+  if (of_device && status.ok()) status = long_calls_.director.Find(what.scope, &blocks);
+  if (!of_device || !status.ok()) return stream->End(status);
+  long_calls_.director.Compress(what.scope, what.codec, std::move(blocks), std::move(last),
+                                [stream](const wire::CompressProgress& progress) {
+                                  v1::CompressProgress message;
+                                  wire::Encode(progress, &message);
+                                  (void)stream->Report(std::move(message));
+                                  stream->End(absl::OkStatus());
+                                });
 }
 
 }  // namespace larder

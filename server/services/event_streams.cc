@@ -51,7 +51,7 @@ class EventStreams::Stream final : public Reactor {
     told_ = reply->sequence;
     if (std::exchange(first_, false)) reply->boot_id = streams_.boot_id_;
     for (const wire::BlockEvent& event : reply->events)
-      streams_.counters_.events_told += event.digests.size();
+      streams_.counters_.events_told += event.cleared ? 1 : event.digests.size();
     wire::Encode(*reply, &message_);
     writing_ = true;
     StartWrite(&message_);
@@ -93,10 +93,11 @@ class EventStreams::Stream final : public Reactor {
   std::atomic<bool> writing_{false}, cancelled_{false};
 };
 
-EventStreams::EventStreams(BlockStore& store, DiskTier* disk, std::string boot_id,
-                           Counters& counters)
+EventStreams::EventStreams(BlockStore& store, DiskTier* disk, const DeviceTable& devices,
+                           std::string boot_id, Counters& counters)
     : store_(store),
       disk_(disk),
+      devices_(devices),
       boot_id_(std::move(boot_id)),
       counters_(counters),
       thread_([this] { Run(); }) {}
@@ -118,7 +119,7 @@ EventStreams::Reactor* EventStreams::Refuse(const absl::Status& why) {
 
 EventStreams::Reactor* EventStreams::Watch(grpc::CallbackServerContext& context,
                                            const wire::WatchQuery& query) {
-  auto feed = EventFeed::Make(query, store_, disk_, boot_id_);
+  auto feed = EventFeed::Make(query, store_, disk_, &devices_, boot_id_);
   if (!feed.ok()) return Refuse(feed.status());
   if (watchers_.fetch_add(1) >= kWatchersMax) {
     watchers_.fetch_sub(1);

@@ -28,7 +28,8 @@ class EventStreams {
   static constexpr size_t kWatchersMax = 64;
   using Reactor = grpc::ServerWriteReactor<v1::WatchEventsReply>;
 
-  EventStreams(BlockStore& store, DiskTier* disk, std::string boot_id, Counters& counters);
+  EventStreams(BlockStore& store, DiskTier* disk, const DeviceTable& devices, std::string boot_id,
+               Counters& counters);
   ~EventStreams();
   EventStreams(const EventStreams&) = delete;
   EventStreams& operator=(const EventStreams&) = delete;
@@ -51,6 +52,7 @@ class EventStreams {
 
   BlockStore& store_;
   DiskTier* const disk_;
+  const DeviceTable& devices_;
   const std::string boot_id_;
   Counters& counters_;
   std::atomic<size_t> watchers_{0};

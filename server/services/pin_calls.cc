@@ -1,5 +1,7 @@
 // CacheService: Pin, Unpin and Prefetch.
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -15,10 +17,9 @@ namespace larder {
 namespace {
 
 absl::Status CheckPinnedTier(Tier tier, bool disk) {
-  if (tier == Tier::kHost || (tier == Tier::kDisk && disk)) return absl::OkStatus();
-  return absl::UnimplementedError(tier == Tier::kDisk
-                                      ? "tier: this daemon has no disk; start it with --disk"
-                                      : "tier: only TIER_HOST and TIER_DISK can be pinned");
+  if (tier == Tier::kRemote) return absl::UnimplementedError("tier: TIER_REMOTE cannot be pinned");
+  if (tier != Tier::kDisk || disk) return absl::OkStatus();
+  return absl::UnimplementedError("tier: this daemon has no disk; start it with --disk");
 }
 
 // For an answer that comes later, and is copied on its way.
@@ -32,6 +33,21 @@ std::vector<PinKey> KeysOf(const SelectedBlocks& selected, Tier tier) {
   for (const SelectedBlocks::Block& block : selected.blocks)
     keys.push_back({block.variant, selected.names[block.name], tier});
   return keys;
+}
+
+std::vector<DirectiveDesk::Block> BlocksOf(const SelectedBlocks& selected) {
+  std::vector<DirectiveDesk::Block> blocks;
+  blocks.reserve(selected.blocks.size());
+  for (const SelectedBlocks::Block& block : selected.blocks)
+    blocks.emplace_back(block.variant, selected.names[block.name]);
+  return blocks;
+}
+
+// What PinKeeper is asked to answer, of pins that engines keep.
+DirectiveDesk::Answer OfDevice(PinKeeper::Answer answer) {
+  return [answer = std::move(answer)](std::vector<BlockStatus> statuses) {
+    answer(absl::OkStatus(), std::move(statuses));
+  };
 }
 
 }  // namespace
@@ -50,14 +66,25 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
   if (!selected.ok()) return Refuse(reactor, selected.status());
   const uint64_t deadline_ms = pins_.DeadlineIn(query.ttl);
   reply->set_deadline_unix_ms(deadline_ms);
-  reply->set_durable(pins_.durable());
+  const bool device = query.tier == Tier::kDevice;
+  reply->set_durable(pins_.durable() && !device);
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
-  pins_.Pin(query.owner, keys, deadline_ms,
-            [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
-                const absl::Status& written, const std::vector<BlockStatus>& statuses) {
-              wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
-              reactor->Finish(ToRpcStatus(written));
-            });
+  const std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
+  PinKeeper::Answer answer =
+      [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
+          const absl::Status& written, const std::vector<BlockStatus>& statuses) {
+        wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
+        reactor->Finish(ToRpcStatus(written));
+      };
+  if (device) {
+    deps_.directives.Give({.kind = wire::DirectiveKind::kPin,
+                           .engine_id = query.blocks.engine_id,
+                           .owner = query.owner,
+                           .deadline_unix_ms = deadline_ms},
+                          blocks, OfDevice(std::move(answer)));
+  } else {
+    pins_.Pin(query.owner, keys, deadline_ms, std::move(answer));
+  }
   return reactor;
 }
 
@@ -72,29 +99,59 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier, pins_.durable());
   if (!status.ok()) return Refuse(reactor, status);
-  absl::StatusOr<SelectedBlocks> selected = SelectedBlocks();
-  if (query.blocks) {
-    selected = SelectBlocks(query.tenant, *query.blocks, request->blocks());
-  } else if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok()) {
-    selected = status;
+  DirectiveDesk::Order order{.kind = wire::DirectiveKind::kUnpin, .owner = query.owner};
+  if (!query.blocks) {
+    if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok())
+      return Refuse(reactor, status);
+    UnpinAll(order, reply, [reactor, call = Shared(&*call)](const absl::Status& done) {
+      reactor->Finish(ToRpcStatus(done));
+    });
+    return reactor;
   }
+  auto selected = SelectBlocks(query.tenant, *query.blocks, request->blocks());
   if (!selected.ok()) return Refuse(reactor, selected.status());
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
+  const std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
   PinKeeper::Answer answer =
       [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
           const absl::Status& written, const std::vector<BlockStatus>& statuses) {
         reply->set_unpinned(
             static_cast<uint64_t>(std::count(statuses.begin(), statuses.end(), BlockStatus::kOk)));
-        if (!selected.names.empty())
-          wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
+        wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
         reactor->Finish(ToRpcStatus(written));
       };
-  if (query.blocks) {
-    pins_.Unpin(query.owner, keys, std::move(answer));
+  if (query.tier == Tier::kDevice) {
+    order.engine_id = query.blocks->engine_id;
+    deps_.directives.Give(order, blocks, OfDevice(std::move(answer)));
   } else {
-    pins_.UnpinAll(query.owner, std::move(answer));
+    pins_.Unpin(query.owner, keys, std::move(answer));
   }
   return reactor;
+}
+
+// What the daemon keeps ends at once, whatever engines do; the answer waits for both.
+void CacheService::UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* reply,
+                            std::function<void(const absl::Status&)> done) {
+  struct Both {
+    std::atomic<int> open{2};
+    absl::Status written;
+  };
+  const auto both = std::make_shared<Both>();
+  const auto one = [both, done = std::move(done)] {
+    if (both->open.fetch_sub(1) == 1) done(both->written);
+  };
+  pins_.UnpinAll(order.owner, [both, one, reply](const absl::Status& written,
+                                                 const std::vector<BlockStatus>& statuses) {
+    reply->set_unpinned(statuses.size());
+    both->written = written;
+    one();
+  });
+  deps_.directives.GiveAll(
+      order, deps_.devices.Holders(), [one, reply](const std::vector<BlockStatus>& engines) {
+        reply->set_sessions_unanswered(
+            static_cast<uint32_t>(std::ranges::count(engines, BlockStatus::kPending)));
+        one();
+      });
 }
 
 grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* context,

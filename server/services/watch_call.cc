@@ -11,8 +11,8 @@ EventStreams::Reactor* CacheService::WatchEvents(grpc::CallbackServerContext* co
   wire::WatchQuery query;
   absl::Status status = wire::Decode(*request, &query);
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
-  if (status.ok() && (query.tiers & ~(TierBit(Tier::kHost) | TierBit(Tier::kDisk))) != 0)
-    status = absl::UnimplementedError("tiers: only TIER_HOST and TIER_DISK can be watched");
+  if (status.ok() && (query.tiers & TierBit(Tier::kRemote)) != 0)
+    status = absl::UnimplementedError("tiers: TIER_REMOTE cannot be watched");
   if (status.ok()) return events_.Watch(*context, query);
   ++deps_.counters.invalid_messages;
   return EventStreams::Refuse(status);

@@ -155,7 +155,7 @@ TEST_F(ClearTest, RefusesWhatItCannotMean) {
     r->add_tiers(v1::TIER_UNSPECIFIED);
   });
   refused("tiers", grpc::StatusCode::UNIMPLEMENTED,
-          [](Request* r) { r->add_tiers(v1::TIER_DEVICE); });
+          [](Request* r) { r->add_tiers(v1::TIER_REMOTE); });
   refused("tenant", grpc::StatusCode::PERMISSION_DENIED, [](Request* r) { r->set_tenant("x"); });
   EXPECT_EQ(daemon_->Tenant().blocks(), 1u);
   EXPECT_EQ(daemon_->Metric("larder_invalid_messages_total"), 12);

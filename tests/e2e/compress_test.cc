@@ -286,7 +286,7 @@ TEST_F(CompressTest, RefusesWhatItCannotMean) {
   refused("codec", kInvalid, [](Request* r) { r->set_codec(static_cast<v1::Codec>(77)); });
   refused("codec", kUnimplemented, [](Request* r) { r->set_codec(v1::CODEC_QUANTIZED); });
   refused("codec", kUnimplemented, [](Request* r) { r->set_codec(v1::CODEC_JOINT); });
-  refused("tiers", kUnimplemented, [](Request* r) { r->add_tiers(v1::TIER_DEVICE); });
+  refused("tiers", kUnimplemented, [](Request* r) { r->add_tiers(v1::TIER_REMOTE); });
   refused("tiers", kInvalid, [](Request* r) { r->add_tiers(v1::TIER_UNSPECIFIED); });
   refused("tenant", grpc::StatusCode::PERMISSION_DENIED, [](Request* r) { r->set_tenant("x"); });
 }

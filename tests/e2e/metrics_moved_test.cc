@@ -4,103 +4,16 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <cstring>
 #include <fstream>
+#include <future>
 #include <set>
 
 #include "server/metrics_table.h"
 #include "server/version.h"
-#include "tests/e2e/verb_fixture.h"
+#include "tests/e2e/metrics_fixture.h"
 
 namespace larder::e2e {
-
-class MetricsTest;
-
-struct Happening {
-  const char* name;
-  std::vector<std::string> moves;  // from zero
-  void (*happen)(MetricsTest& at);
-};
-
-class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happening> {
- public:
-  // What the test holds until it has looked.
-  std::optional<Lease> lease_;
-  std::optional<Reservation> reservation_;
-  std::unique_ptr<ChildEngine> engine_;
-  std::unique_ptr<RawSession> raw_;
-  FileDescriptor socket_;
-
-  using DiskTest::Attach;
-  using DiskTest::daemon_, DiskTest::client_, DiskTest::session_, DiskTest::folder_,
-      DiskTest::maker_, DiskTest::variant_;
-  using DiskTest::Get, DiskTest::Put, DiskTest::TryPut, DiskTest::PutDurable, DiskTest::QueryOf;
-  using DiskTest::Start, DiskTest::StartAgain, DiskTest::StartWithOnDisk;
-  using VerbTest::Ask, VerbTest::Name, VerbTest::Press;
-
-  [[nodiscard]] bool Moved(const std::string& sample) const { return daemon_->Metric(sample) > 0; }
-  void TakeLease(uint32_t number, std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-    const Digest digest = maker_.Block(number).digest;
-    auto lease = session_->Acquire(variant_, {&digest, 1}, {.deadline = deadline});
-    ASSERT_TRUE(lease.ok() && lease->status(0) == BlockStatus::kOk) << lease.status();
-    lease_ = *std::move(lease);
-  }
-  void TakeReservation(ByteCount bytes,
-                       std::chrono::milliseconds deadline = std::chrono::seconds(60)) {
-    auto reservation = session_->Reserve({&bytes, 1}, {.deadline = deadline});
-    ASSERT_TRUE(reservation.ok()) << reservation.status();
-    reservation_ = *std::move(reservation);
-  }
-  void Pin(uint32_t from, uint32_t to, uint64_t ttl_ms) {
-    v1::PinRequest request;
-    Name(from, to, &request);
-    request.set_owner("router");
-    request.set_tier(v1::TIER_HOST);
-    request.set_ttl_ms(ttl_ms);
-    v1::PinReply reply;
-    (void)Ask([&](auto& stub, auto& context) { return stub.Pin(&context, request, &reply); });
-  }
-  void Move(v1::Tier from, v1::Tier to) {
-    v1::MoveRequest request;
-    request.set_scope(v1::SELECTION_SCOPE_ALL);
-    request.set_from(from);
-    request.set_to(to);
-    (void)Ask([&](auto& stub, auto& context) {
-      const auto reader = stub.Move(&context, request);
-      for (v1::MoveProgress progress; reader->Read(&progress);) continue;
-      return reader->Finish();
-    });
-  }
-  void Compress(v1::Tier tier, v1::Codec codec) {
-    v1::CompressRequest request;
-    request.set_scope(v1::SELECTION_SCOPE_ALL);
-    request.add_tiers(tier);
-    request.set_codec(codec);
-    (void)Ask([&](auto& stub, auto& context) {
-      const auto reader = stub.Compress(&context, request);
-      for (v1::CompressProgress progress; reader->Read(&progress);) continue;
-      return reader->Finish();
-    });
-  }
-  // Reads until something was told.
-  void WatchOnce() {
-    v1::WatchEventsRequest request;
-    request.set_snapshot(true);
-    grpc::ClientContext context;
-    const auto stub = v1::Cache::NewStub(daemon_->DataChannel());
-    const auto reader = stub->WatchEvents(&context, request);
-    v1::WatchEventsReply reply;
-    EXPECT_TRUE(reader->Read(&reply));
-    EXPECT_EQ(Put(next_++), BlockStatus::kOk);
-    EXPECT_TRUE(Eventually([&] { return Moved("larder_events_told_total"); }));
-  }
-  uint32_t Fresh() { return next_++; }
-
- protected:
-  void TearDown() override {
-    lease_.reset();
-    reservation_.reset();
-  }
-};
 
 namespace {
 
@@ -112,6 +25,34 @@ std::vector<Happening> Happenings() {
         "larder_resident_bytes{kind=\"anonymous\"}", "larder_pool_bytes{part=\"limit\"}",
         "larder_disk_bytes{part=\"limit\"}", "larder_disk_shards{state=\"all\"}"},
        [](MetricsTest& at) { at.Start(); }},
+      {"DeviceMemory",
+       {"larder_device_blocks", "larder_directives_total{step=\"sent\"}",
+        "larder_directives_total{step=\"done\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         ASSERT_NO_FATAL_FAILURE(at.AttachDevice([] {}));
+         at.Pin(0, 1, 60'000, v1::TIER_DEVICE);
+       }},
+      {"AnEngineHangs",
+       {"larder_directives_total{step=\"unanswered\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         std::promise<void> wake;
+         ASSERT_NO_FATAL_FAILURE(
+             at.AttachDevice([woken = wake.get_future().share()] { woken.wait(); }));
+         at.Pin(0, 1, 60'000, v1::TIER_DEVICE);
+         wake.set_value();
+       }},
+      {"TooManyDeviceBlocks",
+       {"larder_device_blocks_left_out_total"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         std::vector<Digest> digests((1 << 20) + 1);
+         for (uint32_t i = 0; i < digests.size(); ++i)
+           std::memcpy(digests[i].bytes.data(), &i, sizeof i);
+         ASSERT_TRUE(at.session_->ReportDevice(at.variant_, {.stored = digests}).ok());
+         EXPECT_TRUE(Eventually([&] { return at.Moved("larder_device_blocks_left_out_total"); }));
+       }},
       {"PutAndGet",
        {"larder_sessions_total{result=\"attached\"}",
         "larder_requests_total{kind=\"register\"}",

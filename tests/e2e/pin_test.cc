@@ -156,7 +156,7 @@ TEST_F(PinTest, RefusesWhatItCannotMean) {
   refused("owner", kInvalid, [](Request* r) { r->set_owner(std::string(257, 'x')); });
   refused("tier", kInvalid, [](Request* r) { r->clear_tier(); });
   refused("tier", grpc::StatusCode::UNIMPLEMENTED,
-          [](Request* r) { r->set_tier(v1::TIER_DEVICE); });
+          [](Request* r) { r->set_tier(v1::TIER_REMOTE); });
   refused("ttl_ms", kInvalid, [](Request* r) { r->set_ttl_ms(UINT64_MAX); });
   refused("blocks", kInvalid, [](Request* r) { r->clear_blocks(); });
   refused("blocks.digests", kInvalid, [](Request* r) { r->mutable_blocks()->set_digests("x"); });

@@ -25,5 +25,17 @@ TEST(PythonFromProto, DrivesEveryVerb) {
             0);
 }
 
+// On what a real model's engine stored.
+TEST(PythonFromProto, DrivesEveryVerbOnTheKvOfARealModel) {
+#ifndef LARDER_LLAMA_PATH
+  GTEST_SKIP() << "built without llama.cpp; deploy/quickstart.sh builds with it";
+#else
+  ASSERT_EQ(std::system("/usr/bin/python3 -B " LARDER_PYTHON_VERBS " " LARDER_PROTO_DIR
+                        " " LARDERD_PATH " " LARDER_LLAMA_PATH " $(" LARDER_SOURCE_DIR
+                        "/deploy/fetch-model.sh) " LARDER_SOURCE_DIR "/deploy/quickstart.txt"),
+            0);
+#endif
+}
+
 }  // namespace
 }  // namespace larder::e2e

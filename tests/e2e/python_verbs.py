@@ -2,10 +2,15 @@
 """Drives every verb of Cache on a larderd that it starts, kills and starts again, by the .proto files alone.
 
 Blocks are pinned, pressed on by ten times the pool, found again after kill -9, moved to the disk and back, compressed,
-cleared by prefix; their bytes are compared at each step, and what a watcher heard with what there is.
+cleared by prefix; their bytes are compared at each step, and what a watcher heard with what there is. An engine says
+that it has them in device memory, and does there what callers ask for.
 
-Usage: python_verbs.py PROTO_FOLDER LARDERD
+With an engine (larder-llama), a model and a text, the blocks are what the engine stored of that text, and at the end it
+answers from them what it had answered before.
+
+Usage: python_verbs.py PROTO_FOLDER LARDERD [ENGINE MODEL TEXT]
 """
+import json
 import os
 import random
 import signal
@@ -16,11 +21,11 @@ import time
 
 import grpc
 
-from larder_by_proto import (LIMIT_S, chain, check_health, content_id, fetch, generate_stubs, store, unpacked,
-                             variant_id)
+from larder_by_proto import (LIMIT_S, Session, chain, check_health, content_id, fetch, generate_stubs, store,
+                             unpacked, variant_id)
 
-PROTOS, LARDERD = sys.argv[1], sys.argv[2]
-POOL, LAYER_BYTES, BLOCKS, BLOCK_TOKENS = 32 << 20, 128 << 10, 8, 32
+PROTOS, LARDERD, ENGINE = sys.argv[1], sys.argv[2], sys.argv[3:]
+POOL, LAYER_BYTES, BLOCKS, BLOCK_TOKENS = (160 if ENGINE else 32) << 20, 128 << 10, 8, 32
 
 
 class Daemon:
@@ -81,27 +86,71 @@ def floats(seed):
 
 
 class Chain:
-    """Blocks of one content."""
+    """Blocks of one content and variant: their tokens, names and bytes."""
 
-    def __init__(self, types, model, blocks):
-        self.content = types.Content(model=model)
-        self.seed = content_id("default", self.content)
-        self.tokens = [random.Random(model).randrange(50_000) + i for i in range(blocks * BLOCK_TOKENS)]
-        self.names = chain(self.seed, self.tokens)[1::2]
-        self.payloads = [[floats(f"{model}/{b}/{layer}") for layer in range(2)] for b in range(blocks)]
+    def __init__(self, content, variant, tokens, payloads):
+        self.content, self.variant, self.tokens, self.payloads = content, variant, tokens, payloads
+        self.seed = content_id("default", content)
+        step = variant.block_tokens // 16
+        self.names = chain(self.seed, tokens)[step - 1::step]
+
+
+def made(types, model, blocks):
+    """A chain of bytes like those of 16-bit KV."""
+    first = random.Random(model).randrange(50_000)
+    return Chain(types.Content(model=model),
+                 types.Variant(dtype="f16", layout="python/rows/1", ranks=1, block_tokens=BLOCK_TOKENS, layers=2),
+                 [first + i for i in range(blocks * BLOCK_TOKENS)],
+                 [[floats(f"{model}/{b}/{layer}") for layer in range(2)] for b in range(blocks)])
+
+
+class Engine:
+    """A real one, a process a question."""
+
+    def __init__(self, folder, program, model, text):
+        self.command = [program, "--model", model, "--prompt-file", text, "--question", "Who keeps the lamp?",
+                        "--socket-dir", folder, "--engine-id", "llama", "--json"]
+
+    def ask(self, *flags):
+        return json.loads(subprocess.run([*self.command, *flags], check=True, stdout=subprocess.PIPE).stdout)
+
+    def stored(self, caller):
+        """The chain that it stored, as a watcher and a reader find it."""
+        info = next(i for i in caller.cache.ListInstances(caller.pb.ListInstancesRequest(), timeout=LIMIT_S).instances
+                    if i.engine_id == "llama")
+        content, variant = info.contents[0], info.variants[0]
+        after = {}  # parent: the block behind it, and its tokens
+        stream = caller.cache.WatchEvents(caller.pb.WatchEventsRequest(snapshot=True, with_tokens=True),
+                                          timeout=LIMIT_S)
+        for reply in stream:
+            for event in reply.events:
+                parent, tokens = event.stored.parent, list(event.stored.tokens)
+                for at, digest in enumerate(unpacked(event.stored.digests)):
+                    after[parent] = digest, tokens[at * variant.block_tokens:(at + 1) * variant.block_tokens]
+                    parent = digest
+            if reply.snapshot_end:
+                break
+        stream.cancel()
+        tokens, at = [], content_id("default", content)
+        while at in after:
+            at, some = after[at]
+            tokens += some
+        ours = Chain(content, variant, tokens, [])
+        ours.payloads = [[bytes(data)] for _, data in fetch(caller.engine, caller.engine_pb, variant, ours.names)]
+        return ours
 
 
 class Caller:
     """The verbs, over one daemon's life."""
 
-    def __init__(self, daemon, types, variant):
+    def __init__(self, daemon, types):
         from larder.v1 import cache_pb2, cache_pb2_grpc, engine_pb2, engine_pb2_grpc
-        self.pb, self.engine_pb, self.types, self.variant = cache_pb2, engine_pb2, types, variant
+        self.pb, self.engine_pb, self.types = cache_pb2, engine_pb2, types
         self.cache = cache_pb2_grpc.CacheStub(daemon.data)
         self.engine = engine_pb2_grpc.EngineStub(daemon.data)
 
     def store(self, chain_of):
-        status, names = store(self.engine, self.engine_pb, self.types, chain_of.content, self.variant,
+        status, names = store(self.engine, self.engine_pb, self.types, chain_of.content, chain_of.variant,
                               chain_of.tokens, chain_of.seed, chain_of.payloads)
         assert names == chain_of.names and set(status) <= {self.types.BLOCK_STATUS_OK,
                                                            self.types.BLOCK_STATUS_DUPLICATE}, status
@@ -115,7 +164,7 @@ class Caller:
         return self.tokens_in(tier, chain_of) == len(chain_of.tokens)
 
     def check_bytes(self, chain_of):
-        got = fetch(self.engine, self.engine_pb, self.variant, chain_of.names)
+        got = fetch(self.engine, self.engine_pb, chain_of.variant, chain_of.names)
         assert [bytes(data) for _, data in got] == [b"".join(layers) for layers in chain_of.payloads]
 
     def scope_of(self, chain_of):
@@ -129,10 +178,15 @@ class Caller:
         return last.moved
 
     def compress(self, chain_of, codec, tiers=()):
+        """Again while the disk, which others fill, had no room for a second copy of some for a moment."""
         request = self.pb.CompressRequest(codec=codec, tiers=tiers, **self.scope_of(chain_of))
-        last = list(self.cache.Compress(request, timeout=LIMIT_S))[-1]
+        done = last = list(self.cache.Compress(request, timeout=LIMIT_S))[-1]
+        end = time.monotonic() + LIMIT_S
+        while last.no_room and time.monotonic() < end:
+            last = list(self.cache.Compress(request, timeout=LIMIT_S))[-1]
+            done.changed += last.changed
         assert last.blocks_done == last.blocks == last.changed + last.unchanged, last
-        return last
+        return done
 
 
 class Watcher:
@@ -167,76 +221,160 @@ class Watcher:
         return all(self.tiers.get(name, set()) == set(tiers) for name in chain_of.names)
 
 
+class DeviceEngine:
+    """An attached engine that says what it has in device memory, and answers what it is asked."""
+
+    def __init__(self, caller, chain_of):
+        pb = self.pb = caller.engine_pb
+        self.types, self.names = caller.types, chain_of.names
+        self.session = Session(caller.engine)
+        self.session.ask(pb.Up(hello=pb.Hello(
+            engine_id="device", role=pb.ROLE_BOTH, write_mode=pb.WRITE_MODE_STREAM,
+            feature_bits=pb.FEATURE_BIT_DEVICE_BLOCKS | pb.FEATURE_BIT_DIRECTIVES)))
+        self.session.ask(pb.Up(registers=[pb.Register(id=1, contents=[chain_of.content],
+                                                      variants=[chain_of.variant])]))
+        self.say(stored=b"".join(self.names), parent=chain_of.seed, tokens=chain_of.tokens)
+
+    def say(self, **what):
+        self.session.up.put(self.pb.Up(device_blocks=[self.pb.DeviceBlocks(variant=0, **what)]))
+
+    def serve(self, call, kind, drops=False):
+        """What `call` answers, once this did as it was asked to."""
+        (directive,) = next(self.session.down).directives
+        assert directive.kind == kind and sorted(unpacked(directive.digests)) == sorted(self.names), directive
+        if drops:
+            self.say(removed=directive.digests)
+        done = self.pb.DirectiveDone(directive_id=directive.directive_id,
+                                     status=[self.types.BLOCK_STATUS_OK] * len(self.names))
+        self.session.up.put(self.pb.Up(directives_done=[done]))
+        return call.result()
+
+
+def drive_device(caller, ours):
+    """Lookup, Pin, Unpin, Compress and Clear of what an engine has, and what a watcher hears."""
+    types, pb, device = caller.types, caller.pb, caller.types.TIER_DEVICE
+    engine = DeviceEngine(caller, ours)
+    until(lambda: caller.all_in(device, ours))
+    blocks = types.BlockSelection(variant_ids=variant_id(ours.variant), digests=b"".join(ours.names))
+    ok = [types.BLOCK_STATUS_OK] * len(ours.names)
+    pinned = engine.serve(caller.cache.Pin.future(
+        pb.PinRequest(owner="router", tier=device, blocks=blocks), timeout=LIMIT_S),
+        engine.pb.DIRECTIVE_KIND_PIN)
+    assert list(pinned.blocks.status) == ok and not pinned.durable
+    unpinned = engine.serve(caller.cache.Unpin.future(
+        pb.UnpinRequest(owner="router", tier=device, blocks=blocks), timeout=LIMIT_S),
+        engine.pb.DIRECTIVE_KIND_UNPIN)
+    assert unpinned.unpinned == len(ours.names)
+    watch = caller.cache.WatchEvents(pb.WatchEventsRequest(snapshot=True, tiers=[device]), timeout=LIMIT_S)
+    told = set()
+    for reply in watch:
+        told |= {name for event in reply.events for name in unpacked(event.stored.digests)}
+        if reply.snapshot_end:
+            break
+    assert told == set(ours.names)
+    cleared = engine.serve(caller.cache.Clear.future(
+        pb.ClearRequest(tiers=[device], **caller.scope_of(ours)), timeout=LIMIT_S),
+        engine.pb.DIRECTIVE_KIND_DROP, drops=True)
+    assert [(t.tier, t.blocks) for t in cleared.tiers] == [(device, len(ours.names))], cleared
+    for reply in watch:
+        told -= {name for event in reply.events for name in unpacked(event.removed.digests)}
+        if not told:
+            break
+    watch.cancel()
+    assert caller.tokens_in(device, ours) == 0
+    engine.session.bye(engine.pb.Up(bye=True))
+    print(f"an engine's device memory: {len(ours.names)} blocks looked up, pinned, unpinned, watched and cleared there")
+
+
 def main(folder):
     from larder.v1 import types_pb2 as types
     host, disk = types.TIER_HOST, types.TIER_DISK
-    variant = types.Variant(dtype="f16", layout="python/rows/1", ranks=1, block_tokens=BLOCK_TOKENS, layers=2)
-    ours = Chain(types, "ours", BLOCKS)
     with Daemon(folder) as daemon:
-        caller = Caller(daemon, types, variant)
-        caller.store(ours)
+        caller = Caller(daemon, types)
+        engine = Engine(folder, *ENGINE) if ENGINE else None
+        if engine:
+            cold = engine.ask("--wait-durable")
+            ours = engine.stored(caller)
+            print(f"an engine stored {cold['stored_blocks']} blocks, {cold['stored_bytes']} bytes of KV")
+            assert cold["hit_tokens"] == 0 and len(ours.names) == cold["stored_blocks"] >= BLOCKS
+        else:
+            ours = made(types, "ours", BLOCKS)
+            caller.store(ours)
+        blocks = len(ours.names)
+        ours_id = variant_id(ours.variant)
         caller.check_bytes(ours)
         pin = caller.pb.PinRequest(owner="router", tier=host, ttl_ms=600_000,
-                                   blocks=types.BlockSelection(variant_ids=variant_id(variant), content=ours.content,
+                                   blocks=types.BlockSelection(variant_ids=ours_id, content=ours.content,
                                                                tokens=ours.tokens))
         pinned = caller.cache.Pin(pin, timeout=LIMIT_S)
-        assert list(pinned.blocks.status) == [types.BLOCK_STATUS_OK] * BLOCKS and pinned.durable
+        assert list(pinned.blocks.status) == [types.BLOCK_STATUS_OK] * blocks and pinned.durable
         until(lambda: caller.all_in(disk, ours))
         others = 10 * POOL // (2 * LAYER_BYTES)
-        for at in range(0, others, 64):
-            caller.store(Chain(types, f"pressure {at}", 64))
-        assert caller.all_in(host, ours) and caller.tokens_in(host, Chain(types, "pressure 0", 64)) == 0
+        for at in range(32):
+            caller.store(made(types, f"pressure {at}", others // 32))
+        assert caller.all_in(host, ours)
+        assert caller.tokens_in(host, made(types, "pressure 0", others // 32)) == 0
         caller.check_bytes(ours)
-        print(f"a pin held {BLOCKS} blocks against {others} others, ten times the pool")
+        print(f"a pin held {blocks} blocks against {others} others, ten times the pool")
 
         daemon.kill()
-        caller = Caller(daemon.start(), types, variant)
+        caller = Caller(daemon.start(), types)
         until(lambda: caller.all_in(host, ours))
         caller.check_bytes(ours)
         print("and across kill -9: they came back to HOST with equal bytes")
-        assert caller.cache.Unpin(caller.pb.UnpinRequest(owner="router", all=True), timeout=LIMIT_S).unpinned == BLOCKS
+        assert caller.cache.Unpin(caller.pb.UnpinRequest(owner="router", all=True), timeout=LIMIT_S).unpinned == blocks
 
         watcher = Watcher(caller)
         assert watcher.all_in([host, disk], ours)
-        assert caller.move(ours, host, disk) == BLOCKS and caller.tokens_in(host, ours) == 0
+        assert caller.move(ours, host, disk) == blocks and caller.tokens_in(host, ours) == 0
         watcher.go_on(lambda: watcher.all_in([disk], ours))
-        assert caller.move(ours, disk, host) == BLOCKS and caller.tokens_in(disk, ours) == 0
+        assert caller.move(ours, disk, host) == blocks and caller.tokens_in(disk, ours) == 0
         caller.check_bytes(ours)
-        assert caller.move(ours, host, disk, copy=True) == BLOCKS
+        assert caller.move(ours, host, disk, copy=True) == blocks
         caller.check_bytes(ours)
         watcher.go_on(lambda: watcher.all_in([host, disk], ours))
         print("moved to the disk and back; the watcher heard of it in order, going on after two gaps")
 
         done = caller.compress(ours, types.CODEC_LOSSLESS)
-        assert done.changed == 2 * BLOCKS and done.bytes_after < 0.8 * done.bytes_before
+        assert done.changed == 2 * blocks and done.bytes_after < (0.9 if engine else 0.8) * done.bytes_before
         caller.check_bytes(ours)
-        assert caller.move(ours, host, disk) == BLOCKS
+        assert caller.move(ours, host, disk) == blocks
         daemon.kill()
-        caller = Caller(daemon.start(), types, variant)
+        caller = Caller(daemon.start(), types)
         until(lambda: caller.all_in(disk, ours))
         prefetched = caller.cache.Prefetch(caller.pb.PrefetchRequest(
-            blocks=types.BlockSelection(variant_ids=variant_id(variant), digests=b"".join(ours.names)), ttl_ms=60_000),
+            blocks=types.BlockSelection(variant_ids=ours_id, digests=b"".join(ours.names)), ttl_ms=60_000),
             timeout=LIMIT_S)
         assert set(prefetched.blocks.status) <= {types.BLOCK_STATUS_OK, types.BLOCK_STATUS_PENDING}
         until(lambda: caller.all_in(host, ours))
         caller.check_bytes(ours)
-        assert caller.compress(ours, types.CODEC_LOSSLESS, [disk]).unchanged == BLOCKS
-        assert caller.compress(ours, types.CODEC_IDENTITY).changed == BLOCKS
+        assert caller.compress(ours, types.CODEC_LOSSLESS, [disk]).unchanged == blocks
+        assert caller.compress(ours, types.CODEC_IDENTITY).changed == blocks
         caller.check_bytes(ours)
         print(f"compressed from {done.bytes_before} to {done.bytes_after} bytes, read across kill -9, decoded")
+        if engine:
+            again = engine.ask("--no-store")
+            assert again["hit_tokens"] == len(ours.tokens) and again["answer"] == cold["answer"], again
+            print(f"the engine restored {again['hit_tokens']} tokens, and answers as before")
+
+        drive_device(caller, ours)
 
         watcher = Watcher(caller)
-        prefix = types.BlockSelection(content=ours.content, tokens=ours.tokens[:5 * BLOCK_TOKENS])
+        prefix = types.BlockSelection(content=ours.content, tokens=ours.tokens[:5 * ours.variant.block_tokens])
         cleared = caller.cache.Clear(caller.pb.ClearRequest(scope=types.SELECTION_SCOPE_PREFIX, blocks=prefix,
                                                             pinned=True), timeout=LIMIT_S)
-        assert {(t.tier, t.blocks) for t in cleared.tiers} == {(host, BLOCKS - 4), (disk, BLOCKS - 4)}, cleared
+        assert {(t.tier, t.blocks) for t in cleared.tiers} == {(host, blocks - 4), (disk, blocks - 4)}, cleared
         left = ours.names[:4]
         watcher.go_on(lambda: all(watcher.tiers.get(name, set()) == ({host, disk} if name in left else set())
                                   for name in ours.names))
-        got = fetch(caller.engine, caller.engine_pb, variant, ours.names)
-        assert [start.status for start, _ in got] == [types.BLOCK_STATUS_OK] * 4 + [types.BLOCK_STATUS_MISSING] * 4
+        got = fetch(caller.engine, caller.engine_pb, ours.variant, ours.names)
+        assert [start.status for start, _ in got] == [types.BLOCK_STATUS_OK] * 4 + [types.BLOCK_STATUS_MISSING] * (blocks - 4)
         assert [bytes(data) for _, data in got[:4]] == [b"".join(layers) for layers in ours.payloads[:4]]
         print("cleared what begins with five blocks; the four before them are as they were")
+        if engine:
+            last = engine.ask("--no-store")
+            assert last["hit_tokens"] == 4 * ours.variant.block_tokens and last["answer"] == cold["answer"], last
+            print("the engine restored those, computed the rest, and answers as before")
 
 
 with tempfile.TemporaryDirectory() as stubs, tempfile.TemporaryDirectory() as home:

@@ -136,8 +136,11 @@ class Fuzz {
 
   // Whoever hears all events knows where every block is.
   void CheckEvents() {
-    TierEvent event;
-    for (; *index_.events().Read(heard_, {&event, 1}) == 1; ++heard_) {
+    constexpr TierSet kBoth = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
+    NumberedEvent one;
+    for (; index_.events().Read(heard_, kBoth, {&one, 1})->events == 1; ++heard_) {
+      const TierEvent& event = one.event;
+      ASSERT_EQ(one.number, heard_ + 1);
       TierSet& tiers = told_[KeyOf(event.variant, event.digest)];
       ASSERT_EQ((tiers & TierBit(event.tier)) == 0, event.stored);
       tiers ^= TierBit(event.tier);

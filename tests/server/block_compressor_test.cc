@@ -9,6 +9,7 @@
 #include <atomic>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/contract/codec_shapes.h"
@@ -249,6 +250,60 @@ TEST_F(BlockCompressorTest, WhatIsLeasedStaysAsItIsAndTheLeaseToo) {
   const wire::CompressProgress again = Compress(kBoth, Codec::kLossless);
   EXPECT_EQ(again.changed, 2u);
   EXPECT_EQ(again.unchanged, 4u);
+}
+
+// Two calls about one block: what the other has just written anew is there, so it is tried again.
+TEST_F(BlockCompressorTest, WhatIsWrittenAnewMeanwhileIsNotMissing) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutOnDisk("a", 1));
+  const VariantIndex variant = process_->f.variant();
+  Promoter& promoter = process_->work->promoter();
+  const BlockIndex::Held other = store().HoldUntouched(variant, Name("a", 1));
+  ASSERT_TRUE(promoter.Exclude(other.ref, other.disk_location));
+  BlockRecoder recoder(store(), {&process_->tier, &*process_->work});
+  PayloadCodec codec;
+  BlockRecoder::Copy copy;
+  copy.variant = variant;
+  copy.digest = Name("a", 1);
+  copy.tier = Tier::kDisk;
+  recoder.Prepare(Codec::kLossless, codec, &copy);
+  ASSERT_EQ(copy.outcome, BlockRecoder::Outcome::kReady);
+
+  const DiskAddress old = {{store().index().VariantId(variant), copy.digest},
+                           DiskLocation{other.disk_location}};
+  std::optional<DiskTier::Description> known;
+  ASSERT_TRUE(process_->tier.Describe({&old, 1}, {&known, 1}).ok());
+  ASSERT_TRUE(known.has_value());
+  const Bytes payload(DiskProcess::kBlockBytes, std::byte{1});
+  const DiskTier::NewBlock anew = {
+      .header = &known->header, .tokens = known->tokens, .payload = payload};
+  DiskTier::PutResult put;
+  process_->tier.Put({&anew, 1}, {&put, 1});
+  ASSERT_EQ(put.status, DiskTier::PutStatus::kOk);
+  process_->tier.SetOwner(put.location, other.ref.value);
+  ASSERT_TRUE(promoter.Readmit(other.ref, static_cast<uint64_t>(put.location), codec));
+  ASSERT_TRUE(process_->tier.Erase({&old, 1}).ok());
+  store().Unhold({&other.ref, 1});
+
+  recoder.Write({&copy, 1}, codec);
+  EXPECT_EQ(copy.outcome, BlockRecoder::Outcome::kInUse);
+  recoder.Release({&copy, 1});
+  EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).changed, 1u);
+  EXPECT_EQ(CountRight("a", 1), 1u);
+}
+
+TEST_F(BlockCompressorTest, WhatIsBeingWrittenAnewIsInUse) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutOnDisk("a", 1));
+  Spiller& spiller = process_->work->spiller();
+  const std::pair name(process_->f.variant(), Name("a", 1));
+  ASSERT_TRUE(spiller.Claim(name.first, name.second));
+  std::byte& first = medium_.records.begin()->second.payload[0];
+  first ^= std::byte{1};  // the new one's description says other bytes than are at the old place
+  EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).kept_in_use, 1u);
+  first ^= std::byte{1};
+  spiller.Unclaim({&name, 1});
+  EXPECT_EQ(Compress(kDiskBit, Codec::kLossless).changed, 1u);
 }
 
 TEST_F(BlockCompressorTest, SaysWhatBecameOfEachName) {

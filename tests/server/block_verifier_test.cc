@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <string>
+#include <utility>
 
 #include "tests/server/scope_fixture.h"
 
@@ -81,6 +82,20 @@ TEST_F(BlockVerifierTest, OfDiskAlsoWhatHostHasToo) {
   EXPECT_EQ(process_->tier.stats().damaged, 1u);
   EXPECT_THAT(TiersOf("a", 4), ElementsAre(kBoth, 0, kBoth, kBoth));
   EXPECT_EQ(store().stats().leases, 0u);
+}
+
+// While Compress writes a record anew, its description is of one and its place of the other.
+TEST_F(BlockVerifierTest, WhatIsBeingWrittenAnewIsNotDamaged) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("a", 1));
+  Spiller& spiller = process_->work->spiller();
+  const std::pair name(process_->f.variant(), Name("a", 1));
+  ASSERT_TRUE(spiller.Claim(name.first, name.second));
+  OnDisk(name.second, [](MemoryDiskTier::Record& record) { record.payload[0] ^= std::byte{1}; });
+  EXPECT_EQ(Verify(Tier::kDisk).missing, 1u);
+  EXPECT_THAT(TiersOf("a", 1), ElementsAre(kBoth));
+  spiller.Unclaim({&name, 1});
+  EXPECT_EQ(Verify(Tier::kDisk).damaged, 1u);
 }
 
 TEST_F(BlockVerifierTest, ADiskThatGivesNothingEndsIt) {

@@ -322,7 +322,7 @@ TEST_F(SessionDiskTest, SaysWhereItFoundEach) {
 
 TEST_F(SessionDiskTest, IsSpokenOfToWhoUnderstandsItAlone) {
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
-  EXPECT_EQ(attached_.feature_bits, wire::kFeatureTiers | wire::kFeatureCodecs);
+  EXPECT_EQ(attached_.feature_bits & wire::kFeatureTiers, wire::kFeatureTiers);
   session_->OnDurable(variant, Names({kHost}));
   EXPECT_EQ(sink_.Next().durable.at(0).digests, Names({kHost}));
   End(/*bye=*/true);

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/device_table.h"
+#include "server/directive_desk.h"
 #include "server/session.h"
 #include "server/session_table.h"
 #include "storage/check.h"
@@ -92,6 +94,13 @@ class SessionFixture {
   WorkerPool workers_{2, 64, 1 << 20};
   Counters counters_;
   SessionTable sessions_{8};
+  DeviceTable devices_{store_.store().index().events()};
+  DirectiveDesk directives_{devices_, store_.clock(), UnixMilliseconds, counters_,
+                            [this](SessionId id, VariantIndex variant, wire::Directive directive) {
+                              const auto session = sessions_.Find(id);
+                              return session ? session->Direct(variant, std::move(directive))
+                                             : BlockStatus::kMissing;
+                            }};
   SessionDeps deps_{.store = store_.store(),
                     .instances = instances_,
                     .quarantine = quarantine_,
@@ -103,7 +112,9 @@ class SessionFixture {
                     .copy_kernel = MemcpyKernel(),
                     .boot_id = "boot",
                     .tenant = "default",
-                    .check_one_in = 2};
+                    .check_one_in = 2,
+                    .devices = devices_,
+                    .directives = directives_};
 };
 
 }  // namespace larder::testing

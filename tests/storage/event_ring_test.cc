@@ -12,17 +12,21 @@ namespace larder {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::Optional;
 
-TierEvent Event(uint16_t number) {
-  return {.digest = {}, .variant = static_cast<VariantIndex>(number)};
+constexpr TierSet kStored = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
+constexpr TierSet kDevice = TierBit(Tier::kDevice);
+
+TierEvent Event(uint16_t number, Tier tier = Tier::kHost) {
+  return {.digest = {}, .variant = static_cast<VariantIndex>(number), .tier = tier};
 }
-std::vector<uint16_t> Numbers(const EventRing& ring, uint64_t after, size_t most = 100) {
-  std::vector<TierEvent> events(most);
-  const auto count = ring.Read(after, events);
-  if (!count) return {0xFFFF};
+std::vector<uint16_t> Numbers(const EventRing& ring, uint64_t after, size_t most = 100,
+                              TierSet tiers = kStored) {
+  std::vector<NumberedEvent> events(most);
+  const auto read = ring.Read(after, tiers, events);
+  if (!read) return {0xFFFF};
   std::vector<uint16_t> numbers;
-  for (size_t i = 0; i < *count; ++i) numbers.push_back(static_cast<uint16_t>(events[i].variant));
+  for (size_t i = 0; i < read->events; ++i)
+    numbers.push_back(static_cast<uint16_t>(events[i].event.variant));
   return numbers;
 }
 
@@ -42,10 +46,33 @@ TEST(EventRing, GivesTheLatestInOrder) {
 TEST(EventRing, SaysWhatItCannotGive) {
   EventRing ring(4);
   for (uint16_t number = 1; number <= 10; ++number) ring.Append(Event(number));
-  TierEvent one;
-  EXPECT_EQ(ring.Read(5, {&one, 1}), std::nullopt) << "number 6 is gone";
-  EXPECT_EQ(ring.Read(11, {&one, 1}), std::nullopt) << "it is yet to come";
-  EXPECT_THAT(ring.Read(9, {&one, 1}), Optional(1u));
+  NumberedEvent one;
+  EXPECT_FALSE(ring.Read(5, kStored, {&one, 1}).has_value()) << "number 6 is gone";
+  EXPECT_FALSE(ring.Read(11, kStored, {&one, 1}).has_value()) << "it is yet to come";
+  EXPECT_EQ(ring.Read(9, kStored, {&one, 1})->events, 1u);
+  EXPECT_EQ(one.number, 10u);
+}
+
+// An engine that says much takes nobody's place, and both are told in one order.
+TEST(EventRing, DeviceIsKeptApartUnderTheSameNumbers) {
+  EventRing ring(4);
+  ring.Append(Event(1));
+  for (uint16_t number = 2; number <= 9; ++number) ring.Append(Event(number, Tier::kDevice));
+  ring.Append(Event(10, Tier::kDisk));
+  EXPECT_THAT(Numbers(ring, 0), ElementsAre(1, 10));
+  EXPECT_THAT(Numbers(ring, 0, 100, kStored | kDevice), ElementsAre(0xFFFF)) << "2 to 5 are gone";
+  EXPECT_THAT(Numbers(ring, 5, 100, kStored | kDevice), ElementsAre(6, 7, 8, 9, 10));
+  EXPECT_THAT(Numbers(ring, 5, 100, kDevice), ElementsAre(6, 7, 8, 9));
+  EXPECT_FALSE(ring.KnowsOfDevice(5));
+  EXPECT_TRUE(ring.KnowsOfDevice(6));
+  // What is not wanted is passed over, and told to be.
+  NumberedEvent one;
+  const auto host = ring.Read(1, TierBit(Tier::kHost), {&one, 1});
+  ASSERT_TRUE(host.has_value());
+  EXPECT_EQ(host->events, 0u);
+  EXPECT_EQ(host->through, 10u);
+  const auto some = ring.Read(5, kDevice, {&one, 1});
+  EXPECT_EQ(some->through, 6u);
 }
 
 TEST(EventRing, OfNoneKeepsNone) {
@@ -68,13 +95,14 @@ TEST(EventRing, IsReadWhileItIsWritten) {
   std::thread host(write, Tier::kHost), disk(write, Tier::kDisk);
   uint64_t read = 0;
   std::array<uint16_t, 2> next{};
-  std::array<TierEvent, 64> events;
-  while (read < 2 * kEach) {
-    const size_t count = ring.Read(read, events).value();
-    read += count;
-    for (size_t i = 0; i < count; ++i) {
-      uint16_t& expected = next[events[i].tier == Tier::kHost ? 0 : 1];
-      ASSERT_EQ(static_cast<uint16_t>(events[i].variant), expected++);
+  std::array<NumberedEvent, 64> events;
+  while (read < uint64_t{2} * kEach) {
+    const EventRing::Progress progress = ring.Read(read, kStored, events).value();
+    read = progress.through;
+    for (size_t i = 0; i < progress.events; ++i) {
+      const TierEvent& event = events[i].event;
+      uint16_t& expected = next[event.tier == Tier::kHost ? 0 : 1];
+      ASSERT_EQ(static_cast<uint16_t>(event.variant), expected++);
     }
   }
   host.join();

@@ -117,7 +117,7 @@ std::string Offered(const std::string& words) {
 TEST(Completion, OfBash) {
   EXPECT_EQ(Offered("larderctl sta"), "status\n");
   EXPECT_EQ(Offered("larderctl pin --ti"), "--tier --timeout\n");
-  EXPECT_EQ(Offered("larderctl pin --tier ''"), "host disk\n");
+  EXPECT_EQ(Offered("larderctl pin --tier ''"), "host disk device\n");
   EXPECT_EQ(Offered("larderctl -o json st"), "status\n");
   EXPECT_EQ(Offered("larderctl status -o t"), "table\n");
   EXPECT_EQ(Offered("larderctl completion z"), "zsh\n");

@@ -133,6 +133,20 @@ WatchReply Watched() {
                           .tier = Tier::kHost,
                           .digests = Digests(1),
                           .chain = std::nullopt});
+  reply.events.push_back({.sequence = 4,
+                          .stored = false,
+                          .variant = AnyDigest(9),
+                          .tier = Tier::kDevice,
+                          .engine_id = "e",
+                          .digests = Digests(1),
+                          .chain = std::nullopt});
+  reply.events.push_back({.sequence = 4,
+                          .cleared = true,
+                          .variant = {},
+                          .tier = Tier::kDevice,
+                          .engine_id = "e",
+                          .digests = {},
+                          .chain = std::nullopt});
   return reply;
 }
 
@@ -151,10 +165,12 @@ void ExpectAnswered(const Value& value) {
 TEST(VerbCalls, RepliesSurvive) {
   ExpectAnswered<v1::ClearReply>(ClearResult{.host = {.blocks = 1, .bytes = ByteCount(2)},
                                              .disk = {.blocks = 3, .bytes = ByteCount(4)},
+                                             .device = {.blocks = 10, .bytes = ByteCount(11)},
                                              .leased = 5,
                                              .kept_pinned = 6,
                                              .kept_in_use = 7,
                                              .pins_ended = 8,
+                                             .unanswered = 9,
                                              .blocks = Answers()});
   ExpectAnswered<v1::MoveProgress>(MoveProgress{.blocks = 1,
                                                 .blocks_done = 2,
@@ -308,8 +324,9 @@ TEST(VerbCalls, HostileEvents) {
        {"events[0].stored.content_id: 1 bytes", [&](Watch* r) { stored(r)->set_content_id("x"); }},
        {"events[1].removed.digests: 15 bytes",
         [](Watch* r) { r->mutable_events(1)->mutable_removed()->mutable_digests()->pop_back(); }},
-       {"events[1]: neither stored nor removed",
-        [](Watch* r) { r->mutable_events(1)->mutable_cleared(); }},
+       {"events[1]: neither stored, removed nor cleared",
+        [](Watch* r) { r->mutable_events(1)->clear_removed(); }},
+       {"events[1].cleared.tier: 0", [](Watch* r) { r->mutable_events(1)->mutable_cleared(); }},
        {"events: 65537 entries",
         [](Watch* r) {
           while (r->events_size() < 65'537) r->add_events();

@@ -161,7 +161,9 @@ inline Down FullDown() {
                       .digests = Digests(1),
                       .deadline_unix_ms = ~0ull,
                       .owner = "o",
-                      .codec = Codec::kQuantized},
+                      .codec = Codec::kQuantized,
+                      .pinned = true,
+                      .valid_unix_ms = 8},
                      Directive{}};
   return down;
 }

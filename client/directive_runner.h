@@ -1,0 +1,53 @@
+// Runs an engine's handler for directives, one at a time on a thread of its own, and sends what it
+// answers.
+//
+// What nobody waits for any more when its turn comes is not done, and answered CANCELLED.
+// Ownership: by SessionCore.  Thread-safety: Add from any thread.
+// Lifecycle: made (starts the thread) -> Add ... -> Stop (waits for a handler under way; once).
+// Limits: kWaitingMax directives wait; the daemon sends no more unanswered ones, so what is beyond
+// is dropped.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/wire/messages.h"
+#include "storage/clock.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class DirectiveRunner {
+ public:
+  static constexpr size_t kWaitingMax = 4096;
+
+  // A status for each key of the directive; of none, none.
+  using Handler = std::function<std::vector<BlockStatus>(const wire::Directive&)>;
+  using Send = std::function<absl::Status(wire::Up)>;
+  DirectiveRunner(Handler handler, WallClock now_ms, Send send);
+  ~DirectiveRunner();
+  DirectiveRunner(const DirectiveRunner&) = delete;
+  DirectiveRunner& operator=(const DirectiveRunner&) = delete;
+
+  void Add(wire::Directive directive) LARDER_EXCLUDES(mu_);
+  // Nothing is handled or sent any more.
+  void Stop() LARDER_EXCLUDES(mu_);
+
+ private:
+  void Run() LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::vector<BlockStatus> Do(const wire::Directive& directive) const;
+
+  const Handler handler_;
+  const WallClock now_ms_;
+  const Send send_;
+  Mutex mu_;
+  CondVar wake_;
+  bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  std::deque<wire::Directive> waiting_ LARDER_GUARDED_BY(mu_);
+  std::thread thread_;
+};
+
+}  // namespace larder

@@ -1,0 +1,121 @@
+// Directives: what engines are asked to do with what they have in device memory, and what became
+// of it.
+//
+// The daemon keeps no pins of DEVICE: the engine does, until their deadline, and they go with it.
+// An order goes to every session that has one of its blocks, and is answered when all of them have,
+// or kPatience is over; a session that ends takes its device memory with it.
+// Ownership: by Daemon; table and counters outlive it.
+// Thread-safety: all methods from any thread.  Locks: nothing is held while a session or a caller
+// is talked to.
+// Lifecycle: made -> Give ... -> EndAll: then every order is answered at once, kPending.
+// Limits: as many blocks an order as its caller may select; kOwedMax that a session owes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "client/wire/messages.h"
+#include "server/counters.h"
+#include "server/device_table.h"
+#include "storage/clock.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class DirectiveDesk {
+ public:
+  static constexpr std::chrono::seconds kPatience{5};
+  // Keys, and some for each directive, that a session was sent and has not answered, however late:
+  // one that does not read takes no more memory.
+  static constexpr size_t kOwedMax = 65'536, kOwedOfDirective = 16;
+
+  struct Order {
+    wire::DirectiveKind kind = wire::DirectiveKind::kPin;
+    std::string engine_id = {};  // of this engine alone; empty: of all
+    std::string owner = {};
+    uint64_t deadline_unix_ms = 0;
+    std::optional<Codec> codec = {};
+    bool pinned = false;  // kDrop: also what is pinned
+  };
+  using Block = DeviceTable::Name;
+  // kOk: it is on its way.  kMissing: the session has ended.  kUnsupported: it takes none.
+  using Send = std::function<BlockStatus(SessionId, VariantIndex, wire::Directive)>;
+  DirectiveDesk(const DeviceTable& devices, const Clock& clock, WallClock now_ms,
+                Counters& counters, Send send);
+
+  // One status a block, the worst of what the sessions said that have it.  kMissing: none has.
+  // kPending: one was told, and has not answered yet, or owes too much.  kUnsupported: one takes no
+  // directives, or answers nonsense.  Called once, from this thread or another.
+  using Answer = std::function<void(std::vector<BlockStatus>)>;
+  void Give(const Order& order, std::span<const Block> blocks, Answer answer) LARDER_EXCLUDES(mu_);
+  // An order that is of no blocks, to each of these sessions: one status each, kOk where it was
+  // done.
+  void GiveAll(const Order& order, std::span<const SessionId> sessions, Answer answer)
+      LARDER_EXCLUDES(mu_);
+
+  // What a session says; nonsense is counted, and what comes too late passed over.
+  void Done(SessionId session, const wire::DirectiveDone& done) LARDER_EXCLUDES(mu_);
+  void SessionEnded(SessionId session) LARDER_EXCLUDES(mu_);
+  // Often: answers those whose patience is over.
+  void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
+  void EndAll() LARDER_EXCLUDES(mu_);
+
+ private:
+  struct Call {  // under mu_
+    Answer answer;
+    std::vector<BlockStatus> statuses;
+    TimePoint until;
+    size_t open = 0;  // directives that are not done
+  };
+  // A directive: a part of a call, of one session and variant.
+  struct Part {
+    SessionId session;
+    VariantIndex variant = VariantIndex::kNone;
+    std::vector<uint32_t> blocks;  // of the call's
+    std::shared_ptr<Call> call;    // null: it was answered for, and is still owed
+  };
+  using Parts = std::map<uint64_t, Part>;  // by directive id
+  // Calls with nothing open, to be answered without the lock.
+  using Answered = std::vector<std::shared_ptr<Call>>;
+
+  [[nodiscard]] std::shared_ptr<Call> Begin(Answer answer, size_t statuses) LARDER_EXCLUDES(mu_);
+  // Its parts that are to be sent; the others are answered.
+  std::vector<uint64_t> Open(std::vector<Part> parts, Call& call) LARDER_EXCLUDES(mu_);
+  void SendAll(const Order& order, std::span<const Block> blocks, std::span<const uint64_t> ids)
+      LARDER_EXCLUDES(mu_);
+  // nullopt: it was answered meanwhile.
+  [[nodiscard]] std::optional<wire::Directive> Write(const Order& order,
+                                                     std::span<const Block> blocks, uint64_t id,
+                                                     SessionId* session, VariantIndex* variant)
+      LARDER_EXCLUDES(mu_);
+  void End(std::shared_ptr<Call> call) LARDER_EXCLUDES(mu_);
+  // The same status of all its blocks, unless `statuses` says one of each.
+  static void Close(Part& part, BlockStatus all, std::span<const BlockStatus> statuses,
+                    Answered* answered);
+  void Erase(Parts::iterator part) LARDER_REQUIRES(mu_);
+  static void Tell(const Answered& answered);
+
+  const DeviceTable& devices_;
+  const Clock& clock_;
+  const WallClock now_ms_;
+  Counters& counters_;
+  const Send send_;
+
+  Mutex mu_;
+  bool ended_ LARDER_GUARDED_BY(mu_) = false;
+  uint64_t last_id_ LARDER_GUARDED_BY(mu_) = 1;       // which is that of drain
+  uint64_t waiting_from_ LARDER_GUARDED_BY(mu_) = 0;  // no directive before it has a call
+  Parts parts_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<SessionId, size_t> owed_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder

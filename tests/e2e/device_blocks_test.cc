@@ -1,0 +1,444 @@
+// What engines say they have in device memory, at the real daemon: Lookup and WatchEvents tell of
+// it, and Pin, Unpin, Clear and Compress reach the engine that has it.
+#include <chrono>
+#include <future>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "storage/mutex.h"
+#include "tests/e2e/verb_fixture.h"
+
+namespace larder::e2e {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// An engine's device memory: names and who pins them.
+class DeviceMemory {
+ public:
+  std::vector<BlockStatus> Do(const wire::Directive& directive) LARDER_EXCLUDES(mu_) {
+    std::vector<BlockStatus> statuses;
+    {
+      MutexLock lock(mu_);
+      done_.push_back(directive);
+      if (directive.digests.empty() && directive.kind == wire::DirectiveKind::kUnpin)
+        for (auto& [digest, pins] : blocks_) pins.erase(directive.owner);
+      for (const Digest& digest : directive.digests) statuses.push_back(DoOne(directive, digest));
+    }
+    if (hang_.valid()) hang_.wait();
+    return statuses;
+  }
+  void Add(const Digest& digest) LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    blocks_[digest];
+  }
+  [[nodiscard]] std::set<std::string> PinsOf(const Digest& digest) LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return blocks_[digest];
+  }
+  [[nodiscard]] std::vector<wire::Directive> done() LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return done_;
+  }
+  // From now on an order is answered when this is ready.
+  void HangUntil(std::shared_future<void> ready) { hang_ = std::move(ready); }
+
+ private:
+  BlockStatus DoOne(const wire::Directive& directive, const Digest& digest) LARDER_REQUIRES(mu_) {
+    const auto it = blocks_.find(digest);
+    if (it == blocks_.end()) return BlockStatus::kMissing;
+    switch (directive.kind) {
+      case wire::DirectiveKind::kPin:
+        it->second.insert(directive.owner);
+        return BlockStatus::kOk;
+      case wire::DirectiveKind::kUnpin:
+        return it->second.erase(directive.owner) > 0 ? BlockStatus::kOk : BlockStatus::kMissing;
+      case wire::DirectiveKind::kDrop:
+        if (!it->second.empty() && !directive.pinned) return BlockStatus::kKept;
+        blocks_.erase(it);
+        return BlockStatus::kOk;
+      default:
+        return BlockStatus::kOk;
+    }
+  }
+
+  Mutex mu_;
+  std::map<Digest, std::set<std::string>> blocks_ LARDER_GUARDED_BY(mu_);
+  std::vector<wire::Directive> done_ LARDER_GUARDED_BY(mu_);
+  std::shared_future<void> hang_;
+};
+
+class DeviceBlocksTest : public VerbTest {
+ protected:
+  void SetUp() override { ASSERT_NO_FATAL_FAILURE(Start()); }
+  // An engine that takes directives, beside the fixture's, which takes none.
+  void AttachEngine(const std::string& engine_id = "gpu") {
+    auto session = client_->Attach(
+        {.engine_id = engine_id, .on_directive = [this](const wire::Directive& directive) {
+           auto statuses = memory_.Do(directive);
+           if (directive.kind == wire::DirectiveKind::kDrop)
+             ReportDropped(directive.digests, statuses);
+           return statuses;
+         }});
+    ASSERT_TRUE(session.ok()) << session.status();
+    engine_ = *std::move(session);
+    const auto variants = engine_->Register({&maker_.content, 1}, {&maker_.variant, 1});
+    ASSERT_TRUE(variants.ok()) << variants.status();
+    engine_variant_ = variants->front();
+  }
+  // As an engine does, before it answers.
+  void ReportDropped(std::span<const Digest> digests, std::span<const BlockStatus> statuses) {
+    std::vector<Digest> gone;
+    for (size_t i = 0; i < digests.size(); ++i)
+      if (statuses[i] == BlockStatus::kOk) gone.push_back(digests[i]);
+    EXPECT_TRUE(engine_->ReportDevice(engine_variant_, {.removed = gone}).ok());
+  }
+  // Each is a chain of its own, with its tokens.
+  void Have(uint32_t from, uint32_t to) {
+    for (uint32_t number = from; number < to; ++number) {
+      const TestBlock block = maker_.Block(number);
+      memory_.Add(block.digest);
+      ASSERT_TRUE(engine_
+                      ->ReportDevice(engine_variant_, {.stored = {&block.digest, 1},
+                                                       .parent = block.parent,
+                                                       .tokens = block.tokens})
+                      .ok());
+    }
+    ASSERT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, from, to) == to - from; }));
+  }
+  std::vector<v1::BlockStatus> Pin(uint32_t from, uint32_t to, const std::string& owner) {
+    v1::PinRequest request;
+    Name(from, to, &request);
+    request.set_owner(owner);
+    request.set_tier(v1::TIER_DEVICE);
+    v1::PinReply reply;
+    EXPECT_TRUE(
+        Ask([&](auto& stub, auto& context) { return stub.Pin(&context, request, &reply); }).ok());
+    EXPECT_FALSE(reply.durable());
+    return StatusesOf(reply.blocks());
+  }
+  // Block 0, at an engine that was asked when this returns, and answers when it is woken.
+  void PinWhileItHangs(std::promise<void>& wake,
+                       std::future<std::vector<v1::BlockStatus>>* pinned) {
+    ASSERT_NO_FATAL_FAILURE(AttachEngine());
+    ASSERT_NO_FATAL_FAILURE(Have(0, 1));
+    memory_.HangUntil(wake.get_future().share());
+    *pinned = std::async(std::launch::async, [this] { return Pin(0, 1, "router"); });
+    ASSERT_TRUE(Eventually([&] { return !memory_.done().empty(); }));
+  }
+  v1::ClearReply Clear(v1::ClearRequest request) {
+    if (request.tiers().empty()) request.add_tiers(v1::TIER_DEVICE);
+    v1::ClearReply reply;
+    EXPECT_TRUE(
+        Ask([&](auto& stub, auto& context) { return stub.Clear(&context, request, &reply); }).ok());
+    return reply;
+  }
+  static uint64_t Cleared(const v1::ClearReply& reply, v1::Tier tier = v1::TIER_DEVICE) {
+    for (const v1::TierCleared& cleared : reply.tiers())
+      if (cleared.tier() == tier) return cleared.blocks();
+    return 0;
+  }
+  // Hears DEVICE until `enough(events)`.
+  template <class Enough>
+  std::vector<v1::Event> Hear(v1::WatchEventsRequest request, Enough enough) {
+    request.clear_tiers();
+    request.add_tiers(v1::TIER_DEVICE);
+    std::vector<v1::Event> events;
+    (void)Ask([&](auto& stub, auto& context) {
+      const auto reader = stub.WatchEvents(&context, request);
+      for (v1::WatchEventsReply reply; !enough(events) && reader->Read(&reply);) {
+        if (!reply.boot_id().empty()) boot_id_ = reply.boot_id();
+        sequence_ = reply.sequence();
+        events.insert(events.end(), reply.events().begin(), reply.events().end());
+      }
+      context.TryCancel();
+      return reader->Finish();
+    });
+    return events;
+  }
+
+  DeviceMemory memory_;
+  std::unique_ptr<Session> engine_;
+  VariantHandle engine_variant_;
+  std::string boot_id_;
+  uint64_t sequence_ = 0;
+};
+
+TEST_F(DeviceBlocksTest, LookupSaysWhoHasThem) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  ASSERT_NO_FATAL_FAILURE(Have(0, 3));
+  EXPECT_EQ(Put(0), BlockStatus::kOk);
+  const auto found = client_->Lookup(QueryOf(0));
+  ASSERT_TRUE(found.ok());
+  std::map<std::string, std::vector<Tier>> tiers;
+  for (const wire::InstanceHit& hit : found->instances)
+    for (const wire::TierHit& tier : hit.tiers) {
+      tiers[hit.engine_id].push_back(tier.tier);
+      EXPECT_EQ(tier.contiguous, TokenCount(16));
+    }
+  EXPECT_THAT(tiers["gpu"], ::testing::Contains(Tier::kDevice));
+  EXPECT_THAT(tiers["gpu"], ::testing::Contains(Tier::kHost)) << "the pool is every engine's";
+  EXPECT_THAT(tiers["disk"], ::testing::Not(::testing::Contains(Tier::kDevice)));
+  EXPECT_EQ(daemon_->Metric("larder_device_blocks"), 3);
+  const Digest gone = maker_.Block(1).digest;
+  EXPECT_TRUE(engine_->ReportDevice(engine_variant_, {.removed = {&gone, 1}}).ok());
+  EXPECT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 3) == 2; }));
+  engine_.reset();
+  EXPECT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 3) == 0; }));
+}
+
+TEST_F(DeviceBlocksTest, WatchersHearOfThemInOrderAndAfterAGap) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  ASSERT_NO_FATAL_FAILURE(Have(0, 2));
+  v1::WatchEventsRequest snapshot;
+  snapshot.set_snapshot(true);
+  snapshot.set_with_tokens(true);
+  const auto told = Hear(snapshot, [](const auto& events) { return events.size() >= 2; });
+  ASSERT_EQ(told.size(), 2u);
+  std::set<std::string> digests;
+  for (const v1::Event& event : told) {
+    ASSERT_TRUE(event.has_stored());
+    EXPECT_EQ(event.stored().engine_id(), "gpu");
+    EXPECT_EQ(event.stored().tier(), v1::TIER_DEVICE);
+    EXPECT_EQ(event.stored().tokens_size(), 16);
+    EXPECT_EQ(event.stored().parent(), Packed(maker_.content.Id()));
+    digests.insert(event.stored().digests());
+  }
+  EXPECT_EQ(digests, (std::set{Packed(maker_.Block(0).digest), Packed(maker_.Block(1).digest)}));
+  // While nobody watches.
+  const Digest gone = maker_.Block(0).digest;
+  ASSERT_TRUE(engine_->ReportDevice(engine_variant_, {.removed = {&gone, 1}}).ok());
+  ASSERT_NO_FATAL_FAILURE(Have(7, 8));
+  engine_.reset();
+  v1::WatchEventsRequest after;
+  after.set_boot_id(boot_id_);
+  after.set_after(sequence_);
+  const auto rest = Hear(
+      after, [](const auto& events) { return !events.empty() && events.back().has_cleared(); });
+  ASSERT_EQ(rest.size(), 3u);
+  EXPECT_EQ(rest[0].removed().digests(), Packed(gone));
+  EXPECT_EQ(rest[1].stored().digests(), Packed(maker_.Block(7).digest));
+  EXPECT_EQ(rest[2].cleared().engine_id(), "gpu");
+  EXPECT_EQ(rest[2].cleared().tier(), v1::TIER_DEVICE);
+}
+
+TEST_F(DeviceBlocksTest, PinsReachTheEngineAndAreAcknowledged) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  ASSERT_NO_FATAL_FAILURE(Have(0, 2));
+  EXPECT_THAT(Pin(0, 3, "router"),
+              ElementsAre(v1::BLOCK_STATUS_OK, v1::BLOCK_STATUS_OK, v1::BLOCK_STATUS_MISSING));
+  EXPECT_THAT(memory_.PinsOf(maker_.Block(0).digest), ElementsAre("router"));
+  EXPECT_GT(memory_.done().front().deadline_unix_ms, 0u);
+  (void)Pin(0, 1, "other");
+  v1::UnpinRequest unpin;
+  Name(0, 1, &unpin);
+  unpin.set_owner("router");
+  unpin.set_tier(v1::TIER_DEVICE);
+  v1::UnpinReply reply;
+  ASSERT_TRUE(
+      Ask([&](auto& stub, auto& context) { return stub.Unpin(&context, unpin, &reply); }).ok());
+  EXPECT_EQ(reply.unpinned(), 1u);
+  EXPECT_THAT(memory_.PinsOf(maker_.Block(0).digest), ElementsAre("other"));
+  unpin.Clear();
+  unpin.set_owner("router");
+  unpin.set_all(true);
+  ASSERT_TRUE(
+      Ask([&](auto& stub, auto& context) { return stub.Unpin(&context, unpin, &reply); }).ok());
+  EXPECT_THAT(memory_.PinsOf(maker_.Block(1).digest), IsEmpty());
+}
+
+TEST_F(DeviceBlocksTest, ClearDropsWhatIsNotPinned) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  ASSERT_NO_FATAL_FAILURE(Have(0, 4));
+  EXPECT_EQ(Put(0), BlockStatus::kOk);
+  (void)Pin(0, 1, "router");
+  v1::ClearRequest content;
+  content.set_scope(v1::SELECTION_SCOPE_CONTENT);
+  content.mutable_blocks()->mutable_content()->set_model(maker_.content.model);
+  content.set_dry_run(true);
+  EXPECT_EQ(Cleared(Clear(content)), 4u);
+  EXPECT_EQ(CountIn(Tier::kDevice, 0, 4), 4u) << "a dry run";
+  content.set_dry_run(false);
+  const v1::ClearReply reply = Clear(content);
+  EXPECT_EQ(Cleared(reply), 3u);
+  EXPECT_EQ(reply.kept_pinned(), 1u);
+  EXPECT_EQ(CountIn(Tier::kDevice, 0, 4), 1u);
+  EXPECT_EQ(CountIn(Tier::kHost, 0, 1), 1u) << "that tier was not named";
+  v1::ClearRequest named;
+  named.set_scope(v1::SELECTION_SCOPE_BLOCKS);
+  Name(0, 2, &named);
+  named.set_pinned(true);
+  EXPECT_THAT(StatusesOf(Clear(named).blocks()),
+              ElementsAre(v1::BLOCK_STATUS_OK, v1::BLOCK_STATUS_MISSING));
+  EXPECT_EQ(CountIn(Tier::kDevice, 0, 4), 0u);
+}
+
+// What engines have is known by what is stored, too, which the same call takes away.
+TEST_F(DeviceBlocksTest, ClearOfAllTiersFindsThemThoughTheirTokensWereNotSaid) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(2));
+  const TestBlock block = maker_.Block(0);
+  memory_.Add(block.digest);
+  ASSERT_TRUE(engine_->ReportDevice(engine_variant_, {.stored = {&block.digest, 1}}).ok());
+  ASSERT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 1) == 1; }));
+  v1::ClearRequest content;
+  content.set_scope(v1::SELECTION_SCOPE_CONTENT);
+  content.mutable_blocks()->mutable_content()->set_model(maker_.content.model);
+  for (const v1::Tier tier : {v1::TIER_HOST, v1::TIER_DISK, v1::TIER_DEVICE})
+    content.add_tiers(tier);
+  const v1::ClearReply reply = Clear(content);
+  EXPECT_EQ(Cleared(reply, v1::TIER_HOST), 2u);
+  EXPECT_EQ(Cleared(reply, v1::TIER_DISK), 2u);
+  EXPECT_EQ(Cleared(reply, v1::TIER_DEVICE), 1u);
+}
+
+TEST_F(DeviceBlocksTest, CompressAsksTheEngine) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  ASSERT_NO_FATAL_FAILURE(Have(0, 3));
+  v1::CompressRequest request;
+  request.set_scope(v1::SELECTION_SCOPE_ALL);
+  request.add_tiers(v1::TIER_DEVICE);
+  request.set_codec(v1::CODEC_LOSSLESS);
+  v1::CompressProgress last;
+  const auto compress = [&](auto& stub, auto& context) {
+    const auto reader = stub.Compress(&context, request);
+    while (reader->Read(&last)) continue;
+    return reader->Finish();
+  };
+  ASSERT_TRUE(Ask(compress).ok());
+  EXPECT_EQ(last.blocks(), 3u);
+  EXPECT_EQ(last.changed(), 3u);
+  EXPECT_EQ(memory_.done().back().codec, Codec::kLossless);
+  request.set_dry_run(true);
+  EXPECT_EQ(Ask(compress).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(DeviceBlocksTest, AnEngineThatTakesNoneIsSaidSo) {
+  const TestBlock block = maker_.Block(0);
+  ASSERT_TRUE(session_->ReportDevice(variant_, {.stored = {&block.digest, 1}}).ok());
+  ASSERT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 1) == 1; }));
+  EXPECT_THAT(Pin(0, 1, "router"), ElementsAre(v1::BLOCK_STATUS_UNSUPPORTED));
+  v1::ClearRequest all;
+  all.set_scope(v1::SELECTION_SCOPE_ALL);
+  EXPECT_EQ(Clear(all).unanswered(), 1u);
+}
+
+TEST_F(DeviceBlocksTest, OneThatHangsHoldsUpItsCallerAlone) {
+  std::promise<void> wake;
+  std::future<std::vector<v1::BlockStatus>> pinned;
+  ASSERT_NO_FATAL_FAILURE(PinWhileItHangs(wake, &pinned));
+  EXPECT_EQ(Put(5), BlockStatus::kOk);
+  EXPECT_EQ(CountIn(Tier::kHost, 5, 6), 1u);
+  EXPECT_THAT(pinned.get(), ElementsAre(v1::BLOCK_STATUS_PENDING));
+  EXPECT_EQ(daemon_->Metric("larder_directives_total{step=\"unanswered\"}"), 1);
+  // Nor are the pins that the daemon keeps.
+  v1::PinRequest host;
+  Name(5, 6, &host);
+  host.set_owner("router");
+  host.set_tier(v1::TIER_HOST);
+  v1::PinReply kept;
+  ASSERT_TRUE(Ask([&](auto& stub, auto& context) { return stub.Pin(&context, host, &kept); }).ok());
+  v1::UnpinRequest unpin;
+  unpin.set_owner("router");
+  unpin.set_all(true);
+  v1::UnpinReply reply;
+  ASSERT_TRUE(
+      Ask([&](auto& stub, auto& context) { return stub.Unpin(&context, unpin, &reply); }).ok());
+  EXPECT_EQ(reply.unpinned(), 1u);
+  EXPECT_EQ(reply.sessions_unanswered(), 1u);
+  wake.set_value();
+  // What came while it hung, and nobody waits for any more, it does not do.
+  EXPECT_THAT(Pin(0, 1, "other"), ElementsAre(v1::BLOCK_STATUS_OK));
+  for (const wire::Directive& directive : memory_.done())
+    EXPECT_NE(directive.kind, wire::DirectiveKind::kUnpin);
+}
+
+// The daemon ends though an engine owes an answer, and the caller hears so.
+TEST_F(DeviceBlocksTest, AnOpenDirectiveHoldsUpNoEnd) {
+  std::promise<void> wake;
+  std::future<std::vector<v1::BlockStatus>> pinned;
+  ASSERT_NO_FATAL_FAILURE(PinWhileItHangs(wake, &pinned));
+  daemon_->Signal(SIGTERM);
+  session_.reset();
+  // Its session ends with its last release, which may be at once.
+  EXPECT_THAT(pinned.get(),
+              ElementsAre(::testing::AnyOf(v1::BLOCK_STATUS_PENDING, v1::BLOCK_STATUS_MISSING)));
+  wake.set_value();
+  engine_.reset();
+  EXPECT_EQ(daemon_->Wait(), 0);
+}
+
+// Two sessions of an engine are one to who looks, and each is asked for what it has.
+TEST_F(DeviceBlocksTest, SessionsOfOneEngineCountOnce) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  ASSERT_NO_FATAL_FAILURE(Have(0, 2));
+  auto other = std::move(engine_);
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  const Digest shared = maker_.Block(0).digest;
+  ASSERT_TRUE(engine_->ReportDevice(engine_variant_, {.stored = {&shared, 1}}).ok());
+  EXPECT_TRUE(Eventually([&] {
+    const size_t before = memory_.done().size();
+    (void)Pin(0, 1, "router");
+    return memory_.done().size() == before + 2;
+  }));
+  EXPECT_EQ(daemon_->Metric("larder_device_blocks"), 2);
+  other.reset();
+  EXPECT_TRUE(Eventually([&] { return daemon_->Metric("larder_device_blocks") == 1; }));
+  EXPECT_EQ(CountIn(Tier::kDevice, 0, 2), 1u) << "the other session has it still";
+}
+
+TEST_F(DeviceBlocksTest, OneThatEndsHasNothingAnyMore) {
+  std::promise<void> wake;
+  std::future<std::vector<v1::BlockStatus>> pinned;
+  ASSERT_NO_FATAL_FAILURE(PinWhileItHangs(wake, &pinned));
+  auto ended = std::async(std::launch::async, [&] { engine_.reset(); });
+  wake.set_value();
+  ended.get();
+  EXPECT_THAT(pinned.get(),
+              ElementsAre(::testing::AnyOf(v1::BLOCK_STATUS_MISSING, v1::BLOCK_STATUS_OK)));
+  EXPECT_TRUE(Eventually([&] { return CountIn(Tier::kDevice, 0, 1) == 0; }));
+}
+
+// Garbage ends the session that says it, and nothing of it is told.
+TEST_F(DeviceBlocksTest, WhatDoesNotFollowEndsTheSession) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  const TestBlock block = maker_.Block(0);
+  const Digest wrong = maker_.Block(1).digest;
+  ASSERT_TRUE(
+      engine_
+          ->ReportDevice(engine_variant_,
+                         {.stored = {&wrong, 1}, .parent = block.parent, .tokens = block.tokens})
+          .ok())
+      << "it does not wait";
+  EXPECT_TRUE(Eventually([&] { return !engine_->status().ok(); })) << engine_->status();
+  EXPECT_EQ(CountIn(Tier::kDevice, 0, 2), 0u);
+  EXPECT_EQ(session_->ReportDevice(variant_, {.tokens = block.tokens}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// More than one message holds, in one call.
+TEST_F(DeviceBlocksTest, ManyAreReportedAtOnce) {
+  ASSERT_NO_FATAL_FAILURE(AttachEngine());
+  std::vector<uint32_t> tokens(16 * 10'000);
+  for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = i;
+  const std::vector<Digest> chain = Chain(maker_.content.Id(), tokens);
+  ASSERT_TRUE(engine_
+                  ->ReportDevice(engine_variant_,
+                                 {.stored = chain, .parent = maker_.content.Id(), .tokens = tokens})
+                  .ok());
+  EXPECT_TRUE(Eventually([&] { return daemon_->Metric("larder_device_blocks") == 10'000; }));
+  wire::LookupQuery query = QueryOf(0);
+  query.tokens = tokens;
+  const auto found = client_->Lookup(query);
+  ASSERT_TRUE(found.ok() && !found->instances.empty());
+  EXPECT_EQ(found->instances[0].tiers[0].contiguous, TokenCount(tokens.size()));
+  ASSERT_TRUE(engine_->ReportDevice(engine_variant_, {.cleared = true}).ok());
+  EXPECT_TRUE(Eventually([&] { return daemon_->Metric("larder_device_blocks") == 0; }));
+  EXPECT_TRUE(engine_->status().ok());
+}
+
+}  // namespace
+}  // namespace larder::e2e
