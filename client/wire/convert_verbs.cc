@@ -58,7 +58,7 @@ void DecodeTiers(const Field& at, const google::protobuf::RepeatedField<int>& in
 }
 
 void EncodeTier(Tier tier, const ClearResult::OfTier& in, v1::ClearReply* out) {
-  if (in.blocks == 0) return;
+  if (in == ClearResult::OfTier()) return;
   v1::TierCleared& cleared = *out->add_tiers();
   cleared.set_tier(static_cast<v1::Tier>(tier));
   cleared.set_blocks(in.blocks);

@@ -368,6 +368,10 @@ void StormController::Compress(StormChain& chain) {
         stopped = answers-- == 0;
         return !stopped;
       });
+  if (status.ok() && !stopped && !query.dry_run && !chain.pressure()) {
+    world_.tally.recoded += last.changed;
+    world_.tally.not_recoded += last.kept_in_use;
+  }
   const StormLaw law = CompressLaw(CopiesOf(tiers), encode, query.dry_run);
   const std::string what =
       absl::StrCat(encode ? "encode (" : "decode (", Name(target.scope), ", tiers ",

@@ -172,6 +172,9 @@ TEST(VerbCalls, RepliesSurvive) {
                                              .pins_ended = 8,
                                              .unanswered = 9,
                                              .blocks = Answers()});
+  ClearResult odd;  // that no daemon says
+  odd.device.bytes = ByteCount(1);
+  ExpectAnswered<v1::ClearReply>(odd);
   ExpectAnswered<v1::MoveProgress>(MoveProgress{.blocks = 1,
                                                 .blocks_done = 2,
                                                 .bytes = ByteCount(3),
