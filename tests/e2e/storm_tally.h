@@ -36,7 +36,7 @@ struct StormTally {
   // Of engines that are processes of their own, which do not say what they did.
   std::atomic<uint64_t> child_steps{0};
   std::atomic<uint64_t> hits{0}, unanswered{0}, cancelled{0};
-  // Copies that Compress encoded or decoded where nothing presses, and those that it left as in use.
+  // Copies that Compress encoded or decoded where nothing presses, and those that it left, in use.
   std::atomic<uint64_t> recoded{0}, not_recoded{0};
   std::atomic<uint64_t> differences{0}, wrong_bytes{0};
 
