@@ -99,17 +99,18 @@ StormChain::StormChain(size_t the_number)
 }
 
 StormAround StormChain::Around(const Block& block) const {
+  std::vector<StormLaw> late = block.late;
+  late.insert(late.end(), block.later.begin(), block.later.end());
   return {.held = !block.holders.empty(),
           .pressure = pressure_,
           .may_promote = block.may_promote,
           .prefetch_over = Clock::now() + kClockSlack >= block.prefetch_end,
-          .recoded = block.recoded};
+          .recoded = block.recoded,
+          .late = std::move(late)};
 }
 
 void StormChain::LetTimePass(const Block& block, Possible* possible) const {
-  std::vector<StormLaw> late = block.late;
-  late.insert(late.end(), block.later.begin(), block.later.end());
-  possible->LetTimePass(Around(block), late);
+  possible->LetTimePass(Around(block));
 }
 
 std::vector<StormOutcomes> StormChain::Outcomes(const StormLaw& law, std::span<const Asked> asked,

@@ -134,10 +134,10 @@ StormLaw ClearLaw(const StormClear& clear) {
     const int32_t ended = Pins(s);
     const auto unpinned = static_cast<StormState>(s & ~kAllPins);
     if (clear.dry_run) return take(unpinned, s, ended, around.held && ended == 0);
-    // Pins end first; then it may leave before it is taken.
+    // Pins end first; then it may leave, or a call that was cancelled take it, before this does.
     Possible now;
     now.Set({unpinned});
-    now.LetTimePass(around, {});
+    now.LetTimePass(around);
     StormOutcomes all;
     for (const StormState next : now.States()) {
       for (const StormOutcome& one : take(next, next, ended, around.held)) all.push_back(one);
@@ -219,7 +219,7 @@ StormLaw CompressLaw(StormState copies, bool encode, bool dry_run) {
   };
 }
 
-void Possible::LetTimePass(const StormAround& around, std::span<const StormLaw> late) {
+void Possible::LetTimePass(const StormAround& around) {
   std::vector<StormState> open = States();
   while (!open.empty()) {
     const StormState s = open.back();
@@ -230,7 +230,7 @@ void Possible::LetTimePass(const StormAround& around, std::span<const StormLaw> 
       open.push_back(next);
     };
     ByItself(s, around, may_be);
-    for (const StormLaw& law : late) {
+    for (const StormLaw& law : around.late) {
       for (const StormOutcome& outcome : law(s, around)) may_be(outcome.next);
     }
   }

@@ -53,6 +53,9 @@ struct StormOutcome {
 };
 using StormOutcomes = std::vector<StormOutcome>;
 
+struct StormAround;
+using StormLaw = std::function<StormOutcomes(StormState, const StormAround&)>;
+
 // What decides beside the state.
 struct StormAround {
   bool held = false;           // an engine has a lease on it for certain
@@ -60,9 +63,8 @@ struct StormAround {
   bool may_promote = false;    // somebody asked for it in HOST, and did not wait
   bool prefetch_over = false;  // its deadline has passed, or may have
   bool recoded = false;  // in HOST, lately: what was on its way to disk then has the other codec
+  std::vector<StormLaw> late = {};  // of calls that were cancelled, and may still be at work
 };
-
-using StormLaw = std::function<StormOutcomes(StormState, const StormAround&)>;
 
 [[nodiscard]] StormLaw LookupLaw();
 [[nodiscard]] StormLaw PutLaw();
@@ -87,7 +89,7 @@ class Possible {
  public:
   Possible() { states_.set(0); }  // it is nowhere, and nobody pins it
   // What goes on by itself may have gone on; and a call that its caller did not wait for.
-  void LetTimePass(const StormAround& around, std::span<const StormLaw> late);
+  void LetTimePass(const StormAround& around);
   // The daemon has died: what was not durable may be lost, and prefetches are.  `ghost`: the disk
   // may have a copy that has left it, as no Clear promised that it is gone.
   // REQUIRES: time has passed.
