@@ -50,7 +50,7 @@ std::array<double, 3> CostModel::Parts(TokenRange tokens) const {
   return {basis_.fixed_s, basis_.linear_s * (b - a), basis_.quadratic_s * (b - a) * (b + a) / 2};
 }
 
-double CostModel::Share(LayerRange layers) const {
+double CostModel::Share(StageLayers layers) const {
   return share_ends_[layers.end] - share_ends_[layers.begin];
 }
 
@@ -58,11 +58,11 @@ double CostModel::ComputeSeconds(TokenRange tokens) const {
   return compute_.Predict(Parts(tokens));
 }
 
-double CostModel::ComputeSeconds(TokenRange tokens, LayerRange layers) const {
+double CostModel::ComputeSeconds(TokenRange tokens, StageLayers layers) const {
   return ComputeSeconds(tokens) * Share(layers);
 }
 
-double CostModel::ComputeSeconds(TokenRange tokens, LayerRange layers, uint32_t chunk) const {
+double CostModel::ComputeSeconds(TokenRange tokens, StageLayers layers, uint32_t chunk) const {
   std::array<double, 3> parts = Parts(tokens);
   parts[0] *= std::max(1.0, static_cast<double>(tokens.end - tokens.begin) / chunk);
   return compute_.Predict(parts) * Share(layers);
@@ -82,7 +82,7 @@ CostModel::Channel& CostModel::At(ChannelId channel) {
   return channels_[static_cast<size_t>(channel) - 1];
 }
 
-void CostModel::ObserveCompute(TokenRange tokens, LayerRange layers, double seconds) {
+void CostModel::ObserveCompute(TokenRange tokens, StageLayers layers, double seconds) {
   const double share = Share(layers);
   if (tokens.end <= tokens.begin || share <= 0 || seconds <= 0) return;
   std::array<double, 3> parts = Parts(tokens);

@@ -55,13 +55,13 @@ class CostModel {
 
   [[nodiscard]] double ComputeSeconds(TokenRange tokens) const;
   // `layers` of the model, not of a stage.
-  [[nodiscard]] double ComputeSeconds(TokenRange tokens, LayerRange layers) const;
+  [[nodiscard]] double ComputeSeconds(TokenRange tokens, StageLayers layers) const;
   // The same in steps of `chunk` tokens, more than one without rounding to whole ones.
-  [[nodiscard]] double ComputeSeconds(TokenRange tokens, LayerRange layers, uint32_t chunk) const;
+  [[nodiscard]] double ComputeSeconds(TokenRange tokens, StageLayers layers, uint32_t chunk) const;
   [[nodiscard]] double LoadSeconds(ChannelId channel, double bytes) const;
-  [[nodiscard]] double Share(LayerRange layers) const;
+  [[nodiscard]] double Share(StageLayers layers) const;
 
-  void ObserveCompute(TokenRange tokens, LayerRange layers, double seconds);
+  void ObserveCompute(TokenRange tokens, StageLayers layers, double seconds);
   void ObserveLoad(ChannelId channel, double bytes, double seconds);
   // The channel's rate is now this; what was seen before says nothing more.
   void SetRate(ChannelId channel, double bytes_per_s);

@@ -1,6 +1,6 @@
 // Layers of a stage: a range of them, and a set.
 //
-// Values.  Limits: kLayersMax layers; a model with more restores in groups of layers.
+// Values.  Limits: kStageLayersMax layers; a model with more restores in groups of layers.
 #pragma once
 
 #include <array>
@@ -9,23 +9,23 @@
 
 namespace larder {
 
-inline constexpr uint16_t kLayersMax = 128;
+inline constexpr uint16_t kStageLayersMax = 128;
 
 // Layers [begin, end), counted inside their stage.
-struct LayerRange {
+struct StageLayers {
   uint16_t begin = 0;
   uint16_t end = 0;
   [[nodiscard]] constexpr uint16_t count() const {
     return end > begin ? static_cast<uint16_t>(end - begin) : uint16_t{0};
   }
   [[nodiscard]] constexpr bool empty() const { return end <= begin; }
-  friend bool operator==(const LayerRange&, const LayerRange&) = default;
+  friend bool operator==(const StageLayers&, const StageLayers&) = default;
 };
 
 class LayerSet {
  public:
   constexpr LayerSet() = default;
-  explicit constexpr LayerSet(LayerRange range) {
+  explicit constexpr LayerSet(StageLayers range) {
     if (range.empty()) return;
     for (int word = 0; word < 2; ++word) {
       words_[word] = Below(range.end, word) & ~Below(range.begin, word);
@@ -37,7 +37,7 @@ class LayerSet {
     return static_cast<uint16_t>(std::popcount(words_[0]) + std::popcount(words_[1]));
   }
   [[nodiscard]] constexpr bool Contains(LayerSet other) const { return (other - *this).empty(); }
-  // The lowest of them; kLayersMax of the empty set.
+  // The lowest of them; kStageLayersMax of the empty set.
   [[nodiscard]] constexpr uint16_t Lowest() const {
     const int low = words_[0] != 0 ? std::countr_zero(words_[0]) : 64 + std::countr_zero(words_[1]);
     return static_cast<uint16_t>(low);

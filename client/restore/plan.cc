@@ -187,7 +187,7 @@ DepthCost CostOf(const PlanInput& input, const std::vector<uint16_t>& depths) {
 }
 
 Plan MakePlan(const PlanInput& input) {
-  LARDER_CHECK(input.layers >= 1 && input.layers <= kLayersMax);
+  LARDER_CHECK(input.layers >= 1 && input.layers <= kStageLayersMax);
   const Sums sums(input);
   Search search(input, sums);
   const bool layer_wise = input.splits_layers && input.chunks.size() < input.crossover_chunks;

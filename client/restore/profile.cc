@@ -93,7 +93,7 @@ absl::Status ReadEngine(const toml::table& root, const std::string& path, Profil
   double layers = 0, crossover = 0;
   Table keys(*table, path);
   keys.Text("model", false, &profile->model);
-  keys.Number("layers", 1, kLayersMax, true, &layers);
+  keys.Number("layers", 1, kStageLayersMax, true, &layers);
   keys.Number("crossover_tokens", 0, 1e9, false, &crossover);
   keys.Number("doubt", 0, 10, false, &profile->doubt);
   profile->layers = static_cast<uint16_t>(layers);

@@ -5,8 +5,8 @@
 //   [[channel]] name, bytes_per_s            in the order of their ChannelIds
 //
 // Unknown keys are errors with their line, as are numbers that no machine has.
-// Thread-safety: functions without state.  Limits: files of 1 MiB, kLayersMax layers, kChannelsMax
-// channels.
+// Thread-safety: functions without state.  Limits: files of 1 MiB, kStageLayersMax layers,
+// kChannelsMax channels.
 #pragma once
 
 #include <string>

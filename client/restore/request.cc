@@ -19,7 +19,7 @@ absl::Status CheckCopy(const Copy& copy, uint32_t blocks) {
 }
 
 absl::Status CheckStage(const StageSpec& stage, uint32_t blocks, uint16_t layers) {
-  if (stage.layers.empty() || stage.layers.end > layers || stage.layers.count() > kLayersMax) {
+  if (stage.layers.empty() || stage.layers.end > layers || stage.layers.count() > kStageLayersMax) {
     return Wrong("a stage has layers of the model, at most 128");
   }
   if (stage.ranks.empty()) return Wrong("a stage has at least one rank");

@@ -36,7 +36,7 @@ struct Copy {
 };
 
 struct StageSpec {
-  LayerRange layers = {};        // of the model
+  StageLayers layers = {};       // of the model
   std::vector<Copy> ranks = {};  // a block counts as loaded when every rank has it
   Copy boundary = {};            // activations that computing starts from; no blocks: needs none
 };
@@ -67,7 +67,7 @@ struct ComputeStep {
   uint16_t stage = 0;
   StepKind kind = StepKind::kUnspecified;
   TokenRange tokens = {};
-  LayerRange layers = {};
+  StageLayers layers = {};
   bool hedge = false;  // a load of it is under way, too
   double began_s = 0, estimate_s = 0;
 };
@@ -81,7 +81,7 @@ struct Load {
   bool boundary = false;
   bool hedge = false;  // it is being computed, too
   uint32_t block = 0;
-  LayerRange layers = {};
+  StageLayers layers = {};
   double bytes = 0;
   double began_s = 0;
   double deadline_s = kNoDeadline;  // after it, OnTime takes the load for lost

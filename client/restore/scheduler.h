@@ -22,7 +22,7 @@
 // lock.
 // Lifecycle: Add -> (steps, loads) -> an Outcome, once.  Steps and loads of a request that is gone
 // may still be reported; OnLoaded answers kDrop.
-// Limits: see EngineTraits, kLayersMax, kRequestsMax.
+// Limits: see EngineTraits, kStageLayersMax, kRequestsMax.
 #pragma once
 
 #include <memory>

@@ -224,12 +224,12 @@ bool Scheduler::SweepBegins(RequestState& request, uint16_t stage, const StageSt
       outlook.compute_s > 0 ? outlook.lanes_s * compute_s / outlook.compute_s : 0;
   // It waits for the lowest layer that is left to load, and what is above the highest follows the
   // last load.
-  const auto end = [&](double left_s, LayerRange missing) {
+  const auto end = [&](double left_s, StageLayers missing) {
     const double first_s = std::min(left_s, behind_s) / std::max(1.0, 1.0 * missing.count());
     const double below = missing.begin / layers, above = (layers - missing.end + 1) / layers;
     return std::max({behind_s, first_s + behind_s * (1 - below), left_s + behind_s * above});
   };
-  const LayerRange all{0, state.layers()};
+  const StageLayers all{0, state.layers()};
   const double later_end = compute_s + end(std::max(0.0, loads_s - compute_s - spared_s), all);
   double now_end = end(loads_s, all);
   if (now_end <= later_end) now_end = end(loads_s, state.Missing());

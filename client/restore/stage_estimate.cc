@@ -39,7 +39,7 @@ double StageState::HoleSeconds(const CostModel& costs) const {
   double seconds = 0;
   for (uint32_t chunk = ChunkOf(std::min(head_, blocks_ - 1));
        HasHolesAhead() && chunk < hole_.size(); ++chunk) {
-    const LayerRange left{ComputeClaim(chunk * chunk_blocks_), layers_};
+    const StageLayers left{ComputeClaim(chunk * chunk_blocks_), layers_};
     if (hole_[chunk])
       seconds += costs.ComputeSeconds(ChunkTokens(chunk), model_layers(left), chunk_tokens_);
   }

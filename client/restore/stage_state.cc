@@ -89,7 +89,7 @@ void StageState::SplitRegion(uint32_t block) {
   }
 }
 
-LayerRange StageState::model_layers(LayerRange layers) const {
+StageLayers StageState::model_layers(StageLayers layers) const {
   return {static_cast<uint16_t>(model_layers_.begin + layers.begin),
           static_cast<uint16_t>(model_layers_.begin + layers.end)};
 }
@@ -256,7 +256,7 @@ bool StageState::Overtaken() const {
   return true;
 }
 
-bool StageState::IsComputed(uint32_t block, LayerRange layers) const {
+bool StageState::IsComputed(uint32_t block, StageLayers layers) const {
   return computed_[block] >= layers.end;
 }
 
@@ -362,7 +362,7 @@ std::optional<StageState::Piece> StageState::SweepPiece(size_t lane) {
     const auto layer = static_cast<uint16_t>(at / blocks_ % layers_);
     const bool elsewhere = of.count[block + 1] == of.count[block] || hole_[ChunkOf(block)];
     if (elsewhere || (block >= behind) != (at >= cells)) continue;
-    const LayerRange layers{layer, static_cast<uint16_t>(layer + 1)};
+    const StageLayers layers{layer, static_cast<uint16_t>(layer + 1)};
     if (!Loadable(lane, block).Contains(LayerSet(layers))) {
       // What is only being computed may yet have to be loaded.
       passes = passes && (computed_[block] > layer || ComputeClaim(block) <= layer);
@@ -381,7 +381,7 @@ std::optional<StageState::Piece> StageState::NextHedgePiece(size_t lane) const {
     const size_t at = At(of.rank, b);
     const LayerSet open = LayerSet({computed_[b], work_->layers.end}) - asked_[at] - landed_[at];
     if (open.empty() || open.count() != open.Top() - open.Lowest()) continue;
-    const LayerRange layers{open.Lowest(), open.Top()};
+    const StageLayers layers{open.Lowest(), open.Top()};
     return Piece{b, layers, ranks_[of.rank].block_bytes * layers.count() / layers_, false, true};
   }
   return std::nullopt;
@@ -408,12 +408,12 @@ void StageState::Ask(size_t lane, const Piece& piece) {
   if (sweeps_) sweep_[lane].unclaimed -= piece.layers.count();
 }
 
-void StageState::Unask(uint16_t rank, uint32_t block, LayerRange layers) {
+void StageState::Unask(uint16_t rank, uint32_t block, StageLayers layers) {
   LayerSet& asked = asked_[At(rank, block)];
   asked = asked - LayerSet(layers);
 }
 
-bool StageState::Landed(uint16_t rank, uint32_t block, LayerRange layers) {
+bool StageState::Landed(uint16_t rank, uint32_t block, StageLayers layers) {
   Unask(rank, block, layers);
   const LayerSet before = Present(block);
   if (IsComputed(block, layers)) return false;
@@ -428,7 +428,7 @@ bool StageState::Landed(uint16_t rank, uint32_t block, LayerRange layers) {
   return true;
 }
 
-void StageState::Failed(uint16_t rank, uint32_t block, LayerRange layers, bool gone) {
+void StageState::Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone) {
   Unask(rank, block, layers);
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     const Lane& of = lanes_[lane];
@@ -499,12 +499,12 @@ uint16_t StageState::LayersThere() const {
   return static_cast<uint16_t>(missing - missing_.begin());
 }
 
-LayerRange StageState::Missing() const {
+StageLayers StageState::Missing() const {
   LayerSet missing;
   for (uint32_t b = head_; b < blocks_; ++b) {
     if (!hole_[ChunkOf(b)]) missing = missing | (Full() - Present(b));
   }
-  return missing.empty() ? LayerRange{} : LayerRange{missing.Lowest(), missing.Top()};
+  return missing.empty() ? StageLayers{} : StageLayers{missing.Lowest(), missing.Top()};
 }
 
 std::vector<uint16_t> StageState::Depths() const { return computed_; }

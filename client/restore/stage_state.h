@@ -8,7 +8,7 @@
 // passes each hole, so a region before one is loaded first, unless computing gets there while what
 // is behind is loaded. Knows no policy, no channel queue and no other request.
 // Ownership: inside a RequestState.  Thread-safety: none.
-// Limits: kLayersMax layers; memory about 40 B per block and rank.
+// Limits: kStageLayersMax layers; memory about 40 B per block and rank.
 #pragma once
 
 #include <optional>
@@ -28,7 +28,7 @@ class StageState {
   // ---- what there is
   [[nodiscard]] bool complete() const { return head_ == blocks_; }
   [[nodiscard]] uint16_t layers() const { return layers_; }
-  [[nodiscard]] LayerRange model_layers(LayerRange layers) const;
+  [[nodiscard]] StageLayers model_layers(StageLayers layers) const;
   [[nodiscard]] bool busy() const { return work_.has_value(); }
   [[nodiscard]] uint32_t ChunkOf(uint32_t block) const { return block / chunk_blocks_; }
   [[nodiscard]] TokenRange TokensOf(uint32_t block) const;
@@ -47,7 +47,7 @@ class StageState {
   struct Work {
     uint32_t chunk = 0;
     TokenRange tokens = {};
-    LayerRange layers = {};
+    StageLayers layers = {};
     bool hedge = false;
     bool waits_for_boundary = false;  // cannot begin yet
   };
@@ -69,7 +69,7 @@ class StageState {
   [[nodiscard]] double ChunkSeconds(const CostModel& costs, const Work& work) const;
   [[nodiscard]] double WorkSeconds(const CostModel& costs, const Work& work) const;
   // Whether a load of this is of no use any more.
-  [[nodiscard]] bool IsComputed(uint32_t block, LayerRange layers) const;
+  [[nodiscard]] bool IsComputed(uint32_t block, StageLayers layers) const;
 
   // ---- loading
   struct Lane {
@@ -80,14 +80,14 @@ class StageState {
   [[nodiscard]] const std::vector<Lane>& lanes() const { return lanes_; }
   struct Piece {
     uint32_t block = 0;
-    LayerRange layers = {};
+    StageLayers layers = {};
     double bytes = 0;
     bool boundary = false;
     bool hedge = false;
   };
   // How a block is cut.
   struct Cut {
-    uint16_t layers_max = kLayersMax;
+    uint16_t layers_max = kStageLayersMax;
     bool bottom_up = false;  // something follows the loads layer by layer
     uint16_t floor = 0;      // what is below is left alone
   };
@@ -100,9 +100,9 @@ class StageState {
   void Ask(size_t lane, const Piece& piece);
   void AskBoundary(const Piece& piece) { boundary_[ChunkOf(piece.block)] = Boundary::kAsked; }
   // Returns whether the bytes are of use.
-  bool Landed(uint16_t rank, uint32_t block, LayerRange layers);
-  void Unask(uint16_t rank, uint32_t block, LayerRange layers);
-  void Failed(uint16_t rank, uint32_t block, LayerRange layers, bool gone);
+  bool Landed(uint16_t rank, uint32_t block, StageLayers layers);
+  void Unask(uint16_t rank, uint32_t block, StageLayers layers);
+  void Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
   void BoundaryIs(uint32_t chunk, bool here);
   // Its chunk can only be loaded.
   void BoundaryIsGone(uint32_t chunk) { boundary_[chunk] = Boundary::kGone; }
@@ -116,7 +116,7 @@ class StageState {
   // Layers [0, this) of the whole prefix are there.
   [[nodiscard]] uint16_t LayersThere() const;
   // From the lowest to the highest layer that loads still have to bring.
-  [[nodiscard]] LayerRange Missing() const;
+  [[nodiscard]] StageLayers Missing() const;
 
   // ---- estimates, with engine and channels to itself
   struct Outlook {
@@ -189,7 +189,7 @@ class StageState {
 
   uint32_t tokens_, block_tokens_, chunk_tokens_, blocks_, chunk_blocks_;
   uint16_t layers_;
-  LayerRange model_layers_;
+  StageLayers model_layers_;
   std::vector<Copy> ranks_;
   Copy boundary_copy_;
   std::vector<uint16_t> targets_;

@@ -39,7 +39,7 @@ struct Decision {
   uint16_t stage = 0, rank = 0;
   ChannelId channel = ChannelId::kNowhere;
   TokenRange tokens = {};
-  LayerRange layers = {};
+  StageLayers layers = {};
   // What was weighed against what: seconds until the chosen way ends, and the other.
   double chosen_s = 0, other_s = 0;
 };

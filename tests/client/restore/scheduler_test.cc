@@ -233,7 +233,7 @@ TEST(Scheduler, ComputesFromTheHeadAndLoadsFromTheTail) {
   const auto step = bench.scheduler.NextCompute(0, 1 << 20, 0);
   ASSERT_TRUE(step.has_value());
   EXPECT_EQ(step->tokens, (TokenRange{0, 256}));
-  EXPECT_EQ(step->layers, (LayerRange{0, kLayers}));
+  EXPECT_EQ(step->layers, (StageLayers{0, kLayers}));
   EXPECT_EQ(bench.Loads().at(0).block, 19u);
   EXPECT_EQ(bench.Loads().at(0).block, 18u);
 }
