@@ -5,7 +5,7 @@ set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 BUILD=$ROOT/build/release
-PROGRAMS=(host_copy host_procs lookup index_memory pool_full disk_tier disk pool_beside_disk eviction idle)
+PROGRAMS=(host_copy host_procs lookup index_memory pool_full disk_tier disk pool_beside_disk eviction restore_sim idle)
 ARGS=()
 NAMES=()
 

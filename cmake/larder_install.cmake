@@ -18,7 +18,7 @@ set(larder_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/larder)
 # The client library and what a static library of it needs at link time.  Of these only client is a promise.
 set_target_properties(larder_client PROPERTIES EXPORT_NAME client)
 add_library(larder::client ALIAS larder_client)  # the same name inside this build
-install(TARGETS larder_client larder_wire larder_cuda larder_storage larder_sideband_client larder_sideband_packet
+install(TARGETS larder_client larder_wire larder_restore larder_cuda larder_storage larder_sideband_client larder_sideband_packet
                 larder_sideband_frames larder_proto
         EXPORT larder_targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev

@@ -1,0 +1,268 @@
+// Rows 3, 4, 7 and 13: one prefix at a time, in regimes drawn from a seed.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "bench/restore_sim/regimes.h"
+#include "bench/restore_sim/row.h"
+#include "bench/restore_sim/svg_plot.h"
+#include "client/restore/staircase.h"
+
+namespace larder::bench {
+namespace {
+
+SchedulerOptions Options() {
+  SchedulerOptions options;
+  options.engine = {.splits_layers = true, .abandons_steps = true};
+  options.patience_s_min = 1e-3;  // the smallest regimes last a few milliseconds
+  return options;
+}
+
+RunResult Restore(const Regime& regime, SchedulerOptions options = Options()) {
+  Scheduler scheduler(options, CostModel(regime.profile), FinishFirst());
+  return Run(regime.machine, {{0, regime.spec}}, scheduler);
+}
+
+bool HasHole(const Regime& regime) { return std::isinf(MakePlan(regime.truth).load_only_s); }
+
+// ---- row 3
+
+struct Ratios {
+  std::vector<double> values = {};
+  double worst = 0;
+  uint64_t seed = 0;  // of the worst
+  void Take(double value, uint64_t of_seed) {
+    values.push_back(value);
+    if (value <= worst) return;
+    worst = value;
+    seed = of_seed;
+  }
+};
+
+void RandomRegimes(Reporter& report) {
+  const uint64_t regimes = report.quick() ? 1'000 : 10'000;
+  Ratios optimum, bound, single, filled;
+  for (uint64_t seed = 0; seed < regimes; ++seed) {
+    const bool tiny = seed % 2 == 0;
+    const Regime regime = DrawRegime(seed, {.tiny = tiny});
+    const double seconds = Restore(regime).outcomes[0].restored_s;
+    if (tiny) optimum.Take(seconds / BestStaircase(regime.truth)->seconds, seed);
+    if (!tiny) bound.Take(seconds / LowerBound(regime.truth), seed);
+    // With a hole no restore is by loading alone.
+    const bool hole = HasHole(regime);
+    single.Take(seconds / (hole ? regime.compute_only_s
+                                : std::min(regime.compute_only_s, regime.load_only_s)),
+                seed);
+    if (hole) filled.Take(seconds / std::min(regime.compute_only_s, regime.load_only_s), seed);
+  }
+  report.Note(absl::StrFormat(
+      "%d regimes; half of at most 12 chunks and 6 layers, against the best of all staircases; "
+      "the others against a bound that none passes",
+      regimes));
+  report.Bar("restore_sim_random_p99", Quantile(optimum.values, 0.99), Sense::kAtMost, 1.05);
+  report.Bar("restore_sim_random_max", optimum.worst, Sense::kAtMost, 1.15);
+  report.Note(
+      absl::StrFormat("median %.4f; worst is seed %d", Median(optimum.values), optimum.seed));
+  report.Bar("restore_sim_random_bound_p99", Quantile(bound.values, 0.99), Sense::kAtMost, 1.10);
+  report.Note(absl::StrFormat("median %.4f, worst %.4f, seed %d", Median(bound.values), bound.worst,
+                              bound.seed));
+  report.Bar("restore_sim_random_better_single", single.worst, Sense::kAtMost, 1.01);
+  report.Note(absl::StrFormat(
+      "worst is seed %d; %d regimes have holes: over loading what is there and computing the "
+      "rest behind it p99 %.4f, worst %.4f",
+      single.seed, filled.values.size(), Quantile(filled.values, 0.99), filled.worst));
+  if (report.plots().empty()) return;
+  const Plot plot{"Random steady regimes",
+                  "time / yardstick",
+                  "share of regimes",
+                  false,
+                  false,
+                  {Distribution("over the optimum", optimum.values),
+                   Distribution("over the bound", bound.values)}};
+  report.Note(Write(plot, report.plots(), "random").ToString());
+}
+
+// ---- row 4
+
+// Of what is shorter, one load that stalls is the most: no deadline is below a millisecond.
+constexpr double kVolatileSecondsMin = 0.05;
+
+// Engine and link change by up to ten times every few blocks; some loads fail, some never end.
+Regime DrawVolatile(uint64_t seed) {
+  Regime regime = DrawRegime(seed, {.tokens_min = 2048, .holes = 0});
+  std::mt19937_64 random(seed + 99);
+  const auto uniform = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random);
+  };
+  const double chunks = static_cast<double>(regime.truth.chunks.size());
+  const auto wander = [&](double total_s) {
+    Speed speed;
+    const double every_s = std::max(total_s / chunks, 1e-9) * uniform(2, 6);
+    double at_s = 0;
+    for (int i = 0; i < 400; ++i, at_s += every_s * uniform(0.3, 1.7)) {
+      speed.From(at_s, std::exp(uniform(-0.5, 0.5) * std::log(10.0)));
+    }
+    return speed;
+  };
+  regime.machine.compute_speed = wander(regime.compute_only_s);
+  for (size_t i = 0; i < regime.machine.rates.size(); ++i) {
+    regime.machine.channel_speeds.push_back(wander(regime.load_only_s));
+  }
+  // A block fails in 2 of 100 cases and stalls in 1; a part of it as much less often.
+  regime.machine.fate = [seed,
+                         layers = static_cast<double>(regime.machine.layers)](const Load& load) {
+    const double share = load.layers.count() / layers;
+    const double draw =
+        static_cast<double>(std::mt19937_64(seed * 1'000'003 + load.id.value)() % 1'000'000) / 1e6;
+    if (draw < 0.02 * share) return Fate::kFails;
+    return draw < 0.03 * share ? Fate::kStalls : Fate::kLands;
+  };
+  return regime;
+}
+
+double ClairvoyantBound(const Regime& regime) {
+  const Machine& machine = regime.machine;
+  return LowerBound(regime.truth,
+                    {[&](double seconds) { return machine.compute_speed.Work(0, seconds); },
+                     [&](ChannelId channel, double seconds) {
+                       return machine.channel_speeds[static_cast<size_t>(channel) - 1].Work(
+                           0, seconds);
+                     }});
+}
+
+void VolatileRegimes(Reporter& report) {
+  const uint64_t regimes = report.quick() ? 300 : 2'000;
+  Ratios ratios;
+  double stalled_s = 0;
+  for (uint64_t seed = 0; ratios.values.size() < regimes; ++seed) {
+    const Regime regime = DrawVolatile(seed);
+    const double bound_s = ClairvoyantBound(regime);
+    if (bound_s < kVolatileSecondsMin) continue;
+    const RunResult result = Restore(regime);
+    ratios.Take(result.outcomes[0].restored_s / bound_s, seed);
+    stalled_s = std::max(stalled_s, result.beyond_deadline_s);
+  }
+  report.Bar("restore_sim_volatile_median", Median(ratios.values), Sense::kAtMost, 1.10);
+  report.Bar("restore_sim_volatile_p99", Quantile(ratios.values, 0.99), Sense::kAtMost, 1.4);
+  report.Note(absl::StrFormat("worst %.3f, seed %d", ratios.worst, ratios.seed));
+  report.Bar("restore_sim_waits_beyond_deadline", stalled_s, Sense::kAtMost, 0, "s");
+  if (report.plots().empty()) return;
+  const Plot plot{"Volatile regimes",
+                  "time / clairvoyant bound",
+                  "share of regimes",
+                  false,
+                  false,
+                  {Distribution("ours", ratios.values)}};
+  report.Note(Write(plot, report.plots(), "volatile").ToString());
+}
+
+// ---- row 7
+
+void Utilization(Reporter& report) {
+  const uint64_t regimes = report.quick() ? 3'000 : 30'000;
+  std::vector<double> compute, link;
+  for (uint64_t seed = 1; seed < regimes; seed += 2) {
+    const Regime regime = DrawRegime(seed, {});
+    const double ratio = regime.compute_only_s / regime.load_only_s;
+    if (ratio < 0.5 || ratio > 2 || regime.spec.tokens / regime.spec.block_tokens < 16) continue;
+    const RunResult result = Restore(regime);
+    compute.push_back(result.compute_busy_s[0] / result.end_s);
+    link.push_back(result.channel_busy_s[0] / result.end_s);
+  }
+  const auto mean = [](const std::vector<double>& values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    return sum / static_cast<double>(values.size());
+  };
+  report.Bar("restore_sim_utilization_compute", mean(compute), Sense::kAtLeast, 0.9);
+  report.Note(absl::StrFormat("%d regimes; median %.3f, the least hundredth %.3f", compute.size(),
+                              Median(compute), Quantile(compute, 0.01)));
+  report.Bar("restore_sim_utilization_link", mean(link), Sense::kAtLeast, 0.9);
+  report.Note(
+      absl::StrFormat("median %.3f, the least hundredth %.3f", Median(link), Quantile(link, 0.01)));
+}
+
+// ---- row 13
+
+Regime WithSuffix(Regime regime, double suffix_s) {
+  const ComputeCost& cost = regime.machine.compute;
+  const double p = regime.spec.tokens, slope = cost.linear_s + cost.quadratic_s * p;
+  const double room_s = std::max(suffix_s - cost.fixed_s, 0.0);
+  const double tokens =
+      2 * room_s / (slope + std::sqrt(slope * slope + 2 * cost.quadratic_s * room_s));
+  regime.spec.suffix_tokens = std::max(1u, static_cast<uint32_t>(tokens));
+  return regime;
+}
+
+double SuffixSeconds(const Regime& regime) {
+  return regime.machine.compute.Seconds(
+      {regime.spec.tokens, regime.spec.tokens + regime.spec.suffix_tokens});
+}
+
+double FirstToken(const Regime& regime, bool overlaps) {
+  SchedulerOptions options = Options();
+  options.engine.overlaps_suffix = overlaps;
+  return Restore(regime, options).outcomes[0].first_token_s;
+}
+
+// Computing takes as long as loading, the suffix half of either.
+Regime BalancedRegime() {
+  Regime regime = DrawRegime(1, {});
+  regime.machine.compute = {0, 1e-4, 0};
+  regime.machine.layers = 32;
+  regime.machine.rates = {1e9};
+  RequestSpec& spec = regime.spec;
+  spec.tokens = 16'384;
+  spec.block_tokens = 128;
+  spec.chunk_tokens = 512;
+  spec.stages = {{{0, 32}, {{std::vector(spec.tokens / 128, ChannelId{1}), 128 * 1e5}}}};
+  std::mt19937_64 random(1);
+  regime.profile = WrongProfile(regime.machine, 0.3, random);
+  Complete(&regime);
+  return WithSuffix(std::move(regime), regime.compute_only_s / 2);
+}
+
+void SuffixOverlap(Reporter& report) {
+  const uint64_t regimes = report.quick() ? 300 : 2'000;
+  Ratios ratios;
+  std::vector<double> gains;
+  for (uint64_t seed = 1; ratios.values.size() < regimes; seed += 2) {
+    Regime regime = DrawRegime(seed, {.tokens_min = 2048, .holes = 0});
+    std::mt19937_64 random(seed);
+    const double share = std::uniform_real_distribution<double>(0.1, 1)(random);
+    const double compute_s = regime.compute_only_s, load_s = regime.load_only_s;
+    regime = WithSuffix(std::move(regime), share * DivisibleBound(compute_s, load_s));
+    const double suffix_s = SuffixSeconds(regime), overlapped_s = FirstToken(regime, true);
+    if (suffix_s > 1.2 * DivisibleBound(compute_s, load_s))
+      continue;  // one step is longer than that already
+    ratios.Take(overlapped_s / OverlapBound(compute_s, load_s, suffix_s, regime.machine.layers),
+                seed);
+    gains.push_back(FirstToken(regime, false) / overlapped_s);
+  }
+  report.Bar("restore_suffix_overlap_p99", Quantile(ratios.values, 0.99), Sense::kAtMost, 1.08);
+  report.Note(absl::StrFormat("median %.4f, worst %.4f, seed %d; gain median %.3f, greatest %.3f",
+                              Median(ratios.values), ratios.worst, ratios.seed, Median(gains),
+                              *std::max_element(gains.begin(), gains.end())));
+  const Regime balanced = BalancedRegime();
+  report.Bar("restore_suffix_overlap_gain",
+             FirstToken(balanced, false) / FirstToken(balanced, true), Sense::kAtLeast, 1.15);
+}
+
+}  // namespace
+
+std::vector<Row> RegimeRows() {
+  return {
+      {"3",
+       {"restore_sim_random_p99", "restore_sim_random_max", "restore_sim_random_bound_p99",
+        "restore_sim_random_better_single"},
+       RandomRegimes},
+      {"4",
+       {"restore_sim_volatile_median", "restore_sim_volatile_p99",
+        "restore_sim_waits_beyond_deadline"},
+       VolatileRegimes},
+      {"7", {"restore_sim_utilization_compute", "restore_sim_utilization_link"}, Utilization},
+      {"13", {"restore_suffix_overlap_p99", "restore_suffix_overlap_gain"}, SuffixOverlap},
+  };
+}
+
+}  // namespace larder::bench

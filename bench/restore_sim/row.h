@@ -1,0 +1,49 @@
+// What every row of the benchmark shares: how a figure is set beside its bar.
+//
+// Ownership: the Reporter borrows the harness.  Thread-safety: none.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/harness.h"
+
+namespace larder::bench {
+
+enum class Sense { kAtMost, kAtLeast };
+
+class Reporter {
+ public:
+  Reporter(Harness& harness, std::string plots) : harness_(harness), plots_(std::move(plots)) {}
+
+  // A line of the table and of the JSON file, and below it whether the bar is held.
+  void Bar(const std::string& figure, double value, Sense sense, double bar,
+           const std::string& unit = "fraction");
+  void Note(const std::string& text) { harness_.Note(text); }
+  [[nodiscard]] bool Wants(const std::vector<std::string>& figures) const;
+  [[nodiscard]] bool quick() const { return harness_.quick(); }
+  // Where pictures go; empty: none are wanted.
+  [[nodiscard]] const std::string& plots() const { return plots_; }
+  [[nodiscard]] int missed() const { return missed_; }
+
+ private:
+  Harness& harness_;
+  std::string plots_;
+  int missed_ = 0;
+};
+
+struct Row {
+  std::string number;  // in the table of bench/restore_sim/README.md
+  std::vector<std::string> figures;
+  void (*run)(Reporter&);
+};
+
+// Each in the file that is named after its subject.
+[[nodiscard]] std::vector<Row> PaperRows();
+[[nodiscard]] std::vector<Row> RegimeRows();
+[[nodiscard]] std::vector<Row> BatchRows();
+[[nodiscard]] std::vector<Row> ParallelRows();
+[[nodiscard]] std::vector<Row> DecisionRows();
+
+}  // namespace larder::bench

@@ -1,0 +1,56 @@
+// The loads that are under way on one channel, in the order in which they were given to it.
+//
+// A channel serves them one after the other, as far as anybody can tell from outside: the time
+// between two arrivals, or since the queue was last empty, is what the later one cost.  Knows
+// nothing of requests beyond their ids.
+// Ownership: a value inside the scheduler.  Thread-safety: none.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "client/restore/cost_model.h"
+#include "client/restore/request.h"
+
+namespace larder {
+
+class ChannelQueue {
+ public:
+  explicit ChannelQueue(ChannelId id) : id_(id) {}
+
+  void Push(const Load& load, double now_s);
+  // The load, if it is here; and what serving it took, when `served`.
+  struct Taken {
+    Load load;
+    double service_s = 0;
+  };
+  [[nodiscard]] std::optional<Taken> Take(LoadId id, double now_s);
+
+  void SetDeadline(LoadId id, double deadline_s);
+  // Asks for the deadline of each load anew.
+  template <class Ask>
+  void Postpone(const Ask& ask) {
+    for (size_t i = 0; i < loads_.size(); ++i) loads_[i].deadline_s = ask(Load(loads_[i]));
+  }
+
+  [[nodiscard]] const std::vector<Load>& loads() const { return loads_; }
+  [[nodiscard]] double bytes() const { return bytes_; }
+  // Seconds from now until all of it has arrived; `through`: until this one has.
+  [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s) const;
+  [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s, LoadId through) const;
+  // When the first of them will have taken `times` what it should.  REQUIRES: there is one.
+  [[nodiscard]] double OverdueAt(const CostModel& costs, double times) const {
+    return busy_since_s_ + times * costs.LoadSeconds(id_, loads_.front().bytes);
+  }
+  // The earliest deadline among them.
+  [[nodiscard]] double Deadline() const;
+  [[nodiscard]] ChannelId id() const { return id_; }
+
+ private:
+  ChannelId id_;
+  std::vector<Load> loads_;
+  double bytes_ = 0;
+  double busy_since_s_ = 0;  // when the first of them began to be served
+};
+
+}  // namespace larder

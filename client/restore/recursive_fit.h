@@ -1,0 +1,123 @@
+// Fits y = sum of x[k] * factor[k] while the observations arrive: recursive least squares that
+// forgets.
+//
+// Everything is relative: all factors begin at 1 with a doubt that they share (a machine that is
+// slower than its profile is slower at everything) and a smaller one of each alone.  An observation
+// far outside of what is likely counts little; the second in a row on the same side means that the
+// machine has changed, and counts in full.
+// Does not know what the factors multiply: see cost_model.h.
+// Ownership: a value.  Thread-safety: none.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+
+namespace larder {
+
+template <size_t N>
+class RecursiveFit {
+ public:
+  using Vector = std::array<double, N>;
+
+  // `doubt`: relative standard deviation of the factors at first.
+  explicit RecursiveFit(double doubt) : doubt_(std::max(doubt, kDoubtMin)) {
+    factors_.fill(1);
+    const double variance = doubt_ * doubt_;
+    for (size_t i = 0; i < N; ++i) {
+      for (size_t j = 0; j < N; ++j) spread_[i][j] = variance * (i == j ? 1 : kShared);
+    }
+  }
+
+  [[nodiscard]] double Predict(const Vector& x) const {
+    double y = 0;
+    for (size_t i = 0; i < N; ++i) y += x[i] * factors_[i];
+    return y;
+  }
+  // Standard deviation of Predict(x) / Predict(x).
+  [[nodiscard]] double Doubt(const Vector& x) const {
+    return std::sqrt(std::max(Variance(x), 0.0)) / std::max(Predict(x), 1e-300);
+  }
+  [[nodiscard]] double factor(size_t i) const { return factors_[i]; }
+
+  // REQUIRES: the elements of x sum to 1, so that y is about 1 where the start was right.
+  void Observe(const Vector& x, double y) {
+    for (auto& row : spread_) {
+      for (double& entry : row) entry /= kMemory;
+    }
+    const double guess = Predict(x), error = y - guess;
+    double noise = kNoise * std::max(guess, y);
+    noise *= noise;
+    const double likely = std::sqrt(Variance(x) + noise);
+    if (std::abs(error) > kFar * likely) {
+      const int side = error > 0 ? 1 : -1;
+      if (side == strayed_) {
+        Widen(error * error);
+      } else {
+        noise += error * error;
+      }
+      strayed_ = side;
+    } else {
+      strayed_ = 0;
+    }
+    Update(x, error, noise);
+  }
+
+ private:
+  static constexpr double kShared = 0.9;   // of the doubt, what all factors have in common
+  static constexpr double kMemory = 0.97;  // weight of an observation against the next one
+  static constexpr double kNoise = 0.03;   // of a single observation
+  static constexpr double kFar = 3;        // standard deviations that are no longer chance
+  static constexpr double kDoubtMin = 0.01;
+  static constexpr double kFactorMin = 1e-3;  // a cost is never negative, and never nothing
+
+  [[nodiscard]] Vector Spread(const Vector& x) const {
+    Vector out{};
+    for (size_t i = 0; i < N; ++i) {
+      for (size_t j = 0; j < N; ++j) out[i] += spread_[i][j] * x[j];
+    }
+    return out;
+  }
+  [[nodiscard]] double Variance(const Vector& x) const {
+    const Vector spread = Spread(x);
+    double sum = 0;
+    for (size_t i = 0; i < N; ++i) sum += x[i] * spread[i];
+    return sum;
+  }
+  void Widen(double variance) {
+    for (auto& row : spread_) {
+      for (double& entry : row) entry += variance;
+    }
+  }
+  void Update(const Vector& x, double error, double noise) {
+    const Vector spread = Spread(x);
+    double total = noise;
+    for (size_t i = 0; i < N; ++i) total += x[i] * spread[i];
+    for (size_t i = 0; i < N; ++i) {
+      factors_[i] = std::max(factors_[i] + spread[i] / total * error, kFactorMin);
+      for (size_t j = 0; j < N; ++j) spread_[i][j] -= spread[i] * spread[j] / total;
+    }
+    Bound();
+  }
+  // Forgetting alone would grow the doubt about what is never observed without end.
+  void Bound() {
+    const double most = 4 * std::max(doubt_ * doubt_, 0.01);
+    for (size_t i = 0; i < N; ++i) {
+      const double limit = most * std::max(1.0, factors_[i] * factors_[i]);
+      if (spread_[i][i] <= limit) continue;
+      const double shrink = std::sqrt(limit / spread_[i][i]);
+      for (size_t j = 0; j < N; ++j) {
+        spread_[i][j] *= shrink;
+        spread_[j][i] *= shrink;
+      }
+    }
+  }
+
+  double doubt_;
+  Vector factors_{};
+  std::array<Vector, N> spread_{};
+  int strayed_ = 0;  // the side on which the last observation lay far off
+};
+
+}  // namespace larder

@@ -1,0 +1,341 @@
+// Requests come and go, reports come in.  What is given out is in scheduler_compute.cc and
+// scheduler_load.cc.
+#include "client/restore/scheduler.h"
+
+#include <algorithm>
+
+#include "client/restore/plan.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+constexpr double kOverdue = 1.1;  // times what it should take
+constexpr uint32_t kPlannedChunksMax = 16;
+constexpr double kPlanGainMin = 0.03;
+
+}  // namespace
+
+const char* ToString(DecisionKind kind) {
+  constexpr const char* kNames[] = {
+      "unspecified", "compute",     "load",           "hold", "leave",  "hedge compute",
+      "hedge load",  "cancel load", "abandon step",   "late", "failed", "begin sweep",
+      "restored",    "finished",    "cancel request", "lost"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Scheduler::Scheduler(SchedulerOptions options, CostModel costs, std::unique_ptr<Policy> policy)
+    : options_(options),
+      costs_(std::move(costs)),
+      policy_(std::move(policy)),
+      trace_(options.trace_capacity) {}
+
+absl::Status Scheduler::Add(RequestSpec spec, double now_s) {
+  if (absl::Status status = Validate(spec, costs_.layers()); !status.ok()) return status;
+  if (Find(spec.id) != nullptr)
+    return absl::AlreadyExistsError("restore: a request of this id is under way");
+  if (requests_.size() >= kRequestsMax)
+    return absl::ResourceExhaustedError("restore: 4096 requests are under way");
+  const std::vector<uint16_t> advice = Advice(spec);
+  requests_.push_back(std::make_unique<RequestState>(std::move(spec), advice, now_s));
+  return absl::OkStatus();
+}
+
+// Two pointers cut one chunk.  Of few chunks, cutting all of them may fit better.
+std::vector<uint16_t> Scheduler::Advice(const RequestSpec& spec) const {
+  const uint32_t chunks = spec.tokens / std::max(spec.chunk_tokens, spec.block_tokens) + 1;
+  const bool plain =
+      spec.stages.size() == 1 && spec.stages[0].ranks.size() == 1 && spec.suffix_tokens == 0;
+  if (!options_.engine.splits_layers || !plain || chunks > kPlannedChunksMax) return {};
+  const Copy& copy = spec.stages[0].ranks[0];
+  PlanInput input = MakePlanInput(costs_, spec.tokens, spec.block_tokens, spec.chunk_tokens,
+                                  copy.channel_of_block, copy.block_bytes);
+  input.layers = spec.stages[0].layers.count();
+  Plan plan = MakePlan(input);
+  if (plan.restore_s > (1 - kPlanGainMin) * plan.token_wise_s) return {};
+  return std::move(plan.depths);
+}
+
+void Scheduler::Cancel(RequestId id, double now_s) {
+  RequestState* request = Find(id);
+  if (request == nullptr) return;
+  trace_.Add({now_s, DecisionKind::kCancelRequest, id});
+  request->outcome.cancelled = true;
+  Finish(*request, now_s);
+}
+
+RequestState* Scheduler::Find(RequestId id) {
+  for (const auto& request : requests_) {
+    if (request->spec.id == id) return request.get();
+  }
+  return nullptr;
+}
+
+ChannelQueue& Scheduler::Queue(ChannelId channel) {
+  while (queues_.size() <= static_cast<size_t>(channel)) {
+    queues_.emplace_back(static_cast<ChannelId>(queues_.size()));
+    served_.emplace_back();
+  }
+  return queues_[static_cast<size_t>(channel)];
+}
+
+void Scheduler::Rank(Resource resource, ChannelId channel, double now_s) {
+  ranked_.clear();
+  for (uint32_t i = 0; i < requests_.size(); ++i) {
+    RequestState& request = *requests_[i];
+    RequestView view{request.outcome.arrived_s, now_s - request.outcome.arrived_s};
+    view.remaining_s = request.RemainingSeconds(costs_);
+    view.computed_turn = request.computed_turn;
+    view.loaded_turn = request.loaded_turn;
+    if (resource == Resource::kCompute) {
+      ranked_.push_back({policy_->ComputeKey(view), i});
+      continue;
+    }
+    if (policy_->weighs_loads()) {
+      for (const StageState& stage : request.stages) {
+        view.remaining_load_s += stage.LaneSeconds(costs_, channel);
+      }
+    }
+    ranked_.push_back({policy_->LoadKey(view), i});
+  }
+}
+
+RequestState& Scheduler::Nth(size_t i) {
+  const auto at = ranked_.begin() + static_cast<std::ptrdiff_t>(i);
+  std::iter_swap(at, std::min_element(at, ranked_.end(), [](const Ranked& a, const Ranked& b) {
+                   return a.key != b.key ? a.key < b.key : a.index < b.index;
+                 }));
+  return *requests_[at->index];
+}
+
+// ---- reports
+
+void Scheduler::OnComputed(StepId id, double now_s, std::optional<double> took_s) {
+  const auto at = std::find_if(steps_.begin(), steps_.end(),
+                               [&](const ComputeStep& step) { return step.id == id; });
+  if (at == steps_.end()) return;  // abandoned, or of a request that is gone
+  const ComputeStep step = *at;
+  steps_.erase(at);
+  RequestState* request = Find(step.request);
+  LARDER_CHECK(request != nullptr);
+  const StageState& stage = request->stages[step.stage];
+  costs_.ObserveCompute(step.tokens, stage.model_layers(step.layers),
+                        took_s.value_or(now_s - step.began_s));
+  if (step.kind == StepKind::kSuffix) {
+    request->suffix_running = false;
+    if (step.layers.count() == stage.layers())
+      request->suffix_tokens = step.tokens.end - request->spec.tokens;
+    request->suffix_layers = step.layers.end;
+    return Settle(*request, now_s);
+  }
+  const uint32_t chunk = stage.ChunkOf(step.tokens.begin / request->spec.block_tokens);
+  request->outcome.tokens_recomputed += request->stages[step.stage].Computed();
+  // Whoever computes a chunk through has its activations at hand for the stage behind it.
+  const size_t next = step.stage + 1u;
+  const bool hands_over = options_.engine.hands_over && step.layers.end == stage.layers();
+  if (hands_over && next < request->stages.size()) {
+    request->stages[next].BoundaryIs(chunk, true);
+  }
+  Settle(*request, now_s);
+}
+
+Landing Scheduler::OnLoaded(LoadId id, double now_s) {
+  for (ChannelQueue& queue : queues_) {
+    const auto taken = queue.Take(id, now_s);
+    if (!taken) continue;
+    const Load& load = taken->load;
+    costs_.ObserveLoad(load.channel, load.bytes, taken->service_s);
+    // Those behind it have come nearer, or are later than they were thought to be.
+    queue.Postpone(
+        [&](const Load& other) { return DeadlineOf(*Find(other.request), other, now_s); });
+    RequestState* request = Find(load.request);
+    LARDER_CHECK(request != nullptr);
+    StageState& stage = request->stages[load.stage];
+    request->outcome.bytes_loaded += load.bytes;
+    bool useful = true;
+    if (load.boundary) {
+      stage.BoundaryIs(stage.ChunkOf(load.block), true);
+    } else {
+      useful = stage.Landed(load.rank, load.block, load.layers);
+    }
+    if (!useful) request->outcome.bytes_dropped += load.bytes;
+    Settle(*request, now_s);
+    return useful ? Landing::kPlace : Landing::kDrop;
+  }
+  return Landing::kDrop;
+}
+
+void Scheduler::OnLoadFailed(LoadId id, LoadFailure why, double now_s) {
+  for (ChannelQueue& queue : queues_) {
+    if (const auto taken = queue.Take(id, now_s)) {
+      Note(DecisionKind::kFailed, taken->load, now_s, 0, 0);
+      return Fail(taken->load, why, now_s);
+    }
+  }
+}
+
+void Scheduler::Fail(const Load& load, LoadFailure why, double now_s) {
+  RequestState* request = Find(load.request);
+  LARDER_CHECK(request != nullptr);
+  StageState& stage = request->stages[load.stage];
+  const bool gone = why == LoadFailure::kGone;
+  const uint32_t chunk = stage.ChunkOf(load.block);
+  if (!load.boundary) {
+    stage.Failed(load.rank, load.block, load.layers, gone);
+  } else if (gone) {
+    stage.BoundaryIsGone(chunk);
+  } else {
+    stage.BoundaryIs(chunk, false);
+  }
+  if (!stage.Lost()) return Settle(*request, now_s);
+  trace_.Add({now_s, DecisionKind::kLost, load.request, load.stage});
+  request->outcome.lost = true;
+  Finish(*request, now_s);
+}
+
+void Scheduler::OnTime(double now_s) {
+  for (ChannelQueue& queue : queues_) {
+    while (queue.Deadline() <= now_s) {
+      const auto late = std::find_if(queue.loads().begin(), queue.loads().end(),
+                                     [&](const Load& load) { return load.deadline_s <= now_s; });
+      const bool first = late == queue.loads().begin();
+      const auto taken = queue.Take(late->id, now_s);
+      Note(DecisionKind::kLate, taken->load, now_s, now_s - taken->load.began_s, 0);
+      cancelled_loads_.push_back(taken->load.id);
+      // It took at least so long; those behind it have only now come to the front.
+      if (first) costs_.ObserveLoad(taken->load.channel, taken->load.bytes, taken->service_s);
+      if (first)
+        queue.Postpone(
+            [&](const Load& load) { return DeadlineOf(*Find(load.request), load, now_s); });
+      Fail(taken->load, LoadFailure::kTransient, now_s);
+    }
+  }
+}
+
+double Scheduler::NextDeadline() const {
+  double deadline_s = kNoDeadline;
+  for (const ChannelQueue& queue : queues_) deadline_s = std::min(deadline_s, queue.Deadline());
+  return deadline_s;
+}
+
+double Scheduler::NextWakeup(double now_s) const {
+  double next_s = NextDeadline();
+  const auto consider = [&](double at_s) {
+    if (at_s > now_s) next_s = std::min(next_s, at_s);
+  };
+  for (const ChannelQueue& queue : queues_) {
+    if (!queue.loads().empty()) consider(queue.OverdueAt(costs_, kOverdue));
+  }
+  for (const ComputeStep& step : steps_) consider(step.began_s + kOverdue * step.estimate_s);
+  return next_s;
+}
+
+// ---- what follows from them
+
+// What the other resource has made needless is dropped; what is complete is reported.
+void Scheduler::Settle(RequestState& request, double now_s) {
+  request.stale = true;
+  DropOvertaken(request, now_s);
+  if (!request.complete()) return;
+  if (request.outcome.restored_s == 0) {
+    request.outcome.restored_s = now_s;
+    trace_.Add({now_s, DecisionKind::kRestored, request.spec.id});
+    DropLoads(request.spec.id, now_s);
+  }
+  const bool prefilled =
+      request.suffix_layers == request.stages[0].layers() &&
+      (request.suffix_tokens == 0 || request.suffix_tokens == request.spec.suffix_tokens);
+  if (request.spec.suffix_tokens == 0 || prefilled) Finish(request, now_s);
+}
+
+void Scheduler::DropOvertaken(RequestState& request, double now_s) {
+  for (ChannelQueue& queue : queues_) {
+    for (size_t i = 0; i < queue.loads().size();) {
+      const Load load = queue.loads()[i];
+      const bool mine = load.request == request.spec.id && !load.boundary;
+      if (!mine || !request.stages[load.stage].IsComputed(load.block, load.layers)) {
+        ++i;
+        continue;
+      }
+      Note(DecisionKind::kCancelLoad, load, now_s, 0, 0);
+      request.stages[load.stage].Unask(load.rank, load.block, load.layers);
+      cancelled_loads_.push_back(load.id);
+      (void)queue.Take(load.id, now_s);
+    }
+  }
+  if (!options_.engine.abandons_steps) return;
+  for (size_t i = 0; i < steps_.size();) {
+    const ComputeStep step = steps_[i];
+    const bool mine = step.request == request.spec.id && step.kind == StepKind::kRestore;
+    if (!mine || !request.stages[step.stage].Overtaken()) {
+      ++i;
+      continue;
+    }
+    Note(DecisionKind::kAbandonStep, step, now_s, 0, 0);
+    request.stages[step.stage].Abandoned();
+    request.outcome.tokens_recomputed += step.tokens.end - step.tokens.begin;
+    abandoned_steps_.push_back(step.id);
+    steps_.erase(steps_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+void Scheduler::DropLoads(RequestId request, double now_s) {
+  for (ChannelQueue& queue : queues_) {
+    for (size_t i = queue.loads().size(); i-- > 0;) {
+      const Load load = queue.loads()[i];
+      if (load.request != request) continue;
+      Note(DecisionKind::kCancelLoad, load, now_s, 0, 0);
+      cancelled_loads_.push_back(load.id);
+      (void)queue.Take(load.id, now_s);
+    }
+  }
+}
+
+void Scheduler::Finish(RequestState& request, double now_s) {
+  const RequestId id = request.spec.id;
+  DropLoads(id, now_s);
+  for (const ComputeStep& step : steps_) {
+    if (step.request == id) abandoned_steps_.push_back(step.id);
+  }
+  std::erase_if(steps_, [&](const ComputeStep& step) { return step.request == id; });
+  Outcome& outcome = request.outcome;
+  outcome.first_token_s = now_s;
+  if (outcome.restored_s == 0) outcome.restored_s = now_s;
+  for (const StageState& stage : request.stages) outcome.stages.push_back({stage.Depths()});
+  trace_.Add({now_s, DecisionKind::kFinished, id});
+  outcomes_.push_back(std::move(outcome));
+  std::erase_if(requests_, [&](const auto& each) { return each.get() == &request; });
+}
+
+void Scheduler::Note(DecisionKind kind, const ComputeStep& step, double now_s, double chosen_s,
+                     double other_s) {
+  trace_.Add({now_s, kind, step.request, step.stage, 0, ChannelId::kNowhere, step.tokens,
+              step.layers, chosen_s, other_s});
+}
+
+void Scheduler::Note(DecisionKind kind, const Load& load, double now_s, double chosen_s,
+                     double other_s) {
+  RequestState* request = Find(load.request);
+  const TokenRange tokens =
+      request == nullptr ? TokenRange{} : request->stages[load.stage].TokensOf(load.block);
+  trace_.Add({now_s, kind, load.request, load.stage, load.rank, load.channel, tokens, load.layers,
+              chosen_s, other_s});
+}
+
+void Scheduler::CheckInvariants() const {
+  for (const auto& request : requests_) {
+    for (const StageState& stage : request->stages) stage.CheckInvariants();
+  }
+  for (const ChannelQueue& queue : queues_) {
+    for (const Load& load : queue.loads()) {
+      const auto mine = [&](const auto& request) { return request->spec.id == load.request; };
+      LARDER_CHECK(std::any_of(requests_.begin(), requests_.end(), mine));
+    }
+  }
+  for (const ComputeStep& step : steps_) {
+    const auto mine = [&](const auto& request) { return request->spec.id == step.request; };
+    LARDER_CHECK(std::any_of(requests_.begin(), requests_.end(), mine));
+  }
+}
+
+}  // namespace larder

@@ -1,0 +1,260 @@
+// What an idle engine computes next.
+#include <algorithm>
+#include <cmath>
+
+#include "client/restore/scheduler.h"
+
+namespace larder {
+namespace {
+
+constexpr double kSparesMin = 0.05;  // seconds of loading per second of computing
+constexpr double kGuess = 0.01;      // what such estimates are wrong by
+
+}  // namespace
+
+std::optional<ComputeStep> Scheduler::NextCompute(uint16_t stage, uint32_t token_budget,
+                                                  double now_s) {
+  if (!token_budget) return std::nullopt;
+  Rank(Resource::kCompute, ChannelId::kNowhere, now_s);
+  // Prefill behind a prefix first, then what nobody has claimed, then what is contested.
+  for (size_t i = 0; i < ranked_.size(); ++i) {
+    if (stage > 0) break;
+    if (auto step = SuffixStep(*requests_[i], token_budget, now_s)) return step;
+  }
+  if (!options_.computes) return std::nullopt;
+  for (size_t i = 0; i < ranked_.size(); ++i) {
+    RequestState& request = Nth(i);
+    if (stage >= request.stages.size()) continue;
+    if (auto step = RestoreStep(request, stage, token_budget, now_s)) return step;
+  }
+  for (size_t i = 0; options_.hedges && i < ranked_.size(); ++i) {
+    RequestState& request = *requests_[ranked_[i].index];  // in order by now
+    if (stage >= request.stages.size()) continue;
+    if (auto step = HedgeStep(request, stage, token_budget, now_s)) return step;
+  }
+  return std::nullopt;
+}
+
+std::optional<ComputeStep> Scheduler::SuffixStep(RequestState& request, uint32_t token_budget,
+                                                 double now_s) {
+  const StageState& stage = request.stages[0];
+  if (request.spec.suffix_tokens == 0 || request.suffix_running || stage.busy())
+    return std::nullopt;
+  ComputeStep step;
+  step.kind = StepKind::kSuffix;
+  const TokenRange suffix{request.spec.tokens, request.spec.tokens + request.spec.suffix_tokens};
+  if (stage.complete() && request.suffix_layers % stage.layers() == 0) {
+    step.tokens = {suffix.begin + request.suffix_tokens, suffix.end};
+    step.tokens.end = std::min(suffix.end, step.tokens.begin + token_budget);
+    step.layers = {0, stage.layers()};
+  } else {
+    step.tokens = suffix;
+    step.layers = {request.suffix_layers, stage.LayersThere()};
+    if (!stage.sweeps() || step.layers.empty()) return std::nullopt;
+    if (!options_.engine.overlaps_suffix) return std::nullopt;
+  }
+  step.id = StepId{++last_step_};
+  step.request = request.spec.id;
+  step.began_s = now_s;
+  step.estimate_s = costs_.ComputeSeconds(step.tokens, stage.model_layers(step.layers));
+  request.suffix_running = true;
+  steps_.push_back(step);
+  Note(DecisionKind::kCompute, step, now_s, step.estimate_s, 0);
+  return step;
+}
+
+// Where little is left, as many layers as fit into a part of it.
+uint16_t Scheduler::LayersPerStep(RequestState& request, uint16_t stage, double whole_s) {
+  const uint16_t layers = request.stages[stage].layers();
+  if (!options_.engine.splits_layers) return layers;
+  const double part_s = request.Outlook(costs_, stage).both_s * options_.finest;
+  if (whole_s <= part_s) return layers;
+  return static_cast<uint16_t>(std::max(1.0, std::floor(layers * part_s / whole_s)));
+}
+
+std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_t stage,
+                                                  uint32_t token_budget, double now_s) {
+  StageState& state = request.stages[stage];
+  auto work = state.NextWork(state.layers(), token_budget);
+  if (!work.has_value() || request.suffix_running) return std::nullopt;
+  const uint16_t layers = LayersPerStep(request, stage, state.WorkSeconds(costs_, *work));
+  if (layers < state.layers() && !state.sweeps()) work = state.NextWork(layers, token_budget);
+  if (!work.has_value() || work->waits_for_boundary) return std::nullopt;
+  const bool pays = Pays(request, stage, *work, now_s);
+  if (SweepBegins(request, stage, *work, pays, now_s)) {
+    if (auto step = SuffixStep(request, token_budget, now_s)) return step;
+    work = state.NextWork(state.layers(), token_budget);
+    if (!work.has_value() || work->waits_for_boundary) return std::nullopt;
+  } else if (!pays) {
+    return std::nullopt;
+  }
+  return BeginStep(request, stage, *work, now_s);
+}
+
+std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t stage,
+                                                uint32_t token_budget, double now_s) {
+  StageState& state = request.stages[stage];
+  if (request.suffix_running) return std::nullopt;
+  auto work = state.NextHedge(state.layers(), token_budget);
+  if (!work.has_value()) return std::nullopt;
+  if (Tries(request, stage)) {
+    if (options_.engine.splits_layers)
+      work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
+    return BeginStep(request, stage, *work, now_s);
+  }
+  const double sure = 1 + costs_.ComputeDoubt(work->tokens);
+  const double layer_s = state.WorkSeconds(costs_, *work) / work->layers.count() * sure;
+  const double lands_s = LandsIn(request, stage, work->chunk, 0, now_s);
+  // Loads come from the top: the lowest layers may be worth computing where all of them are not.
+  const bool splits = options_.engine.splits_layers;
+  for (uint16_t top = splits ? static_cast<uint16_t>(work->layers.begin + 1) : work->layers.end;
+       top <= work->layers.end; ++top) {
+    const double compute_s = layer_s * (top - work->layers.begin);
+    if (std::max(compute_s, LandsIn(request, stage, work->chunk, top, now_s)) >= lands_s) continue;
+    if (splits) work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
+    return BeginStep(request, stage, *work, now_s);
+  }
+  return std::nullopt;
+}
+
+ComputeStep Scheduler::BeginStep(RequestState& request, uint16_t stage,
+                                 const StageState::Work& work, double now_s) {
+  StageState& state = request.stages[stage];
+  state.Begin(work);
+  ComputeStep step;
+  step.id = StepId{++last_step_};
+  step.request = request.spec.id;
+  step.stage = stage;
+  step.kind = StepKind::kRestore;
+  step.tokens = work.tokens;
+  step.layers = work.layers;
+  step.hedge = work.hedge;
+  step.began_s = now_s;
+  step.estimate_s = state.WorkSeconds(costs_, work);
+  request.computed_turn = ++turns_;
+  request.stale = true;
+  steps_.push_back(step);
+  Note(work.hedge ? DecisionKind::kHedgeCompute : DecisionKind::kCompute, step, now_s,
+       step.estimate_s, 0);
+  return step;
+}
+
+// Seconds until loading alone would have all of the stage; infinity where that is too late, or the
+// channels serve somebody else.
+double Scheduler::LoadsEnd(const RequestState& request, const StageState& stage,
+                           double now_s) const {
+  if (!options_.loads || stage.lanes().empty()) return kNoDeadline;
+  double end_s = 0;
+  for (const StageState::Lane& lane : stage.lanes()) {
+    const auto channel = static_cast<size_t>(lane.channel);
+    double lane_s = stage.LaneSeconds(costs_, lane.channel);
+    if (channel < queues_.size()) {
+      if (served_[channel] && served_[channel] != request.spec.id &&
+          !queues_[channel].loads().empty()) {
+        return kNoDeadline;
+      }
+      lane_s += queues_[channel].BacklogSeconds(costs_, now_s);
+    }
+    end_s = std::max(end_s, lane_s);
+  }
+  return now_s + end_s > request.spec.deadline_s ? kNoDeadline : end_s;
+}
+
+// Seconds until the loads of a chunk have arrived, but for those below layer `from`.
+double Scheduler::LandsIn(const RequestState& request, uint16_t stage, uint32_t chunk,
+                          uint16_t from, double now_s) const {
+  double last_s = 0;
+  for (const ChannelQueue& queue : queues_) {
+    for (const Load& load : queue.loads()) {
+      if (load.request != request.spec.id || load.stage != stage || load.boundary) continue;
+      if (load.layers.end <= from) continue;
+      if (request.stages[stage].ChunkOf(load.block) != chunk) continue;
+      last_s = std::max(last_s, queue.BacklogSeconds(costs_, now_s, load.id));
+    }
+  }
+  return last_s;
+}
+
+// An engine that has nothing to do behind this, and can stop, loses nothing by computing what may
+// be loaded sooner.
+bool Scheduler::Tries(const RequestState& request, uint16_t stage) const {
+  return options_.engine.abandons_steps && options_.hedges && request.spec.suffix_tokens == 0 &&
+         !request.stages[stage].HasHolesAhead();
+}
+
+// Whether computing this ends before loading all that is left would.
+bool Scheduler::Pays(RequestState& request, uint16_t stage, const StageState::Work& work,
+                     double now_s) {
+  if (!options_.falls_back) return true;
+  const StageState& state = request.stages[stage];
+  if (!request.spec.depths.empty() || state.IsPartial(work.chunk)) return true;
+  if (requests_.size() == 1 && Tries(request, stage) && !state.BoundaryCostsMore()) return true;
+  const double loads_s = state.HasHolesAhead() ? kNoDeadline : LoadsEnd(request, state, now_s);
+  if (loads_s == kNoDeadline || loads_s <= 0) return true;
+  double compute_s = state.WorkSeconds(costs_, work);
+  if (!options_.engine.splits_layers) compute_s = state.ChunkSeconds(costs_, work);
+  if (compute_s * (1 + costs_.ComputeDoubt(work.tokens)) <= loads_s && !state.BoundaryCostsMore())
+    return true;
+  trace_.Add({now_s, DecisionKind::kHold, request.spec.id, stage, 0, ChannelId::kNowhere,
+              work.tokens, work.layers, loads_s, compute_s});
+  return false;
+}
+
+bool Scheduler::MaySweep(const RequestState& request, const StageState& state) const {
+  const bool overlaps = options_.engine.overlaps_suffix && request.spec.suffix_tokens > 0;
+  return options_.engine.splits_layers && request.spec.depths.empty() &&
+         (overlaps || state.HolesFollowLoads());
+}
+
+// What must be computed behind loads can follow them layer by layer: the suffix, and chunks with
+// holes.
+bool Scheduler::SweepBegins(RequestState& request, uint16_t stage, const StageState::Work& work,
+                            bool pays, double now_s) {
+  StageState& state = request.stages[stage];
+  if (!MaySweep(request, state) || state.sweeps() || state.IsPartial(work.chunk)) return false;
+  const bool overlaps = options_.engine.overlaps_suffix && request.spec.suffix_tokens > 0;
+  const double loads_s = LoadsEnd(request, state, now_s);
+  if (loads_s == kNoDeadline) return false;
+  const TokenRange suffix{request.spec.tokens, request.spec.tokens + request.spec.suffix_tokens};
+  const double behind_s =
+      state.HoleSeconds(costs_) + (overlaps ? costs_.ComputeSeconds(suffix) : 0);
+  const double compute_s = state.WorkSeconds(costs_, work), layers = state.layers();
+  const auto& outlook = request.Outlook(costs_, stage);
+  const double spared_s =
+      outlook.compute_s > 0 ? outlook.lanes_s * compute_s / outlook.compute_s : 0;
+  // It waits for the lowest layer that is left to load, and what is above the highest follows the
+  // last load.
+  const auto end = [&](double left_s, StageLayers missing) {
+    const double first_s = std::min(left_s, behind_s) / std::max(1.0, 1.0 * missing.count());
+    const double below = missing.begin / layers, above = (layers - missing.end + 1) / layers;
+    return std::max({behind_s, first_s + behind_s * (1 - below), left_s + behind_s * above});
+  };
+  const StageLayers all{0, state.layers()};
+  const double later_end = compute_s + end(std::max(0.0, loads_s - compute_s - spared_s), all);
+  double now_end = end(loads_s, all);
+  if (now_end <= later_end) now_end = end(loads_s, state.Missing());
+  // Where computing spares next to nothing, a step begun only keeps the engine from what follows.
+  pays = pays && spared_s > kSparesMin * compute_s;
+  // A hole that is waited for stops everything, so the gain has to be more than a guess.
+  if (pays && now_end > (overlaps ? 1 : 1 - kGuess) * later_end) return false;
+  trace_.Add({now_s, DecisionKind::kBeginSweep, request.spec.id, stage, 0, ChannelId::kNowhere,
+              work.tokens, work.layers, now_end, later_end});
+  state.BeginSweep(overlaps);
+  request.stale = true;
+  return true;
+}
+
+uint32_t Scheduler::TokenBudget(double step_s, uint32_t decode_tokens, uint32_t position,
+                                uint32_t granule) const {
+  const ComputeCost cost = costs_.compute();
+  const double room_s = step_s - cost.fixed_s - cost.linear_s * decode_tokens;
+  if (room_s <= 0) return 0;
+  // quadratic / 2 * n^2 + (linear + quadratic * position) * n = room
+  const double slope = cost.linear_s + cost.quadratic_s * position;
+  const double tokens =
+      2 * room_s / (slope + std::sqrt(slope * slope + 2 * cost.quadratic_s * room_s));
+  const double most = std::min(tokens, 1e9);
+  return static_cast<uint32_t>(most) / granule * granule;
+}
+
+}  // namespace larder

@@ -1,0 +1,325 @@
+#include "client/restorer.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "storage/check.h"
+#include "storage/clock.h"
+#include "storage/mutex.h"
+
+namespace larder {
+namespace {
+
+constexpr uint16_t kStage = 0;
+constexpr double kLookMax_s = 0.5;
+
+TimePoint At(TimePoint start, double seconds) {
+  return start + std::chrono::duration_cast<Duration>(
+                     std::chrono::duration<double>(std::min(seconds, 1e6)));
+}
+
+// A missing or damaged block does not come back by asking again.
+LoadFailure WhyNot(BlockStatus status) {
+  return status == BlockStatus::kFull || status == BlockStatus::kCancelled ? LoadFailure::kTransient
+                                                                           : LoadFailure::kGone;
+}
+
+}  // namespace
+
+// One restore.  Its loads may outlive it by as long as a call of theirs takes, so its bytes are
+// shared with them.
+struct Restorer::Impl {
+  struct Run {
+    RestorePrefix prefix;
+    RequestId id;
+    uint32_t block_tokens = 0;
+    uint64_t block_bytes = 0;
+    std::vector<Digest> blocks;
+    std::vector<ByteCount> layer_bytes;
+    // Of each block where its bytes go: made by the thread that loads it.
+    std::vector<std::unique_ptr<std::byte[]>> bytes;
+    std::vector<char> landed;  // it came, and is of use
+    uint32_t cached = 0;       // tokens that the engine has
+    Restored restored;
+    double loading_since_s = 0;
+    size_t loading = 0;  // channels that are
+    bool cancelled = false;
+  };
+
+  Impl(Session& s, VariantHandle v, Profile p, Options o)
+      : session(s),
+        variant(std::move(v)),
+        options(std::move(o)),
+        scheduler(options.scheduler, CostModel(p), FinishFirst()) {
+    for (size_t i = 0; i < p.channels.size(); ++i) {
+      loaders.emplace_back(
+          [this, channel = static_cast<ChannelId>(i + 1)] { RunChannel(channel); });
+    }
+  }
+  ~Impl() {
+    {
+      MutexLock lock(mu);
+      stop = true;
+      changed.NotifyAll();
+    }
+    for (std::thread& loader : loaders) loader.join();
+  }
+  [[nodiscard]] double Now() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  [[nodiscard]] absl::Status Begin(const RestorePrefix& prefix) LARDER_REQUIRES(mu);
+  [[nodiscard]] absl::Status Drive(Run& mine, RestoreEngine& engine) LARDER_EXCLUDES(mu);
+  // What the engine does next; nullopt: the prefix is restored, or nothing more comes of it.
+  [[nodiscard]] std::optional<ComputeStep> AwaitStep(Run& mine) LARDER_REQUIRES(mu);
+  [[nodiscard]] static absl::Status PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine);
+  void RunChannel(ChannelId channel) LARDER_EXCLUDES(mu);
+  // The blocks of these loads, into `run`; a status each.
+  [[nodiscard]] std::vector<BlockStatus> Fetch(Run& run, std::span<const Load> loads,
+                                               ChannelId channel, double deadline_s);
+  void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
+              double began_s) LARDER_REQUIRES(mu);
+  void CountLoading(Run& run, int change) LARDER_REQUIRES(mu);
+
+  Session& session;
+  const VariantHandle variant;
+  const Options options;
+  const TimePoint start = std::chrono::steady_clock::now();
+
+  mutable Mutex mu;
+  CondVar changed;
+  bool stop LARDER_GUARDED_BY(mu) = false;
+  uint64_t requests LARDER_GUARDED_BY(mu) = 0;
+  Scheduler scheduler LARDER_GUARDED_BY(mu);
+  std::shared_ptr<Run> run LARDER_GUARDED_BY(mu);  // null: none
+  std::vector<std::thread> loaders;
+};
+
+Restorer::Restorer(Session& session, VariantHandle variant, Profile profile, Options options)
+    : impl_(std::make_unique<Impl>(session, std::move(variant), std::move(profile),
+                                   std::move(options))) {}
+
+Restorer::~Restorer() = default;
+
+Profile Restorer::Learnt() const {
+  MutexLock lock(impl_->mu);
+  return impl_->scheduler.costs().Learnt();
+}
+
+void Restorer::Cancel() {
+  MutexLock lock(impl_->mu);
+  if (impl_->run == nullptr) return;
+  impl_->run->cancelled = true;
+  impl_->scheduler.Cancel(impl_->run->id, impl_->Now());
+  impl_->changed.NotifyAll();
+}
+
+absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix,
+                                                     RestoreEngine& engine) {
+  Impl& impl = *impl_;
+  if (prefix.blocks.empty()) return Restored();
+  const double begun_s = impl.Now();
+  std::shared_ptr<Impl::Run> run;
+  {
+    MutexLock lock(impl.mu);
+    LARDER_CHECK(impl.run == nullptr);
+    if (absl::Status s = impl.Begin(prefix); !s.ok()) return s;
+    run = impl.run;
+    impl.changed.NotifyAll();
+  }
+  const absl::Status status = impl.Drive(*run, engine);
+  MutexLock lock(impl.mu);
+  impl.run = nullptr;
+  if (!status.ok() && !run->cancelled) impl.scheduler.Cancel(run->id, impl.Now());
+  (void)impl.scheduler.TakeOutcomes();
+  (void)impl.scheduler.TakeCancelledLoads();
+  (void)impl.scheduler.TakeAbandonedSteps();
+  if (!status.ok()) return status;
+  if (run->cancelled) return absl::CancelledError("the restore was cancelled");
+  if (run->loading > 0) impl.CountLoading(*run, -static_cast<int>(run->loading));
+  run->restored.restore_s = impl.Now() - begun_s;
+  for (Span& span : run->restored.spans) {
+    span.begin_s -= begun_s;
+    span.end_s -= begun_s;
+  }
+  return std::move(run->restored);
+}
+
+absl::Status Restorer::Impl::Begin(const RestorePrefix& prefix) {
+  auto next = std::make_shared<Run>();
+  next->prefix = prefix;
+  next->blocks.assign(prefix.blocks.begin(), prefix.blocks.end());
+  next->layer_bytes.assign(prefix.layer_bytes.begin(), prefix.layer_bytes.end());
+  next->block_tokens = variant.spec.block_tokens;
+  for (const ByteCount bytes : next->layer_bytes) next->block_bytes += bytes.value();
+  next->bytes.resize(next->blocks.size());
+  next->landed.resize(next->blocks.size());
+  next->id = RequestId{++requests};
+  const auto layers = static_cast<uint16_t>(scheduler.costs().layers());
+  RequestSpec spec{.id = next->id,
+                   .tokens = static_cast<uint32_t>(next->blocks.size()) * next->block_tokens,
+                   .block_tokens = next->block_tokens,
+                   .chunk_tokens = prefix.chunk_tokens,
+                   .suffix_tokens = prefix.suffix_tokens,
+                   .deadline_s = Now() + prefix.deadline_s,
+                   .stages = {{.layers = {0, layers},
+                               .ranks = {{.channel_of_block = prefix.channel_of_block,
+                                          .block_bytes = static_cast<double>(next->block_bytes)}},
+                               .boundary = {}}},
+                   .depths = {}};
+  if (absl::Status s = scheduler.Add(std::move(spec), Now()); !s.ok()) return s;
+  run = std::move(next);
+  return absl::OkStatus();
+}
+
+// ---- the engine's thread
+
+absl::Status Restorer::Impl::Drive(Run& mine, RestoreEngine& engine) {
+  for (;;) {
+    std::optional<ComputeStep> step;
+    {
+      MutexLock lock(mu);
+      step = AwaitStep(mine);
+      if (mine.cancelled) return absl::OkStatus();
+      if (!step) break;
+    }
+    if (absl::Status s = PlaceUpTo(mine, step->tokens.begin, engine); !s.ok()) return s;
+    const double began_s = Now();
+    if (absl::Status s = engine.Compute(step->tokens); !s.ok()) return s;
+    MutexLock lock(mu);
+    const double now_s = Now();
+    scheduler.OnComputed(step->id, now_s);
+    mine.cached = step->tokens.end;
+    mine.restored.compute_s += now_s - began_s;
+    mine.restored.computed_tokens += step->tokens.end - step->tokens.begin;
+    mine.restored.spans.push_back({step->tokens, ChannelId::kNowhere, began_s, now_s, true});
+    changed.NotifyAll();
+  }
+  return PlaceUpTo(mine, static_cast<uint32_t>(mine.blocks.size()) * mine.block_tokens, engine);
+}
+
+std::optional<ComputeStep> Restorer::Impl::AwaitStep(Run& mine) {
+  for (;;) {
+    const double now_s = Now();
+    scheduler.OnTime(now_s);
+    (void)scheduler.TakeCancelledLoads();  // a batch is not called back: what comes is dropped
+    (void)scheduler.TakeAbandonedSteps();
+    if (mine.cancelled || !scheduler.TakeOutcomes().empty()) return std::nullopt;
+    std::optional<ComputeStep> step =
+        scheduler.NextCompute(kStage, mine.prefix.chunk_tokens, now_s);
+    if (step && step->kind == StepKind::kRestore) return step;
+    if (step) return std::nullopt;  // the suffix is the engine's own
+    const double wake_s = std::min(scheduler.NextWakeup(now_s), now_s + kLookMax_s);
+    changed.WaitUntil(mu, At(start, wake_s));
+  }
+}
+
+// What lies between the engine's cache and `token`: its blocks all landed, for the scheduler said
+// that they need not be computed.
+absl::Status Restorer::Impl::PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine) {
+  if (mine.cached >= token) return absl::OkStatus();
+  const TokenRange tokens{mine.cached, token};
+  std::vector<std::vector<std::span<const std::byte>>> layers;
+  for (uint32_t b = tokens.begin / mine.block_tokens; b < token / mine.block_tokens; ++b) {
+    LARDER_CHECK(mine.landed[b]);
+    const std::byte* next = mine.bytes[b].get();
+    auto& block = layers.emplace_back();
+    for (const ByteCount bytes : mine.layer_bytes) {
+      block.emplace_back(next, bytes.value());
+      next += bytes.value();
+    }
+  }
+  const std::vector<RestoreEngine::Layers> blocks(layers.begin(), layers.end());
+  mine.restored.loaded_tokens += tokens.end - tokens.begin;
+  mine.cached = token;
+  return engine.Place(tokens, blocks);
+}
+
+// ---- the channels' threads
+
+void Restorer::Impl::RunChannel(ChannelId channel) {
+  pthread_setname_np(pthread_self(), "restore");
+  std::vector<Load> loads;
+  MutexLock lock(mu);
+  while (!stop) {
+    const double now_s = Now();
+    loads.clear();
+    if (run != nullptr && !run->cancelled)
+      scheduler.NextLoads(channel, static_cast<double>(options.room.value()), now_s, &loads);
+    if (loads.empty()) {
+      const double wake_s = std::min(scheduler.NextWakeup(now_s), now_s + kLookMax_s);
+      changed.WaitUntil(mu, At(start, wake_s));
+      continue;
+    }
+    const std::shared_ptr<Run> mine = run;
+    double deadline_s = loads.front().deadline_s;
+    for (const Load& load : loads) deadline_s = std::max(deadline_s, load.deadline_s);
+    CountLoading(*mine, 1);
+    mu.Unlock();
+    const std::vector<BlockStatus> statuses = Fetch(*mine, loads, channel, deadline_s);
+    mu.Lock();
+    Report(*mine, loads, statuses, now_s);
+    if (mine == run) CountLoading(*mine, -1);
+    changed.NotifyAll();
+  }
+}
+
+std::vector<BlockStatus> Restorer::Impl::Fetch(Run& mine, std::span<const Load> loads,
+                                               ChannelId channel, double deadline_s) {
+  std::vector<std::vector<std::span<std::byte>>> segments(loads.size());
+  std::vector<GetBlock> wanted;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    auto& bytes = mine.bytes[loads[i].block];
+    if (bytes == nullptr) bytes = std::make_unique_for_overwrite<std::byte[]>(mine.block_bytes);
+    std::byte* next = bytes.get();
+    for (const ByteCount layer : mine.layer_bytes) {
+      segments[i].emplace_back(next, layer.value());
+      next += layer.value();
+    }
+    wanted.push_back({.digest = mine.blocks[loads[i].block], .segments = segments[i]});
+  }
+  CallOptions call;
+  const double left_s = std::clamp(deadline_s - Now(), 0.001, 600.0);
+  call.deadline = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(left_s * 1e3)));
+  const absl::StatusOr<std::vector<BlockStatus>> got = session.Get(variant, wanted, call);
+  if (!got.ok()) return std::vector<BlockStatus>(loads.size(), BlockStatus::kMissing);
+  if (options.carry) options.carry(channel, ByteCount(loads.size() * mine.block_bytes));
+  return *got;
+}
+
+void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,
+                            std::span<const BlockStatus> statuses, double began_s) {
+  if (run.get() != &mine) return;  // it is over, and nobody wants them
+  const double now_s = Now();
+  for (size_t i = 0; i < loads.size(); ++i) {
+    const Load& load = loads[i];
+    const TokenRange tokens{load.block * mine.block_tokens, (load.block + 1) * mine.block_tokens};
+    bool used = false;
+    if (statuses[i] == BlockStatus::kOk) {
+      used = scheduler.OnLoaded(load.id, now_s) == Landing::kPlace;
+    } else {
+      scheduler.OnLoadFailed(load.id, WhyNot(statuses[i]), now_s);
+    }
+    if (used) mine.landed[load.block] = 1;
+    if (used) mine.restored.bytes += ByteCount(mine.block_bytes);
+    mine.restored.spans.push_back({tokens, load.channel, began_s, now_s, used});
+  }
+}
+
+// Seconds in which any channel loads.
+void Restorer::Impl::CountLoading(Run& mine, int change) {
+  const double now_s = Now();
+  if (mine.loading > 0) mine.restored.load_s += now_s - mine.loading_since_s;
+  mine.loading_since_s = now_s;
+  mine.loading = static_cast<size_t>(static_cast<int>(mine.loading) + change);
+}
+
+}  // namespace larder

@@ -1,0 +1,97 @@
+// Brings a stored prefix back into an engine: computes its head and loads its tail at the same
+// time.  Scheduler decides which is which; this moves the bytes and knows the time.
+//
+//   Restorer restorer(session, variant, profile, {});
+//   auto restored = restorer.Restore(prefix, engine);  // the prefix is in the engine's cache
+//
+// What it does not promise: that anything was loaded.  A block that is missing, damaged or late is
+// computed, and the engine's cache is the same as if all had been.
+// Ownership: the session outlives it; bytes that arrive are in memory of its own, until the engine
+// has taken them.
+// Thread-safety: Restore from one thread at a time, which is the engine's; Cancel from any.
+// Threads: one for each channel, which waits while there is nothing to load.
+// Limits: one prefix at a time; engines that compute whole chunks through all layers, on one stage
+// and one rank.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "client/restore/scheduler.h"
+
+namespace larder {
+
+// What an engine does for a restore.  All of it on the thread that called Restore.
+class RestoreEngine {
+ public:
+  virtual ~RestoreEngine() = default;
+  // Computes these tokens.  [0, tokens.begin) are in its cache, and nothing else.
+  [[nodiscard]] virtual absl::Status Compute(TokenRange tokens) = 0;
+  // Takes these blocks, which follow what is in its cache: layers[i] is a block, one span a layer.
+  using Layers = std::span<const std::span<const std::byte>>;
+  [[nodiscard]] virtual absl::Status Place(TokenRange tokens, std::span<const Layers> blocks) = 0;
+};
+
+// What is to be restored: whole blocks from the first token on.
+struct RestorePrefix {
+  std::span<const Digest> blocks = {};           // the last digest of each
+  std::vector<ChannelId> channel_of_block = {};  // as Lookup says; kNowhere: a hole
+  std::span<const ByteCount> layer_bytes = {};   // of a block; their sum is what is loaded
+  uint32_t chunk_tokens = 0;                     // of a step of the engine
+  uint32_t suffix_tokens = 0;                    // computed after it, for the plan alone
+  double deadline_s = kNoDeadline;               // from now; no load begins that would end later
+};
+
+class Restorer {
+ public:
+  // What moves a batch over a channel, instead of the session itself: to emulate a link.  Called on
+  // the channel's thread, and lasts as long as the bytes take.
+  using Carry = std::function<void(ChannelId channel, ByteCount bytes)>;
+  struct Options {
+    SchedulerOptions scheduler = {};
+    ByteCount room = MiB(8);  // on a channel at once
+    Carry carry = {};
+  };
+  // `profile` names the channels.
+  Restorer(Session& session, VariantHandle variant, Profile profile, Options options);
+  ~Restorer();
+  Restorer(const Restorer&) = delete;
+  Restorer& operator=(const Restorer&) = delete;
+
+  // What happened to a range of tokens, for pictures.
+  struct Span {
+    TokenRange tokens = {};
+    ChannelId channel = ChannelId::kNowhere;  // kNowhere: computed
+    double begin_s = 0, end_s = 0;            // from the call on
+    bool used = true;                         // else it came too late
+  };
+  struct Restored {
+    uint32_t computed_tokens = 0, loaded_tokens = 0;
+    ByteCount bytes;       // of loads that were of use
+    double restore_s = 0;  // until all is in the cache
+    double compute_s = 0;  // of that, computing
+    double load_s = 0;     // of that, some channel was loading
+    std::vector<Span> spans = {};
+  };
+  // An error is the engine's, whose cache is then the caller's to clear.  Cancelled.
+  [[nodiscard]] absl::StatusOr<Restored> Restore(const RestorePrefix& prefix,
+                                                 RestoreEngine& engine);
+  // Ends a Restore soon.
+  void Cancel();
+
+  // As learnt by now; the next Restore begins with it.
+  [[nodiscard]] Profile Learnt() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace larder

@@ -1,0 +1,272 @@
+// See ledger.h.
+#include "tests/client/restore/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace larder::testing {
+
+bool Ledger::Cell::there() const {
+  return computed || std::all_of(landed.begin(), landed.end(), [](bool each) { return each; });
+}
+
+Ledger::Ledger(uint32_t seed, LedgerOptions options, CostModel costs,
+               std::unique_ptr<Policy> policy, uint16_t stages, uint16_t channels)
+    : random_(seed),
+      options_(options),
+      scheduler_(options.scheduler, std::move(costs), std::move(policy)),
+      stages_(stages),
+      channels_(channels) {}
+
+double Ledger::Real(double low, double high) {
+  return std::uniform_real_distribution<double>(low, high)(random_);
+}
+
+uint32_t Ledger::ChunkTokens(const Book& book) const {
+  return std::max(book.spec.chunk_tokens, book.spec.block_tokens);
+}
+
+Ledger::Cell& Ledger::At(Book& book, uint16_t stage, uint32_t block, uint16_t layer) {
+  return book.cells[stage][block][layer];
+}
+
+void Ledger::Add(const RequestSpec& spec) {
+  const absl::Status added = scheduler_.Add(spec, now_s_);
+  ASSERT_TRUE(added.ok()) << added;
+  Book book{spec, {}, {}, {}};
+  const uint32_t blocks = spec.tokens / spec.block_tokens;
+  for (const StageSpec& stage : spec.stages) {
+    const std::vector<bool> ranks(stage.ranks.size());
+    const Cell cell{false, false, ranks, ranks};
+    book.cells.push_back(std::vector(blocks, std::vector<Cell>(stage.layers.count(), cell)));
+    book.boundary.emplace_back(blocks, stage.boundary.channel_of_block.empty());
+    book.activations.emplace_back(blocks);
+  }
+  books_.emplace(spec.id.value, std::move(book));
+}
+
+void Ledger::RunToEnd() {
+  const size_t wanted = outcomes_.size() + books_.size();
+  for (int i = 0; outcomes_.size() < wanted; ++i) {
+    ASSERT_TRUE(Step()) << "nothing happens any more";
+    ASSERT_LT(i, 1'000'000);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  EXPECT_EQ(scheduler_.requests(), 0u);
+  EXPECT_TRUE(loads_.empty());
+}
+
+void Ledger::Ask() {
+  for (uint16_t stage = 0; stage < stages_; ++stage) {
+    const bool busy = std::any_of(steps_.begin(), steps_.end(),
+                                  [&](const auto& step) { return step.stage == stage; });
+    if (busy) continue;
+    const auto budget =
+        options_.budget > 1'000'000 ? options_.budget : 1 + random_() % options_.budget;
+    if (const auto step = scheduler_.NextCompute(stage, static_cast<uint32_t>(budget), now_s_))
+      Check(*step);
+  }
+  for (uint16_t channel = 1; channel <= channels_; ++channel) {
+    const auto mine = [&](const Load& load) { return load.channel == ChannelId{channel}; };
+    while (std::count_if(loads_.begin(), loads_.end(), mine) <
+           static_cast<std::ptrdiff_t>(options_.in_flight)) {
+      std::vector<Load> loads;
+      scheduler_.NextLoads(ChannelId{channel}, 1, now_s_, &loads);
+      if (loads.empty()) break;
+      for (const Load& load : loads) Check(load);
+    }
+  }
+}
+
+void Ledger::Check(const ComputeStep& step) {
+  Book& book = books_.at(step.request.value);
+  steps_.push_back(step);
+  hedges_ += step.hedge;
+  ASSERT_LT(step.tokens.begin, step.tokens.end);
+  ASSERT_FALSE(step.layers.empty());
+  if (step.kind == StepKind::kSuffix) {
+    ASSERT_GE(step.tokens.begin, book.spec.tokens);
+    for (auto& block : book.cells[0]) {
+      for (uint16_t l = 0; l < step.layers.end; ++l) ASSERT_TRUE(block[l].there());
+    }
+    return;
+  }
+  const uint32_t chunk = step.tokens.begin / ChunkTokens(book);
+  ASSERT_LE(step.tokens.end, std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens));
+  ASSERT_LE(step.tokens.end - step.tokens.begin, book.spec.chunk_tokens);
+  ASSERT_EQ(book.activations[step.stage][chunk], step.layers.begin) << "activations are not there";
+  const uint32_t first = chunk * ChunkTokens(book) / book.spec.block_tokens;
+  ASSERT_TRUE(book.boundary[step.stage][first])
+      << "the activations that it starts from are not there";
+  for (uint32_t b = 0; b < first; ++b) {
+    for (uint16_t l = 0; l < step.layers.end; ++l) {
+      ASSERT_TRUE(At(book, step.stage, b, l).there())
+          << "block " << b << " layer " << l << " is under way";
+    }
+  }
+  const uint32_t last = (step.tokens.end - 1) / book.spec.block_tokens;
+  bool of_use = false;  // something of it, or above it, nobody else brings
+  for (uint32_t b = step.tokens.begin / book.spec.block_tokens; b <= last; ++b) {
+    for (uint16_t l = step.layers.begin; l < book.cells[step.stage][b].size(); ++l) {
+      Cell& cell = At(book, step.stage, b, l);
+      const bool loading =
+          std::all_of(cell.loading.begin(), cell.loading.end(), [](bool each) { return each; });
+      of_use |= !loading && !cell.there();
+      if (l >= step.layers.end) continue;
+      ASSERT_FALSE(cell.computing);
+      cell.computing = true;
+    }
+  }
+  // A part of a chunk may be there already: the rest of it needs the whole.
+  const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
+  const bool part = step.tokens.begin % ChunkTokens(book) != 0 || step.tokens.end != end;
+  ASSERT_TRUE(step.hedge || part || of_use) << "computes what is being loaded";
+}
+
+void Ledger::Check(const Load& load) {
+  Book& book = books_.at(load.request.value);
+  loads_.push_back(load);
+  hedges_ += load.hedge;
+  ASSERT_GT(load.deadline_s, now_s_);
+  if (load.boundary) return;
+  ASSERT_FALSE(load.layers.empty());
+  const Copy& copy = book.spec.stages[load.stage].ranks[load.rank];
+  ASSERT_EQ(copy.channel_of_block[load.block], load.channel);
+  for (uint16_t l = load.layers.begin; l < load.layers.end; ++l) {
+    Cell& cell = At(book, load.stage, load.block, l);
+    ASSERT_FALSE(cell.loading[load.rank]) << "loaded twice";
+    ASSERT_FALSE(cell.landed[load.rank]) << "loaded again";
+    ASSERT_FALSE(cell.computed) << "loads what is computed";
+    ASSERT_TRUE(load.hedge || !cell.computing) << "loads what is being computed";
+    cell.loading[load.rank] = true;
+  }
+}
+
+void Ledger::End(const ComputeStep& step) {
+  Book& book = books_.at(step.request.value);
+  if (step.kind == StepKind::kRestore) {
+    const uint32_t chunk = step.tokens.begin / ChunkTokens(book);
+    const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
+    if (step.tokens.end == end) book.activations[step.stage][chunk] = step.layers.end;
+    const bool hands_over = options_.scheduler.engine.hands_over;
+    const bool last_layer = step.layers.end == book.spec.stages[step.stage].layers.count();
+    for (uint32_t b = step.tokens.begin / book.spec.block_tokens;
+         b * book.spec.block_tokens < step.tokens.end; ++b) {
+      const bool whole = (b + 1) * book.spec.block_tokens <= step.tokens.end;
+      for (uint16_t l = step.layers.begin; l < step.layers.end; ++l) {
+        At(book, step.stage, b, l).computing = false;
+        if (whole) At(book, step.stage, b, l).computed = true;
+      }
+      if (hands_over && last_layer && step.stage + 1u < book.boundary.size())
+        book.boundary[step.stage + 1u][b] = true;
+    }
+  }
+  scheduler_.OnComputed(step.id, now_s_);
+}
+
+void Ledger::End(const Load& load) {
+  Book& book = books_.at(load.request.value);
+  for (uint16_t l = load.layers.begin; l < load.layers.end; ++l) {
+    At(book, load.stage, load.block, l).loading[load.rank] = false;
+  }
+  const double draw = Real(0, 1);
+  if (draw < options_.fails)
+    return scheduler_.OnLoadFailed(load.id, LoadFailure::kTransient, now_s_);
+  if (draw < options_.fails + options_.gone) {
+    return scheduler_.OnLoadFailed(load.id, LoadFailure::kGone, now_s_);
+  }
+  if (load.boundary) {
+    const uint32_t per_chunk = std::max(book.spec.chunk_tokens / book.spec.block_tokens, 1u);
+    for (uint32_t b = load.block;
+         b < load.block + per_chunk && b < book.boundary[load.stage].size(); ++b) {
+      book.boundary[load.stage][b] = true;
+    }
+  }
+  bool useful = load.boundary;
+  for (uint16_t l = load.layers.begin; l < load.layers.end; ++l) {
+    Cell& cell = At(book, load.stage, load.block, l);
+    cell.landed[load.rank] = true;
+    useful |= !cell.computed;
+  }
+  const Landing landing = scheduler_.OnLoaded(load.id, now_s_);
+  EXPECT_EQ(landing, useful ? Landing::kPlace : Landing::kDrop);
+}
+
+bool Ledger::Step() {
+  Ask();
+  Collect();
+  scheduler_.CheckInvariants();
+  const double wakeup_s = scheduler_.NextWakeup(now_s_);
+  const size_t choices = steps_.size() + loads_.size();
+  if (choices == 0 && !std::isfinite(wakeup_s)) return !outcomes_.empty() && books_.empty();
+  const size_t choice = choices == 0 ? 0 : random_() % choices;
+  now_s_ += Real(0, 0.01);
+  if (choice < steps_.size()) {
+    const ComputeStep step = steps_[choice];
+    steps_.erase(steps_.begin() + static_cast<std::ptrdiff_t>(choice));
+    End(step);
+  } else if (choices > 0 && Real(0, 1) >= options_.stalls) {
+    const Load load = loads_[choice - steps_.size()];
+    loads_.erase(loads_.begin() + static_cast<std::ptrdiff_t>(choice - steps_.size()));
+    End(load);
+  } else if (std::isfinite(wakeup_s)) {
+    now_s_ = std::max(now_s_, wakeup_s);
+  }
+  scheduler_.OnTime(now_s_);
+  Collect();
+  scheduler_.CheckInvariants();
+  return true;
+}
+
+void Ledger::Cancel(RequestId id) {
+  scheduler_.Cancel(id, now_s_);
+  Collect();
+}
+
+void Ledger::Collect() {
+  for (const LoadId id : scheduler_.TakeCancelledLoads()) {
+    const auto at =
+        std::find_if(loads_.begin(), loads_.end(), [&](const Load& load) { return load.id == id; });
+    ASSERT_NE(at, loads_.end()) << "cancels what is not under way";
+    Book& book = books_.at(at->request.value);
+    for (uint16_t l = at->layers.begin; l < at->layers.end; ++l) {
+      At(book, at->stage, at->block, l).loading[at->rank] = false;
+    }
+    late_ += at->deadline_s <= now_s_;
+    loads_.erase(at);
+  }
+  for (const StepId id : scheduler_.TakeAbandonedSteps()) {
+    const auto at =
+        std::find_if(steps_.begin(), steps_.end(), [&](const auto& step) { return step.id == id; });
+    ASSERT_NE(at, steps_.end()) << "abandons what is not under way";
+    Book& book = books_.at(at->request.value);
+    for (auto& block : book.cells[at->stage]) {
+      for (Cell& cell : block) cell.computing = false;
+    }
+    steps_.erase(at);
+  }
+  for (const Outcome& outcome : scheduler_.TakeOutcomes()) CheckOutcome(outcome);
+}
+
+void Ledger::CheckOutcome(const Outcome& outcome) {
+  const Book& book = books_.at(outcome.request.value);
+  for (size_t stage = 0; stage < book.cells.size() && !outcome.cancelled && !outcome.lost;
+       ++stage) {
+    for (size_t b = 0; b < book.cells[stage].size(); ++b) {
+      for (uint16_t l = 0; l < book.cells[stage][b].size(); ++l) {
+        const Cell& cell = book.cells[stage][b][l];
+        ASSERT_TRUE(cell.there()) << "block " << b << " layer " << l << " is missing";
+        const bool by_computing = l < outcome.stages[stage].depths[b];
+        const bool landed =
+            std::all_of(cell.landed.begin(), cell.landed.end(), [](bool each) { return each; });
+        ASSERT_TRUE(by_computing ? cell.computed : landed) << "it says who brought it, wrongly";
+      }
+    }
+  }
+  outcomes_.push_back(outcome);
+  books_.erase(outcome.request.value);
+}
+
+}  // namespace larder::testing

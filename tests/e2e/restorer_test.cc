@@ -1,0 +1,188 @@
+// A prefix brought back by computing and loading at once, from a real daemon, whatever becomes of
+// it: the engine's cache is what computing all of it would have made.
+#include "client/restorer.h"
+
+#include <functional>
+#include <set>
+
+#include "tests/e2e/verb_fixture.h"
+
+namespace larder::e2e {
+namespace {
+
+using ::testing::Gt;
+
+constexpr uint32_t kChunk = 64;
+constexpr uint32_t kBlocks = 64;
+
+// An engine whose KV follows from the names of its blocks.
+class OracleEngine final : public RestoreEngine {
+ public:
+  OracleEngine(const BlockMaker& maker, std::span<const Digest> blocks)
+      : maker_(maker), blocks_(blocks) {}
+
+  absl::Status Compute(TokenRange tokens) override {
+    EXPECT_EQ(tokens.begin, cached_) << "what is before it is not there";
+    if (before_compute) before_compute(tokens);
+    for (uint32_t b = tokens.begin / Block(); b < tokens.end / Block(); ++b) {
+      std::vector<std::byte>& block = cache_.emplace_back(maker_.variant.layers * kLayerBytes);
+      for (uint32_t i = 0; i < work * maker_.variant.layers; ++i) {
+        const uint32_t layer = i % maker_.variant.layers;
+        maker_.Fill(blocks_[b], layer, std::span(block).subspan(layer * kLayerBytes, kLayerBytes));
+      }
+    }
+    cached_ = tokens.end;
+    computed += tokens.end - tokens.begin;
+    return fails ? absl::InternalError("the engine fails") : absl::OkStatus();
+  }
+  absl::Status Place(TokenRange tokens, std::span<const Layers> blocks) override {
+    EXPECT_EQ(tokens.begin, cached_);
+    EXPECT_EQ(blocks.size() * Block(), tokens.end - tokens.begin);
+    for (const Layers& layers : blocks) {
+      std::vector<std::byte>& block = cache_.emplace_back();
+      for (const std::span<const std::byte> layer : layers)
+        block.insert(block.end(), layer.begin(), layer.end());
+    }
+    cached_ = tokens.end;
+    return absl::OkStatus();
+  }
+  // Every byte of it.
+  void ExpectRight() const {
+    ASSERT_EQ(cache_.size(), blocks_.size());
+    for (size_t b = 0; b < cache_.size(); ++b)
+      for (uint32_t layer = 0; layer < maker_.variant.layers; ++layer)
+        ASSERT_TRUE(maker_.IsRight(blocks_[b], layer,
+                                   std::span(cache_[b]).subspan(layer * kLayerBytes, kLayerBytes)))
+            << "block " << b;
+  }
+
+  std::function<void(TokenRange)> before_compute;
+  uint32_t work = 1;  // times that a block is computed, so that it takes longer than to load one
+  bool fails = false;
+  uint32_t computed = 0;
+
+ private:
+  [[nodiscard]] uint32_t Block() const { return maker_.variant.block_tokens; }
+
+  const BlockMaker& maker_;
+  const std::span<const Digest> blocks_;
+  std::vector<std::vector<std::byte>> cache_;
+  uint32_t cached_ = 0;
+};
+
+class RestorerTest : public VerbTest {
+ protected:
+  // The chain's blocks are stored, but for some.
+  void StoreChain(const std::set<uint32_t>& holes = {}) {
+    ASSERT_NO_FATAL_FAILURE(Start());
+    std::vector<uint32_t> tokens(kBlocks * maker_.variant.block_tokens);
+    for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = i;
+    blocks_ = Chain(session_->Seed(maker_.content), tokens);
+    for (uint32_t b = 0; b < kBlocks; ++b) {
+      if (holes.contains(b)) continue;
+      std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
+                                                 std::vector<std::byte>(kLayerBytes));
+      for (uint32_t i = 0; i < layers.size(); ++i) maker_.Fill(blocks_[b], i, layers[i]);
+      const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
+      const PutBlock put{.digest = blocks_[b],
+                         .parent = b == 0 ? session_->Seed(maker_.content) : blocks_[b - 1],
+                         .tokens = std::span(tokens).subspan(b * maker_.variant.block_tokens,
+                                                             maker_.variant.block_tokens),
+                         .segments = views};
+      const auto status = session_->Put(variant_, {&put, 1});
+      ASSERT_TRUE(status.ok() && status->front() == BlockStatus::kOk) << status.status();
+    }
+  }
+  // As somebody sees it who believes that all blocks are stored, but for these.
+  RestorePrefix Prefix(const std::set<uint32_t>& holes = {}) {
+    layer_bytes_.assign(maker_.variant.layers, ByteCount(kLayerBytes));
+    RestorePrefix prefix{.blocks = blocks_,
+                         .channel_of_block = std::vector<ChannelId>(kBlocks, kPool),
+                         .layer_bytes = layer_bytes_,
+                         .chunk_tokens = kChunk};
+    for (const uint32_t b : holes) prefix.channel_of_block[b] = ChannelId::kNowhere;
+    return prefix;
+  }
+  // A chunk takes 10 ms to compute, or so it is believed; a block 120 KB / rate to load.
+  static Profile Believed(double bytes_per_s) {
+    return {.model = "oracle",
+            .layers = 2,
+            .compute = {.fixed_s = 1e-3, .linear_s = 9e-3 / kChunk, .quadratic_s = 0},
+            .channels = {{"pool", bytes_per_s}}};
+  }
+  absl::StatusOr<Restorer::Restored> Restore(const RestorePrefix& prefix, OracleEngine& engine,
+                                             double bytes_per_s = 50e6) {
+    restorer_.emplace(*session_, variant_, Believed(bytes_per_s), Restorer::Options{});
+    return restorer_->Restore(prefix, engine);
+  }
+
+  static constexpr ChannelId kPool{1};
+  std::vector<Digest> blocks_;
+  std::vector<ByteCount> layer_bytes_;
+  std::optional<Restorer> restorer_;
+};
+
+TEST_F(RestorerTest, TheCacheIsWhatComputingAllWouldMake) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  OracleEngine engine(maker_, blocks_);
+  engine.work = 100;
+  const auto restored = Restore(Prefix(), engine);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  engine.ExpectRight();
+  EXPECT_THAT(restored->loaded_tokens, Gt(0u));
+  EXPECT_EQ(restored->loaded_tokens + restored->computed_tokens, kBlocks * 16);
+  EXPECT_EQ(restored->computed_tokens, engine.computed);
+  EXPECT_FALSE(restored->spans.empty());
+}
+
+TEST_F(RestorerTest, HolesAreComputed) {
+  const std::set<uint32_t> holes = {5, 6, 7, 31, 63};
+  ASSERT_NO_FATAL_FAILURE(StoreChain(holes));
+  OracleEngine engine(maker_, blocks_);
+  const auto restored = Restore(Prefix(holes), engine);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  engine.ExpectRight();
+}
+
+// Lookup spoke of them, and they have left since.
+TEST_F(RestorerTest, WhatHasLeftIsComputed) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain({2, 20, 40, 62, 63}));
+  OracleEngine engine(maker_, blocks_);
+  const auto restored = Restore(Prefix(), engine);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  engine.ExpectRight();
+  EXPECT_THAT(engine.computed, Gt(0u));
+}
+
+TEST_F(RestorerTest, ADaemonThatDiesIsComputedFor) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  OracleEngine engine(maker_, blocks_);
+  engine.before_compute = [this](TokenRange tokens) {
+    if (tokens.begin == 0) daemon_->Kill9();
+  };
+  const auto restored = Restore(Prefix(), engine, /*bytes_per_s=*/1e6);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  engine.ExpectRight();
+}
+
+TEST_F(RestorerTest, AnEngineThatFailsEndsIt) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  OracleEngine engine(maker_, blocks_);
+  engine.fails = true;
+  EXPECT_EQ(Restore(Prefix(), engine, 1e6).status().code(), absl::StatusCode::kInternal);
+  // And the next one begins anew.
+  OracleEngine well(maker_, blocks_);
+  ASSERT_TRUE(restorer_->Restore(Prefix(), well).ok());
+  well.ExpectRight();
+}
+
+TEST_F(RestorerTest, CancelledItEndsSoon) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  OracleEngine engine(maker_, blocks_);
+  engine.before_compute = [this](TokenRange) { restorer_->Cancel(); };
+  EXPECT_EQ(Restore(Prefix(), engine, 1e6).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(engine.computed, kChunk);
+}
+
+}  // namespace
+}  // namespace larder::e2e
