@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <functional>
-#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -19,7 +17,8 @@ namespace larder {
 namespace {
 
 constexpr uint16_t kStage = 0;
-constexpr double kLookMax_s = 0.5;
+// Between two looks at a scheduler that wants to be asked again.
+constexpr double kLookMin_s = 1e-3, kLookMax_s = 0.5;
 
 TimePoint At(TimePoint start, double seconds) {
   return start + std::chrono::duration_cast<Duration>(
@@ -34,9 +33,9 @@ LoadFailure WhyNot(BlockStatus status) {
 
 }  // namespace
 
-// One restore.  Its loads may outlive it by as long as a call of theirs takes, so its bytes are
-// shared with them.
 struct Restorer::Impl {
+  // One restore.  Its loads may outlive it by as long as a call of theirs takes, so its bytes are
+  // shared with them.
   struct Run {
     RestorePrefix prefix;
     RequestId id;
@@ -76,6 +75,10 @@ struct Restorer::Impl {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
+  [[nodiscard]] TimePoint NextLook(double now_s) const LARDER_REQUIRES(mu) {
+    return At(start,
+              std::clamp(scheduler.NextWakeup(now_s), now_s + kLookMin_s, now_s + kLookMax_s));
+  }
   [[nodiscard]] absl::Status Begin(const RestorePrefix& prefix) LARDER_REQUIRES(mu);
   [[nodiscard]] absl::Status Drive(Run& mine, RestoreEngine& engine) LARDER_EXCLUDES(mu);
   // What the engine does next; nullopt: the prefix is restored, or nothing more comes of it.
@@ -217,8 +220,7 @@ std::optional<ComputeStep> Restorer::Impl::AwaitStep(Run& mine) {
         scheduler.NextCompute(kStage, mine.prefix.chunk_tokens, now_s);
     if (step && step->kind == StepKind::kRestore) return step;
     if (step) return std::nullopt;  // the suffix is the engine's own
-    const double wake_s = std::min(scheduler.NextWakeup(now_s), now_s + kLookMax_s);
-    changed.WaitUntil(mu, At(start, wake_s));
+    changed.WaitUntil(mu, NextLook(now_s));
   }
 }
 
@@ -250,13 +252,16 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
   std::vector<Load> loads;
   MutexLock lock(mu);
   while (!stop) {
+    if (run == nullptr || run->cancelled) {
+      changed.Wait(mu);
+      continue;
+    }
     const double now_s = Now();
     loads.clear();
-    if (run != nullptr && !run->cancelled)
-      scheduler.NextLoads(channel, static_cast<double>(options.room.value()), now_s, &loads);
+    scheduler.OnTime(now_s);  // the engine's thread may be computing for long
+    scheduler.NextLoads(channel, static_cast<double>(options.room.value()), now_s, &loads);
     if (loads.empty()) {
-      const double wake_s = std::min(scheduler.NextWakeup(now_s), now_s + kLookMax_s);
-      changed.WaitUntil(mu, At(start, wake_s));
+      changed.WaitUntil(mu, NextLook(now_s));
       continue;
     }
     const std::shared_ptr<Run> mine = run;
