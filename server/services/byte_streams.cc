@@ -23,18 +23,25 @@ StoreStream::StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps
 }
 
 void StoreStream::OnReadDone(bool ok) {
-  absl::Status status = ok ? OnMessage() : receiver_.Close();
+  absl::Status status = ok ? OnMessage() : receiver_->Close();
   if (ok && status.ok()) {
     StartRead(&request_);
     return;
   }
   if (status.ok()) {
     wire::Encode(
-        wire::StoreBlocksResult{receiver_.status(), receiver_.digests(), receiver_.message()},
+        wire::StoreBlocksResult{receiver_->status(), receiver_->digests(), receiver_->message()},
         reply_);
   } else {
     ++deps_.counters.invalid_messages;
   }
+  End(status);
+}
+
+void StoreStream::End(const absl::Status& status) {
+  receiver_.reset();
+  request_ = {};
+  ticket_.Reset();
   Finish(ToRpcStatus(status));
 }
 
@@ -49,19 +56,19 @@ absl::Status StoreStream::OnMessage() {
     first_ = false;
     if (absl::Status s = CheckTenant(part.head->tenant, deps_.tenant); !s.ok()) return s;
     if (absl::Status s =
-            receiver_.Open(part.head->content, part.head->variant, part.head->engine_id);
+            receiver_->Open(part.head->content, part.head->variant, part.head->engine_id);
         !s.ok()) {
       return s;
     }
   }
   if (part.block) {
-    if (receiver_.status().size() >= wire::kKeysMax) {
+    if (receiver_->status().size() >= wire::kKeysMax) {
       return absl::InvalidArgumentError("more than 4,096 blocks in one stream: open another");
     }
-    if (absl::Status s = receiver_.Begin(*std::move(part.block)); !s.ok()) return s;
+    if (absl::Status s = receiver_->Begin(*std::move(part.block)); !s.ok()) return s;
   }
   deps_.counters.stored_bytes += part.data.size();
-  return receiver_.Append(AsBytes(part.data));
+  return receiver_->Append(AsBytes(part.data));
 }
 
 FetchStream::FetchStream(grpc::CallbackServerContext& context, BlockSender sender,
@@ -72,8 +79,8 @@ FetchStream::FetchStream(grpc::CallbackServerContext& context, BlockSender sende
 
 void FetchStream::WriteNext() {
   BlockSender::Piece piece;
-  if (!sender_.Next(&piece)) {
-    Finish(grpc::Status::OK);
+  if (!sender_->Next(&piece)) {
+    End(grpc::Status::OK);
     return;
   }
   wire::FetchBlocksPart part;
@@ -90,8 +97,15 @@ void FetchStream::OnWriteDone(bool ok) {
   if (ok) {
     WriteNext();
   } else {
-    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client went away"));
+    End(grpc::Status(grpc::StatusCode::CANCELLED, "the client went away"));
   }
+}
+
+void FetchStream::End(const grpc::Status& status) {
+  sender_.reset();
+  reply_ = {};
+  ticket_.Reset();
+  Finish(status);
 }
 
 }  // namespace larder

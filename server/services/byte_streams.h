@@ -2,8 +2,12 @@
 // server/byte_stream.
 //
 // Ownership: each deletes itself in OnDone.  Memory: one message at a time each way.
+// What a stream holds (its place at the admission, leases, a reservation, messages) is back before
+// its answer goes out: gRPC calls OnDone when it finds the time, and a caller that has its answer
+// and opens the next stream must not be counted twice.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include <grpcpp/support/server_callback.h>
@@ -24,10 +28,11 @@ class StoreStream final : public grpc::ServerReadReactor<v1::StoreBlocksRequest>
   void OnReadDone(bool ok) override;
   void OnDone() override { delete this; }
   [[nodiscard]] absl::Status OnMessage();
+  void End(const absl::Status& status);
 
   SessionDeps& deps_;
-  BlockReceiver receiver_;
-  const Admission::Ticket ticket_;
+  std::optional<BlockReceiver> receiver_;  // until the end
+  Admission::Ticket ticket_;
   CallDeadline deadline_;
   v1::StoreBlocksRequest request_;
   v1::StoreBlocksReply* const reply_;
@@ -42,9 +47,10 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchBlocksReply> 
   void OnWriteDone(bool ok) override;
   void OnDone() override { delete this; }
   void WriteNext();
+  void End(const grpc::Status& status);
 
-  BlockSender sender_;
-  const Admission::Ticket ticket_;
+  std::optional<BlockSender> sender_;  // until the end
+  Admission::Ticket ticket_;
   CallDeadline deadline_;
   v1::FetchBlocksReply reply_;
 };

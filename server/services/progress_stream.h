@@ -25,8 +25,11 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
  public:
   explicit ProgressStream(grpc::CallbackServerContext& context) : deadline_(context) {}
 
-  // For as long as the call goes on.  REQUIRES: before the work begins.
-  void Hold(Admission::Ticket ticket) { ticket_ = std::move(ticket); }
+  // Until its end goes out.  REQUIRES: before the work begins.
+  void Hold(Admission::Ticket ticket) LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    ticket_ = std::move(ticket);
+  }
 
   // False: the caller has gone, or wants no more.
   [[nodiscard]] bool Report(Message message) LARDER_EXCLUDES(mu_) {
@@ -70,12 +73,13 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
   // When nothing is left to be written; once.
   [[nodiscard]] std::optional<absl::Status> TakeEnd() LARDER_REQUIRES(mu_) {
     if (writing_ || (next_ && !cancelled_)) return std::nullopt;
+    if (end_) ticket_.Reset();  // before the caller hears: OnDone may come much later
     return std::exchange(end_, std::nullopt);
   }
 
   const CallDeadline deadline_;
-  Admission::Ticket ticket_;
   Mutex mu_;
+  Admission::Ticket ticket_ LARDER_GUARDED_BY(mu_);
   Message sent_ LARDER_GUARDED_BY(mu_);  // being written
   std::optional<Message> next_ LARDER_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ LARDER_GUARDED_BY(mu_);

@@ -56,6 +56,11 @@ class Answers {
                " " + status.error_message()];
     }
   }
+  [[nodiscard]] uint64_t Overloaded(const std::string& kind) {
+    MutexLock lock(mu_);
+    EXPECT_GT(ok_[kind], 0u);
+    return overloaded_[kind];
+  }
   void Report() {
     MutexLock lock(mu_);
     for (const auto& [kind, count] : ok_) {
@@ -208,6 +213,17 @@ TEST_F(OverloadTest, StaysBoundedAndSaysWhenToComeBack) {
     return t.pool_limit() > 0 && t.sessions() == 0 && t.leases() == 0 && t.reservations() == 0;
   })) << daemon_.Tenant().ShortDebugString();
   EXPECT_EQ(daemon_.Health(), "SERVING");
+  EXPECT_EQ(daemon_.Terminate(), 0) << daemon_.errors();
+}
+
+// As many callers as there are places, each with one stream at a time: none finds the door shut,
+// however late gRPC tells the daemon that a stream is over.
+TEST_F(OverloadTest, AStreamsPlaceIsFreeOnceItsCallerHasTheAnswer) {
+  Offer(kStreamsMax, [this](const auto& channel) { Fetch(channel); });
+  std::this_thread::sleep_for(Duration());
+  end_ = true;
+  for (std::thread& thread : threads_) thread.join();
+  EXPECT_EQ(answers_.Overloaded("fetch"), 0u);
   EXPECT_EQ(daemon_.Terminate(), 0) << daemon_.errors();
 }
 
