@@ -104,6 +104,9 @@ struct CallOptions {
   std::chrono::milliseconds deadline{10'000};
   bool hash = true;     // Put, mapped: hash while copying; false leaves it to the daemon
   bool tables = false;  // Acquire: the Lease knows each block's segments
+  // Get, Acquire: bytes that the request behind this call still wants after it.  Among the disk
+  // reads of all sessions the daemon serves first what is soonest done.
+  ByteCount remaining = ByteCount(0);
 };
 
 // One block to store.  Segments in layer order; the bytes are copied before Put returns.

@@ -107,6 +107,7 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
   acquire.variant = variant.index;
   acquire.digests.assign(digests.begin(), digests.end());
   acquire.deadline_ms = DeadlineMs(options);
+  acquire.remaining_bytes = options.remaining.value();
   acquire.accepted_codecs = {Codec::kIdentity};
   acquire.what = wire::AcquireWhat::kView;
   acquire.want_tables = options.tables;

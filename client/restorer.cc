@@ -87,7 +87,9 @@ struct Restorer::Impl {
   void RunChannel(ChannelId channel) LARDER_EXCLUDES(mu);
   // The blocks of these loads, into `run`; a status each.
   [[nodiscard]] std::vector<BlockStatus> Fetch(Run& run, std::span<const Load> loads,
-                                               ChannelId channel, double deadline_s);
+                                               ChannelId channel, ByteCount remaining);
+  // At most so much is wanted after these loads.
+  [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
   void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
               double began_s) LARDER_REQUIRES(mu);
   void CountLoading(Run& run, int change) LARDER_REQUIRES(mu);
@@ -265,11 +267,10 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
       continue;
     }
     const std::shared_ptr<Run> mine = run;
-    double deadline_s = loads.front().deadline_s;
-    for (const Load& load : loads) deadline_s = std::max(deadline_s, load.deadline_s);
+    const ByteCount remaining = Remaining(*mine, loads.size());
     CountLoading(*mine, 1);
     mu.Unlock();
-    const std::vector<BlockStatus> statuses = Fetch(*mine, loads, channel, deadline_s);
+    const std::vector<BlockStatus> statuses = Fetch(*mine, loads, channel, remaining);
     mu.Lock();
     Report(*mine, loads, statuses, now_s);
     if (mine == run) CountLoading(*mine, -1);
@@ -277,8 +278,15 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
   }
 }
 
+ByteCount Restorer::Impl::Remaining(const Run& mine, size_t loads) const {
+  size_t wanted = 0;
+  for (size_t b = mine.cached / mine.block_tokens; b < mine.blocks.size(); ++b)
+    wanted += mine.landed[b] == 0 && mine.prefix.channel_of_block[b] != ChannelId::kNowhere ? 1 : 0;
+  return ByteCount((wanted - std::min(wanted, loads)) * mine.block_bytes);
+}
+
 std::vector<BlockStatus> Restorer::Impl::Fetch(Run& mine, std::span<const Load> loads,
-                                               ChannelId channel, double deadline_s) {
+                                               ChannelId channel, ByteCount remaining) {
   std::vector<std::vector<std::span<std::byte>>> segments(loads.size());
   std::vector<GetBlock> wanted;
   for (size_t i = 0; i < loads.size(); ++i) {
@@ -291,8 +299,11 @@ std::vector<BlockStatus> Restorer::Impl::Fetch(Run& mine, std::span<const Load> 
     }
     wanted.push_back({.digest = mine.blocks[loads[i].block], .segments = segments[i]});
   }
-  CallOptions call;
+  double deadline_s = loads.front().deadline_s;
+  for (const Load& load : loads) deadline_s = std::max(deadline_s, load.deadline_s);
   const double left_s = std::clamp(deadline_s - Now(), 0.001, 600.0);
+  CallOptions call;
+  call.remaining = remaining;
   call.deadline = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(left_s * 1e3)));
   const absl::StatusOr<std::vector<BlockStatus>> got = session.Get(variant, wanted, call);
   if (!got.ok()) return std::vector<BlockStatus>(loads.size(), BlockStatus::kMissing);

@@ -46,6 +46,7 @@ class GetRun {
         variant_(variant),
         blocks_(blocks),
         lease_ms_(DeadlineMs(options)),
+        remaining_(options.remaining),
         deadline_(DeadlineOf(options)),
         status_(blocks.size(), BlockStatus::kCancelled),
         mismatch_(blocks.size(), 0) {}
@@ -55,8 +56,10 @@ class GetRun {
 
  private:
   [[nodiscard]] std::vector<Window> Cut(const std::vector<size_t>& keys) const;
+  [[nodiscard]] ByteCount BytesOf(const Window& window) const;
   [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
-  [[nodiscard]] absl::Status Ask(Window& window);
+  // `behind`: what its request wants after it.
+  [[nodiscard]] absl::Status Ask(Window& window, ByteCount behind);
   [[nodiscard]] absl::Status Finish(Window& window);
   void CopyReady(const Window& window, std::span<const size_t> at,
                  const std::vector<wire::BlockGrant>& grants);
@@ -74,6 +77,7 @@ class GetRun {
   const VariantHandle& variant_;
   const std::span<const GetBlock> blocks_;
   const uint32_t lease_ms_;
+  const ByteCount remaining_;  // of the request behind the call, after it
   const TimePoint deadline_;
   std::vector<BlockStatus> status_;
   // Of the blocks that are copied next.
@@ -218,7 +222,7 @@ absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& 
   return absl::OkStatus();
 }
 
-absl::Status GetRun::Ask(Window& window) {
+absl::Status GetRun::Ask(Window& window, ByteCount behind) {
   const GetBlock& first = blocks_[window.keys.front()];
   const bool whole = first.segments.size() == variant_.spec.layers;
   window.call = core_.Open();
@@ -231,6 +235,7 @@ absl::Status GetRun::Ask(Window& window) {
   acquire.first_layer = first.first_layer;
   acquire.layers = whole ? 0 : static_cast<uint32_t>(first.segments.size());
   acquire.deadline_ms = lease_ms_;
+  acquire.remaining_bytes = behind.value();
   acquire.accepted_codecs = {Codec::kIdentity};
   if (accept_encoded_) acquire.accepted_codecs.push_back(Codec::kLossless);
   return core_.Send(std::move(up));
@@ -298,12 +303,20 @@ std::vector<Window> GetRun::Cut(const std::vector<size_t>& keys) const {
   return windows;
 }
 
+ByteCount GetRun::BytesOf(const Window& window) const {
+  ByteCount bytes;
+  for (const size_t key : window.keys) bytes += ByteCount(PayloadOf(blocks_[key]));
+  return bytes;
+}
+
 absl::Status GetRun::Pass(const std::vector<size_t>& keys) {
   std::vector<Window> windows = Cut(keys);
-  if (absl::Status status = Ask(windows.front()); !status.ok()) return status;
+  std::vector<ByteCount> behind(windows.size(), remaining_);
+  for (size_t i = windows.size() - 1; i > 0; --i) behind[i - 1] = behind[i] + BytesOf(windows[i]);
+  if (absl::Status status = Ask(windows.front(), behind.front()); !status.ok()) return status;
   for (size_t i = 0; i < windows.size(); ++i) {
     if (i + 1 < windows.size()) {
-      if (absl::Status status = Ask(windows[i + 1]); !status.ok()) return status;
+      if (absl::Status status = Ask(windows[i + 1], behind[i + 1]); !status.ok()) return status;
     }
     if (absl::Status status = Finish(windows[i]); !status.ok()) return status;
   }

@@ -188,6 +188,17 @@ TEST_F(SessionCoreTest, PendingBlocksAreCopiedWhenTheyAreReady) {
   ExpectAll(Get(0, 5), BlockStatus::kOk);
 }
 
+// The daemon serves by it what is soonest done.
+TEST_F(SessionCoreTest, EachRequestSaysWhatIsWantedAfterIt) {
+  Start();
+  ExpectAll(Get(0, 40, {.remaining = ByteCount(1000)}), BlockStatus::kMissing);
+  std::vector<uint64_t> remaining;
+  for (const wire::Up& up : daemon_->WaitUps([](const auto&) { return true; }))
+    for (const wire::Acquire& acquire : up.acquires) remaining.push_back(acquire.remaining_bytes);
+  const uint64_t block = RoundUp(kLayerBytes, kSegmentAlign) + kLayerBytes;
+  EXPECT_THAT(remaining, ElementsAre(1000 + 24 * block, 1000 + 8 * block, 1000));
+}
+
 TEST_F(SessionCoreTest, PendingBlocksThatNeverComeAreCancelled) {
   Start();
   (void)core_->Close();
@@ -317,8 +328,8 @@ TEST_F(SessionCoreTest, StagingOfAPutThatTimedOutComesBackWithTheLateAnswer) {
   daemon_->SetTamper([&](wire::Down& down) {
     while (!down.published.empty() && !answer.load()) std::this_thread::yield();
   });
-  EXPECT_TRUE(absl::IsDeadlineExceeded(
-      Put(0, 3, {.deadline = std::chrono::milliseconds(20)}).status()));
+  EXPECT_TRUE(
+      absl::IsDeadlineExceeded(Put(0, 3, {.deadline = std::chrono::milliseconds(20)}).status()));
   answer = true;
   ExpectAll(Put(3, 3), BlockStatus::kOk);
   ExpectAll(Get(0, 6), BlockStatus::kOk);
