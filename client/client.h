@@ -86,8 +86,9 @@ struct SessionOptions {
   // What the daemon's callers want done with what this engine has in device memory (ReportDevice):
   // pin, unpin, drop, compress; `variant` is a VariantHandle's index.  Answers a status for each
   // key, as DirectiveDone says (engine.proto), within 5 s: what waited for longer is not given to
-  // it.  Called on a thread of the session's own, one at a time; must not end the session.  Empty:
-  // this engine takes none.
+  // it.  What it drops it reports as removed (ReportDevice) before it answers, so that who asked
+  // finds it gone.  Called on a thread of the session's own, one at a time; must not end the
+  // session.  Empty: this engine takes none.
   std::function<std::vector<BlockStatus>(const wire::Directive&)> on_directive = {};
 };
 
@@ -256,7 +257,8 @@ class Session {
                                                     const CallOptions& options = {});
 
   // Tells the daemon, so that Lookup, WatchEvents and directives know of it until the session ends;
-  // the next session tells it anew.  Does not wait.  What it says wrong ends the session.
+  // the next session tells it anew.  A long report waits, each few megabytes, until the daemon has
+  // worked that off; any other does not.  What it says wrong ends the session.
   [[nodiscard]] absl::Status ReportDevice(const VariantHandle& variant, const DeviceReport& report);
 
   [[nodiscard]] WriteMode write_mode() const;

@@ -35,6 +35,11 @@ class DirectiveRunner {
   void Add(wire::Directive directive) LARDER_EXCLUDES(mu_);
   // Nothing is handled or sent any more.
   void Stop() LARDER_EXCLUDES(mu_);
+  // Stop has begun.
+  [[nodiscard]] bool stopped() const LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return stop_;
+  }
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
@@ -43,7 +48,7 @@ class DirectiveRunner {
   const Handler handler_;
   const WallClock now_ms_;
   const Send send_;
-  Mutex mu_;
+  mutable Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   std::deque<wire::Directive> waiting_ LARDER_GUARDED_BY(mu_);

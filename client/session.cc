@@ -39,6 +39,8 @@ absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) 
   return absl::OkStatus();
 }
 
+constexpr ByteCount kReportAtOnce = MiB(4);  // of ReportDevice
+
 absl::Status CheckReport(const DeviceReport& report, const VariantSpec& variant) {
   if (report.tokens.empty()) return absl::OkStatus();
   if (report.tokens.size() == report.stored.size() * variant.block_tokens) return absl::OkStatus();
@@ -194,7 +196,15 @@ absl::Status Session::ReportDevice(const VariantHandle& variant, const DeviceRep
   if ((attached().feature_bits & wire::kFeatureDeviceBlocks) == 0)
     return absl::UnimplementedError("this larderd keeps no account of device memory");
   if (absl::Status status = CheckReport(report, variant.spec); !status.ok()) return status;
+  uint64_t unheard = 0;  // bytes; what waits to be sent is bounded
   for (wire::DeviceBlocks& part : PartsOf(report, variant)) {
+    if (unheard > kReportAtOnce.value()) {
+      unheard = 0;
+      // Answered once all before it was worked off.
+      if (const auto heard = Register({}, {}); !heard.ok()) return heard.status();
+    }
+    unheard += (part.stored.size() + part.removed.size()) * sizeof(Digest) +
+               part.tokens.size() * sizeof(uint32_t);
     wire::Up up;
     up.device_blocks.push_back(std::move(part));
     if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;

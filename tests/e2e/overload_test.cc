@@ -1,6 +1,6 @@
-// Ten times what the daemon takes on at once, of everything: look-ups, sessions and byte streams, from callers who come
-// back at once whatever they are told.  Its own memory stays bounded, every answer is the call's or RESOURCE_EXHAUSTED
-// with a hint, and afterwards it is as well as before.
+// Ten times what the daemon takes on at once, of everything: look-ups, sessions and byte streams,
+// from callers who come back at once whatever they are told.  Its own memory stays bounded, every
+// answer is the call's or RESOURCE_EXHAUSTED with a hint, and afterwards it is as well as before.
 //
 // LARDER_TEST_SCALE (default 0.1) of 60 s, at least 5 s.
 #include <algorithm>
@@ -58,9 +58,9 @@ class Answers {
   }
   [[nodiscard]] uint64_t Overloaded(const std::string& kind) {
     MutexLock lock(mu_);
-    EXPECT_GT(ok_[kind], 0u);
     return overloaded_[kind];
   }
+  // Each kind was answered, and nothing else than a hint refused.
   void Report() {
     MutexLock lock(mu_);
     for (const auto& [kind, count] : ok_) {
@@ -68,7 +68,6 @@ class Answers {
                   overloaded_[kind]);
       EXPECT_GT(count, 0u);
     }
-    EXPECT_GT(overloaded_["attach"], 0u) << "no overload, so this proves nothing";
     for (const auto& [answer, count] : other_) ADD_FAILURE() << answer << ", " << count << " times";
   }
 
@@ -205,6 +204,7 @@ TEST_F(OverloadTest, StaysBoundedAndSaysWhenToComeBack) {
   held.clear();
   ASSERT_TRUE(daemon_.alive()) << daemon_.errors();
   answers_.Report();
+  EXPECT_GT(answers_.Overloaded("attach"), 0u) << "no overload, so this proves nothing";
   std::printf("resident beside the pool: %lu MiB before, %lu MiB at most\n", resident_before >> 20,
               resident_max >> 20);
   EXPECT_LE(resident_max, uint64_t{512} << 20);
@@ -223,6 +223,7 @@ TEST_F(OverloadTest, AStreamsPlaceIsFreeOnceItsCallerHasTheAnswer) {
   std::this_thread::sleep_for(Duration());
   end_ = true;
   for (std::thread& thread : threads_) thread.join();
+  answers_.Report();
   EXPECT_EQ(answers_.Overloaded("fetch"), 0u);
   EXPECT_EQ(daemon_.Terminate(), 0) << daemon_.errors();
 }

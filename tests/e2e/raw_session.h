@@ -137,6 +137,7 @@ class RawSession {
     std::string engine_id = "raw";
     v1::WriteMode mode = v1::WRITE_MODE_STREAM;
     bool hello = true;  // sends it and takes `attached`
+    uint64_t feature_bits = v1::FEATURE_BIT_TIERS;
   };
   RawSession(const std::shared_ptr<grpc::Channel>& channel, const Options& options)
       : RawSession(std::make_unique<RawCall>(channel, options.token), options) {}
@@ -148,7 +149,7 @@ class RawSession {
     hello->set_engine_id(options.engine_id);
     hello->set_role(v1::ROLE_BOTH);
     hello->set_write_mode(options.mode);
-    hello->set_feature_bits(v1::FEATURE_BIT_TIERS);
+    hello->set_feature_bits(options.feature_bits);
     const std::optional<v1::Down> down = Ask(up);
     if (down) attached_ = down->attached();
   }

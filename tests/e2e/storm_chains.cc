@@ -78,6 +78,11 @@ ContentSpec StormContent(const std::string& name) {
   return content;
 }
 
+ContentSpec WithoutTenant(ContentSpec content) {
+  content.tenant.clear();
+  return content;
+}
+
 VariantSpec StormVariant() {
   VariantSpec variant = BlockMaker().variant;
   variant.layout = "storm/rows/1";
@@ -214,6 +219,7 @@ void StormChain::EndRound() {
 
 void StormChain::Crash() {
   Remember("another daemon", {}, {});
+  ForgetDevice();
   for (Block& block : blocks) {
     LetTimePass(block, &block.possible);
     block.possible.Crash(block.ghost);
@@ -222,6 +228,21 @@ void StormChain::Crash() {
     block.later.clear();
     block.may_promote = block.recoded = false;
   }
+}
+
+void StormChain::ForgetDevice() {
+  for (Block& block : blocks) block.device = {};
+}
+
+std::vector<uint32_t> StormChain::Tokens(size_t count) const {
+  std::vector<uint32_t> tokens;
+  for (size_t i = 0; i < count; ++i)
+    tokens.insert(tokens.end(), blocks[i].names.tokens.begin(), blocks[i].names.tokens.end());
+  return tokens;
+}
+
+std::string StormChain::Owner(uint32_t owner) const {
+  return absl::StrCat("owner-", owner, "/", number);
 }
 
 bool StormChain::held() const {

@@ -29,6 +29,8 @@ inline constexpr size_t kChains = 16, kChainBlocks = 6;
 inline constexpr size_t kChainLayerBytes = 12'000, kOpenLayerBytes = 30'000;
 [[nodiscard]] ContentSpec StormContent(const std::string& name);
 [[nodiscard]] VariantSpec StormVariant();
+// As a query names it: the daemon knows who calls.
+[[nodiscard]] ContentSpec WithoutTenant(ContentSpec content);
 
 class StormChain {
  public:
@@ -41,6 +43,12 @@ class StormChain {
     bool ghost = false, may_promote = false, recoded = false;  // see StormAround, Possible::Crash
     std::chrono::steady_clock::time_point prefetch_end = {};
     std::vector<StormLaw> late, later;  // of calls that were cancelled in this round, or the last
+    // In device memory, of which all is known; a bit for each owner that pins it there.
+    struct {
+      bool there = false;
+      bool linked = false;  // its engine said what it follows
+      uint32_t pins = 0;
+    } device = {};
   };
   // A block that a call was about, and what the call said of it alone.
   struct Asked {
@@ -60,9 +68,14 @@ class StormChain {
   // Everything that is stored of `prefix` blocks and below; with prefix 0 of the content.
   [[nodiscard]] std::vector<Asked> Below(size_t prefix) const;
   void Crash();
+  // The session that had it there has ended.
+  void ForgetDevice();
   void SetPressure(bool pressure) { pressure_ = pressure; }
   [[nodiscard]] bool pressure() const { return pressure_; }
   [[nodiscard]] bool held() const;
+  // Of the first so many blocks.
+  [[nodiscard]] std::vector<uint32_t> Tokens(size_t count) const;
+  [[nodiscard]] std::string Owner(uint32_t owner) const;  // 0 .. kOwners-1, of pins
   [[nodiscard]] std::string Describe(size_t block) const;
 
   const size_t number;

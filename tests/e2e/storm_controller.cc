@@ -20,24 +20,6 @@ StormState CopiesOf(TierSet tiers) {
                                  ((tiers & TierBit(Tier::kDisk)) != 0 ? kOnDisk : 0));
 }
 
-ContentSpec WithoutTenant(ContentSpec content) {
-  content.tenant.clear();
-  return content;
-}
-
-std::vector<uint32_t> Tokens(const StormChain& chain, size_t blocks) {
-  std::vector<uint32_t> tokens;
-  for (size_t i = 0; i < blocks; ++i) {
-    const auto& of_block = chain.blocks[i].names.tokens;
-    tokens.insert(tokens.end(), of_block.begin(), of_block.end());
-  }
-  return tokens;
-}
-
-std::string Owner(const StormChain& chain, uint32_t owner) {
-  return absl::StrCat("owner-", owner, "/", chain.number);
-}
-
 StormCounts SumsOf(const wire::ClearResult& r) {
   return {static_cast<int32_t>(r.host.blocks), static_cast<int32_t>(r.disk.blocks),
           static_cast<int32_t>(r.kept_pinned), static_cast<int32_t>(r.kept_in_use),
@@ -104,6 +86,7 @@ void StormController::Step() {
 
 void StormController::StepOnChain() {
   StormChains::Loan chain = world_.chains.Borrow(random_);
+  if (Random(6) == 0) return StepOnDevice(*chain);
   const uint64_t draw = Random(100);
   // What waits for a lease waits for a second.
   const bool may_wait = !chain->held() || Random(100) == 0;
@@ -138,7 +121,7 @@ bool StormController::LookUp(StormChain& chain) {
   wire::LookupQuery query;
   query.content = WithoutTenant(chain.content);
   query.engine_id = kStormEngineId;
-  query.tokens = Tokens(chain, kChainBlocks);
+  query.tokens = chain.Tokens(kChainBlocks);
   const auto found = cache_->Lookup(query, kCallLimit);
   if (!world_.Answered(found.status(), "lookup")) return false;
   std::vector<StormChain::Asked> asked;
@@ -188,7 +171,7 @@ StormController::Target StormController::DrawBlocks(StormChain& chain) {
   if (Random(4) == 0) {
     const size_t count = 1 + Random(kChainBlocks);
     target.blocks.content = WithoutTenant(chain.content);
-    target.blocks.tokens = Tokens(chain, count);
+    target.blocks.tokens = chain.Tokens(count);
     for (size_t i = 0; i < count; ++i) target.asked.push_back({.block = i});
     return target;
   }
@@ -208,7 +191,7 @@ StormController::Target StormController::DrawScope(StormChain& chain) {
   const size_t prefix = draw == 0 ? 0 : 1 + Random(kChainBlocks);
   target.scope = prefix == 0 ? SelectionScope::kContent : SelectionScope::kPrefix;
   target.blocks.content = WithoutTenant(chain.content);
-  target.blocks.tokens = Tokens(chain, prefix);
+  target.blocks.tokens = chain.Tokens(prefix);
   target.asked = chain.Below(prefix);
   return target;
 }
@@ -237,7 +220,7 @@ void StormController::Pin(StormChain& chain) {
   const auto owner = static_cast<uint32_t>(Random(kOwners));
   const Tier tier = DrawTier();
   const auto result = cache_->Pin(
-      {.tenant = {}, .blocks = target.blocks, .owner = Owner(chain, owner), .tier = tier},
+      {.tenant = {}, .blocks = target.blocks, .owner = chain.Owner(owner), .tier = tier},
       kCallLimit);
   for (const auto& one : target.asked) chain.blocks[one.block].may_promote = true;
   if (result.ok() && !result->durable) world_.tally.Differs("a pin is not durable");
@@ -252,7 +235,7 @@ void StormController::Unpin(StormChain& chain) {
   const Tier tier = DrawTier();
   for (const auto& one : target.asked) chain.blocks[one.block].may_promote = true;
   const auto result = cache_->Unpin(
-      {.tenant = {}, .blocks = target.blocks, .owner = Owner(chain, owner), .tier = tier},
+      {.tenant = {}, .blocks = target.blocks, .owner = chain.Owner(owner), .tier = tier},
       kCallLimit);
   const bool ok = result.ok();
   Settle(chain, UnpinLaw(owner, tier), target, result.status(), ok ? &result->blocks : nullptr,
@@ -269,10 +252,13 @@ void StormController::UnpinAll(StormChain& chain) {
   }
   const auto owner = static_cast<uint32_t>(Random(kOwners));
   const auto result = cache_->Unpin(
-      {.tenant = {}, .blocks = std::nullopt, .owner = Owner(chain, owner)}, kCallLimit);
+      {.tenant = {}, .blocks = std::nullopt, .owner = chain.Owner(owner)}, kCallLimit);
   const int32_t unpinned = result.ok() ? static_cast<int32_t>(result->unpinned) : 0;
+  if (result.ok() && result->sessions_unanswered > 0 && !world_.gate.stopping())
+    world_.tally.Differs("unpin all: an engine has not answered");
   Settle(chain, UnpinAllLaw(owner), target, result.status(), nullptr, StormCounts{unpinned},
          "unpin all");
+  for (StormChain::Block& block : chain.blocks) block.device.pins &= ~(1u << owner);
 }
 
 void StormController::Prefetch(StormChain& chain) {
@@ -307,6 +293,8 @@ void StormController::Clear(StormChain& chain) {
     for (const auto& one : target.asked) chain.blocks[one.block].may_promote = true;
   }
   const auto result = cache_->Clear(query, kCallLimit);
+  if (result.ok() && !query.dry_run && !chain.pressure())
+    world_.tally.cleared.Add(result->host.blocks + result->disk.blocks, result->kept_in_use);
   const bool answers = result.ok() && target.scope == SelectionScope::kBlocks;
   const StormClear clear = {CopiesOf(tiers), query.pinned, query.dry_run};
   Settle(chain, ClearLaw(clear), target, result.status(), answers ? &result->blocks : nullptr,
@@ -332,6 +320,8 @@ void StormController::Move(StormChain& chain) {
         stopped = answers-- == 0;
         return !stopped;
       });
+  if (status.ok() && !stopped && !chain.pressure())
+    world_.tally.moved.Add(last.moved, last.kept_in_use);
   const StormLaw law = MoveLaw(query.from, query.to, query.copy);
   if (query.from == Tier::kDisk) {
     for (const auto& one : target.asked) chain.blocks[one.block].ghost = true;
@@ -368,10 +358,8 @@ void StormController::Compress(StormChain& chain) {
         stopped = answers-- == 0;
         return !stopped;
       });
-  if (status.ok() && !stopped && !query.dry_run && !chain.pressure()) {
-    world_.tally.recoded += last.changed;
-    world_.tally.not_recoded += last.kept_in_use;
-  }
+  if (status.ok() && !stopped && !query.dry_run && !chain.pressure())
+    world_.tally.recoded.Add(last.changed, last.kept_in_use);
   const StormLaw law = CompressLaw(CopiesOf(tiers), encode, query.dry_run);
   const std::string what =
       absl::StrCat(encode ? "encode (" : "decode (", Name(target.scope), ", tiers ",

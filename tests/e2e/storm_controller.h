@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ class StormController {
   void Disconnect();
   // Of each block the tiers that Lookup tells, taken into the model.
   [[nodiscard]] bool LookUp(StormChain& chain);
+  // Likewise of device memory, which the model must know.
+  void LookUpDevice(StormChain& chain);
   // Whether each copy is encoded, by a Compress that changes nothing.
   [[nodiscard]] bool LookAtCodecs(StormChain& chain);
   [[nodiscard]] StormWatcher& watcher() { return watcher_; }
@@ -59,6 +62,20 @@ class StormController {
   void Clear(StormChain& chain);
   void Move(StormChain& chain);
   void Compress(StormChain& chain);
+  // Of device memory, of which the model knows all.
+  void StepOnDevice(StormChain& chain);
+  void PinOnDevice(StormChain& chain);
+  void UnpinOnDevice(StormChain& chain);
+  void ClearOnDevice(StormChain& chain);
+  void ClearScopeOnDevice(StormChain& chain);
+  void CompressOnDevice(StormChain& chain);
+  [[nodiscard]] Target DrawOnDevice(StormChain& chain);
+  // Which of its blocks are there, as Lookup says; nullopt: the daemon ends.
+  [[nodiscard]] std::optional<std::vector<bool>> DeviceBlocksOf(StormChain& chain);
+  // False, and a difference, unless each is as expected, or the daemon ends.
+  bool Expect(const std::string& what, StormChain& chain, const Target& target,
+              std::span<const wire::BlockAnswer> answers, std::span<const BlockStatus> expected);
+
   void Watch();
   void Verify();
   // Takes an answer in, or that there was none.

@@ -15,6 +15,7 @@ enum class StormVerb : uint8_t {
   kPut,
   kGet,
   kLease,
+  kReport,
   kLookup,
   kPrefetch,
   kPin,
@@ -27,17 +28,25 @@ enum class StormVerb : uint8_t {
   kStats,
   kVerify
 };
-inline constexpr std::array<const char*, 14> kStormVerbs = {
-    "put",  "get",   "lease",    "lookup",    "prefetch", "pin",   "unpin",
-    "move", "clear", "compress", "instances", "watch",    "stats", "verify"};
+inline constexpr std::array<const char*, 15> kStormVerbs = {
+    "put",  "get",   "lease",    "report",    "lookup", "prefetch", "pin",   "unpin",
+    "move", "clear", "compress", "instances", "watch",  "stats",    "verify"};
 
 struct StormTally {
   std::array<std::atomic<uint64_t>, kStormVerbs.size()> steps{};
   // Of engines that are processes of their own, which do not say what they did.
   std::atomic<uint64_t> child_steps{0};
   std::atomic<uint64_t> hits{0}, unanswered{0}, cancelled{0};
-  // Copies that Compress encoded or decoded where nothing presses, and those that it left, in use.
-  std::atomic<uint64_t> recoded{0}, not_recoded{0};
+  // Of a verb, where nothing presses: blocks that it did, and those that it left, as in use.  The
+  // model takes "in use" from it at any time, so it must not be all that is ever said.
+  struct Done {
+    std::atomic<uint64_t> done{0}, left{0};
+    void Add(uint64_t did, uint64_t in_use) {
+      done += did;
+      left += in_use;
+    }
+  };
+  Done recoded, moved, cleared;
   std::atomic<uint64_t> differences{0}, wrong_bytes{0};
 
   void Count(StormVerb verb) { ++steps[static_cast<size_t>(verb)]; }
@@ -50,7 +59,8 @@ struct StormTally {
   // every verb has its share.
   [[nodiscard]] bool EnginesAhead() const {
     uint64_t engines = child_steps;
-    for (const StormVerb verb : {StormVerb::kPut, StormVerb::kGet, StormVerb::kLease})
+    for (const StormVerb verb :
+         {StormVerb::kPut, StormVerb::kGet, StormVerb::kLease, StormVerb::kReport})
       engines += steps[static_cast<size_t>(verb)];
     return 2 * engines > StepsSoFar();
   }

@@ -13,7 +13,7 @@
 
 namespace larder::e2e {
 
-inline constexpr int kControllers = 4, kSessionEngines = 2, kChildEngines = 2;
+inline constexpr int kControllers = 4, kSessionEngines = 2, kChildEngines = 2, kDeviceEngines = 2;
 inline constexpr const char* kStormEngineId = "storm";  // of the sessions that know all chains
 inline constexpr const char* kOpenOwner = "open";       // of pins of open blocks
 
@@ -23,7 +23,7 @@ struct StormWorld {
   bool pressure = false;
   StormChains chains;
   StormTally tally;
-  StormGate gate{kControllers + kSessionEngines + kChildEngines};
+  StormGate gate{kControllers + kSessionEngines + kChildEngines + kDeviceEngines};
   std::atomic<uint64_t> children_killed{0};
 
   // Whether the call was answered.  It may fail only while the daemon ends.
