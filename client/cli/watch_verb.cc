@@ -58,6 +58,13 @@ void PrintJson(const wire::WatchReply& reply, Shell& shell) {
   }
 }
 
+// The same again, from somewhere else.
+std::string Again(const WatchOptions& options, absl::string_view from) {
+  return absl::StrCat("larderctl watch ", from,
+                      options.tier == "all" ? "" : absl::StrCat(" --tier ", options.tier),
+                      options.tokens ? " --with-tokens" : "");
+}
+
 ExitCode Watch(const WatchOptions& options, Shell& shell) {
   const absl::StatusOr<RpcStub*> cache = shell.Cache();
   if (!cache.ok()) return shell.Fail(cache.status());
@@ -79,13 +86,13 @@ ExitCode Watch(const WatchOptions& options, Shell& shell) {
       });
   if (status.ok()) return ExitCode::kOk;
   const std::string resume =
-      absl::StrCat("larderctl watch --boot-id ", Printable(boot_id), " --after ", after);
+      Again(options, absl::StrCat("--boot-id ", Printable(boot_id), " --after ", after));
   if (shell.interrupt().signal() != 0) {
     if (after != 0) shell.Say(absl::StrCat("to go on: ", resume));
     return ExitCode::kOk;
   }
   const bool gap = absl::IsOutOfRange(status);
-  return shell.Fail(status, gap ? "larderctl watch --snapshot" : after != 0 ? resume : "");
+  return shell.Fail(status, gap ? Again(options, "--snapshot") : after != 0 ? resume : "");
 }
 
 }  // namespace

@@ -90,23 +90,25 @@ TEST_F(DirectiveRunnerTest, WhatIsLateIsNotDone) {
 
 TEST_F(DirectiveRunnerTest, StopsAfterTheOneUnderWay) {
   std::promise<void> wake;
-  std::atomic<bool> handling{false}, handled{false};
+  std::atomic<int> handling{0}, handled{0};
   std::optional<DirectiveRunner> runner;
   runner.emplace(
       [&, woken = wake.get_future().share()](const wire::Directive&) {
-        handling = true;
+        ++handling;
         woken.wait();
-        handled = true;
+        ++handled;
         return std::vector<BlockStatus>();
       },
       [this] { return now_ms_.load(); }, Sender());
   runner->Add(Order(1, 0));
   runner->Add(Order(2, 0));
-  while (!handling.load()) std::this_thread::yield();
+  while (handling.load() == 0) std::this_thread::yield();
   auto stopped = std::async(std::launch::async, [&] { runner->Stop(); });
+  while (!runner->stopped()) std::this_thread::yield();
   wake.set_value();
   stopped.get();
-  EXPECT_TRUE(handled.load());
+  EXPECT_EQ(handling.load(), 1) << "the other one is left";
+  EXPECT_EQ(handled.load(), 1) << "Stop waits for it";
 }
 
 }  // namespace

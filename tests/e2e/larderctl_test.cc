@@ -374,6 +374,8 @@ TEST_F(LarderctlTest, RefusedFailedAndLate) {
   ExpectError(Line("verify --tier disk"), 5, "has no disk", "larderctl config");
   EXPECT_EQ(Json("verify").at("tiers").size(), 1u);
   ExpectError(Line("watch --boot-id other --after 5"), 5, "", "larderctl watch --snapshot");
+  ExpectError(Line("watch --boot-id other --after 5 --tier device --with-tokens"), 5, "",
+              "larderctl watch --snapshot --tier device --with-tokens");
   daemon_->Signal(SIGSTOP);
   ExpectError(Line("status --timeout 200ms"), 6, "does not answer", "kill -CONT");
   daemon_->Signal(SIGCONT);
