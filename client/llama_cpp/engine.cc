@@ -25,6 +25,9 @@ void InitBackend() {
   llama_backend_init();
 }
 
+// Sequences of the context: the text, a place where a state arrives, and the others behind these.
+constexpr llama_seq_id kText = 0, kArriving = 1, kFirstOther = 2;
+
 // A batch of llama.cpp with room for `tokens`.
 class Batch {
  public:
@@ -33,12 +36,12 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  void Add(Token token, uint32_t position, bool logits) {
+  void Add(llama_seq_id sequence, Token token, uint32_t position, bool logits) {
     const int32_t i = batch_.n_tokens++;
     batch_.token[i] = static_cast<llama_token>(token);
     batch_.pos[i] = static_cast<llama_pos>(position);
     batch_.n_seq_id[i] = 1;
-    batch_.seq_id[i][0] = 0;
+    batch_.seq_id[i][0] = sequence;
     batch_.logits[i] = logits ? 1 : 0;
   }
   [[nodiscard]] const llama_batch& get() const { return batch_; }
@@ -51,7 +54,7 @@ llama_context_params ContextParams(const EngineOptions& options) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = options.context_tokens;
   params.n_batch = params.n_ubatch = Engine::kBatchTokens;
-  params.n_seq_max = 4;
+  params.n_seq_max = kFirstOther + Engine::kOthersMax;
   params.kv_unified = true;
   params.n_threads = params.n_threads_batch = static_cast<int32_t>(options.threads);
   params.type_k = params.type_v = GGML_TYPE_F16;
@@ -168,7 +171,7 @@ absl::Status Engine::Decode(std::span<const Token> prompt, uint32_t begin, uint3
   while (begin < end) {
     const uint32_t next = std::min(end, (begin / kBatchTokens + 1) * kBatchTokens);
     Batch batch(static_cast<int32_t>(next - begin));
-    for (uint32_t i = begin; i < next; ++i) batch.Add(prompt[i], i, i + 1 == next);
+    for (uint32_t i = begin; i < next; ++i) batch.Add(kText, prompt[i], i, i + 1 == next);
     if (const int32_t code = llama_decode(context_.get(), batch.get()); code != 0) {
       return absl::InternalError(absl::StrCat("llama_decode answers ", code, " at token ", begin));
     }
@@ -178,21 +181,38 @@ absl::Status Engine::Decode(std::span<const Token> prompt, uint32_t begin, uint3
   return absl::OkStatus();
 }
 
-std::span<const float> Engine::Logits() const {
-  const float* logits = llama_get_logits_ith(context_.get(), -1);
+absl::StatusOr<std::vector<Token>> Engine::DecodeOthers(std::span<const OtherToken> tokens) {
+  LARDER_CHECK(!tokens.empty() && tokens.size() <= kBatchTokens);
+  Batch batch(static_cast<int32_t>(tokens.size()));
+  for (const OtherToken& other : tokens) {
+    LARDER_CHECK(other.sequence < kOthersMax);
+    batch.Add(kFirstOther + static_cast<llama_seq_id>(other.sequence), other.token, other.position,
+              true);
+  }
+  if (const int32_t code = llama_decode(context_.get(), batch.get()); code != 0) {
+    return absl::InternalError(absl::StrCat("llama_decode answers ", code, " beside the text"));
+  }
+  llama_synchronize(context_.get());
+  std::vector<Token> next;
+  for (size_t i = 0; i < tokens.size(); ++i) next.push_back(GreedyOf(static_cast<int32_t>(i)));
+  return next;
+}
+
+std::span<const float> Engine::LogitsOf(int32_t token_of_batch) const {
+  const float* logits = llama_get_logits_ith(context_.get(), token_of_batch);
   LARDER_CHECK(logits != nullptr);
   return {logits, static_cast<size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_.get())))};
 }
 
-Token Engine::Greedy() const {
-  const std::span<const float> logits = Logits();
+Token Engine::GreedyOf(int32_t token_of_batch) const {
+  const std::span<const float> logits = LogitsOf(token_of_batch);
   return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 absl::StatusOr<std::vector<std::byte>> Engine::SaveState() {
-  std::vector<std::byte> state(llama_state_seq_get_size(context_.get(), 0));
+  std::vector<std::byte> state(llama_state_seq_get_size(context_.get(), kText));
   const size_t size = llama_state_seq_get_data(
-      context_.get(), reinterpret_cast<uint8_t*>(state.data()), state.size(), 0);
+      context_.get(), reinterpret_cast<uint8_t*>(state.data()), state.size(), kText);
   if (size == 0 || size != state.size())
     return absl::InternalError("llama.cpp cannot save its state");
   return state;
@@ -201,10 +221,22 @@ absl::StatusOr<std::vector<std::byte>> Engine::SaveState() {
 absl::Status Engine::LoadState(std::span<const std::byte> state) {
   Clear();
   const size_t size = llama_state_seq_set_data(
-      context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), 0);
+      context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), kText);
   if (size == state.size()) return absl::OkStatus();
   Clear();
   return absl::InternalError("llama.cpp refuses the restored state");
+}
+
+absl::Status Engine::AppendState(std::span<const std::byte> state) {
+  // A state replaces all of the sequence that it is set to, so it arrives in one that is empty.
+  const llama_memory_t memory = llama_get_memory(context_.get());
+  const size_t size = llama_state_seq_set_data(
+      context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), kArriving);
+  const bool whole = size == state.size();
+  if (whole) llama_memory_seq_cp(memory, kArriving, kText, -1, -1);
+  llama_memory_seq_rm(memory, kArriving, -1, -1);
+  if (whole) return absl::OkStatus();
+  return absl::InternalError("llama.cpp refuses a state behind the text");
 }
 
 // Positions only: rows that no cell names are never read.

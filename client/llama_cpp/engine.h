@@ -1,16 +1,18 @@
 // One llama.cpp model and one context, through llama.cpp's public C API.
 //
-// Sequence 0 holds the text.  Decode computes tokens at its end; SaveState and LoadState move its
-// whole KV as bytes (state_blob.h).  The settings are those under which a restored context gives
-// the same bits as a computed one: one unified KV stream, f16 KV, flash attention (rows of values),
-// batches of 256 tokens, no repacked weights.
+// Sequence 0 holds the text.  Decode computes tokens at its end, AppendState puts some there that
+// were computed before; SaveState and LoadState move its whole KV as bytes (state_blob.h).  The
+// settings are those under which a restored context gives the same bits as a computed one: one
+// unified KV stream, f16 KV, flash attention (rows of values), batches of 256 tokens, no repacked
+// weights.  Beside the text, up to kOthersMax other sequences can be decoded (DecodeOthers).
 //
 // What it does not promise: equal bits between different batch cuts, machines or llama.cpp
 // versions.
 // Ownership: owns model and context; spans that it returns are valid until the next call.
 // Thread-safety: none; one thread at a time.  llama.cpp itself uses `threads` of its own.
-// Lifecycle: Load -> [ResetContext -> (LoadState) -> Decode... -> SaveState]...
-// Limits: what the model and `context_tokens` allow; Decode beyond it is OutOfRange.
+// Lifecycle: Load -> [ResetContext -> (LoadState) -> Decode | AppendState... -> SaveState]...
+// Limits: what the model and `context_tokens` allow, all sequences together; Decode beyond it is
+// OutOfRange.
 #pragma once
 
 #include <cstddef>
@@ -66,17 +68,33 @@ class Engine {
   // REQUIRES: begin < end <= prompt.size(); positions [0, begin) are in the cache and no others.
   [[nodiscard]] absl::Status Decode(std::span<const Token> prompt, uint32_t begin, uint32_t end);
   // Of the last decoded token, one value per word of the vocabulary.
-  [[nodiscard]] std::span<const float> Logits() const;
+  [[nodiscard]] std::span<const float> Logits() const { return LogitsOf(-1); }
   // The first of the largest logits.
-  [[nodiscard]] Token Greedy() const;
+  [[nodiscard]] Token Greedy() const { return GreedyOf(-1); }
+
+  // One more token of a sequence that is not the text: `sequence` counts from 0.
+  struct OtherToken {
+    uint32_t sequence = 0;
+    uint32_t position = 0;
+    Token token = 0;
+  };
+  static constexpr uint32_t kOthersMax = 6;
+  // Computes them in one batch; answers the most likely next token of each.
+  // REQUIRES: at most kBatchTokens; each sequence below kOthersMax, its positions without a gap.
+  [[nodiscard]] absl::StatusOr<std::vector<Token>> DecodeOthers(std::span<const OtherToken> tokens);
 
   [[nodiscard]] absl::StatusOr<std::vector<std::byte>> SaveState();
   // Puts `state` in the place of what the cache holds.  On an error the cache is empty and usable.
   [[nodiscard]] absl::Status LoadState(std::span<const std::byte> state);
+  // Puts `state` behind the text.  Later tokens then attend to it as if it had been computed there:
+  // cells of the cache are in the order of positions.  On an error the text is what it was.
+  // REQUIRES: its positions (StateJoiner) begin where the text ends.
+  [[nodiscard]] absl::Status AppendState(std::span<const std::byte> state);
 
   // What this model's states look like.
   [[nodiscard]] const StateShape& shape() const { return shape_; }
   [[nodiscard]] uint32_t context_tokens() const { return options_.context_tokens; }
+  [[nodiscard]] uint32_t threads() const { return options_.threads; }
 
  private:
   struct FreeModel {
@@ -88,6 +106,8 @@ class Engine {
 
   explicit Engine(const EngineOptions& options);
   [[nodiscard]] absl::Status WarmUp();
+  [[nodiscard]] std::span<const float> LogitsOf(int32_t token_of_batch) const;
+  [[nodiscard]] Token GreedyOf(int32_t token_of_batch) const;
   void Clear();
 
   const EngineOptions options_;
