@@ -23,16 +23,8 @@ DecodeLoad::DecodeLoad(Engine* engine, uint32_t sequences) : engine_(engine), ne
 }
 
 absl::Status DecodeLoad::Start(std::span<const Token> text) {
-  std::vector<Engine::OtherToken> begin;
-  for (uint32_t i = 0; i < sequences(); ++i) {
-    for (uint32_t position = 0; position < kBeginTokens; ++position) {
-      begin.push_back({i, position, text[(i * kBeginTokens + position) % text.size()]});
-    }
-  }
-  const absl::StatusOr<std::vector<Token>> words = engine_->DecodeOthers(begin);
-  if (!words.ok()) return words.status();
-  for (uint32_t i = 0; i < sequences(); ++i)
-    next_[i] = {i, kBeginTokens, (*words)[(i + 1) * kBeginTokens - 1]};
+  text_.assign(text.begin(), text.end());
+  if (absl::Status s = Begin(); !s.ok()) return s;
   Restart();
   for (int i = 0; i < kTrySteps; ++i) {
     if (absl::Status s = Step(); !s.ok()) return s;
@@ -42,7 +34,24 @@ absl::Status DecodeLoad::Start(std::span<const Token> text) {
   return absl::OkStatus();
 }
 
+absl::Status DecodeLoad::Begin() {
+  if (absl::Status s = engine_->ResetOthers(); !s.ok()) return s;
+  std::vector<Engine::OtherToken> begin;
+  for (uint32_t i = 0; i < sequences(); ++i) {
+    for (uint32_t position = 0; position < kBeginTokens; ++position)
+      begin.push_back({i, position, text_[(i * kBeginTokens + position) % text_.size()]});
+  }
+  const absl::StatusOr<std::vector<Token>> words = engine_->DecodeOthers(begin);
+  if (!words.ok()) return words.status();
+  for (uint32_t i = 0; i < sequences(); ++i)
+    next_[i] = {i, kBeginTokens, (*words)[(i + 1) * kBeginTokens - 1]};
+  return absl::OkStatus();
+}
+
 absl::Status DecodeLoad::Step() {
+  if (next_[0].position == Engine::kOtherTokensMax) {
+    if (absl::Status s = Begin(); !s.ok()) return s;
+  }
   const absl::StatusOr<std::vector<Token>> words = engine_->DecodeOthers(next_);
   if (!words.ok()) return words.status();
   for (uint32_t i = 0; i < sequences(); ++i) {

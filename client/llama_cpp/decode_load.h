@@ -2,8 +2,8 @@
 // serves several people.  Keeps the time between the ends of two such steps: what they see of it.
 //
 // Ownership: borrows the engine.  Thread-safety: none.
-// Lifecycle: Start, on a new context -> Step...
-// Limits: Engine::kOthersMax sequences; the context has room for their tokens and the text's.
+// Lifecycle: Start -> Step...
+// Limits: Engine::kOthersMax sequences; one that gets too long begins anew.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,10 @@ class DecodeLoad {
   [[nodiscard]] const std::vector<double>& gaps_s() const { return gaps_s_; }
 
  private:
+  [[nodiscard]] absl::Status Begin();
+
   Engine* const engine_;
+  std::vector<Token> text_;               // that they begin with
   std::vector<Engine::OtherToken> next_;  // a sequence each: what is computed next
   double step_s_ = 0;
   TimePoint last_ = {};

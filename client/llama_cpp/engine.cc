@@ -25,8 +25,9 @@ void InitBackend() {
   llama_backend_init();
 }
 
-// Sequences of the context: the text, a place where a state arrives, and the others behind these.
-constexpr llama_seq_id kText = 0, kArriving = 1, kFirstOther = 2;
+// Sequences of the text's context: the text, and a place where a state arrives.
+constexpr llama_seq_id kText = 0, kArriving = 1;
+constexpr uint32_t kTextSequences = 2;
 
 // A batch of llama.cpp with room for `tokens`.
 class Batch {
@@ -50,16 +51,21 @@ class Batch {
   llama_batch batch_;
 };
 
-llama_context_params ContextParams(const EngineOptions& options) {
+llama_context_params ContextParams(const EngineOptions& options, uint32_t tokens,
+                                   uint32_t sequences) {
   llama_context_params params = llama_context_default_params();
-  params.n_ctx = options.context_tokens;
+  params.n_ctx = tokens;
   params.n_batch = params.n_ubatch = Engine::kBatchTokens;
-  params.n_seq_max = kFirstOther + Engine::kOthersMax;
+  params.n_seq_max = sequences;
   params.kv_unified = true;
   params.n_threads = params.n_threads_batch = static_cast<int32_t>(options.threads);
   params.type_k = params.type_v = GGML_TYPE_F16;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   return params;
+}
+
+Token Likeliest(std::span<const float> logits) {
+  return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 EngineOptions WithThreads(EngineOptions options) {
@@ -154,7 +160,8 @@ bool Engine::EndsAnswer(Token token) const {
 
 absl::Status Engine::ResetContext() {
   context_.reset();
-  context_.reset(llama_init_from_model(model_.get(), ContextParams(options_)));
+  context_.reset(llama_init_from_model(
+      model_.get(), ContextParams(options_, options_.context_tokens, kTextSequences)));
   if (context_ == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("llama.cpp cannot make a context of ", options_.context_tokens, " tokens"));
@@ -181,32 +188,39 @@ absl::Status Engine::Decode(std::span<const Token> prompt, uint32_t begin, uint3
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Token>> Engine::DecodeOthers(std::span<const OtherToken> tokens) {
-  LARDER_CHECK(!tokens.empty() && tokens.size() <= kBatchTokens);
-  Batch batch(static_cast<int32_t>(tokens.size()));
-  for (const OtherToken& other : tokens) {
-    LARDER_CHECK(other.sequence < kOthersMax);
-    batch.Add(kFirstOther + static_cast<llama_seq_id>(other.sequence), other.token, other.position,
-              true);
-  }
-  if (const int32_t code = llama_decode(context_.get(), batch.get()); code != 0) {
-    return absl::InternalError(absl::StrCat("llama_decode answers ", code, " beside the text"));
-  }
-  llama_synchronize(context_.get());
-  std::vector<Token> next;
-  for (size_t i = 0; i < tokens.size(); ++i) next.push_back(GreedyOf(static_cast<int32_t>(i)));
-  return next;
-}
-
-std::span<const float> Engine::LogitsOf(int32_t token_of_batch) const {
-  const float* logits = llama_get_logits_ith(context_.get(), token_of_batch);
+std::span<const float> Engine::LogitsOf(llama_context* context, int32_t index) const {
+  const float* logits = llama_get_logits_ith(context, index);
   LARDER_CHECK(logits != nullptr);
   return {logits, static_cast<size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_.get())))};
 }
 
-Token Engine::GreedyOf(int32_t token_of_batch) const {
-  const std::span<const float> logits = LogitsOf(token_of_batch);
-  return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+Token Engine::Greedy() const { return Likeliest(Logits()); }
+
+absl::Status Engine::ResetOthers() {
+  if (others_ == nullptr) {
+    others_.reset(llama_init_from_model(
+        model_.get(), ContextParams(options_, kOthersMax * kOtherTokensMax, kOthersMax)));
+  }
+  if (others_ == nullptr)
+    return absl::ResourceExhaustedError("llama.cpp cannot make a context for other sequences");
+  llama_memory_clear(llama_get_memory(others_.get()), false);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Token>> Engine::DecodeOthers(std::span<const OtherToken> tokens) {
+  LARDER_CHECK(others_ != nullptr && !tokens.empty() && tokens.size() <= kBatchTokens);
+  Batch batch(static_cast<int32_t>(tokens.size()));
+  for (const OtherToken& other : tokens) {
+    LARDER_CHECK(other.sequence < kOthersMax && other.position < kOtherTokensMax);
+    batch.Add(static_cast<llama_seq_id>(other.sequence), other.token, other.position, true);
+  }
+  if (const int32_t code = llama_decode(others_.get(), batch.get()); code != 0)
+    return absl::InternalError(absl::StrCat("llama_decode answers ", code, " beside the text"));
+  llama_synchronize(others_.get());
+  std::vector<Token> next;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    next.push_back(Likeliest(LogitsOf(others_.get(), static_cast<int32_t>(i))));
+  return next;
 }
 
 absl::StatusOr<std::vector<std::byte>> Engine::SaveState() {

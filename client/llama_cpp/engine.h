@@ -4,15 +4,15 @@
 // were computed before; SaveState and LoadState move its whole KV as bytes (state_blob.h).  The
 // settings are those under which a restored context gives the same bits as a computed one: one
 // unified KV stream, f16 KV, flash attention (rows of values), batches of 256 tokens, no repacked
-// weights.  Beside the text, up to kOthersMax other sequences can be decoded (DecodeOthers).
+// weights.  Other sequences can be decoded beside the text (DecodeOthers), in a context of their
+// own: in the text's, their cells between its own would change its last bits.
 //
 // What it does not promise: equal bits between different batch cuts, machines or llama.cpp
 // versions.
 // Ownership: owns model and context; spans that it returns are valid until the next call.
 // Thread-safety: none; one thread at a time.  llama.cpp itself uses `threads` of its own.
 // Lifecycle: Load -> [ResetContext -> (LoadState) -> Decode | AppendState... -> SaveState]...
-// Limits: what the model and `context_tokens` allow, all sequences together; Decode beyond it is
-// OutOfRange.
+// Limits: what the model and `context_tokens` allow; Decode beyond it is OutOfRange.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,7 @@ class Engine {
   [[nodiscard]] std::string Text(std::span<const Token> tokens) const;
   [[nodiscard]] bool EndsAnswer(Token token) const;
 
-  // A new context with an empty KV cache: nothing of what was computed before is left.
+  // A new context with an empty KV cache: nothing of what was computed of the text is left.
   [[nodiscard]] absl::Status ResetContext();
 
   // Computes prompt[begin, end) at those positions, in batches that end at multiples of
@@ -68,9 +68,13 @@ class Engine {
   // REQUIRES: begin < end <= prompt.size(); positions [0, begin) are in the cache and no others.
   [[nodiscard]] absl::Status Decode(std::span<const Token> prompt, uint32_t begin, uint32_t end);
   // Of the last decoded token, one value per word of the vocabulary.
-  [[nodiscard]] std::span<const float> Logits() const { return LogitsOf(-1); }
+  [[nodiscard]] std::span<const float> Logits() const { return LogitsOf(context_.get(), -1); }
   // The first of the largest logits.
-  [[nodiscard]] Token Greedy() const { return GreedyOf(-1); }
+  [[nodiscard]] Token Greedy() const;
+
+  // Batches of one chunk may be cut at multiples of this, and nowhere else: that is how many rows
+  // llama.cpp's attention takes at once.
+  static constexpr uint32_t kCutTokens = 64;
 
   // One more token of a sequence that is not the text: `sequence` counts from 0.
   struct OtherToken {
@@ -79,8 +83,12 @@ class Engine {
     Token token = 0;
   };
   static constexpr uint32_t kOthersMax = 6;
+  static constexpr uint32_t kOtherTokensMax = 512;  // of each
+  // No sequence but the text has any tokens now.
+  [[nodiscard]] absl::Status ResetOthers();
   // Computes them in one batch; answers the most likely next token of each.
-  // REQUIRES: at most kBatchTokens; each sequence below kOthersMax, its positions without a gap.
+  // REQUIRES: ResetOthers was called; at most kBatchTokens; each sequence below kOthersMax, its
+  // positions without a gap and below kOtherTokensMax.
   [[nodiscard]] absl::StatusOr<std::vector<Token>> DecodeOthers(std::span<const OtherToken> tokens);
 
   [[nodiscard]] absl::StatusOr<std::vector<std::byte>> SaveState();
@@ -106,13 +114,13 @@ class Engine {
 
   explicit Engine(const EngineOptions& options);
   [[nodiscard]] absl::Status WarmUp();
-  [[nodiscard]] std::span<const float> LogitsOf(int32_t token_of_batch) const;
-  [[nodiscard]] Token GreedyOf(int32_t token_of_batch) const;
+  [[nodiscard]] std::span<const float> LogitsOf(llama_context* context, int32_t index) const;
   void Clear();
 
   const EngineOptions options_;
   std::unique_ptr<llama_model, FreeModel> model_;
   std::unique_ptr<llama_context, FreeContext> context_;  // dies before its model
+  std::unique_ptr<llama_context, FreeContext> others_;   // null: none were asked for
   StateShape shape_;
 };
 

@@ -31,11 +31,11 @@
 namespace larder::llama {
 
 struct PromptCacheOptions {
-  std::string socket_dir;  // "": the client library's default
+  std::string socket_dir = {};  // "": the client library's default
   std::string engine_id = "llama-0";
-  std::string model;     // name of the model, part of the content
-  std::string revision;  // what names its weights
-  std::string salt;      // keeps apart what must not be shared
+  std::string model = {};     // name of the model, part of the content
+  std::string revision = {};  // what names its weights
+  std::string salt = {};      // keeps apart what must not be shared
 };
 
 class PromptCache {

@@ -53,6 +53,7 @@ Restorer::Options OptionsOf(const PromptRestoreOptions& options) {
     };
   }
   if (options.beside != nullptr) {
+    made.granule_tokens = Engine::kCutTokens;
     made.step_s_max =
         std::max(kShareOfBudget * (options.decode_budget_s - options.beside->step_s()), 0.0);
   }

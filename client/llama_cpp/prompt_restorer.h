@@ -6,7 +6,8 @@
 // engine's cache holds the bits that computing all would have left.  Channel 1 is the pool, channel
 // 2 the disk of the daemon, as its Lookup says of each block.
 //
-// What it does not promise: that anything was loaded.  What is missing, damaged or late is computed.
+// What it does not promise: that anything was loaded.  What is missing, damaged or late is
+// computed.
 // Ownership: borrows everything for the call.  Thread-safety: none.
 #pragma once
 
