@@ -147,7 +147,7 @@ write_prompt
 start_daemon
 for length in "${lengths[@]}"; do
   say "(a) $length tokens, computed"
-  ask cold "$length" --no-restore --wait-durable
+  ask cold "$length" --mode compute --wait-durable
 done
 say "kill -9 of the daemon, another one over its disk"
 kill_daemon

@@ -19,6 +19,9 @@ namespace {
 constexpr uint16_t kStage = 0;
 // Between two looks at a scheduler that wants to be asked again.
 constexpr double kLookMin_s = 1e-3, kLookMax_s = 0.5;
+// Loads that are asked for together: a batch spares round trips, and no longer belongs to whoever
+// computes faster than was thought.
+constexpr double kBatch_s = 0.02;
 
 TimePoint At(TimePoint start, double seconds) {
   return start + std::chrono::duration_cast<Duration>(
@@ -81,13 +84,20 @@ struct Restorer::Impl {
   }
   [[nodiscard]] absl::Status Begin(const RestorePrefix& prefix) LARDER_REQUIRES(mu);
   [[nodiscard]] absl::Status Drive(Run& mine, RestoreEngine& engine) LARDER_EXCLUDES(mu);
-  // What the engine does next; nullopt: the prefix is restored, or nothing more comes of it.
-  [[nodiscard]] std::optional<ComputeStep> AwaitStep(Run& mine) LARDER_REQUIRES(mu);
+  // What the engine does next.  Neither: nothing now.
+  struct Next {
+    std::optional<ComputeStep> step = {};
+    bool over = false;  // the prefix is restored, or nothing more comes of it
+  };
+  [[nodiscard]] Next NextStep(Run& mine, bool waits) LARDER_REQUIRES(mu);
+  [[nodiscard]] uint32_t TokenBudget(const Run& mine) const LARDER_REQUIRES(mu);
   [[nodiscard]] static absl::Status PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine);
+  [[nodiscard]] static absl::Status Place(Run& mine, TokenRange tokens, RestoreEngine& engine);
   void RunChannel(ChannelId channel) LARDER_EXCLUDES(mu);
+  [[nodiscard]] double RoomBytes(ChannelId channel) const LARDER_REQUIRES(mu);
   // The blocks of these loads, into `run`; a status each.
   [[nodiscard]] std::vector<BlockStatus> Fetch(Run& run, std::span<const Load> loads,
-                                               ChannelId channel, ByteCount remaining);
+                                               ByteCount remaining);
   // At most so much is wanted after these loads.
   [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
   void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
@@ -189,50 +199,70 @@ absl::Status Restorer::Impl::Begin(const RestorePrefix& prefix) {
 
 absl::Status Restorer::Impl::Drive(Run& mine, RestoreEngine& engine) {
   for (;;) {
-    std::optional<ComputeStep> step;
+    const absl::StatusOr<bool> busy = engine.Between();
+    if (!busy.ok()) return busy.status();
+    Next next;
     {
       MutexLock lock(mu);
-      step = AwaitStep(mine);
+      next = NextStep(mine, /*waits=*/!*busy);
       if (mine.cancelled) return absl::OkStatus();
-      if (!step) break;
     }
-    if (absl::Status s = PlaceUpTo(mine, step->tokens.begin, engine); !s.ok()) return s;
+    if (next.over) break;
+    if (!next.step) continue;
+    const ComputeStep& step = *next.step;
+    if (absl::Status s = PlaceUpTo(mine, step.tokens.begin, engine); !s.ok()) return s;
     const double began_s = Now();
-    if (absl::Status s = engine.Compute(step->tokens); !s.ok()) return s;
+    if (absl::Status s = engine.Compute(step.tokens); !s.ok()) return s;
     MutexLock lock(mu);
     const double now_s = Now();
-    scheduler.OnComputed(step->id, now_s);
-    mine.cached = step->tokens.end;
+    scheduler.OnComputed(step.id, now_s, now_s - began_s);
+    mine.cached = step.tokens.end;
     mine.restored.compute_s += now_s - began_s;
-    mine.restored.computed_tokens += step->tokens.end - step->tokens.begin;
-    mine.restored.spans.push_back({step->tokens, ChannelId::kNowhere, began_s, now_s, true});
+    mine.restored.computed_tokens += step.tokens.end - step.tokens.begin;
+    mine.restored.spans.push_back({step.tokens, ChannelId::kNowhere, began_s, now_s, true});
     changed.NotifyAll();
   }
   return PlaceUpTo(mine, static_cast<uint32_t>(mine.blocks.size()) * mine.block_tokens, engine);
 }
 
-std::optional<ComputeStep> Restorer::Impl::AwaitStep(Run& mine) {
+Restorer::Impl::Next Restorer::Impl::NextStep(Run& mine, bool waits) {
   for (;;) {
     const double now_s = Now();
     scheduler.OnTime(now_s);
     (void)scheduler.TakeCancelledLoads();  // a batch is not called back: what comes is dropped
     (void)scheduler.TakeAbandonedSteps();
-    if (mine.cancelled || !scheduler.TakeOutcomes().empty()) return std::nullopt;
-    std::optional<ComputeStep> step =
-        scheduler.NextCompute(kStage, mine.prefix.chunk_tokens, now_s);
-    if (step && step->kind == StepKind::kRestore) return step;
-    if (step) return std::nullopt;  // the suffix is the engine's own
+    if (mine.cancelled || !scheduler.TakeOutcomes().empty()) return {.over = true};
+    std::optional<ComputeStep> step = scheduler.NextCompute(kStage, TokenBudget(mine), now_s);
+    // The suffix is the engine's own.
+    if (step && step->kind != StepKind::kRestore) return {.over = true};
+    if (step || !waits) return {.step = step};
     changed.WaitUntil(mu, NextLook(now_s));
   }
 }
 
+uint32_t Restorer::Impl::TokenBudget(const Run& mine) const {
+  const uint32_t chunk = mine.prefix.chunk_tokens;
+  if (options.step_s_max == kNoDeadline) return chunk;
+  const uint32_t granule = std::min(options.granule_tokens, chunk);
+  return std::clamp(scheduler.TokenBudget(options.step_s_max, 0, mine.cached, granule), granule,
+                    chunk);
+}
+
 // What lies between the engine's cache and `token`: its blocks all landed, for the scheduler said
-// that they need not be computed.
+// that they need not be computed.  A chunk at a time, so that the engine is never away for long.
 absl::Status Restorer::Impl::PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine) {
-  if (mine.cached >= token) return absl::OkStatus();
-  const TokenRange tokens{mine.cached, token};
+  const uint32_t most = std::max(mine.prefix.chunk_tokens, mine.block_tokens);
+  while (mine.cached < token) {
+    const TokenRange tokens{mine.cached, std::min(token, (mine.cached / most + 1) * most)};
+    if (absl::Status s = Place(mine, tokens, engine); !s.ok()) return s;
+    if (absl::StatusOr<bool> busy = engine.Between(); !busy.ok()) return busy.status();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Restorer::Impl::Place(Run& mine, TokenRange tokens, RestoreEngine& engine) {
   std::vector<std::vector<std::span<const std::byte>>> layers;
-  for (uint32_t b = tokens.begin / mine.block_tokens; b < token / mine.block_tokens; ++b) {
+  for (uint32_t b = tokens.begin / mine.block_tokens; b < tokens.end / mine.block_tokens; ++b) {
     LARDER_CHECK(mine.landed[b]);
     const std::byte* next = mine.bytes[b].get();
     auto& block = layers.emplace_back();
@@ -243,7 +273,7 @@ absl::Status Restorer::Impl::PlaceUpTo(Run& mine, uint32_t token, RestoreEngine&
   }
   const std::vector<RestoreEngine::Layers> blocks(layers.begin(), layers.end());
   mine.restored.loaded_tokens += tokens.end - tokens.begin;
-  mine.cached = token;
+  mine.cached = tokens.end;
   return engine.Place(tokens, blocks);
 }
 
@@ -261,7 +291,7 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     const double now_s = Now();
     loads.clear();
     scheduler.OnTime(now_s);  // the engine's thread may be computing for long
-    scheduler.NextLoads(channel, static_cast<double>(options.room.value()), now_s, &loads);
+    scheduler.NextLoads(channel, RoomBytes(channel), now_s, &loads);
     if (loads.empty()) {
       changed.WaitUntil(mu, NextLook(now_s));
       continue;
@@ -270,8 +300,13 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     const ByteCount remaining = Remaining(*mine, loads.size());
     CountLoading(*mine, 1);
     mu.Unlock();
-    const std::vector<BlockStatus> statuses = Fetch(*mine, loads, channel, remaining);
+    TimePoint here = std::chrono::steady_clock::now();
+    if (options.carry)
+      here = options.carry(channel, ByteCount(loads.size() * mine->block_bytes), here);
+    const std::vector<BlockStatus> statuses = Fetch(*mine, loads, remaining);
     mu.Lock();
+    while (!stop && mine == run && !mine->cancelled && std::chrono::steady_clock::now() < here)
+      changed.WaitUntil(mu, here);
     Report(*mine, loads, statuses, now_s);
     if (mine == run) CountLoading(*mine, -1);
     changed.NotifyAll();
@@ -285,8 +320,13 @@ ByteCount Restorer::Impl::Remaining(const Run& mine, size_t loads) const {
   return ByteCount((wanted - std::min(wanted, loads)) * mine.block_bytes);
 }
 
+double Restorer::Impl::RoomBytes(ChannelId channel) const {
+  const double rate = 1 / scheduler.costs().LoadSeconds(channel, 1);
+  return std::min(static_cast<double>(options.room.value()), kBatch_s * rate);
+}
+
 std::vector<BlockStatus> Restorer::Impl::Fetch(Run& mine, std::span<const Load> loads,
-                                               ChannelId channel, ByteCount remaining) {
+                                               ByteCount remaining) {
   std::vector<std::vector<std::span<std::byte>>> segments(loads.size());
   std::vector<GetBlock> wanted;
   for (size_t i = 0; i < loads.size(); ++i) {
@@ -307,16 +347,17 @@ std::vector<BlockStatus> Restorer::Impl::Fetch(Run& mine, std::span<const Load> 
   call.deadline = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(left_s * 1e3)));
   const absl::StatusOr<std::vector<BlockStatus>> got = session.Get(variant, wanted, call);
   if (!got.ok()) return std::vector<BlockStatus>(loads.size(), BlockStatus::kMissing);
-  if (options.carry) options.carry(channel, ByteCount(loads.size() * mine.block_bytes));
   return *got;
 }
 
 void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,
                             std::span<const BlockStatus> statuses, double began_s) {
   if (run.get() != &mine) return;  // it is over, and nobody wants them
-  const double now_s = Now();
+  const double end_s = Now(), each_s = (end_s - began_s) / static_cast<double>(loads.size());
   for (size_t i = 0; i < loads.size(); ++i) {
     const Load& load = loads[i];
+    // They came one after the other, as far as the channel's rate is concerned.
+    const double now_s = end_s - each_s * static_cast<double>(loads.size() - 1 - i);
     const TokenRange tokens{load.block * mine.block_tokens, (load.block + 1) * mine.block_tokens};
     bool used = false;
     if (statuses[i] == BlockStatus::kOk) {
@@ -326,7 +367,7 @@ void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,
     }
     if (used) mine.landed[load.block] = 1;
     if (used) mine.restored.bytes += ByteCount(mine.block_bytes);
-    mine.restored.spans.push_back({tokens, load.channel, began_s, now_s, used});
+    mine.restored.spans.push_back({tokens, load.channel, now_s - each_s, now_s, used});
   }
 }
 

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "client/client.h"
 #include "client/restore/scheduler.h"
+#include "storage/clock.h"
 
 namespace larder {
 
@@ -37,6 +38,9 @@ class RestoreEngine {
   // Takes these blocks, which follow what is in its cache: layers[i] is a block, one span a layer.
   using Layers = std::span<const std::span<const std::byte>>;
   [[nodiscard]] virtual absl::Status Place(TokenRange tokens, std::span<const Layers> blocks) = 0;
+  // Whatever else the engine does between steps, such as decoding; called before each of them, and
+  // again and again while there is none.  False: nothing, and nothing until the restore ends.
+  [[nodiscard]] virtual absl::StatusOr<bool> Between() { return false; }
 };
 
 // What is to be restored: whole blocks from the first token on.
@@ -51,13 +55,17 @@ struct RestorePrefix {
 
 class Restorer {
  public:
-  // What moves a batch over a channel, instead of the session itself: to emulate a link.  Called on
-  // the channel's thread, and lasts as long as the bytes take.
-  using Carry = std::function<void(ChannelId channel, ByteCount bytes)>;
+  // To emulate a link: when bytes that a channel asked for at `now` are here.  They count as loaded
+  // then, or when they really came, whichever is later.  Called on the channels' threads.
+  using Carry = std::function<TimePoint(ChannelId channel, ByteCount bytes, TimePoint now)>;
   struct Options {
     SchedulerOptions scheduler = {};
-    ByteCount room = MiB(8);  // on a channel at once
+    ByteCount room = MiB(8);  // on a channel at once; less where it is slow
     Carry carry = {};
+    // A step of the engine lasts this long at most, for one that does other things Between steps:
+    // chunks are then cut at multiples of `granule_tokens`, one of which is the least.
+    double step_s_max = kNoDeadline;
+    uint32_t granule_tokens = 32;
   };
   // `profile` names the channels.
   Restorer(Session& session, VariantHandle variant, Profile profile, Options options);

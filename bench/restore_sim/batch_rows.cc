@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_format.h"
 #include "bench/restore_sim/event_loop.h"
+#include "bench/restore_sim/plot_file.h"
 #include "bench/restore_sim/row.h"
-#include "bench/restore_sim/svg_plot.h"
 
 namespace larder::bench {
 namespace {

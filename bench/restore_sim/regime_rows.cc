@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "bench/restore_sim/plot_file.h"
 #include "bench/restore_sim/regimes.h"
 #include "bench/restore_sim/row.h"
-#include "bench/restore_sim/svg_plot.h"
 #include "client/restore/staircase.h"
 
 namespace larder::bench {

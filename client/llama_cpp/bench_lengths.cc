@@ -50,12 +50,13 @@ absl::StatusOr<std::vector<LengthResult>> BenchLengths(std::span<const Token> pr
     options.salt = absl::StrCat("bench-", now, "-", length);
 
     options.engine_id = absl::StrCat(cache.engine_id, "-cold");
-    const RunOptions cold_run = {.predict = predict, .restore = false, .store = true};
+    const RunOptions cold_run = {.predict = predict, .mode = RestoreMode::kCompute, .store = true};
     absl::StatusOr<RunResult> cold = RunWithOwnConnection(tokens, cold_run, options, engine);
     if (!cold.ok()) return cold.status();
 
     options.engine_id = absl::StrCat(cache.engine_id, "-restored");
-    const RunOptions restored_run = {.predict = predict, .restore = true, .store = false};
+    const RunOptions restored_run = {
+        .predict = predict, .mode = RestoreMode::kLoad, .store = false};
     absl::StatusOr<RunResult> restored =
         RunWithOwnConnection(tokens, restored_run, options, engine);
     if (!restored.ok()) return restored.status();

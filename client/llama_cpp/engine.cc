@@ -25,6 +25,10 @@ void InitBackend() {
   llama_backend_init();
 }
 
+// Sequences of the text's context: the text, and a place where a state arrives.
+constexpr llama_seq_id kText = 0, kArriving = 1;
+constexpr uint32_t kTextSequences = 2;
+
 // A batch of llama.cpp with room for `tokens`.
 class Batch {
  public:
@@ -33,12 +37,12 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  void Add(Token token, uint32_t position, bool logits) {
+  void Add(llama_seq_id sequence, Token token, uint32_t position, bool logits) {
     const int32_t i = batch_.n_tokens++;
     batch_.token[i] = static_cast<llama_token>(token);
     batch_.pos[i] = static_cast<llama_pos>(position);
     batch_.n_seq_id[i] = 1;
-    batch_.seq_id[i][0] = 0;
+    batch_.seq_id[i][0] = sequence;
     batch_.logits[i] = logits ? 1 : 0;
   }
   [[nodiscard]] const llama_batch& get() const { return batch_; }
@@ -47,16 +51,21 @@ class Batch {
   llama_batch batch_;
 };
 
-llama_context_params ContextParams(const EngineOptions& options) {
+llama_context_params ContextParams(const EngineOptions& options, uint32_t tokens,
+                                   uint32_t sequences) {
   llama_context_params params = llama_context_default_params();
-  params.n_ctx = options.context_tokens;
+  params.n_ctx = tokens;
   params.n_batch = params.n_ubatch = Engine::kBatchTokens;
-  params.n_seq_max = 4;
+  params.n_seq_max = sequences;
   params.kv_unified = true;
   params.n_threads = params.n_threads_batch = static_cast<int32_t>(options.threads);
   params.type_k = params.type_v = GGML_TYPE_F16;
   params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
   return params;
+}
+
+Token Likeliest(std::span<const float> logits) {
+  return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 EngineOptions WithThreads(EngineOptions options) {
@@ -151,7 +160,8 @@ bool Engine::EndsAnswer(Token token) const {
 
 absl::Status Engine::ResetContext() {
   context_.reset();
-  context_.reset(llama_init_from_model(model_.get(), ContextParams(options_)));
+  context_.reset(llama_init_from_model(
+      model_.get(), ContextParams(options_, options_.context_tokens, kTextSequences)));
   if (context_ == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("llama.cpp cannot make a context of ", options_.context_tokens, " tokens"));
@@ -168,7 +178,7 @@ absl::Status Engine::Decode(std::span<const Token> prompt, uint32_t begin, uint3
   while (begin < end) {
     const uint32_t next = std::min(end, (begin / kBatchTokens + 1) * kBatchTokens);
     Batch batch(static_cast<int32_t>(next - begin));
-    for (uint32_t i = begin; i < next; ++i) batch.Add(prompt[i], i, i + 1 == next);
+    for (uint32_t i = begin; i < next; ++i) batch.Add(kText, prompt[i], i, i + 1 == next);
     if (const int32_t code = llama_decode(context_.get(), batch.get()); code != 0) {
       return absl::InternalError(absl::StrCat("llama_decode answers ", code, " at token ", begin));
     }
@@ -178,21 +188,45 @@ absl::Status Engine::Decode(std::span<const Token> prompt, uint32_t begin, uint3
   return absl::OkStatus();
 }
 
-std::span<const float> Engine::Logits() const {
-  const float* logits = llama_get_logits_ith(context_.get(), -1);
+std::span<const float> Engine::LogitsOf(llama_context* context, int32_t index) const {
+  const float* logits = llama_get_logits_ith(context, index);
   LARDER_CHECK(logits != nullptr);
   return {logits, static_cast<size_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_.get())))};
 }
 
-Token Engine::Greedy() const {
-  const std::span<const float> logits = Logits();
-  return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+Token Engine::Greedy() const { return Likeliest(Logits()); }
+
+absl::Status Engine::ResetOthers() {
+  if (others_ == nullptr) {
+    others_.reset(llama_init_from_model(
+        model_.get(), ContextParams(options_, kOthersMax * kOtherTokensMax, kOthersMax)));
+  }
+  if (others_ == nullptr)
+    return absl::ResourceExhaustedError("llama.cpp cannot make a context for other sequences");
+  llama_memory_clear(llama_get_memory(others_.get()), false);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Token>> Engine::DecodeOthers(std::span<const OtherToken> tokens) {
+  LARDER_CHECK(others_ != nullptr && !tokens.empty() && tokens.size() <= kBatchTokens);
+  Batch batch(static_cast<int32_t>(tokens.size()));
+  for (const OtherToken& other : tokens) {
+    LARDER_CHECK(other.sequence < kOthersMax && other.position < kOtherTokensMax);
+    batch.Add(static_cast<llama_seq_id>(other.sequence), other.token, other.position, true);
+  }
+  if (const int32_t code = llama_decode(others_.get(), batch.get()); code != 0)
+    return absl::InternalError(absl::StrCat("llama_decode answers ", code, " beside the text"));
+  llama_synchronize(others_.get());
+  std::vector<Token> next;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    next.push_back(Likeliest(LogitsOf(others_.get(), static_cast<int32_t>(i))));
+  return next;
 }
 
 absl::StatusOr<std::vector<std::byte>> Engine::SaveState() {
-  std::vector<std::byte> state(llama_state_seq_get_size(context_.get(), 0));
+  std::vector<std::byte> state(llama_state_seq_get_size(context_.get(), kText));
   const size_t size = llama_state_seq_get_data(
-      context_.get(), reinterpret_cast<uint8_t*>(state.data()), state.size(), 0);
+      context_.get(), reinterpret_cast<uint8_t*>(state.data()), state.size(), kText);
   if (size == 0 || size != state.size())
     return absl::InternalError("llama.cpp cannot save its state");
   return state;
@@ -201,10 +235,22 @@ absl::StatusOr<std::vector<std::byte>> Engine::SaveState() {
 absl::Status Engine::LoadState(std::span<const std::byte> state) {
   Clear();
   const size_t size = llama_state_seq_set_data(
-      context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), 0);
+      context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), kText);
   if (size == state.size()) return absl::OkStatus();
   Clear();
   return absl::InternalError("llama.cpp refuses the restored state");
+}
+
+absl::Status Engine::AppendState(std::span<const std::byte> state) {
+  // A state replaces all of the sequence that it is set to, so it arrives in one that is empty.
+  const llama_memory_t memory = llama_get_memory(context_.get());
+  const size_t size = llama_state_seq_set_data(
+      context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), kArriving);
+  const bool whole = size == state.size();
+  if (whole) llama_memory_seq_cp(memory, kArriving, kText, -1, -1);
+  llama_memory_seq_rm(memory, kArriving, -1, -1);
+  if (whole) return absl::OkStatus();
+  return absl::InternalError("llama.cpp refuses a state behind the text");
 }
 
 // Positions only: rows that no cell names are never read.

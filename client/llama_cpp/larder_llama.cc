@@ -6,20 +6,30 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/llama_cpp/bench_lengths.h"
 #include "client/llama_cpp/engine.h"
+#include "client/llama_cpp/measure_profile.h"
 #include "client/llama_cpp/model_revision.h"
 #include "client/llama_cpp/prompt_cache.h"
 #include "client/llama_cpp/report.h"
+#include "client/llama_cpp/restore_picture.h"
 #include "client/llama_cpp/run.h"
+#include "client/restore/profile.h"
+#include "client/svg_plot.h"
+#include "client/transport/token_bucket.h"
 
 namespace larder::llama {
 namespace {
@@ -30,12 +40,45 @@ struct Flags {
   RunOptions run;
   std::string prompt_file;
   std::string question;
-  uint32_t tokens = 0;  // 0: all
+  uint32_t tokens = 0;       // 0: all
+  std::string profile_file;  // "": kept in the user's cache folder
+  std::string picture_file = "larder-restore.svg";
+  uint64_t link_rate = 0;  // B/s; 0: no emulation
+  double decode_budget_ms = 250;
   bool no_larder = false;
   bool json = false;
   bool bench = false;
   std::vector<uint32_t> lengths{std::begin(kBenchLengths), std::end(kBenchLengths)};
 };
+
+// How the beginning of the prompt comes back.
+void DeclareRestore(CLI::App* app, Flags* flags) {
+  const std::map<std::string, RestoreMode> modes = {{"compute", RestoreMode::kCompute},
+                                                    {"load", RestoreMode::kLoad},
+                                                    {"both", RestoreMode::kBoth},
+                                                    {"auto", RestoreMode::kAuto}};
+  app->add_option(
+         "--mode", flags->run.mode,
+         "compute: all of it; load: what is stored, the rest computed; both: at once, from "
+         "both ends; auto: both, or the one that is through sooner (default: load)")
+      ->transform(CLI::CheckedTransformer(modes, CLI::ignore_case).description("MODE"));
+  app->add_option("--link-rate", flags->link_rate,
+                  "emulates a link of so many bytes a second, such as 6MB, that loads come over")
+      ->transform(CLI::AsSizeValue(true));
+  app->add_option(
+      "--profile", flags->profile_file,
+      "what computing and loading cost: measured (some seconds) and written when there "
+      "is no such file (default: one per model and threads in the user's cache folder)");
+  app->add_option("--picture", flags->picture_file, "SVG of what both or auto did ('': none)")
+      ->capture_default_str();
+  app->add_option("--decode-sequences", flags->run.decode_sequences,
+                  "of other texts that both or auto go on decoding meanwhile")
+      ->check(CLI::Range(0u, Engine::kOthersMax));
+  app->add_option("--decode-budget-ms", flags->decode_budget_ms,
+                  "from token to token of theirs; the restore takes what is left of it")
+      ->check(CLI::Range(1.0, 60'000.0))
+      ->capture_default_str();
+}
 
 void Declare(CLI::App* app, Flags* flags) {
   app->add_option("--model", flags->engine.model_path, "GGUF file")->required();
@@ -58,9 +101,9 @@ void Declare(CLI::App* app, Flags* flags) {
                   "names the model's weights (default: SHA-256 of the whole model file)");
   app->add_flag("--no-larder", flags->no_larder, "compute everything, talk to nobody");
   app->add_flag("--store,!--no-store", flags->run.store, "store what was computed (default: yes)");
-  app->add_flag("--restore,!--no-restore", flags->run.restore, "use what is stored (default: yes)");
   app->add_flag("--wait-durable", flags->run.wait_durable,
                 "end when the daemon has on disk what was stored (10 s at most)");
+  DeclareRestore(app, flags);
   app->add_flag("--json", flags->json, "one line of JSON");
   app->add_flag("--bench-lengths", flags->bench,
                 "measure cold against restored over prompt lengths");
@@ -116,6 +159,68 @@ int Bench(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) 
   return 0;
 }
 
+// Of `--profile`, or where it is kept by default.
+absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine) {
+  if (!flags.profile_file.empty()) return flags.profile_file;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (cache == nullptr && home == nullptr) {
+    return absl::FailedPreconditionError(
+        "neither HOME nor XDG_CACHE_HOME is set; say by --profile FILE where the profile is kept");
+  }
+  const std::string folder =
+      absl::StrCat(cache != nullptr ? cache : absl::StrCat(home, "/.cache"), "/larder");
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  return absl::StrCat(folder, "/", flags.cache.model, "-", engine.threads(),
+                      "-threads.profile.toml");
+}
+
+// The one of the file; else it is measured and written there.
+absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
+  const absl::StatusOr<std::string> path = ProfilePath(flags, *engine);
+  if (!path.ok()) return path.status();
+  absl::StatusOr<Profile> profile = ReadProfile(*path);
+  if (profile.ok() &&
+      (profile->layers != engine->shape().layers() || profile->channels.size() != 2)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(*path, " is the profile of another model; delete it to have one measured"));
+  }
+  if (profile.ok() || !absl::IsNotFound(profile.status())) return profile;
+  std::fprintf(stderr, "larder-llama: measuring the profile %s; some seconds, once\n",
+               path->c_str());
+  profile = MeasureProfile(flags.cache, engine);
+  if (!profile.ok()) return profile;
+  if (absl::Status s = WriteProfile(*profile, *path); !s.ok()) return s;
+  return profile;
+}
+
+// What only a restore that computes and loads needs.
+absl::Status PrepareRestore(const Flags& flags, TokenBucket* link, Engine* engine,
+                            RunOptions* run) {
+  run->link = link;
+  if (run->mode != RestoreMode::kBoth && run->mode != RestoreMode::kAuto) {
+    if (run->decode_sequences == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("--decode-sequences needs --mode both or auto");
+  }
+  absl::StatusOr<Profile> profile = ProfileFor(flags, engine);
+  if (!profile.ok()) return profile.status();
+  run->profile =
+      link == nullptr ? *std::move(profile) : BehindLink(*std::move(profile), link->bytes_per_s());
+  run->decode_budget_s = flags.decode_budget_ms / 1e3;
+  return absl::OkStatus();
+}
+
+absl::Status DrawRestore(const Flags& flags, RunResult* result) {
+  if (!result->restored || flags.picture_file.empty()) return absl::OkStatus();
+  std::string title =
+      absl::StrFormat("%u tokens, first token after %.2f s", result->prompt_tokens, result->ttft_s);
+  if (result->link_bytes_per_s > 0)
+    absl::StrAppendFormat(&title, ", emulated link of %.3g MB/s", result->link_bytes_per_s / 1e6);
+  result->picture = std::filesystem::absolute(flags.picture_file).string();
+  return WritePicture(PictureOf(result->restored->what, title), result->picture);
+}
+
 int RunOnce(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) {
   std::unique_ptr<PromptCache> cache;
   if (!flags.no_larder) {
@@ -128,8 +233,16 @@ int RunOnce(const Flags& flags, const std::vector<Token>& prompt, Engine* engine
                    connected.status().ToString().c_str());
     }
   }
-  const absl::StatusOr<RunResult> result = RunPrompt(prompt, flags.run, engine, cache.get());
+  std::optional<TokenBucket> link;
+  if (flags.link_rate > 0) link.emplace(static_cast<double>(flags.link_rate));
+  RunOptions run = flags.run;
+  if (cache != nullptr) {
+    if (absl::Status s = PrepareRestore(flags, link ? &*link : nullptr, engine, &run); !s.ok())
+      return Fail(s);
+  }
+  absl::StatusOr<RunResult> result = RunPrompt(prompt, run, engine, cache.get());
   if (!result.ok()) return Fail(result.status());
+  if (absl::Status s = DrawRestore(flags, &*result); !s.ok()) return Fail(s);
   std::fputs((flags.json ? RunAsJson(*result) : RunAsText(*result)).c_str(), stdout);
   return 0;
 }

@@ -52,8 +52,9 @@ absl::StatusOr<std::unique_ptr<PromptCache>> PromptCache::Connect(const PromptCa
       cache->client_->Attach({.engine_id = options.engine_id});
   if (!session.ok()) return session.status();
   cache->session_ = *std::move(session);
+  cache->engine_id_ = options.engine_id;
 
-  ContentSpec content;
+  ContentSpec& content = cache->content_;
   content.model = options.model;
   content.revision = options.revision;
   content.salt = options.salt;
@@ -81,19 +82,46 @@ std::vector<Digest> PromptCache::BlockDigests(std::span<const Token> prompt) con
   return digests;
 }
 
-PromptCache::Restored PromptCache::Restore(std::span<const Token> prompt, Engine* engine) {
+absl::StatusOr<std::vector<std::optional<Tier>>> PromptCache::Tiers(std::span<const Token> prompt) {
+  std::vector<std::optional<Tier>> tiers(prompt.size() / kBlockTokens);
+  wire::LookupQuery query;
+  query.content = content_;
+  query.tokens.assign(prompt.begin(),
+                      prompt.begin() + static_cast<ptrdiff_t>(tiers.size() * kBlockTokens));
+  query.engine_id = engine_id_;
+  const absl::StatusOr<wire::LookupResult> found = client_->Lookup(query);
+  if (!found.ok()) return found.status();
+  for (const wire::InstanceHit& instance : found->instances) {
+    for (const wire::TierHit& hit : instance.tiers) {
+      if (hit.tier != Tier::kHost && hit.tier != Tier::kDisk) continue;
+      for (const TokenRange range : hit.ranges) {
+        const uint32_t first = (range.begin + kBlockTokens - 1) / kBlockTokens;
+        for (uint32_t b = first; b < range.end / kBlockTokens && b < tiers.size(); ++b)
+          if (tiers[b] != Tier::kHost) tiers[b] = hit.tier;
+      }
+    }
+  }
+  return tiers;
+}
+
+PromptCache::Restored PromptCache::Restore(std::span<const Token> prompt, Engine* engine,
+                                           TokenBucket* link) {
   Restored restored;
   const std::vector<Digest> digests = BlockDigests(prompt.first(RestorableTokens(prompt.size())));
   const uint32_t wanted = static_cast<uint32_t>(digests.size());
   if (wanted == 0) return restored;
-  StateJoiner joiner(shape_, wanted * kBlockTokens);
+  StateJoiner joiner(shape_, {0, wanted * kBlockTokens});
   uint32_t blocks = 0;
   while (blocks < wanted) {
     const uint32_t count = std::min(kBatchBlocks, wanted - blocks);
+    const TimePoint asked = std::chrono::steady_clock::now();
     const absl::StatusOr<uint32_t> got =
         FetchBatch(std::span(digests).subspan(blocks, count), blocks, &joiner);
     restored.status.Update(got.status());
     blocks += got.value_or(0);
+    if (link != nullptr)
+      std::this_thread::sleep_until(
+          link->Pass(ByteCount(got.value_or(0) * block_bytes_.value()), asked));
     if (got.value_or(0) < count) break;
   }
   if (blocks == 0) return restored;

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,15 +26,16 @@
 #include "client/client.h"
 #include "client/llama_cpp/engine.h"
 #include "client/llama_cpp/state_blob.h"
+#include "client/transport/token_bucket.h"
 
 namespace larder::llama {
 
 struct PromptCacheOptions {
-  std::string socket_dir;  // "": the client library's default
+  std::string socket_dir = {};  // "": the client library's default
   std::string engine_id = "llama-0";
-  std::string model;     // name of the model, part of the content
-  std::string revision;  // what names its weights
-  std::string salt;      // keeps apart what must not be shared
+  std::string model = {};     // name of the model, part of the content
+  std::string revision = {};  // what names its weights
+  std::string salt = {};      // keeps apart what must not be shared
 };
 
 class PromptCache {
@@ -56,8 +58,10 @@ class PromptCache {
     absl::Status
         status;  // why it ended early, when not because blocks are missing; the engine is fine
   };
-  // Puts the longest prefix that the pool has into the engine, whose cache is empty.
-  [[nodiscard]] Restored Restore(std::span<const Token> prompt, Engine* engine);
+  // Puts the longest prefix that the pool has into the engine, whose cache is empty.  `link`, if
+  // any, is emulated: bytes count as here when it would have carried them.
+  [[nodiscard]] Restored Restore(std::span<const Token> prompt, Engine* engine,
+                                 TokenBucket* link = nullptr);
 
   struct Stored {
     uint32_t blocks = 0;  // new in the pool
@@ -70,6 +74,16 @@ class PromptCache {
   [[nodiscard]] absl::StatusOr<Stored> Store(std::span<const Token> prompt, uint32_t known_tokens,
                                              Engine* engine);
 
+  // Of each whole block of `prompt`, the digest of its last step.
+  [[nodiscard]] std::vector<Digest> BlockDigests(std::span<const Token> prompt) const;
+  // Of each whole block of `prompt`, the fastest tier that has it; nullopt: none.
+  [[nodiscard]] absl::StatusOr<std::vector<std::optional<Tier>>> Tiers(
+      std::span<const Token> prompt);
+  // For who moves blocks by himself.
+  [[nodiscard]] Session& session() { return *session_; }
+  [[nodiscard]] const VariantHandle& variant() const { return variant_; }
+  [[nodiscard]] const StateShape& shape() const { return shape_; }
+
   // Waits until so many of the stored blocks are on the daemon's disk; false: not in `limit`.
   [[nodiscard]] bool WaitDurable(uint32_t blocks, std::chrono::milliseconds limit) const;
 
@@ -79,8 +93,6 @@ class PromptCache {
   static constexpr uint32_t kBatchBlocks = 64;
 
   explicit PromptCache(const StateShape& shape);
-  // Of each whole block of `prompt`, the digest of its last step.
-  [[nodiscard]] std::vector<Digest> BlockDigests(std::span<const Token> prompt) const;
   // Gets blocks [first, first + digests.size()) into the joiner; how many came before one did not.
   [[nodiscard]] absl::StatusOr<uint32_t> FetchBatch(std::span<const Digest> digests, uint32_t first,
                                                     StateJoiner* joiner);
@@ -94,6 +106,8 @@ class PromptCache {
   std::unique_ptr<Client> client_;
   std::unique_ptr<Session> session_;  // dies before its client
   VariantHandle variant_;
+  ContentSpec content_;
+  std::string engine_id_;
   Digest seed_;
   const std::unique_ptr<std::byte[]> batch_;  // kBatchBlocks blocks, packed
   // [block of the batch][layer], into batch_: once to write there and once to read.

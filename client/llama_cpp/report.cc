@@ -17,6 +17,17 @@ std::string Line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+double P99(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[(values.size() * 99 + 99) / 100 - 1];
+}
+
+Json ToJson(const Restorer::Restored& what, const PromptRestored& restored) {
+  return {{"met_at_token", restored.met_at_token()}, {"computed_tokens", what.computed_tokens},
+          {"loaded_tokens", what.loaded_tokens},     {"restore_s", what.restore_s},
+          {"engine_busy_s", what.compute_s},         {"link_busy_s", what.load_s}};
+}
+
 Json ToJson(const RunResult& result) {
   Json json = {{"prompt_tokens", result.prompt_tokens},
                {"hit_tokens", result.hit_tokens},
@@ -31,6 +42,10 @@ Json ToJson(const RunResult& result) {
                {"durable", result.durable},
                {"answer", result.answer},
                {"text", result.text}};
+  if (result.link_bytes_per_s > 0) json["emulated_link_bytes_per_s"] = result.link_bytes_per_s;
+  if (result.restored) json["restore"] = ToJson(result.restored->what, *result.restored);
+  if (!result.decode_gaps_s.empty()) json["decode_gap_p99_s"] = P99(result.decode_gaps_s);
+  if (!result.picture.empty()) json["picture"] = result.picture;
   if (!result.cache_status.ok()) json["larder"] = result.cache_status.ToString();
   return json;
 }
@@ -51,6 +66,16 @@ Summary Speedups(std::span<const LengthResult> results) {
   return {.median = median, .worst = ratios.front()};
 }
 
+std::string RestoreAsText(const PromptRestored& restored) {
+  const Restorer::Restored& what = restored.what;
+  const double whole_s = std::max(what.restore_s, 1e-9);
+  return absl::StrFormat(
+      "restore     %.3f s; met at token %u: %u tokens computed, %u loaded\n"
+      "busy        engine %.0f %%, loading %.0f %% of that time\n",
+      what.restore_s, restored.met_at_token(), what.computed_tokens, what.loaded_tokens,
+      100 * what.compute_s / whole_s, 100 * what.load_s / whole_s);
+}
+
 const char* YesNo(bool yes) { return yes ? "yes" : "NO"; }
 
 }  // namespace
@@ -58,11 +83,20 @@ const char* YesNo(bool yes) { return yes ? "yes" : "NO"; }
 std::string RunAsText(const RunResult& result) {
   std::string out = absl::StrFormat(
       "prompt      %u tokens, %u from Larder (%u bytes)\n"
-      "first token %.3f s (load %.3f s, compute %.3f s)\n"
+      "first token %.3f s (restore %.3f s, compute the rest %.3f s)\n"
       "stored      %u blocks, %u bytes, %.3f s\n",
       result.prompt_tokens, result.hit_tokens, result.restored_bytes.value(), result.ttft_s,
       result.load_s, result.compute_s, result.stored_blocks, result.stored_bytes.value(),
       result.store_s);
+  if (result.link_bytes_per_s > 0)
+    absl::StrAppendFormat(&out, "link        an emulation of %.3g MB/s\n",
+                          result.link_bytes_per_s / 1e6);
+  if (result.restored) absl::StrAppend(&out, RestoreAsText(*result.restored));
+  if (!result.decode_gaps_s.empty())
+    absl::StrAppendFormat(&out,
+                          "decoding    %u steps beside it, p99 %.0f ms from one to the next\n",
+                          result.decode_gaps_s.size(), 1e3 * P99(result.decode_gaps_s));
+  if (!result.picture.empty()) absl::StrAppend(&out, "picture     ", result.picture, "\n");
   if (result.refused_blocks > 0)
     absl::StrAppend(&out, "refused     ", result.refused_blocks, " blocks\n");
   if (!result.cache_status.ok())

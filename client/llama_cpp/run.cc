@@ -29,11 +29,11 @@ absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* 
   return engine->Decode(prompt, border, static_cast<uint32_t>(prompt.size()));
 }
 
-void StorePrompt(std::span<const Token> prompt, Engine* engine, PromptCache* cache,
-                 RunResult* result) {
+// The first `known_tokens` are the cache's already.
+void StorePrompt(std::span<const Token> prompt, uint32_t known_tokens, Engine* engine,
+                 PromptCache* cache, RunResult* result) {
   const Stopwatch watch;
-  const absl::StatusOr<PromptCache::Stored> stored =
-      cache->Store(prompt, result->hit_tokens, engine);
+  const absl::StatusOr<PromptCache::Stored> stored = cache->Store(prompt, known_tokens, engine);
   result->store_s = watch.seconds();
   if (!stored.ok()) {
     result->cache_status.Update(stored.status());
@@ -42,6 +42,46 @@ void StorePrompt(std::span<const Token> prompt, Engine* engine, PromptCache* cac
   result->stored_blocks = stored->blocks;
   result->refused_blocks = stored->refused;
   result->stored_bytes = stored->bytes;
+}
+
+// What the beginning of a prompt left behind.
+struct Beginning {
+  uint32_t tokens = 0;  // in the engine
+  uint32_t known = 0;   // in the cache
+};
+
+Beginning Load(std::span<const Token> prompt, const RunOptions& options, Engine* engine,
+               PromptCache* cache, RunResult* result) {
+  PromptCache::Restored restored = cache->Restore(prompt, engine, options.link);
+  result->hit_tokens = restored.tokens;
+  result->restored_bytes = restored.bytes;
+  result->cache_status = std::move(restored.status);
+  return {restored.tokens, restored.tokens};
+}
+
+absl::StatusOr<Beginning> ComputeAndLoad(std::span<const Token> prompt, const RunOptions& options,
+                                         DecodeLoad* beside, Engine* engine, PromptCache* cache,
+                                         RunResult* result) {
+  const PromptRestoreOptions how{.profile = options.profile,
+                                 .falls_back = options.mode == RestoreMode::kAuto,
+                                 .link = options.link,
+                                 .beside = beside,
+                                 .decode_budget_s = options.decode_budget_s};
+  absl::StatusOr<PromptRestored> restored = RestorePrompt(prompt, how, cache, engine);
+  if (!restored.ok()) return restored.status();
+  result->hit_tokens = restored->what.loaded_tokens;
+  result->restored_bytes = restored->what.bytes;
+  const uint32_t known = restored->stored_tokens;
+  result->restored = *std::move(restored);
+  return Beginning{PromptCache::RestorableTokens(prompt.size()), known};
+}
+
+absl::StatusOr<Beginning> Begin(std::span<const Token> prompt, const RunOptions& options,
+                                DecodeLoad* beside, Engine* engine, PromptCache* cache,
+                                RunResult* result) {
+  if (cache == nullptr || options.mode == RestoreMode::kCompute) return Beginning{};
+  if (options.mode == RestoreMode::kLoad) return Load(prompt, options, engine, cache, result);
+  return ComputeAndLoad(prompt, options, beside, engine, cache, result);
 }
 
 // The rest of the answer, the most likely word each time.
@@ -60,32 +100,41 @@ absl::Status Continue(std::span<const Token> prompt, uint32_t predict, Engine* e
 
 }  // namespace
 
+const char* ToString(RestoreMode mode) {
+  constexpr const char* kNames[] = {"unspecified", "compute", "load", "both", "auto"};
+  return kNames[static_cast<size_t>(mode)];
+}
+
 absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOptions& options,
                                     Engine* engine, PromptCache* cache) {
   LARDER_CHECK(!prompt.empty());
   RunResult result;
   result.prompt_tokens = static_cast<uint32_t>(prompt.size());
+  if (options.link != nullptr) result.link_bytes_per_s = options.link->bytes_per_s();
   if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
+  std::optional<DecodeLoad> beside;
+  if (options.decode_sequences > 0) {
+    beside.emplace(engine, options.decode_sequences);
+    if (absl::Status s = beside->Start(prompt); !s.ok()) return s;
+  }
 
   const Stopwatch watch;
-  if (cache != nullptr && options.restore) {
-    PromptCache::Restored restored = cache->Restore(prompt, engine);
-    result.hit_tokens = restored.tokens;
-    result.restored_bytes = restored.bytes;
-    result.cache_status = std::move(restored.status);
-    result.load_s = watch.seconds();
-  }
+  const absl::StatusOr<Beginning> begun =
+      Begin(prompt, options, beside ? &*beside : nullptr, engine, cache, &result);
+  if (!begun.ok()) return begun.status();
+  result.load_s = watch.seconds();
   const Stopwatch compute;
-  if (absl::Status s = ComputeRest(prompt, result.hit_tokens, engine); !s.ok()) return s;
+  if (absl::Status s = ComputeRest(prompt, begun->tokens, engine); !s.ok()) return s;
   result.answer.push_back(engine->Greedy());
   result.compute_s = compute.seconds();
   result.ttft_s = watch.seconds();
+  if (beside) result.decode_gaps_s = beside->gaps_s();
 
   const std::span<const float> logits = engine->Logits();
   result.first_logits.assign(logits.begin(), logits.end());
   // The answer is not stored with the prompt: blocks behind the prompt's end would only ever help
   // this very text.
-  if (cache != nullptr && options.store) StorePrompt(prompt, engine, cache, &result);
+  if (cache != nullptr && options.store) StorePrompt(prompt, begun->known, engine, cache, &result);
   if (absl::Status s = Continue(prompt, options.predict, engine, &result); !s.ok()) return s;
   result.text = engine->Text(result.answer);
   if (cache != nullptr && options.wait_durable)

@@ -160,14 +160,15 @@ void StateView::CopySegment(size_t layer, TokenRange tokens, std::span<std::byte
               count * value_bytes);
 }
 
-StateJoiner::StateJoiner(StateShape shape, uint32_t cells_max)
+StateJoiner::StateJoiner(StateShape shape, TokenRange positions)
     : shape_(std::move(shape)),
-      cells_max_(cells_max),
-      row_offsets_(RowOffsets(cells_max)),
-      bytes_(std::make_unique_for_overwrite<std::byte[]>(shape_.StateBytes(cells_max).value())) {
+      positions_(positions),
+      row_offsets_(RowOffsets(positions.end - positions.begin)),
+      bytes_(std::make_unique_for_overwrite<std::byte[]>(
+          shape_.StateBytes(positions.end - positions.begin).value())) {
   LARDER_CHECK(shape_.layers() >= 1 && shape_.layers() <= kStateLayersMax);
   LARDER_CHECK(shape_.keys.size() == shape_.values.size());
-  LARDER_CHECK(cells_max >= 1 && cells_max <= kStateCellsMax);
+  LARDER_CHECK(positions.begin < positions.end && positions.end <= kStateCellsMax);
 }
 
 std::vector<uint64_t> StateJoiner::RowOffsets(uint32_t cells) const {
@@ -186,8 +187,9 @@ std::vector<uint64_t> StateJoiner::RowOffsets(uint32_t cells) const {
 void StateJoiner::PlaceSegment(size_t layer, TokenRange tokens,
                                std::span<const std::byte> segment) {
   LARDER_CHECK(layer < shape_.layers());
-  LARDER_CHECK(tokens.begin <= tokens.end && tokens.end <= cells_max_);
-  const uint64_t first = tokens.begin, count = tokens.end - tokens.begin;
+  LARDER_CHECK(positions_.begin <= tokens.begin && tokens.begin <= tokens.end &&
+               tokens.end <= positions_.end);
+  const uint64_t first = tokens.begin - positions_.begin, count = tokens.end - tokens.begin;
   const uint64_t key_bytes = shape_.keys[layer].row_bytes,
                  value_bytes = shape_.values[layer].row_bytes;
   LARDER_CHECK(segment.size() == count * (key_bytes + value_bytes));
@@ -199,7 +201,7 @@ void StateJoiner::PlaceSegment(size_t layer, TokenRange tokens,
 }
 
 std::span<const std::byte> StateJoiner::Finish(uint32_t cells) {
-  LARDER_CHECK(cells >= 1 && cells <= cells_max_);
+  LARDER_CHECK(cells >= 1 && cells <= positions_.end - positions_.begin);
   const std::vector<uint64_t> offsets = RowOffsets(cells);
   const size_t layers = shape_.layers();
   // Front to back: a plane only ever moves down, onto what moved before it.
@@ -221,7 +223,7 @@ std::span<const std::byte> StateJoiner::Finish(uint32_t cells) {
   front.Write(uint32_t{1});
   front.Write(cells);
   for (uint32_t i = 0; i < cells; ++i) {
-    front.Write(static_cast<int32_t>(i));
+    front.Write(static_cast<int32_t>(positions_.begin + i));
     front.Write(uint32_t{1});
     front.Write(int32_t{0});
   }

@@ -83,19 +83,20 @@ class StateView {
   std::vector<const std::byte*> values_;
 };
 
-// Joins segments into the state of a sequence that starts at position 0.
+// Joins segments into the state of a sequence, or of a part of one, that starts at some position.
 class StateJoiner {
  public:
-  // Room for `cells_max` tokens.  REQUIRES: 1 <= layers <= kStateLayersMax, 1 <= cells_max <=
-  // kStateCellsMax.
-  StateJoiner(StateShape shape, uint32_t cells_max);
+  // Room for these positions.  REQUIRES: 1 <= layers <= kStateLayersMax, positions not empty and
+  // below kStateCellsMax.
+  StateJoiner(StateShape shape, TokenRange positions);
 
-  // REQUIRES: tokens within [0, cells_max), segment.size() == SegmentBytes(layer, its tokens).
+  // REQUIRES: tokens within the positions, segment.size() == SegmentBytes(layer, its tokens).
   void PlaceSegment(size_t layer, TokenRange tokens, std::span<const std::byte> segment);
 
   // The state of the first `cells` tokens, every segment of which was placed.  Valid until the
   // joiner dies.
-  // Once only: planes move together when cells < cells_max.  REQUIRES: 1 <= cells <= cells_max.
+  // Once only: planes move together when it is not all of them.  REQUIRES: 1 <= cells, and room for
+  // them.
   [[nodiscard]] std::span<const std::byte> Finish(uint32_t cells);
 
  private:
@@ -104,7 +105,7 @@ class StateJoiner {
   [[nodiscard]] std::vector<uint64_t> RowOffsets(uint32_t cells) const;
 
   const StateShape shape_;
-  const uint32_t cells_max_;
+  const TokenRange positions_;
   const std::vector<uint64_t> row_offsets_;
   const std::unique_ptr<std::byte[]>
       bytes_;  // not zeroed: every byte is written before Finish returns it

@@ -104,7 +104,7 @@ TEST(StateViewTest, CutsKeyRowsThenValueRows) {
 
 TEST(StateJoinerTest, BlocksInAnyOrderMakeTheStateByteForByte) {
   const std::vector<TokenRange> blocks = {{8, 12}, {0, 4}, {4, 8}};
-  StateJoiner joiner(Shape(), 12);
+  StateJoiner joiner(Shape(), {0, 12});
   for (const TokenRange block : blocks) {
     for (size_t layer = 0; layer < Shape().layers(); ++layer) {
       joiner.PlaceSegment(layer, block, MakeSegment(Shape(), layer, block));
@@ -115,7 +115,7 @@ TEST(StateJoinerTest, BlocksInAnyOrderMakeTheStateByteForByte) {
 
 TEST(StateJoinerTest, AShorterPrefixIsAStateOfItsOwn) {
   for (uint32_t cells = 1; cells <= 12; ++cells) {
-    StateJoiner joiner(Shape(), 12);
+    StateJoiner joiner(Shape(), {0, 12});
     for (size_t layer = 0; layer < Shape().layers(); ++layer) {
       joiner.PlaceSegment(layer, {0, 12}, MakeSegment(Shape(), layer, {0, 12}));
     }
@@ -128,7 +128,7 @@ TEST(StateJoinerTest, WhatWasCutFromAStateJoinsToTheSameState) {
   const Bytes state = MakeState(Shape(), {0, 9});
   const absl::StatusOr<StateView> view = StateView::Parse(state);
   ASSERT_TRUE(view.ok()) << view.status();
-  StateJoiner joiner(view->shape(), 9);
+  StateJoiner joiner(view->shape(), {0, 9});
   for (const TokenRange block : {TokenRange{0, 3}, TokenRange{3, 6}, TokenRange{6, 9}}) {
     for (size_t layer = 0; layer < Shape().layers(); ++layer) {
       Bytes segment(Shape().SegmentBytes(layer, 3).value());
@@ -137,6 +137,18 @@ TEST(StateJoinerTest, WhatWasCutFromAStateJoinsToTheSameState) {
     }
   }
   EXPECT_THAT(Joined(&joiner, 9), ElementsAreArray(state));
+}
+
+TEST(StateJoinerTest, APartOfATextIsAStateOfItsPositions) {
+  for (const uint32_t end : {9u, 12u}) {
+    StateJoiner joiner(Shape(), {5, 12});
+    for (const TokenRange block : {TokenRange{9, 12}, TokenRange{5, 9}}) {
+      for (size_t layer = 0; layer < Shape().layers(); ++layer) {
+        joiner.PlaceSegment(layer, block, MakeSegment(Shape(), layer, block));
+      }
+    }
+    EXPECT_THAT(Joined(&joiner, end - 5), ElementsAreArray(MakeState(Shape(), {5, end})));
+  }
 }
 
 // Offsets of the fields of MakeState(Shape(), {0, 2}).

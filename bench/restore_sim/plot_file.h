@@ -1,28 +1,16 @@
-// A small plot as SVG: lines or points over two axes, linear or logarithmic.
+// A plot of this benchmark as a file, with its numbers beside it.
 //
-// Ownership: a value.  Thread-safety: none.
+// Thread-safety: functions without state.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "client/svg_plot.h"
 
 namespace larder::bench {
 
-struct Series {
-  std::string name = {};
-  std::vector<double> x = {}, y = {};
-  bool points = false;  // else a line
-};
-
-struct Plot {
-  std::string title = {}, x_label = {}, y_label = {};
-  bool x_log = false, y_log = false;
-  std::vector<Series> series = {};
-};
-
-[[nodiscard]] std::string Draw(const Plot& plot);
 // "FOLDER/NAME.svg", and beside it "NAME.json" with the numbers.
 [[nodiscard]] absl::Status Write(const Plot& plot, const std::string& folder,
                                  const std::string& name);

@@ -1,0 +1,69 @@
+#include "client/llama_cpp/decode_load.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/status/statusor.h"
+#include "storage/check.h"
+
+namespace larder::llama {
+namespace {
+
+constexpr uint32_t kBeginTokens = 8;  // that each sequence begins with
+constexpr int kTrySteps = 5;
+
+double SecondsBetween(TimePoint from, TimePoint to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+DecodeLoad::DecodeLoad(Engine* engine, uint32_t sequences) : engine_(engine), next_(sequences) {
+  LARDER_CHECK(sequences >= 1 && sequences <= Engine::kOthersMax);
+}
+
+absl::Status DecodeLoad::Start(std::span<const Token> text) {
+  text_.assign(text.begin(), text.end());
+  if (absl::Status s = Begin(); !s.ok()) return s;
+  Restart();
+  for (int i = 0; i < kTrySteps; ++i) {
+    if (absl::Status s = Step(); !s.ok()) return s;
+  }
+  step_s_ = *std::max_element(gaps_s_.begin(), gaps_s_.end());
+  gaps_s_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status DecodeLoad::Begin() {
+  if (absl::Status s = engine_->ResetOthers(); !s.ok()) return s;
+  std::vector<Engine::OtherToken> begin;
+  for (uint32_t i = 0; i < sequences(); ++i) {
+    for (uint32_t position = 0; position < kBeginTokens; ++position)
+      begin.push_back({i, position, text_[(i * kBeginTokens + position) % text_.size()]});
+  }
+  const absl::StatusOr<std::vector<Token>> words = engine_->DecodeOthers(begin);
+  if (!words.ok()) return words.status();
+  for (uint32_t i = 0; i < sequences(); ++i)
+    next_[i] = {i, kBeginTokens, (*words)[(i + 1) * kBeginTokens - 1]};
+  return absl::OkStatus();
+}
+
+absl::Status DecodeLoad::Step() {
+  if (next_[0].position == Engine::kOtherTokensMax) {
+    if (absl::Status s = Begin(); !s.ok()) return s;
+  }
+  const absl::StatusOr<std::vector<Token>> words = engine_->DecodeOthers(next_);
+  if (!words.ok()) return words.status();
+  for (uint32_t i = 0; i < sequences(); ++i) {
+    next_[i].token = (*words)[i];
+    ++next_[i].position;
+  }
+  const TimePoint now = std::chrono::steady_clock::now();
+  gaps_s_.push_back(SecondsBetween(last_, now));
+  last_ = now;
+  return absl::OkStatus();
+}
+
+void DecodeLoad::Restart() { last_ = std::chrono::steady_clock::now(); }
+
+}  // namespace larder::llama

@@ -1,0 +1,111 @@
+#include "client/llama_cpp/measure_profile.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "storage/clock.h"
+
+namespace larder::llama {
+namespace {
+
+constexpr uint32_t kChunks = 4;
+constexpr uint32_t kSmallTokens = 32;
+constexpr uint32_t kGets = 3;         // of the pool; the fastest counts, the first maps memory
+constexpr double kDiskRateMax = 1e9;  // B/s, until it is known
+constexpr double kMeasuredDoubt = 0.1;
+
+double SecondsSince(TimePoint begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double TokensOf(TokenRange range) { return range.end - range.begin; }
+double MiddleOf(TokenRange range) { return (range.begin + range.end) / 2.0; }
+
+absl::StatusOr<double> TimeDecode(std::span<const Token> text, TokenRange tokens, Engine* engine) {
+  const TimePoint begin = std::chrono::steady_clock::now();
+  if (absl::Status s = engine->Decode(text, tokens.begin, tokens.end); !s.ok()) return s;
+  return SecondsSince(begin);
+}
+
+absl::StatusOr<ComputeCost> MeasureCompute(std::span<const Token> text, Engine* engine) {
+  ChunkTimes times;
+  for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
+    const TokenRange tokens{chunk * Engine::kBatchTokens, (chunk + 1) * Engine::kBatchTokens};
+    const absl::StatusOr<double> took = TimeDecode(text, tokens, engine);
+    if (!took.ok()) return took.status();
+    times.later = tokens;
+    times.later_s = *took;
+    if (chunk > 0) continue;
+    times.first = tokens;
+    times.first_s = *took;
+  }
+  times.small = {times.later.end, times.later.end + kSmallTokens};
+  const absl::StatusOr<double> took = TimeDecode(text, times.small, engine);
+  if (!took.ok()) return took.status();
+  times.small_s = *took;
+  return FitComputeCost(times);
+}
+
+absl::StatusOr<double> MeasurePool(std::span<const Token> text, PromptCache* cache,
+                                   Engine* engine) {
+  const absl::StatusOr<PromptCache::Stored> stored = cache->Store(text, 0, engine);
+  if (!stored.ok()) return stored.status();
+  double best = 0;
+  for (uint32_t i = 0; i < kGets; ++i) {
+    const TimePoint begin = std::chrono::steady_clock::now();
+    const PromptCache::Restored restored = cache->Restore(text, engine);
+    if (!restored.status.ok()) return restored.status;
+    best = std::max(best, static_cast<double>(restored.bytes.value()) / SecondsSince(begin));
+  }
+  if (best > 0) return best;
+  return absl::ResourceExhaustedError(
+      "the daemon kept nothing of what was stored to measure its pool; is the pool large enough?");
+}
+
+}  // namespace
+
+ComputeCost FitComputeCost(const ChunkTimes& times) {
+  ComputeCost cost;
+  const double chunk = TokensOf(times.first), small = TokensOf(times.small);
+  cost.quadratic_s = std::max(0.0, (times.later_s - times.first_s) /
+                                       (chunk * (MiddleOf(times.later) - MiddleOf(times.first))));
+  // Without what grows with the position: fixed + linear * tokens.
+  const double later_s = times.later_s - cost.quadratic_s * chunk * MiddleOf(times.later);
+  const double small_s =
+      std::max(0.0, times.small_s - cost.quadratic_s * small * MiddleOf(times.small));
+  cost.linear_s = std::clamp((later_s - small_s) / (chunk - small), 0.0, later_s / chunk);
+  cost.fixed_s = std::max(0.0, later_s - cost.linear_s * chunk);
+  return cost;
+}
+
+Profile BehindLink(Profile profile, double bytes_per_s) {
+  for (ChannelCost& channel : profile.channels)
+    channel.bytes_per_s = std::min(channel.bytes_per_s, bytes_per_s);
+  return profile;
+}
+
+absl::StatusOr<Profile> MeasureProfile(PromptCacheOptions options, Engine* engine) {
+  options.salt = "larder-llama/profile";
+  const std::string model = options.model;
+  absl::StatusOr<std::unique_ptr<PromptCache>> cache =
+      PromptCache::Connect(options, engine->shape());
+  if (!cache.ok()) return cache.status();
+  std::vector<Token> text(kChunks * Engine::kBatchTokens + kSmallTokens);
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<Token>(5 + i % 97);
+  if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
+  const absl::StatusOr<ComputeCost> compute = MeasureCompute(text, engine);
+  if (!compute.ok()) return compute.status();
+  const absl::StatusOr<double> pool = MeasurePool(text, cache->get(), engine);
+  if (!pool.ok()) return pool.status();
+  if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
+  return Profile{.model = model,
+                 .layers = static_cast<uint16_t>(engine->shape().layers()),
+                 .compute = *compute,
+                 .channels = {{"pool", *pool}, {"disk", std::min(*pool, kDiskRateMax)}},
+                 .doubt = kMeasuredDoubt};
+}
+
+}  // namespace larder::llama

@@ -1,0 +1,105 @@
+#include "client/llama_cpp/prompt_restorer.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "client/llama_cpp/state_blob.h"
+
+namespace larder::llama {
+namespace {
+
+// Of what decoding leaves of its budget: a step that takes longer than it was thought to must not
+// be one that comes too late.
+constexpr double kShareOfBudget = 0.8;
+
+class PromptEngine final : public RestoreEngine {
+ public:
+  PromptEngine(std::span<const Token> prompt, Engine* engine, DecodeLoad* beside)
+      : prompt_(prompt), engine_(engine), beside_(beside) {}
+
+  absl::Status Compute(TokenRange tokens) override {
+    return engine_->Decode(prompt_, tokens.begin, tokens.end);
+  }
+  absl::Status Place(TokenRange tokens, std::span<const Layers> blocks) override {
+    StateJoiner joiner(engine_->shape(), tokens);
+    TokenRange block{tokens.begin, tokens.begin};
+    for (const Layers& layers : blocks) {
+      block = {block.end, block.end + PromptCache::kBlockTokens};
+      for (size_t layer = 0; layer < layers.size(); ++layer)
+        joiner.PlaceSegment(layer, block, layers[layer]);
+    }
+    return engine_->AppendState(joiner.Finish(tokens.end - tokens.begin));
+  }
+  absl::StatusOr<bool> Between() override {
+    if (beside_ == nullptr) return false;
+    if (absl::Status s = beside_->Step(); !s.ok()) return s;
+    return true;
+  }
+
+ private:
+  const std::span<const Token> prompt_;
+  Engine* const engine_;
+  DecodeLoad* const beside_;
+};
+
+Restorer::Options OptionsOf(const PromptRestoreOptions& options) {
+  Restorer::Options made;
+  made.scheduler.falls_back = options.falls_back;
+  if (TokenBucket* const link = options.link; link != nullptr) {
+    made.carry = [link](ChannelId, ByteCount bytes, TimePoint now) {
+      return link->Pass(bytes, now);
+    };
+  }
+  if (options.beside != nullptr) {
+    made.granule_tokens = Engine::kCutTokens;
+    made.step_s_max =
+        std::max(kShareOfBudget * (options.decode_budget_s - options.beside->step_s()), 0.0);
+  }
+  return made;
+}
+
+ChannelId ChannelOf(std::optional<Tier> tier) {
+  if (!tier) return ChannelId::kNowhere;
+  return *tier == Tier::kHost ? kPoolChannel : kDiskChannel;
+}
+
+}  // namespace
+
+uint32_t PromptRestored::met_at_token() const {
+  uint32_t met = 0;
+  for (const Restorer::Span& span : what.spans) {
+    if (span.channel == ChannelId::kNowhere) met = std::max(met, span.tokens.end);
+  }
+  return met;
+}
+
+absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
+                                             const PromptRestoreOptions& options,
+                                             PromptCache* cache, Engine* engine) {
+  const std::span<const Token> covered = prompt.first(PromptCache::RestorableTokens(prompt.size()));
+  const absl::StatusOr<std::vector<std::optional<Tier>>> tiers = cache->Tiers(covered);
+  if (!tiers.ok()) return tiers.status();
+  const std::vector<Digest> digests = cache->BlockDigests(covered);
+  std::vector<ByteCount> layer_bytes;
+  for (size_t layer = 0; layer < engine->shape().layers(); ++layer)
+    layer_bytes.push_back(engine->shape().SegmentBytes(layer, PromptCache::kBlockTokens));
+  RestorePrefix prefix{
+      .blocks = digests, .layer_bytes = layer_bytes, .chunk_tokens = Engine::kBatchTokens};
+  for (const std::optional<Tier> tier : *tiers) prefix.channel_of_block.push_back(ChannelOf(tier));
+
+  PromptRestored restored;
+  const auto hole = std::find(tiers->begin(), tiers->end(), std::nullopt);
+  restored.stored_tokens = static_cast<uint32_t>(hole - tiers->begin()) * PromptCache::kBlockTokens;
+  PromptEngine driven(prompt, engine, options.beside);
+  Restorer restorer(cache->session(), cache->variant(), options.profile, OptionsOf(options));
+  if (options.beside != nullptr) options.beside->Restart();
+  absl::StatusOr<Restorer::Restored> what = restorer.Restore(prefix, driven);
+  if (!what.ok()) return what.status();
+  restored.what = *std::move(what);
+  restored.learnt = restorer.Learnt();
+  return restored;
+}
+
+}  // namespace larder::llama

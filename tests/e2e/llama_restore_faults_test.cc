@@ -1,0 +1,173 @@
+// A real model's prefix is restored while something goes wrong at a random moment: the daemon is
+// killed, a record on its disk is damaged, or it stands still.  The answer is the computed one, bit
+// for bit in its first logits, and nothing waits.
+//
+// What a restore took beside computing alone is printed, for each kind of fault; no timing decides
+// the test but that of a hang.
+// LARDER_TEST_SCALE (default 0.1) of 120 restores; LARDER_TEST_SEED replays the moments.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/llama_cpp/run.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/llama_fixture.h"
+#include "tests/test_scale.h"
+
+namespace larder::llama {
+namespace {
+
+using e2e::DaemonProcess;
+using e2e::TemporaryFolder;
+
+constexpr uint64_t kRestores = 120;
+constexpr std::chrono::minutes kDurableLimit{1};
+
+enum class Fault : uint8_t { kNone, kKill, kDamage, kStall };
+constexpr std::array kFaults = {Fault::kNone, Fault::kKill, Fault::kDamage, Fault::kStall};
+constexpr std::array kNames = {"none", "kill -9", "damaged records", "stalled daemon"};
+
+double Median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+class LlamaRestoreFaultsTest : public LlamaFixture {
+ protected:
+  void Start() {
+    cache_.reset();
+    daemon_.reset();
+    daemon_ = std::make_unique<DaemonProcess>(
+        std::vector<std::string>{"--pool", "64MiB", "--disk", disk_},
+        DaemonProcess::Options{.folder = folder_});
+    ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
+    auto cache = ConnectCache(folder_->path());
+    ASSERT_TRUE(cache.ok()) << cache.status();
+    cache_ = *std::move(cache);
+  }
+  // Whatever the last fault has cost is stored again, and on disk.
+  void StoreAll() {
+    const auto stored =
+        RunPrompt(*prompt_, {.predict = 1, .mode = RestoreMode::kCompute}, engine_, cache_.get());
+    ASSERT_TRUE(stored.ok() && stored->cache_status.ok()) << stored.status();
+    ASSERT_TRUE(e2e::Eventually(
+        [&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; }, kDurableLimit));
+  }
+  // A daemon that has all of it on disk, and half of the times in the pool.
+  void Prepare() {
+    if (daemon_ == nullptr || !daemon_->alive() || random_() % 2 == 0) Start();
+    ASSERT_NO_FATAL_FAILURE(StoreAll());
+    if (random_() % 2 == 0) Start();  // from disk alone
+  }
+  void DamageRecords() {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(disk_)) {
+      std::error_code gone;
+      const uint64_t bytes = entry.is_regular_file(gone) ? entry.file_size(gone) : 0;
+      if (bytes < MiB(1).value()) continue;  // no data file
+      const int fd = open(entry.path().c_str(), O_WRONLY | O_CLOEXEC);
+      if (fd < 0) continue;
+      for (int i = 0; i < 64; ++i) {
+        const uint64_t junk = random_();
+        (void)!pwrite(fd, &junk, sizeof junk, static_cast<off_t>(random_() % bytes));
+      }
+      close(fd);
+    }
+  }
+  void Strike(Fault fault) {
+    if (fault == Fault::kKill) daemon_->Signal(SIGKILL);
+    if (fault == Fault::kStall) daemon_->Signal(SIGSTOP);
+    if (fault == Fault::kDamage) DamageRecords();
+  }
+  static uint64_t PrefixBytes() {
+    uint64_t bytes = 0;
+    for (size_t layer = 0; layer < engine_->shape().layers(); ++layer)
+      bytes += engine_->shape()
+                   .SegmentBytes(layer, PromptCache::RestorableTokens(kPromptTokens))
+                   .value();
+    return bytes;
+  }
+  double ComputeAlone() {
+    const auto result =
+        RunPrompt(*prompt_, {.predict = 1, .mode = RestoreMode::kCompute}, engine_, nullptr);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result.ok() ? result->ttft_s : 0;
+  }
+  // The time to its first token.
+  double RestoreThrough(Fault fault, double alone_s) {
+    // A link that needs about as long as computing: both are at work when it strikes.
+    const double rate = static_cast<double>(PrefixBytes()) / alone_s;
+    TokenBucket link(rate);
+    const RunOptions options{
+        .predict = kPredict,
+        .mode = RestoreMode::kAuto,
+        .store = false,
+        .profile = Believed(alone_s / static_cast<double>(prompt_->size()), rate),
+        .link = &link};
+    const std::chrono::duration<double> moment(alone_s *
+                                               std::uniform_real_distribution<>(0, 0.6)(random_));
+    std::thread striker([&] {
+      std::this_thread::sleep_for(moment);  // a moment of the fault's own choosing
+      Strike(fault);
+    });
+    const auto result = RunPrompt(*prompt_, options, engine_, cache_.get());
+    striker.join();
+    if (fault == Fault::kStall) daemon_->Signal(SIGCONT);
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return 0;
+    ExpectComputed(*result);
+    if (HasFailure() && result->restored) PrintSpans(result->restored->what);
+    loaded_[fault] += result->restored ? result->restored->what.loaded_tokens : 0;
+    return result->ttft_s;
+  }
+
+  static void PrintSpans(const Restorer::Restored& what) {
+    for (const Restorer::Span& span : what.spans) {
+      std::printf("[%u, %u) channel %u, %.3f to %.3f s%s\n", span.tokens.begin, span.tokens.end,
+                  static_cast<unsigned>(span.channel), span.begin_s, span.end_s,
+                  span.used ? "" : ", of no use");
+    }
+  }
+
+  std::mt19937_64 random_{testing::TestSeed()};
+  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  const std::string disk_ = folder_->File("disk");
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<PromptCache> cache_;  // dies before its daemon
+  std::map<Fault, uint64_t> loaded_;    // tokens
+};
+
+TEST_F(LlamaRestoreFaultsTest, TheAnswerIsRightAndNothingWaits) {
+  const uint64_t restores = testing::Scaled(kRestores);
+  std::map<Fault, std::vector<double>> ratios;
+  std::vector<double> alone = {ComputeAlone()};
+  for (uint64_t i = 0; i < restores && !HasFailure(); ++i) {
+    const Fault fault = kFaults[i % kFaults.size()];
+    SCOPED_TRACE(absl::StrCat("restore ", i, ", ", kNames[static_cast<size_t>(fault)]));
+    ASSERT_NO_FATAL_FAILURE(Prepare());
+    alone.push_back(ComputeAlone());
+    const double restored_s = RestoreThrough(fault, Median(alone));
+    ratios[fault].push_back(restored_s / alone.back());
+  }
+  std::printf("computing alone: %.2f s in the median\n", Median(alone));
+  for (const auto& [fault, of_fault] : ratios) {
+    std::printf(
+        "%s: %zu restores, %lu tokens loaded, time / computing alone %.2f in the median, "
+        "%.2f at most\n",
+        kNames[static_cast<size_t>(fault)], of_fault.size(), loaded_[fault], Median(of_fault),
+        std::ranges::max(of_fault));
+  }
+  EXPECT_GT(loaded_[Fault::kNone], 0u);
+}
+
+}  // namespace
+}  // namespace larder::llama

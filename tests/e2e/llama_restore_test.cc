@@ -1,0 +1,265 @@
+// A real model's prefix, brought back by computing and loading at once: bit for bit what computing
+// all of it leaves in the engine, whichever way it went.
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/llama_cpp/measure_profile.h"
+#include "client/llama_cpp/restore_picture.h"
+#include "client/llama_cpp/run.h"
+#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/llama_fixture.h"
+
+namespace larder::llama {
+namespace {
+
+using e2e::DaemonProcess;
+using e2e::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::Ge;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::Lt;
+using ::testing::Not;
+
+constexpr double kToken_s = 1.0 / Engine::kBatchTokens;  // as a profile has it: a second a chunk
+
+class LlamaRestoreTest : public LlamaFixture {
+ protected:
+  // A daemon that has the prompt's blocks.
+  void StartStored() {
+    daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{"--pool", "64MiB"},
+                                              DaemonProcess::Options{.folder = folder_});
+    ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
+    auto cache = ConnectCache(folder_->path());
+    ASSERT_TRUE(cache.ok()) << cache.status();
+    cache_ = *std::move(cache);
+    const auto stored =
+        RunPrompt(*prompt_, {.predict = 1, .mode = RestoreMode::kCompute}, engine_, cache_.get());
+    ASSERT_TRUE(stored.ok() && stored->cache_status.ok()) << stored.status();
+    ASSERT_EQ(stored->stored_blocks, kPromptTokens / PromptCache::kBlockTokens);
+  }
+  absl::StatusOr<RunResult> Run(RestoreMode mode, double bytes_per_s, uint32_t sequences = 0) {
+    TokenBucket link(bytes_per_s);
+    const RunOptions options{.predict = kPredict,
+                             .mode = mode,
+                             .store = false,
+                             .profile = Believed(kToken_s, bytes_per_s),
+                             .link = &link,
+                             .decode_sequences = sequences,
+                             .decode_budget_s = 0.5};
+    return RunPrompt(*prompt_, options, engine_, cache_.get());
+  }
+  std::string Program(const std::string& flags) const {
+    return absl::StrCat(
+        LARDER_LLAMA_PATH " --model ", ModelPath(),
+        " --prompt-file " LARDER_SOURCE_DIR
+        "/deploy/quickstart.txt --revision program --threads 1 --tokens 600 --predict 4 "
+        "--socket-dir ",
+        folder_->path(), " ", flags);
+  }
+
+  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<PromptCache> cache_;  // dies before its daemon
+};
+
+std::vector<std::byte> Part(const StateView& state, TokenRange tokens) {
+  StateJoiner joiner(state.shape(), tokens);
+  const uint32_t count = tokens.end - tokens.begin;
+  for (size_t layer = 0; layer < state.shape().layers(); ++layer) {
+    std::vector<std::byte> segment(state.shape().SegmentBytes(layer, count).value());
+    state.CopySegment(layer, tokens, segment);
+    joiner.PlaceSegment(layer, tokens, segment);
+  }
+  const std::span<const std::byte> joined = joiner.Finish(count);
+  return {joined.begin(), joined.end()};
+}
+
+TEST_F(LlamaRestoreTest, AppendedPartsAreWhatComputingLeaves) {
+  const uint32_t border = PromptCache::RestorableTokens(kPromptTokens);
+  ASSERT_TRUE(engine_->ResetContext().ok());
+  ASSERT_TRUE(engine_->Decode(*prompt_, 0, border).ok());
+  const auto whole = engine_->SaveState();
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const auto view = StateView::Parse(*whole);
+  ASSERT_TRUE(view.ok()) << view.status();
+  for (const uint32_t meet : {0u, 256u, 512u}) {
+    ASSERT_TRUE(engine_->ResetContext().ok());
+    if (meet > 0) {
+      ASSERT_TRUE(engine_->Decode(*prompt_, 0, meet).ok());
+    }
+    for (uint32_t begin = meet; begin < border; begin += 96) {
+      const auto part = Part(*view, {begin, std::min(border, begin + 96)});
+      const absl::Status appended = engine_->AppendState(part);
+      ASSERT_TRUE(appended.ok()) << appended;
+    }
+    const auto again = engine_->SaveState();
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_TRUE(*again == *whole) << "met at " << meet;
+    ASSERT_TRUE(engine_->Decode(*prompt_, border, kPromptTokens).ok());
+    const std::span<const float> logits = engine_->Logits();
+    EXPECT_EQ(std::memcmp(logits.data(), computed_->first_logits.data(), logits.size_bytes()), 0)
+        << "met at " << meet;
+  }
+}
+
+TEST_F(LlamaRestoreTest, ADamagedPartLeavesTheTextAsItWas) {
+  ASSERT_TRUE(engine_->ResetContext().ok());
+  ASSERT_TRUE(engine_->Decode(*prompt_, 0, 64).ok());
+  const auto before = engine_->SaveState();
+  ASSERT_TRUE(before.ok()) << before.status();
+  const auto view = StateView::Parse(*before);
+  ASSERT_TRUE(view.ok()) << view.status();
+  std::vector<std::byte> part = Part(*view, {32, 64});
+  part.resize(part.size() / 2);
+  EXPECT_EQ(engine_->AppendState(part).code(), absl::StatusCode::kInternal);
+  const auto after = engine_->SaveState();
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_TRUE(*after == *before);
+}
+
+TEST_F(LlamaRestoreTest, EveryModeGivesTheComputedAnswer) {
+  ASSERT_NO_FATAL_FAILURE(StartStored());
+  const uint32_t border = PromptCache::RestorableTokens(kPromptTokens);
+  for (const double rate : {5e6, 1e9}) {
+    for (const RestoreMode mode :
+         {RestoreMode::kCompute, RestoreMode::kLoad, RestoreMode::kBoth, RestoreMode::kAuto}) {
+      if (mode == RestoreMode::kCompute && rate == 1e9) continue;  // has no use for a link
+      SCOPED_TRACE(absl::StrCat(ToString(mode), " at ", rate));
+      const auto result = Run(mode, rate);
+      ASSERT_TRUE(result.ok()) << result.status();
+      ExpectComputed(*result);
+      EXPECT_TRUE(result->cache_status.ok()) << result->cache_status;
+      if (mode == RestoreMode::kCompute) {
+        EXPECT_EQ(result->hit_tokens, 0);
+      } else if (mode == RestoreMode::kLoad) {
+        EXPECT_EQ(result->hit_tokens, border);
+      }
+      ASSERT_EQ(result->restored.has_value(),
+                mode == RestoreMode::kBoth || mode == RestoreMode::kAuto);
+      if (!result->restored) continue;
+      const Restorer::Restored& what = result->restored->what;
+      EXPECT_EQ(what.computed_tokens + what.loaded_tokens, border);
+      EXPECT_EQ(result->restored->met_at_token(), what.computed_tokens) << "it has no holes";
+      EXPECT_EQ(what.computed_tokens % Engine::kBatchTokens, 0);
+      if (mode == RestoreMode::kBoth) {
+        EXPECT_THAT(what.computed_tokens, Gt(0u));
+      } else if (rate == 1e9) {
+        EXPECT_EQ(what.computed_tokens, 0) << "nothing is computed that is loaded sooner";
+      }
+    }
+  }
+}
+
+TEST_F(LlamaRestoreTest, WhatIsNotStoredIsComputed) {
+  daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{"--pool", "64MiB"},
+                                            DaemonProcess::Options{.folder = folder_});
+  ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
+  auto cache = ConnectCache(folder_->path());
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  cache_ = *std::move(cache);
+  const auto result = Run(RestoreMode::kAuto, 10e6);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ExpectComputed(*result);
+  EXPECT_TRUE(result->cache_status.ok()) << result->cache_status;
+  EXPECT_EQ(result->hit_tokens, 0);
+}
+
+// Steps are cut to their budget then.
+TEST_F(LlamaRestoreTest, SequencesThatAreDecodedMeanwhileChangeNothing) {
+  ASSERT_NO_FATAL_FAILURE(StartStored());
+  for (const RestoreMode mode : {RestoreMode::kBoth, RestoreMode::kAuto}) {
+    SCOPED_TRACE(ToString(mode));
+    const auto result = Run(mode, 6e6, /*sequences=*/2);
+    ASSERT_TRUE(result.ok()) << result.status();
+    ExpectComputed(*result);
+    EXPECT_TRUE(result->cache_status.ok()) << result->cache_status;
+    EXPECT_THAT(result->decode_gaps_s.size(), Gt(2u));
+    EXPECT_THAT(result->restored->what.loaded_tokens, Gt(0u));
+  }
+}
+
+TEST_F(LlamaRestoreTest, AProfileExplainsWhatWasMeasured) {
+  const ComputeCost cost{.fixed_s = 0.02, .linear_s = 0.003, .quadratic_s = 2e-7};
+  ChunkTimes times{.first = {0, 256}, .later = {768, 1024}, .small = {1024, 1056}};
+  times.first_s = cost.Seconds(times.first);
+  times.later_s = cost.Seconds(times.later);
+  times.small_s = cost.Seconds(times.small);
+  const ComputeCost fitted = FitComputeCost(times);
+  EXPECT_NEAR(fitted.fixed_s, cost.fixed_s, 1e-9);
+  EXPECT_NEAR(fitted.linear_s, cost.linear_s, 1e-12);
+  EXPECT_NEAR(fitted.quadratic_s, cost.quadratic_s, 1e-15);
+  // Disturbed ones make no negative cost.
+  times.first_s *= 3;
+  times.small_s *= 9;
+  const ComputeCost disturbed = FitComputeCost(times);
+  EXPECT_THAT(disturbed.fixed_s, Ge(0));
+  EXPECT_THAT(disturbed.linear_s, Ge(0));
+  EXPECT_THAT(disturbed.quadratic_s, Ge(0));
+}
+
+TEST_F(LlamaRestoreTest, APictureHasALineForEachWayThatTokensCame) {
+  Restorer::Restored restored;
+  restored.spans = {{{0, 256}, ChannelId::kNowhere, 0, 1, true},
+                    {{544, 576}, kDiskChannel, 0, 0.5, true},
+                    {{512, 544}, kPoolChannel, 0, 0.4, true},
+                    {{224, 256}, kPoolChannel, 0.4, 0.8, false}};
+  const Plot plot = PictureOf(restored, "title");
+  ASSERT_EQ(plot.series.size(), 4);
+  EXPECT_EQ(plot.series[0].name, "computed");
+  EXPECT_EQ(plot.series[0].boxes[0].y_end, 256);
+  EXPECT_EQ(plot.series[1].boxes[0].y_begin, 512);
+  EXPECT_EQ(plot.series[2].boxes[0].x_end, 0.5);
+  EXPECT_TRUE(plot.series[3].hollow);
+  EXPECT_EQ(PictureOf({}, "nothing").series.size(), 0);
+}
+
+TEST_F(LlamaRestoreTest, TheProgramKeepsItsProfileAndDrawsItsRun) {
+  ASSERT_NO_FATAL_FAILURE(StartStored());
+  const std::string profile = folder_->File("profile.toml"), picture = folder_->File("run.svg");
+  const std::string flags = absl::StrCat("--json --profile ", profile, " --picture ", picture);
+  const auto cold = nlohmann::json::parse(OutputOf(Program("--json --mode compute")));
+  int code = -1;
+  const std::string first =
+      OutputOf(Program(flags + " --mode both --link-rate 10MB 2>&1 >/dev/null"), &code);
+  EXPECT_EQ(code, 0) << first;
+  EXPECT_THAT(first, HasSubstr(absl::StrCat("measuring the profile ", profile)));
+  std::remove(picture.c_str());
+  const std::string second = OutputOf(Program(flags + " --mode both --link-rate 10MB 2>&1"), &code);
+  EXPECT_EQ(code, 0) << second;
+  EXPECT_THAT(second, Not(HasSubstr("measuring")));
+  const auto run = nlohmann::json::parse(second);
+  EXPECT_EQ(run["answer"], cold["answer"]);
+  EXPECT_EQ(run["emulated_link_bytes_per_s"], 10e6);
+  EXPECT_EQ(
+      run["restore"]["computed_tokens"].get<int>() + run["restore"]["loaded_tokens"].get<int>(),
+      576);
+  EXPECT_EQ(run["picture"], picture);
+  std::ifstream drawn(picture);
+  EXPECT_THAT((std::string{std::istreambuf_iterator<char>(drawn), {}}), HasSubstr("</svg>"));
+}
+
+TEST_F(LlamaRestoreTest, TheProgramSaysWhatIsWrong) {
+  int code = -1;
+  EXPECT_THAT(OutputOf(Program("--mode twice 2>&1"), &code), HasSubstr("--mode"));
+  EXPECT_EQ(code, 2);
+  EXPECT_THAT(OutputOf(Program("--link-rate fast 2>&1"), &code), HasSubstr("--link-rate"));
+  EXPECT_EQ(code, 2);
+  ASSERT_NO_FATAL_FAILURE(StartStored());
+  const std::string profile = folder_->File("bad.toml");
+  std::ofstream(profile) << "[engine]\nlayers = 4\nspeed = 3\n";
+  EXPECT_THAT(OutputOf(Program(absl::StrCat("--mode auto --profile ", profile, " 2>&1")), &code),
+              HasSubstr("bad.toml:3"));
+  EXPECT_EQ(code, 1);
+}
+
+}  // namespace
+}  // namespace larder::llama
