@@ -4,8 +4,9 @@
 // computing.
 //
 // In each round computing alone, loading alone and `auto` take turns; an answer that differs from
-// the computed one is an error.  Where loading alone is no rival it runs in the first round only.
-// The optimum is that of whole chunks, from what chunks and loads took in the same rounds.
+// the computed one is an error.  Where loading alone is no rival it runs in the first round only,
+// or is taken to last what the link takes for the bytes.  The optimum is that of whole chunks, from
+// what chunks and loads took in the same rounds.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -49,8 +50,9 @@ constexpr char kDecode[] = "restore_llama_decode_p99";
 constexpr uint32_t kBehind = 16;  // tokens that are computed behind each prefix
 constexpr uint32_t kPredict = 16;
 // Of the rate at which loading a prefix takes as long as computing it.
-constexpr std::array kRates = {0.35, 0.6, 0.85, 1.0, 1.2, 1.7, 2.8};
-constexpr double kRivalMax = 1.15;  // loading alone may yet be the better one up to this
+constexpr std::array kRates = {0.15, 0.35, 0.6, 0.85, 1.0, 1.2, 1.7, 2.8, 8.0};
+// Times computing: loading alone that takes longer is no rival, and then not even worth a run.
+constexpr double kRivalMax = 1.15, kRunMax = 2;
 constexpr uint32_t kDecodeSequences = 2;
 constexpr double kDecodeBudget_s = 0.6;
 
@@ -99,7 +101,7 @@ struct Prompt {
 struct Cell {
   Prompt* prompt = nullptr;
   double factor = 1;  // of kRates
-  double bytes_per_s = 0;
+  double bytes = 0, bytes_per_s = 0;
   std::vector<double> auto_s = {}, load_s = {}, moved_s = {};
 
   // Per round, against the single resource with the better median.
@@ -240,6 +242,11 @@ absl::Status RunRound(Setting& setting, std::span<Cell> cells, int round) {
     const auto restored = Run(setting, prompt, RestoreMode::kAuto, cell.bytes_per_s);
     if (!restored.ok()) return restored.status();
     cell.auto_s.push_back(restored->ttft_s);
+    if (round == 0 && cell.factor * kRunMax < 1) {
+      cell.moved_s.push_back(cell.bytes / cell.bytes_per_s);
+      cell.load_s.push_back(cell.moved_s.front() + prompt.rest_s.front());
+      continue;
+    }
     if (round > 0 && cell.load_s.front() > kRivalMax * prompt.compute_s.front()) {
       cell.load_s.push_back(cell.load_s.front());
       continue;
@@ -334,6 +341,7 @@ absl::Status Measure(Reporter& report, const std::string& folder) {
         if (report.quick() && factor != 0.35 && factor != 1 && factor != 2.8) continue;
         cells.push_back({.prompt = prompts.back().get(),
                          .factor = factor,
+                         .bytes = bytes,
                          .bytes_per_s = factor * bytes / prompts.back()->computed.ttft_s});
       }
     }
