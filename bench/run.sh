@@ -38,9 +38,16 @@ done
 
 cd "$ROOT"
 mkdir -p "$BUILD"
+llama=()
+if prefix=$(deploy/build-llama.sh); then
+  llama=(-DLARDER_LLAMA=ON -DCMAKE_PREFIX_PATH="$prefix")
+  PROGRAMS+=(restore_llama)
+else
+  say "without llama.cpp there are no figures of restore_llama"
+fi
 targets=(larderd "${PROGRAMS[@]/#/bench_}")
 say "building"
-if ! { cmake --preset release -DLARDER_BENCH=ON && cmake --build "$BUILD" --target "${targets[@]}"; } \
+if ! { cmake --preset release -DLARDER_BENCH=ON ${llama[@]+"${llama[@]}"} && cmake --build "$BUILD" --target "${targets[@]}"; } \
   >"$BUILD/bench-build.log" 2>&1; then
   tail -n 40 "$BUILD/bench-build.log" >&2
   fail "does not build; deploy/install-deps.sh installs what is needed"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The whole of Larder once, on a real model: build, start the daemon, ask a question about a text three times.  The
 # second engine process finds the text's KV in the pool and answers the same words sooner.  Then the daemon is killed,
-# and the third finds it on the disk of the next one.
+# and the third finds it on the disk of the next one.  At last the KV comes over an emulated link that is as slow as
+# computing: loaded, and computed and loaded at the same time, with a picture of that.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -10,6 +11,7 @@ TEXT=$ROOT/deploy/quickstart.txt
 QUESTION="Question: What colour is the lamp that Marguerite Oakes put on the roof?"
 POOL=2GiB
 DISK=2GiB
+PICTURE=$BUILD/quickstart-restore.svg
 KEEP=
 JOBS=$(nproc)
 
@@ -18,7 +20,8 @@ usage() {
 Usage: deploy/quickstart.sh [--keep] [--question TEXT] [--jobs N]
 Installs what is missing, builds Larder and llama.cpp, fetches a model of 98 MB, starts larderd with a pool of $POOL
 and a disk of $DISK in a private folder, and asks a question about deploy/quickstart.txt: cold, then restored by a new
-engine process, then by another after kill -9 of the daemon.
+engine process, then by another after kill -9 of the daemon.  Then twice over an emulated link as slow as computing:
+loaded, and computed and loaded at once; draws the latter into build/release/quickstart-restore.svg.
   --keep            leaves the daemon running and says how to use and stop it
   --question TEXT   asks something else
   --jobs N          compilers at once (default: cores, here $JOBS)
@@ -95,9 +98,40 @@ kill_daemon() {
   DAEMON=
 }
 
-ask() {  # NAME: one engine process; its JSON line goes to $RUN/NAME.json
+ask() {  # NAME OPTION...: one engine process; its JSON line goes to $RUN/NAME.json
+  local name=$1
+  shift
   "$BUILD/client/llama_cpp/larder-llama" --model "$MODEL" --prompt-file "$TEXT" --question "$QUESTION" \
-    --socket-dir "$RUN" --engine-id "quickstart-$1" --wait-durable --json >"$RUN/$1.json" || fail "the $1 engine failed"
+    --socket-dir "$RUN" --engine-id "quickstart-$name" --wait-durable --json "$@" >"$RUN/$name.json" || fail "the $name engine failed"
+}
+
+# Bytes a second of a link over which loading takes as long as the cold run did.
+crossing_rate() {
+  /usr/bin/python3 -c 'import json, sys; run = json.load(open(sys.argv[1])); print(int(run["stored_bytes"] / run["ttft_s"]))' \
+    "$RUN/cold.json"
+}
+
+# What computing and loading at once gains where neither is the faster.
+compare_restores() {
+  /usr/bin/python3 - "$RUN/cold.json" "$RUN/load.json" "$RUN/auto.json" <<'PYTHON'
+import json
+import sys
+
+cold, load, auto = (json.load(open(path, encoding="utf-8")) for path in sys.argv[1:4])
+restore = auto["restore"]
+same = "yes" if load["answer"] == auto["answer"] == cold["answer"] else "NO"
+share = {name: 100 * restore[name] / restore["restore_s"] for name in ("engine_busy_s", "link_busy_s")}
+print(f"""  (d) over an emulated link of {auto["emulated_link_bytes_per_s"] / 1e6:.1f} MB/s, time to first token:
+      {cold["ttft_s"]:.3f} s computed, {load["ttft_s"]:.3f} s loaded, {auto["ttft_s"]:.3f} s computed from one end and loaded from the other
+      met at token {restore["met_at_token"]}; engine busy {share["engine_busy_s"]:.0f} %, link {share["link_busy_s"]:.0f} % of the restore; same answer: {same}
+      picture: {auto["picture"]}
+""")
+for run in (load, auto):
+    if "larder" in run:
+        sys.exit(f"quickstart: Larder failed in run (d): {run['larder']}")
+    if run["answer"] != cold["answer"]:
+        sys.exit("quickstart: the answer of run (d) is not the computed one")
+PYTHON
 }
 
 # Prints the table; fails unless the second and third run were restored and gave the same answer.
@@ -177,5 +211,10 @@ say "(c) kill -9 of the daemon, another one: a new engine process takes the bloc
 kill_daemon
 start_daemon
 ask disk
+say "(d) the same over an emulated link as slow as computing: loaded; then computed and loaded at once"
+RATE=$(crossing_rate)
+ask load --mode load --link-rate "$RATE"
+ask auto --mode auto --link-rate "$RATE" --profile "$RUN/profile.toml" --picture "$PICTURE"
 compare
+compare_restores
 whats_next

@@ -79,8 +79,10 @@ absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
                                              const PromptRestoreOptions& options,
                                              PromptCache* cache, Engine* engine) {
   const std::span<const Token> covered = prompt.first(PromptCache::RestorableTokens(prompt.size()));
-  const absl::StatusOr<std::vector<std::optional<Tier>>> tiers = cache->Tiers(covered);
-  if (!tiers.ok()) return tiers.status();
+  PromptRestored restored;
+  absl::StatusOr<std::vector<std::optional<Tier>>> tiers = cache->Tiers(covered);
+  restored.lookup = tiers.status();
+  if (!tiers.ok()) tiers.emplace(covered.size() / PromptCache::kBlockTokens);
   const std::vector<Digest> digests = cache->BlockDigests(covered);
   std::vector<ByteCount> layer_bytes;
   for (size_t layer = 0; layer < engine->shape().layers(); ++layer)
@@ -89,7 +91,6 @@ absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
       .blocks = digests, .layer_bytes = layer_bytes, .chunk_tokens = Engine::kBatchTokens};
   for (const std::optional<Tier> tier : *tiers) prefix.channel_of_block.push_back(ChannelOf(tier));
 
-  PromptRestored restored;
   const auto hole = std::find(tiers->begin(), tiers->end(), std::nullopt);
   restored.stored_tokens = static_cast<uint32_t>(hole - tiers->begin()) * PromptCache::kBlockTokens;
   PromptEngine driven(prompt, engine, options.beside);

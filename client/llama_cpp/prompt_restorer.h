@@ -39,13 +39,13 @@ struct PromptRestored {
   Restorer::Restored what;
   Profile learnt = {};
   uint32_t stored_tokens = 0;  // at the beginning of the prompt, that the daemon had
+  absl::Status lookup = {};    // why it could not be asked; then all was computed
   // Where the two met: behind it everything was loaded.
   [[nodiscard]] uint32_t met_at_token() const;
 };
 
 // Afterwards the engine has all that a restore may cover (PromptCache::RestorableTokens).
-// REQUIRES: its text is empty.  An error is the engine's, or that the daemon cannot be asked; then
-// the engine has part of the text.
+// REQUIRES: its text is empty.  An error is the engine's, which then has part of the text.
 [[nodiscard]] absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
                                                            const PromptRestoreOptions& options,
                                                            PromptCache* cache, Engine* engine);

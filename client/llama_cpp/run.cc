@@ -71,6 +71,7 @@ absl::StatusOr<Beginning> ComputeAndLoad(std::span<const Token> prompt, const Ru
   if (!restored.ok()) return restored.status();
   result->hit_tokens = restored->what.loaded_tokens;
   result->restored_bytes = restored->what.bytes;
+  result->cache_status = restored->lookup;
   const uint32_t known = restored->stored_tokens;
   result->restored = *std::move(restored);
   return Beginning{PromptCache::RestorableTokens(prompt.size()), known};

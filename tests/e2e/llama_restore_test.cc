@@ -173,6 +173,16 @@ TEST_F(LlamaRestoreTest, WhatIsNotStoredIsComputed) {
   EXPECT_EQ(result->hit_tokens, 0);
 }
 
+TEST_F(LlamaRestoreTest, WithoutItsDaemonEverythingIsComputed) {
+  ASSERT_NO_FATAL_FAILURE(StartStored());
+  daemon_->Kill9();
+  const auto result = Run(RestoreMode::kAuto, 10e6);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->answer, computed_->answer);
+  EXPECT_EQ(result->hit_tokens, 0);
+  EXPECT_FALSE(result->cache_status.ok()) << "nobody is told why it took so long";
+}
+
 // Steps are cut to their budget then.
 TEST_F(LlamaRestoreTest, SequencesThatAreDecodedMeanwhileChangeNothing) {
   ASSERT_NO_FATAL_FAILURE(StartStored());
