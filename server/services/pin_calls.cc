@@ -69,7 +69,7 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
   const bool device = query.tier == Tier::kDevice;
   reply->set_durable(pins_.durable() && !device);
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
-  const std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
+  std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
   PinKeeper::Answer answer =
       [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
           const absl::Status& written, const std::vector<BlockStatus>& statuses) {
@@ -81,7 +81,7 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
                            .engine_id = query.blocks.engine_id,
                            .owner = query.owner,
                            .deadline_unix_ms = deadline_ms},
-                          blocks, OfDevice(std::move(answer)));
+                          std::move(blocks), OfDevice(std::move(answer)));
   } else {
     pins_.Pin(query.owner, keys, deadline_ms, std::move(answer));
   }
@@ -111,7 +111,7 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
   auto selected = SelectBlocks(query.tenant, *query.blocks, request->blocks());
   if (!selected.ok()) return Refuse(reactor, selected.status());
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
-  const std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
+  std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
   PinKeeper::Answer answer =
       [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
           const absl::Status& written, const std::vector<BlockStatus>& statuses) {
@@ -122,7 +122,7 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
       };
   if (query.tier == Tier::kDevice) {
     order.engine_id = query.blocks->engine_id;
-    deps_.directives.Give(order, blocks, OfDevice(std::move(answer)));
+    deps_.directives.Give(std::move(order), std::move(blocks), OfDevice(std::move(answer)));
   } else {
     pins_.Unpin(query.owner, keys, std::move(answer));
   }
