@@ -170,5 +170,23 @@ TEST_F(PinTest, RefusesWhatItCannotMean) {
   EXPECT_EQ(daemon_->Metric("larder_invalid_messages_total"), 10);
 }
 
+// Who asks for one thing at a time needs one place: it is free when he has the answer.
+TEST_F(PinTest, ACallsPlaceIsFreeWhenItIsAnswered) {
+  ASSERT_NO_FATAL_FAILURE(Start({"--calls-max", "1"}));
+  ASSERT_NO_FATAL_FAILURE(PutDurable(1));
+  const auto stub = v1::Cache::NewStub(daemon_->DataChannel());
+  v1::UnpinRequest unpin;
+  unpin.set_owner("router");
+  unpin.set_all(true);
+  const v1::PinRequest pin = PinOf(0, 1, v1::TIER_DEVICE);
+  for (int i = 0; i < 2'000; ++i) {
+    grpc::ClientContext first, second;
+    v1::PinReply pinned;
+    v1::UnpinReply unpinned;
+    ASSERT_TRUE(stub->Pin(&first, pin, &pinned).ok()) << i;
+    ASSERT_TRUE(stub->Unpin(&second, unpin, &unpinned).ok()) << i;
+  }
+}
+
 }  // namespace
 }  // namespace larder::e2e
