@@ -1,4 +1,7 @@
 // Pin, Unpin and Prefetch of the real daemon, by a caller that knows the contract alone.
+#include <atomic>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/e2e/verb_fixture.h"
@@ -170,22 +173,26 @@ TEST_F(PinTest, RefusesWhatItCannotMean) {
   EXPECT_EQ(daemon_->Metric("larder_invalid_messages_total"), 10);
 }
 
-// Who asks for one thing at a time needs one place: it is free when he has the answer.
+// As many callers as places, each of whom asks for one thing at a time: none is refused.
 TEST_F(PinTest, ACallsPlaceIsFreeWhenItIsAnswered) {
-  ASSERT_NO_FATAL_FAILURE(Start({"--calls-max", "1"}));
+  constexpr int kCallers = 8;
+  ASSERT_NO_FATAL_FAILURE(Start({"--calls-max", std::to_string(kCallers)}));
   ASSERT_NO_FATAL_FAILURE(PutDurable(1));
   const auto stub = v1::Cache::NewStub(daemon_->DataChannel());
-  v1::UnpinRequest unpin;
-  unpin.set_owner("router");
-  unpin.set_all(true);
   const v1::PinRequest pin = PinOf(0, 1, v1::TIER_DEVICE);
-  for (int i = 0; i < 2'000; ++i) {
-    grpc::ClientContext first, second;
-    v1::PinReply pinned;
-    v1::UnpinReply unpinned;
-    ASSERT_TRUE(stub->Pin(&first, pin, &pinned).ok()) << i;
-    ASSERT_TRUE(stub->Unpin(&second, unpin, &unpinned).ok()) << i;
+  std::atomic<int> refused{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < kCallers; ++caller) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 2'000; ++i) {
+        grpc::ClientContext context;
+        v1::PinReply pinned;
+        if (!stub->Pin(&context, pin, &pinned).ok()) ++refused;
+      }
+    });
   }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(refused.load(), 0);
 }
 
 }  // namespace

@@ -62,7 +62,8 @@ TEST_F(EventFeedTest, ASnapshotIsOfAllTiersAndWhatFollowsComesAfter) {
 // The ring went round between what was read and what it says: nobody knows whose it was.
 TEST_F(EventFeedTest, AnEventOfAnEngineThatWasForgottenCutsOff) {
   EventFeed feed = Watch(/*snapshot=*/false);
-  store().index().events().Append({.tier = Tier::kDevice, .stored = true, .engine = 99});
+  store().index().events().Append(
+      {.variant = process_->f.variant(), .tier = Tier::kDevice, .stored = true, .engine = 99});
   const auto reply = feed.Next();
   EXPECT_EQ(reply.status().code(), absl::StatusCode::kOutOfRange);
 }
