@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace larder {
@@ -47,13 +48,14 @@ void DirectiveRunner::Run() {
   }
 }
 
-// Of other keys than it was asked for, a handler has not understood.
+// Of other keys than it was asked for, a handler has not understood.  Of none, what was not done is
+// one status: no status is that it was.
 std::vector<BlockStatus> DirectiveRunner::Do(const wire::Directive& directive) const {
-  const size_t keys = directive.digests.size();
-  if (now_ms_() > directive.valid_unix_ms)
-    return std::vector<BlockStatus>(keys, BlockStatus::kCancelled);
+  const size_t keys = directive.digests.size(), answers = std::max<size_t>(keys, 1);
+  if (now_ms_() >= directive.valid_unix_ms)
+    return std::vector<BlockStatus>(answers, BlockStatus::kCancelled);
   std::vector<BlockStatus> said = handler_(directive);
-  if (said.size() != keys) said.assign(keys, BlockStatus::kUnsupported);
+  if (said.size() != keys) said.assign(answers, BlockStatus::kUnsupported);
   return said;
 }
 

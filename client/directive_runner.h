@@ -1,7 +1,8 @@
 // Runs an engine's handler for directives, one at a time on a thread of its own, and sends what it
 // answers.
 //
-// What nobody waits for any more when its turn comes is not done, and answered CANCELLED.
+// What nobody waits for any more when its turn comes is not done, and answered CANCELLED.  `now_ms`
+// must be the daemon's clock.
 // Ownership: by SessionCore.  Thread-safety: Add from any thread.
 // Lifecycle: made (starts the thread) -> Add ... -> Stop (waits for a handler under way; once).
 // Limits: kWaitingMax directives wait; the daemon sends no more unanswered ones, so what is beyond

@@ -7,18 +7,28 @@
 namespace larder {
 namespace {
 
-// The worst for each name; those that the caller named by blocks, and has no answer of, are
-// missing.
-void AddAnswers(const BlockScope& scope, const BlockDirector::Blocks& blocks,
-                const std::vector<BlockStatus>& statuses, std::vector<wire::BlockAnswer>* answers) {
-  if (scope.scope != wire::SelectionScope::kBlocks) return;
+// What the caller named, and so hears of one by one; empty unless the scope is kBlocks.
+struct Named {
+  std::vector<Digest> names;
+  BlockDirector::Blocks blocks;
+};
+
+Named NamedOf(const BlockScope& scope, const BlockDirector::Blocks& blocks) {
+  if (scope.scope != wire::SelectionScope::kBlocks) return {};
+  return {scope.blocks.names, blocks};
+}
+
+// The worst for each name; those that have no answer are missing.
+void AddAnswers(const Named& named, const std::vector<BlockStatus>& statuses,
+                std::vector<wire::BlockAnswer>* answers) {
+  if (named.names.empty()) return;
   absl::flat_hash_map<Digest, BlockStatus> by_name;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    BlockStatus& status = by_name.try_emplace(blocks[i].second, statuses[i]).first->second;
+  for (size_t i = 0; i < named.blocks.size(); ++i) {
+    BlockStatus& status = by_name.try_emplace(named.blocks[i].second, statuses[i]).first->second;
     status = Worse(status, statuses[i]);
   }
   if (answers->empty()) {
-    for (const Digest& name : scope.blocks.names) answers->push_back({.digest = name});
+    for (const Digest& name : named.names) answers->push_back({.digest = name});
   }
   for (wire::BlockAnswer& answer : *answers) {
     const auto said = by_name.find(answer.digest);
@@ -74,33 +84,30 @@ absl::Status BlockDirector::Find(const BlockScope& scope, Blocks* blocks) const 
 void BlockDirector::Clear(const BlockScope& scope, const Drop& drop, Blocks blocks,
                           wire::ClearResult result,
                           std::function<void(const wire::ClearResult&)> done) {
-  const auto add = [scope, drop, blocks, result = std::move(result),
-                    done = std::move(done)](std::vector<BlockStatus> statuses) mutable {
-    for (const BlockStatus said : statuses) Count(said, drop.pinned, &result);
-    AddAnswers(scope, blocks, statuses, &result.blocks);
+  const size_t count = blocks.size();
+  auto add = [named = NamedOf(scope, blocks), pinned = drop.pinned, result = std::move(result),
+              done = std::move(done)](const std::vector<BlockStatus>& statuses) mutable {
+    for (const BlockStatus said : statuses) Count(said, pinned, &result);
+    AddAnswers(named, statuses, &result.blocks);
     done(result);
   };
-  if (drop.dry_run) {
-    auto all = add;
-    return all(std::vector<BlockStatus>(blocks.size(), BlockStatus::kOk));
-  }
+  if (drop.dry_run) return add(std::vector<BlockStatus>(count, BlockStatus::kOk));
   desk_.Give(
       {.kind = wire::DirectiveKind::kDrop, .engine_id = scope.engine_id, .pinned = drop.pinned},
-      blocks, add);
+      std::move(blocks), std::move(add));
 }
 
 void BlockDirector::Compress(const BlockScope& scope, Codec codec, Blocks blocks,
                              wire::CompressProgress progress,
                              std::function<void(const wire::CompressProgress&)> done) {
-  progress.blocks += blocks.size();
+  auto add = [named = NamedOf(scope, blocks), progress = std::move(progress),
+              done = std::move(done)](const std::vector<BlockStatus>& statuses) mutable {
+    for (const BlockStatus said : statuses) Count(said, &progress);
+    AddAnswers(named, statuses, &progress.answers);
+    done(progress);
+  };
   desk_.Give({.kind = wire::DirectiveKind::kCompress, .engine_id = scope.engine_id, .codec = codec},
-             blocks,
-             [scope, blocks, progress = std::move(progress),
-              done = std::move(done)](std::vector<BlockStatus> statuses) mutable {
-               for (const BlockStatus said : statuses) Count(said, &progress);
-               AddAnswers(scope, blocks, statuses, &progress.answers);
-               done(progress);
-             });
+             std::move(blocks), std::move(add));
 }
 
 }  // namespace larder

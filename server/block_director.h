@@ -37,7 +37,7 @@ class BlockDirector {
   // DirectiveDesk::Answer.
   void Clear(const BlockScope& scope, const Drop& drop, Blocks blocks, wire::ClearResult result,
              std::function<void(const wire::ClearResult&)> done);
-  // Likewise.
+  // Likewise to `progress`, which counts them among its `blocks` already.
   void Compress(const BlockScope& scope, Codec codec, Blocks blocks,
                 wire::CompressProgress progress,
                 std::function<void(const wire::CompressProgress&)> done);

@@ -135,9 +135,18 @@ absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStor
 std::vector<std::pair<VariantIndex, Digest>> ScopeMembers::OnDevice(
     const BlockScope& scope, const DeviceTable& devices) const {
   std::vector<std::pair<VariantIndex, Digest>> blocks;
-  devices.ForEach(scope.engine_id, [&](VariantIndex variant, const Digest& digest, const Digest*) {
-    if (Contains(variant, digest)) blocks.emplace_back(variant, digest);
-  });
+  if (scope.scope == wire::SelectionScope::kBlocks) {
+    std::vector<DeviceTable::Name> named;
+    for (const SelectedBlocks::Block& block : scope.blocks.blocks)
+      named.emplace_back(block.variant, scope.blocks.names[block.name]);
+    devices.ForEachHolder(scope.engine_id, named,
+                          [&](size_t i, SessionId) { blocks.push_back(named[i]); });
+  } else {
+    devices.ForEach(scope.engine_id,
+                    [&](VariantIndex variant, const Digest& digest, const Digest*) {
+                      if (Contains(variant, digest)) blocks.emplace_back(variant, digest);
+                    });
+  }
   std::ranges::sort(blocks);  // of several engines
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
   return blocks;

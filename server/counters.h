@@ -129,6 +129,7 @@ struct Counters {
   Counter directives_done;
   Counter directives_unanswered;
   Counter directives_ended;
+  Counter directives_unsent;  // given up while their session owed too much
 
   // Move: to that tier.
   Counter blocks_moved_host;

@@ -15,12 +15,15 @@ void DeviceTable::SessionBegan(SessionId session, const std::string& engine_id) 
 }
 
 void DeviceTable::SessionEnded(SessionId session) {
-  MutexLock lock(mu_);
-  LetAllGo(session);
-  const auto it = sessions_.find(session);
-  if (it == sessions_.end()) return;
-  --EngineNumbered(it->second.engine).sessions;
-  sessions_.erase(it);
+  Session ended;
+  {
+    MutexLock lock(mu_);
+    const auto it = sessions_.find(session);
+    if (it == sessions_.end()) return;
+    ended = std::move(it->second);
+    sessions_.erase(it);
+  }
+  LetAllGo(session, ended.engine, ended.has);
 }
 
 size_t DeviceTable::Stored(SessionId session, const Report& report) {
@@ -33,21 +36,21 @@ size_t DeviceTable::Stored(SessionId session, const Report& report) {
   size_t left_out = 0;
   for (size_t i = 0; i < report.digests.size(); ++i) {
     const Name name{report.variant, report.digests[i]};
-    bool is_new = false;
-    if (!it->second.has.contains(name)) {
-      if (!HasPlace(engine)) {
-        ++left_out;
-        continue;
-      }
+    const bool had = it->second.has.contains(name);
+    if (!had && !HasPlace(engine)) {
+      ++left_out;
+      continue;
+    }
+    Block& block = engine.blocks[name];
+    if (!had) {
       it->second.has.insert(name);
       ++places_;
       ++engine.places;
-      engine.blocks[name].holders.push_back(session);
-      is_new = engine.blocks[name].holders.size() == 1;
+      block.holders.push_back(session);
     }
-    KeepChain(engine, engine.blocks[name], i == 0 ? report.parent : report.digests[i - 1],
+    KeepChain(engine, block, i == 0 ? report.parent : report.digests[i - 1],
               report.tokens.subspan(i * each, each));
-    if (!is_new) continue;
+    if (had || block.holders.size() > 1) continue;
     blocks_.fetch_add(1, std::memory_order_relaxed);
     Tell(engine, {name.second, name.first, Tier::kDevice, true, false, it->second.engine});
   }
@@ -81,24 +84,83 @@ void DeviceTable::Removed(SessionId session, VariantIndex variant,
 }
 
 void DeviceTable::Cleared(SessionId session) {
-  MutexLock lock(mu_);
-  LetAllGo(session);
+  Names had;
+  uint32_t number = 0;
+  {
+    MutexLock lock(mu_);
+    const auto it = sessions_.find(session);
+    if (it == sessions_.end()) return;
+    had = std::exchange(it->second.has, {});
+    number = it->second.engine;
+    ++EngineNumbered(number).sessions;
+  }
+  LetAllGo(session, number, had);
 }
 
-void DeviceTable::LetAllGo(SessionId session) {
-  const auto it = sessions_.find(session);
-  if (it == sessions_.end() || it->second.has.empty()) return;
-  const uint32_t number = it->second.engine;
+// ---- what leaves with a session
+
+// A block goes and is told to under one hold of the lock, lest it come back in between; where what
+// is left is told anew, that makes it right.
+void DeviceTable::LetAllGo(SessionId session, uint32_t number, const Names& has) {
+  if (LetEngineGo(number, has)) return;
+  const bool anew = BetterToldAnew(number, has);
+  for (auto name = has.begin(); name != has.end();) {
+    MutexLock lock(mu_);
+    Engine& engine = EngineNumbered(number);
+    for (size_t i = 0; i < kSlice && name != has.end(); ++i, ++name) {
+      if (LetGo(session, engine, *name) && !anew)
+        Tell(engine, {name->second, name->first, Tier::kDevice, false, false, number});
+    }
+  }
+  if (anew) TellAnew(number);
+  MutexLock lock(mu_);
+  --EngineNumbered(number).sessions;
+}
+
+bool DeviceTable::LetEngineGo(uint32_t number, const Names& has) {
+  absl::btree_map<Name, Block> gone;  // freed without the lock
+  MutexLock lock(mu_);
   Engine& engine = EngineNumbered(number);
-  std::vector<Name> gone;
-  for (const Name& name : std::exchange(it->second.has, {})) {
-    if (LetGo(session, engine, name)) gone.push_back(name);
+  if (engine.places != has.size()) return false;
+  gone.swap(engine.blocks);
+  blocks_.fetch_sub(gone.size(), std::memory_order_relaxed);
+  places_ -= std::exchange(engine.places, 0);
+  tokens_ -= std::exchange(engine.tokens, 0);
+  if (!has.empty()) Tell(engine, {{}, VariantIndex::kNone, Tier::kDevice, false, true, number});
+  --engine.sessions;
+  return true;
+}
+
+bool DeviceTable::BetterToldAnew(uint32_t number, const Names& has) const {
+  const size_t many = events_.events_max() / 4;
+  if (has.size() <= many) return false;
+  size_t gone = 0, there = 0;
+  for (auto name = has.begin(); name != has.end();) {
+    MutexLock lock(mu_);
+    const auto& blocks = engines_.find(number)->second.blocks;
+    there = blocks.size();
+    for (size_t i = 0; i < kSlice && name != has.end(); ++i, ++name)
+      gone += blocks.find(*name)->second.holders.size() == 1 ? 1 : 0;
   }
-  if (engine.blocks.empty()) {
-    return Tell(engine, {{}, VariantIndex::kNone, Tier::kDevice, false, true, number});
+  return gone > many && there < 2 * gone;
+}
+
+// What others say meanwhile is told in between: the last word on each block is right.
+void DeviceTable::TellAnew(uint32_t number) {
+  Cursor left;
+  left.engine_ = left.last_engine_ = number;
+  {
+    MutexLock lock(mu_);
+    Tell(EngineNumbered(number), {{}, VariantIndex::kNone, Tier::kDevice, false, true, number});
   }
-  for (const auto& [variant, digest] : gone)
-    Tell(engine, {digest, variant, Tier::kDevice, false, false, number});
+  while (!left.done()) {
+    MutexLock lock(mu_);
+    std::vector<Name> some;
+    (void)Walk(&left, kSlice,
+               [&](uint32_t, const Name& name, const Block&) { some.push_back(name); });
+    for (const auto& [variant, digest] : some)
+      Tell(EngineNumbered(number), {digest, variant, Tier::kDevice, true, false, number});
+  }
 }
 
 bool DeviceTable::LetGo(SessionId session, Engine& engine, const Name& name) {
@@ -129,11 +191,14 @@ uint32_t DeviceTable::NumberOf(const std::string& engine_id) {
   const uint32_t number = ++last_number_;
   engines_[number].id = engine_id;
   numbers_.emplace(engine_id, number);
+  MutexLock lock(names_mu_);
+  names_.emplace(number, engine_id);
   return number;
 }
 
 // Those without a session of which no event that is still known tells.
 void DeviceTable::ForgetEngines() {
+  MutexLock lock(names_mu_);
   for (auto it = engines_.begin(); it != engines_.end();) {
     const Engine& engine = it->second;
     if (engine.sessions > 0 || events_.KnowsOfDevice(engine.told)) {
@@ -141,6 +206,7 @@ void DeviceTable::ForgetEngines() {
       continue;
     }
     numbers_.erase(engine.id);
+    names_.erase(it->first);
     it = engines_.erase(it);
   }
   forget_at_ = 2 * engines_.size() + 64;
@@ -156,10 +222,12 @@ const DeviceTable::Engine* DeviceTable::Find(std::string_view engine_id) const {
 void DeviceTable::Lookup(std::string_view engine_id, VariantIndex variant,
                          std::span<const Digest> digests, std::span<char> there) const {
   LARDER_CHECK(there.size() == digests.size());
-  MutexLock lock(mu_);
-  const Engine* const engine = Find(engine_id);
-  for (size_t i = 0; i < digests.size(); ++i)
-    there[i] = engine != nullptr && engine->blocks.contains(Name{variant, digests[i]}) ? 1 : 0;
+  for (size_t at = 0; at < digests.size();) {
+    MutexLock lock(mu_);
+    const Engine* const engine = Find(engine_id);
+    for (const size_t end = std::min(at + kSlice, digests.size()); at < end; ++at)
+      there[at] = engine != nullptr && engine->blocks.contains(Name{variant, digests[at]}) ? 1 : 0;
+  }
 }
 
 bool DeviceTable::Has(std::string_view engine_id) const {
@@ -179,15 +247,18 @@ void DeviceTable::ForEachEngine(std::string_view engine_id, OnEngine visit) cons
 
 void DeviceTable::ForEachHolder(std::string_view engine_id, std::span<const Name> blocks,
                                 absl::FunctionRef<void(size_t i, SessionId)> hold) const {
-  MutexLock lock(mu_);
-  ForEachEngine(engine_id, [&](const Engine& engine) {
-    if (engine.blocks.empty()) return;
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      const auto block = engine.blocks.find(blocks[i]);
-      if (block == engine.blocks.end()) continue;
-      for (const SessionId session : block->second.holders) hold(i, session);
-    }
-  });
+  for (size_t from = 0; from < blocks.size(); from += kSlice) {
+    const size_t end = std::min(from + kSlice, blocks.size());
+    MutexLock lock(mu_);
+    ForEachEngine(engine_id, [&](const Engine& engine) {
+      if (engine.blocks.empty()) return;
+      for (size_t i = from; i < end; ++i) {
+        const auto block = engine.blocks.find(blocks[i]);
+        if (block == engine.blocks.end()) continue;
+        for (const SessionId session : block->second.holders) hold(i, session);
+      }
+    });
+  }
 }
 
 std::vector<SessionId> DeviceTable::Holders() const {
@@ -200,29 +271,43 @@ std::vector<SessionId> DeviceTable::Holders() const {
 }
 
 void DeviceTable::ForEach(std::string_view engine_id, Visit visit) const {
-  MutexLock lock(mu_);
-  ForEachEngine(engine_id, [&](const Engine& engine) {
-    for (const auto& [name, block] : engine.blocks)
+  Cursor cursor;
+  if (!engine_id.empty()) {
+    MutexLock lock(mu_);
+    const auto number = numbers_.find(engine_id);
+    if (number == numbers_.end()) return;
+    cursor.engine_ = cursor.last_engine_ = number->second;
+  }
+  while (!cursor.done()) {
+    MutexLock lock(mu_);
+    (void)Walk(&cursor, kSlice, [&](uint32_t, const Name& name, const Block& block) {
       visit(name.first, name.second, block.tokens.empty() ? nullptr : &block.parent);
-  });
+    });
+  }
 }
 
 size_t DeviceTable::Page(Cursor* cursor, std::span<TierEvent> to) const {
   MutexLock lock(mu_);
   size_t count = 0;
-  for (auto engine = engines_.lower_bound(cursor->engine_); engine != engines_.end(); ++engine) {
+  return Walk(cursor, to.size(), [&](uint32_t number, const Name& name, const Block&) {
+    to[count++] = {name.second, name.first, Tier::kDevice, true, false, number};
+  });
+}
+
+template <class OnBlock>
+size_t DeviceTable::Walk(Cursor* cursor, size_t most, OnBlock visit) const {
+  size_t count = 0;
+  for (auto engine = engines_.lower_bound(cursor->engine_);
+       engine != engines_.end() && engine->first <= cursor->last_engine_; ++engine) {
     if (engine->first != cursor->engine_) cursor->last_.reset();
     cursor->engine_ = engine->first;
     const auto& blocks = engine->second.blocks;
     auto block = cursor->last_ ? blocks.upper_bound(*cursor->last_) : blocks.begin();
     for (; block != blocks.end(); ++block) {
-      if (count == to.size()) return count;
+      if (count == most) return count;
       cursor->last_ = block->first;
-      to[count++] = {.digest = block->first.second,
-                     .variant = block->first.first,
-                     .tier = Tier::kDevice,
-                     .stored = true,
-                     .engine = engine->first};
+      ++count;
+      visit(engine->first, block->first, block->second);
     }
   }
   cursor->engine_ = Cursor::kDone;
@@ -230,9 +315,9 @@ size_t DeviceTable::Page(Cursor* cursor, std::span<TierEvent> to) const {
 }
 
 std::string DeviceTable::EngineOf(const TierEvent& event) const {
-  MutexLock lock(mu_);
-  const auto engine = engines_.find(event.engine);
-  return engine == engines_.end() ? std::string() : engine->second.id;
+  MutexLock lock(names_mu_);
+  const auto name = names_.find(event.engine);
+  return name == names_.end() ? std::string() : name->second;
 }
 
 std::optional<DeviceTable::Chain> DeviceTable::ChainOf(const TierEvent& event) const {
@@ -268,6 +353,8 @@ void DeviceTable::CheckInvariants() const {
   for (const auto& [id, session] : sessions_) had += session.has.size();
   LARDER_CHECK(sessions == sessions_.size() && had == places && places == places_);
   LARDER_CHECK(numbers_.size() == engines_.size());
+  MutexLock names_lock(names_mu_);
+  LARDER_CHECK(names_.size() == engines_.size());
   LARDER_CHECK(blocks == blocks_.load() && places <= limits_.places_max);
   LARDER_CHECK(tokens == tokens_ && tokens <= limits_.tokens_max);
 }

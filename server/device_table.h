@@ -3,8 +3,11 @@
 // Hearsay: the daemon neither holds nor checks these bytes, and what a session said is gone with
 // it.  A block counts once an engine, however many of its sessions have it.
 // Ownership: by Daemon; the ring of events outlives it.
-// Thread-safety: all methods from any thread.  Locks: mu_ is a leaf but for the ring's.
-// Limits: Limits; what is beyond them is left out, and answered so.
+// Thread-safety: all methods from any thread.  Locks: mu_ is a leaf but for the ring's and
+// names_mu_.  What looks at many blocks lets go of it after each kSlice: it sees each that is there
+// all the while, once.
+// Limits: Limits; what is beyond them is left out, and answered so.  A session that leaves more
+// behind than the ring keeps, of an engine that has more left, cuts off who watches.
 // Memory: about 150 B a place, and the token ids of its block.
 #pragma once
 
@@ -59,6 +62,9 @@ class DeviceTable {
   // All that it has.
   void Cleared(SessionId session) LARDER_EXCLUDES(mu_);
 
+  // Blocks under one hold of the lock.
+  static constexpr size_t kSlice = 1024;
+
   // Blocks of all engines.  Cheap.
   [[nodiscard]] size_t blocks() const { return blocks_.load(std::memory_order_relaxed); }
   // Which of these an engine has.  REQUIRES: there.size() == digests.size().
@@ -67,6 +73,7 @@ class DeviceTable {
   [[nodiscard]] bool Has(std::string_view engine_id) const LARDER_EXCLUDES(mu_);
   using Name = std::pair<VariantIndex, Digest>;
   // Calls hold(i, session) for each session that has blocks[i]: of one engine, or (empty) of all.
+  // For each session `i` ascends.
   // `hold` must not call back.
   void ForEachHolder(std::string_view engine_id, std::span<const Name> blocks,
                      absl::FunctionRef<void(size_t i, SessionId)> hold) const LARDER_EXCLUDES(mu_);
@@ -86,13 +93,13 @@ class DeviceTable {
    private:
     friend class DeviceTable;
     static constexpr uint32_t kDone = std::numeric_limits<uint32_t>::max();
-    uint32_t engine_ = 0;
+    uint32_t engine_ = 0, last_engine_ = kDone - 1;
     std::optional<Name> last_;  // that was told of it
   };
   // Some more of all that is there, as if it were stored now; how many.
   [[nodiscard]] size_t Page(Cursor* cursor, std::span<TierEvent> to) const LARDER_EXCLUDES(mu_);
-  // Empty: unknown.
-  [[nodiscard]] std::string EngineOf(const TierEvent& event) const LARDER_EXCLUDES(mu_);
+  // Empty: unknown.  Cheap, and waits for nobody who looks at blocks.
+  [[nodiscard]] std::string EngineOf(const TierEvent& event) const LARDER_EXCLUDES(names_mu_);
   struct Chain {
     Digest parent;
     std::vector<uint32_t> tokens;
@@ -111,12 +118,14 @@ class DeviceTable {
   struct Engine {
     std::string id;
     absl::btree_map<Name, Block> blocks;
-    size_t sessions = 0, places = 0, tokens = 0;
+    size_t sessions = 0;  // and those that are being let go
+    size_t places = 0, tokens = 0;
     uint64_t told = 0;  // number of its last event
   };
+  using Names = absl::flat_hash_set<Name>;
   struct Session {
     uint32_t engine = 0;
-    absl::flat_hash_set<Name> has;
+    Names has;
   };
 
   [[nodiscard]] Engine& EngineNumbered(uint32_t number) LARDER_REQUIRES(mu_) {
@@ -133,7 +142,16 @@ class DeviceTable {
   }
   void KeepChain(Engine& engine, Block& block, const Digest& parent,
                  std::span<const uint32_t> tokens) LARDER_REQUIRES(mu_);
-  void LetAllGo(SessionId session) LARDER_REQUIRES(mu_);
+  // What a session had that is one less of its engine's, whose number this is.
+  void LetAllGo(SessionId session, uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
+  // That was all that its engine had.
+  [[nodiscard]] bool LetEngineGo(uint32_t number, const Names& has) LARDER_EXCLUDES(mu_);
+  // It is shorter to tell anew what is left than each that goes, and those are many.
+  [[nodiscard]] bool BetterToldAnew(uint32_t number, const Names& has) const LARDER_EXCLUDES(mu_);
+  void TellAnew(uint32_t number) LARDER_EXCLUDES(mu_);
+  // Visits up to `most` blocks that follow the cursor; how many.
+  template <class OnBlock>
+  size_t Walk(Cursor* cursor, size_t most, OnBlock visit) const LARDER_REQUIRES(mu_);
   // True: nobody of its engine has it any more, and it is erased.
   [[nodiscard]] bool LetGo(SessionId session, Engine& engine, const Name& name)
       LARDER_REQUIRES(mu_);
@@ -143,6 +161,8 @@ class DeviceTable {
   const Limits limits_;
   std::atomic<size_t> blocks_{0};  // written under mu_ alone
 
+  mutable Mutex names_mu_;  // a leaf; who writes has mu_, too
+  absl::flat_hash_map<uint32_t, std::string> names_ LARDER_GUARDED_BY(names_mu_);  // of engines
   mutable Mutex mu_;
   size_t places_ LARDER_GUARDED_BY(mu_) = 0;
   size_t tokens_ LARDER_GUARDED_BY(mu_) = 0;

@@ -78,21 +78,23 @@ absl::StatusOr<wire::WatchReply> EventFeed::Next() {
   std::vector<TierEvent> happened;
   for (const NumberedEvent& event : std::span(events).first(read->events))
     happened.push_back(event.event);
-  std::vector<wire::BlockEvent> told = Describe(happened);
-  for (size_t i = 0; i < told.size(); ++i) told[i].sequence = events[i].number;
+  absl::StatusOr<std::vector<wire::BlockEvent>> told = Describe(happened);
+  if (!told.ok()) return told.status();
+  for (size_t i = 0; i < told->size(); ++i) (*told)[i].sequence = events[i].number;
   after_ = read->through;
   wire::WatchReply reply;
-  reply.events = Joined(std::move(told));
+  reply.events = Joined(*std::move(told));
   reply.sequence = after_;
   return reply;
 }
 
-wire::WatchReply EventFeed::NextOfSnapshot() {
-  const std::vector<TierEvent> there = SomeOfSnapshot();
+absl::StatusOr<wire::WatchReply> EventFeed::NextOfSnapshot() {
+  absl::StatusOr<std::vector<wire::BlockEvent>> there = Describe(SomeOfSnapshot());
+  if (!there.ok()) return there.status();
   const bool done =
       cursor_.done() && (device_cursor_.done() || (query_.tiers & TierBit(Tier::kDevice)) == 0);
   wire::WatchReply reply;
-  reply.events = Joined(Describe(there));
+  reply.events = Joined(*std::move(there));
   reply.sequence = done ? after_ : 0;
   reply.snapshot_end = done;
   in_snapshot_ = !done;
@@ -117,7 +119,8 @@ std::vector<TierEvent> EventFeed::SomeOfSnapshot() {
   return there;
 }
 
-std::vector<wire::BlockEvent> EventFeed::Describe(std::span<const TierEvent> events) const {
+absl::StatusOr<std::vector<wire::BlockEvent>> EventFeed::Describe(
+    std::span<const TierEvent> events) const {
   std::vector<wire::BlockEvent> told;
   told.reserve(events.size());
   for (const TierEvent& event : events) {
@@ -125,7 +128,10 @@ std::vector<wire::BlockEvent> EventFeed::Describe(std::span<const TierEvent> eve
     one.stored = event.stored;
     one.cleared = event.cleared;
     one.tier = event.tier;
-    if (event.tier == Tier::kDevice) one.engine_id = devices_->EngineOf(event);
+    if (event.tier == Tier::kDevice) {
+      one.engine_id = devices_->EngineOf(event);
+      if (one.engine_id.empty()) return CutOff();
+    }
     if (event.cleared) continue;
     one.variant = store_.index().VariantId(event.variant);
     one.digests = {event.digest};

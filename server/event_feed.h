@@ -42,10 +42,12 @@ class EventFeed {
             const DeviceTable* devices)
       : query_(query), store_(store), disk_(disk), devices_(devices) {}
 
-  [[nodiscard]] wire::WatchReply NextOfSnapshot();
+  [[nodiscard]] absl::StatusOr<wire::WatchReply> NextOfSnapshot();
   // Of HOST and DISK, then of DEVICE; empty: that was all.
   [[nodiscard]] std::vector<TierEvent> SomeOfSnapshot();
-  [[nodiscard]] std::vector<wire::BlockEvent> Describe(std::span<const TierEvent> events) const;
+  // OutOfRange: they are of an engine that was forgotten, as is what they told.
+  [[nodiscard]] absl::StatusOr<std::vector<wire::BlockEvent>> Describe(
+      std::span<const TierEvent> events) const;
   // Of stored ones, what is known of them.
   void AddChainsOfDevice(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;
   void AddChains(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;

@@ -94,7 +94,8 @@ constexpr MetricSample kDeviceBlocks[] = {
 constexpr MetricSample kDeviceLeftOut[] = {Count("", &C::device_blocks_left_out)};
 constexpr MetricSample kDirectives[] = {
     Count("sent", &C::directives_sent), Count("done", &C::directives_done),
-    Count("unanswered", &C::directives_unanswered), Count("ended", &C::directives_ended)};
+    Count("unanswered", &C::directives_unanswered), Count("ended", &C::directives_ended),
+    Count("unsent", &C::directives_unsent)};
 constexpr MetricSample kEventsTold[] = {Count("", &C::events_told)};
 constexpr MetricSample kCutOff[] = {Count("", &C::watchers_cut_off)};
 constexpr MetricSample kPins[] = {Read("", OfStore<&B::pins>)};
@@ -364,7 +365,8 @@ constexpr Metric kMetrics[] = {
     {"larder_directives_total", kC, "directives", "step", kDirectives,
      "What engines were asked to do with blocks in device memory (pin, unpin, drop, compress): "
      "sent, and of these done, whatever was said of each block, unanswered within 5 seconds, or "
-     "ended with their session."},
+     "ended with their session; unsent: given up while their session answered nothing of what it "
+     "owed."},
     {"larder_events_told_total", kC, "events", "", kEventsTold,
      "Blocks that came to a tier or left one, told to a watcher (Cache.WatchEvents); one for each "
      "watcher."},

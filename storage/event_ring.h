@@ -44,6 +44,7 @@ class EventRing {
   // So many of HOST and DISK, and so many of DEVICE.  0: keeps none, and counts none.
   explicit EventRing(size_t events_max) : events_max_(events_max) {}
 
+  [[nodiscard]] size_t events_max() const { return events_max_; }
   void Append(const TierEvent& event) LARDER_EXCLUDES(mu_);
 
   // The number of the last event; the first is 1.  Cheap.

@@ -89,7 +89,8 @@ ExitCode Print(const wire::ClearResult& sum, bool dry_run, Shell& shell) {
                            " names are missing"));
     shell.SayNext("larderctl watch --once lists what is stored");
   }
-  if (sum.kept_pinned > 0) shell.SayNext("the same with --pinned clears what is pinned, too");
+  if (sum.kept_pinned > 0)
+    shell.SayNext("the same with --pinned clears what is pinned, too; what is in use stays");
   if (sum.unanswered > 0) {
     shell.Say("an engine takes no directives, or has not answered in time");
     shell.SayNext("larderctl watch --tier device --once lists what engines still have");

@@ -20,13 +20,13 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
                                                v1::LookupReply* reply) {
   ++deps_.counters.requests_lookup;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::optional<Admission::Ticket> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
   if (!call) return reactor;
   const TimePoint begun = deps_.clock.Now();
   wire::LookupQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
-  if (!status.ok()) return Refuse(reactor, status);
+  if (!status.ok()) return Refuse(*call, status);
   query.content.tenant = deps_.tenant;
   const Digest content_id = query.content.Id();
   const std::span<const uint32_t> tokens(request->tokens().data(),
@@ -37,7 +37,7 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
   result.instances = deps_.instances.Lookup(content_id, query.digests, query.engine_id);
   wire::Encode(result, reply);
   deps_.counters.latencies.lookup.Observe(deps_.clock.Now() - begun);
-  reactor->Finish(grpc::Status::OK);
+  call->Finish(absl::OkStatus());
   return reactor;
 }
 
@@ -46,7 +46,7 @@ grpc::ServerUnaryReactor* CacheService::ListInstances(grpc::CallbackServerContex
                                                       v1::ListInstancesReply* reply) {
   ++deps_.counters.requests_list_instances;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::optional<Admission::Ticket> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
   if (!call) return reactor;
   std::string tenant;
   absl::Status status = wire::Decode(*request, &tenant);
@@ -61,7 +61,7 @@ grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* con
                                                 v1::QueryIpReply* reply) {
   ++deps_.counters.requests_query_ip;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::optional<Admission::Ticket> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
   if (!call) return reactor;
   absl::Status status = CheckTenant(request->tenant(), deps_.tenant);
   const wire::InstanceInfo info =
@@ -71,18 +71,18 @@ grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* con
   reply->set_attached(info.attached);
   // Only socket files are served so far, so every session is on this host.
   for (size_t i = 0; i < info.sessions.size(); ++i) reply->add_addresses("local");
-  reactor->Finish(ToRpcStatus(status));
+  call->Finish(status);
   return reactor;
 }
 
 // ---- what all calls have in common
 
-std::optional<Admission::Ticket> CacheService::Begin(grpc::CallbackServerContext* context,
-                                                     grpc::ServerUnaryReactor* reactor) {
+std::shared_ptr<UnaryCall> CacheService::Begin(grpc::CallbackServerContext* context,
+                                               grpc::ServerUnaryReactor* reactor) {
   absl::StatusOr<Admission::Ticket> ticket = Admit(context);
-  if (ticket.ok()) return *std::move(ticket);
+  if (ticket.ok()) return std::make_shared<UnaryCall>(reactor, *std::move(ticket));
   reactor->Finish(ToRpcStatus(ticket.status()));
-  return std::nullopt;
+  return nullptr;
 }
 
 absl::StatusOr<Admission::Ticket> CacheService::Admit(grpc::CallbackServerContext* context) {
@@ -97,11 +97,10 @@ absl::Status CacheService::TooManyLongCalls(grpc::CallbackServerContext* context
   return Overloaded(*context, kRetryAfterLongCalls, "too many calls that take long");
 }
 
-grpc::ServerUnaryReactor* CacheService::Refuse(grpc::ServerUnaryReactor* reactor,
-                                               const absl::Status& status) {
+grpc::ServerUnaryReactor* CacheService::Refuse(UnaryCall& call, const absl::Status& status) {
   ++deps_.counters.invalid_messages;
-  reactor->Finish(ToRpcStatus(status));
-  return reactor;
+  call.Finish(status);
+  return call.reactor();
 }
 
 }  // namespace larder

@@ -8,7 +8,7 @@
 #pragma once
 
 #include <functional>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -23,6 +23,7 @@
 #include "server/device_table.h"
 #include "server/directive_desk.h"
 #include "server/pin_keeper.h"
+#include "server/services/caller.h"
 #include "server/services/event_streams.h"
 #include "server/services/progress_stream.h"
 #include "server/session.h"
@@ -79,11 +80,10 @@ class CacheService final : public v1::Cache::CallbackService {
   [[nodiscard]] absl::StatusOr<Admission::Ticket> Admit(grpc::CallbackServerContext* context);
   // Likewise of the threads that long calls run on.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
-  // As Admit; nullopt: there is none, and the call was finished.
-  [[nodiscard]] std::optional<Admission::Ticket> Begin(grpc::CallbackServerContext* context,
-                                                       grpc::ServerUnaryReactor* reactor);
-  [[nodiscard]] grpc::ServerUnaryReactor* Refuse(grpc::ServerUnaryReactor* reactor,
-                                                 const absl::Status& status);
+  // As Admit; null: there is none, and the call was finished.  Shared with who answers later.
+  [[nodiscard]] std::shared_ptr<UnaryCall> Begin(grpc::CallbackServerContext* context,
+                                                 grpc::ServerUnaryReactor* reactor);
+  [[nodiscard]] grpc::ServerUnaryReactor* Refuse(UnaryCall& call, const absl::Status& status);
   void RunClear(const BlockCleaner::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);
   void RunCompress(const BlockCompressor::What& what, ProgressStream<v1::CompressProgress>* stream);

@@ -1,15 +1,18 @@
-// Who calls: the process behind a call's sideband token, and the tenant it may name.
+// Who calls: the process behind a call's sideband token, the tenant it may name, and the place that
+// its call has.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/statusor.h"
 #include "server/admission.h"
 #include "server/process_table.h"
+#include "server/services/rpc_status.h"
 #include "storage/clock.h"
 
 namespace larder {
@@ -29,5 +32,24 @@ inline constexpr char kRetryMetadata[] =
 // RESOURCE_EXHAUSTED with the retry hint in the trailing metadata.
 [[nodiscard]] absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
                                       std::string_view what);
+
+// A unary call that was admitted, and its place, which is free before the caller hears the end: who
+// asks for one thing at a time never finds it taken.
+// Thread-safety: one thread at a time.
+class UnaryCall {
+ public:
+  UnaryCall(grpc::ServerUnaryReactor* reactor, Admission::Ticket ticket)
+      : reactor_(reactor), ticket_(std::move(ticket)) {}
+  // Exactly once.
+  void Finish(const absl::Status& status) {
+    ticket_.Reset();
+    reactor_->Finish(ToRpcStatus(status));
+  }
+  [[nodiscard]] grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+
+ private:
+  grpc::ServerUnaryReactor* const reactor_;
+  Admission::Ticket ticket_;
+};
 
 }  // namespace larder

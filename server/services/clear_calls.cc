@@ -1,14 +1,12 @@
 // CacheService: Clear.
 #include <functional>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "client/wire/convert.h"
 #include "server/block_scope.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"
-#include "server/services/rpc_status.h"
 
 namespace larder {
 namespace {
@@ -28,30 +26,27 @@ grpc::ServerUnaryReactor* CacheService::Clear(grpc::CallbackServerContext* conte
                                               v1::ClearReply* reply) {
   ++deps_.counters.requests_clear;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  std::optional<Admission::Ticket> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
   if (!call) return reactor;
   wire::ClearQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok())
     status = CheckClearedTiers(query.tiers, !request->tiers().empty(), pins_.durable());
-  if (!status.ok()) return Refuse(reactor, status);
+  if (!status.ok()) return Refuse(*call, status);
   auto scope = ScopeOf(query.tenant, query.scope, query.blocks, request->blocks());
-  if (!scope.ok()) return Refuse(reactor, scope.status());
+  if (!scope.ok()) return Refuse(*call, scope.status());
   auto what = std::make_shared<BlockCleaner::What>(BlockCleaner::What{
       .scope = *std::move(scope),
       .tiers = query.tiers,
       .pinned = query.pinned,
       .dry_run = query.dry_run,
   });
-  auto ticket = std::make_shared<Admission::Ticket>(*std::move(call));
-  const bool taken = long_calls_.clearing.Submit(0, [this, context, reactor, reply, what, ticket] {
+  const bool taken = long_calls_.clearing.Submit(0, [this, context, reply, what, call] {
     // It may have waited for long: who asked must not find later that he cleared what came since.
-    if (context->IsCancelled())
-      return reactor->Finish(ToRpcStatus(absl::CancelledError("the caller has gone")));
-    RunClear(*what, reply,
-             [reactor, ticket](const absl::Status& done) { reactor->Finish(ToRpcStatus(done)); });
+    if (context->IsCancelled()) return call->Finish(absl::CancelledError("the caller has gone"));
+    RunClear(*what, reply, [call](const absl::Status& done) { call->Finish(done); });
   });
-  if (!taken) reactor->Finish(ToRpcStatus(TooManyLongCalls(context)));
+  if (!taken) call->Finish(TooManyLongCalls(context));
   return reactor;
 }
 

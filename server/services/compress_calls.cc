@@ -1,6 +1,7 @@
 // CacheService: Compress.
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "client/wire/convert.h"
 #include "server/block_compressor.h"
@@ -61,16 +62,24 @@ void CacheService::RunCompress(const BlockCompressor::What& what,
   const bool of_device = (what.tiers & TierBit(Tier::kDevice)) != 0;
   BlockCompressor::What stored = what;
   stored.tiers = what.tiers & kStoredTiers;
+  BlockDirector::Blocks blocks;
+  absl::Status status =
+      of_device ? long_calls_.director.Find(what.scope, &blocks) : absl::OkStatus();
   wire::CompressProgress last;
-  const auto report = [stream, &last](const wire::CompressProgress& progress) {
+  last.blocks = blocks.size();
+  // The answers are told once, when engines have added theirs.
+  const auto report = [stream, &last, of_device,
+                       device_blocks = blocks.size()](const wire::CompressProgress& progress) {
+    last = progress;
+    last.blocks += device_blocks;
+    std::vector<wire::BlockAnswer> answers;
+    if (of_device) answers.swap(last.answers);
     v1::CompressProgress message;
-    wire::Encode(last = progress, &message);
+    wire::Encode(last, &message);
+    if (of_device) answers.swap(last.answers);
     return stream->Report(std::move(message));
   };
-  absl::Status status =
-      stored.tiers != 0 ? long_calls_.compressor.Compress(stored, report) : absl::OkStatus();
-  BlockDirector::Blocks blocks;
-  if (of_device && status.ok()) status = long_calls_.director.Find(what.scope, &blocks);
+  if (status.ok() && stored.tiers != 0) status = long_calls_.compressor.Compress(stored, report);
   if (!of_device || !status.ok()) return stream->End(status);
   long_calls_.director.Compress(what.scope, what.codec, std::move(blocks), std::move(last),
                                 [stream](const wire::CompressProgress& progress) {

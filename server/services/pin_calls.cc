@@ -3,7 +3,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,7 +10,6 @@
 #include "server/block_selection.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"
-#include "server/services/rpc_status.h"
 
 namespace larder {
 namespace {
@@ -20,11 +18,6 @@ absl::Status CheckPinnedTier(Tier tier, bool disk) {
   if (tier == Tier::kRemote) return absl::UnimplementedError("tier: TIER_REMOTE cannot be pinned");
   if (tier != Tier::kDisk || disk) return absl::OkStatus();
   return absl::UnimplementedError("tier: this daemon has no disk; start it with --disk");
-}
-
-// For an answer that comes later, and is copied on its way.
-std::shared_ptr<Admission::Ticket> Shared(Admission::Ticket* ticket) {
-  return std::make_shared<Admission::Ticket>(std::move(*ticket));
 }
 
 std::vector<PinKey> KeysOf(const SelectedBlocks& selected, Tier tier) {
@@ -56,32 +49,32 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
                                             const v1::PinRequest* request, v1::PinReply* reply) {
   ++deps_.counters.requests_pin;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  std::optional<Admission::Ticket> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
   if (!call) return reactor;
   wire::PinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok()) status = CheckPinnedTier(query.tier, pins_.durable());
-  if (!status.ok()) return Refuse(reactor, status);
+  if (!status.ok()) return Refuse(*call, status);
   auto selected = SelectBlocks(query.tenant, query.blocks, request->blocks());
-  if (!selected.ok()) return Refuse(reactor, selected.status());
+  if (!selected.ok()) return Refuse(*call, selected.status());
   const uint64_t deadline_ms = pins_.DeadlineIn(query.ttl);
   reply->set_deadline_unix_ms(deadline_ms);
   const bool device = query.tier == Tier::kDevice;
   reply->set_durable(pins_.durable() && !device);
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
-  const std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
-  PinKeeper::Answer answer =
-      [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
-          const absl::Status& written, const std::vector<BlockStatus>& statuses) {
-        wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
-        reactor->Finish(ToRpcStatus(written));
-      };
+  std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
+  PinKeeper::Answer answer = [call, reply, selected = *std::move(selected)](
+                                 const absl::Status& written,
+                                 const std::vector<BlockStatus>& statuses) {
+    wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
+    call->Finish(written);
+  };
   if (device) {
     deps_.directives.Give({.kind = wire::DirectiveKind::kPin,
                            .engine_id = query.blocks.engine_id,
                            .owner = query.owner,
                            .deadline_unix_ms = deadline_ms},
-                          blocks, OfDevice(std::move(answer)));
+                          std::move(blocks), OfDevice(std::move(answer)));
   } else {
     pins_.Pin(query.owner, keys, deadline_ms, std::move(answer));
   }
@@ -93,36 +86,34 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
                                               v1::UnpinReply* reply) {
   ++deps_.counters.requests_unpin;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  std::optional<Admission::Ticket> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
   if (!call) return reactor;
   wire::UnpinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier, pins_.durable());
-  if (!status.ok()) return Refuse(reactor, status);
+  if (!status.ok()) return Refuse(*call, status);
   DirectiveDesk::Order order{.kind = wire::DirectiveKind::kUnpin, .owner = query.owner};
   if (!query.blocks) {
     if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok())
-      return Refuse(reactor, status);
-    UnpinAll(order, reply, [reactor, call = Shared(&*call)](const absl::Status& done) {
-      reactor->Finish(ToRpcStatus(done));
-    });
+      return Refuse(*call, status);
+    UnpinAll(order, reply, [call](const absl::Status& done) { call->Finish(done); });
     return reactor;
   }
   auto selected = SelectBlocks(query.tenant, *query.blocks, request->blocks());
-  if (!selected.ok()) return Refuse(reactor, selected.status());
+  if (!selected.ok()) return Refuse(*call, selected.status());
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
-  const std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
-  PinKeeper::Answer answer =
-      [reactor, call = Shared(&*call), reply, selected = *std::move(selected)](
-          const absl::Status& written, const std::vector<BlockStatus>& statuses) {
-        reply->set_unpinned(
-            static_cast<uint64_t>(std::count(statuses.begin(), statuses.end(), BlockStatus::kOk)));
-        wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
-        reactor->Finish(ToRpcStatus(written));
-      };
+  std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
+  PinKeeper::Answer answer = [call, reply, selected = *std::move(selected)](
+                                 const absl::Status& written,
+                                 const std::vector<BlockStatus>& statuses) {
+    reply->set_unpinned(
+        static_cast<uint64_t>(std::count(statuses.begin(), statuses.end(), BlockStatus::kOk)));
+    wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
+    call->Finish(written);
+  };
   if (query.tier == Tier::kDevice) {
     order.engine_id = query.blocks->engine_id;
-    deps_.directives.Give(order, blocks, OfDevice(std::move(answer)));
+    deps_.directives.Give(std::move(order), std::move(blocks), OfDevice(std::move(answer)));
   } else {
     pins_.Unpin(query.owner, keys, std::move(answer));
   }
@@ -135,23 +126,28 @@ void CacheService::UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* r
   struct Both {
     std::atomic<int> open{2};
     absl::Status written;
+    size_t unpinned = 0;
+    ptrdiff_t unanswered = 0;
   };
   const auto both = std::make_shared<Both>();
-  const auto one = [both, done = std::move(done)] {
-    if (both->open.fetch_sub(1) == 1) done(both->written);
+  // The reply is written by one thread: that of the last.
+  const auto one = [both, reply, done = std::move(done)] {
+    if (both->open.fetch_sub(1) != 1) return;
+    reply->set_unpinned(both->unpinned);
+    reply->set_sessions_unanswered(static_cast<uint32_t>(both->unanswered));
+    done(both->written);
   };
-  pins_.UnpinAll(order.owner, [both, one, reply](const absl::Status& written,
-                                                 const std::vector<BlockStatus>& statuses) {
-    reply->set_unpinned(statuses.size());
+  pins_.UnpinAll(order.owner, [both, one](const absl::Status& written,
+                                          const std::vector<BlockStatus>& statuses) {
     both->written = written;
+    both->unpinned = statuses.size();
     one();
   });
-  deps_.directives.GiveAll(
-      order, deps_.devices.Holders(), [one, reply](const std::vector<BlockStatus>& engines) {
-        reply->set_sessions_unanswered(
-            static_cast<uint32_t>(std::ranges::count(engines, BlockStatus::kPending)));
-        one();
-      });
+  deps_.directives.GiveAll(order, deps_.devices.Holders(),
+                           [both, one](const std::vector<BlockStatus>& engines) {
+                             both->unanswered = std::ranges::count(engines, BlockStatus::kPending);
+                             one();
+                           });
 }
 
 grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* context,
@@ -159,17 +155,17 @@ grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* co
                                                  v1::PrefetchReply* reply) {
   ++deps_.counters.requests_prefetch;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  std::optional<Admission::Ticket> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
   if (!call) return reactor;
   wire::PrefetchQuery query;
   if (absl::Status status = wire::DecodeInPlace(*request, &query); !status.ok())
-    return Refuse(reactor, status);
+    return Refuse(*call, status);
   const auto selected = SelectBlocks(query.tenant, query.blocks, request->blocks());
-  if (!selected.ok()) return Refuse(reactor, selected.status());
+  if (!selected.ok()) return Refuse(*call, selected.status());
   const std::vector<BlockStatus> statuses =
       pins_.Prefetch(KeysOf(*selected, Tier::kHost), pins_.DeadlineIn(query.ttl));
   wire::Encode(AnswersOf(*selected, statuses), reply->mutable_blocks());
-  reactor->Finish(grpc::Status::OK);
+  call->Finish(absl::OkStatus());
   return reactor;
 }
 

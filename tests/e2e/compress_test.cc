@@ -310,5 +310,40 @@ TEST_F(CompressTest, ADryRunSaysWhatItWouldSave) {
   EXPECT_EQ(Compress(request).bytes_after(), would.bytes_after());
 }
 
+// Of HOST and DEVICE: one count from the first report on, and the answers once, of both.
+TEST_F(CompressTest, OfHostAndDeviceIsOneAnswer) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(PutDurable(2));
+  auto gpu =
+      client_->Attach({.engine_id = "gpu", .on_directive = [](const wire::Directive& directive) {
+                         return std::vector(directive.digests.size(), BlockStatus::kFull);
+                       }});
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  const auto variants = (*gpu)->Register({&maker_.content, 1}, {&maker_.variant, 1});
+  ASSERT_TRUE(variants.ok()) << variants.status();
+  const Digest digest = maker_.Block(1).digest;
+  ASSERT_TRUE((*gpu)->ReportDevice(variants->front(), {.stored = {&digest, 1}}).ok());
+  ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_device_blocks") == 1; }));
+  v1::CompressRequest request;
+  request.set_scope(v1::SELECTION_SCOPE_BLOCKS);
+  request.set_codec(v1::CODEC_LOSSLESS);
+  request.add_tiers(v1::TIER_HOST);
+  request.add_tiers(v1::TIER_DEVICE);
+  Name(0, 2, &request);
+  std::vector<v1::CompressProgress> progress;
+  const grpc::Status status = TryCompress(request, &progress);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  ASSERT_FALSE(progress.empty());
+  for (size_t i = 0; i + 1 < progress.size(); ++i) {
+    EXPECT_EQ(progress[i].answers().status_size(), 0) << "once";
+    EXPECT_GE(progress[i].blocks(), 1u) << "what DEVICE has counts from the beginning";
+  }
+  EXPECT_EQ(progress.back().blocks(), 3u);
+  EXPECT_EQ(progress.back().blocks_done(), 3u);
+  EXPECT_EQ(progress.back().no_room(), 1u);
+  EXPECT_THAT(StatusesOf(progress.back().answers()),
+              ::testing::ElementsAre(v1::BLOCK_STATUS_OK, v1::BLOCK_STATUS_FULL));
+}
+
 }  // namespace
 }  // namespace larder::e2e

@@ -1,6 +1,7 @@
 // A daemon of which a test sees what its metrics say, and things that happen to it.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,6 +28,7 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
   std::unique_ptr<ChildEngine> engine_;
   std::unique_ptr<RawSession> raw_;
   FileDescriptor socket_;
+  VariantHandle device_variant_;
 
   using DiskTest::Attach;
   using DiskTest::daemon_, DiskTest::client_, DiskTest::session_, DiskTest::folder_,
@@ -63,6 +65,19 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
     const Digest digest = maker_.Block(0).digest;
     ASSERT_TRUE(session_->ReportDevice(variants->front(), {.stored = {&digest, 1}}).ok());
     EXPECT_TRUE(Eventually([&] { return Moved("larder_device_blocks"); }));
+    device_variant_ = variants->front();
+  }
+  // So many blocks of that engine, which are there when it is asked.
+  void DropFromDevice(uint32_t blocks) {
+    std::vector<Digest> digests(blocks);
+    for (uint32_t i = 0; i < blocks; ++i) std::memcpy(digests[i].bytes.data(), &i, sizeof i);
+    ASSERT_TRUE(session_->ReportDevice(device_variant_, {.stored = digests}).ok());
+    ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_device_blocks") >= blocks; }));
+    v1::ClearRequest request;
+    request.set_scope(v1::SELECTION_SCOPE_ALL);
+    request.add_tiers(v1::TIER_DEVICE);
+    v1::ClearReply reply;
+    (void)Ask([&](auto& stub, auto& context) { return stub.Clear(&context, request, &reply); });
   }
   void Pin(uint32_t from, uint32_t to, uint64_t ttl_ms, v1::Tier tier = v1::TIER_HOST) {
     v1::PinRequest request;

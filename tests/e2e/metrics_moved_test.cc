@@ -34,13 +34,13 @@ std::vector<Happening> Happenings() {
          at.Pin(0, 1, 60'000, v1::TIER_DEVICE);
        }},
       {"AnEngineHangs",
-       {"larder_directives_total{step=\"unanswered\"}"},
+       {"larder_directives_total{step=\"unanswered\"}", "larder_directives_total{step=\"unsent\"}"},
        [](MetricsTest& at) {
          ASSERT_NO_FATAL_FAILURE(at.Start());
          std::promise<void> wake;
          ASSERT_NO_FATAL_FAILURE(
              at.AttachDevice([woken = wake.get_future().share()] { woken.wait(); }));
-         at.Pin(0, 1, 60'000, v1::TIER_DEVICE);
+         at.DropFromDevice(70'000);  // more than it may owe
          wake.set_value();
        }},
       {"TooManyDeviceBlocks",

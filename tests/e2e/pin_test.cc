@@ -1,4 +1,7 @@
 // Pin, Unpin and Prefetch of the real daemon, by a caller that knows the contract alone.
+#include <atomic>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/e2e/verb_fixture.h"
@@ -168,6 +171,28 @@ TEST_F(PinTest, RefusesWhatItCannotMean) {
   refused("tenant", grpc::StatusCode::PERMISSION_DENIED, [](Request* r) { r->set_tenant("x"); });
   EXPECT_EQ(daemon_->Metric("larder_pins"), 0);
   EXPECT_EQ(daemon_->Metric("larder_invalid_messages_total"), 10);
+}
+
+// As many callers as places, each of whom asks for one thing at a time: none is refused.
+TEST_F(PinTest, ACallsPlaceIsFreeWhenItIsAnswered) {
+  constexpr int kCallers = 8;
+  ASSERT_NO_FATAL_FAILURE(Start({"--calls-max", std::to_string(kCallers)}));
+  ASSERT_NO_FATAL_FAILURE(PutDurable(1));
+  const auto stub = v1::Cache::NewStub(daemon_->DataChannel());
+  const v1::PinRequest pin = PinOf(0, 1, v1::TIER_DEVICE);
+  std::atomic<int> refused{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < kCallers; ++caller) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 2'000; ++i) {
+        grpc::ClientContext context;
+        v1::PinReply pinned;
+        if (!stub->Pin(&context, pin, &pinned).ok()) ++refused;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(refused.load(), 0);
 }
 
 }  // namespace

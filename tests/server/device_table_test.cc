@@ -4,12 +4,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
+#include <thread>
 #include <tuple>
+
+#include "tests/test_scale.h"
 
 namespace larder {
 namespace {
@@ -149,6 +155,77 @@ TEST_F(DeviceTableTest, BeyondItsLimitsBlocksAreLeftOutAndTokensToo) {
   small.CheckInvariants();
 }
 
+std::vector<Digest> Numbered(uint32_t from, uint32_t to) {
+  std::vector<Digest> digests;
+  for (uint32_t n = from; n < to; ++n) digests.push_back(D(n));
+  return digests;
+}
+
+// A session that has more than the ring keeps events, and leaves little of its engine behind.
+TEST_F(DeviceTableTest, OneThatLeavesWithMuchCutsOffNobody) {
+  EventRing ring(1'000);
+  DeviceTable table(ring);
+  for (uint64_t session = 1; session <= 3; ++session) table.SessionBegan(SessionId{session}, "a");
+  const auto store = [&](uint64_t session, uint32_t from, uint32_t to) {
+    (void)table.Stored(SessionId{session}, {.variant = kVariant, .digests = Numbered(from, to)});
+  };
+  store(1, 0, 4'000);
+  store(2, 3'900, 4'000);
+  store(3, 3'900, 4'000);
+  const auto heard_since = [&](uint64_t after) {
+    std::vector<NumberedEvent> events(2'000);
+    const auto read = ring.Read(after, kDevice, events);
+    EXPECT_TRUE(read.has_value()) << "cut off";
+    events.resize(read ? read->events : 0);
+    return events;
+  };
+  const uint64_t before = ring.newest();
+  table.SessionEnded(SessionId{1});
+  const std::vector<NumberedEvent> events = heard_since(before);
+  ASSERT_EQ(events.size(), 101u);
+  EXPECT_TRUE(events[0].event.cleared);
+  Known known, expected;
+  std::vector<TierEvent> happened;
+  for (const NumberedEvent& event : events) happened.push_back(event.event);
+  Hear(table, happened, &known);
+  for (uint32_t n = 3'900; n < 4'000; ++n) expected.emplace("a", kVariant, D(n));
+  EXPECT_EQ(known, expected);
+  // What others have too goes without a word.
+  store(1, 0, 4'000);
+  store(2, 0, 4'000);
+  const uint64_t again = ring.newest();
+  table.Cleared(SessionId{1});
+  EXPECT_EQ(heard_since(again).size(), 0u);
+  table.CheckInvariants();
+}
+
+TEST_F(DeviceTableTest, WhatIsLongerThanASliceIsSeenWhole) {
+  constexpr uint32_t kBlocks = 3 * DeviceTable::kSlice + 7;
+  const std::vector<Digest> digests = Numbered(0, kBlocks);
+  (void)Store(1, digests);
+  (void)Store(4, digests);
+  std::vector<DeviceTable::Name> names;
+  for (const Digest& digest : digests) names.emplace_back(kVariant, digest);
+  std::map<SessionId, std::vector<size_t>> holders;
+  table_.ForEachHolder("", names, [&](size_t i, SessionId who) { holders[who].push_back(i); });
+  for (const uint64_t session : {uint64_t{1}, uint64_t{4}}) {
+    ASSERT_EQ(holders[SessionId{session}].size(), kBlocks);
+    EXPECT_TRUE(std::ranges::is_sorted(holders[SessionId{session}]));
+  }
+  std::vector<char> there(kBlocks);
+  table_.Lookup("b", kVariant, digests, there);
+  EXPECT_EQ(std::ranges::count(there, 1), kBlocks);
+  std::map<std::string, std::set<Digest>> seen;
+  for (const std::string engine : {"a", "b", "c", ""})
+    table_.ForEach(engine, [&](VariantIndex, const Digest& digest, const Digest*) {
+      seen[engine].insert(digest);
+    });
+  EXPECT_EQ(seen["a"].size(), kBlocks);
+  EXPECT_EQ(seen["b"].size(), kBlocks);
+  EXPECT_EQ(seen["c"].size(), 0u);
+  EXPECT_EQ(seen[""].size(), kBlocks);
+}
+
 TEST_F(DeviceTableTest, WhoHasEndedSaysNothingAnyMore) {
   (void)Store(1, Ds({1}));
   table_.SessionEnded(SessionId{1});
@@ -227,6 +304,95 @@ TEST_F(DeviceTableTest, RandomReportsAgreeWithAModelAndAreRebuiltByWatchers) {
     for (uint32_t n = 0; n < 64; ++n)
       ASSERT_EQ(there[n] != 0, expected.contains({"a", kVariant, D(n)}));
   }
+}
+
+// Four sessions of two engines come, say and go; one watches as WatchEvents does, and two look.
+// When all is quiet the watcher knows what is there.
+TEST(DeviceTableThreads, AWatcherKnowsWhatIsThereInTheEnd) {
+  const uint64_t rounds = larder::testing::Scaled(3'000);
+  EventRing ring(2'048);  // so that a session is more than a quarter of it
+  DeviceTable table(ring);
+  std::atomic<uint64_t> last_session{0};
+  const auto engine = [&](uint32_t seed) {
+    std::mt19937 draw(seed);
+    std::optional<SessionId> session;
+    for (uint64_t i = 0; i < rounds; ++i) {
+      if (!session) {
+        session = SessionId{++last_session};
+        table.SessionBegan(*session, seed % 2 == 0 ? "a" : "b");
+      }
+      const auto from = static_cast<uint32_t>(draw() % 3'000);
+      switch (draw() % 16) {
+        case 0:
+          table.SessionEnded(*session);
+          session.reset();
+          break;
+        case 1:
+          table.Cleared(*session);
+          break;
+        case 2:
+        case 3:
+        case 4:
+          table.Removed(*session, kVariant, Numbered(from, from + 300));
+          break;
+        default:
+          (void)table.Stored(*session,
+                             {.variant = kVariant, .digests = Numbered(from, from + 300)});
+      }
+    }
+  };
+  std::atomic<bool> stop{false};
+  const auto look = [&] {
+    const std::vector<Digest> digests = Numbered(0, 3'000);
+    std::vector<DeviceTable::Name> names;
+    for (const Digest& digest : digests) names.emplace_back(kVariant, digest);
+    std::vector<char> there(digests.size());
+    while (!stop) {
+      table.Lookup("a", kVariant, digests, there);
+      table.ForEachHolder("", names, [](size_t, SessionId) {});
+      size_t seen = 0;
+      table.ForEach("b", [&](VariantIndex, const Digest&, const Digest*) { ++seen; });
+      ASSERT_LE(seen, 3'300u);
+      (void)table.Holders();
+    }
+  };
+  Known known;
+  const auto watch = [&] {
+    std::array<NumberedEvent, 64> events;
+    std::array<TierEvent, 64> page;
+    for (uint64_t after = 0;;) {
+      const bool last = stop;
+      const auto read = ring.Read(after, kDevice, events);
+      if (!read) {  // cut off
+        known.clear();
+        after = ring.newest();
+        for (DeviceTable::Cursor cursor; !cursor.done();)
+          Hear(table, std::span(page).first(table.Page(&cursor, page)), &known);
+        continue;
+      }
+      std::vector<TierEvent> happened;
+      for (const NumberedEvent& event : std::span(events).first(read->events))
+        happened.push_back(event.event);
+      Hear(table, happened, &known);
+      if (last && read->through == after) return;
+      after = read->through;
+    }
+  };
+  std::vector<std::thread> engines, others;
+  for (const uint32_t seed : {2u, 3u, 4u, 5u}) engines.emplace_back(engine, seed);
+  others.emplace_back(look);
+  others.emplace_back(watch);
+  for (std::thread& one : engines) one.join();
+  stop = true;
+  for (std::thread& one : others) one.join();
+  table.CheckInvariants();
+  Known expected;
+  for (const std::string name : {"a", "b"})
+    table.ForEach(name, [&](VariantIndex variant, const Digest& digest, const Digest*) {
+      expected.emplace(name, variant, digest);
+    });
+  EXPECT_EQ(known.size(), expected.size());
+  EXPECT_TRUE(known == expected);
 }
 
 }  // namespace

@@ -109,5 +109,35 @@ TEST(EventRing, IsReadWhileItIsWritten) {
   disk.join();
 }
 
+// A watcher of both lanes reads pages of 3, is cut off now and then and goes on after the last page
+// that he has, while others write: he hears everything once, in the order of its numbers.
+TEST(EventRing, BothLanesAreOneHoweverTheyAreCut) {
+  constexpr uint16_t kEach = 20'000;
+  EventRing ring(2 * kEach);
+  const auto write = [&](Tier tier) {
+    for (uint16_t number = 0; number < kEach; ++number) ring.Append(Event(number, tier));
+  };
+  std::thread disk(write, Tier::kDisk), device(write, Tier::kDevice);
+  std::vector<NumberedEvent> heard;
+  std::array<NumberedEvent, 3> page;
+  uint64_t after = 0;
+  for (int pages = 0; heard.size() < size_t{2} * kEach; ++pages) {
+    const auto read = ring.Read(after, kStored | kDevice, page);
+    ASSERT_TRUE(read.has_value());
+    if (pages % 5 == 0) continue;  // it did not reach him
+    after = read->through;
+    heard.insert(heard.end(), page.begin(), page.begin() + static_cast<ptrdiff_t>(read->events));
+  }
+  disk.join();
+  device.join();
+  std::array<uint16_t, 2> next{};
+  for (size_t i = 0; i < heard.size(); ++i) {
+    ASSERT_EQ(heard[i].number, i + 1);
+    uint16_t& expected = next[heard[i].event.tier == Tier::kDisk ? 0 : 1];
+    ASSERT_EQ(static_cast<uint16_t>(heard[i].event.variant), expected++);
+  }
+  EXPECT_THAT(next, ElementsAre(kEach, kEach));
+}
+
 }  // namespace
 }  // namespace larder
