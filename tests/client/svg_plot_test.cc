@@ -32,6 +32,11 @@ TEST(SvgPlotTest, BoxesSpanTheAxes) {
   EXPECT_THAT(svg, HasSubstr("fill=\"none\" stroke=\"#d1495b\""));
 }
 
+TEST(SvgPlotTest, TimeBeginsAtZero) {
+  const std::string svg = Draw({.series = {{.boxes = {{1, 2, 0, 1}}}}});
+  EXPECT_THAT(svg, HasSubstr("<rect x=\"345.0\" y=\"50.0\" width=\"275.0\" height=\"310.0\""));
+}
+
 TEST(SvgPlotTest, TextIsEscaped) {
   const std::string svg = Draw(TwoBoxes());
   EXPECT_THAT(svg, HasSubstr("a &amp; b"));

@@ -46,6 +46,10 @@ class OracleEngine final : public RestoreEngine {
     cached_ = tokens.end;
     return absl::OkStatus();
   }
+  absl::StatusOr<bool> Between() override {
+    ++between;
+    return decodes;
+  }
   // Every byte of it.
   void ExpectRight() const {
     ASSERT_EQ(cache_.size(), blocks_.size());
@@ -59,6 +63,8 @@ class OracleEngine final : public RestoreEngine {
   std::function<void(TokenRange)> before_compute;
   uint32_t work = 1;  // times that a block is computed, so that it takes longer than to load one
   bool fails = false;
+  bool decodes = false;
+  uint32_t between = 0;
   uint32_t computed = 0;
 
  private:
@@ -111,8 +117,9 @@ class RestorerTest : public VerbTest {
             .channels = {{"pool", bytes_per_s}}};
   }
   absl::StatusOr<Restorer::Restored> Restore(const RestorePrefix& prefix, OracleEngine& engine,
-                                             double bytes_per_s = 50e6) {
-    restorer_.emplace(*session_, variant_, Believed(bytes_per_s), Restorer::Options{});
+                                             double bytes_per_s = 50e6,
+                                             const Restorer::Options& options = {}) {
+    restorer_.emplace(*session_, variant_, Believed(bytes_per_s), options);
     return restorer_->Restore(prefix, engine);
   }
 
@@ -142,6 +149,46 @@ TEST_F(RestorerTest, HolesAreComputed) {
   const auto restored = Restore(Prefix(holes), engine);
   ASSERT_TRUE(restored.ok()) << restored.status();
   engine.ExpectRight();
+}
+
+// A chunk of 64 tokens takes 10 ms, or so it is believed, and a step may last 4.
+TEST_F(RestorerTest, AnEngineThatDecodesMeanwhileGetsShortSteps) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  OracleEngine engine(maker_, blocks_);
+  engine.decodes = true;
+  std::vector<uint32_t> steps;
+  engine.before_compute = [&](TokenRange tokens) {
+    EXPECT_THAT(engine.between, Gt(steps.size())) << "no turn since the step before";
+    steps.push_back(tokens.end - tokens.begin);
+  };
+  const auto restored = Restore(Prefix(), engine, 1e6, {.step_s_max = 4e-3, .granule_tokens = 16});
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  engine.ExpectRight();
+  ASSERT_FALSE(steps.empty());
+  EXPECT_EQ(steps.front(), 16u);
+  for (const uint32_t tokens : steps) EXPECT_EQ(tokens % 16, 0u);
+  EXPECT_THAT(engine.between, Gt(steps.size()));
+}
+
+TEST_F(RestorerTest, WhatAnEmulatedLinkCarriesIsHereWhenItSays) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  OracleEngine engine(maker_, blocks_);
+  constexpr double kCarries_s = 0.05;
+  ByteCount carried;
+  Restorer::Options options;
+  options.scheduler.computes = false;
+  options.scheduler.patience_s_min = 10;
+  options.carry = [&](ChannelId channel, ByteCount bytes, TimePoint now) {
+    EXPECT_EQ(channel, kPool);
+    carried += bytes;
+    return now + std::chrono::milliseconds(50);
+  };
+  const auto restored = Restore(Prefix(), engine, 50e6, options);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  engine.ExpectRight();
+  EXPECT_EQ(carried.value(), kBlocks * maker_.variant.layers * kLayerBytes);
+  EXPECT_EQ(restored->loaded_tokens, kBlocks * 16);
+  EXPECT_GE(restored->restore_s, kCarries_s);
 }
 
 // Lookup spoke of them, and they have left since.
