@@ -108,7 +108,7 @@ class Scheduler {
   using Requests = std::vector<std::unique_ptr<RequestState>>;
   enum class Resource : uint8_t { kCompute, kLoad };
 
-  [[nodiscard]] std::vector<uint16_t> Advice(const RequestSpec& spec) const;
+  void Aim(RequestState& request, double now_s);
   [[nodiscard]] RequestState* Find(RequestId id);
   ChannelQueue& Queue(ChannelId channel);
   // Weighs all requests; then Nth(0), Nth(1), ... are they, the first served first, each found when
@@ -127,6 +127,7 @@ class Scheduler {
   [[nodiscard]] bool Tries(const RequestState& request, uint16_t stage) const;
   [[nodiscard]] bool Pays(RequestState& request, uint16_t stage, const StageState::Work& work,
                           double now_s);
+  [[nodiscard]] double Doubt(const RequestState& request, uint16_t stage) const;
   // Something is computed behind the loads that can follow them layer by layer.
   [[nodiscard]] bool MaySweep(const RequestState& request, const StageState& state) const;
   // Has the rest loaded bottom-up, where what must be computed behind it is through sooner that
@@ -137,7 +138,7 @@ class Scheduler {
   [[nodiscard]] double LoadsEnd(const RequestState& request, const StageState& stage,
                                 double now_s) const;
   [[nodiscard]] double LandsIn(const RequestState& request, uint16_t stage, uint32_t chunk,
-                               uint16_t from, double now_s) const;
+                               uint16_t from, double doubts, double now_s) const;
   [[nodiscard]] uint16_t LayersPerStep(RequestState& request, uint16_t stage, double whole_s);
 
   [[nodiscard]] std::optional<Load> NextLoad(ChannelId channel, double now_s);
