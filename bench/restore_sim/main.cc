@@ -27,7 +27,7 @@ Restores prefixes in a simulator, with the scheduler of client/restore; each fig
 std::vector<Row> AllRows() {
   std::vector<Row> rows;
   for (const auto& part :
-       {PaperRows(), RegimeRows(), BatchRows(), ParallelRows(), DecisionRows()}) {
+       {PaperRows(), RegimeRows(), BatchRows(), ParallelRows(), DecisionRows(), AdaptiveRows()}) {
     rows.insert(rows.end(), part.begin(), part.end());
   }
   return rows;

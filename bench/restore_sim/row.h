@@ -53,5 +53,6 @@ struct Row {
 [[nodiscard]] std::vector<Row> BatchRows();
 [[nodiscard]] std::vector<Row> ParallelRows();
 [[nodiscard]] std::vector<Row> DecisionRows();
+[[nodiscard]] std::vector<Row> AdaptiveRows();
 
 }  // namespace larder::bench

@@ -9,34 +9,40 @@ namespace {
 
 constexpr double kSparesMin = 0.05;  // seconds of loading per second of computing
 constexpr double kGuess = 0.01;      // what such estimates are wrong by, at least
+constexpr double kSure = 2;          // standard deviations that a step's budget is kept by
 constexpr double kSwayed = 0.4;      // of the doubt about costs, in them
 
 }  // namespace
 
 std::optional<ComputeStep> Scheduler::NextCompute(uint16_t stage, uint32_t token_budget,
                                                   double now_s) {
-  if (!token_budget) return std::nullopt;
+  return NextCompute(stage, Budget{token_budget}, now_s);
+}
+
+std::optional<ComputeStep> Scheduler::NextCompute(uint16_t stage, const Budget& budget,
+                                                  double now_s) {
+  if (budget.tokens == 0 || budget.seconds <= 0) return std::nullopt;
   Rank(Resource::kCompute, ChannelId::kNowhere, now_s);
   // Prefill behind a prefix first, then what nobody has claimed, then what is contested.
   for (size_t i = 0; i < ranked_.size(); ++i) {
     if (stage > 0) break;
-    if (auto step = SuffixStep(*requests_[i], token_budget, now_s)) return step;
+    if (auto step = SuffixStep(*requests_[i], budget, now_s)) return step;
   }
   if (!options_.computes) return std::nullopt;
   for (size_t i = 0; i < ranked_.size(); ++i) {
     RequestState& request = Nth(i);
     if (stage >= request.stages.size()) continue;
-    if (auto step = RestoreStep(request, stage, token_budget, now_s)) return step;
+    if (auto step = RestoreStep(request, stage, budget, now_s)) return step;
   }
   for (size_t i = 0; options_.hedges && i < ranked_.size(); ++i) {
     RequestState& request = *requests_[ranked_[i].index];  // in order by now
     if (stage >= request.stages.size()) continue;
-    if (auto step = HedgeStep(request, stage, token_budget, now_s)) return step;
+    if (auto step = HedgeStep(request, stage, budget, now_s)) return step;
   }
   return std::nullopt;
 }
 
-std::optional<ComputeStep> Scheduler::SuffixStep(RequestState& request, uint32_t token_budget,
+std::optional<ComputeStep> Scheduler::SuffixStep(RequestState& request, const Budget& budget,
                                                  double now_s) {
   const StageState& stage = request.stages[0];
   if (request.spec.suffix_tokens == 0 || request.suffix_running || stage.busy())
@@ -46,13 +52,14 @@ std::optional<ComputeStep> Scheduler::SuffixStep(RequestState& request, uint32_t
   const TokenRange suffix{request.spec.tokens, request.spec.tokens + request.spec.suffix_tokens};
   if (stage.complete() && request.suffix_layers % stage.layers() == 0) {
     step.tokens = {suffix.begin + request.suffix_tokens, suffix.end};
-    step.tokens.end = std::min(suffix.end, step.tokens.begin + token_budget);
+    step.tokens.end = std::min(suffix.end, step.tokens.begin + Tokens(budget, step.tokens.begin));
     step.layers = {0, stage.layers()};
+    if (step.tokens.begin >= step.tokens.end) return std::nullopt;
   } else {
     step.tokens = suffix;
     step.layers = {request.suffix_layers, stage.LayersThere()};
     if (!stage.sweeps() || step.layers.empty()) return std::nullopt;
-    if (!options_.engine.overlaps_suffix) return std::nullopt;
+    if (!options_.engine.overlaps_suffix || budget.seconds < kNoDeadline) return std::nullopt;
   }
   step.id = StepId{++last_step_};
   step.request = request.spec.id;
@@ -74,18 +81,18 @@ uint16_t Scheduler::LayersPerStep(RequestState& request, uint16_t stage, double 
 }
 
 std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_t stage,
-                                                  uint32_t token_budget, double now_s) {
+                                                  const Budget& budget, double now_s) {
   StageState& state = request.stages[stage];
   Aim(request, now_s);
-  auto work = state.NextWork(state.layers(), token_budget);
+  auto work = WorkWithin(state, state.layers(), budget);
   if (!work.has_value() || request.suffix_running) return std::nullopt;
   const uint16_t layers = LayersPerStep(request, stage, state.WorkSeconds(costs_, *work));
-  if (layers < state.layers() && !state.sweeps()) work = state.NextWork(layers, token_budget);
+  if (layers < state.layers() && !state.sweeps()) work = WorkWithin(state, layers, budget);
   if (!work.has_value() || work->waits_for_boundary) return std::nullopt;
   const bool pays = Pays(request, stage, *work, now_s);
   if (SweepBegins(request, stage, *work, pays, now_s)) {
-    if (auto step = SuffixStep(request, token_budget, now_s)) return step;
-    work = state.NextWork(state.layers(), token_budget);
+    if (auto step = SuffixStep(request, budget, now_s)) return step;
+    work = WorkWithin(state, state.layers(), budget);
     if (!work.has_value() || work->waits_for_boundary) return std::nullopt;
   } else if (!pays) {
     return std::nullopt;
@@ -94,11 +101,13 @@ std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_
 }
 
 std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t stage,
-                                                uint32_t token_budget, double now_s) {
+                                                const Budget& budget, double now_s) {
   StageState& state = request.stages[stage];
   if (request.suffix_running) return std::nullopt;
-  auto work = state.NextHedge(state.layers(), token_budget);
+  auto work = state.NextHedge(state.layers(), budget.tokens);
   if (!work.has_value()) return std::nullopt;
+  if (work->tokens.end - work->tokens.begin > Tokens(budget, work->tokens.begin))
+    return std::nullopt;
   if (Tries(request, stage)) {
     if (options_.engine.splits_layers)
       work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
@@ -262,6 +271,46 @@ bool Scheduler::SweepBegins(RequestState& request, uint16_t stage, const StageSt
   state.BeginSweep(overlaps);
   request.stale = true;
   return true;
+}
+
+// ---- steps that others have a part in
+
+std::vector<ComputeStep> Scheduler::NextStep(uint16_t stage, const StepRoom& room, double now_s) {
+  const ComputeCost cost = costs_.compute();
+  const double sure = 1 + kSure * costs_.ComputeDoubt({0, std::max(room.tokens, 1u)});
+  Budget budget{room.tokens - std::min(room.tokens, room.decode_tokens),
+                room.seconds / sure - cost.fixed_s - cost.linear_s * room.decode_tokens,
+                room.granule};
+  std::vector<ComputeStep> steps;
+  while (const auto step = NextCompute(stage, budget, now_s)) {
+    budget.tokens -= step->tokens.end - step->tokens.begin;
+    budget.seconds -= step->estimate_s - cost.fixed_s;
+    steps.push_back(*step);
+  }
+  return steps;
+}
+
+void Scheduler::OnStepComputed(const std::vector<ComputeStep>& steps, uint32_t decode_tokens,
+                               double now_s, double took_s) {
+  std::vector<TokenRange> ranges;
+  for (const ComputeStep& step : steps) ranges.push_back(step.tokens);
+  costs_.ObserveStep(ranges, decode_tokens, took_s);
+  for (const ComputeStep& step : steps) OnComputed(step.id, now_s, 0);
+}
+
+uint32_t Scheduler::Tokens(const Budget& budget, uint32_t position) const {
+  if (budget.seconds == kNoDeadline) return budget.tokens;
+  const double step_s = budget.seconds + costs_.compute().fixed_s;
+  return std::min(budget.tokens, TokenBudget(step_s, 0, position, budget.granule));
+}
+
+std::optional<StageState::Work> Scheduler::WorkWithin(const StageState& state, uint16_t layers_max,
+                                                      const Budget& budget) const {
+  const auto work = state.NextWork(layers_max, budget.tokens);
+  if (!work.has_value()) return std::nullopt;
+  const uint32_t tokens = Tokens(budget, work->tokens.begin);
+  if (work->tokens.end - work->tokens.begin <= tokens) return work;
+  return state.NextWork(layers_max, tokens);
 }
 
 uint32_t Scheduler::TokenBudget(double step_s, uint32_t decode_tokens, uint32_t position,
