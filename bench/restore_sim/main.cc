@@ -5,26 +5,29 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "bench/restore_sim/row.h"
 
 namespace larder::bench {
 namespace {
 
 constexpr char kUsage[] =
-    R"(usage: bench_restore_sim [--row N]... [--quick] [--json FILE] [--plots DIR] [FIGURE...]
+    R"(usage: bench_restore_sim [--row N]... [--quick] [--json FILE] [--plots DIR] [--seed-base N]
+                         [FIGURE...]
 Restores prefixes in a simulator, with the scheduler of client/restore; each figure beside its bar.
-  --row N      only this row (1, 2, 3, 4, 5, 5b, 6, 6b, 7, 11, 13); may be repeated.  What they are:
-               bench/restore_sim/README.md
+  --row N      only this row (1, 2, 3, 4, 5, 5b, 6, 6b, 7, 11, 12, 13); may be repeated.  What they
+               are: bench/restore_sim/README.md
   --quick      a tenth of the regimes
   --json FILE  appends a line per figure
   --plots DIR  writes pictures (SVG) and their numbers (JSON) there
+  --seed-base N  where the seeds of the held-out regimes begin (rows 3 and 4)
   --list       prints the names of all figures
 )";
 
 std::vector<Row> AllRows() {
   std::vector<Row> rows;
   for (const auto& part :
-       {PaperRows(), RegimeRows(), BatchRows(), ParallelRows(), DecisionRows()}) {
+       {PaperRows(), RegimeRows(), BatchRows(), ParallelRows(), DecisionRows(), AdaptiveRows()}) {
     rows.insert(rows.end(), part.begin(), part.end());
   }
   return rows;
@@ -33,6 +36,7 @@ std::vector<Row> AllRows() {
 struct Arguments {
   std::vector<char*> rest = {};  // for the harness
   std::string plots = {};
+  uint64_t seed_base = Reporter::kSeedBase;
   bool help = false, wrong = false;
 };
 
@@ -44,6 +48,8 @@ Arguments Read(int argc, char** argv, std::vector<Row>& rows) {
       arguments.help = true;
     } else if (arg == "--plots" && i + 1 < argc) {
       arguments.plots = argv[++i];
+    } else if (arg == "--seed-base" && i + 1 < argc) {
+      arguments.wrong |= !absl::SimpleAtoi(argv[++i], &arguments.seed_base);
     } else if (arg == "--row" && i + 1 < argc) {
       const std::string_view number = argv[++i];
       const size_t before = arguments.rest.size();
@@ -70,7 +76,7 @@ int Main(int argc, char** argv) {
   }
   Harness harness(static_cast<int>(arguments.rest.size()), arguments.rest.data(), figures);
   if (harness.done()) return *harness.done();
-  Reporter report(harness, arguments.plots);
+  Reporter report(harness, arguments.plots, arguments.seed_base);
   for (const Row& row : rows) {
     if (!report.Wants(row.figures)) continue;
     report.Note("row " + row.number);

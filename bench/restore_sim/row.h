@@ -3,6 +3,7 @@
 // Ownership: the Reporter borrows the harness.  Thread-safety: none.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,11 @@ enum class Sense { kAtMost, kAtLeast };
 
 class Reporter {
  public:
-  Reporter(Harness& harness, std::string plots) : harness_(harness), plots_(std::move(plots)) {}
+  // Far from every seed that the scheduler was tuned on.
+  static constexpr uint64_t kSeedBase = 1'000'000'000;
+
+  Reporter(Harness& harness, std::string plots, uint64_t seed_base)
+      : harness_(harness), plots_(std::move(plots)), seed_base_(seed_base) {}
 
   // A line of the table and of the JSON file, and below it whether the bar is held.
   void Bar(const std::string& figure, double value, Sense sense, double bar,
@@ -25,11 +30,14 @@ class Reporter {
   [[nodiscard]] bool quick() const { return harness_.quick(); }
   // Where pictures go; empty: none are wanted.
   [[nodiscard]] const std::string& plots() const { return plots_; }
+  // Where the seeds begin that nothing was tuned on.
+  [[nodiscard]] uint64_t seed_base() const { return seed_base_; }
   [[nodiscard]] int missed() const { return missed_; }
 
  private:
   Harness& harness_;
   std::string plots_;
+  uint64_t seed_base_;
   int missed_ = 0;
 };
 
@@ -45,5 +53,6 @@ struct Row {
 [[nodiscard]] std::vector<Row> BatchRows();
 [[nodiscard]] std::vector<Row> ParallelRows();
 [[nodiscard]] std::vector<Row> DecisionRows();
+[[nodiscard]] std::vector<Row> AdaptiveRows();
 
 }  // namespace larder::bench

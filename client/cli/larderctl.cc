@@ -24,6 +24,7 @@ void AddVerbs(CommandTree& tree) {
   AddClear(tree);
   AddVerify(tree);
   AddBench(tree);
+  AddProfile(tree);
   AddDump(tree);
   AddConfig(tree);
   AddDrain(tree);

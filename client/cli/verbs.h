@@ -28,6 +28,8 @@ void AddVerify(CommandTree& tree);
 void AddWatch(CommandTree& tree);
 // bench_verb.cc
 void AddBench(CommandTree& tree);
+// profile_verb.cc
+void AddProfile(CommandTree& tree);
 // dump_verb.cc
 void AddDump(CommandTree& tree);
 // completion.cc

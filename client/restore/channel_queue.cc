@@ -33,12 +33,17 @@ double ChannelQueue::BacklogSeconds(const CostModel& costs, double now_s) const 
   return loads_.empty() ? 0 : BacklogSeconds(costs, now_s, loads_.back().id);
 }
 
-double ChannelQueue::BacklogSeconds(const CostModel& costs, double now_s, LoadId through) const {
+double ChannelQueue::BytesThrough(LoadId through) const {
   double bytes = 0;
   for (const Load& load : loads_) {
     bytes += load.bytes;
     if (load.id == through) break;
   }
+  return bytes;
+}
+
+double ChannelQueue::BacklogSeconds(const CostModel& costs, double now_s, LoadId through) const {
+  const double bytes = BytesThrough(through);
   if (bytes == 0) return 0;
   // What is overdue has as long to go as it is late: nobody knows better.
   const double first = costs.LoadSeconds(id_, loads_.front().bytes);

@@ -38,9 +38,12 @@ class ChannelQueue {
   // Seconds from now until all of it has arrived; `through`: until this one has.
   [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s) const;
   [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s, LoadId through) const;
-  // When the first of them will have taken `times` what it should.  REQUIRES: there is one.
-  [[nodiscard]] double OverdueAt(const CostModel& costs, double times) const {
-    return busy_since_s_ + times * costs.LoadSeconds(id_, loads_.front().bytes);
+  // Bytes of all up to this one.
+  [[nodiscard]] double BytesThrough(LoadId through) const;
+  // When serving the first of them began, and what it should take.  REQUIRES: there is one.
+  [[nodiscard]] double busy_since_s() const { return busy_since_s_; }
+  [[nodiscard]] double FirstSeconds(const CostModel& costs) const {
+    return costs.LoadSeconds(id_, loads_.front().bytes);
   }
   // The earliest deadline among them.
   [[nodiscard]] double Deadline() const;

@@ -85,10 +85,25 @@ CostModel::Channel& CostModel::At(ChannelId channel) {
 void CostModel::ObserveCompute(TokenRange tokens, StageLayers layers, double seconds) {
   const double share = Share(layers);
   if (tokens.end <= tokens.begin || share <= 0 || seconds <= 0) return;
-  std::array<double, 3> parts = Parts(tokens);
+  Observe(Parts(tokens), seconds / share);
+}
+
+void CostModel::ObserveStep(std::span<const TokenRange> ranges, uint32_t decode_tokens,
+                            double seconds) {
+  if (seconds <= 0) return;
+  std::array<double, 3> parts = {basis_.fixed_s, basis_.linear_s * decode_tokens, 0};
+  for (const TokenRange tokens : ranges) {
+    const std::array<double, 3> of_range = Parts(tokens);
+    parts[1] += of_range[1];
+    parts[2] += of_range[2];
+  }
+  Observe(parts, seconds);
+}
+
+void CostModel::Observe(std::array<double, 3> parts, double seconds) {
   const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
   for (double& part : parts) part /= sum;
-  compute_.Observe(parts, seconds / share / sum);
+  compute_.Observe(parts, seconds / sum);
 }
 
 void CostModel::ObserveLoad(ChannelId channel, double bytes, double seconds) {

@@ -62,6 +62,8 @@ class CostModel {
   [[nodiscard]] double Share(StageLayers layers) const;
 
   void ObserveCompute(TokenRange tokens, StageLayers layers, double seconds);
+  // A step of several ranges, through all layers, and of tokens that were decoded beside them.
+  void ObserveStep(std::span<const TokenRange> ranges, uint32_t decode_tokens, double seconds);
   void ObserveLoad(ChannelId channel, double bytes, double seconds);
   // The channel's rate is now this; what was seen before says nothing more.
   void SetRate(ChannelId channel, double bytes_per_s);
@@ -83,6 +85,7 @@ class CostModel {
     RecursiveFit<1> fit;
   };
   [[nodiscard]] std::array<double, 3> Parts(TokenRange tokens) const;
+  void Observe(std::array<double, 3> parts, double seconds);
   Channel& At(ChannelId channel);
 
   Profile profile_;

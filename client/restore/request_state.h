@@ -12,12 +12,8 @@
 namespace larder {
 
 struct RequestState {
-  // `advice`: depths for the one stage, where the request has none of its own.
-  RequestState(RequestSpec request, const std::vector<uint16_t>& advice, double now_s)
-      : spec(std::move(request)) {
-    for (const StageSpec& stage : spec.stages) {
-      stages.emplace_back(spec, stage, spec.depths.empty() ? advice : spec.depths);
-    }
+  RequestState(RequestSpec request, double now_s) : spec(std::move(request)) {
+    for (const StageSpec& stage : spec.stages) stages.emplace_back(spec, stage, spec.depths);
     outlooks.resize(stages.size());
     outcome.request = spec.id;
     outcome.arrived_s = now_s;
@@ -48,6 +44,7 @@ struct RequestState {
   std::vector<StageState> stages;
   std::vector<StageState::Outlook> outlooks;  // when they were last asked for
   bool stale = true;
+  bool aimed = false;  // nothing has changed since StageState::Aim
 
   bool suffix_running = false;
   uint16_t suffix_layers = 0;  // computed, of all its tokens

@@ -4,15 +4,13 @@
 
 #include <algorithm>
 
-#include "client/restore/plan.h"
 #include "storage/check.h"
 
 namespace larder {
 namespace {
 
-constexpr double kOverdue = 1.1;  // times what it should take
-constexpr uint32_t kPlannedChunksMax = 16;
-constexpr double kPlanGainMin = 0.03;
+constexpr double kOverdue = 1.1;  // times what it should take, and that again
+constexpr double kOverdueMax = 10;
 
 }  // namespace
 
@@ -36,24 +34,9 @@ absl::Status Scheduler::Add(RequestSpec spec, double now_s) {
     return absl::AlreadyExistsError("restore: a request of this id is under way");
   if (requests_.size() >= kRequestsMax)
     return absl::ResourceExhaustedError("restore: 4096 requests are under way");
-  const std::vector<uint16_t> advice = Advice(spec);
-  requests_.push_back(std::make_unique<RequestState>(std::move(spec), advice, now_s));
+  requests_.push_back(std::make_unique<RequestState>(std::move(spec), now_s));
+  for (const auto& request : requests_) request->aimed = false;
   return absl::OkStatus();
-}
-
-// Two pointers cut one chunk.  Of few chunks, cutting all of them may fit better.
-std::vector<uint16_t> Scheduler::Advice(const RequestSpec& spec) const {
-  const uint32_t chunks = spec.tokens / std::max(spec.chunk_tokens, spec.block_tokens) + 1;
-  const bool plain =
-      spec.stages.size() == 1 && spec.stages[0].ranks.size() == 1 && spec.suffix_tokens == 0;
-  if (!options_.engine.splits_layers || !plain || chunks > kPlannedChunksMax) return {};
-  const Copy& copy = spec.stages[0].ranks[0];
-  PlanInput input = MakePlanInput(costs_, spec.tokens, spec.block_tokens, spec.chunk_tokens,
-                                  copy.channel_of_block, copy.block_bytes);
-  input.layers = spec.stages[0].layers.count();
-  Plan plan = MakePlan(input);
-  if (plan.restore_s > (1 - kPlanGainMin) * plan.token_wise_s) return {};
-  return std::move(plan.depths);
 }
 
 void Scheduler::Cancel(RequestId id, double now_s) {
@@ -106,6 +89,23 @@ RequestState& Scheduler::Nth(size_t i) {
                    return a.key != b.key ? a.key < b.key : a.index < b.index;
                  }));
   return *requests_[at->index];
+}
+
+// Which of the last few cells are given out is asked anew whenever anything has changed.
+void Scheduler::Aim(RequestState& request, double now_s) {
+  const bool plain = request.spec.depths.empty() && request.stages.size() == 1 &&
+                     request.spec.suffix_tokens == 0 && options_.computes && options_.loads;
+  if (!options_.engine.splits_layers || !plain || request.aimed) return;
+  request.aimed = true;
+  StageState& stage = request.stages[0];
+  if (requests_.size() > 1) return stage.AimAtNothing();  // others have the engine, or a channel
+  std::vector<double> busy_s = {ComputeEnd(request, 0, now_s, 0)};
+  double doubt = costs_.ComputeDoubt({0, request.spec.chunk_tokens});
+  for (const StageState::Lane& lane : stage.lanes()) {
+    busy_s.push_back(Queue(lane.channel).BacklogSeconds(costs_, now_s));
+    doubt = std::max(doubt, costs_.LoadDoubt(lane.channel));
+  }
+  stage.Aim(costs_, std::move(busy_s), doubt);
 }
 
 // ---- reports
@@ -194,6 +194,7 @@ void Scheduler::Fail(const Load& load, LoadFailure why, double now_s) {
 }
 
 void Scheduler::OnTime(double now_s) {
+  for (const auto& request : requests_) request->aimed = false;
   for (ChannelQueue& queue : queues_) {
     while (queue.Deadline() <= now_s) {
       const auto late = std::find_if(queue.loads().begin(), queue.loads().end(),
@@ -220,13 +221,19 @@ double Scheduler::NextDeadline() const {
 
 double Scheduler::NextWakeup(double now_s) const {
   double next_s = NextDeadline();
-  const auto consider = [&](double at_s) {
-    if (at_s > now_s) next_s = std::min(next_s, at_s);
+  // The later it is, the more it is taken to be late by.
+  const auto consider = [&](double began_s, double takes_s) {
+    for (double times = kOverdue; times < kOverdueMax; times *= kOverdue) {
+      const double at_s = began_s + times * takes_s;
+      if (at_s <= now_s) continue;
+      next_s = std::min(next_s, at_s);
+      return;
+    }
   };
   for (const ChannelQueue& queue : queues_) {
-    if (!queue.loads().empty()) consider(queue.OverdueAt(costs_, kOverdue));
+    if (!queue.loads().empty()) consider(queue.busy_since_s(), queue.FirstSeconds(costs_));
   }
-  for (const ComputeStep& step : steps_) consider(step.began_s + kOverdue * step.estimate_s);
+  for (const ComputeStep& step : steps_) consider(step.began_s, step.estimate_s);
   return next_s;
 }
 
@@ -235,6 +242,7 @@ double Scheduler::NextWakeup(double now_s) const {
 // What the other resource has made needless is dropped; what is complete is reported.
 void Scheduler::Settle(RequestState& request, double now_s) {
   request.stale = true;
+  request.aimed = false;
   DropOvertaken(request, now_s);
   if (!request.complete()) return;
   if (request.outcome.restored_s == 0) {

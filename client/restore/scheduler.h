@@ -16,8 +16,9 @@
 // among requests is the policy's; within one, loading comes from the tail and computing from the
 // head, neither begins what the other is through with sooner, and what is contested at the end is
 // split between layers where the engine can, or hedged.
-// Does not move bytes, does not know the engine's decode steps: what is left of a step's tokens
-// after them is the `budget` of NextCompute.  Prefill behind a prefix comes before any restore.
+// Does not move bytes, does not decode: what is left of a step's tokens after decoding is the
+// `budget` of NextCompute; an engine that computes several ranges in one step, beside what it
+// decodes, asks for them by NextStep.  Prefill behind a prefix comes before any restore.
 // Ownership: a value; owns policy and costs.  Thread-safety: none: a driver with threads holds one
 // lock.
 // Lifecycle: Add -> (steps, loads) -> an Outcome, once.  Steps and loads of a request that is gone
@@ -56,6 +57,14 @@ struct SchedulerOptions {
   size_t trace_capacity = 0;
 };
 
+// What a step of an engine that decodes meanwhile may hold.
+struct StepRoom {
+  uint32_t tokens = 0;           // of all, those that are decoded among them
+  uint32_t decode_tokens = 0;    // come first, and are the engine's own
+  double seconds = kNoDeadline;  // that the step may last
+  uint32_t granule = 16;         // what is cut for `seconds` is a multiple of it
+};
+
 class Scheduler {
  public:
   Scheduler(SchedulerOptions options, CostModel costs, std::unique_ptr<Policy> policy);
@@ -68,6 +77,13 @@ class Scheduler {
   // What an idle stage computes next; nullopt: nothing that would help now.
   [[nodiscard]] std::optional<ComputeStep> NextCompute(uint16_t stage, uint32_t token_budget,
                                                        double now_s);
+  // The same for one step of many ranges: prefill first, restores in what is left, as much of each
+  // as fits, the doubt about costs included.  Empty: the step decodes alone.
+  [[nodiscard]] std::vector<ComputeStep> NextStep(uint16_t stage, const StepRoom& room,
+                                                  double now_s);
+  // All of it is through, and what was decoded beside it; it took so long together.
+  void OnStepComputed(const std::vector<ComputeStep>& steps, uint32_t decode_tokens, double now_s,
+                      double took_s);
   // `took_s`: what it took, where that is not the time since it was given; 0: nothing to learn
   // from, as when several steps run as one.
   void OnComputed(StepId step, double now_s, std::optional<double> took_s = std::nullopt);
@@ -108,7 +124,20 @@ class Scheduler {
   using Requests = std::vector<std::unique_ptr<RequestState>>;
   enum class Resource : uint8_t { kCompute, kLoad };
 
-  [[nodiscard]] std::vector<uint16_t> Advice(const RequestSpec& spec) const;
+  void Aim(RequestState& request, double now_s);
+  // Tokens and seconds that a step has left.
+  struct Budget {
+    uint32_t tokens = 0;
+    double seconds = kNoDeadline;
+    uint32_t granule = 1;
+  };
+  [[nodiscard]] std::optional<ComputeStep> NextCompute(uint16_t stage, const Budget& budget,
+                                                       double now_s);
+  // Of them, tokens behind `position`.
+  [[nodiscard]] uint32_t Tokens(const Budget& budget, uint32_t position) const;
+  [[nodiscard]] std::optional<StageState::Work> WorkWithin(const StageState& state,
+                                                           uint16_t layers_max,
+                                                           const Budget& budget) const;
   [[nodiscard]] RequestState* Find(RequestId id);
   ChannelQueue& Queue(ChannelId channel);
   // Weighs all requests; then Nth(0), Nth(1), ... are they, the first served first, each found when
@@ -116,17 +145,18 @@ class Scheduler {
   void Rank(Resource resource, ChannelId channel, double now_s);
   [[nodiscard]] RequestState& Nth(size_t i);
 
-  [[nodiscard]] std::optional<ComputeStep> SuffixStep(RequestState& request, uint32_t token_budget,
+  [[nodiscard]] std::optional<ComputeStep> SuffixStep(RequestState& request, const Budget& budget,
                                                       double now_s);
   [[nodiscard]] std::optional<ComputeStep> RestoreStep(RequestState& request, uint16_t stage,
-                                                       uint32_t token_budget, double now_s);
+                                                       const Budget& budget, double now_s);
   [[nodiscard]] std::optional<ComputeStep> HedgeStep(RequestState& request, uint16_t stage,
-                                                     uint32_t token_budget, double now_s);
+                                                     const Budget& budget, double now_s);
   ComputeStep BeginStep(RequestState& request, uint16_t stage, const StageState::Work& work,
                         double now_s);
   [[nodiscard]] bool Tries(const RequestState& request, uint16_t stage) const;
   [[nodiscard]] bool Pays(RequestState& request, uint16_t stage, const StageState::Work& work,
                           double now_s);
+  [[nodiscard]] double Doubt(const RequestState& request, uint16_t stage) const;
   // Something is computed behind the loads that can follow them layer by layer.
   [[nodiscard]] bool MaySweep(const RequestState& request, const StageState& state) const;
   // Has the rest loaded bottom-up, where what must be computed behind it is through sooner that
@@ -137,7 +167,7 @@ class Scheduler {
   [[nodiscard]] double LoadsEnd(const RequestState& request, const StageState& stage,
                                 double now_s) const;
   [[nodiscard]] double LandsIn(const RequestState& request, uint16_t stage, uint32_t chunk,
-                               uint16_t from, double now_s) const;
+                               uint16_t from, double doubts, double now_s) const;
   [[nodiscard]] uint16_t LayersPerStep(RequestState& request, uint16_t stage, double whole_s);
 
   [[nodiscard]] std::optional<Load> NextLoad(ChannelId channel, double now_s);

@@ -8,34 +8,41 @@ namespace larder {
 namespace {
 
 constexpr double kSparesMin = 0.05;  // seconds of loading per second of computing
-constexpr double kGuess = 0.01;      // what such estimates are wrong by
+constexpr double kGuess = 0.01;      // what such estimates are wrong by, at least
+constexpr double kSure = 2;          // standard deviations that a step's budget is kept by
+constexpr double kSwayed = 0.4;      // of the doubt about costs, in them
 
 }  // namespace
 
 std::optional<ComputeStep> Scheduler::NextCompute(uint16_t stage, uint32_t token_budget,
                                                   double now_s) {
-  if (!token_budget) return std::nullopt;
+  return NextCompute(stage, Budget{token_budget}, now_s);
+}
+
+std::optional<ComputeStep> Scheduler::NextCompute(uint16_t stage, const Budget& budget,
+                                                  double now_s) {
+  if (budget.tokens == 0 || budget.seconds <= 0) return std::nullopt;
   Rank(Resource::kCompute, ChannelId::kNowhere, now_s);
   // Prefill behind a prefix first, then what nobody has claimed, then what is contested.
   for (size_t i = 0; i < ranked_.size(); ++i) {
     if (stage > 0) break;
-    if (auto step = SuffixStep(*requests_[i], token_budget, now_s)) return step;
+    if (auto step = SuffixStep(*requests_[i], budget, now_s)) return step;
   }
   if (!options_.computes) return std::nullopt;
   for (size_t i = 0; i < ranked_.size(); ++i) {
     RequestState& request = Nth(i);
     if (stage >= request.stages.size()) continue;
-    if (auto step = RestoreStep(request, stage, token_budget, now_s)) return step;
+    if (auto step = RestoreStep(request, stage, budget, now_s)) return step;
   }
   for (size_t i = 0; options_.hedges && i < ranked_.size(); ++i) {
     RequestState& request = *requests_[ranked_[i].index];  // in order by now
     if (stage >= request.stages.size()) continue;
-    if (auto step = HedgeStep(request, stage, token_budget, now_s)) return step;
+    if (auto step = HedgeStep(request, stage, budget, now_s)) return step;
   }
   return std::nullopt;
 }
 
-std::optional<ComputeStep> Scheduler::SuffixStep(RequestState& request, uint32_t token_budget,
+std::optional<ComputeStep> Scheduler::SuffixStep(RequestState& request, const Budget& budget,
                                                  double now_s) {
   const StageState& stage = request.stages[0];
   if (request.spec.suffix_tokens == 0 || request.suffix_running || stage.busy())
@@ -45,13 +52,14 @@ std::optional<ComputeStep> Scheduler::SuffixStep(RequestState& request, uint32_t
   const TokenRange suffix{request.spec.tokens, request.spec.tokens + request.spec.suffix_tokens};
   if (stage.complete() && request.suffix_layers % stage.layers() == 0) {
     step.tokens = {suffix.begin + request.suffix_tokens, suffix.end};
-    step.tokens.end = std::min(suffix.end, step.tokens.begin + token_budget);
+    step.tokens.end = std::min(suffix.end, step.tokens.begin + Tokens(budget, step.tokens.begin));
     step.layers = {0, stage.layers()};
+    if (step.tokens.begin >= step.tokens.end) return std::nullopt;
   } else {
     step.tokens = suffix;
     step.layers = {request.suffix_layers, stage.LayersThere()};
     if (!stage.sweeps() || step.layers.empty()) return std::nullopt;
-    if (!options_.engine.overlaps_suffix) return std::nullopt;
+    if (!options_.engine.overlaps_suffix || budget.seconds < kNoDeadline) return std::nullopt;
   }
   step.id = StepId{++last_step_};
   step.request = request.spec.id;
@@ -73,17 +81,18 @@ uint16_t Scheduler::LayersPerStep(RequestState& request, uint16_t stage, double 
 }
 
 std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_t stage,
-                                                  uint32_t token_budget, double now_s) {
+                                                  const Budget& budget, double now_s) {
   StageState& state = request.stages[stage];
-  auto work = state.NextWork(state.layers(), token_budget);
+  Aim(request, now_s);
+  auto work = WorkWithin(state, state.layers(), budget);
   if (!work.has_value() || request.suffix_running) return std::nullopt;
   const uint16_t layers = LayersPerStep(request, stage, state.WorkSeconds(costs_, *work));
-  if (layers < state.layers() && !state.sweeps()) work = state.NextWork(layers, token_budget);
+  if (layers < state.layers() && !state.sweeps()) work = WorkWithin(state, layers, budget);
   if (!work.has_value() || work->waits_for_boundary) return std::nullopt;
   const bool pays = Pays(request, stage, *work, now_s);
   if (SweepBegins(request, stage, *work, pays, now_s)) {
-    if (auto step = SuffixStep(request, token_budget, now_s)) return step;
-    work = state.NextWork(state.layers(), token_budget);
+    if (auto step = SuffixStep(request, budget, now_s)) return step;
+    work = WorkWithin(state, state.layers(), budget);
     if (!work.has_value() || work->waits_for_boundary) return std::nullopt;
   } else if (!pays) {
     return std::nullopt;
@@ -92,11 +101,13 @@ std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_
 }
 
 std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t stage,
-                                                uint32_t token_budget, double now_s) {
+                                                const Budget& budget, double now_s) {
   StageState& state = request.stages[stage];
   if (request.suffix_running) return std::nullopt;
-  auto work = state.NextHedge(state.layers(), token_budget);
+  auto work = state.NextHedge(state.layers(), budget.tokens);
   if (!work.has_value()) return std::nullopt;
+  if (work->tokens.end - work->tokens.begin > Tokens(budget, work->tokens.begin))
+    return std::nullopt;
   if (Tries(request, stage)) {
     if (options_.engine.splits_layers)
       work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
@@ -104,13 +115,16 @@ std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t 
   }
   const double sure = 1 + costs_.ComputeDoubt(work->tokens);
   const double layer_s = state.WorkSeconds(costs_, *work) / work->layers.count() * sure;
-  const double lands_s = LandsIn(request, stage, work->chunk, 0, now_s);
+  // A step that turns out needless can be dropped; a load that is late cannot be hurried.
+  const double doubts = options_.engine.abandons_steps ? 1 : 0;
+  const double lands_s = LandsIn(request, stage, work->chunk, 0, doubts, now_s);
   // Loads come from the top: the lowest layers may be worth computing where all of them are not.
   const bool splits = options_.engine.splits_layers;
   for (uint16_t top = splits ? static_cast<uint16_t>(work->layers.begin + 1) : work->layers.end;
        top <= work->layers.end; ++top) {
     const double compute_s = layer_s * (top - work->layers.begin);
-    if (std::max(compute_s, LandsIn(request, stage, work->chunk, top, now_s)) >= lands_s) continue;
+    if (std::max(compute_s, LandsIn(request, stage, work->chunk, top, doubts, now_s)) >= lands_s)
+      continue;
     if (splits) work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
     return BeginStep(request, stage, *work, now_s);
   }
@@ -133,6 +147,7 @@ ComputeStep Scheduler::BeginStep(RequestState& request, uint16_t stage,
   step.estimate_s = state.WorkSeconds(costs_, work);
   request.computed_turn = ++turns_;
   request.stale = true;
+  request.aimed = false;
   steps_.push_back(step);
   Note(work.hedge ? DecisionKind::kHedgeCompute : DecisionKind::kCompute, step, now_s,
        step.estimate_s, 0);
@@ -160,16 +175,19 @@ double Scheduler::LoadsEnd(const RequestState& request, const StageState& stage,
   return now_s + end_s > request.spec.deadline_s ? kNoDeadline : end_s;
 }
 
-// Seconds until the loads of a chunk have arrived, but for those below layer `from`.
+// Seconds until the loads of a chunk have arrived, but for those below layer `from`; `doubts`: so
+// many standard deviations later.
 double Scheduler::LandsIn(const RequestState& request, uint16_t stage, uint32_t chunk,
-                          uint16_t from, double now_s) const {
+                          uint16_t from, double doubts, double now_s) const {
   double last_s = 0;
   for (const ChannelQueue& queue : queues_) {
     for (const Load& load : queue.loads()) {
       if (load.request != request.spec.id || load.stage != stage || load.boundary) continue;
       if (load.layers.end <= from) continue;
       if (request.stages[stage].ChunkOf(load.block) != chunk) continue;
-      last_s = std::max(last_s, queue.BacklogSeconds(costs_, now_s, load.id));
+      const double late_s = doubts * costs_.LoadDoubt(load.channel) *
+                            costs_.LoadSeconds(load.channel, queue.BytesThrough(load.id));
+      last_s = std::max(last_s, queue.BacklogSeconds(costs_, now_s, load.id) + late_s);
     }
   }
   return last_s;
@@ -200,6 +218,14 @@ bool Scheduler::Pays(RequestState& request, uint16_t stage, const StageState::Wo
   return false;
 }
 
+// How far computing and loading may be off against each other.
+double Scheduler::Doubt(const RequestState& request, uint16_t stage) const {
+  double load = 0;
+  for (const StageState::Lane& lane : request.stages[stage].lanes())
+    load = std::max(load, costs_.LoadDoubt(lane.channel));
+  return load + costs_.ComputeDoubt({0, request.spec.chunk_tokens});
+}
+
 bool Scheduler::MaySweep(const RequestState& request, const StageState& state) const {
   const bool overlaps = options_.engine.overlaps_suffix && request.spec.suffix_tokens > 0;
   return options_.engine.splits_layers && request.spec.depths.empty() &&
@@ -223,11 +249,13 @@ bool Scheduler::SweepBegins(RequestState& request, uint16_t stage, const StageSt
   const double spared_s =
       outlook.compute_s > 0 ? outlook.lanes_s * compute_s / outlook.compute_s : 0;
   // It waits for the lowest layer that is left to load, and what is above the highest follows the
-  // last load.
+  // last load; a hole does not wait for what is behind it.
+  const double tail_s = overlaps ? 0 : state.TailSeconds(costs_);
   const auto end = [&](double left_s, StageLayers missing) {
-    const double first_s = std::min(left_s, behind_s) / std::max(1.0, 1.0 * missing.count());
+    const double before_s = std::max(0.0, left_s - tail_s);
+    const double first_s = std::min(before_s, behind_s) / std::max(1.0, 1.0 * missing.count());
     const double below = missing.begin / layers, above = (layers - missing.end + 1) / layers;
-    return std::max({behind_s, first_s + behind_s * (1 - below), left_s + behind_s * above});
+    return std::max({left_s, first_s + behind_s * (1 - below), before_s + behind_s * above});
   };
   const StageLayers all{0, state.layers()};
   const double later_end = compute_s + end(std::max(0.0, loads_s - compute_s - spared_s), all);
@@ -236,12 +264,53 @@ bool Scheduler::SweepBegins(RequestState& request, uint16_t stage, const StageSt
   // Where computing spares next to nothing, a step begun only keeps the engine from what follows.
   pays = pays && spared_s > kSparesMin * compute_s;
   // A hole that is waited for stops everything, so the gain has to be more than a guess.
-  if (pays && now_end > (overlaps ? 1 : 1 - kGuess) * later_end) return false;
+  const double doubt = std::max(kGuess, kSwayed * Doubt(request, stage));
+  if (pays && now_end > (overlaps ? 1 : 1 - doubt) * later_end) return false;
   trace_.Add({now_s, DecisionKind::kBeginSweep, request.spec.id, stage, 0, ChannelId::kNowhere,
               work.tokens, work.layers, now_end, later_end});
   state.BeginSweep(overlaps);
   request.stale = true;
   return true;
+}
+
+// ---- steps that others have a part in
+
+std::vector<ComputeStep> Scheduler::NextStep(uint16_t stage, const StepRoom& room, double now_s) {
+  const ComputeCost cost = costs_.compute();
+  const double sure = 1 + kSure * costs_.ComputeDoubt({0, std::max(room.tokens, 1u)});
+  Budget budget{room.tokens - std::min(room.tokens, room.decode_tokens),
+                room.seconds / sure - cost.fixed_s - cost.linear_s * room.decode_tokens,
+                room.granule};
+  std::vector<ComputeStep> steps;
+  while (const auto step = NextCompute(stage, budget, now_s)) {
+    budget.tokens -= step->tokens.end - step->tokens.begin;
+    budget.seconds -= step->estimate_s - cost.fixed_s;
+    steps.push_back(*step);
+  }
+  return steps;
+}
+
+void Scheduler::OnStepComputed(const std::vector<ComputeStep>& steps, uint32_t decode_tokens,
+                               double now_s, double took_s) {
+  std::vector<TokenRange> ranges;
+  for (const ComputeStep& step : steps) ranges.push_back(step.tokens);
+  costs_.ObserveStep(ranges, decode_tokens, took_s);
+  for (const ComputeStep& step : steps) OnComputed(step.id, now_s, 0);
+}
+
+uint32_t Scheduler::Tokens(const Budget& budget, uint32_t position) const {
+  if (budget.seconds == kNoDeadline) return budget.tokens;
+  const double step_s = budget.seconds + costs_.compute().fixed_s;
+  return std::min(budget.tokens, TokenBudget(step_s, 0, position, budget.granule));
+}
+
+std::optional<StageState::Work> Scheduler::WorkWithin(const StageState& state, uint16_t layers_max,
+                                                      const Budget& budget) const {
+  const auto work = state.NextWork(layers_max, budget.tokens);
+  if (!work.has_value()) return std::nullopt;
+  const uint32_t tokens = Tokens(budget, work->tokens.begin);
+  if (work->tokens.end - work->tokens.begin <= tokens) return work;
+  return state.NextWork(layers_max, tokens);
 }
 
 uint32_t Scheduler::TokenBudget(double step_s, uint32_t decode_tokens, uint32_t position,

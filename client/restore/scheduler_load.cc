@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint32_t kBoundaryAhead =
     2;  // chunks whose activations are loaded before computing gets to them
+constexpr double kLeaves = 1.5;  // times the doubt, in favour of a load that costs nobody anything
 
 }  // namespace
 
@@ -72,6 +73,7 @@ std::optional<Load> Scheduler::BoundaryLoad(RequestState& request, ChannelId cha
 
 // Of its stages the one with the most to do.
 std::optional<Load> Scheduler::LoadOf(RequestState& request, ChannelId channel, double now_s) {
+  Aim(request, now_s);
   std::optional<StageState::Piece> best;
   size_t best_lane = 0;
   uint16_t best_stage = 0;
@@ -108,6 +110,7 @@ std::optional<Load> Scheduler::HedgeLoad(RequestState& request, ChannelId channe
     StageState& state = request.stages[stage];
     for (size_t lane = 0; lane < state.lanes().size(); ++lane) {
       if (state.lanes()[lane].channel != channel) continue;
+      if (state.aims() && !Queue(channel).loads().empty()) continue;
       const auto piece = state.NextHedgePiece(lane);
       if (!piece.has_value()) continue;
       const double lands_s =
@@ -142,6 +145,7 @@ Load Scheduler::BeginLoad(RequestState& request, uint16_t stage, uint16_t rank, 
   served_[static_cast<size_t>(channel)] = request.spec.id;
   request.loaded_turn = ++turns_;
   request.stale = true;
+  request.aimed = false;
   Note(piece.hedge ? DecisionKind::kHedgeLoad : DecisionKind::kLoad, load, now_s,
        queue.BacklogSeconds(costs_, now_s), 0);
   return load;
@@ -182,9 +186,7 @@ bool Scheduler::Leaves(RequestState& request, uint16_t stage, ChannelId channel,
   if (!state.busy()) return false;  // the engine may have other plans
   const double compute_s =
       ComputeEnd(request, stage, now_s, 0) + request.Outlook(costs_, stage).compute_s;
-  const double doubt =
-      costs_.LoadDoubt(channel) + costs_.ComputeDoubt({0, request.spec.chunk_tokens});
-  if (lands_s <= compute_s * (1 + doubt)) return false;
+  if (lands_s <= compute_s * (1 + kLeaves * Doubt(request, stage))) return false;
   trace_.Add({now_s,
               DecisionKind::kLeave,
               request.spec.id,

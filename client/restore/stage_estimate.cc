@@ -46,6 +46,17 @@ double StageState::HoleSeconds(const CostModel& costs) const {
   return seconds;
 }
 
+double StageState::TailSeconds(const CostModel& costs) const {
+  double seconds = 0;
+  if (regions_.empty() || regions_.back().end < blocks_) return seconds;
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const Lane& of = lanes_[lane];
+    const double bytes = ranks_[of.rank].block_bytes * OpenBlocks(regions_.back(), lane, head_);
+    seconds = std::max(seconds, costs.LoadSeconds(of.channel, bytes));
+  }
+  return seconds;
+}
+
 // Blocks of a lane from `from` on that nobody has claimed; a part of one counts as that.
 double StageState::OpenBlocks(const Region& region, size_t lane, uint32_t from) const {
   const uint32_t begin = std::max(region.begin, from);
@@ -178,10 +189,35 @@ double StageState::LaneSeconds(const CostModel& costs, ChannelId channel) const 
   return seconds;
 }
 
+// Whether a layer of the last chunk of a region can be loaded before computing gets there, and in
+// the time that what is behind the region leaves.
+bool StageState::FitsBefore(const CostModel& costs, size_t i) const {
+  const auto compute_s = [&](uint32_t end) {
+    return costs.ComputeSeconds({TokensOf(head_).begin, TokensOf(end).begin},
+                                model_layers({0, layers_}), chunk_tokens_);
+  };
+  const double all_s = compute_s(regions_[i + 1].begin);
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    const Lane& of = lanes_[lane];
+    if (regions_[i].next[lane] < std::max<int64_t>(regions_[i].begin, head_)) continue;
+    const uint32_t chunk = ChunkOf(static_cast<uint32_t>(regions_[i].next[lane]));
+    const double bytes = ranks_[of.rank].block_bytes, layer = 1.0 * chunk_blocks_ / layers_;
+    const double chunk_s = costs.ComputeSeconds(
+        ChunkTokens(chunk), model_layers({static_cast<uint16_t>(layers_ - 1), layers_}));
+    if (costs.LoadSeconds(of.channel, bytes * layer) > compute_s(ChunkEnd(chunk)) - chunk_s)
+      continue;
+    double behind = 0;
+    for (size_t j = i + 1; j < regions_.size(); ++j) behind += OpenBlocks(regions_[j], lane, head_);
+    if (costs.LoadSeconds(of.channel, bytes * (behind + layer)) <= all_s) return true;
+  }
+  return false;
+}
+
 // The last region that computing reaches while it, and what is behind it, is loaded.
 size_t StageState::UrgentRegion(const CostModel& costs) const {
   for (size_t i = regions_.size(); i-- > 0;) {
     const Region& region = regions_[i];
+    if (i + 1 < regions_.size() && !FitsBefore(costs, i)) return i + 1;
     if (region.begin <= head_) return i;
     double load_s = 0;
     for (size_t lane = 0; lane < lanes_.size(); ++lane) {

@@ -189,6 +189,15 @@ std::optional<StageState::Work> StageState::NextWork(uint16_t layers_max,
   if (work_.has_value() || complete() || tokens_max == 0) return std::nullopt;
   const bool past_target = TargetsMet(), sweeping = sweeps();
   uint16_t limit = layers_;
+  if (aim_compute_.has_value()) {
+    const uint16_t layers =
+        targets_[*aim_compute_] > DepthOf(*aim_compute_) ? layers_max : uint16_t{1};
+    for (uint32_t chunk = ChunkOf(head_); chunk < *aim_compute_; ++chunk)
+      limit = std::min(limit, PresentTo(chunk));
+    const bool beyond = targets_[*aim_compute_] <= DepthOf(*aim_compute_);
+    if (auto work = WorkIn(*aim_compute_, limit, layers, tokens_max, beyond)) return work;
+    limit = layers_;
+  }
   for (uint32_t chunk = ChunkOf(head_); limit > 0 && chunk * chunk_blocks_ < OpenEnd(); ++chunk) {
     // While loads come bottom-up, chunks that they will bring are theirs.
     if (!sweeping || hole_[chunk] || IsPartial(chunk)) {
@@ -250,6 +259,9 @@ uint32_t StageState::Computed() {
 
 bool StageState::Overtaken() const {
   if (!work_.has_value()) return false;
+  // Its activations are what the layers above it are computed from.
+  const uint16_t top = std::min(OpenTop(work_->chunk), Target(work_->chunk));
+  if (top > work_->layers.end) return false;
   for (uint32_t b = work_->chunk * chunk_blocks_; b < ChunkEnd(work_->chunk); ++b) {
     if (!Present(b).Contains(LayerSet(work_->layers))) return false;
   }
@@ -336,6 +348,7 @@ std::optional<StageState::Piece> StageState::NextPiece(const CostModel& costs, s
                                                        const Cut& cut) {
   if (complete()) return std::nullopt;
   if (sweeps()) return SweepPiece(lane);
+  if (!aim_loads_.empty() && !lane_tries_[lane]) return AimedPiece(lane, cut);
   for (const bool past_target : {false, true}) {
     if (targets_.empty() && !past_target) continue;
     const size_t urgent = regions_.size() > 1 ? UrgentRegion(costs) : 0;

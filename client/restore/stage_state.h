@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "client/restore/cost_model.h"
+#include "client/restore/endgame.h"
 #include "client/restore/request.h"
 
 namespace larder {
@@ -65,6 +66,8 @@ class StageState {
   [[nodiscard]] bool Overtaken() const;
   // Computing that loads cannot spare: chunks with holes.
   [[nodiscard]] double HoleSeconds(const CostModel& costs) const;
+  // Loading what nobody has claimed behind the last of them.
+  [[nodiscard]] double TailSeconds(const CostModel& costs) const;
   // Seconds of computing left in the chunk of `work`, from its first layer on.
   [[nodiscard]] double ChunkSeconds(const CostModel& costs, const Work& work) const;
   [[nodiscard]] double WorkSeconds(const CostModel& costs, const Work& work) const;
@@ -117,6 +120,13 @@ class StageState {
   [[nodiscard]] uint16_t LayersThere() const;
   // From the lowest to the highest layer that loads still have to bring.
   [[nodiscard]] StageLayers Missing() const;
+
+  // ---- the last few cells
+  // Aims at what Solve (endgame.h) says where few cells without holes are left; else at nothing.
+  // `busy_s` and `doubt`: as there.
+  void Aim(const CostModel& costs, std::vector<double> busy_s, double doubt);
+  void AimAtNothing();
+  [[nodiscard]] bool aims() const { return !aim_loads_.empty(); }
 
   // ---- estimates, with engine and channels to itself
   struct Outlook {
@@ -174,6 +184,7 @@ class StageState {
   [[nodiscard]] std::optional<Piece> PieceIn(Region* region, size_t lane, Cut cut,
                                              bool past_target);
   [[nodiscard]] std::optional<Piece> SweepPiece(size_t lane);
+  [[nodiscard]] bool FitsBefore(const CostModel& costs, size_t region) const;
   [[nodiscard]] size_t UrgentRegion(const CostModel& costs) const;
   [[nodiscard]] TokenRange ChunkTokens(uint32_t chunk) const;
   [[nodiscard]] Open Exactly(const CostModel& costs, uint32_t begin, uint32_t end) const;
@@ -181,6 +192,9 @@ class StageState {
   [[nodiscard]] double Both(const CostModel& costs, const Open& open, TokenRange tokens) const;
   [[nodiscard]] double OpenBlocks(const Region& region, size_t lane, uint32_t from) const;
   [[nodiscard]] double BoundaryPerLoad() const;
+  [[nodiscard]] Endgame::Chunk ChunkLeft(const CostModel& costs, uint32_t chunk) const;
+  [[nodiscard]] std::optional<Piece> AimedPiece(size_t lane, Cut cut) const;
+  [[nodiscard]] bool MayAim(uint32_t first, uint32_t end) const;
   void MakeLanes();
   void MakeRegions();
   void SplitRegion(uint32_t block);
@@ -193,6 +207,10 @@ class StageState {
   std::vector<Copy> ranks_;
   Copy boundary_copy_;
   std::vector<uint16_t> targets_;
+  // Of the last few cells; the chunks counted from the first of the request.
+  std::optional<uint32_t> aim_compute_;
+  std::vector<std::optional<uint32_t>> aim_loads_;  // per lane; empty: none
+  std::vector<bool> lane_waits_, lane_tries_;       // with them
 
   uint32_t head_ = 0;                     // the first block that is not complete
   std::vector<uint16_t> depth_;           // per chunk: its activations have come this far

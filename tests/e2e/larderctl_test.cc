@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/restore/profile.h"
 #include "tests/e2e/ctl_process.h"
 #include "tests/e2e/verb_fixture.h"
 
@@ -26,9 +27,9 @@ using Words = std::vector<std::string>;
 
 constexpr uint32_t kBlocks = 20;
 
-const Words kVerbs = {"status",   "top",   "instances", "lookup", "watch",     "prefetch",
-                      "pin",      "unpin", "move",      "clear",  "verify",    "bench",
-                      "compress", "dump",  "config",    "drain",  "completion"};
+const Words kVerbs = {"status",   "top",   "instances", "lookup", "watch",      "prefetch",
+                      "pin",      "unpin", "move",      "clear",  "verify",     "bench",
+                      "compress", "dump",  "config",    "drain",  "completion", "profile"};
 
 class LarderctlTest : public VerbTest {
  protected:
@@ -136,6 +137,7 @@ TEST_F(LarderctlTest, NoDaemon) {
                        "clear --all --yes",
                        "verify",
                        "bench",
+                       "profile",
                        "config",
                        "drain --yes"};
   for (const std::string& line : lines)
@@ -202,6 +204,7 @@ TEST_F(LarderctlTest, NothingIsWiderThanTheTerminal) {
                        "config",
                        "dump " LARDER_GOLDEN_RECORD,
                        "bench --blocks 8 --block-bytes 64KiB",
+                       "profile --blocks 8 --block-bytes 64KiB",
                        "clear " + std::string(32, 'a'),
                        "stauts",
                        "status --socket-dir /" + std::string(90, 'x'),
@@ -389,6 +392,68 @@ TEST_F(LarderctlTest, BenchLeavesNothing) {
   EXPECT_GT(bench.at("put_bytes_per_s"), 0);
   EXPECT_EQ(Json("status").at("tenants")[0].at("blocks"), kBlocks);
   EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
+}
+
+TEST_F(LarderctlTest, ProfileMeasuresBothChannelsAndLeavesNothing) {
+  ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
+  const json rates = Json("profile --blocks 32 --block-bytes 64KiB");
+  ASSERT_EQ(rates.at("channels").size(), 2u);
+  EXPECT_EQ(rates.at("channels")[0].at("name"), "pool");
+  EXPECT_EQ(rates.at("channels")[1].at("name"), "disk");
+  for (const json& channel : rates.at("channels")) EXPECT_GT(channel.at("bytes_per_s"), 0);
+  EXPECT_EQ(rates.count("compute"), 0u);
+  EXPECT_EQ(Json("status").at("tenants")[0].at("blocks"), kBlocks);
+  EXPECT_EQ(CountHits(0, kBlocks), kBlocks);
+  CtlOptions interrupted;
+  interrupted.columns = 80;
+  interrupted.signal_at = "put [";
+  EXPECT_EQ(Line("profile --blocks 4000 --block-bytes 256KiB", interrupted).code, 130);
+  EXPECT_EQ(Json("clear --model larderctl-profile --content --dry-run").at("host").at("blocks"), 0);
+}
+
+TEST_F(LarderctlTest, ProfileIsMergedWithTheEngines) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::string engine = folder_->path() + "/engine.toml", merged = folder_->path() + "/p.toml";
+  const Profile of_engine{.model = "m",
+                          .layers = 28,
+                          .compute = {1e-3, 2e-4, 3e-9},
+                          .channels = {{"peer:10.0.0.2", 1e9}, {"pool", 5}},
+                          .doubt = 0.3};
+  ASSERT_TRUE(WriteProfile(of_engine, engine).ok());
+  const std::string small = " --blocks 32 --block-bytes 64KiB";
+  const CtlOutcome ran = Line("profile --engine " + engine + " --write " + merged + small);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("pool"));
+  EXPECT_THAT(ran.out, HasSubstr(merged));
+  const absl::StatusOr<Profile> read = ReadProfile(merged);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->model, "m");
+  EXPECT_EQ(read->layers, 28);
+  EXPECT_DOUBLE_EQ(read->compute.linear_s, 2e-4);
+  EXPECT_LT(read->doubt, 0.3);
+  ASSERT_EQ(read->channels.size(), 3u);  // each where it was: their places are their ids
+  EXPECT_EQ(read->channels[0].name, "peer:10.0.0.2");
+  EXPECT_DOUBLE_EQ(read->channels[0].bytes_per_s, 1e9);
+  EXPECT_EQ(read->channels[1].name, "pool");
+  EXPECT_GT(read->channels[1].bytes_per_s, 1e6);
+  EXPECT_EQ(read->channels[2].name, "disk");
+
+  ExpectError(Line("profile --write " + merged), 2, "--write needs --engine", "larderctl");
+  ExpectError(Line("profile --engine /nowhere.toml"), 2, "/nowhere.toml", "larderctl profile");
+  ExpectError(Line("profile --blocks 0"), 2, "--blocks: 1 to 8192", "larderctl");
+  ExpectError(Line("profile --engine " + engine + " --write /nowhere/p.toml" + small), 3,
+              "cannot be written", "larderctl profile");
+  EXPECT_EQ(Json("clear --model larderctl-profile --content --dry-run").at("host").at("blocks"), 0);
+}
+
+TEST_F(LarderctlTest, ProfileOfADaemonWithoutADisk) {
+  daemon_ = std::make_unique<DaemonProcess>(Words{}, DaemonProcess::Options{.folder = folder_});
+  ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
+  const CtlOutcome ran = Line("profile --blocks 32 --block-bytes 64KiB");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("pool"));
+  EXPECT_THAT(ran.out, Not(HasSubstr("disk")));
+  EXPECT_THAT(ran.err, HasSubstr("has no disk"));
 }
 
 TEST_F(LarderctlTest, DrainWaitsForTheEnd) {

@@ -333,6 +333,28 @@ TEST(Scheduler, AStepIsFilledWithPrefillFirstAndARestoreBehind) {
   EXPECT_EQ(outcomes[0].request, RequestId{2});
 }
 
+// The same by NextStep, which also keeps the step short enough for whoever decodes.
+TEST(Scheduler, AStepBesideDecodingIsKeptShortAndLearntFrom) {
+  Bench bench({}, 0.01, 1e8);
+  ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
+  RequestSpec other = Spec(2, 0);
+  other.suffix_tokens = 200;
+  ASSERT_TRUE(bench.scheduler.Add(other, 0).ok());
+  const CostModel& costs = bench.scheduler.costs();
+  const double room_s = 1.3 * costs.ComputeSeconds({0, 256});
+  const auto steps = bench.scheduler.NextStep(0, {512, 8, room_s, 16}, 0);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].request, RequestId{2});
+  EXPECT_EQ(steps[0].tokens, (TokenRange{0, 200}));
+  EXPECT_EQ(steps[1].request, RequestId{1});
+  EXPECT_LT(steps[1].tokens.end, 256u);
+  EXPECT_LE(steps[0].estimate_s + steps[1].estimate_s, room_s);
+  EXPECT_TRUE(bench.scheduler.NextStep(0, {512, 8, 1e-9, 16}, 0).empty());
+  const double before_s = costs.ComputeSeconds({0, 256});
+  bench.scheduler.OnStepComputed(steps, 8, 1, 3 * room_s);
+  EXPECT_GT(costs.ComputeSeconds({0, 256}), before_s);
+}
+
 TEST(Scheduler, BytesOfARequestThatIsGoneAreDropped) {
   Bench bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
