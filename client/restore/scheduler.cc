@@ -132,7 +132,8 @@ void Scheduler::OnComputed(StepId id, double now_s, std::optional<double> took_s
   request->outcome.tokens_recomputed += request->stages[step.stage].Computed();
   // Whoever computes a chunk through has its activations at hand for the stage behind it.
   const size_t next = step.stage + 1u;
-  const bool hands_over = options_.engine.hands_over && step.layers.end == stage.layers();
+  const bool through = step.layers.end == stage.layers() && !stage.IsPartial(chunk);
+  const bool hands_over = options_.engine.hands_over && through;
   if (hands_over && next < request->stages.size()) {
     request->stages[next].BoundaryIs(chunk, true);
   }
