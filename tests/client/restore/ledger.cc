@@ -180,14 +180,15 @@ void Ledger::End(const Load& load) {
   if (draw < options_.fails + options_.gone) {
     return scheduler_.OnLoadFailed(load.id, LoadFailure::kGone, now_s_);
   }
+  bool useful = false;
   if (load.boundary) {
     const uint32_t per_chunk = std::max(book.spec.chunk_tokens / book.spec.block_tokens, 1u);
     for (uint32_t b = load.block;
          b < load.block + per_chunk && b < book.boundary[load.stage].size(); ++b) {
+      useful |= !book.boundary[load.stage][b];
       book.boundary[load.stage][b] = true;
     }
   }
-  bool useful = load.boundary;
   for (uint16_t l = load.layers.begin; l < load.layers.end; ++l) {
     Cell& cell = At(book, load.stage, load.block, l);
     cell.landed[load.rank] = true;
