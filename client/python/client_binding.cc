@@ -197,9 +197,9 @@ void BindSpecs(nb::module_& module) {
 void BindBlocks(nb::module_& module) {
   nb::class_<PutItem>(
       module, "PutBlock",
-      "One block to store.  segments: one contiguous buffer per layer (numpy array, bytes, "
-      "memoryview), "
-      "read while Session.put runs.  parent: digest of the block before, or the content's seed.")
+      "One block to store.  tokens: block_tokens ids.  segments: one contiguous buffer per layer "
+      "(numpy array, bytes, memoryview), read while Session.put runs.  parent: digest of the block "
+      "before, or the content's seed.")
       .def(
           "__init__",
           [](PutItem* self, Digest digest, Digest parent, std::vector<uint32_t> tokens,
@@ -295,7 +295,8 @@ void BindClient(nb::module_& module) {
       "chain",
       [](const Digest& seed, const std::vector<uint32_t>& tokens) { return Chain(seed, tokens); },
       "seed"_a, "tokens"_a,
-      "A digest per 16 tokens; each names its tokens and all before them.  A block has the digest "
+      "tokens: ids, any sequence of ints.  A digest per 16 of them; each names its tokens and all "
+      "before them.  A block has the digest "
       "of its last 16.");
 }
 
