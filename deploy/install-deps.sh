@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing Larder needs, from Debian 12 alone.  Asks nothing; does nothing when all is there.
+# Installs what building and testing Larder needs: packages of Debian 12, and the two that it does not have, which
+# fetch-python.sh puts into the cache.  Asks nothing; does nothing when all is there.
 set -euo pipefail
 
 PACKAGES=(
@@ -10,6 +11,8 @@ PACKAGES=(
   librocksdb-dev
   libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev prometheus-cpp-dev
   python3 python3-grpcio python3-protobuf python3-grpc-tools python3-pip
+  python3-dev  # headers for the package kvlarder
+  python3-numpy libopenblas0-pthread python3-yaml  # a test computes a real model, with a quick BLAS; its reader wants yaml
   man-db  # a test has it read our manual pages
 )
 CLANG_PACKAGES=(clang clang-tidy clang-format libclang-rt-14-dev)
@@ -26,6 +29,7 @@ Installs the Debian 12 packages that Larder is built and tested with, as root or
 HELP
 }
 
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 say() { printf '%s\n' "install-deps: $*" >&2; }
 fail() { say "$*"; exit 1; }
 
@@ -44,6 +48,11 @@ for tool in dpkg-query apt-get; do
     fail "no $tool, so this is not Debian; install by other means what Debian 12 calls: ${PACKAGES[*]}"
 done
 
+# Needed by the Python package alone: the rest builds without.
+fetch_python() {
+  "$HERE/fetch-python.sh" >/dev/null || say "without these two the Python package and its tests are left out"
+}
+
 missing=()
 for package in "${PACKAGES[@]}"; do
   case $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true) in
@@ -53,6 +62,7 @@ for package in "${PACKAGES[@]}"; do
 done
 if [ ${#missing[@]} -eq 0 ]; then
   say "all ${#PACKAGES[@]} packages are there"
+  fetch_python
   exit 0
 fi
 
@@ -76,4 +86,5 @@ APT=(apt-get -y -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
 "${AS_ROOT[@]}" "${APT[@]}" update >&2 || fail "apt-get update failed; the lines above say why"
 "${AS_ROOT[@]}" "${APT[@]}" install --no-install-recommends "${missing[@]}" >&2 ||
   fail "apt-get install failed; the lines above say why"
+fetch_python
 say "done"

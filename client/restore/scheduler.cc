@@ -132,9 +132,10 @@ void Scheduler::OnComputed(StepId id, double now_s, std::optional<double> took_s
   request->outcome.tokens_recomputed += request->stages[step.stage].Computed();
   // Whoever computes a chunk through has its activations at hand for the stage behind it.
   const size_t next = step.stage + 1u;
-  const bool hands_over = options_.engine.hands_over && step.layers.end == stage.layers();
+  const bool through = step.layers.end == stage.layers() && !stage.IsPartial(chunk);
+  const bool hands_over = options_.engine.hands_over && through;
   if (hands_over && next < request->stages.size()) {
-    request->stages[next].BoundaryIs(chunk, true);
+    request->stages[next].BoundaryIsHere(chunk);
   }
   Settle(*request, now_s);
 }
@@ -154,7 +155,7 @@ Landing Scheduler::OnLoaded(LoadId id, double now_s) {
     request->outcome.bytes_loaded += load.bytes;
     bool useful = true;
     if (load.boundary) {
-      stage.BoundaryIs(stage.ChunkOf(load.block), true);
+      useful = stage.BoundaryIsHere(stage.ChunkOf(load.block));
     } else {
       useful = stage.Landed(load.rank, load.block, load.layers);
     }
@@ -180,12 +181,10 @@ void Scheduler::Fail(const Load& load, LoadFailure why, double now_s) {
   StageState& stage = request->stages[load.stage];
   const bool gone = why == LoadFailure::kGone;
   const uint32_t chunk = stage.ChunkOf(load.block);
-  if (!load.boundary) {
-    stage.Failed(load.rank, load.block, load.layers, gone);
-  } else if (gone) {
-    stage.BoundaryIsGone(chunk);
+  if (load.boundary) {
+    stage.BoundaryFailed(chunk, gone);
   } else {
-    stage.BoundaryIs(chunk, false);
+    stage.Failed(load.rank, load.block, load.layers, gone);
   }
   if (!stage.Lost()) return Settle(*request, now_s);
   trace_.Add({now_s, DecisionKind::kLost, load.request, load.stage});

@@ -2,6 +2,7 @@
 #include "client/restore/stage_state.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "storage/check.h"
 
@@ -459,8 +460,14 @@ void StageState::Failed(uint16_t rank, uint32_t block, StageLayers layers, bool 
   }
 }
 
-void StageState::BoundaryIs(uint32_t chunk, bool here) {
-  if (!boundary_.empty()) boundary_[chunk] = here ? Boundary::kHere : Boundary::kNotAsked;
+bool StageState::BoundaryIsHere(uint32_t chunk) {
+  if (boundary_.empty()) return false;
+  return std::exchange(boundary_[chunk], Boundary::kHere) != Boundary::kHere;
+}
+
+void StageState::BoundaryFailed(uint32_t chunk, bool gone) {
+  if (boundary_[chunk] == Boundary::kHere) return;  // handed over meanwhile
+  boundary_[chunk] = gone ? Boundary::kGone : Boundary::kNotAsked;
 }
 
 bool StageState::Lost() const {

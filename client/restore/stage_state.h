@@ -106,9 +106,11 @@ class StageState {
   bool Landed(uint16_t rank, uint32_t block, StageLayers layers);
   void Unask(uint16_t rank, uint32_t block, StageLayers layers);
   void Failed(uint16_t rank, uint32_t block, StageLayers layers, bool gone);
-  void BoundaryIs(uint32_t chunk, bool here);
-  // Its chunk can only be loaded.
-  void BoundaryIsGone(uint32_t chunk) { boundary_[chunk] = Boundary::kGone; }
+  // The activations of a chunk were loaded, or handed over.  Returns whether they were not here
+  // before.
+  bool BoundaryIsHere(uint32_t chunk);
+  // A load of them failed; gone: unless they are handed over, the chunk can only be loaded.
+  void BoundaryFailed(uint32_t chunk, bool gone);
   // A chunk can be neither loaded nor computed.
   [[nodiscard]] bool Lost() const;
 

@@ -98,8 +98,11 @@ void Ledger::Check(const ComputeStep& step) {
   ASSERT_LE(step.tokens.end - step.tokens.begin, book.spec.chunk_tokens);
   ASSERT_EQ(book.activations[step.stage][chunk], step.layers.begin) << "activations are not there";
   const uint32_t first = chunk * ChunkTokens(book) / book.spec.block_tokens;
-  ASSERT_TRUE(book.boundary[step.stage][first])
-      << "the activations that it starts from are not there";
+  for (uint32_t b = step.tokens.begin / book.spec.block_tokens;
+       b * book.spec.block_tokens < step.tokens.end; ++b) {
+    ASSERT_TRUE(book.boundary[step.stage][b])
+        << "the activations that it starts from are not there";
+  }
   for (uint32_t b = 0; b < first; ++b) {
     for (uint16_t l = 0; l < step.layers.end; ++l) {
       ASSERT_TRUE(At(book, step.stage, b, l).there())
@@ -159,7 +162,7 @@ void Ledger::End(const ComputeStep& step) {
         At(book, step.stage, b, l).computing = false;
         if (whole) At(book, step.stage, b, l).computed = true;
       }
-      if (hands_over && last_layer && step.stage + 1u < book.boundary.size())
+      if (hands_over && last_layer && whole && step.stage + 1u < book.boundary.size())
         book.boundary[step.stage + 1u][b] = true;
     }
   }
@@ -177,14 +180,15 @@ void Ledger::End(const Load& load) {
   if (draw < options_.fails + options_.gone) {
     return scheduler_.OnLoadFailed(load.id, LoadFailure::kGone, now_s_);
   }
+  bool useful = false;
   if (load.boundary) {
     const uint32_t per_chunk = std::max(book.spec.chunk_tokens / book.spec.block_tokens, 1u);
     for (uint32_t b = load.block;
          b < load.block + per_chunk && b < book.boundary[load.stage].size(); ++b) {
+      useful |= !book.boundary[load.stage][b];
       book.boundary[load.stage][b] = true;
     }
   }
-  bool useful = load.boundary;
   for (uint16_t l = load.layers.begin; l < load.layers.end; ++l) {
     Cell& cell = At(book, load.stage, load.block, l);
     cell.landed[load.rank] = true;

@@ -129,6 +129,7 @@ constexpr Shape kShapes[] = {
     {.layers = true, .abandons = true, .stages = 3, .channels = 2},
     {.stages = 2},
     {.block_tokens = 512, .chunk_tokens = 128},
+    {.layers = true, .stages = 2, .block_tokens = 256, .chunk_tokens = 128},
     {.layers = true, .abandons = true, .overlaps = true, .block_tokens = 256, .chunk_tokens = 256},
     {.layers = true, .depths = true},
     {.layers = true, .abandons = true, .channels = 2, .holes = 0.1, .depths = true},

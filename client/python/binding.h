@@ -1,0 +1,91 @@
+// What the binding's files share: how ids, digests and statuses look in Python.
+//
+// Ids, channels and stages are ints, digests are bytes of 16, a Status becomes the nearest of
+// Python's own exceptions with the status's sentence.
+// Thread-safety: every function here needs the GIL.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/restore/cost_model.h"
+#include "storage/types.h"
+
+namespace larder::python {
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+// InvalidArgument: ValueError; NotFound: LookupError; DeadlineExceeded: TimeoutError; Unavailable:
+// ConnectionError; Unauthenticated, PermissionDenied: PermissionError; the rest: RuntimeError.
+[[noreturn]] void Raise(const absl::Status& status);
+inline void OrRaise(const absl::Status& status) {
+  if (!status.ok()) Raise(status);
+}
+template <class T>
+T OrRaise(absl::StatusOr<T> result) {
+  if (!result.ok()) Raise(result.status());
+  return *std::move(result);
+}
+
+void BindCosts(nb::module_& module);
+void BindPlan(nb::module_& module);
+void BindRequests(nb::module_& module);
+void BindScheduler(nb::module_& module);
+void BindClient(nb::module_& module);
+
+}  // namespace larder::python
+
+namespace nanobind::detail {
+
+template <class Tag>
+struct type_caster<larder::Id<Tag>> {
+  NB_TYPE_CASTER(larder::Id<Tag>, const_name("int"))
+  bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) noexcept {
+    make_caster<uint64_t> number;
+    if (!number.from_python(source, flags, cleanup)) return false;
+    value = larder::Id<Tag>{number.value};
+    return true;
+  }
+  static handle from_cpp(larder::Id<Tag> id, rv_policy, cleanup_list*) noexcept {
+    return PyLong_FromUnsignedLongLong(id.value);
+  }
+};
+
+template <>
+struct type_caster<larder::ChannelId> {
+  NB_TYPE_CASTER(larder::ChannelId, const_name("int"))
+  bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) noexcept {
+    make_caster<uint16_t> number;
+    if (!number.from_python(source, flags, cleanup)) return false;
+    value = static_cast<larder::ChannelId>(number.value);
+    return true;
+  }
+  static handle from_cpp(larder::ChannelId channel, rv_policy, cleanup_list*) noexcept {
+    return PyLong_FromLong(static_cast<long>(channel));
+  }
+};
+
+template <>
+struct type_caster<larder::Digest> {
+  NB_TYPE_CASTER(larder::Digest, const_name("bytes"))
+  bool from_python(handle source, uint32_t, cleanup_list*) noexcept {
+    if (!PyBytes_Check(source.ptr())) return false;
+    if (PyBytes_Size(source.ptr()) != static_cast<Py_ssize_t>(larder::kDigestBytes)) return false;
+    std::memcpy(value.bytes.data(), PyBytes_AsString(source.ptr()), larder::kDigestBytes);
+    return true;
+  }
+  static handle from_cpp(const larder::Digest& digest, rv_policy, cleanup_list*) noexcept {
+    return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(digest.bytes.data()),
+                                     static_cast<Py_ssize_t>(larder::kDigestBytes));
+  }
+};
+
+}  // namespace nanobind::detail

@@ -1,0 +1,303 @@
+// Put and get through a running daemon: client/client.h.
+//
+// Calls that wait for the daemon or copy blocks release the GIL.  Bytes are copied once, between
+// the caller's buffers and the pool.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <memory>
+#include <span>
+
+#include "client/client.h"
+#include "client/python/binding.h"
+
+namespace larder::python {
+namespace {
+
+// A caller's buffer, held where it is until dropped.
+class Buffer {
+ public:
+  Buffer(nb::handle object, bool writable) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0)
+      throw nb::python_error();
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { PyBuffer_Release(&view_); }
+  [[nodiscard]] std::span<std::byte> bytes() const {
+    return {static_cast<std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_ = {};
+};
+
+// The buffers of a batch, and spans over them.
+struct Held {
+  std::deque<Buffer> buffers;
+  std::vector<std::vector<std::span<std::byte>>> segments;
+  std::vector<std::vector<std::span<const std::byte>>> constant_segments;
+
+  template <class Spans>
+  void Hold(nb::handle objects, bool writable, std::vector<Spans>* spans) {
+    Spans& block = spans->emplace_back();
+    for (nb::handle object : objects)
+      block.emplace_back(buffers.emplace_back(object, writable).bytes());
+  }
+};
+
+// One block of a batch, as Python has it.
+struct PutItem {
+  Digest digest, parent;
+  std::vector<uint32_t> tokens;
+  nb::object segments;
+  Digest content;
+};
+struct GetItem {
+  Digest digest;
+  nb::object segments;
+  uint32_t first_layer = 0;
+};
+
+CallOptions Within(double deadline_s) {
+  if (!(deadline_s > 0)) Raise(absl::InvalidArgumentError("a deadline is above 0 seconds"));
+  CallOptions options;
+  options.deadline =
+      std::chrono::milliseconds(static_cast<int64_t>(std::ceil(std::min(deadline_s, 600.0) * 1e3)));
+  return options;
+}
+
+std::string BytesOf(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
+
+// Ends when close() was called and no call of it is under way.
+class PySession {
+ public:
+  PySession(std::shared_ptr<Client> client, std::unique_ptr<Session> session)
+      : client_(std::move(client)), session_(std::move(session)) {}
+  ~PySession() { Close(); }
+
+  // A call's own hold on it.
+  [[nodiscard]] std::shared_ptr<Session> Open() const {
+    if (session_ == nullptr) Raise(absl::InvalidArgumentError("the session is closed"));
+    return session_;
+  }
+  void Close() {
+    std::shared_ptr<Session> last = std::move(session_);
+    nb::gil_scoped_release released;
+    last.reset();
+  }
+
+ private:
+  std::shared_ptr<Client> client_;
+  std::shared_ptr<Session> session_;
+};
+
+std::vector<VariantHandle> Register(const PySession& self, const std::vector<ContentSpec>& contents,
+                                    const std::vector<VariantSpec>& variants, double deadline_s) {
+  const auto session = self.Open();
+  const CallOptions options = Within(deadline_s);
+  absl::StatusOr<std::vector<VariantHandle>> handles;
+  {
+    nb::gil_scoped_release released;
+    handles = session->Register(contents, variants, options);
+  }
+  return OrRaise(std::move(handles));
+}
+
+std::vector<BlockStatus> Put(const PySession& self, const VariantHandle& variant,
+                             const std::vector<const PutItem*>& items, double deadline_s) {
+  const auto session = self.Open();
+  const CallOptions options = Within(deadline_s);
+  Held held;
+  held.constant_segments.reserve(items.size());
+  std::vector<PutBlock> blocks;
+  for (const PutItem* item : items) {
+    held.Hold(item->segments, /*writable=*/false, &held.constant_segments);
+    blocks.push_back(
+        {item->digest, item->parent, item->tokens, held.constant_segments.back(), item->content});
+  }
+  absl::StatusOr<std::vector<BlockStatus>> statuses;
+  {
+    nb::gil_scoped_release released;
+    statuses = session->Put(variant, blocks, options);
+  }
+  return OrRaise(std::move(statuses));
+}
+
+std::vector<BlockStatus> Get(const PySession& self, const VariantHandle& variant,
+                             const std::vector<const GetItem*>& items, double deadline_s) {
+  const auto session = self.Open();
+  const CallOptions options = Within(deadline_s);
+  Held held;
+  held.segments.reserve(items.size());
+  std::vector<GetBlock> blocks;
+  for (const GetItem* item : items) {
+    held.Hold(item->segments, /*writable=*/true, &held.segments);
+    blocks.push_back({item->digest, held.segments.back(), item->first_layer});
+  }
+  absl::StatusOr<std::vector<BlockStatus>> statuses;
+  {
+    nb::gil_scoped_release released;
+    statuses = session->Get(variant, blocks, options);
+  }
+  return OrRaise(std::move(statuses));
+}
+
+void BindSpecs(nb::module_& module) {
+  nb::enum_<BlockStatus>(module, "BlockStatus")
+      .value("OK", BlockStatus::kOk)
+      .value("MISSING", BlockStatus::kMissing)
+      .value("PENDING", BlockStatus::kPending)
+      .value("DUPLICATE", BlockStatus::kDuplicate)
+      .value("FULL", BlockStatus::kFull)
+      .value("INVALID", BlockStatus::kInvalid)
+      .value("DAMAGED", BlockStatus::kDamaged)
+      .value("NOT_HELD", BlockStatus::kNotHeld)
+      .value("CANCELLED", BlockStatus::kCancelled)
+      .value("UNSUPPORTED", BlockStatus::kUnsupported)
+      .value("KEPT", BlockStatus::kKept);
+  nb::class_<ContentSpec>(module, "ContentSpec", "What tokens mean.")
+      .def(
+          "__init__",
+          [](ContentSpec* self, std::string model, std::string revision, const nb::bytes& salt,
+             std::string lora, const nb::bytes& multimodal) {
+            new (self) ContentSpec{"",
+                                   std::move(model),
+                                   std::move(revision),
+                                   BytesOf(salt),
+                                   std::move(lora),
+                                   BytesOf(multimodal)};
+          },
+          "model"_a, "revision"_a = "", "salt"_a = nb::bytes("", 0), "lora"_a = "",
+          "multimodal"_a = nb::bytes("", 0))
+      .def_ro("model", &ContentSpec::model)
+      .def_ro("revision", &ContentSpec::revision);
+  nb::class_<VariantSpec>(module, "VariantSpec",
+                          "How an engine lays the KV down.  block_tokens: a multiple of 16.")
+      .def(
+          "__init__",
+          [](VariantSpec* self, std::string dtype, std::string layout, uint32_t block_tokens,
+             uint32_t layers, uint32_t first_layer, std::string group, uint32_t rank,
+             uint32_t ranks) {
+            new (self) VariantSpec{std::move(dtype), std::move(layout), rank,   ranks,
+                                   std::move(group), block_tokens,      layers, first_layer};
+          },
+          nb::kw_only(), "dtype"_a, "layout"_a, "block_tokens"_a, "layers"_a, "first_layer"_a = 0,
+          "group"_a = "", "rank"_a = 0, "ranks"_a = 1)
+      .def_ro("layers", &VariantSpec::layers)
+      .def_ro("block_tokens", &VariantSpec::block_tokens);
+  nb::class_<VariantHandle>(module, "VariantHandle", "A variant as one session registered it.")
+      .def_ro("id", &VariantHandle::id)
+      .def_ro("spec", &VariantHandle::spec);
+}
+
+void BindBlocks(nb::module_& module) {
+  nb::class_<PutItem>(
+      module, "PutBlock",
+      "One block to store.  tokens: block_tokens ids.  segments: one contiguous buffer per layer "
+      "(numpy array, bytes, memoryview), read while Session.put runs.  parent: digest of the block "
+      "before, or the content's seed.")
+      .def(
+          "__init__",
+          [](PutItem* self, Digest digest, Digest parent, std::vector<uint32_t> tokens,
+             nb::typed<nb::sequence, nb::object> segments, std::optional<Digest> content) {
+            new (self) PutItem{digest, parent, std::move(tokens), std::move(segments),
+                               content.value_or(Digest())};
+          },
+          "digest"_a, "parent"_a, "tokens"_a, "segments"_a, "content"_a = nb::none());
+  nb::class_<GetItem>(
+      module, "GetBlock",
+      "One block to read.  segments: one writable contiguous buffer per wanted layer, of exactly "
+      "the "
+      "stored size, filled while Session.get runs.  first_layer: counted inside the block.")
+      .def(
+          "__init__",
+          [](GetItem* self, Digest digest, nb::typed<nb::sequence, nb::object> segments,
+             uint32_t first_layer) {
+            new (self) GetItem{digest, std::move(segments), first_layer};
+          },
+          "digest"_a, "segments"_a, "first_layer"_a = 0);
+}
+
+void BindSession(nb::module_& module) {
+  nb::class_<PySession>(
+      module, "Session",
+      "One attached process of an engine.  From any thread; calls release the GIL.  After a fork "
+      "the "
+      "child connects anew.  ConnectionError: no daemon, or it restarted: attach again.")
+      .def("register", &Register, "contents"_a, "variants"_a, "deadline_s"_a = 10.0,
+           "A handle per variant, in their order.")
+      .def(
+          "seed",
+          [](const PySession& self, const ContentSpec& content) {
+            return self.Open()->Seed(content);
+          },
+          "content"_a, "The digest that the content's chains begin with, 16 bytes.")
+      .def("put", &Put, "variant"_a, "blocks"_a, "deadline_s"_a = 10.0,
+           "Stores blocks; a BlockStatus each.  BufferError or ValueError: a segment is not "
+           "contiguous.")
+      .def("get", &Get, "variant"_a, "blocks"_a, "deadline_s"_a = 10.0,
+           "Reads blocks into the caller's buffers; a BlockStatus each, only OK ones were filled.  "
+           "BufferError or "
+           "ValueError: a segment is not contiguous or not writable.")
+      .def_prop_ro(
+          "write_mode",
+          [](const PySession& self) { return std::string(ToString(self.Open()->write_mode())); })
+      .def("close", &PySession::Close, "Ends it when calls under way have ended.")
+      .def("__enter__", [](nb::object self) { return self; })
+      .def(
+          "__exit__", [](PySession& self, nb::handle, nb::handle, nb::handle) { self.Close(); },
+          "type"_a.none(), "value"_a.none(), "traceback"_a.none());
+}
+
+std::shared_ptr<Client> Connect(const std::string& socket_dir, const std::string& tenant,
+                                double connect_deadline_s) {
+  ClientOptions options{.socket_dir = socket_dir, .tenant = tenant};
+  options.connect_deadline = Within(connect_deadline_s).deadline;
+  absl::StatusOr<std::unique_ptr<Client>> client = absl::UnknownError("");
+  {
+    nb::gil_scoped_release released;
+    client = Client::Connect(options);
+  }
+  return OrRaise(std::move(client));
+}
+
+std::unique_ptr<PySession> Attach(const std::shared_ptr<Client>& self, const std::string& engine_id,
+                                  uint32_t rank, uint32_t copy_threads) {
+  const SessionOptions options{.engine_id = engine_id, .rank = rank, .copy_threads = copy_threads};
+  absl::StatusOr<std::unique_ptr<Session>> session = absl::UnknownError("");
+  {
+    nb::gil_scoped_release released;
+    session = self->Attach(options);
+  }
+  return std::make_unique<PySession>(self, OrRaise(std::move(session)));
+}
+
+}  // namespace
+
+void BindClient(nb::module_& module) {
+  BindSpecs(module);
+  BindBlocks(module);
+  BindSession(module);
+  nb::class_<Client>(module, "Client",
+                     "The daemon of this node.  From any thread; lives as long as its sessions.")
+      .def("attach", &Attach, "engine_id"_a, "rank"_a = 0, "copy_threads"_a = 1,
+           "RuntimeError: too many sessions.");
+  module.def("connect", &Connect, "socket_dir"_a = "", "tenant"_a = "",
+             "connect_deadline_s"_a = 5.0,
+             "The client of the daemon in this folder; by default $LARDER_SOCKET_DIR, else "
+             "/run/larder, else "
+             "$XDG_RUNTIME_DIR/larder.  ConnectionError: no daemon answers there, and what to do.");
+  module.def(
+      "chain",
+      [](const Digest& seed, const std::vector<uint32_t>& tokens) { return Chain(seed, tokens); },
+      "seed"_a, "tokens"_a,
+      "tokens: ids, any sequence of ints.  A digest per 16 of them; each names its tokens and all "
+      "before them.  A block has the digest "
+      "of its last 16.");
+}
+
+}  // namespace larder::python

@@ -1,0 +1,13 @@
+"""Larder for Python: the planner and the scheduler of restores, and put and get through a running larderd.
+
+    session = kvlarder.connect().attach("my-engine")
+    variant = session.register([content], [kvlarder.VariantSpec(...)])[0]
+    digests = kvlarder.chain(session.seed(content), tokens)
+    session.put(variant, [kvlarder.PutBlock(digest, parent, tokens, segments)])
+
+Times are seconds, sizes bytes, digests bytes of 16, channels ints from 1 on (0 is nowhere).  Errors are Python's own
+exceptions with a sentence that says what to do: ValueError, LookupError, TimeoutError, ConnectionError,
+PermissionError, RuntimeError.
+"""
+
+from kvlarder._core import *  # noqa: F403

@@ -1,0 +1,43 @@
+// kvlarder._core: the module, and how a Status becomes an exception.
+#include "client/python/binding.h"
+
+namespace larder::python {
+
+namespace {
+
+PyObject* ExceptionOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kInvalidArgument:
+      return PyExc_ValueError;
+    case absl::StatusCode::kNotFound:
+      return PyExc_LookupError;
+    case absl::StatusCode::kDeadlineExceeded:
+      return PyExc_TimeoutError;
+    case absl::StatusCode::kUnavailable:
+      return PyExc_ConnectionError;
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return PyExc_PermissionError;
+    default:
+      return PyExc_RuntimeError;
+  }
+}
+
+}  // namespace
+
+void Raise(const absl::Status& status) {
+  const std::string sentence(status.message());
+  PyErr_SetString(ExceptionOf(status.code()), sentence.c_str());
+  throw nb::python_error();
+}
+
+}  // namespace larder::python
+
+NB_MODULE(_core, module) {
+  module.doc() = "Larder's planner, scheduler and client, as the C++ headers describe them.";
+  larder::python::BindCosts(module);
+  larder::python::BindPlan(module);
+  larder::python::BindRequests(module);
+  larder::python::BindScheduler(module);
+  larder::python::BindClient(module);
+}
