@@ -362,7 +362,7 @@ absl::Status Measure(Reporter& report, const std::string& folder) {
 int Main(int argc, char** argv) {
   Harness harness(argc, argv, {kVsBest, kVsOptimum, kCrossing, kDecode});
   if (harness.done()) return *harness.done();
-  Reporter report(harness, "");
+  Reporter report(harness);
   const absl::Status measured =
       InDiskDirectory([&](const std::string& folder) { return Measure(report, folder); });
   if (!measured.ok()) return harness.Fail(measured);

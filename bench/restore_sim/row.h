@@ -19,7 +19,7 @@ class Reporter {
   // Far from every seed that the scheduler was tuned on.
   static constexpr uint64_t kSeedBase = 1'000'000'000;
 
-  Reporter(Harness& harness, std::string plots, uint64_t seed_base)
+  explicit Reporter(Harness& harness, std::string plots = {}, uint64_t seed_base = kSeedBase)
       : harness_(harness), plots_(std::move(plots)), seed_base_(seed_base) {}
 
   // A line of the table and of the JSON file, and below it whether the bar is held.

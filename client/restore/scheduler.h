@@ -131,8 +131,8 @@ class Scheduler {
     double seconds = kNoDeadline;
     uint32_t granule = 1;
   };
-  [[nodiscard]] std::optional<ComputeStep> NextCompute(uint16_t stage, const Budget& budget,
-                                                       double now_s);
+  [[nodiscard]] std::optional<ComputeStep> ComputeWithin(uint16_t stage, const Budget& budget,
+                                                         double now_s);
   // Of them, tokens behind `position`.
   [[nodiscard]] uint32_t Tokens(const Budget& budget, uint32_t position) const;
   [[nodiscard]] std::optional<StageState::Work> WorkWithin(const StageState& state,

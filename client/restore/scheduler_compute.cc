@@ -16,11 +16,11 @@ constexpr double kSwayed = 0.4;      // of the doubt about costs, in them
 
 std::optional<ComputeStep> Scheduler::NextCompute(uint16_t stage, uint32_t token_budget,
                                                   double now_s) {
-  return NextCompute(stage, Budget{token_budget}, now_s);
+  return ComputeWithin(stage, Budget{token_budget}, now_s);
 }
 
-std::optional<ComputeStep> Scheduler::NextCompute(uint16_t stage, const Budget& budget,
-                                                  double now_s) {
+std::optional<ComputeStep> Scheduler::ComputeWithin(uint16_t stage, const Budget& budget,
+                                                    double now_s) {
   if (budget.tokens == 0 || budget.seconds <= 0) return std::nullopt;
   Rank(Resource::kCompute, ChannelId::kNowhere, now_s);
   // Prefill behind a prefix first, then what nobody has claimed, then what is contested.
@@ -282,7 +282,7 @@ std::vector<ComputeStep> Scheduler::NextStep(uint16_t stage, const StepRoom& roo
                 room.seconds / sure - cost.fixed_s - cost.linear_s * room.decode_tokens,
                 room.granule};
   std::vector<ComputeStep> steps;
-  while (const auto step = NextCompute(stage, budget, now_s)) {
+  while (const auto step = ComputeWithin(stage, budget, now_s)) {
     budget.tokens -= step->tokens.end - step->tokens.begin;
     budget.seconds -= step->estimate_s - cost.fixed_s;
     steps.push_back(*step);
