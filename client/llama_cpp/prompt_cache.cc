@@ -82,14 +82,15 @@ std::vector<Digest> PromptCache::BlockDigests(std::span<const Token> prompt) con
   return digests;
 }
 
-absl::StatusOr<std::vector<std::optional<Tier>>> PromptCache::Tiers(std::span<const Token> prompt) {
+absl::StatusOr<std::vector<std::optional<Tier>>> PromptCache::Tiers(
+    std::span<const Token> prompt, std::chrono::milliseconds limit) {
   std::vector<std::optional<Tier>> tiers(prompt.size() / kBlockTokens);
   wire::LookupQuery query;
   query.content = content_;
   query.tokens.assign(prompt.begin(),
                       prompt.begin() + static_cast<ptrdiff_t>(tiers.size() * kBlockTokens));
   query.engine_id = engine_id_;
-  const absl::StatusOr<wire::LookupResult> found = client_->Lookup(query);
+  const absl::StatusOr<wire::LookupResult> found = client_->Lookup(query, {.deadline = limit});
   if (!found.ok()) return found.status();
   for (const wire::InstanceHit& instance : found->instances) {
     for (const wire::TierHit& hit : instance.tiers) {

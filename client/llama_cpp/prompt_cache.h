@@ -76,9 +76,10 @@ class PromptCache {
 
   // Of each whole block of `prompt`, the digest of its last step.
   [[nodiscard]] std::vector<Digest> BlockDigests(std::span<const Token> prompt) const;
-  // Of each whole block of `prompt`, the fastest tier that has it; nullopt: none.
+  // Of each whole block of `prompt`, the fastest tier that has it; nullopt: none.  DeadlineExceeded
+  // after `limit`.
   [[nodiscard]] absl::StatusOr<std::vector<std::optional<Tier>>> Tiers(
-      std::span<const Token> prompt);
+      std::span<const Token> prompt, std::chrono::milliseconds limit);
   // For who moves blocks by himself.
   [[nodiscard]] Session& session() { return *session_; }
   [[nodiscard]] const VariantHandle& variant() const { return variant_; }

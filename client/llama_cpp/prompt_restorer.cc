@@ -1,6 +1,7 @@
 #include "client/llama_cpp/prompt_restorer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -60,6 +61,15 @@ Restorer::Options OptionsOf(const PromptRestoreOptions& options) {
   return made;
 }
 
+// A daemon that does not say where the blocks are must not cost more than a little of what
+// computing them takes.
+std::chrono::milliseconds LookupLimit(const Profile& profile, size_t tokens) {
+  constexpr double kShare = 0.05, kLeast_s = 0.05;
+  const double alone_s = profile.compute.Seconds({0, static_cast<uint32_t>(tokens)});
+  return std::chrono::milliseconds(
+      static_cast<int64_t>(1e3 * std::max(kLeast_s, kShare * alone_s)));
+}
+
 ChannelId ChannelOf(std::optional<Tier> tier) {
   if (!tier) return ChannelId::kNowhere;
   return *tier == Tier::kHost ? kPoolChannel : kDiskChannel;
@@ -80,7 +90,8 @@ absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
                                              PromptCache* cache, Engine* engine) {
   const std::span<const Token> covered = prompt.first(PromptCache::RestorableTokens(prompt.size()));
   PromptRestored restored;
-  absl::StatusOr<std::vector<std::optional<Tier>>> tiers = cache->Tiers(covered);
+  absl::StatusOr<std::vector<std::optional<Tier>>> tiers =
+      cache->Tiers(covered, LookupLimit(options.profile, covered.size()));
   restored.lookup = tiers.status();
   if (!tiers.ok()) tiers.emplace(covered.size() / PromptCache::kBlockTokens);
   const std::vector<Digest> digests = cache->BlockDigests(covered);

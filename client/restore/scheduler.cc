@@ -10,7 +10,7 @@ namespace larder {
 namespace {
 
 constexpr double kOverdue = 1.1;  // times what it should take, and that again
-constexpr double kOverdueMax = 10;
+constexpr double kOverdueMax = 1000;
 
 }  // namespace
 

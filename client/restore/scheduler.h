@@ -153,6 +153,8 @@ class Scheduler {
                                                      const Budget& budget, double now_s);
   ComputeStep BeginStep(RequestState& request, uint16_t stage, const StageState::Work& work,
                         double now_s);
+  [[nodiscard]] bool IsOverdue(const RequestState& request, uint16_t stage,
+                               std::optional<uint32_t> chunk, double now_s) const;
   [[nodiscard]] bool Tries(const RequestState& request, uint16_t stage) const;
   [[nodiscard]] bool Pays(RequestState& request, uint16_t stage, const StageState::Work& work,
                           double now_s);

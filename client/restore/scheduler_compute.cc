@@ -11,6 +11,7 @@ constexpr double kSparesMin = 0.05;  // seconds of loading per second of computi
 constexpr double kGuess = 0.01;      // what such estimates are wrong by, at least
 constexpr double kSure = 2;          // standard deviations that a step's budget is kept by
 constexpr double kSwayed = 0.4;      // of the doubt about costs, in them
+constexpr double kBearable = 0.05;   // of computing everything: to wait for what is overdue
 
 }  // namespace
 
@@ -108,7 +109,7 @@ std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t 
   if (!work.has_value()) return std::nullopt;
   if (work->tokens.end - work->tokens.begin > Tokens(budget, work->tokens.begin))
     return std::nullopt;
-  if (Tries(request, stage)) {
+  if (Tries(request, stage) || IsOverdue(request, stage, work->chunk, now_s)) {
     if (options_.engine.splits_layers)
       work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
     return BeginStep(request, stage, *work, now_s);
@@ -200,6 +201,26 @@ bool Scheduler::Tries(const RequestState& request, uint16_t stage) const {
          !request.stages[stage].HasHolesAhead();
 }
 
+// A load is late by more than may be waited for: nothing says that it comes at all, and what was
+// not computed meanwhile would come on top of computing everything.  `chunk`: of a channel that has
+// loads of it.
+bool Scheduler::IsOverdue(const RequestState& request, uint16_t stage,
+                          std::optional<uint32_t> chunk, double now_s) const {
+  const StageState& state = request.stages[stage];
+  const TokenRange all{0, request.spec.tokens};
+  const double bearable_s =
+      kBearable * costs_.ComputeSeconds(all, state.model_layers({0, state.layers()}));
+  return std::ranges::any_of(queues_, [&](const ChannelQueue& queue) {
+    const auto concerns = [&](const Load& load) {
+      return load.request == request.spec.id && load.stage == stage && !load.boundary &&
+             (!chunk || state.ChunkOf(load.block) == *chunk);
+    };
+    if (std::ranges::none_of(queue.loads(), concerns)) return false;
+    const double due_s = queue.FirstSeconds(costs_) * (1 + costs_.LoadDoubt(queue.id()));
+    return now_s - queue.busy_since_s() - due_s > bearable_s;
+  });
+}
+
 // Whether computing this ends before loading all that is left would.
 bool Scheduler::Pays(RequestState& request, uint16_t stage, const StageState::Work& work,
                      double now_s) {
@@ -209,6 +230,7 @@ bool Scheduler::Pays(RequestState& request, uint16_t stage, const StageState::Wo
   if (requests_.size() == 1 && Tries(request, stage) && !state.BoundaryCostsMore()) return true;
   const double loads_s = state.HasHolesAhead() ? kNoDeadline : LoadsEnd(request, state, now_s);
   if (loads_s == kNoDeadline || loads_s <= 0) return true;
+  if (IsOverdue(request, stage, std::nullopt, now_s)) return true;
   double compute_s = state.WorkSeconds(costs_, work);
   if (!options_.engine.splits_layers) compute_s = state.ChunkSeconds(costs_, work);
   if (compute_s * (1 + costs_.ComputeDoubt(work.tokens)) <= loads_s && !state.BoundaryCostsMore())

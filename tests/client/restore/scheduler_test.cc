@@ -285,6 +285,20 @@ TEST(Scheduler, LoadsThatAreLateTeachThatTheChannelIsSlow) {
   EXPECT_GT(bench.scheduler.costs().LoadSeconds(ChannelId{1}, 1e5), 3 * before_s);
 }
 
+// Also an engine that can neither stop nor split: what it waited would come on top of computing.
+TEST(Scheduler, WaitsOnlyForAWhileForALoadThatIsOverdue) {
+  Bench bench({}, 0.05, 1e8);  // four chunks; a block is loaded in a millisecond
+  ASSERT_TRUE(bench.scheduler.Add(Spec(1, 8), 0).ok());
+  ASSERT_EQ(bench.Loads(0).size(), 1u);
+  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0.005).has_value());
+  double now_s = 0.005;
+  while (!bench.scheduler.NextCompute(0, 1 << 20, now_s).has_value()) {
+    now_s = bench.scheduler.NextWakeup(now_s);
+    ASSERT_LT(now_s, bench.scheduler.NextDeadline());
+  }
+  EXPECT_LT(now_s, 0.02);
+}
+
 TEST(Scheduler, DoesNotBeginALoadThatWouldEndTooLate) {
   Bench bench({}, 1, 1e3);
   RequestSpec spec = Spec(1, 4);
