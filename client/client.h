@@ -40,6 +40,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,8 @@ struct CallOptions {
   // Get, Acquire: bytes that the request behind this call still wants after it.  Among the disk
   // reads of all sessions the daemon serves first what is soonest done.
   ByteCount remaining = ByteCount(0);
+  // Get: ends soon after a stop is requested, as if its deadline had passed.
+  std::stop_token stop = {};
 };
 
 // One block to store.  Segments in layer order; the bytes are copied before Put returns.

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
@@ -26,6 +28,13 @@ constexpr double kBatch_s = 0.02;
 TimePoint At(TimePoint start, double seconds) {
   return start + std::chrono::duration_cast<Duration>(
                      std::chrono::duration<double>(std::min(seconds, 1e6)));
+}
+
+// What the restorer decides itself, whatever it was given.
+Restorer::Options Sane(Restorer::Options options, const VariantSpec& variant) {
+  options.scheduler.engine = {};  // whole chunks through all layers
+  if (options.granule_tokens == 0) options.granule_tokens = variant.block_tokens;
+  return options;
 }
 
 // A missing or damaged block does not come back by asking again.
@@ -54,12 +63,14 @@ struct Restorer::Impl {
     double loading_since_s = 0;
     size_t loading = 0;  // channels that are
     bool cancelled = false;
+    bool stuck = false;          // a block is not there, and nothing may be computed
+    std::stop_source over = {};  // calls that are under way need not go on
   };
 
   Impl(Session& s, VariantHandle v, Profile p, Options o)
       : session(s),
         variant(std::move(v)),
-        options(std::move(o)),
+        options(Sane(std::move(o), variant.spec)),
         scheduler(options.scheduler, CostModel(p), FinishFirst()) {
     for (size_t i = 0; i < p.channels.size(); ++i) {
       loaders.emplace_back(
@@ -70,6 +81,7 @@ struct Restorer::Impl {
     {
       MutexLock lock(mu);
       stop = true;
+      if (run != nullptr) run->over.request_stop();
       changed.NotifyAll();
     }
     for (std::thread& loader : loaders) loader.join();
@@ -91,8 +103,11 @@ struct Restorer::Impl {
   };
   [[nodiscard]] Next NextStep(Run& mine, bool waits) LARDER_REQUIRES(mu);
   [[nodiscard]] uint32_t TokenBudget(const Run& mine) const LARDER_REQUIRES(mu);
-  [[nodiscard]] static absl::Status PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine);
-  [[nodiscard]] static absl::Status Place(Run& mine, TokenRange tokens, RestoreEngine& engine);
+  [[nodiscard]] absl::Status PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine)
+      LARDER_EXCLUDES(mu);
+  [[nodiscard]] absl::Status Place(Run& mine, TokenRange tokens, RestoreEngine& engine)
+      LARDER_EXCLUDES(mu);
+  [[nodiscard]] absl::Status Check(const RestorePrefix& prefix) const;
   void RunChannel(ChannelId channel) LARDER_EXCLUDES(mu);
   [[nodiscard]] double RoomBytes(ChannelId channel) const LARDER_REQUIRES(mu);
   // The blocks of these loads, into `run`; a status each.
@@ -133,6 +148,7 @@ void Restorer::Cancel() {
   MutexLock lock(impl_->mu);
   if (impl_->run == nullptr) return;
   impl_->run->cancelled = true;
+  impl_->run->over.request_stop();
   impl_->scheduler.Cancel(impl_->run->id, impl_->Now());
   impl_->changed.NotifyAll();
 }
@@ -153,12 +169,17 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   const absl::Status status = impl.Drive(*run, engine);
   MutexLock lock(impl.mu);
   impl.run = nullptr;
-  if (!status.ok() && !run->cancelled) impl.scheduler.Cancel(run->id, impl.Now());
+  run->over.request_stop();
+  impl.scheduler.Cancel(run->id, impl.Now());  // what is left of it, such as its suffix
   (void)impl.scheduler.TakeOutcomes();
   (void)impl.scheduler.TakeCancelledLoads();
   (void)impl.scheduler.TakeAbandonedSteps();
   if (!status.ok()) return status;
   if (run->cancelled) return absl::CancelledError("the restore was cancelled");
+  if (run->stuck) {
+    return absl::FailedPreconditionError(
+        "a block is not stored any more, and nothing may be computed (SchedulerOptions.computes)");
+  }
   if (run->loading > 0) impl.CountLoading(*run, -static_cast<int>(run->loading));
   run->restored.restore_s = impl.Now() - begun_s;
   for (Span& span : run->restored.spans) {
@@ -168,7 +189,27 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   return std::move(run->restored);
 }
 
+// What the scheduler cannot know.
+absl::Status Restorer::Impl::Check(const RestorePrefix& prefix) const {
+  for (const ChannelId channel : prefix.channel_of_block) {
+    if (static_cast<size_t>(channel) > loaders.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("channel ", static_cast<size_t>(channel),
+                                                     " is none of the profile's ", loaders.size()));
+    }
+    if (channel == ChannelId::kNowhere && !options.scheduler.computes)
+      return absl::InvalidArgumentError("a hole, and nothing may be computed");
+  }
+  if (options.step_s_max != kNoDeadline &&
+      options.granule_tokens % variant.spec.block_tokens != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("granule_tokens: ", options.granule_tokens,
+                                                   " are not whole blocks of ",
+                                                   variant.spec.block_tokens));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Restorer::Impl::Begin(const RestorePrefix& prefix) {
+  if (absl::Status s = Check(prefix); !s.ok()) return s;
   auto next = std::make_shared<Run>();
   next->prefix = prefix;
   next->blocks.assign(prefix.blocks.begin(), prefix.blocks.end());
@@ -205,7 +246,7 @@ absl::Status Restorer::Impl::Drive(Run& mine, RestoreEngine& engine) {
     {
       MutexLock lock(mu);
       next = NextStep(mine, /*waits=*/!*busy);
-      if (mine.cancelled) return absl::OkStatus();
+      if (mine.cancelled || mine.stuck) return absl::OkStatus();
     }
     if (next.over) break;
     if (!next.step) continue;
@@ -231,7 +272,7 @@ Restorer::Impl::Next Restorer::Impl::NextStep(Run& mine, bool waits) {
     scheduler.OnTime(now_s);
     (void)scheduler.TakeCancelledLoads();  // a batch is not called back: what comes is dropped
     (void)scheduler.TakeAbandonedSteps();
-    if (mine.cancelled || !scheduler.TakeOutcomes().empty()) return {.over = true};
+    if (mine.cancelled || mine.stuck || !scheduler.TakeOutcomes().empty()) return {.over = true};
     std::optional<ComputeStep> step = scheduler.NextCompute(kStage, TokenBudget(mine), now_s);
     // The suffix is the engine's own.
     if (step && step->kind != StepKind::kRestore) return {.over = true};
@@ -261,6 +302,7 @@ absl::Status Restorer::Impl::PlaceUpTo(Run& mine, uint32_t token, RestoreEngine&
 }
 
 absl::Status Restorer::Impl::Place(Run& mine, TokenRange tokens, RestoreEngine& engine) {
+  LARDER_CHECK(tokens.begin % mine.block_tokens == 0 && tokens.end % mine.block_tokens == 0);
   std::vector<std::vector<std::span<const std::byte>>> layers;
   for (uint32_t b = tokens.begin / mine.block_tokens; b < tokens.end / mine.block_tokens; ++b) {
     LARDER_CHECK(mine.landed[b]);
@@ -272,9 +314,11 @@ absl::Status Restorer::Impl::Place(Run& mine, TokenRange tokens, RestoreEngine& 
     }
   }
   const std::vector<RestoreEngine::Layers> blocks(layers.begin(), layers.end());
+  if (absl::Status s = engine.Place(tokens, blocks); !s.ok()) return s;
+  MutexLock lock(mu);
   mine.restored.loaded_tokens += tokens.end - tokens.begin;
   mine.cached = tokens.end;
-  return engine.Place(tokens, blocks);
+  return absl::OkStatus();
 }
 
 // ---- the channels' threads
@@ -344,10 +388,14 @@ std::vector<BlockStatus> Restorer::Impl::Fetch(Run& mine, std::span<const Load> 
   const double left_s = std::clamp(deadline_s - Now(), 0.001, 600.0);
   CallOptions call;
   call.remaining = remaining;
+  call.stop = mine.over.get_token();
   call.deadline = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(left_s * 1e3)));
   const absl::StatusOr<std::vector<BlockStatus>> got = session.Get(variant, wanted, call);
-  if (!got.ok()) return std::vector<BlockStatus>(loads.size(), BlockStatus::kMissing);
-  return *got;
+  if (got.ok()) return *got;
+  // Late, or too much at once: it may come yet.
+  const bool may_come =
+      absl::IsDeadlineExceeded(got.status()) || absl::IsResourceExhausted(got.status());
+  return {loads.size(), may_come ? BlockStatus::kCancelled : BlockStatus::kMissing};
 }
 
 void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,
@@ -363,7 +411,9 @@ void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,
     if (statuses[i] == BlockStatus::kOk) {
       used = scheduler.OnLoaded(load.id, now_s) == Landing::kPlace;
     } else {
-      scheduler.OnLoadFailed(load.id, WhyNot(statuses[i]), now_s);
+      const LoadFailure why = WhyNot(statuses[i]);
+      scheduler.OnLoadFailed(load.id, why, now_s);
+      mine.stuck = mine.stuck || (why == LoadFailure::kGone && !options.scheduler.computes);
     }
     if (used) mine.landed[load.block] = 1;
     if (used) mine.restored.bytes += ByteCount(mine.block_bytes);

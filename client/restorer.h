@@ -59,16 +59,18 @@ class Restorer {
   // then, or when they really came, whichever is later.  Called on the channels' threads.
   using Carry = std::function<TimePoint(ChannelId channel, ByteCount bytes, TimePoint now)>;
   struct Options {
-    SchedulerOptions scheduler = {};
-    ByteCount room = MiB(8);  // on a channel at once; less where it is slow
+    SchedulerOptions scheduler = {};  // its `engine` is the restorer's own
+    ByteCount room = MiB(8);          // on a channel at once; less where it is slow
     Carry carry = {};
     // A step of the engine lasts this long at most, for one that does other things Between steps:
-    // chunks are then cut at multiples of `granule_tokens`, one of which is the least.
+    // chunks are then cut at multiples of `granule_tokens`, one of which is the least.  Whole
+    // blocks; 0: one.
     double step_s_max = kNoDeadline;
-    uint32_t granule_tokens = 32;
+    uint32_t granule_tokens = 0;
   };
   // `profile` names the channels.
   Restorer(Session& session, VariantHandle variant, Profile profile, Options options);
+  // Waits for calls under way, which are told to stop: some milliseconds, whatever the daemon does.
   ~Restorer();
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
@@ -88,7 +90,9 @@ class Restorer {
     double load_s = 0;     // of that, some channel was loading
     std::vector<Span> spans = {};
   };
-  // An error is the engine's, whose cache is then the caller's to clear.  Cancelled.
+  // InvalidArgument: the prefix makes no sense; nothing was done.  Any other error is the engine's,
+  // whose cache is then the caller's to clear; Cancelled; FailedPrecondition: a block is gone, and
+  // `scheduler.computes` is false.
   [[nodiscard]] absl::StatusOr<Restored> Restore(const RestorePrefix& prefix,
                                                  RestoreEngine& engine);
   // Ends a Restore soon.

@@ -109,9 +109,10 @@ std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t 
   if (!work.has_value()) return std::nullopt;
   if (work->tokens.end - work->tokens.begin > Tokens(budget, work->tokens.begin))
     return std::nullopt;
+  // What was begun through these layers goes on through them.
+  const bool splits = options_.engine.splits_layers && !state.IsPartial(work->chunk);
   if (Tries(request, stage) || IsOverdue(request, stage, work->chunk, now_s)) {
-    if (options_.engine.splits_layers)
-      work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
+    if (splits) work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
     return BeginStep(request, stage, *work, now_s);
   }
   const double sure = 1 + costs_.ComputeDoubt(work->tokens);
@@ -120,7 +121,6 @@ std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t 
   const double doubts = options_.engine.abandons_steps ? 1 : 0;
   const double lands_s = LandsIn(request, stage, work->chunk, 0, doubts, now_s);
   // Loads come from the top: the lowest layers may be worth computing where all of them are not.
-  const bool splits = options_.engine.splits_layers;
   for (uint16_t top = splits ? static_cast<uint16_t>(work->layers.begin + 1) : work->layers.end;
        top <= work->layers.end; ++top) {
     const double compute_s = layer_s * (top - work->layers.begin);

@@ -215,14 +215,17 @@ std::optional<StageState::Work> StageState::NextHedge(uint16_t layers_max,
   const uint32_t chunk = ChunkOf(head_);
   if (OpenTop(chunk) > DepthOf(chunk)) return std::nullopt;  // not all of it is under way
   Work work{chunk, ChunkTokens(chunk)};
+  const bool goes_on = IsPartial(chunk);
+  if (goes_on) work.tokens.begin += partial_[chunk].tokens;
   if (work.tokens.end - work.tokens.begin > std::min(tokens_max, chunk_tokens_))
     return std::nullopt;
   const uint16_t depth = DepthOf(chunk);
   uint16_t top = 0;
-  for (uint32_t b = chunk * chunk_blocks_; b < ChunkEnd(chunk); ++b)
+  for (uint32_t b = work.tokens.begin / block_tokens_; b < ChunkEnd(chunk); ++b)
     top = std::max(top, (Full() - Present(b)).Top());
   if (layers_max >= layers_) layers_max = top;
   work.layers = {depth, static_cast<uint16_t>(std::min<int>(top, depth + layers_max))};
+  if (goes_on && top > depth) work.layers.end = partial_[chunk].layers_end;
   if (work.layers.empty()) return std::nullopt;
   work.hedge = true;
   work.waits_for_boundary = !boundary_.empty() && boundary_[chunk] != Boundary::kHere;

@@ -191,7 +191,7 @@ absl::Status Fetched::End() const {
 
 absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
                         const VariantHandle& variant, std::span<const GetBlock> blocks,
-                        std::span<const size_t> keys, std::chrono::milliseconds deadline,
+                        std::span<const size_t> keys, const CallOptions& options,
                         std::span<BlockStatus> status) {
   const GetBlock& first = blocks[keys.front()];
   wire::FetchBlocksQuery query;
@@ -205,7 +205,8 @@ absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
 
   const auto stub = v1::Engine::NewStub(channel.channel());
   grpc::ClientContext context;
-  channel.Sign(context, deadline);
+  channel.Sign(context, options.deadline);
+  const std::stop_callback stopped(options.stop, [&context] { context.TryCancel(); });
   const auto reader = stub->FetchBlocks(&context, request);
   Fetched fetched(variant, blocks, keys, status);
   v1::FetchBlocksReply message;
@@ -218,6 +219,8 @@ absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
   if (!result.ok()) context.TryCancel();
   const absl::Status ended = FromRpcStatus(reader->Finish());
   if (!result.ok()) return result;
+  if (absl::IsCancelled(ended) && options.stop.stop_requested())
+    return absl::DeadlineExceededError("its caller stopped it");
   return ended.ok() ? fetched.End() : ended;
 }
 
@@ -300,8 +303,7 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Get(const VariantH
     groups[{blocks[i].first_layer, blocks[i].segments.size()}].push_back(i);
   }
   for (const auto& [range, keys] : groups) {
-    absl::Status status =
-        FetchGroup(*channel_, tenant_, variant, blocks, keys, options.deadline, result);
+    absl::Status status = FetchGroup(*channel_, tenant_, variant, blocks, keys, options, result);
     if (!status.ok()) return status;
   }
   return result;

@@ -13,6 +13,7 @@ namespace {
 // Blocks of a window, where a batch is larger: enough that a window's copy hides the next one's
 // round trip.
 constexpr size_t kWindowBlocks = 16;
+constexpr std::chrono::milliseconds kStopLook{20};  // between two looks for a stop
 
 // What one thread copies at a time: small enough that several end about together.
 constexpr uint64_t kPieceBytes = 256 << 10;
@@ -47,6 +48,7 @@ class GetRun {
         blocks_(blocks),
         lease_ms_(DeadlineMs(options)),
         remaining_(options.remaining),
+        stop_(options.stop),
         deadline_(DeadlineOf(options)),
         status_(blocks.size(), BlockStatus::kCancelled),
         mismatch_(blocks.size(), 0) {}
@@ -55,6 +57,9 @@ class GetRun {
   [[nodiscard]] std::vector<BlockStatus> TakeStatus() { return std::move(status_); }
 
  private:
+  // wait(until) by the deadline, or a stop that is seen a little later.
+  template <class Wait>
+  [[nodiscard]] auto Await(const Wait& wait) const;
   [[nodiscard]] std::vector<Window> Cut(const std::vector<size_t>& keys) const;
   [[nodiscard]] ByteCount BytesOf(const Window& window) const;
   [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
@@ -78,6 +83,7 @@ class GetRun {
   const std::span<const GetBlock> blocks_;
   const uint32_t lease_ms_;
   const ByteCount remaining_;  // of the request behind the call, after it
+  const std::stop_token stop_;
   const TimePoint deadline_;
   std::vector<BlockStatus> status_;
   // Of the blocks that are copied next.
@@ -193,12 +199,24 @@ void GetRun::CopyReady(const Window& window, std::span<const size_t> at,
 }
 
 // Blocks that the daemon still brings: each is copied when it is there.
+template <class Wait>
+auto GetRun::Await(const Wait& wait) const {
+  for (;;) {
+    const TimePoint look = std::chrono::steady_clock::now() + kStopLook;
+    const TimePoint until = stop_.stop_possible() ? std::min(deadline_, look) : deadline_;
+    auto answer = wait(until);
+    if (!absl::IsDeadlineExceeded(answer.status())) return answer;
+    if (until == deadline_ || stop_.stop_requested()) return answer;
+  }
+}
+
 absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& grants) {
   size_t pending = std::count_if(grants.begin(), grants.end(), [](const wire::BlockGrant& grant) {
     return grant.status == BlockStatus::kPending;
   });
   while (pending > 0) {
-    absl::StatusOr<std::vector<wire::BlockReady>> ready = window.call.WaitReady(deadline_);
+    absl::StatusOr<std::vector<wire::BlockReady>> ready =
+        Await([&](TimePoint until) { return window.call.WaitReady(until); });
     if (absl::IsDeadlineExceeded(ready.status())) {
       core_.CancelAcquire(window.call);
       for (size_t i = 0; i < grants.size(); ++i) {
@@ -263,7 +281,8 @@ void GetRun::Settle(const Window& window) {
 }
 
 absl::Status GetRun::Finish(Window& window) {
-  absl::StatusOr<wire::Grant> grant = window.call.Wait<wire::Grant>(deadline_);
+  absl::StatusOr<wire::Grant> grant =
+      Await([&](TimePoint until) { return window.call.Wait<wire::Grant>(until); });
   if (!grant.ok()) return grant.status();
   absl::Status result;
   if (grant->blocks.size() != window.keys.size()) {

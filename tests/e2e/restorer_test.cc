@@ -2,6 +2,7 @@
 // it: the engine's cache is what computing all of it would have made.
 #include "client/restorer.h"
 
+#include <csignal>
 #include <functional>
 #include <set>
 
@@ -189,6 +190,64 @@ TEST_F(RestorerTest, WhatAnEmulatedLinkCarriesIsHereWhenItSays) {
   EXPECT_EQ(carried.value(), kBlocks * maker_.variant.layers * kLayerBytes);
   EXPECT_EQ(restored->loaded_tokens, kBlocks * 16);
   EXPECT_GE(restored->restore_s, kCarries_s);
+}
+
+// Or it would be in the scheduler's way from then on.
+TEST_F(RestorerTest, ASuffixThatIsTheEnginesOwnLeavesNothingBehind) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  RestorePrefix prefix = Prefix();
+  prefix.suffix_tokens = 100;
+  restorer_.emplace(*session_, variant_, Believed(50e6), Restorer::Options());
+  for (size_t i = 0; i < kRequestsMax + 2; ++i) {
+    RestorePrefix one = prefix;
+    one.blocks = one.blocks.first(1);
+    one.channel_of_block.resize(1);
+    OracleEngine engine(maker_, one.blocks);
+    const auto restored = restorer_->Restore(one, engine);
+    ASSERT_TRUE(restored.ok()) << restored.status() << " after " << i;
+  }
+}
+
+TEST_F(RestorerTest, WhatMakesNoSenseIsRefused) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  OracleEngine engine(maker_, blocks_);
+  RestorePrefix elsewhere = Prefix();
+  elsewhere.channel_of_block[3] = ChannelId{7};
+  EXPECT_EQ(Restore(elsewhere, engine).status().code(), absl::StatusCode::kInvalidArgument);
+  Restorer::Options cut;
+  cut.step_s_max = 0.001;
+  cut.granule_tokens = maker_.variant.block_tokens + 1;
+  EXPECT_EQ(Restore(Prefix(), engine, 50e6, cut).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(engine.computed, 0u);
+}
+
+TEST_F(RestorerTest, WhereNothingMayBeComputedAHoleIsAnError) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain({5}));
+  Restorer::Options options;
+  options.scheduler.computes = false;
+  OracleEngine engine(maker_, blocks_);
+  EXPECT_EQ(Restore(Prefix({5}), engine, 50e6, options).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Restore(Prefix(), engine, 50e6, options).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+// Neither the restore nor its end waits for a daemon that does not answer.
+TEST_F(RestorerTest, ADaemonThatStandsStillHoldsNobody) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  OracleEngine engine(maker_, blocks_);
+  engine.work = 20;
+  engine.before_compute = [this](TokenRange tokens) {
+    if (tokens.begin == 0) daemon_->Signal(SIGSTOP);
+  };
+  Restorer::Options options;
+  options.scheduler.patience_s_min = 600;
+  const auto restored = Restore(Prefix(), engine, /*bytes_per_s=*/1e6, options);
+  restorer_.reset();
+  daemon_->Signal(SIGCONT);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  engine.ExpectRight();
 }
 
 // Lookup spoke of them, and they have left since.

@@ -35,7 +35,7 @@ Ledger::Cell& Ledger::At(Book& book, uint16_t stage, uint32_t block, uint16_t la
 void Ledger::Add(const RequestSpec& spec) {
   const absl::Status added = scheduler_.Add(spec, now_s_);
   ASSERT_TRUE(added.ok()) << added;
-  Book book{spec, {}, {}, {}};
+  Book book{spec, {}, {}, {}, {}};
   const uint32_t blocks = spec.tokens / spec.block_tokens;
   for (const StageSpec& stage : spec.stages) {
     const std::vector<bool> ranks(stage.ranks.size());
@@ -43,6 +43,7 @@ void Ledger::Add(const RequestSpec& spec) {
     book.cells.push_back(std::vector(blocks, std::vector<Cell>(stage.layers.count(), cell)));
     book.boundary.emplace_back(blocks, stage.boundary.channel_of_block.empty());
     book.activations.emplace_back(blocks);
+    book.through.emplace_back(blocks);
   }
   books_.emplace(spec.id.value, std::move(book));
 }
@@ -97,6 +98,8 @@ void Ledger::Check(const ComputeStep& step) {
   ASSERT_LE(step.tokens.end, std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens));
   ASSERT_LE(step.tokens.end - step.tokens.begin, book.spec.chunk_tokens);
   ASSERT_EQ(book.activations[step.stage][chunk], step.layers.begin) << "activations are not there";
+  ASSERT_EQ(step.tokens.begin, chunk * ChunkTokens(book) + book.through[step.stage][chunk])
+      << "a chunk goes on where it was left";
   const uint32_t first = chunk * ChunkTokens(book) / book.spec.block_tokens;
   for (uint32_t b = step.tokens.begin / book.spec.block_tokens;
        b * book.spec.block_tokens < step.tokens.end; ++b) {
@@ -152,7 +155,9 @@ void Ledger::End(const ComputeStep& step) {
   if (step.kind == StepKind::kRestore) {
     const uint32_t chunk = step.tokens.begin / ChunkTokens(book);
     const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
-    if (step.tokens.end == end) book.activations[step.stage][chunk] = step.layers.end;
+    const bool all = step.tokens.end == end;
+    if (all) book.activations[step.stage][chunk] = step.layers.end;
+    book.through[step.stage][chunk] = all ? 0 : step.tokens.end - chunk * ChunkTokens(book);
     const bool hands_over = options_.scheduler.engine.hands_over;
     const bool last_layer = step.layers.end == book.spec.stages[step.stage].layers.count();
     for (uint32_t b = step.tokens.begin / book.spec.block_tokens;

@@ -50,6 +50,7 @@ class Ledger {
     std::vector<std::vector<std::vector<Cell>>> cells;  // [stage][block][layer]
     std::vector<std::vector<bool>> boundary;            // [stage][block]
     std::vector<std::vector<uint16_t>> activations;     // [stage][chunk]: computed up to this layer
+    std::vector<std::vector<uint32_t>> through;  // [stage][chunk]: tokens of the layers above it
   };
 
   void Ask();
