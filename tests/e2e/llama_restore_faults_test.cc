@@ -3,7 +3,7 @@
 // for bit in its first logits, and nothing waits.
 //
 // What a restore took beside computing alone is printed, for each kind of fault; no timing decides
-// the test but that of a hang.
+// the test but that of a hang: thrice as long and ten seconds.
 // LARDER_TEST_SCALE (default 0.1) of 120 restores; LARDER_TEST_SEED replays the moments.
 #include <fcntl.h>
 #include <unistd.h>
@@ -64,11 +64,12 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
     ASSERT_TRUE(e2e::Eventually(
         [&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; }, kDurableLimit));
   }
-  // A daemon that has all of it on disk, and half of the times in the pool.
-  void Prepare() {
+  // A daemon that has all of it on disk, and, unless its records are to be damaged, half of the
+  // times in the pool.
+  void Prepare(bool damages) {
     if (daemon_ == nullptr || !daemon_->alive() || random_() % 2 == 0) Start();
     ASSERT_NO_FATAL_FAILURE(ComputeAndStore());
-    if (random_() % 2 == 0) Start();  // from disk alone
+    if (damages || random_() % 2 == 0) Start();  // from disk alone
   }
   void DamageRecords() {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(disk_)) {
@@ -83,6 +84,10 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
       }
       close(fd);
     }
+  }
+  // Records that the daemon has found damaged.
+  [[nodiscard]] double Damaged() const {
+    return std::max(0.0, daemon_->Metric("larder_disk_failures_total{kind=\"damaged\"}"));
   }
   void Strike(Fault fault) {
     if (fault == Fault::kKill) daemon_->Signal(SIGKILL);
@@ -122,6 +127,11 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
     if (!result.ok()) return 0;
     ExpectComputed(*result);
     if (HasFailure() && result->restored) PrintSpans(result->restored->what);
+    EXPECT_LT(result->ttft_s, 3 * alone_s + 10) << "it hung";
+    if (fault == Fault::kDamage) damaged_ += Damaged();
+    if (result->restored) {
+      for (const Restorer::Span& span : result->restored->what.spans) useless_[fault] += !span.used;
+    }
     loaded_[fault] += result->restored ? result->restored->what.loaded_tokens : 0;
     return result->ttft_s;
   }
@@ -140,7 +150,9 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
   std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<PromptCache> cache_;  // dies before its daemon
   std::map<Fault, uint64_t> loaded_;    // tokens
-  std::vector<double> alone_s_;         // computing, to the first token
+  std::map<Fault, uint64_t> useless_;   // loads that came to nothing, or too late
+  double damaged_ = 0;
+  std::vector<double> alone_s_;  // computing, to the first token
 };
 
 TEST_F(LlamaRestoreFaultsTest, TheAnswerIsRightAndNothingWaits) {
@@ -149,7 +161,7 @@ TEST_F(LlamaRestoreFaultsTest, TheAnswerIsRightAndNothingWaits) {
   for (uint64_t i = 0; i < restores && !HasFailure(); ++i) {
     const Fault fault = kFaults[i % kFaults.size()];
     SCOPED_TRACE(absl::StrCat("restore ", i, ", ", kNames[static_cast<size_t>(fault)]));
-    ASSERT_NO_FATAL_FAILURE(Prepare());
+    ASSERT_NO_FATAL_FAILURE(Prepare(fault == Fault::kDamage));
     ratios[fault].push_back(RestoreThrough(fault) / alone_s_.back());
   }
   std::printf("computing alone: %.2f s in the median\n", Median(alone_s_));
@@ -160,7 +172,11 @@ TEST_F(LlamaRestoreFaultsTest, TheAnswerIsRightAndNothingWaits) {
         kNames[static_cast<size_t>(fault)], of_fault.size(), loaded_[fault], Median(of_fault),
         std::ranges::max(of_fault));
   }
+  // The faults were felt, or this proves nothing.
   EXPECT_GT(loaded_[Fault::kNone], 0u);
+  if (restores < 12) return;
+  EXPECT_GT(damaged_, 0);
+  EXPECT_GT(useless_[Fault::kKill] + useless_[Fault::kStall], 0u);
 }
 
 }  // namespace
