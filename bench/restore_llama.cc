@@ -50,7 +50,7 @@ constexpr char kDecode[] = "restore_llama_decode_p99";
 constexpr uint32_t kBehind = 16;  // tokens that are computed behind each prefix
 constexpr uint32_t kPredict = 16;
 // Of the rate at which loading a prefix takes as long as computing it.
-constexpr std::array kRates = {0.15, 0.35, 0.6, 0.85, 1.0, 1.2, 1.7, 2.8, 8.0};
+constexpr std::array kRates = {0.35, 0.7, 1.0, 1.4, 2.8, 8.0};
 // Times computing: loading alone that takes longer is no rival, and then not even worth a run.
 constexpr double kRivalMax = 1.15, kRunMax = 2;
 constexpr uint32_t kDecodeSequences = 2;
