@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "storage/mutex.h"
+#include "tests/e2e/device_memory.h"
 #include "tests/e2e/verb_fixture.h"
 
 namespace larder::e2e {
@@ -16,30 +17,19 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// An engine's device memory: names and who pins them.
-class DeviceMemory {
+// Remembers what it was asked, and may hang.
+class RecordingMemory : public DeviceMemory {
  public:
   std::vector<BlockStatus> Do(const wire::Directive& directive) LARDER_EXCLUDES(mu_) {
-    std::vector<BlockStatus> statuses;
+    std::vector<BlockStatus> statuses = DeviceMemory::Do(directive);
     std::shared_future<void> hang;
     {
       MutexLock lock(mu_);
       hang = hang_;
       done_.push_back(directive);
-      if (directive.digests.empty() && directive.kind == wire::DirectiveKind::kUnpin)
-        for (auto& [digest, pins] : blocks_) pins.erase(directive.owner);
-      for (const Digest& digest : directive.digests) statuses.push_back(DoOne(directive, digest));
     }
     if (hang.valid()) hang.wait();
     return statuses;
-  }
-  void Add(const Digest& digest) LARDER_EXCLUDES(mu_) {
-    MutexLock lock(mu_);
-    blocks_[digest];
-  }
-  [[nodiscard]] std::set<std::string> PinsOf(const Digest& digest) LARDER_EXCLUDES(mu_) {
-    MutexLock lock(mu_);
-    return blocks_[digest];
   }
   [[nodiscard]] std::vector<wire::Directive> done() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
@@ -52,26 +42,7 @@ class DeviceMemory {
   }
 
  private:
-  BlockStatus DoOne(const wire::Directive& directive, const Digest& digest) LARDER_REQUIRES(mu_) {
-    const auto it = blocks_.find(digest);
-    if (it == blocks_.end()) return BlockStatus::kMissing;
-    switch (directive.kind) {
-      case wire::DirectiveKind::kPin:
-        it->second.insert(directive.owner);
-        return BlockStatus::kOk;
-      case wire::DirectiveKind::kUnpin:
-        return it->second.erase(directive.owner) > 0 ? BlockStatus::kOk : BlockStatus::kMissing;
-      case wire::DirectiveKind::kDrop:
-        if (!it->second.empty() && !directive.pinned) return BlockStatus::kKept;
-        blocks_.erase(it);
-        return BlockStatus::kOk;
-      default:
-        return BlockStatus::kOk;
-    }
-  }
-
   Mutex mu_;
-  std::map<Digest, std::set<std::string>> blocks_ LARDER_GUARDED_BY(mu_);
   std::vector<wire::Directive> done_ LARDER_GUARDED_BY(mu_);
   std::shared_future<void> hang_ LARDER_GUARDED_BY(mu_);
 };
@@ -165,7 +136,7 @@ class DeviceBlocksTest : public VerbTest {
     return events;
   }
 
-  DeviceMemory memory_;
+  RecordingMemory memory_;
   std::unique_ptr<Session> engine_;
   VariantHandle engine_variant_;
   std::string boot_id_;

@@ -63,8 +63,7 @@ void StormDeviceActor::Disconnect() {
   session_.reset();  // waits for a directive under way
   live_ = nullptr;
   client_.reset();
-  MutexLock lock(mu_);
-  memory_.clear();
+  memory_.Clear();
 }
 
 // A block comes to device memory, or leaves it, pinned or not, as the engine likes.
@@ -84,11 +83,7 @@ void StormDeviceActor::Step() {
       report.tokens = block.names.tokens;
     }
   }
-  {
-    MutexLock lock(mu_);
-    block.device.there ? static_cast<void>(memory_.erase(digest))
-                       : static_cast<void>(memory_[digest]);
-  }
+  block.device.there ? memory_.Remove(digest) : memory_.Add(digest);
   absl::Status status = session_->ReportDevice(variant_, report);
   if (status.ok()) status = RoundTrip();
   block.device = {.there = !block.device.there, .linked = !report.tokens.empty()};
@@ -103,40 +98,14 @@ absl::Status StormDeviceActor::RoundTrip() {
 }
 
 std::vector<BlockStatus> StormDeviceActor::Do(const wire::Directive& directive) {
-  std::vector<BlockStatus> statuses;
+  std::vector<BlockStatus> statuses = memory_.Do(directive);
   std::vector<Digest> dropped;
-  {
-    MutexLock lock(mu_);
-    if (directive.digests.empty() && directive.kind == wire::DirectiveKind::kUnpin) {
-      for (auto& [digest, pins] : memory_) pins.erase(directive.owner);
-    }
-    for (const Digest& digest : directive.digests) {
-      statuses.push_back(DoOne(directive, digest));
-      if (directive.kind == wire::DirectiveKind::kDrop && statuses.back() == BlockStatus::kOk)
-        dropped.push_back(digest);
-    }
+  for (size_t i = 0; directive.kind == wire::DirectiveKind::kDrop && i < statuses.size(); ++i) {
+    if (statuses[i] == BlockStatus::kOk) dropped.push_back(directive.digests[i]);
   }
   // Before the answer, so that who asked finds them gone.
   if (!dropped.empty()) (void)live_->ReportDevice(variant_, {.removed = dropped});
   return statuses;
-}
-
-BlockStatus StormDeviceActor::DoOne(const wire::Directive& directive, const Digest& digest) {
-  const auto it = memory_.find(digest);
-  if (it == memory_.end()) return BlockStatus::kMissing;
-  switch (directive.kind) {
-    case wire::DirectiveKind::kPin:
-      it->second.insert(directive.owner);
-      return BlockStatus::kOk;
-    case wire::DirectiveKind::kUnpin:
-      return it->second.erase(directive.owner) > 0 ? BlockStatus::kOk : BlockStatus::kMissing;
-    case wire::DirectiveKind::kDrop:
-      if (!it->second.empty() && !directive.pinned) return BlockStatus::kKept;
-      memory_.erase(it);
-      return BlockStatus::kOk;
-    default:
-      return BlockStatus::kOk;
-  }
 }
 
 }  // namespace larder::e2e

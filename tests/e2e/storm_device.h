@@ -9,14 +9,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "client/client.h"
-#include "storage/mutex.h"
+#include "tests/e2e/device_memory.h"
 #include "tests/e2e/storm_world.h"
 
 namespace larder::e2e {
@@ -40,9 +38,7 @@ class StormDeviceActor {
   void Step();
   // After this the daemon has worked off what was reported.
   [[nodiscard]] absl::Status RoundTrip();
-  [[nodiscard]] std::vector<BlockStatus> Do(const wire::Directive& directive) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] BlockStatus DoOne(const wire::Directive& directive, const Digest& digest)
-      LARDER_REQUIRES(mu_);
+  [[nodiscard]] std::vector<BlockStatus> Do(const wire::Directive& directive);
 
   StormWorld& world_;
   const size_t number_;
@@ -51,9 +47,7 @@ class StormDeviceActor {
   std::unique_ptr<Session> session_;
   Session* live_ = nullptr;  // session_, also while that ends
   VariantHandle variant_;
-
-  Mutex mu_;
-  std::map<Digest, std::set<std::string>> memory_ LARDER_GUARDED_BY(mu_);  // and who pins it
+  DeviceMemory memory_;
 };
 
 }  // namespace larder::e2e
