@@ -286,6 +286,14 @@ absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query
   return impl_->stub.Lookup(of_tenant, options.deadline);
 }
 
+absl::StatusOr<wire::ClearResult> Client::Clear(const wire::ClearQuery& query,
+                                                const CallOptions& options) {
+  if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
+  wire::ClearQuery of_tenant = query;
+  if (of_tenant.tenant.empty()) of_tenant.tenant = impl_->options.tenant;
+  return impl_->stub.Clear(of_tenant, options.deadline);
+}
+
 absl::StatusOr<std::vector<wire::InstanceInfo>> Client::ListInstances(const CallOptions& options) {
   if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
   return impl_->stub.ListInstances(impl_->options.tenant, options.deadline);

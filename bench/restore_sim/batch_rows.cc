@@ -79,9 +79,10 @@ constexpr BatchBar kBatchBars[] = {{1, 2, 1.3, 1.05},  {1, 4, 1.6, 1.05}, {1, 8,
                                    {1, 16, 2.0, 1.05}, {4, 2, 1.0, 1.15}, {4, 4, 1.0, 1.15},
                                    {4, 8, 1.3, 1.15},  {4, 16, 1.6, 1.15}};
 
-std::string BatchFigure(const BatchBar& bar, const char* what) {
-  return absl::StrFormat("restore_batch%d_%s%s", bar.batch, what,
-                         bar.channels == 1 ? "" : "_4_channels");
+// `held_out`: of seeds that nothing was tuned on.
+std::string BatchFigure(const BatchBar& bar, const char* what, bool held_out) {
+  return absl::StrFormat("restore_batch%d_%s%s%s", bar.batch, what,
+                         bar.channels == 1 ? "" : "_4_channels", held_out ? "_held_out" : "");
 }
 
 std::vector<Arrival> DrawBatch(uint64_t seed, const BatchBar& bar) {
@@ -95,12 +96,12 @@ std::vector<Arrival> DrawBatch(uint64_t seed, const BatchBar& bar) {
   return arrivals;
 }
 
-void Batch(Reporter& report, const BatchBar& bar) {
-  const uint64_t seeds = report.quick() ? 40 : 400;
+void Batch(Reporter& report, const BatchBar& bar, bool held_out) {
+  const uint64_t seeds = report.quick() ? 40 : 400, first = held_out ? report.seed_base() : 0;
   const Machine machine = L40s(bar.channels);
   std::vector<double> waits[5];
   double ends[5] = {};
-  for (uint64_t seed = 0; seed < seeds; ++seed) {
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
     const std::vector<Arrival> arrivals = DrawBatch(seed, bar);
     for (const Way way :
          {Way::kOurs, Way::kAlgorithmOne, Way::kOldestFirst, Way::kLoadOnly, Way::kComputeOnly}) {
@@ -112,16 +113,16 @@ void Batch(Reporter& report, const BatchBar& bar) {
     }
   }
   const auto over = [&](Way way) { return Mean(waits[static_cast<size_t>(way)]) / Mean(waits[0]); };
-  report.Bar(BatchFigure(bar, "mean_vs_cacheflow"), over(Way::kAlgorithmOne), Sense::kAtLeast,
-             bar.mean);
+  report.Bar(BatchFigure(bar, "mean_vs_cacheflow", held_out), over(Way::kAlgorithmOne),
+             Sense::kAtLeast, bar.mean);
   report.Note(
       absl::StrFormat("%d batches; all through in %.3f of Algorithm 1's time; oldest first %.3f",
                       seeds, ends[0] / ends[1], over(Way::kOldestFirst)));
-  report.Bar(BatchFigure(bar, "p99_vs_cacheflow"),
+  report.Bar(BatchFigure(bar, "p99_vs_cacheflow", held_out),
              Quantile(waits[0], 0.99) / Quantile(waits[1], 0.99), Sense::kAtMost, bar.p99);
   const double single = std::min(over(Way::kLoadOnly), over(Way::kComputeOnly));
   if (bar.channels == 1) {
-    report.Bar(BatchFigure(bar, "mean_vs_single"), single, Sense::kAtLeast, 1.6);
+    report.Bar(BatchFigure(bar, "mean_vs_single", held_out), single, Sense::kAtLeast, 1.6);
   } else {
     report.Note(absl::StrFormat("loading alone / ours %.3f, computing alone / ours %.3f",
                                 over(Way::kLoadOnly), over(Way::kComputeOnly)));
@@ -129,15 +130,18 @@ void Batch(Reporter& report, const BatchBar& bar) {
 }
 
 void Batches(Reporter& report) {
-  for (const BatchBar& bar : kBatchBars) Batch(report, bar);
+  for (const bool held_out : {false, true})
+    for (const BatchBar& bar : kBatchBars) Batch(report, bar, held_out);
 }
 
 std::vector<std::string> BatchFigures() {
   std::vector<std::string> figures;
-  for (const BatchBar& bar : kBatchBars) {
-    figures.push_back(BatchFigure(bar, "mean_vs_cacheflow"));
-    figures.push_back(BatchFigure(bar, "p99_vs_cacheflow"));
-    if (bar.channels == 1) figures.push_back(BatchFigure(bar, "mean_vs_single"));
+  for (size_t i = 0; i < 2 * std::size(kBatchBars); ++i) {
+    const BatchBar& bar = kBatchBars[i % std::size(kBatchBars)];
+    const bool held_out = i >= std::size(kBatchBars);
+    figures.push_back(BatchFigure(bar, "mean_vs_cacheflow", held_out));
+    figures.push_back(BatchFigure(bar, "p99_vs_cacheflow", held_out));
+    if (bar.channels == 1) figures.push_back(BatchFigure(bar, "mean_vs_single", held_out));
   }
   return figures;
 }
@@ -183,8 +187,9 @@ std::vector<double> ProcessorSharing(const Machine& machine, const std::vector<A
   return waits;
 }
 
-std::vector<Arrival> DrawArrivals(const Machine& machine, double load, size_t count) {
-  std::mt19937_64 random(5);
+std::vector<Arrival> DrawArrivals(const Machine& machine, double load, size_t count,
+                                  uint64_t seed) {
+  std::mt19937_64 random(seed);
   std::vector<Arrival> arrivals;
   double work_s = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -197,14 +202,14 @@ std::vector<Arrival> DrawArrivals(const Machine& machine, double load, size_t co
   return arrivals;
 }
 
-void OpenArrivals(Reporter& report) {
+// `part`: of the figures' names.
+void ReportArrivals(Reporter& report, const std::string& part, size_t count, uint64_t seed) {
   const Machine machine = L40s(1);
-  const size_t count = report.quick() ? 10'000 : 100'000;
   double worst_share = 0, worst_cacheflow_p99 = 0, worst_oldest_p99 = 0;
   Plot plot{"Open arrivals", "load", "mean time to first token / ours",
             false,           false,  {{"Algorithm 1"}, {"oldest first"}}};
   for (const double load : {0.5, 0.65, 0.8, 0.9, 0.95}) {
-    const std::vector<Arrival> arrivals = DrawArrivals(machine, load, count);
+    const std::vector<Arrival> arrivals = DrawArrivals(machine, load, count, seed);
     const RunResult result = Serve(machine, arrivals, Way::kOurs);
     const std::vector<double> ours = Waits(result);
     const std::vector<double> cacheflow = Waits(Serve(machine, arrivals, Way::kAlgorithmOne));
@@ -229,26 +234,39 @@ void OpenArrivals(Reporter& report) {
         load, Mean(ours), Mean(cacheflow) / Mean(ours), Mean(oldest) / Mean(ours),
         p99 / Quantile(cacheflow, 0.99), p99 / Quantile(oldest, 0.99), share));
     if (load != 0.8) continue;
-    report.Bar("restore_open_mean_vs_cacheflow", Mean(cacheflow) / Mean(ours), Sense::kAtLeast,
-               1.5);
-    report.Bar("restore_open_mean_vs_oldest_first", Mean(oldest) / Mean(ours), Sense::kAtLeast,
-               1.5);
+    report.Bar("restore_open_" + part + "mean_vs_cacheflow", Mean(cacheflow) / Mean(ours),
+               Sense::kAtLeast, 1.5);
+    report.Bar("restore_open_" + part + "mean_vs_oldest_first", Mean(oldest) / Mean(ours),
+               Sense::kAtLeast, 1.5);
   }
-  report.Bar("restore_open_p99_vs_cacheflow", worst_cacheflow_p99, Sense::kAtMost, 1.0);
-  report.Bar("restore_open_p99_vs_oldest_first", worst_oldest_p99, Sense::kAtMost, 1.25);
-  report.Bar("restore_open_worst_vs_processor_sharing", worst_share, Sense::kAtMost, 4);
-  if (!report.plots().empty()) report.Note(Write(plot, report.plots(), "open_arrivals").ToString());
+  report.Bar("restore_open_" + part + "p99_vs_cacheflow", worst_cacheflow_p99, Sense::kAtMost, 1.0);
+  report.Bar("restore_open_" + part + "p99_vs_oldest_first", worst_oldest_p99, Sense::kAtMost,
+             1.25);
+  report.Bar("restore_open_" + part + "worst_vs_processor_sharing", worst_share, Sense::kAtMost, 4);
+  if (!report.plots().empty() && part.empty())
+    report.Note(Write(plot, report.plots(), "open_arrivals").ToString());
+}
+
+void OpenArrivals(Reporter& report) {
+  const size_t count = report.quick() ? 10'000 : 100'000;
+  ReportArrivals(report, "", count, 5);
+  ReportArrivals(report, "held_out_", count, report.seed_base());
+}
+
+std::vector<std::string> OpenFigures() {
+  std::vector<std::string> figures;
+  for (const char* part : {"", "held_out_"}) {
+    for (const char* what : {"mean_vs_cacheflow", "mean_vs_oldest_first", "p99_vs_cacheflow",
+                             "p99_vs_oldest_first", "worst_vs_processor_sharing"})
+      figures.push_back(std::string("restore_open_") + part + what);
+  }
+  return figures;
 }
 
 }  // namespace
 
 std::vector<Row> BatchRows() {
-  return {{"5", BatchFigures(), Batches},
-          {"5b",
-           {"restore_open_mean_vs_cacheflow", "restore_open_mean_vs_oldest_first",
-            "restore_open_p99_vs_cacheflow", "restore_open_p99_vs_oldest_first",
-            "restore_open_worst_vs_processor_sharing"},
-           OpenArrivals}};
+  return {{"5", BatchFigures(), Batches}, {"5b", OpenFigures(), OpenArrivals}};
 }
 
 }  // namespace larder::bench

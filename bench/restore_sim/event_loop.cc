@@ -58,8 +58,6 @@ class Loop {
       events_.pop();
       LARDER_CHECK(++handled_ < kEventsMax);
       now_s_ = event.at_s;
-      if (now_s_ > deadline_s_)
-        result_.beyond_deadline_s = std::max(result_.beyond_deadline_s, now_s_ - deadline_s_);
       if (Handle(event)) Ask();
     }
     LARDER_CHECK(result_.outcomes.size() == arrivals_.size());
@@ -107,11 +105,13 @@ class Loop {
     if (event.version != channel.version) return false;
     const Load load = channel.loads.front();
     channel.loads.pop_front();
+    Ended(load);
     channel.busy_s += now_s_ - channel.began_s;
     Serve(event.index);
     const Fate fate = machine_.fate ? machine_.fate(load) : Fate::kLands;
     if (fate == Fate::kLands) {
-      (void)scheduler_.OnLoaded(load.id, now_s_);
+      const Landing landing = scheduler_.OnLoaded(load.id, now_s_);
+      if (machine_.placed && landing == Landing::kPlace) machine_.placed(load);
     } else {
       scheduler_.OnLoadFailed(
           load.id, fate == Fate::kGone ? LoadFailure::kGone : LoadFailure::kTransient, now_s_);
@@ -134,6 +134,13 @@ class Loop {
     Post(end_s, Event::Kind::kLoadEnd, index, channel.version);
   }
 
+  // Here a load has the deadline that it was given with, whatever the scheduler made of it later.
+  void Ended(const Load& load) {
+    const bool stalls = machine_.fate && machine_.fate(load) == Fate::kStalls;
+    double& longest_s = stalls ? result_.stalled_beyond_s : result_.beyond_deadline_s;
+    longest_s = std::max(longest_s, now_s_ - load.deadline_s);
+  }
+
   void Drop(LoadId id) {
     for (size_t i = 0; i < channels_.size(); ++i) {
       Channel& channel = channels_[i];
@@ -141,6 +148,7 @@ class Loop {
                                    [&](const Load& l) { return l.id == id; });
       if (at == channel.loads.end()) continue;
       const bool served = at == channel.loads.begin();
+      Ended(*at);
       channel.loads.erase(at);
       if (!served) return;
       channel.busy_s += now_s_ - channel.began_s;
@@ -197,7 +205,6 @@ class Loop {
       }
     }
     Follow();
-    deadline_s_ = scheduler_.NextDeadline();
     const double wakeup_s = scheduler_.NextWakeup(now_s_);
     if (std::isfinite(wakeup_s))
       Post(std::max(wakeup_s, now_s_), Event::Kind::kWakeup, 0, ++wakeups_);
@@ -221,7 +228,7 @@ class Loop {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Load> loads_;
   RunResult result_;
-  double now_s_ = 0, deadline_s_ = kNoDeadline;
+  double now_s_ = 0;
   uint64_t order_ = 0, handled_ = 0, wakeups_ = 0;
 };
 

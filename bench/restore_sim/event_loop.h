@@ -28,6 +28,7 @@ struct Machine {
   Speed compute_speed = {};
   std::vector<Speed> channel_speeds = {};  // none: all constant
   std::function<Fate(const Load&)> fate = nullptr;
+  std::function<void(const Load&)> placed = nullptr;  // told of each whose bytes were of use
 
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, uint16_t step_layers) const {
     return compute.Seconds(tokens) * step_layers / layers;
@@ -44,7 +45,9 @@ struct RunResult {
   double end_s = 0;
   std::vector<double> compute_busy_s = {};  // per stage, until the last restore was through
   std::vector<double> channel_busy_s = {};
-  double beyond_deadline_s = 0;  // the longest that a load was still under way after its deadline
+  // The longest that a load was still under way after the deadline that it was given with: one that
+  // never ends, and any other.
+  double stalled_beyond_s = 0, beyond_deadline_s = 0;
   uint64_t decisions = 0;
 };
 

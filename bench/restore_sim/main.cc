@@ -20,7 +20,7 @@ Restores prefixes in a simulator, with the scheduler of client/restore; each fig
   --quick      a tenth of the regimes
   --json FILE  appends a line per figure
   --plots DIR  writes pictures (SVG) and their numbers (JSON) there
-  --seed-base N  where the seeds of the held-out regimes begin (rows 3 and 4)
+  --seed-base N  where held-out seeds begin (rows 3, 4, 5, 5b, 12, 13)
   --list       prints the names of all figures
 )";
 

@@ -10,12 +10,16 @@ namespace larder::bench {
 
 void Reporter::Bar(const std::string& figure, double value, Sense sense, double bar,
                    const std::string& unit) {
-  harness_.Report({figure, value, unit, std::nullopt, std::nullopt});
+  Show(figure, value, unit);
   const bool held = sense == Sense::kAtMost ? value <= bar : value >= bar;
   missed_ += !held;
   harness_.Note(absl::StrFormat("bar: %s %.4g: %s",
                                 sense == Sense::kAtMost ? "at most" : "at least", bar,
                                 held ? "held" : "MISSED"));
+}
+
+void Reporter::Show(const std::string& figure, double value, const std::string& unit) {
+  harness_.Report({figure, value, unit, std::nullopt, std::nullopt});
 }
 
 bool Reporter::Wants(const std::vector<std::string>& figures) const {

@@ -25,6 +25,8 @@ class Reporter {
   // A line of the table and of the JSON file, and below it whether the bar is held.
   void Bar(const std::string& figure, double value, Sense sense, double bar,
            const std::string& unit = "fraction");
+  // The same without a bar.
+  void Show(const std::string& figure, double value, const std::string& unit = "fraction");
   void Note(const std::string& text) { harness_.Note(text); }
   [[nodiscard]] bool Wants(const std::vector<std::string>& figures) const;
   [[nodiscard]] bool quick() const { return harness_.quick(); }

@@ -15,7 +15,7 @@
 namespace larder::cli {
 namespace {
 
-constexpr double kMeasuredDoubt = 0.05;  // of a profile whose every part was measured here
+constexpr double kMeasuredDoubt = 0.05;  // of the rates that are measured here
 
 struct ProfileOptions {
   ScratchSize size;
@@ -80,7 +80,9 @@ absl::Status Measure(const ProfileOptions& options, Shell& shell, RpcStub& cache
   return AddChannel("disk", options, blocks, channels);
 }
 
-// Channels of the same name are replaced where they stand: their place is their id.
+// Channels of the same name are replaced where they stand: their place is their id.  The one doubt
+// of a profile is that of its worst part: what computing costs, and maybe a channel, is the
+// engine's.
 Profile Merge(Profile profile, const std::vector<ChannelCost>& measured) {
   for (const ChannelCost& channel : measured) {
     const auto same = std::find_if(profile.channels.begin(), profile.channels.end(),
@@ -91,7 +93,7 @@ Profile Merge(Profile profile, const std::vector<ChannelCost>& measured) {
       profile.channels.push_back(channel);
     }
   }
-  profile.doubt = kMeasuredDoubt;
+  profile.doubt = std::max(profile.doubt, kMeasuredDoubt);
   return profile;
 }
 

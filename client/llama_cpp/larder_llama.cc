@@ -2,7 +2,8 @@
 // has it.
 //
 // Exit codes: 0 an answer; 1 the engine or the measurement failed; 2 the command line is wrong.
-// Larder's absence is no error: the prompt is computed, and a line on standard error says so.
+// Larder's absence is no error, nor that nothing can be measured or drawn: the prompt is computed,
+// and a line on standard error says so.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -117,6 +118,10 @@ int Fail(const absl::Status& status) {
   return 1;
 }
 
+void Warn(const char* what, const absl::Status& why) {
+  std::fprintf(stderr, "larder-llama: %s: %s\n", what, why.ToString().c_str());
+}
+
 absl::StatusOr<std::vector<Token>> ReadPrompt(const Flags& flags, const Engine& engine) {
   std::ifstream file(flags.prompt_file, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat("cannot open ", flags.prompt_file));
@@ -159,7 +164,7 @@ int Bench(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) 
   return 0;
 }
 
-// Of `--profile`, or where it is kept by default.
+// Of `--profile`, or where it is kept by default: one for each model, its weights and the threads.
 absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine) {
   if (!flags.profile_file.empty()) return flags.profile_file;
   const char* cache = std::getenv("XDG_CACHE_HOME");
@@ -172,11 +177,12 @@ absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine
       absl::StrCat(cache != nullptr ? cache : absl::StrCat(home, "/.cache"), "/larder");
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  return absl::StrCat(folder, "/", flags.cache.model, "-", engine.threads(),
-                      "-threads.profile.toml");
+  return absl::StrCat(folder, "/", flags.cache.model, "-", ShortRevision(flags.cache.revision), "-",
+                      engine.threads(), "-threads.profile.toml");
 }
 
-// The one of the file; else it is measured and written there.
+// The one of the file; else it is measured, and kept there if it can be.  FailedPrecondition: it
+// could not be measured.  Any other error is the file's, for people to mend.
 absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
   const absl::StatusOr<std::string> path = ProfilePath(flags, *engine);
   if (!path.ok()) return path.status();
@@ -190,8 +196,8 @@ absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
   std::fprintf(stderr, "larder-llama: measuring the profile %s; some seconds, once\n",
                path->c_str());
   profile = MeasureProfile(flags.cache, engine);
-  if (!profile.ok()) return profile;
-  if (absl::Status s = WriteProfile(*profile, *path); !s.ok()) return s;
+  if (!profile.ok()) return absl::FailedPreconditionError(profile.status().ToString());
+  if (absl::Status s = WriteProfile(*profile, *path); !s.ok()) Warn("the profile is not kept", s);
   return profile;
 }
 
@@ -204,6 +210,12 @@ absl::Status PrepareRestore(const Flags& flags, TokenBucket* link, Engine* engin
     return absl::InvalidArgumentError("--decode-sequences needs --mode both or auto");
   }
   absl::StatusOr<Profile> profile = ProfileFor(flags, engine);
+  if (absl::IsFailedPrecondition(profile.status())) {
+    Warn("without a profile, everything is computed", profile.status());
+    run->mode = RestoreMode::kCompute;
+    run->decode_sequences = 0;
+    return absl::OkStatus();
+  }
   if (!profile.ok()) return profile.status();
   run->profile =
       link == nullptr ? *std::move(profile) : BehindLink(*std::move(profile), link->bytes_per_s());
@@ -217,8 +229,11 @@ absl::Status DrawRestore(const Flags& flags, RunResult* result) {
       absl::StrFormat("%u tokens, first token after %.2f s", result->prompt_tokens, result->ttft_s);
   if (result->link_bytes_per_s > 0)
     absl::StrAppendFormat(&title, ", emulated link of %.3g MB/s", result->link_bytes_per_s / 1e6);
-  result->picture = std::filesystem::absolute(flags.picture_file).string();
-  return WritePicture(PictureOf(result->restored->what, title), result->picture);
+  std::error_code error;
+  const std::string path = std::filesystem::absolute(flags.picture_file, error).string();
+  const absl::Status drawn = WritePicture(PictureOf(result->restored->what, title), path);
+  if (drawn.ok()) result->picture = path;
+  return drawn;
 }
 
 int RunOnce(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) {
@@ -229,8 +244,7 @@ int RunOnce(const Flags& flags, const std::vector<Token>& prompt, Engine* engine
     if (connected.ok()) {
       cache = *std::move(connected);
     } else {
-      std::fprintf(stderr, "larder-llama: without Larder, everything is computed: %s\n",
-                   connected.status().ToString().c_str());
+      Warn("without Larder, everything is computed", connected.status());
     }
   }
   std::optional<TokenBucket> link;
@@ -242,7 +256,7 @@ int RunOnce(const Flags& flags, const std::vector<Token>& prompt, Engine* engine
   }
   absl::StatusOr<RunResult> result = RunPrompt(prompt, run, engine, cache.get());
   if (!result.ok()) return Fail(result.status());
-  if (absl::Status s = DrawRestore(flags, &*result); !s.ok()) return Fail(s);
+  if (absl::Status s = DrawRestore(flags, &*result); !s.ok()) Warn("no picture", s);
   std::fputs((flags.json ? RunAsJson(*result) : RunAsText(*result)).c_str(), stdout);
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "storage/clock.h"
 
 namespace larder::llama {
@@ -87,19 +88,31 @@ Profile BehindLink(Profile profile, double bytes_per_s) {
   return profile;
 }
 
+std::vector<Token> MeasuredText() {
+  std::vector<Token> text(kChunks * Engine::kBatchTokens + kSmallTokens);
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<Token>(5 + i % 97);
+  return text;
+}
+
 absl::StatusOr<Profile> MeasureProfile(PromptCacheOptions options, Engine* engine) {
+  const std::vector<Token> text = MeasuredText();
+  if (engine->context_tokens() < text.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it takes a context of ", text.size(), " tokens, and there is one of ",
+                     engine->context_tokens(), "; measure once with a larger --context"));
+  }
   options.salt = "larder-llama/profile";
   const std::string model = options.model;
   absl::StatusOr<std::unique_ptr<PromptCache>> cache =
       PromptCache::Connect(options, engine->shape());
   if (!cache.ok()) return cache.status();
-  std::vector<Token> text(kChunks * Engine::kBatchTokens + kSmallTokens);
-  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<Token>(5 + i % 97);
   if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
   const absl::StatusOr<ComputeCost> compute = MeasureCompute(text, engine);
   if (!compute.ok()) return compute.status();
   const absl::StatusOr<double> pool = MeasurePool(text, cache->get(), engine);
+  const absl::Status cleared = (*cache)->Clear();
   if (!pool.ok()) return pool.status();
+  if (!cleared.ok()) return cleared;
   if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
   return Profile{.model = model,
                  .layers = static_cast<uint16_t>(engine->shape().layers()),

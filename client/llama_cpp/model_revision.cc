@@ -15,6 +15,13 @@
 
 namespace larder::llama {
 
+std::string ShortRevision(const std::string& revision) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  LARDER_CHECK(EVP_Digest(revision.data(), revision.size(), digest.data(), nullptr, EVP_sha256(),
+                          nullptr) == 1);
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), 6});
+}
+
 absl::StatusOr<std::string> ModelRevision(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat("cannot open ", path));

@@ -14,5 +14,7 @@ namespace larder::llama {
 // "sha256:" and 64 lower-case digits.  NotFound when the file cannot be opened, DataLoss when it
 // cannot be read.
 [[nodiscard]] absl::StatusOr<std::string> ModelRevision(const std::string& path);
+// 12 digits that stand for a revision, whatever it looks like, in the name of a file.
+[[nodiscard]] std::string ShortRevision(const std::string& revision);
 
 }  // namespace larder::llama

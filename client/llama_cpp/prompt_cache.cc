@@ -201,6 +201,14 @@ absl::Status PromptCache::StoreBatch(std::span<const Token> prompt, std::span<co
   return absl::OkStatus();
 }
 
+absl::Status PromptCache::Clear() {
+  session_.reset();
+  wire::ClearQuery query;
+  query.scope = wire::SelectionScope::kContent;
+  query.blocks.content = content_;
+  return client_->Clear(query).status();
+}
+
 bool PromptCache::WaitDurable(uint32_t blocks, std::chrono::milliseconds limit) const {
   constexpr auto kBetweenLooks = std::chrono::milliseconds(5);
   const auto until = std::chrono::steady_clock::now() + limit;

@@ -80,6 +80,9 @@ class PromptCache {
   // after `limit`.
   [[nodiscard]] absl::StatusOr<std::vector<std::optional<Tier>>> Tiers(
       std::span<const Token> prompt, std::chrono::milliseconds limit);
+  // Takes from the daemon all that is stored under these options; nothing can be stored or restored
+  // afterwards.
+  [[nodiscard]] absl::Status Clear();
   // For who moves blocks by himself.
   [[nodiscard]] Session& session() { return *session_; }
   [[nodiscard]] const VariantHandle& variant() const { return variant_; }

@@ -1,5 +1,6 @@
 #include "client/llama_cpp/run.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -8,7 +9,7 @@
 namespace larder::llama {
 namespace {
 
-constexpr std::chrono::seconds kDurableLimit{10};
+constexpr std::chrono::seconds kDurableLimit{10}, kLookupLimit{1};
 
 class Stopwatch {
  public:
@@ -29,10 +30,21 @@ absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* 
   return engine->Decode(prompt, border, static_cast<uint32_t>(prompt.size()));
 }
 
-// The first `known_tokens` are the cache's already.
+// Of tokens that were known before the restore.  What was computed may have been asked for, and
+// found gone or damaged.
+uint32_t StillKnown(std::span<const Token> prompt, uint32_t known, PromptCache* cache) {
+  const auto tiers = cache->Tiers(prompt.first(known), kLookupLimit);
+  if (!tiers.ok()) return 0;  // Store is told of each block whether it is there
+  const auto gone = std::find(tiers->begin(), tiers->end(), std::nullopt);
+  return static_cast<uint32_t>(gone - tiers->begin()) * PromptCache::kBlockTokens;
+}
+
+// The first `known_tokens` were the cache's already, when the run began.
 void StorePrompt(std::span<const Token> prompt, uint32_t known_tokens, Engine* engine,
                  PromptCache* cache, RunResult* result) {
   const Stopwatch watch;
+  if (result->restored && result->restored->what.computed_tokens > 0)
+    known_tokens = StillKnown(prompt, known_tokens, cache);
   const absl::StatusOr<PromptCache::Stored> stored = cache->Store(prompt, known_tokens, engine);
   result->store_s = watch.seconds();
   if (!stored.ok()) {
@@ -72,9 +84,9 @@ absl::StatusOr<Beginning> ComputeAndLoad(std::span<const Token> prompt, const Ru
   result->hit_tokens = restored->what.loaded_tokens;
   result->restored_bytes = restored->what.bytes;
   result->cache_status = restored->lookup;
-  const uint32_t known = restored->stored_tokens;
+  const Beginning begun{PromptCache::RestorableTokens(prompt.size()), restored->stored_tokens};
   result->restored = *std::move(restored);
-  return Beginning{PromptCache::RestorableTokens(prompt.size()), known};
+  return begun;
 }
 
 absl::StatusOr<Beginning> Begin(std::span<const Token> prompt, const RunOptions& options,

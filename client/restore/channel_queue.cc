@@ -15,7 +15,7 @@ std::optional<ChannelQueue::Taken> ChannelQueue::Take(LoadId id, double now_s) {
   const auto at =
       std::find_if(loads_.begin(), loads_.end(), [&](const Load& load) { return load.id == id; });
   if (at == loads_.end()) return std::nullopt;
-  Taken taken{*at, now_s - busy_since_s_};
+  Taken taken{*at, now_s - busy_since_s_, static_cast<size_t>(at - loads_.begin())};
   if (at == loads_.begin()) busy_since_s_ = now_s;
   bytes_ -= at->bytes;
   loads_.erase(at);

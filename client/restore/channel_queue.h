@@ -6,6 +6,7 @@
 // Ownership: a value inside the scheduler.  Thread-safety: none.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -23,14 +24,19 @@ class ChannelQueue {
   struct Taken {
     Load load;
     double service_s = 0;
+    size_t ahead = 0;  // so many were given to the channel before it, and are still under way
   };
   [[nodiscard]] std::optional<Taken> Take(LoadId id, double now_s);
 
   void SetDeadline(LoadId id, double deadline_s);
-  // Asks for the deadline of each load anew.
+  // Asks for the deadline of each load anew, when one that had `ahead` before it is gone.  Theirs
+  // are never moved later: who is overtaken is no less late for it.
   template <class Ask>
-  void Postpone(const Ask& ask) {
-    for (size_t i = 0; i < loads_.size(); ++i) loads_[i].deadline_s = ask(Load(loads_[i]));
+  void Postpone(size_t ahead, const Ask& ask) {
+    for (size_t i = 0; i < loads_.size(); ++i) {
+      const double asked_s = ask(Load(loads_[i]));
+      loads_[i].deadline_s = i < ahead ? std::min(loads_[i].deadline_s, asked_s) : asked_s;
+    }
   }
 
   [[nodiscard]] const std::vector<Load>& loads() const { return loads_; }

@@ -147,8 +147,9 @@ Landing Scheduler::OnLoaded(LoadId id, double now_s) {
     const Load& load = taken->load;
     costs_.ObserveLoad(load.channel, load.bytes, taken->service_s);
     // Those behind it have come nearer, or are later than they were thought to be.
-    queue.Postpone(
-        [&](const Load& other) { return DeadlineOf(*Find(other.request), other, now_s); });
+    queue.Postpone(taken->ahead, [&](const Load& other) {
+      return DeadlineOf(*Find(other.request), other, now_s);
+    });
     RequestState* request = Find(load.request);
     LARDER_CHECK(request != nullptr);
     StageState& stage = request->stages[load.stage];
@@ -206,7 +207,7 @@ void Scheduler::OnTime(double now_s) {
       if (first) costs_.ObserveLoad(taken->load.channel, taken->load.bytes, taken->service_s);
       if (first)
         queue.Postpone(
-            [&](const Load& load) { return DeadlineOf(*Find(load.request), load, now_s); });
+            0, [&](const Load& load) { return DeadlineOf(*Find(load.request), load, now_s); });
       Fail(taken->load, LoadFailure::kTransient, now_s);
     }
   }

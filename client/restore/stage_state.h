@@ -114,8 +114,10 @@ class StageState {
   // A chunk can be neither loaded nor computed.
   [[nodiscard]] bool Lost() const;
 
-  // ---- the suffix From now on loads come bottom-up by layer: until computing has passed the last
-  // hole, or for a suffix to the end.
+  // ---- the suffix
+
+  // From now on loads come bottom-up by layer: until computing has passed the last hole, or for a
+  // suffix to the end.
   void BeginSweep(bool for_suffix);
   [[nodiscard]] bool sweeps() const { return sweeps_ && (for_suffix_ || HolesFollowLoads()); }
   // Layers [0, this) of the whole prefix are there.

@@ -1,6 +1,7 @@
 // A real model's prefix, brought back by computing and loading at once: bit for bit what computing
 // all of it leaves in the engine, whichever way it went.
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/llama_cpp/measure_profile.h"
+#include "client/llama_cpp/model_revision.h"
 #include "client/llama_cpp/restore_picture.h"
 #include "client/llama_cpp/run.h"
 #include "tests/e2e/daemon_process.h"
@@ -22,6 +24,7 @@ namespace {
 using e2e::DaemonProcess;
 using e2e::TemporaryFolder;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::Ge;
 using ::testing::Gt;
 using ::testing::HasSubstr;
@@ -33,14 +36,18 @@ constexpr double kToken_s = 1.0 / Engine::kBatchTokens;  // as a profile has it:
 
 class LlamaRestoreTest : public LlamaFixture {
  protected:
-  // A daemon that has the prompt's blocks.
-  void StartStored() {
-    daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{"--pool", "64MiB"},
-                                              DaemonProcess::Options{.folder = folder_});
+  void Start(std::vector<std::string> flags = {}) {
+    flags.insert(flags.end(), {"--pool", "64MiB"});
+    cache_.reset();
+    daemon_ = std::make_unique<DaemonProcess>(flags, DaemonProcess::Options{.folder = folder_});
     ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
     auto cache = ConnectCache(folder_->path());
     ASSERT_TRUE(cache.ok()) << cache.status();
     cache_ = *std::move(cache);
+  }
+  // A daemon that has the prompt's blocks.
+  void StartStored(std::vector<std::string> flags = {}) {
+    ASSERT_NO_FATAL_FAILURE(Start(std::move(flags)));
     const auto stored =
         RunPrompt(*prompt_, {.predict = 1, .mode = RestoreMode::kCompute}, engine_, cache_.get());
     ASSERT_TRUE(stored.ok() && stored->cache_status.ok()) << stored.status();
@@ -160,12 +167,7 @@ TEST_F(LlamaRestoreTest, EveryModeGivesTheComputedAnswer) {
 }
 
 TEST_F(LlamaRestoreTest, WhatIsNotStoredIsComputed) {
-  daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{"--pool", "64MiB"},
-                                            DaemonProcess::Options{.folder = folder_});
-  ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
-  auto cache = ConnectCache(folder_->path());
-  ASSERT_TRUE(cache.ok()) << cache.status();
-  cache_ = *std::move(cache);
+  ASSERT_NO_FATAL_FAILURE(Start());
   const auto result = Run(RestoreMode::kAuto, 10e6);
   ASSERT_TRUE(result.ok()) << result.status();
   ExpectComputed(*result);
@@ -255,6 +257,70 @@ TEST_F(LlamaRestoreTest, TheProgramKeepsItsProfileAndDrawsItsRun) {
   EXPECT_EQ(run["picture"], picture);
   std::ifstream drawn(picture);
   EXPECT_THAT((std::string{std::istreambuf_iterator<char>(drawn), {}}), HasSubstr("</svg>"));
+}
+
+// Neither a place for its profile nor one for its picture: the answer is the same.
+TEST_F(LlamaRestoreTest, TheProgramAnswersWhereNothingCanBeWritten) {
+  ASSERT_NO_FATAL_FAILURE(StartStored());
+  const auto cold = nlohmann::json::parse(OutputOf(Program("--json --mode compute")));
+  const std::string errors = folder_->File("errors");
+  int code = -1;
+  const auto run = nlohmann::json::parse(
+      OutputOf(absl::StrCat("cd /proc && XDG_CACHE_HOME=/dev/null ",
+                            Program("--json --mode both --link-rate 10MB 2>" + errors)),
+               &code));
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(run["answer"], cold["answer"]);
+  EXPECT_TRUE(run.contains("restore")) << "a profile was measured, and not used";
+  EXPECT_FALSE(run.contains("picture"));
+  const std::string said = OutputOf("cat " + errors);
+  EXPECT_THAT(said, HasSubstr("the profile is not kept: "));
+  EXPECT_THAT(said, HasSubstr("no picture: "));
+  EXPECT_THAT(said, HasSubstr(absl::StrCat(ModelPath().substr(ModelPath().rfind('/') + 1), "-",
+                                           ShortRevision("program"), "-1-threads.profile.toml")));
+  // What was stored to measure the pool is gone again.
+  const auto cache = PromptCache::Connect({.socket_dir = folder_->path(),
+                                           .model = ModelPath().substr(ModelPath().rfind('/') + 1),
+                                           .revision = "program",
+                                           .salt = "larder-llama/profile"},
+                                          engine_->shape());
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  const auto tiers = (*cache)->Tiers(MeasuredText(), std::chrono::seconds(10));
+  ASSERT_TRUE(tiers.ok()) << tiers.status();
+  EXPECT_THAT(*tiers, Each(std::nullopt));
+}
+
+TEST_F(LlamaRestoreTest, TheProgramComputesWhereNoProfileCanBeMeasured) {
+  ASSERT_NO_FATAL_FAILURE(StartStored());
+  int code = -1;
+  const std::string said = OutputOf(
+      Program("--mode auto --context 700 --profile " + folder_->File("none.toml") + " 2>&1"),
+      &code);
+  EXPECT_EQ(code, 0) << said;
+  EXPECT_THAT(said, HasSubstr("without a profile, everything is computed: "));
+  EXPECT_THAT(said, HasSubstr("larger --context"));
+}
+
+TEST_F(LlamaRestoreTest, WhatWasFoundDamagedIsStoredAgain) {
+  const std::string disk = folder_->File("disk");
+  ASSERT_NO_FATAL_FAILURE(StartStored({"--disk", disk}));
+  ASSERT_TRUE(
+      e2e::Eventually([&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; },
+                      std::chrono::seconds(30)));
+  (void)daemon_->Terminate();
+  ASSERT_NO_FATAL_FAILURE(Start({"--disk", disk}));
+  for (const auto& file : std::filesystem::recursive_directory_iterator(disk)) {
+    if (!file.is_regular_file() || file.file_size() < MiB(1).value()) continue;  // no data file
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (uint64_t at = 0; at < file.file_size(); at += 4096) bytes.seekp(at).write("damaged", 7);
+  }
+  const RunOptions options{
+      .predict = kPredict, .mode = RestoreMode::kBoth, .profile = Believed(kToken_s, 1e9)};
+  const auto result = RunPrompt(*prompt_, options, engine_, cache_.get());
+  ASSERT_TRUE(result.ok()) << result.status();
+  ExpectComputed(*result);
+  EXPECT_EQ(result->hit_tokens, 0);
+  EXPECT_THAT(result->stored_blocks, Gt(0u));
 }
 
 TEST_F(LlamaRestoreTest, TheProgramSaysWhatIsWrong) {

@@ -285,6 +285,22 @@ TEST(Scheduler, LoadsThatAreLateTeachThatTheChannelIsSlow) {
   EXPECT_GT(bench.scheduler.costs().LoadSeconds(ChannelId{1}, 1e5), 3 * before_s);
 }
 
+TEST(Scheduler, LoadsThatOvertakeAStalledOneDoNotGiveItMoreTime) {
+  Bench bench({}, 1e3, 1e8);
+  ASSERT_TRUE(bench.scheduler.Add(Spec(1, 40), 0).ok());
+  const LoadId stalled = bench.Loads(0).at(0).id;
+  std::vector<LoadId> given;
+  for (int i = 0; i < 8; ++i) given.push_back(bench.Loads(0).at(0).id);
+  const double deadline_s = bench.scheduler.NextDeadline();
+  for (size_t i = 0; i < given.size(); ++i) {
+    const double now_s = deadline_s * static_cast<double>(i + 1) / 10;
+    EXPECT_EQ(bench.scheduler.OnLoaded(given[i], now_s), Landing::kPlace);
+    EXPECT_LE(bench.scheduler.NextDeadline(), deadline_s);
+  }
+  bench.scheduler.OnTime(deadline_s);
+  EXPECT_EQ(bench.scheduler.TakeCancelledLoads(), std::vector<LoadId>{stalled});
+}
+
 // Also an engine that can neither stop nor split: what it waited would come on top of computing.
 TEST(Scheduler, WaitsOnlyForAWhileForALoadThatIsOverdue) {
   Bench bench({}, 0.05, 1e8);  // four chunks; a block is loaded in a millisecond
