@@ -46,6 +46,12 @@ class Admission {
     }
     ~Ticket() { Reset(); }
     [[nodiscard]] explicit operator bool() const { return inside_ != nullptr; }
+    // Gives back all but `amount`.
+    void ShrinkTo(uint64_t amount) {
+      if (inside_ == nullptr || amount >= amount_) return;
+      inside_->fetch_sub(amount_ - amount, std::memory_order_relaxed);
+      amount_ = amount;
+    }
     void Reset() {
       if (inside_ != nullptr) inside_->fetch_sub(amount_, std::memory_order_relaxed);
       inside_ = nullptr;

@@ -10,6 +10,9 @@
 namespace larder {
 namespace {
 
+// What gRPC keeps of a stream that has ended, until OnDone; beside what its client has not read.
+constexpr uint64_t kEndedBytes = 64 << 10;
+
 std::span<const std::byte> AsBytes(std::string_view s) {
   return std::as_bytes(std::span(s.data(), s.size()));
 }
@@ -41,7 +44,7 @@ void StoreStream::OnReadDone(bool ok) {
 void StoreStream::End(const absl::Status& status) {
   receiver_.reset();
   request_ = {};
-  ticket_.Reset();
+  ticket_.ShrinkTo(kEndedBytes);
   Finish(ToRpcStatus(status));
 }
 
@@ -89,6 +92,7 @@ void FetchStream::WriteNext() {
                                   piece.first_segment, piece.segments};
   }
   part.data = {reinterpret_cast<const char*>(piece.data.data()), piece.data.size()};
+  sent_ += piece.data.size();
   wire::Encode(part, &reply_);
   StartWrite(&reply_);
 }
@@ -104,7 +108,7 @@ void FetchStream::OnWriteDone(bool ok) {
 void FetchStream::End(const grpc::Status& status) {
   sender_.reset();
   reply_ = {};
-  ticket_.Reset();
+  ticket_.ShrinkTo(kEndedBytes + sent_);
   Finish(status);
 }
 

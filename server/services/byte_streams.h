@@ -3,8 +3,8 @@
 //
 // Ownership: each deletes itself in OnDone.  Memory: one message at a time each way.
 // What a stream holds (its place at the admission, leases, a reservation, messages) is back before
-// its answer goes out: gRPC calls OnDone when it finds the time, and a caller that has its answer
-// and opens the next stream must not be counted twice.
+// its answer goes out, but for what gRPC itself still keeps of it: gRPC calls OnDone when it finds
+// the time, and a caller that has its answer and opens the next stream must not be counted twice.
 #pragma once
 
 #include <optional>
@@ -50,6 +50,7 @@ class FetchStream final : public grpc::ServerWriteReactor<v1::FetchBlocksReply> 
   void End(const grpc::Status& status);
 
   std::optional<BlockSender> sender_;  // until the end
+  uint64_t sent_ = 0;                  // bytes, of which its client may not have read any
   Admission::Ticket ticket_;
   CallDeadline deadline_;
   v1::FetchBlocksReply reply_;

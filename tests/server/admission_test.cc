@@ -39,6 +39,18 @@ TEST(AdmissionTest, BytesThatNeverFitHaveNoHint) {
   EXPECT_EQ(admission.inside(Gate::kBytes), 4096u);
 }
 
+TEST(AdmissionTest, ATicketShrinks) {
+  Admission admission({.calls_max = 1, .sessions_max = 1, .bytes_max = KiB(4)});
+  auto answer = admission.EnterBytes(KiB(4));
+  answer.ticket.ShrinkTo(1024);
+  EXPECT_EQ(admission.inside(Gate::kBytes), 1024u);
+  answer.ticket.ShrinkTo(2048);  // never grows
+  EXPECT_EQ(admission.inside(Gate::kBytes), 1024u);
+  answer.ticket.Reset();
+  answer.ticket.ShrinkTo(512);
+  EXPECT_EQ(admission.inside(Gate::kBytes), 0u);
+}
+
 TEST(AdmissionTest, TicketsMove) {
   Admission admission({.calls_max = 1, .sessions_max = 1, .bytes_max = KiB(4)});
   Admission::Ticket kept;
