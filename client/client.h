@@ -305,6 +305,7 @@ class Client {
   [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallOptions& options = {});
+  // Of the tenant's blocks, whoever stored them (cache.proto, Clear).
   [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
                                                         const CallOptions& options = {});
   [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(

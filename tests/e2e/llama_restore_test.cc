@@ -15,8 +15,10 @@
 #include "client/llama_cpp/model_revision.h"
 #include "client/llama_cpp/restore_picture.h"
 #include "client/llama_cpp/run.h"
+#include "larder/v1/cache.grpc.pb.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/llama_fixture.h"
+#include "tests/e2e/test_blocks.h"
 
 namespace larder::llama {
 namespace {
@@ -321,6 +323,27 @@ TEST_F(LlamaRestoreTest, WhatWasFoundDamagedIsStoredAgain) {
   ExpectComputed(*result);
   EXPECT_EQ(result->hit_tokens, 0);
   EXPECT_THAT(result->stored_blocks, Gt(0u));
+}
+
+// What follows a part is computed from where computing all of it may be cut, too.
+TEST_F(LlamaRestoreTest, APartThatIsStoredGivesTheComputedAnswer) {
+  ASSERT_NO_FATAL_FAILURE(StartStored());
+  constexpr uint32_t kMissing = 5;  // 160 tokens are before it: no multiple of 64
+  v1::ClearRequest request;
+  request.set_scope(v1::SELECTION_SCOPE_BLOCKS);
+  request.add_tiers(v1::TIER_HOST);
+  request.mutable_blocks()->set_digests(e2e::Packed(cache_->BlockDigests(*prompt_)[kMissing]));
+  v1::ClearReply reply;
+  grpc::ClientContext context;
+  const auto cleared = v1::Cache::NewStub(daemon_->DataChannel())->Clear(&context, request, &reply);
+  ASSERT_TRUE(cleared.ok()) << cleared.error_message();
+  ASSERT_EQ(reply.tiers(0).blocks(), 1u);
+  const auto result =
+      RunPrompt(*prompt_, {.predict = kPredict, .mode = RestoreMode::kLoad, .store = false},
+                engine_, cache_.get());
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->hit_tokens, 128u);
+  ExpectComputed(*result);
 }
 
 TEST_F(LlamaRestoreTest, TheProgramSaysWhatIsWrong) {
