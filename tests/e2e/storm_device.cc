@@ -29,11 +29,12 @@ void StormDeviceActor::Run() {
   Disconnect();
 }
 
-void StormDeviceActor::EndSession() {
+bool StormDeviceActor::BeginAnew() {
   Disconnect();
   for (const auto& chain : world_.chains.all()) {
     if (chain->number % kDeviceEngines == number_) chain->ForgetDevice();
   }
+  return Connect();
 }
 
 bool StormDeviceActor::Connect() {

@@ -29,8 +29,10 @@ class StormDeviceActor {
       : world_(world), number_(number), random_(seed) {}
   // Until the gate says that it is over.
   void Run();
-  // And with it all that it had.  While the gate is closed.
-  void EndSession();
+  // Its session ends, and with it all that it had; another begins.  While the gate is closed: a
+  // controller asks by tokens for the blocks of this engine, which are none to a daemon that has
+  // not yet heard of it.
+  [[nodiscard]] bool BeginAnew();
 
  private:
   [[nodiscard]] bool Connect();

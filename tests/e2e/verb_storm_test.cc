@@ -125,6 +125,15 @@ class VerbStormTest : public ::testing::Test {
       threads_.emplace_back([who = devices_.back().get()] { who->Run(); });
     }
     world_.gate.Close();
+    BeginDevices(1);
+  }
+  // About one in so many of them.
+  void BeginDevices(uint32_t of) {
+    for (const auto& device : devices_) {
+      if (random_() % of == 0) {
+        EXPECT_TRUE(device->BeginAnew());
+      }
+    }
   }
   void EndActors() {
     world_.gate.Open(/*end=*/true);
@@ -159,6 +168,7 @@ class VerbStormTest : public ::testing::Test {
     for (const auto& chain : world_.chains.all()) chain->Crash();
     ASSERT_NO_FATAL_FAILURE(Start());
     world_.gate.SetStopping(false);
+    BeginDevices(1);
   }
 
   // ---- between two rounds
@@ -232,9 +242,7 @@ class VerbStormTest : public ::testing::Test {
   void LookAtEverything() {
     for (const auto& who : controllers_) who->Connect();
     StormController& by = *controllers_[0];
-    for (const auto& device : devices_) {
-      if (random_() % 3 == 0) device->EndSession();
-    }
+    BeginDevices(3);
     ClearOpen(by);
     for (const auto& chain : world_.chains.all()) {
       EXPECT_TRUE(Eventually([&] { return PinsKept(by, *chain); })) << [&] {
