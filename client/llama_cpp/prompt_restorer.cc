@@ -89,6 +89,7 @@ absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
                                              const PromptRestoreOptions& options,
                                              PromptCache* cache, Engine* engine) {
   const std::span<const Token> covered = prompt.first(PromptCache::RestorableTokens(prompt.size()));
+  if (options.beside != nullptr) options.beside->Restart();
   PromptRestored restored;
   absl::StatusOr<std::vector<std::optional<Tier>>> tiers =
       cache->Tiers(covered, LookupLimit(options.profile, covered.size()));
@@ -106,7 +107,6 @@ absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
   restored.stored_tokens = static_cast<uint32_t>(hole - tiers->begin()) * PromptCache::kBlockTokens;
   PromptEngine driven(prompt, engine, options.beside);
   Restorer restorer(cache->session(), cache->variant(), options.profile, OptionsOf(options));
-  if (options.beside != nullptr) options.beside->Restart();
   absl::StatusOr<Restorer::Restored> what = restorer.Restore(prefix, driven);
   if (!what.ok()) return what.status();
   restored.what = *std::move(what);

@@ -61,6 +61,10 @@ std::optional<ComputeStep> Scheduler::SuffixStep(RequestState& request, const Bu
     step.layers = {request.suffix_layers, stage.LayersThere()};
     if (!stage.sweeps() || step.layers.empty()) return std::nullopt;
     if (!options_.engine.overlaps_suffix || budget.seconds < kNoDeadline) return std::nullopt;
+    const uint64_t layers_max =
+        uint64_t{budget.tokens} * stage.layers() / request.spec.suffix_tokens;
+    step.layers.end = static_cast<uint16_t>(
+        std::min<uint64_t>(step.layers.end, step.layers.begin + std::max<uint64_t>(1, layers_max)));
   }
   step.id = StepId{++last_step_};
   step.request = request.spec.id;
@@ -305,7 +309,7 @@ std::vector<ComputeStep> Scheduler::NextStep(uint16_t stage, const StepRoom& roo
                 room.granule};
   std::vector<ComputeStep> steps;
   while (const auto step = ComputeWithin(stage, budget, now_s)) {
-    budget.tokens -= step->tokens.end - step->tokens.begin;
+    budget.tokens -= std::min(budget.tokens, step->tokens.end - step->tokens.begin);
     budget.seconds -= step->estimate_s - cost.fixed_s;
     steps.push_back(*step);
   }

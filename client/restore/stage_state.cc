@@ -74,7 +74,7 @@ void StageState::MakeRegions() {
 void StageState::SplitRegion(uint32_t block) {
   const uint32_t begin = ChunkOf(block) * chunk_blocks_, end = ChunkEnd(ChunkOf(block));
   hole_[ChunkOf(block)] = true;
-  for (Sweep& sweep : sweep_) sweep.at = 0;  // other blocks are before the last hole now
+  StartSweep();  // other blocks are before the last hole now, and of this chunk none is loaded
   for (size_t i = 0; i < regions_.size(); ++i) {
     Region& region = regions_[i];
     if (block < region.begin || block >= region.end) continue;
@@ -495,17 +495,22 @@ void StageState::CountPresent(uint32_t block, LayerSet before) {
   }
 }
 
-void StageState::BeginSweep(bool for_suffix) {
-  sweeps_ = true;
-  for_suffix_ = for_suffix;
-  missing_.assign(layers_, 0);
-  sweep_.assign(lanes_.size(), {});
-  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+void StageState::StartSweep() {
+  for (size_t lane = 0; lane < sweep_.size(); ++lane) {
+    sweep_[lane] = {};
     for (uint32_t b = head_; b < blocks_; ++b) {
       const bool here = lanes_[lane].count[b + 1] != lanes_[lane].count[b] && !hole_[ChunkOf(b)];
       if (here) sweep_[lane].unclaimed += Loadable(lane, b).count();
     }
   }
+}
+
+void StageState::BeginSweep(bool for_suffix) {
+  sweeps_ = true;
+  for_suffix_ = for_suffix;
+  missing_.assign(layers_, 0);
+  sweep_.resize(lanes_.size());
+  StartSweep();
   for (uint32_t b = head_; b < blocks_; ++b) {
     const LayerSet lacks = Full() - Present(b);
     for (uint16_t l = 0; l < layers_; ++l) {

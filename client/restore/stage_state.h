@@ -202,6 +202,7 @@ class StageState {
   void MakeLanes();
   void MakeRegions();
   void SplitRegion(uint32_t block);
+  void StartSweep();  // from its first cell, with what nobody has claimed by now
   void Advance();
   void CountPresent(uint32_t block, LayerSet before);
 

@@ -338,6 +338,32 @@ TEST(Scheduler, TheSuffixComesBeforeAnyPrefix) {
   EXPECT_EQ(step->tokens, (TokenRange{128, 192}));
 }
 
+TEST(Scheduler, ASuffixThatFollowsTheLoadsKeepsToTheBudgetToo) {
+  SchedulerOptions options;
+  options.engine.splits_layers = options.engine.overlaps_suffix = true;
+  Bench bench(options, 100, 1e9);
+  RequestSpec spec = Spec(1, 4);
+  spec.suffix_tokens = 256;
+  ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
+  const uint32_t budget = 2 * spec.suffix_tokens / kLayers;
+  uint16_t through = 0;
+  double now_s = 0;
+  for (int i = 0; i < 10'000 && through < kLayers; ++i) {
+    if (const auto step = bench.scheduler.NextCompute(0, budget, now_s)) {
+      ASSERT_EQ(step->kind, StepKind::kSuffix);
+      EXPECT_EQ(step->layers.begin, through);
+      EXPECT_LE(step->layers.count(), 2);
+      through = step->layers.end;
+      bench.scheduler.OnComputed(step->id, now_s += 1e-3);
+    }
+    for (int ahead = 0; ahead < 16; ++ahead) {  // of what the engine computes
+      for (const Load& load : bench.Loads(now_s))
+        EXPECT_EQ(bench.scheduler.OnLoaded(load.id, now_s += 1e-4), Landing::kPlace);
+    }
+  }
+  EXPECT_EQ(through, kLayers);
+}
+
 // Cake's order: whoever has nothing stored is prefilled, and what is left of the step restores.
 TEST(Scheduler, AStepIsFilledWithPrefillFirstAndARestoreBehind) {
   Bench bench({}, 0.01, 1e8);
