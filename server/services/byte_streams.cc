@@ -11,7 +11,9 @@ namespace larder {
 namespace {
 
 // What gRPC keeps of a stream that has ended, until OnDone; beside what its client has not read.
-constexpr uint64_t kEndedBytes = 64 << 10;
+// More would shut the door on callers who have their answers: OnDone may come 50 ms late, and in
+// that time a thousand small streams end.
+constexpr uint64_t kEndedBytes = 16 << 10;
 
 std::span<const std::byte> AsBytes(std::string_view s) {
   return std::as_bytes(std::span(s.data(), s.size()));
