@@ -1,11 +1,11 @@
 // Row 12: a restore beside a burst of other users' requests, in the setting of Cake's Figure 6.
 //
 // An A100, LongAlpaca-7B, steps of 512 tokens: a stored prefix of 16k comes first, then 22
-// requests of 32 to 448 tokens in spikes while it is restored; each decodes 16 tokens.  Default, as
-// vLLM of that time: in order of arrival, the restore to its end; then whole prompts, as many as fit
-// into a step, and steps that decode where no prompt waits.  Packed: the same order, but every step
-// is filled.  Adaptive: decoding, prefill, and the restore in what is left of each step, which lasts
-// no longer than those who decode were promised.
+// requests of 32 to 448 tokens in spikes while it is restored; each decodes 16 tokens.  Default,
+// as vLLM of that time: in order of arrival, the restore to its end; then whole prompts, as many
+// as fit into a step, and steps that decode where no prompt waits.  Packed: the same order, but
+// every step is filled.  Adaptive: decoding, prefill, and the restore in what is left of each step,
+// which lasts no longer than those who decode were promised.
 #include <algorithm>
 #include <deque>
 #include <numeric>

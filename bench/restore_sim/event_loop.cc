@@ -39,6 +39,8 @@ struct Channel {
   std::deque<Load> loads = {};
   uint64_t version = 0;
   double began_s = 0, busy_s = 0;
+  double due_s = kNoDeadline;  // of the first load, as the scheduler said when it became the first
+  uint64_t due_version = 0;
 };
 
 class Loop {
@@ -105,7 +107,6 @@ class Loop {
     if (event.version != channel.version) return false;
     const Load load = channel.loads.front();
     channel.loads.pop_front();
-    Ended(load);
     channel.busy_s += now_s_ - channel.began_s;
     Serve(event.index);
     const Fate fate = machine_.fate ? machine_.fate(load) : Fate::kLands;
@@ -134,11 +135,19 @@ class Loop {
     Post(end_s, Event::Kind::kLoadEnd, index, channel.version);
   }
 
-  // Here a load has the deadline that it was given with, whatever the scheduler made of it later.
-  void Ended(const Load& load) {
-    const bool stalls = machine_.fate && machine_.fate(load) == Fate::kStalls;
-    double& longest_s = stalls ? result_.stalled_beyond_s : result_.beyond_deadline_s;
-    longest_s = std::max(longest_s, now_s_ - load.deadline_s);
+  // Whatever the scheduler makes of it later.
+  void TakeDeadlines() {
+    for (Channel& channel : channels_) {
+      if (channel.loads.empty() || channel.due_version == channel.version) continue;
+      channel.due_version = channel.version;
+      channel.due_s = scheduler_.DeadlineOf(channel.loads.front().id);
+    }
+  }
+  // The first load of the channel never ends; nobody waits for it any more.
+  void GaveUp(const Channel& channel) {
+    result_.stalled_s = std::max(result_.stalled_s, now_s_ - channel.due_s);
+    result_.stalled_since_given_s =
+        std::max(result_.stalled_since_given_s, now_s_ - channel.loads.front().deadline_s);
   }
 
   void Drop(LoadId id) {
@@ -148,7 +157,7 @@ class Loop {
                                    [&](const Load& l) { return l.id == id; });
       if (at == channel.loads.end()) continue;
       const bool served = at == channel.loads.begin();
-      Ended(*at);
+      if (served && machine_.fate && machine_.fate(*at) == Fate::kStalls) GaveUp(channel);
       channel.loads.erase(at);
       if (!served) return;
       channel.busy_s += now_s_ - channel.began_s;
@@ -205,6 +214,7 @@ class Loop {
       }
     }
     Follow();
+    TakeDeadlines();
     const double wakeup_s = scheduler_.NextWakeup(now_s_);
     if (std::isfinite(wakeup_s))
       Post(std::max(wakeup_s, now_s_), Event::Kind::kWakeup, 0, ++wakeups_);

@@ -45,9 +45,9 @@ struct RunResult {
   double end_s = 0;
   std::vector<double> compute_busy_s = {};  // per stage, until the last restore was through
   std::vector<double> channel_busy_s = {};
-  // The longest that a load was still under way after the deadline that it was given with: one that
-  // never ends, and any other.
-  double stalled_beyond_s = 0, beyond_deadline_s = 0;
+  // The longest that a load that never ends was still waited for after its deadline: the one that
+  // it had when its channel got to it, and the one that it was given with.
+  double stalled_s = 0, stalled_since_given_s = 0;
   uint64_t decisions = 0;
 };
 

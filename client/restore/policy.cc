@@ -9,7 +9,8 @@ class FinishFirstPolicy final : public Policy {
   explicit FinishFirstPolicy(double age_weight) : age_weight_(age_weight) {}
   const char* name() const override { return "finish first"; }
   double ComputeKey(const RequestView& request) const override {
-    return request.remaining_s - age_weight_ * request.waited_s;
+    const double left_s = request.remaining_s, aged_s = left_s + age_weight_ * request.waited_s;
+    return aged_s > 0 ? left_s * left_s / aged_s : 0;
   }
   double LoadKey(const RequestView& request) const override { return ComputeKey(request); }
 

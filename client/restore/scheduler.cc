@@ -219,6 +219,15 @@ double Scheduler::NextDeadline() const {
   return deadline_s;
 }
 
+double Scheduler::DeadlineOf(LoadId id) const {
+  for (const ChannelQueue& queue : queues_) {
+    for (const Load& load : queue.loads()) {
+      if (load.id == id) return load.deadline_s;
+    }
+  }
+  return kNoDeadline;
+}
+
 double Scheduler::NextWakeup(double now_s) const {
   double next_s = NextDeadline();
   // The later it is, the more it is taken to be late by.

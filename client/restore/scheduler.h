@@ -102,6 +102,9 @@ class Scheduler {
   [[nodiscard]] double NextWakeup(double now_s) const;
   // The earliest deadline of a load that is under way; infinity: there is none.
   [[nodiscard]] double NextDeadline() const;
+  // Of this load: later than it was when the load was given, where those ahead of it on its channel
+  // took longer than was thought; infinity: it is not under way.
+  [[nodiscard]] double DeadlineOf(LoadId load) const;
 
   // Loads that nobody needs any more, steps that the engine may drop.  Not to be reported.
   [[nodiscard]] std::vector<LoadId> TakeCancelledLoads() {
