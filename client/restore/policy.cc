@@ -4,13 +4,16 @@
 namespace larder {
 namespace {
 
+constexpr double kPatience = 100;
+
 class FinishFirstPolicy final : public Policy {
  public:
   explicit FinishFirstPolicy(double age_weight) : age_weight_(age_weight) {}
   const char* name() const override { return "finish first"; }
   double ComputeKey(const RequestView& request) const override {
-    const double left_s = request.remaining_s, aged_s = left_s + age_weight_ * request.waited_s;
-    return aged_s > 0 ? left_s * left_s / aged_s : 0;
+    const double left_s = request.remaining_s, waited_s = request.waited_s;
+    if (waited_s >= kPatience * left_s) return -waited_s;
+    return left_s / (1 + age_weight_ * waited_s / left_s);
   }
   double LoadKey(const RequestView& request) const override { return ComputeKey(request); }
 

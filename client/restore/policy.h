@@ -28,10 +28,11 @@ class Policy {
   [[nodiscard]] virtual double LoadKey(const RequestView& request) const = 0;
 };
 
-// The default: both resources to the request that can finish first.  So that none starves, waiting
-// makes it shorter, in its own measure: who has waited 1 / age_weight times what he has left counts
-// as half of that, and so on.  (Seconds for seconds, a long one that has waited for long would hold
-// up the many short ones behind it.)
+// The default: both resources to the request that can finish first.  Waiting makes it shorter, in
+// its own measure: who has waited 1 / age_weight times what he has left counts as half of that, and
+// so on.  (Seconds for seconds, a long one that has waited for long would hold up the many short
+// ones behind it.)  So that none starves, who has waited 100 times what he has left comes before
+// all who have not, the longest first.
 [[nodiscard]] std::unique_ptr<Policy> FinishFirst(double age_weight = 0.3);
 // CacheFlow's Algorithm 1: computing goes round by chunk, each channel to its most remaining work.
 [[nodiscard]] std::unique_ptr<Policy> AlgorithmOne();

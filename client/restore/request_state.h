@@ -35,8 +35,11 @@ struct RequestState {
   }
   [[nodiscard]] double RemainingSeconds(const CostModel& costs) {
     double longest = 0;
-    for (size_t i = 0; i < stages.size(); ++i)
-      longest = std::max(longest, Outlook(costs, i).both_s);
+    for (size_t i = 0; i < stages.size(); ++i) {
+      const StageState::Outlook& left = Outlook(costs, i);
+      // Where nothing is left to load there may be holes to compute.
+      longest = std::max(longest, left.both_s > 0 ? left.both_s : left.compute_s);
+    }
     return longest;
   }
 

@@ -76,7 +76,7 @@ class Scheduler {
 
   // What an idle stage computes next, of `token_budget` tokens at most; nullopt: nothing that would
   // help now.  A suffix that follows the loads is computed whole through so few layers that this is
-  // no more work than the budget through all of them.
+  // no more work than the budget through all of them, but at least through one.
   [[nodiscard]] std::optional<ComputeStep> NextCompute(uint16_t stage, uint32_t token_budget,
                                                        double now_s);
   // The same for one step of many ranges: prefill first, restores in what is left, as much of each

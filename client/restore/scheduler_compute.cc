@@ -60,7 +60,10 @@ std::optional<ComputeStep> Scheduler::SuffixStep(RequestState& request, const Bu
     step.tokens = suffix;
     step.layers = {request.suffix_layers, stage.LayersThere()};
     if (!stage.sweeps() || step.layers.empty()) return std::nullopt;
-    if (!options_.engine.overlaps_suffix || budget.seconds < kNoDeadline) return std::nullopt;
+    // What has begun layer by layer cannot go on otherwise.
+    const bool begins = request.suffix_layers == 0;
+    if (!options_.engine.overlaps_suffix || (begins && budget.seconds < kNoDeadline))
+      return std::nullopt;
     const uint64_t layers_max =
         uint64_t{budget.tokens} * stage.layers() / request.spec.suffix_tokens;
     step.layers.end = static_cast<uint16_t>(

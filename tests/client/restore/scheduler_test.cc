@@ -228,6 +228,20 @@ struct Bench {
   Scheduler scheduler;
 };
 
+TEST(Policy, WhoCanFinishFirstComesFirstButNobodyWaitsForEver) {
+  const auto policy = FinishFirst();
+  const auto key = [&](double left_s, double waited_s) {
+    return policy->ComputeKey({.waited_s = waited_s, .remaining_s = left_s});
+  };
+  EXPECT_LT(key(1, 0), key(2, 0));
+  EXPECT_LT(key(2, 10), key(2, 0));
+  EXPECT_LT(key(0.05, 0), key(60, 600)) << "a short one does not wait for a long one";
+  EXPECT_LT(key(1.1, 10), key(1, 0)) << "but for one that is about as short, and has waited";
+  EXPECT_LT(key(60, 6000), key(0.05, 0)) << "nor a long one for ever";
+  EXPECT_LT(key(60, 7000), key(50, 6000));
+  EXPECT_LE(key(0, 0), key(1e-9, 0)) << "what is nearly over is no number among none";
+}
+
 TEST(Scheduler, ComputesFromTheHeadAndLoadsFromTheTail) {
   Bench bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
