@@ -24,7 +24,9 @@ namespace {
 constexpr auto kStartLimit = std::chrono::seconds(60);
 constexpr size_t kLineBytesMax = 64 << 10;
 
-absl::Status Errno(const char* what) { return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno))); }
+absl::Status Errno(const char* what) {
+  return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
+}
 
 // In the child: only calls that are safe after fork.
 [[noreturn]] void Become(char* const* arguments, pid_t parent, int in, int out) {
@@ -83,7 +85,8 @@ Child::~Child() {
 
 bool Child::Alive() const {
   siginfo_t ended{};
-  return waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0;
+  return waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         ended.si_pid == 0;
 }
 
 double Child::CpuSeconds() const {
@@ -95,7 +98,8 @@ double Child::CpuSeconds() const {
 
 absl::Status Child::Write(const std::string& line) {
   const std::string text = line + '\n';
-  if (write(to_, text.data(), text.size()) == static_cast<ssize_t>(text.size())) return absl::OkStatus();
+  if (write(to_, text.data(), text.size()) == static_cast<ssize_t>(text.size()))
+    return absl::OkStatus();
   return Errno("write to a child process");
 }
 
@@ -111,7 +115,8 @@ absl::StatusOr<std::string> Child::ReadLine() {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return absl::UnavailableError("a child process ended; its message is above");
     buffer_.append(piece, static_cast<size_t>(n));
-    if (buffer_.size() > kLineBytesMax) return absl::InternalError("a child process writes too much");
+    if (buffer_.size() > kLineBytesMax)
+      return absl::InternalError("a child process writes too much");
   }
 }
 
@@ -139,28 +144,40 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
   auto dir = TempDir::Make();
   if (!dir.ok()) return dir.status();
   daemon->dir_ = *std::move(dir);
-  const auto beside = std::filesystem::path(OwnProgram()).parent_path().parent_path() / "server" / "larderd";
-  std::vector<std::string> arguments = {beside.string(), "--socket-dir", daemon->socket_dir(),
-                                        "--pool",        absl::StrCat(config.pool.value()),
-                                        "--metrics-listen", "",     "--log-level",     "warning"};
+  const auto folder = std::filesystem::path(OwnProgram()).parent_path();
+  std::filesystem::path program = folder.parent_path() / "server" / "larderd";
+  if (!std::filesystem::exists(program)) program = folder / "larderd";  // packed (tests/gpu.sh)
+  std::vector<std::string> arguments = {program.string(),
+                                        "--socket-dir",
+                                        daemon->socket_dir(),
+                                        "--pool",
+                                        absl::StrCat(config.pool.value()),
+                                        "--metrics-listen",
+                                        "",
+                                        "--log-level",
+                                        "warning"};
   arguments.insert(arguments.end(), config.more_flags.begin(), config.more_flags.end());
   auto child = Child::Start(arguments);
   if (!child.ok()) return child.status();
   daemon->child_ = *std::move(child);
-  daemon->admin_.reset(new Admin{v1::Admin::NewStub(grpc::CreateChannel(
-      absl::StrCat("unix:", daemon->socket_dir(), "/admin.sock"), grpc::InsecureChannelCredentials()))});
+  daemon->admin_.reset(new Admin{v1::Admin::NewStub(
+      grpc::CreateChannel(absl::StrCat("unix:", daemon->socket_dir(), "/admin.sock"),
+                          grpc::InsecureChannelCredentials()))});
   // A channel that finds no socket at first tries again a second later.
   const std::string admin = daemon->socket_dir() + "/admin.sock";
-  while (!std::filesystem::exists(admin) && daemon->child_->Alive()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (!std::filesystem::exists(admin) && daemon->child_->Alive())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   for (const auto until = std::chrono::steady_clock::now() + kStartLimit;;) {
     const absl::StatusOr<v1::StatsReply> reply = daemon->admin_->Stats();
     if (reply.ok() && reply->tenants(0).pool_limit() > 0 &&
         (!config.whole_pool || reply->tenants(0).pool_online() == reply->tenants(0).pool_limit())) {
       return daemon;
     }
-    if (!daemon->child_->Alive()) return absl::UnavailableError("larderd ended; its message is above");
+    if (!daemon->child_->Alive())
+      return absl::UnavailableError("larderd ended; its message is above");
     if (std::chrono::steady_clock::now() > until) {
-      return absl::UnavailableError(absl::StrCat("larderd does not come up: ", reply.status().message()));
+      return absl::UnavailableError(
+          absl::StrCat("larderd does not come up: ", reply.status().message()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(config.whole_pool ? 20 : 2));
   }
@@ -170,7 +187,8 @@ absl::StatusOr<uint64_t> DaemonProcess::Counter(const std::string& name) const {
   const absl::StatusOr<v1::StatsReply> reply = admin_->Stats();
   if (!reply.ok()) return reply.status();
   const auto found = reply->counters().find(name);
-  if (found == reply->counters().end()) return absl::NotFoundError(absl::StrCat("no counter ", name));
+  if (found == reply->counters().end())
+    return absl::NotFoundError(absl::StrCat("no counter ", name));
   return found->second;
 }
 
@@ -186,7 +204,8 @@ absl::StatusOr<DaemonProcess::Holdings> DaemonProcess::Stats() const {
 
 // ---- workers
 
-absl::StatusOr<WorkerGroup> WorkerGroup::Start(size_t count, const std::vector<std::string>& arguments) {
+absl::StatusOr<WorkerGroup> WorkerGroup::Start(size_t count,
+                                               const std::vector<std::string>& arguments) {
   WorkerGroup group;
   for (size_t i = 0; i < count; ++i) {
     std::vector<std::string> all = {OwnProgram(), absl::StrCat("--worker=", i)};

@@ -157,6 +157,19 @@ absl::StatusOr<std::unique_ptr<SessionStream>> Client::Impl::OpenStream(
                                  options.connect_deadline);
 }
 
+namespace {
+
+wire::EngineDevice Describe(const DeviceInfo& device) {
+  return {.kind = ToString(device.kind),
+          .wish = ToString(device.wish),
+          .name = device.name,
+          .driver = device.driver,
+          .reason = device.reason,
+          .limits = device.limits};
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
     const SessionOptions& wanted) {
   wire::Hello hello;
@@ -168,6 +181,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   if (wanted.on_directive) hello.feature_bits |= wire::kFeatureDirectives;
   hello.tenant = options.tenant;
   hello.client = kClientName;
+  if (wanted.device != nullptr) hello.device = Describe(wanted.device->info());
 
   auto impl = std::make_unique<SessionImpl>();
   const auto memory =

@@ -109,7 +109,7 @@ struct CallOptions {
   // Get, Acquire: bytes that the request behind this call still wants after it.  Among the disk
   // reads of all sessions the daemon serves first what is soonest done.
   ByteCount remaining = ByteCount(0);
-  // Get: ends soon after a stop is requested, as if its deadline had passed.
+  // Get, Acquire: ends soon after a stop is requested, as if its deadline had passed.
   std::stop_token stop = {};
 };
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/session_core.h"
+#include "client/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
 #include "client/transport/transport.h"
 
@@ -13,14 +14,15 @@ namespace {
 
 // Replaces the pending blocks of a grant by what became of them; kCancelled for those not there by
 // the deadline.
-absl::Status AwaitPending(SessionCore& core, OpenCall& call, TimePoint deadline,
-                          std::vector<wire::BlockGrant>& blocks) {
+absl::Status AwaitPending(SessionCore& core, OpenCall& call, const CallOptions& options,
+                          TimePoint deadline, std::vector<wire::BlockGrant>& blocks) {
   const auto is_pending = [](const wire::BlockGrant& block) {
     return block.status == BlockStatus::kPending;
   };
   auto pending = std::count_if(blocks.begin(), blocks.end(), is_pending);
   while (pending > 0) {
-    absl::StatusOr<std::vector<wire::BlockReady>> ready = call.WaitReady(deadline);
+    absl::StatusOr<std::vector<wire::BlockReady>> ready = AwaitUnlessStopped(
+        options.stop, deadline, [&](TimePoint until) { return call.WaitReady(until); });
     if (absl::IsDeadlineExceeded(ready.status())) {
       core.CancelAcquire(call);
       for (wire::BlockGrant& block : blocks) {
@@ -112,7 +114,8 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
   acquire.what = wire::AcquireWhat::kView;
   acquire.want_tables = options.tables;
   if (absl::Status status = core->Send(std::move(up)); !status.ok()) return status;
-  absl::StatusOr<wire::Grant> grant = call.Wait<wire::Grant>(deadline);
+  absl::StatusOr<wire::Grant> grant = AwaitUnlessStopped(
+      options.stop, deadline, [&](TimePoint until) { return call.Wait<wire::Grant>(until); });
   if (!grant.ok()) return grant.status();
   Lease lease;
   lease.core_ = core;
@@ -122,7 +125,8 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
     return absl::InternalError(
         "the daemon answered with another number of blocks than it was asked for");
   }
-  if (absl::Status status = AwaitPending(*core, call, deadline, grant->blocks); !status.ok())
+  if (absl::Status status = AwaitPending(*core, call, options, deadline, grant->blocks);
+      !status.ok())
     return status;
   lease.blocks_.resize(digests.size());
   for (size_t i = 0; i < digests.size(); ++i) lease.Fill(i, grant->blocks[i]);

@@ -241,6 +241,10 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueStore(
 absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, LayerRange layers,
                                            const DeviceEvent* pages_free,
                                            const CallOptions& options) {
+  if (blocks.size() > kLoadBlocksMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(blocks.size(), " blocks in one load; at most ", kLoadBlocksMax));
+  }
   std::vector<PagedBlock> places;
   for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
   if (const absl::Status ok = plan_.Check(layers, places); !ok.ok()) return ok;

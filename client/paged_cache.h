@@ -16,7 +16,7 @@
 // Ownership: session and device are the caller's and outlive it, and it outlives its loads.  It has
 // `staging_bytes` of the device.
 // Thread-safety: none; one engine thread.  The queues are its own.
-// Limits: kBlocksMax blocks a call.
+// Limits: kLoadBlocksMax blocks a load, 4,096 a put.
 #pragma once
 
 #include <chrono>
@@ -87,7 +87,7 @@ class PagedLoad {
 
 class PagedCache {
  public:
-  static constexpr size_t kBlocksMax = 4096;
+  static constexpr size_t kLoadBlocksMax = 512;  // whose segments the daemon tells in one answer
 
   // `payload` says how the variant's blocks lie: block_tokens and layers are the variant's.
   // InvalidArgument: what PagedPlan::Make says, another variant, or too little staging.
@@ -97,7 +97,8 @@ class PagedCache {
       const PayloadLayout& payload, const PagedCacheOptions& options);
 
   // Begins to load layers of blocks into pages, once `pages_free` fired (null: they are).
-  // InvalidArgument: pages or layers are not the engine's.  Otherwise as Session::Acquire.
+  // InvalidArgument: pages or layers are not the engine's, or too many blocks.  Otherwise as
+  // Session::Acquire.
   [[nodiscard]] absl::StatusOr<PagedLoad> Load(std::span<const PagedGet> blocks, LayerRange layers,
                                                const DeviceEvent* pages_free = nullptr,
                                                const CallOptions& options = {});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <list>
 #include <optional>
 #include <stop_token>
 #include <thread>
@@ -24,6 +25,8 @@ constexpr double kLookMin_s = 1e-3, kLookMax_s = 0.5;
 // Loads that are asked for together: a batch spares round trips, and no longer belongs to whoever
 // computes faster than was thought.
 constexpr double kBatch_s = 0.02;
+constexpr double kLandAtOnce = 256;  // blocks; PagedCache and the daemon take twice as many
+constexpr std::chrono::milliseconds kRecall{20};
 
 TimePoint At(TimePoint start, double seconds) {
   return start + std::chrono::duration_cast<Duration>(
@@ -43,9 +46,28 @@ LoadFailure WhyNot(BlockStatus status) {
                                                                            : LoadFailure::kGone;
 }
 
+// An engine in which nothing can land, not a daemon that does not answer.
+bool IsOfEngine(const absl::Status& status) {
+  return absl::IsInternal(status) || absl::IsInvalidArgument(status) ||
+         absl::IsUnimplemented(status);
+}
+
+// Of a call for so many blocks.  Late, or too much at once: they may come yet.
+std::vector<BlockStatus> StatusesOf(absl::StatusOr<std::vector<BlockStatus>> got, size_t blocks) {
+  if (got.ok()) return *std::move(got);
+  const bool may_come =
+      absl::IsDeadlineExceeded(got.status()) || absl::IsResourceExhausted(got.status());
+  return std::vector(blocks, may_come ? BlockStatus::kCancelled : BlockStatus::kMissing);
+}
+
 }  // namespace
 
 struct Restorer::Impl {
+  // Blocks that are on their way to an engine's places, and how they are called back.
+  struct Flight {
+    std::vector<uint32_t> blocks;
+    std::stop_source stop;
+  };
   // One restore.  Its loads may outlive it by as long as a call of theirs takes, so its bytes are
   // shared with them.
   struct Run {
@@ -57,6 +79,9 @@ struct Restorer::Impl {
     std::vector<ByteCount> layer_bytes;
     // Of each block where its bytes go: made by the thread that loads it.
     std::vector<std::unique_ptr<std::byte[]>> bytes;
+    // Instead of that: whose places they go to, and which are on their way there.
+    RestoreEngine* lander = nullptr;
+    std::list<Flight> flights;
     std::vector<char> landed;  // it came, and is of use
     uint32_t cached = 0;       // tokens that the engine has
     Restored restored;
@@ -64,7 +89,13 @@ struct Restorer::Impl {
     size_t loading = 0;  // channels that are
     bool cancelled = false;
     bool stuck = false;          // a block is not there, and nothing may be computed
+    absl::Status failed = {};    // nothing can land in the engine
     std::stop_source over = {};  // calls that are under way need not go on
+
+    void StopCalls() {
+      over.request_stop();
+      for (Flight& flight : flights) flight.stop.request_stop();
+    }
   };
 
   Impl(Session& s, VariantHandle v, Profile p, Options o)
@@ -81,7 +112,7 @@ struct Restorer::Impl {
     {
       MutexLock lock(mu);
       stop = true;
-      if (run != nullptr) run->over.request_stop();
+      if (run != nullptr) run->StopCalls();
       changed.NotifyAll();
     }
     for (std::thread& loader : loaders) loader.join();
@@ -109,10 +140,18 @@ struct Restorer::Impl {
       LARDER_EXCLUDES(mu);
   [[nodiscard]] absl::Status Check(const RestorePrefix& prefix) const;
   void RunChannel(ChannelId channel) LARDER_EXCLUDES(mu);
+  // Waits until nothing is on its way to these blocks' places: for a moment, since with one block
+  // that is called back all go that were asked for with it.
+  void ClearPlaces(Run& mine, uint32_t begin, uint32_t end) LARDER_REQUIRES(mu);
   [[nodiscard]] double RoomBytes(ChannelId channel) const LARDER_REQUIRES(mu);
   // The blocks of these loads, into `run`; a status each.
   [[nodiscard]] std::vector<BlockStatus> Fetch(Run& run, std::span<const Load> loads,
                                                ByteCount remaining);
+  // The same to the engine's places; ends the flight.
+  [[nodiscard]] std::vector<BlockStatus> Land(Run& run, Flight& flight, std::span<const Load> loads,
+                                              ByteCount remaining) LARDER_EXCLUDES(mu);
+  [[nodiscard]] CallOptions CallOf(std::span<const Load> loads, ByteCount remaining,
+                                   std::stop_token ends) const;
   // At most so much is wanted after these loads.
   [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
   void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
@@ -148,7 +187,7 @@ void Restorer::Cancel() {
   MutexLock lock(impl_->mu);
   if (impl_->run == nullptr) return;
   impl_->run->cancelled = true;
-  impl_->run->over.request_stop();
+  impl_->run->StopCalls();
   impl_->scheduler.Cancel(impl_->run->id, impl_->Now());
   impl_->changed.NotifyAll();
 }
@@ -157,6 +196,11 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
                                                      RestoreEngine& engine) {
   Impl& impl = *impl_;
   if (prefix.blocks.empty()) return Restored();
+  if (engine.lands() && impl.options.scheduler.hedges) {
+    return absl::InvalidArgumentError(
+        "scheduler.hedges: a block may not land in this engine while it is computed; set it to "
+        "false");
+  }
   const double begun_s = impl.Now();
   std::shared_ptr<Impl::Run> run;
   {
@@ -164,12 +208,14 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
     LARDER_CHECK(impl.run == nullptr);
     if (absl::Status s = impl.Begin(prefix); !s.ok()) return s;
     run = impl.run;
+    if (engine.lands()) run->lander = &engine;
     impl.changed.NotifyAll();
   }
   const absl::Status status = impl.Drive(*run, engine);
   MutexLock lock(impl.mu);
   impl.run = nullptr;
-  run->over.request_stop();
+  run->StopCalls();
+  while (!run->flights.empty()) impl.changed.Wait(impl.mu);  // the places are the engine's again
   impl.scheduler.Cancel(run->id, impl.Now());  // what is left of it, such as its suffix
   (void)impl.scheduler.TakeOutcomes();
   (void)impl.scheduler.TakeCancelledLoads();
@@ -246,12 +292,17 @@ absl::Status Restorer::Impl::Drive(Run& mine, RestoreEngine& engine) {
     {
       MutexLock lock(mu);
       next = NextStep(mine, /*waits=*/!*busy);
+      if (!mine.failed.ok()) return mine.failed;
       if (mine.cancelled || mine.stuck) return absl::OkStatus();
     }
     if (next.over) break;
     if (!next.step) continue;
     const ComputeStep& step = *next.step;
     if (absl::Status s = PlaceUpTo(mine, step.tokens.begin, engine); !s.ok()) return s;
+    if (mine.lander != nullptr) {
+      MutexLock lock(mu);
+      ClearPlaces(mine, step.tokens.begin / mine.block_tokens, step.tokens.end / mine.block_tokens);
+    }
     const double began_s = Now();
     if (absl::Status s = engine.Compute(step.tokens); !s.ok()) return s;
     MutexLock lock(mu);
@@ -272,7 +323,8 @@ Restorer::Impl::Next Restorer::Impl::NextStep(Run& mine, bool waits) {
     scheduler.OnTime(now_s);
     (void)scheduler.TakeCancelledLoads();  // a batch is not called back: what comes is dropped
     (void)scheduler.TakeAbandonedSteps();
-    if (mine.cancelled || mine.stuck || !scheduler.TakeOutcomes().empty()) return {.over = true};
+    if (mine.cancelled || mine.stuck || !mine.failed.ok() || !scheduler.TakeOutcomes().empty())
+      return {.over = true};
     std::optional<ComputeStep> step = scheduler.NextCompute(kStage, TokenBudget(mine), now_s);
     // The suffix is the engine's own.
     if (step && step->kind != StepKind::kRestore) return {.over = true};
@@ -306,6 +358,7 @@ absl::Status Restorer::Impl::Place(Run& mine, TokenRange tokens, RestoreEngine& 
   std::vector<std::vector<std::span<const std::byte>>> layers;
   for (uint32_t b = tokens.begin / mine.block_tokens; b < tokens.end / mine.block_tokens; ++b) {
     LARDER_CHECK(mine.landed[b]);
+    if (mine.lander != nullptr) continue;
     const std::byte* next = mine.bytes[b].get();
     auto& block = layers.emplace_back();
     for (const ByteCount bytes : mine.layer_bytes) {
@@ -342,12 +395,18 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     }
     const std::shared_ptr<Run> mine = run;
     const ByteCount remaining = Remaining(*mine, loads.size());
+    Flight* flight = nullptr;
+    if (mine->lander != nullptr) {
+      flight = &mine->flights.emplace_back();
+      for (const Load& load : loads) flight->blocks.push_back(load.block);
+    }
     CountLoading(*mine, 1);
     mu.Unlock();
     TimePoint here = std::chrono::steady_clock::now();
     if (options.carry)
       here = options.carry(channel, ByteCount(loads.size() * mine->block_bytes), here);
-    const std::vector<BlockStatus> statuses = Fetch(*mine, loads, remaining);
+    const std::vector<BlockStatus> statuses =
+        flight == nullptr ? Fetch(*mine, loads, remaining) : Land(*mine, *flight, loads, remaining);
     mu.Lock();
     while (!stop && mine == run && !mine->cancelled && std::chrono::steady_clock::now() < here)
       changed.WaitUntil(mu, here);
@@ -366,7 +425,9 @@ ByteCount Restorer::Impl::Remaining(const Run& mine, size_t loads) const {
 
 double Restorer::Impl::RoomBytes(ChannelId channel) const {
   const double rate = 1 / scheduler.costs().LoadSeconds(channel, 1);
-  return std::min(static_cast<double>(options.room.value()), kBatch_s * rate);
+  const double room = run->lander == nullptr ? static_cast<double>(options.room.value())
+                                             : kLandAtOnce * static_cast<double>(run->block_bytes);
+  return std::min(room, kBatch_s * rate);
 }
 
 std::vector<BlockStatus> Restorer::Impl::Fetch(Run& mine, std::span<const Load> loads,
@@ -383,19 +444,50 @@ std::vector<BlockStatus> Restorer::Impl::Fetch(Run& mine, std::span<const Load> 
     }
     wanted.push_back({.digest = mine.blocks[loads[i].block], .segments = segments[i]});
   }
+  return StatusesOf(session.Get(variant, wanted, CallOf(loads, remaining, mine.over.get_token())),
+                    loads.size());
+}
+
+CallOptions Restorer::Impl::CallOf(std::span<const Load> loads, ByteCount remaining,
+                                   std::stop_token ends) const {
   double deadline_s = loads.front().deadline_s;
   for (const Load& load : loads) deadline_s = std::max(deadline_s, load.deadline_s);
   const double left_s = std::clamp(deadline_s - Now(), 0.001, 600.0);
   CallOptions call;
   call.remaining = remaining;
-  call.stop = mine.over.get_token();
+  call.stop = std::move(ends);
   call.deadline = std::chrono::milliseconds(static_cast<int64_t>(std::ceil(left_s * 1e3)));
-  const absl::StatusOr<std::vector<BlockStatus>> got = session.Get(variant, wanted, call);
-  if (got.ok()) return *got;
-  // Late, or too much at once: it may come yet.
-  const bool may_come =
-      absl::IsDeadlineExceeded(got.status()) || absl::IsResourceExhausted(got.status());
-  return {loads.size(), may_come ? BlockStatus::kCancelled : BlockStatus::kMissing};
+  return call;
+}
+
+std::vector<BlockStatus> Restorer::Impl::Land(Run& mine, Flight& flight,
+                                              std::span<const Load> loads, ByteCount remaining) {
+  absl::StatusOr<std::vector<BlockStatus>> landed = mine.lander->Land(
+      loads.front().channel, flight.blocks, CallOf(loads, remaining, flight.stop.get_token()));
+  if (landed.ok() && landed->size() != loads.size())
+    landed = absl::InternalError("Land answered another number of blocks than it was asked for");
+  MutexLock lock(mu);
+  mine.flights.remove_if([&](const Flight& one) { return &one == &flight; });
+  if (IsOfEngine(landed.status())) mine.failed.Update(landed.status());
+  changed.NotifyAll();
+  return StatusesOf(std::move(landed), loads.size());
+}
+
+void Restorer::Impl::ClearPlaces(Run& mine, uint32_t begin, uint32_t end) {
+  const auto concerns = [=](const Flight& flight) {
+    return std::ranges::any_of(flight.blocks, [=](uint32_t b) { return b >= begin && b < end; });
+  };
+  const TimePoint patient_until = std::chrono::steady_clock::now() + kRecall;
+  while (std::ranges::any_of(mine.flights, concerns)) {
+    if (std::chrono::steady_clock::now() < patient_until) {
+      changed.WaitUntil(mu, patient_until);
+      continue;
+    }
+    for (Flight& flight : mine.flights) {
+      if (concerns(flight)) flight.stop.request_stop();
+    }
+    changed.Wait(mu);
+  }
 }
 
 void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,

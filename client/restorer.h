@@ -7,7 +7,7 @@
 // What it does not promise: that anything was loaded.  A block that is missing, damaged or late is
 // computed, and the engine's cache is the same as if all had been.
 // Ownership: the session outlives it; bytes that arrive are in memory of its own, until the engine
-// has taken them.
+// has taken them, unless they land in the engine's cache at once.
 // Thread-safety: Restore from one thread at a time, which is the engine's; Cancel from any.
 // Threads: one for each channel, which waits while there is nothing to load.
 // Limits: one prefix at a time; engines that compute whole chunks through all layers, on one stage
@@ -29,7 +29,7 @@
 
 namespace larder {
 
-// What an engine does for a restore.  All of it on the thread that called Restore.
+// What an engine does for a restore.  All of it on the thread that called Restore, but for Land.
 class RestoreEngine {
  public:
   virtual ~RestoreEngine() = default;
@@ -41,6 +41,21 @@ class RestoreEngine {
   // Whatever else the engine does between steps, such as decoding; called before each of them, and
   // again and again while there is none.  False: nothing, and nothing until the restore ends.
   [[nodiscard]] virtual absl::StatusOr<bool> Between() { return false; }
+
+  // For an engine whose blocks have their places before they come, such as pages of a device: its
+  // loads Land there, and Place is told of tokens without blocks.  The restorer's
+  // Options::scheduler.hedges must then be false: a block is not computed and loaded at a time.
+  [[nodiscard]] virtual bool lands() const { return false; }
+  // Loads these blocks, by number, to their places, in any order; a status each, kOk: all of it is
+  // there, and right.  On the channels' threads, one call at a time for each.  Ends soon after
+  // `call.stop` was requested, and then, as ever, nothing writes to those places any more:
+  // computing them, and the end of Restore, wait for that.  Internal, InvalidArgument,
+  // Unimplemented: Restore ends with it; any other error: none of them came.  The stop is requested
+  // under the restorer's lock, so a callback on it must not call the restorer.
+  [[nodiscard]] virtual absl::StatusOr<std::vector<BlockStatus>> Land(
+      ChannelId /*channel*/, std::span<const uint32_t> /*blocks*/, const CallOptions& /*call*/) {
+    return absl::UnimplementedError("blocks do not land in this engine");
+  }
 };
 
 // What is to be restored: whole blocks from the first token on.
@@ -60,7 +75,8 @@ class Restorer {
   using Carry = std::function<TimePoint(ChannelId channel, ByteCount bytes, TimePoint now)>;
   struct Options {
     SchedulerOptions scheduler = {};  // its `engine` is the restorer's own
-    ByteCount room = MiB(8);          // on a channel at once; less where it is slow
+    ByteCount room = MiB(8);  // of bytes that a channel may have here at once; it has less where it
+                              // is slow, and those that Land in the engine are not here
     Carry carry = {};
     // A step of the engine lasts this long at most, for one that does other things Between steps:
     // chunks are then cut at multiples of `granule_tokens`, one of which is the least.  Whole
@@ -90,7 +106,8 @@ class Restorer {
     double load_s = 0;     // of that, some channel was loading
     std::vector<Span> spans = {};
   };
-  // InvalidArgument: the prefix makes no sense; nothing was done.  Any other error is the engine's,
+  // InvalidArgument: the prefix makes no sense, or hedges with an engine that lands; nothing was
+  // done.  Any other error is the engine's,
   // whose cache is then the caller's to clear; Cancelled; FailedPrecondition: a block is gone, and
   // `scheduler.computes` is false.
   [[nodiscard]] absl::StatusOr<Restored> Restore(const RestorePrefix& prefix,

@@ -26,7 +26,10 @@ install(TARGETS larder_client larder_wire larder_restore larder_cuda larder_stor
 install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_dir} COMPONENT dev)
 
 # What engines include, and what that includes; tests/structure/include_rules.toml keeps that list short.
-foreach(header client/client.h client/device_imports.h client/paged_cache.h client/wire/messages.h cuda/device.h cuda/paged_layout.h storage/types.h storage/block_key.h storage/layout.h)
+file(GLOB restore_headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/client/restore/*.h)
+foreach(header client/client.h client/device_imports.h client/paged_cache.h client/restorer.h client/paged_restore.h
+               ${restore_headers} client/wire/messages.h cuda/device.h cuda/paged_layout.h storage/types.h
+               storage/block_key.h storage/clock.h storage/layout.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder}
           COMPONENT dev)

@@ -85,8 +85,7 @@ void CudaContext::ReadInfo(int version) {
     info_.limits.push_back("memory cannot be shared by handle: the driver has no cuIpc functions");
   if (!pins_read_only_)
     info_.limits.push_back(
-        "memory mapped read-only is copied through a pinned buffer: the device cannot register it; "
-        "sessions in mapped write mode have it mapped writable");
+        "memory mapped read-only is copied through a pinned buffer: the device cannot register it");
   if (driver_.batch_copy == nullptr && driver_.batch_copy_12 == nullptr)
     info_.limits.push_back("each copy is a call of its own: the driver is older than CUDA 12.8");
 }

@@ -11,9 +11,12 @@ namespace {
 
 class CudaDevice : public Device {
  public:
-  explicit CudaDevice(std::shared_ptr<CudaContext> cuda) : cuda_(std::move(cuda)) {}
+  CudaDevice(std::shared_ptr<CudaContext> cuda, DeviceWish wish)
+      : cuda_(std::move(cuda)), info_(cuda_->info()) {
+    info_.wish = wish;
+  }
 
-  [[nodiscard]] const DeviceInfo& info() const override { return cuda_->info(); }
+  [[nodiscard]] const DeviceInfo& info() const override { return info_; }
   [[nodiscard]] DeviceStats stats() const override {
     const CudaCounters& counters = cuda_->counters();
     DeviceStats stats;
@@ -26,6 +29,7 @@ class CudaDevice : public Device {
     stats.launches = counters.launches;
     stats.imports[0] = counters.imports_descriptor;
     stats.imports[1] = counters.imports_handle;
+    cuda_->pins().Tell(&stats);
     return stats;
   }
 
@@ -58,14 +62,15 @@ class CudaDevice : public Device {
 
  private:
   const std::shared_ptr<CudaContext> cuda_;
+  DeviceInfo info_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(uint32_t ordinal) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(uint32_t ordinal, DeviceWish wish) {
   absl::StatusOr<std::shared_ptr<CudaContext>> cuda = CudaContext::Open(ordinal);
   if (!cuda.ok()) return cuda.status();
-  return std::make_unique<CudaDevice>(*std::move(cuda));
+  return std::make_unique<CudaDevice>(*std::move(cuda), wish);
 }
 
 }  // namespace larder

@@ -15,7 +15,8 @@
 
 namespace larder {
 
-// Unavailable: not built in, no driver, no such device.  Synchronizes.
-[[nodiscard]] absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(uint32_t ordinal);
+// Unavailable: not built in, no driver, no such device.  Synchronizes.  `wish`: for its DeviceInfo.
+[[nodiscard]] absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(
+    uint32_t ordinal, DeviceWish wish = DeviceWish::kCuda);
 
 }  // namespace larder

@@ -3,7 +3,7 @@
 
 namespace larder {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(uint32_t /*ordinal*/) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(uint32_t /*ordinal*/, DeviceWish /*wish*/) {
   return absl::UnavailableError(
       "this build has no CUDA: install the toolkit (nvcc on PATH) and build again");
 }

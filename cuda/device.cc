@@ -9,6 +9,18 @@ namespace larder {
 
 const char* ToString(DeviceKind kind) { return kind == DeviceKind::kCuda ? "cuda" : "host"; }
 
+const char* ToString(DeviceWish wish) {
+  switch (wish) {
+    case DeviceWish::kHost:
+      return "host";
+    case DeviceWish::kCuda:
+      return "cuda";
+    case DeviceWish::kAuto:
+      return "auto";
+  }
+  return "unknown";
+}
+
 const char* ToString(SharePath path) {
   switch (path) {
     case SharePath::kNone:
@@ -51,10 +63,11 @@ DeviceExport::~DeviceExport() {
 
 absl::StatusOr<OpenedDevice> OpenDevice(DeviceWish wish, uint32_t ordinal) {
   if (wish == DeviceWish::kHost) return OpenedDevice{MakeHostDevice(), ""};
-  absl::StatusOr<std::unique_ptr<Device>> cuda = OpenCudaDevice(ordinal);
+  absl::StatusOr<std::unique_ptr<Device>> cuda = OpenCudaDevice(ordinal, wish);
   if (cuda.ok()) return OpenedDevice{*std::move(cuda), ""};
   if (wish == DeviceWish::kCuda) return cuda.status();
-  return OpenedDevice{MakeHostDevice(), std::string(cuda.status().message())};
+  const std::string reason(cuda.status().message());
+  return OpenedDevice{MakeHostDevice(wish, reason), reason};
 }
 
 }  // namespace larder

@@ -155,8 +155,13 @@ class DeviceQueue {
   [[nodiscard]] virtual absl::Status Wait() = 0;
 };
 
+enum class DeviceWish : uint8_t { kHost = 1, kCuda = 2, kAuto = 3 };
+[[nodiscard]] const char* ToString(DeviceWish wish);
+
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::kHost;
+  DeviceWish wish = DeviceWish::kHost;  // what was asked for
+  std::string reason;                   // with kAuto, why it is not CUDA's, for the operator
   std::string name;
   ByteCount memory;              // in all; 0: unknown
   uint32_t multiprocessors = 0;  // 0: it has none
@@ -175,6 +180,12 @@ struct DeviceStats {
   ByteCount bytes_moved;     // by Gather and Scatter
   uint64_t launches = 0;     // of kernels, or of what stands for them
   uint64_t imports[2] = {};  // by descriptor, by handle
+  // Memory that Pin and AllocatePinned were given and that still is, by the path that copies take
+  // (PinPath): not yet decided, registered, registered to be read, refused.
+  ByteCount pinned_pending;
+  ByteCount pinned_registered;
+  ByteCount pinned_read_only;
+  ByteCount pinned_staged;
 };
 
 class Device {
@@ -211,12 +222,9 @@ class Device {
 
 // ---- which device
 
-enum class DeviceWish : uint8_t { kHost = 1, kCuda = 2, kAuto = 3 };
-
 struct OpenedDevice {
   std::unique_ptr<Device> device;
-  // Why it is not CUDA's where that was not asked to be left out; empty otherwise.
-  std::string reason;
+  std::string reason;  // its DeviceInfo's
 };
 
 // kCuda: Unavailable with a sentence for the operator where there is none.  kAuto: then the host

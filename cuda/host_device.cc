@@ -92,7 +92,8 @@ class HostPinned : public PinnedMemory {
             pins->Add(AddressOf(bytes.data()), bytes.size(), bytes.size(), access);
         !ok.ok())
       return ok;
-    pins->Set(AddressOf(bytes.data()), 0, PieceState::kRegistered);
+    pins->Set(AddressOf(bytes.data()), 0,
+              access == PinAccess::kRead ? PieceState::kReadOnly : PieceState::kRegistered);
     return std::unique_ptr<PinnedMemory>(new HostPinned(pins, bytes, access, std::move(memory)));
   }
   ~HostPinned() override { pins_->Remove(AddressOf(bytes_.data())); }
@@ -266,8 +267,10 @@ class HostQueue : public DeviceQueue {
 
 class HostDevice : public Device {
  public:
-  HostDevice() {
+  HostDevice(DeviceWish wish, std::string reason) {
     info_.kind = DeviceKind::kHost;
+    info_.wish = wish;
+    info_.reason = std::move(reason);
     info_.name = "memory of the process";
     info_.memory = MemoryOfHost();
     info_.limits.push_back("no GPU: copies and moves are done by threads of the process");
@@ -282,6 +285,7 @@ class HostDevice : public Device {
     stats.bytes_moved = ByteCount(shared_.moved);
     stats.launches = shared_.launches;
     stats.imports[0] = shared_.imports;
+    shared_.pins.Tell(&stats);
     return stats;
   }
 
@@ -346,6 +350,8 @@ class HostDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> MakeHostDevice() { return std::make_unique<HostDevice>(); }
+std::unique_ptr<Device> MakeHostDevice(DeviceWish wish, std::string reason) {
+  return std::make_unique<HostDevice>(wish, std::move(reason));
+}
 
 }  // namespace larder

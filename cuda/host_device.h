@@ -9,11 +9,14 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "cuda/device.h"
 
 namespace larder {
 
-[[nodiscard]] std::unique_ptr<Device> MakeHostDevice();
+// For its DeviceInfo: what was asked for, and why it is this.
+[[nodiscard]] std::unique_ptr<Device> MakeHostDevice(DeviceWish wish = DeviceWish::kHost,
+                                                     std::string reason = {});
 
 }  // namespace larder

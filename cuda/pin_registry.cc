@@ -57,4 +57,27 @@ absl::Status PinRegistry::Split(uint64_t begin, uint64_t bytes, bool written,
   return absl::OkStatus();
 }
 
+void PinRegistry::Tell(DeviceStats* stats) const {
+  MutexLock lock(mu_);
+  for (const auto& [begin, range] : ranges_) {
+    for (size_t piece = 0; piece < range.pieces.size(); ++piece) {
+      const uint64_t first = piece * range.piece_bytes;
+      const ByteCount bytes(std::min(range.piece_bytes, range.bytes - first));
+      switch (range.pieces[piece]) {
+        case PieceState::kPending:
+          stats->pinned_pending += bytes;
+          break;
+        case PieceState::kRegistered:
+          stats->pinned_registered += bytes;
+          break;
+        case PieceState::kReadOnly:
+          stats->pinned_read_only += bytes;
+          break;
+        case PieceState::kRefused:
+          stats->pinned_staged += bytes;
+      }
+    }
+  }
+}
+
 }  // namespace larder

@@ -43,6 +43,9 @@ class PinRegistry {
   [[nodiscard]] absl::Status Split(uint64_t begin, uint64_t bytes, bool written,
                                    std::vector<Part>* parts) const LARDER_EXCLUDES(mu_);
 
+  // Its bytes, by state.
+  void Tell(DeviceStats* stats) const LARDER_EXCLUDES(mu_);
+
  private:
   struct Range {
     uint64_t bytes = 0;

@@ -203,6 +203,7 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   info.rank = hello.rank;
   info.peer = peer_;
   info.write_mode = write_mode_;
+  info.device = hello.device;
   if (absl::Status s = deps_.instances.SessionBegan(engine_id_, info); !s.ok()) return s;
   deps_.devices.SessionBegan(id_, engine_id_);
   attached_ = true;

@@ -3,7 +3,8 @@
 set -euo pipefail
 
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-PROGRAMS=(cuda_device_test device_ipc_test paged_cache_test paged_engine larderd bench_device)
+PROGRAMS=(cuda_device_test device_ipc_test paged_cache_test paged_engine paged_restore_test larderd bench_device
+          bench_device_restore)
 
 usage() {
   cat <<'HELP'
@@ -65,6 +66,8 @@ say "memory in two processes, owner killed"
 check env LARDER_TEST_SCALE="${LARDER_TEST_SCALE:-0.1}" "$BIN/device_ipc_test" --gtest_filter='*cuda*' --gtest_brief=1
 say "a paged cache on the GPU, restored through a running daemon; engines killed"
 check env LARDER_TEST_DEVICE=cuda "$BIN/paged_cache_test" --gtest_brief=1
+say "a prefix computed and landed in pages of the GPU at once"
+check env LARDER_TEST_DEVICE=cuda "$BIN/paged_restore_test" --gtest_brief=1
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck synccheck; do
     say "compute-sanitizer $tool"
@@ -76,4 +79,5 @@ else
 fi
 say "figures"
 check "$BIN/bench_device" ${QUICK[@]+"${QUICK[@]}"} ${JSON[@]+"${JSON[@]}"}
+check "$BIN/bench_device_restore" ${QUICK[@]+"${QUICK[@]}"} ${JSON[@]+"${JSON[@]}"}
 exit $failed

@@ -34,6 +34,11 @@ Json ToJson(const VariantSpec& variant) {
           {"first_layer", variant.first_layer}};
 }
 
+Json ToJson(const wire::EngineDevice& device) {
+  return {{"kind", device.kind},     {"wish", device.wish},     {"name", device.name},
+          {"driver", device.driver}, {"reason", device.reason}, {"limits", device.limits}};
+}
+
 Json ToJson(const wire::InstanceInfo& instance) {
   Json out = {{"engine_id", instance.engine_id},
               {"attached", instance.attached},
@@ -47,6 +52,7 @@ Json ToJson(const wire::InstanceInfo& instance) {
                         {"peer", s.peer},
                         {"write_mode", ToString(s.write_mode)},
                         {"age_s", s.age_s}});
+    if (!s.device.kind.empty()) sessions.back()["device"] = ToJson(s.device);
   }
   Json& contents = out["contents"] = Json::array();
   for (const ContentSpec& content : instance.contents) contents.push_back(ToJson(content));
@@ -55,14 +61,29 @@ Json ToJson(const wire::InstanceInfo& instance) {
   return out;
 }
 
-// "mapped", "staged+stream", "-" of none.
-std::string WriteModes(const wire::InstanceInfo& instance) {
-  std::vector<std::string> modes;
+// What its sessions say, each once: "mapped", "staged+stream", "-" of none.
+template <class Say>
+std::string OfSessions(const wire::InstanceInfo& instance, Say say) {
+  std::vector<std::string> said;
   for (const wire::InstanceSession& session : instance.sessions) {
-    const std::string mode = ToString(session.write_mode);
-    if (std::find(modes.begin(), modes.end(), mode) == modes.end()) modes.push_back(mode);
+    std::string one = say(session);
+    if (!one.empty() && std::find(said.begin(), said.end(), one) == said.end())
+      said.push_back(std::move(one));
   }
-  return modes.empty() ? "-" : absl::StrJoin(modes, "+");
+  return said.empty() ? "-" : absl::StrJoin(said, "+");
+}
+
+std::string WriteModes(const wire::InstanceInfo& instance) {
+  return OfSessions(instance, [](const wire::InstanceSession& session) {
+    return std::string(ToString(session.write_mode));
+  });
+}
+
+// An asterisk: another one was asked for; -o json says why it is not that.
+std::string Devices(const wire::InstanceInfo& instance) {
+  return OfSessions(instance, [](const wire::InstanceSession& session) {
+    return absl::StrCat(Printable(session.device.kind), session.device.reason.empty() ? "" : "*");
+  });
 }
 
 ExitCode Instances(Shell& shell) {
@@ -81,6 +102,7 @@ ExitCode Instances(Shell& shell) {
                {"STATE"},
                {"SESSIONS", Table::Kind::kNumber},
                {"WRITES"},
+               {"DEVICE", Table::Kind::kMayBeCut},
                {"BLOCKS", Table::Kind::kNumber},
                {"BYTES", Table::Kind::kNumber},
                {"MODEL", Table::Kind::kMayBeCut}});
@@ -91,7 +113,7 @@ ExitCode Instances(Shell& shell) {
             ? Printable(i.contents[0].model)
             : absl::StrCat(Printable(i.contents[0].model), " +", i.contents.size() - 1);
     table.Add({Printable(i.engine_id), i.attached ? "attached" : "detached",
-               absl::StrCat(i.sessions.size()), WriteModes(i), FormatCount(i.blocks),
+               absl::StrCat(i.sessions.size()), WriteModes(i), Devices(i), FormatCount(i.blocks),
                Bytes(i.bytes), model});
   }
   shell.Print(table.Format(shell.width()));
@@ -186,13 +208,16 @@ ExitCode Lookup(const LookupOptions& options, Shell& shell) {
 }  // namespace
 
 void AddInstances(CommandTree& tree) {
-  tree.Add({.name = "instances",
-            .summary = "engines, attached or not, and what is stored of them",
-            .about = "An engine that has gone stays, as detached, while blocks of it are stored. "
-                     "-o json also has sessions, contents and variants with their ids.",
-            .examples = {{"instances", "A line each."},
-                         {"instances -o json | jq '.[].variants[].id'", "Ids of variants."}}},
-           [](CLI::App&) -> RunVerb { return Instances; });
+  tree.Add(
+      {.name = "instances",
+       .summary = "engines, attached or not, and what is stored of them",
+       .about = "An engine that has gone stays, as detached, while blocks of it are stored. "
+                "DEVICE is where their paged caches are; with an asterisk it is not what they "
+                "asked for. "
+                "-o json also has that in words, sessions, contents and variants with their ids.",
+       .examples = {{"instances", "A line each."},
+                    {"instances -o json | jq '.[].variants[].id'", "Ids of variants."}}},
+      [](CLI::App&) -> RunVerb { return Instances; });
 }
 
 void AddLookup(CommandTree& tree) {

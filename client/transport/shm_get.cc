@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
 #include "storage/payload_codec.h"
 
@@ -13,7 +14,6 @@ namespace {
 // Blocks of a window, where a batch is larger: enough that a window's copy hides the next one's
 // round trip.
 constexpr size_t kWindowBlocks = 16;
-constexpr std::chrono::milliseconds kStopLook{20};  // between two looks for a stop
 
 // What one thread copies at a time: small enough that several end about together.
 constexpr uint64_t kPieceBytes = 256 << 10;
@@ -57,9 +57,10 @@ class GetRun {
   [[nodiscard]] std::vector<BlockStatus> TakeStatus() { return std::move(status_); }
 
  private:
-  // wait(until) by the deadline, or a stop that is seen a little later.
   template <class Wait>
-  [[nodiscard]] auto Await(const Wait& wait) const;
+  [[nodiscard]] auto Await(const Wait& wait) const {
+    return AwaitUnlessStopped(stop_, deadline_, wait);
+  }
   [[nodiscard]] std::vector<Window> Cut(const std::vector<size_t>& keys) const;
   [[nodiscard]] ByteCount BytesOf(const Window& window) const;
   [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
@@ -199,17 +200,6 @@ void GetRun::CopyReady(const Window& window, std::span<const size_t> at,
 }
 
 // Blocks that the daemon still brings: each is copied when it is there.
-template <class Wait>
-auto GetRun::Await(const Wait& wait) const {
-  for (;;) {
-    const TimePoint look = std::chrono::steady_clock::now() + kStopLook;
-    const TimePoint until = stop_.stop_possible() ? std::min(deadline_, look) : deadline_;
-    auto answer = wait(until);
-    if (!absl::IsDeadlineExceeded(answer.status())) return answer;
-    if (until == deadline_ || stop_.stop_requested()) return answer;
-  }
-}
-
 absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& grants) {
   size_t pending = std::count_if(grants.begin(), grants.end(), [](const wire::BlockGrant& grant) {
     return grant.status == BlockStatus::kPending;

@@ -87,6 +87,7 @@ void DecodeSession(const Field& at, const v1::InstanceSession& in, InstanceSessi
   DecodeString(at("peer"), in.peer(), kAnyString, &out->peer);
   DecodeName(at("write_mode"), in.write_mode(), &out->write_mode);
   DecodeSeconds(at("age_s"), in.age_s(), &out->age_s);
+  if (in.has_device()) DecodeDevice(at("device"), in.device(), &out->device);
 }
 
 void EncodeSession(const InstanceSession& in, v1::InstanceSession* out) {
@@ -96,6 +97,7 @@ void EncodeSession(const InstanceSession& in, v1::InstanceSession* out) {
   out->set_peer(in.peer);
   out->set_write_mode(ToString(in.write_mode));
   out->set_age_s(in.age_s);
+  if (!in.device.kind.empty()) EncodeDevice(in.device, out->mutable_device());
 }
 
 void DecodeInstance(const Field& at, const v1::Instance& in, InstanceInfo* out) {

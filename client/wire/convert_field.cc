@@ -1,6 +1,8 @@
 #include "client/wire/convert_field.h"
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "client/wire/convert.h"
 
@@ -127,6 +129,28 @@ void DecodeContent(const Field& at, const v1::Content& in, ContentSpec* out) {
   DecodeString(at("salt"), in.salt(), {0, 64}, &out->salt);
   DecodeString(at("lora"), in.lora(), kAnyString, &out->lora);
   DecodeString(at("multimodal"), in.multimodal(), {0, 64}, &out->multimodal);
+}
+
+void DecodeDevice(const Field& at, const v1::EngineDevice& in, EngineDevice* out) {
+  DecodeString(at("kind"), in.kind(), {1, kDeviceNameMax}, &out->kind);
+  DecodeString(at("wish"), in.wish(), {0, kDeviceNameMax}, &out->wish);
+  DecodeString(at("name"), in.name(), kAnyString, &out->name);
+  DecodeString(at("driver"), in.driver(), kAnyString, &out->driver);
+  DecodeString(at("reason"), in.reason(), kAnyString, &out->reason);
+  if (!CheckCount(at("limits"), in.limits_size(), kDeviceLimitsMax)) return;
+  out->limits.resize(static_cast<size_t>(in.limits_size()));
+  for (int i = 0; i < in.limits_size(); ++i)
+    DecodeString(at("limits")[i], in.limits(i), kAnyString, &out->limits[static_cast<size_t>(i)]);
+}
+
+void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out) {
+  out->set_kind(in.kind);
+  out->set_wish(in.wish);
+  out->set_name(std::string(CutSentence(in.name)));
+  out->set_driver(std::string(CutSentence(in.driver)));
+  out->set_reason(std::string(CutSentence(in.reason)));
+  for (size_t i = 0; i < std::min(in.limits.size(), kDeviceLimitsMax); ++i)
+    out->add_limits(std::string(CutSentence(in.limits[i])));
 }
 
 void DecodeVariant(const Field& at, const v1::Variant& in, VariantSpec* out) {

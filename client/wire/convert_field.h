@@ -83,6 +83,8 @@ void DecodeBlockTokens(const Field& at, const google::protobuf::RepeatedField<ui
 void DecodeContent(const Field& at, const v1::Content& in, ContentSpec* out);
 void DecodeVariant(const Field& at, const v1::Variant& in, VariantSpec* out);
 void DecodeTable(const Field& at, const v1::SegmentTable& in, SegmentTable* out);
+void DecodeDevice(const Field& at, const v1::EngineDevice& in, EngineDevice* out);
+void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out);  // what is too long is cut
 
 // Every enum of the contract counts from 1 without a hole, with equal numbers on both sides; here
 // is its last.

@@ -16,6 +16,7 @@ void DecodeHello(const Field& at, const v1::Hello& in, Hello* out) {
   out->feature_bits = in.feature_bits();
   DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
   DecodeString(at("client"), in.client(), kAnyString, &out->client);
+  if (in.has_device()) DecodeDevice(at("device"), in.device(), &out->device);
 }
 
 void EncodeHello(const Hello& in, v1::Hello* out) {
@@ -26,6 +27,7 @@ void EncodeHello(const Hello& in, v1::Hello* out) {
   out->set_feature_bits(in.feature_bits);
   out->set_tenant(in.tenant);
   out->set_client(in.client);
+  if (!in.device.kind.empty()) EncodeDevice(in.device, out->mutable_device());
 }
 
 void DecodeRegister(const Field& at, const v1::Register& in, Register* out) {

@@ -32,6 +32,8 @@ inline constexpr size_t kInstancesMax = 65'536;                        // of one
 inline constexpr size_t kAnswersMax = kLookupTokensMax / kStepTokens;  // names of one answer
 inline constexpr size_t kEventsMax = 65'536;                           // of one answer
 inline constexpr size_t kTenantBytesMax = 64;
+inline constexpr size_t kDeviceNameMax = 16;  // bytes of a kind
+inline constexpr size_t kDeviceLimitsMax = 16;
 inline constexpr size_t kDataBytesMax = 1 << 20;  // of one message of a byte stream
 inline constexpr uint32_t kDeadlineDefaultMs = 30'000;
 inline constexpr uint32_t kDeadlineMaxMs = 600'000;
@@ -56,6 +58,13 @@ enum class DirectiveKind : uint8_t { kPin = 1, kUnpin = 2, kDrop = 3, kCompress 
 
 // ---- client to server
 
+// Its kind is empty where there is none.
+struct EngineDevice {
+  std::string kind, wish, name, driver, reason;
+  std::vector<std::string> limits;
+  friend bool operator==(const EngineDevice&, const EngineDevice&) = default;
+};
+
 struct Hello {
   std::string engine_id;
   Role role = Role::kBoth;
@@ -64,6 +73,7 @@ struct Hello {
   uint64_t feature_bits = 0;
   std::string tenant;
   std::string client;
+  EngineDevice device;
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -332,6 +342,7 @@ struct InstanceSession {
   std::string peer;
   WriteMode write_mode = WriteMode::kStream;
   double age_s = 0;
+  EngineDevice device;
   friend bool operator==(const InstanceSession&, const InstanceSession&) = default;
 };
 

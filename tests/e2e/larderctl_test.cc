@@ -285,7 +285,8 @@ TEST_F(LarderctlTest, StateOfTheDaemon) {
   ASSERT_EQ(instances.size(), 1u);
   EXPECT_EQ(instances[0].at("engine_id"), "disk");
   EXPECT_EQ(instances[0].at("variants")[0].at("id"), variant_.id.Hex());
-  EXPECT_THAT(Line("instances").out, HasSubstr("disk    attached         1  mapped      20"));
+  EXPECT_THAT(Line("instances").out,
+              HasSubstr("disk    attached         1  mapped  -           20"));
 }
 
 TEST_F(LarderctlTest, LookupAndNamesOfBlocks) {

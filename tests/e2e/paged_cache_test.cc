@@ -71,7 +71,9 @@ TEST(PagedCacheTest, EnginesThatAreKilledLeaveNothing) {
 TEST(PagedCacheTest, SharedMemoryGoesWithItsOwner) {
   DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
-  const std::unique_ptr<Device> device = OpenTestDevice();
+  auto opened = OpenTestDevice();
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const std::unique_ptr<Device> device = *std::move(opened);
   auto client = Client::Connect({.socket_dir = daemon.folder()->path()});
   ASSERT_TRUE(client.ok()) << client.status();
   DeviceImports imports(**client, *device, /*imports_max=*/4);
@@ -113,7 +115,9 @@ TEST(PagedCacheTest, SharedMemoryGoesWithItsOwner) {
 TEST(PagedCacheTest, ImportsAreBounded) {
   DaemonProcess daemon({"--pool", "64MiB", "--slab", "16MiB"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
-  const std::unique_ptr<Device> device = OpenTestDevice();
+  auto opened = OpenTestDevice();
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  const std::unique_ptr<Device> device = *std::move(opened);
   auto client = Client::Connect({.socket_dir = daemon.folder()->path()});
   ASSERT_TRUE(client.ok()) << client.status();
   DeviceImports imports(**client, *device, /*imports_max=*/2);

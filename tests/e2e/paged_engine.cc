@@ -2,11 +2,12 @@
 //
 //   paged_engine SOCKET_DIR MODE(mapped|staged|stream) VERB SEED
 //
-// The device is the host's; LARDER_TEST_DEVICE=cuda: the GPU.  SEED chooses how the cache is laid
-// out.  What a block holds follows from its name, in the payload's order, so that engines of other
-// layouts must read the same.
+// The device is the host's, or what LARDER_TEST_DEVICE says (shared_memory.h).  SEED chooses how
+// the cache is laid out.  What a block holds follows from its name, in the payload's order, so that
+// engines of other layouts must read the same.
 // Verbs, each printing one word a line when it has got so far:
 //   once    stores blocks SEED .. SEED+31, loads them, by layers too "done N", N blocks loaded
+//   tell    as once; says what its device is and did, "WHAT VALUE" lines   "ready"; until killed
 //   churn   stores, loads, drops loads under way, at random          "ready"; never ends by itself
 //   own     shares device memory that SEED fills, by SEED's path        "ticket HEX"; until killed
 // Exit codes: 0 as said; 1 a call failed where it must not; 3 wrong bytes.
@@ -19,6 +20,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/paged_cache.h"
@@ -154,7 +156,7 @@ class Cache {
 class Engine {
  public:
   Engine(const std::string& dir, WriteMode mode, uint32_t seed)
-      : random_(seed), device_(OpenTestDevice()), cache_(*device_, seed) {
+      : random_(seed), device_(OrDie(OpenTestDevice())), cache_(*device_, seed) {
     client_ = OrDie(Client::Connect({.socket_dir = dir}));
     session_ = OrDie(client_->Attach({.engine_id = "paged-" + cache_.PayloadName(),
                                       .write_mode = mode,
@@ -237,6 +239,23 @@ class Engine {
     }
     Say("done " + std::to_string(came));
   }
+  [[noreturn]] void Tell(uint32_t first) {
+    Once(first);
+    while (device_->stats().pinned_pending.value() > 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const DeviceInfo& info = device_->info();
+    const DeviceStats stats = device_->stats();
+    Say(std::string("kind ") + ToString(info.kind));
+    Say(std::string("wish ") + ToString(info.wish));
+    Say("reason " + info.reason);
+    for (const std::string& limit : info.limits) Say("limit " + limit);
+    Say("registered " + std::to_string(stats.pinned_registered.value()));
+    Say("read-only " + std::to_string(stats.pinned_read_only.value()));
+    Say("staged " + std::to_string(stats.pinned_staged.value()));
+    Say("launches " + std::to_string(stats.launches));
+    Say("ready");
+    for (;;) pause();
+  }
   // What lies between segments is zero, whatever the device's memory held before.
   void CheckPadding(const std::vector<uint32_t>& numbers) {
     if (session_->write_mode() == WriteMode::kStream) return;
@@ -295,7 +314,7 @@ class Engine {
 };
 
 [[noreturn]] void Own(const std::string& dir, uint32_t seed) {
-  const std::unique_ptr<Device> device = OpenTestDevice();
+  const std::unique_ptr<Device> device = OrDie(OpenTestDevice());
   const bool cuda = device->info().kind == DeviceKind::kCuda;
   const auto memory =
       OrDie(device->Allocate(ByteCount(kSharedBytes),
@@ -324,6 +343,7 @@ int main(int argc, char** argv) {
   if (verb == "own") Own(argv[1], seed);
   Engine engine(argv[1], ModeOf(argv[2]), seed);
   if (verb == "churn") engine.Churn();
+  if (verb == "tell") engine.Tell(seed);
   if (verb != "once") Die(2, "no verb " + verb);
   engine.Once(seed);
 }

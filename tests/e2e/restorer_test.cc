@@ -77,6 +77,73 @@ class OracleEngine final : public RestoreEngine {
   uint32_t cached_ = 0;
 };
 
+// An engine in which loads land, those of the last blocks only when they are told to stop: as of a
+// daemon that hangs in the middle of them.
+class LandingEngine final : public RestoreEngine {
+ public:
+  explicit LandingEngine(uint32_t block_tokens) : block_tokens_(block_tokens) {}
+
+  absl::Status Compute(TokenRange tokens) override {
+    // Loads are given out while it computes.
+    if (hangs_from < UINT32_MAX) {
+      EXPECT_TRUE(Eventually([&] { return hung > 0; }));
+    }
+    const MutexLock lock(mu_);
+    for (uint32_t b = tokens.begin / block_tokens_; b < tokens.end / block_tokens_; ++b) {
+      EXPECT_FALSE(landing_.contains(b)) << "block " << b << " is computed and lands at once";
+      there_.insert(b);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Place(TokenRange tokens, std::span<const Layers> blocks) override {
+    EXPECT_TRUE(blocks.empty());
+    const MutexLock lock(mu_);
+    for (uint32_t b = tokens.begin / block_tokens_; b < tokens.end / block_tokens_; ++b)
+      EXPECT_TRUE(there_.contains(b)) << "block " << b;
+    return absl::OkStatus();
+  }
+  bool lands() const override { return true; }
+  absl::StatusOr<std::vector<BlockStatus>> Land(ChannelId, std::span<const uint32_t> blocks,
+                                                const CallOptions& call) override {
+    {
+      const MutexLock lock(mu_);
+      landing_.insert(blocks.begin(), blocks.end());
+    }
+    if (!fails.ok()) return Ended(blocks, fails);
+    const bool hangs = std::ranges::any_of(blocks, [&](uint32_t b) { return b >= hangs_from; });
+    if (hangs) ++hung;
+    if (hangs && !Eventually([&] { return call.stop.stop_requested(); }))
+      ADD_FAILURE() << "nobody stops it";
+    const MutexLock lock(mu_);
+    if (!hangs) there_.insert(blocks.begin(), blocks.end());
+    for (const uint32_t b : blocks) landing_.erase(b);
+    return std::vector(blocks.size(), hangs ? BlockStatus::kCancelled : BlockStatus::kOk);
+  }
+  [[nodiscard]] size_t Landing() {
+    const MutexLock lock(mu_);
+    return landing_.size();
+  }
+  [[nodiscard]] size_t There() {
+    const MutexLock lock(mu_);
+    return there_.size();
+  }
+
+  uint32_t hangs_from = UINT32_MAX;
+  absl::Status fails = {};
+  std::atomic<int> hung{0};
+
+ private:
+  absl::Status Ended(std::span<const uint32_t> blocks, const absl::Status& status) {
+    const MutexLock lock(mu_);
+    for (const uint32_t b : blocks) landing_.erase(b);
+    return status;
+  }
+
+  const uint32_t block_tokens_;
+  Mutex mu_;
+  std::set<uint32_t> landing_, there_;
+};
+
 class RestorerTest : public VerbTest {
  protected:
   // The chain's blocks are stored, but for some.
@@ -190,6 +257,46 @@ TEST_F(RestorerTest, WhatAnEmulatedLinkCarriesIsHereWhenItSays) {
   EXPECT_EQ(carried.value(), kBlocks * maker_.variant.layers * kLayerBytes);
   EXPECT_EQ(restored->loaded_tokens, kBlocks * 16);
   EXPECT_GE(restored->restore_s, kCarries_s);
+}
+
+TEST_F(RestorerTest, WhatHangsOnItsWayToItsPlaceIsCalledBackBeforeItIsComputed) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  LandingEngine engine(maker_.variant.block_tokens);
+  engine.hangs_from = kBlocks / 2;
+  restorer_.emplace(*session_, variant_, Believed(50e6),
+                    Restorer::Options{.scheduler = {.hedges = false}});
+  const auto restored = restorer_->Restore(Prefix(), engine);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_GT(engine.hung, 0);
+  EXPECT_EQ(engine.Landing(), 0u);
+  EXPECT_EQ(engine.There(), kBlocks);
+}
+
+TEST_F(RestorerTest, NothingLandsAnyMoreWhenARestoreIsCancelled) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  LandingEngine engine(maker_.variant.block_tokens);
+  engine.hangs_from = 0;
+  Restorer::Options options{.scheduler = {.computes = false, .hedges = false}};
+  options.scheduler.patience_s_min = 60;
+  restorer_.emplace(*session_, variant_, Believed(50e6), options);
+  std::thread canceller([&] {
+    EXPECT_TRUE(Eventually([&] { return engine.hung > 0; }));
+    restorer_->Cancel();
+  });
+  const auto restored = restorer_->Restore(Prefix(), engine);
+  canceller.join();
+  EXPECT_TRUE(absl::IsCancelled(restored.status())) << restored.status();
+  EXPECT_EQ(engine.Landing(), 0u);
+}
+
+TEST_F(RestorerTest, AnEngineInWhichNothingCanLandSaysSo) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  LandingEngine engine(maker_.variant.block_tokens);
+  engine.fails = absl::InternalError("the device is gone");
+  restorer_.emplace(*session_, variant_, Believed(50e6),
+                    Restorer::Options{.scheduler = {.computes = false, .hedges = false}});
+  const auto restored = restorer_->Restore(Prefix(), engine);
+  EXPECT_EQ(restored.status(), engine.fails);
 }
 
 // Or it would be in the scheduler's way from then on.

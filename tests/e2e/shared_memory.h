@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "cuda/device.h"
-#include "storage/check.h"
 #include "tests/e2e/test_blocks.h"
 
 namespace larder::e2e {
@@ -18,12 +18,14 @@ inline void FillShared(uint32_t seed, std::span<std::byte> bytes) {
   FillLayer(Digest{}, seed, bytes);
 }
 
-// The host's; LARDER_TEST_DEVICE=cuda: the GPU.
-inline std::unique_ptr<Device> OpenTestDevice() {
-  const char* wanted = std::getenv("LARDER_TEST_DEVICE");
-  const bool cuda = wanted != nullptr && std::string(wanted) == "cuda";
-  auto opened = OpenDevice(cuda ? DeviceWish::kCuda : DeviceWish::kHost);
-  LARDER_CHECK(opened.ok());
+// The host's; LARDER_TEST_DEVICE=cuda: the GPU, auto: that if there is one.
+inline absl::StatusOr<std::unique_ptr<Device>> OpenTestDevice() {
+  const char* const wanted = std::getenv("LARDER_TEST_DEVICE");
+  const std::string wish = wanted == nullptr ? "host" : wanted;
+  auto opened = OpenDevice(wish == "cuda"   ? DeviceWish::kCuda
+                           : wish == "auto" ? DeviceWish::kAuto
+                                            : DeviceWish::kHost);
+  if (!opened.ok()) return opened.status();
   return std::move(opened->device);
 }
 

@@ -77,8 +77,26 @@ TEST(ConvertLimits, Hello) {
        {"hello.write_mode: 257 is unknown",
         [](v1::Up* up) { up->mutable_hello()->set_write_mode(v1::WriteMode(257)); }},
        {"hello.tenant: 65 bytes", [](v1::Up* up) { up->mutable_hello()->set_tenant(Text(65)); }},
-       {"hello.client: 257 bytes",
-        [](v1::Up* up) { up->mutable_hello()->set_client(Text(257)); }}});
+       {"hello.client: 257 bytes", [](v1::Up* up) { up->mutable_hello()->set_client(Text(257)); }},
+       {"hello.device.kind: 0 bytes; allowed are 1 to 16",
+        [](v1::Up* up) { up->mutable_hello()->mutable_device()->clear_kind(); }},
+       {"hello.device.kind: 17 bytes",
+        [](v1::Up* up) { up->mutable_hello()->mutable_device()->set_kind(Text(17)); }},
+       {"hello.device.wish: 17 bytes",
+        [](v1::Up* up) { up->mutable_hello()->mutable_device()->set_wish(Text(17)); }},
+       {"hello.device.name: 257 bytes",
+        [](v1::Up* up) { up->mutable_hello()->mutable_device()->set_name(Text(257)); }},
+       {"hello.device.driver: 257 bytes",
+        [](v1::Up* up) { up->mutable_hello()->mutable_device()->set_driver(Text(257)); }},
+       {"hello.device.reason: 257 bytes",
+        [](v1::Up* up) { up->mutable_hello()->mutable_device()->set_reason(Text(257)); }},
+       {"hello.device.limits: 17 entries; allowed are 16",
+        [](v1::Up* up) {
+          while (up->hello().device().limits_size() < 17)
+            up->mutable_hello()->mutable_device()->add_limits("slow");
+        }},
+       {"hello.device.limits[0]: 257 bytes",
+        [](v1::Up* up) { up->mutable_hello()->mutable_device()->set_limits(0, Text(257)); }}});
 }
 
 TEST(ConvertLimits, Register) {
@@ -449,6 +467,8 @@ TEST(ConvertLimits, ListInstances) {
         [&](Reply* r) { session(r)->set_write_mode("?"); }},
        {"instances[0].sessions[0].peer: 257 bytes",
         [&](Reply* r) { session(r)->set_peer(Text(257)); }},
+       {"instances[0].sessions[0].device.kind: 17 bytes",
+        [&](Reply* r) { session(r)->mutable_device()->set_kind(Text(17)); }},
        {"instances[0].sessions[0].age_s: not a duration",
         [&](Reply* r) { session(r)->set_age_s(-1); }}});
 }

@@ -59,6 +59,15 @@ inline VariantSpec Variant() {
           .first_layer = 7};
 }
 
+inline EngineDevice Device() {
+  return {.kind = "host",
+          .wish = "auto",
+          .name = "memory",
+          .driver = "13.0",
+          .reason = "no driver",
+          .limits = {"slow", ""}};
+}
+
 inline Up FullUp() {
   Up up;
   up.hello = Hello{.engine_id = "engine",
@@ -67,7 +76,8 @@ inline Up FullUp() {
                    .write_mode = WriteMode::kStaged,
                    .feature_bits = 3,
                    .tenant = "t",
-                   .client = "test"};
+                   .client = "test",
+                   .device = Device()};
   up.registers = {{.id = 1, .contents = {Content()}, .variants = {Variant(), Variant()}}};
   up.releases = {LeaseId{1}, LeaseId{~0ull}};
   up.revoke_ack = RevokeAck{.leases = {LeaseId{2}}, .reservations = {ReservationId{3}}};
@@ -192,7 +202,8 @@ inline std::vector<InstanceInfo> FullInstances() {
                                 .rank = 2,
                                 .peer = "uid 1",
                                 .write_mode = WriteMode::kMapped,
-                                .age_s = 1.5};
+                                .age_s = 1.5,
+                                .device = Device()};
   return {{.engine_id = "e",
            .attached = true,
            .sessions = {session},

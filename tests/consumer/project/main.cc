@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "client/client.h"
+#include "client/paged_restore.h"
+#include "client/restorer.h"
 
 namespace {
 
@@ -20,7 +22,8 @@ void Expect(bool good, const char* what) {
 
 void NameBlocks() {
   const larder::ContentSpec content{.tenant = "default", .model = "SmolLM2-135M-Instruct"};
-  larder::VariantSpec variant{.dtype = "f16", .layout = "consumer/1/any", .block_tokens = 32, .layers = 30};
+  larder::VariantSpec variant{
+      .dtype = "f16", .layout = "consumer/1/any", .block_tokens = 32, .layers = 30};
   Expect(content.Validate().ok() && variant.Validate().ok(), "good specs to be good");
   const larder::Digest id = variant.Id();
   variant.rank = 1;
@@ -32,12 +35,23 @@ void NameBlocks() {
   const std::vector<larder::Digest> chain = larder::Chain(content.Id(), tokens);
   Expect(chain.size() == 2, "40 tokens to be two whole steps");
   tokens[0] = 7;
-  Expect(larder::Chain(content.Id(), tokens)[1] != chain[1], "a digest to name all tokens before it");
+  Expect(larder::Chain(content.Id(), tokens)[1] != chain[1],
+         "a digest to name all tokens before it");
+}
+
+// What restores is there to be linked.
+void PlanRestores() {
+  const larder::CostModel costs(larder::Profile{.layers = 2, .channels = {{"pool", 1e9}}});
+  larder::Scheduler scheduler({}, costs, larder::FinishFirst());
+  Expect(!scheduler.NextCompute(0, 256, 0).has_value(),
+         "nothing to compute where nothing is restored");
+  larder::PagedRestore engine({}, {}, {}, [](larder::TokenRange) { return absl::OkStatus(); });
+  Expect(!engine.Land(larder::ChannelId{1}, {}, {}).ok(), "no block to land without a cache");
 }
 
 void AskNobody(const std::string& socket_dir) {
-  const auto client =
-      larder::Client::Connect({.socket_dir = socket_dir, .connect_deadline = std::chrono::milliseconds(200)});
+  const auto client = larder::Client::Connect(
+      {.socket_dir = socket_dir, .connect_deadline = std::chrono::milliseconds(200)});
   Expect(absl::IsUnavailable(client.status()), "Unavailable without a daemon");
   std::printf("consumer: %s\n", client.status().ToString().c_str());
 }
@@ -50,6 +64,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   NameBlocks();
+  PlanRestores();
   AskNobody(argv[1]);
   return failures == 0 ? 0 : 1;
 }

@@ -1,0 +1,24 @@
+#include "client/paged_restore.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+
+absl::StatusOr<std::vector<BlockStatus>> PagedRestore::Land(ChannelId channel,
+                                                            std::span<const uint32_t> blocks,
+                                                            const CallOptions& call) {
+  const size_t cache = static_cast<size_t>(channel) - 1;
+  if (cache >= caches_.size())
+    return absl::InvalidArgumentError(absl::StrCat("no paged cache of channel ", cache + 1));
+  std::vector<PagedGet> wanted;
+  for (const uint32_t block : blocks) wanted.push_back(blocks_[block]);
+  const auto deadline = std::chrono::steady_clock::now() + call.deadline;
+  absl::StatusOr<PagedLoad> load = caches_[cache]->Load(wanted, layers_, pages_free_, call);
+  if (!load.ok()) return load.status();
+  // Whoever calls it back waits for the device's copies, not for the daemon: they end soon.
+  return load->Wait(deadline);
+}
+
+}  // namespace larder
