@@ -64,7 +64,7 @@ Restorer::Options OptionsOf(const PromptRestoreOptions& options) {
 // A daemon that does not say where the blocks are must not cost more than a little of what
 // computing them takes.
 std::chrono::milliseconds LookupLimit(const Profile& profile, size_t tokens) {
-  constexpr double kShare = 0.05, kLeast_s = 0.05;
+  constexpr double kShare = 0.03, kLeast_s = 0.05;
   const double alone_s = profile.compute.Seconds({0, static_cast<uint32_t>(tokens)});
   return std::chrono::milliseconds(
       static_cast<int64_t>(1e3 * std::max(kLeast_s, kShare * alone_s)));

@@ -11,7 +11,7 @@ constexpr double kSparesMin = 0.05;  // seconds of loading per second of computi
 constexpr double kGuess = 0.01;      // what such estimates are wrong by, at least
 constexpr double kSure = 2;          // standard deviations that a step's budget is kept by
 constexpr double kSwayed = 0.4;      // of the doubt about costs, in them
-constexpr double kBearable = 0.05;   // of computing everything: to wait for what is overdue
+constexpr double kBearable = 0.03;   // of computing everything: to wait for what is overdue
 
 }  // namespace
 
