@@ -22,7 +22,8 @@ metric() {
   printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
   awk -v name="$1" '$1 == name { print $2 }' <&3
 }
-get() { "${@:2}" "$ENGINE" /run/larder "$1" get 0 >/dev/null || fail "get $*"; }
+# A daemon that has just begun serves what is on its disk once it has read what is there.
+get() { eventually "${@:2}" "$ENGINE" /run/larder "$1" get 0; }
 names() {  # of all files where a package puts some; the homes of the machine live on beneath the copy
   find /etc /usr /var /opt /boot -xdev \( -path /var/lib/dpkg -o -path /var/cache -o -path /var/log \
     -o -path /etc/systemd/system/larderd.service.d \) -prune -o -print | sort
