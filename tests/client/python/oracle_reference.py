@@ -79,14 +79,17 @@ class Store:
         return self.session.get(variant, [kvlarder.GetBlock(digest, buffers, first_layer)])[0]
 
     def put_all(self, chunk, block):
+        """How many blocks were not there before."""
+        stored = 0
         for stages in STAGES:
             for stage in range(stages):
                 begin, end = stage_layers(self.model.layers, stages, stage)
                 rows = self.references[chunk].rows[begin:end]
-                self._put(self.variant(block, stages, stage), chunk, block, rows)
+                stored += self._put(self.variant(block, stages, stage), chunk, block, rows)
                 if stage > 0:
                     hidden = self.references[chunk].hidden[begin:begin + 1]
-                    self._put(self.variant(block, stages, stage, boundary=True), chunk, block, hidden)
+                    stored += self._put(self.variant(block, stages, stage, boundary=True), chunk, block, hidden)
+        return stored
 
     def _put(self, variant, chunk, block, layers):
         chain, blocks = self.chain(chunk), []
@@ -95,8 +98,11 @@ class Store:
             blocks.append(kvlarder.PutBlock(
                 chain[end // 16], chain[begin // 16], self.references[chunk].ids[begin:end],
                 [layer[begin:end] for layer in layers], chain[0]))
+        stored = 0
         while blocks:  # FULL while the daemon, which has just begun, still populates its pool
             statuses = self.session.put(variant, blocks)
             # Stages of two and of four begin at the same layer, with the same activations.
             assert {status.name for status in statuses} <= {"OK", "DUPLICATE", "FULL"}, statuses
+            stored += sum(status.name == "OK" for status in statuses)
             blocks = [block for block, status in zip(blocks, statuses) if status.name == "FULL"]
+        return stored

@@ -220,8 +220,10 @@ def notices(pipe, context, socket_dir, model, references, seed):
 
 def put_all(pipe, socket_dir, model, references):
     store = Store(socket_dir, model, references)
-    for chunk, block in GRIDS:
-        store.put_all(chunk, block)
+    # All fit into the pool, but not while the daemon, which has just begun, still populates it: then some make room for
+    # others, and are put again.
+    while sum(store.put_all(chunk, block) for chunk, block in GRIDS) > 0:
+        pass
     pipe.send(True)
 
 
