@@ -34,9 +34,8 @@ TimePoint At(TimePoint start, double seconds) {
 }
 
 // What the restorer decides itself, whatever it was given.
-Restorer::Options Sane(Restorer::Options options, const VariantSpec& variant) {
+Restorer::Options Sane(Restorer::Options options) {
   options.scheduler.engine = {};  // whole chunks through all layers
-  if (options.granule_tokens == 0) options.granule_tokens = variant.block_tokens;
   return options;
 }
 
@@ -101,7 +100,7 @@ struct Restorer::Impl {
   Impl(Session& s, VariantHandle v, Profile p, Options o)
       : session(s),
         variant(std::move(v)),
-        options(Sane(std::move(o), variant.spec)),
+        options(Sane(std::move(o))),
         scheduler(options.scheduler, CostModel(p), FinishFirst()) {
     for (size_t i = 0; i < p.channels.size(); ++i) {
       loaders.emplace_back(
@@ -245,12 +244,6 @@ absl::Status Restorer::Impl::Check(const RestorePrefix& prefix) const {
     if (channel == ChannelId::kNowhere && !options.scheduler.computes)
       return absl::InvalidArgumentError("a hole, and nothing may be computed");
   }
-  if (options.step_s_max != kNoDeadline &&
-      options.granule_tokens % variant.spec.block_tokens != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("granule_tokens: ", options.granule_tokens,
-                                                   " are not whole blocks of ",
-                                                   variant.spec.block_tokens));
-  }
   return absl::OkStatus();
 }
 
@@ -270,6 +263,7 @@ absl::Status Restorer::Impl::Begin(const RestorePrefix& prefix) {
                    .tokens = static_cast<uint32_t>(next->blocks.size()) * next->block_tokens,
                    .block_tokens = next->block_tokens,
                    .chunk_tokens = prefix.chunk_tokens,
+                   .cut_tokens = prefix.cut_tokens,
                    .suffix_tokens = prefix.suffix_tokens,
                    .deadline_s = Now() + prefix.deadline_s,
                    .stages = {{.layers = {0, layers},
@@ -336,7 +330,8 @@ Restorer::Impl::Next Restorer::Impl::NextStep(Run& mine, bool waits) {
 uint32_t Restorer::Impl::TokenBudget(const Run& mine) const {
   const uint32_t chunk = mine.prefix.chunk_tokens;
   if (options.step_s_max == kNoDeadline) return chunk;
-  const uint32_t granule = std::min(options.granule_tokens, chunk);
+  const uint32_t cut = mine.prefix.cut_tokens > 0 ? mine.prefix.cut_tokens : mine.block_tokens;
+  const uint32_t granule = std::min(cut, chunk);
   return std::clamp(scheduler.TokenBudget(options.step_s_max, 0, mine.cached, granule), granule,
                     chunk);
 }

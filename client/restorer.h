@@ -64,8 +64,11 @@ struct RestorePrefix {
   std::vector<ChannelId> channel_of_block = {};  // as Lookup says; kNowhere: a hole
   std::span<const ByteCount> layer_bytes = {};   // of a block; their sum is what is loaded
   uint32_t chunk_tokens = 0;                     // of a step of the engine
-  uint32_t suffix_tokens = 0;                    // computed after it, for the plan alone
-  double deadline_s = kNoDeadline;               // from now; no load begins that would end later
+  // A step may also begin and end within a chunk, at multiples of this; whole blocks, that divide
+  // it.  The engine's cache is then the same as if the chunk had been computed in one.  0: not.
+  uint32_t cut_tokens = 0;
+  uint32_t suffix_tokens = 0;       // computed after it, for the plan alone
+  double deadline_s = kNoDeadline;  // from now; no load begins that would end later
 };
 
 class Restorer {
@@ -79,10 +82,9 @@ class Restorer {
                               // is slow, and those that Land in the engine are not here
     Carry carry = {};
     // A step of the engine lasts this long at most, for one that does other things Between steps:
-    // chunks are then cut at multiples of `granule_tokens`, one of which is the least.  Whole
-    // blocks; 0: one.
+    // chunks are then cut at multiples of the prefix's `cut_tokens` (0: of a block), one of which
+    // is the least.
     double step_s_max = kNoDeadline;
-    uint32_t granule_tokens = 0;
   };
   // `profile` names the channels.
   Restorer(Session& session, VariantHandle variant, Profile profile, Options options);

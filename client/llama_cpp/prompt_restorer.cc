@@ -54,7 +54,6 @@ Restorer::Options OptionsOf(const PromptRestoreOptions& options) {
     };
   }
   if (options.beside != nullptr) {
-    made.granule_tokens = Engine::kCutTokens;
     made.step_s_max =
         std::max(kShareOfBudget * (options.decode_budget_s - options.beside->step_s()), 0.0);
   }
@@ -99,8 +98,10 @@ absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
   std::vector<ByteCount> layer_bytes;
   for (size_t layer = 0; layer < engine->shape().layers(); ++layer)
     layer_bytes.push_back(engine->shape().SegmentBytes(layer, PromptCache::kBlockTokens));
-  RestorePrefix prefix{
-      .blocks = digests, .layer_bytes = layer_bytes, .chunk_tokens = Engine::kBatchTokens};
+  RestorePrefix prefix{.blocks = digests,
+                       .layer_bytes = layer_bytes,
+                       .chunk_tokens = Engine::kBatchTokens,
+                       .cut_tokens = Engine::kCutTokens};
   for (const std::optional<Tier> tier : *tiers) prefix.channel_of_block.push_back(ChannelOf(tier));
 
   const auto hole = std::find(tiers->begin(), tiers->end(), std::nullopt);

@@ -43,6 +43,11 @@ absl::Status CheckGrid(const RequestSpec& spec) {
   if (spec.tokens % spec.block_tokens != 0) return Wrong("a prefix is whole blocks");
   const auto [small, large] = std::minmax(spec.block_tokens, spec.chunk_tokens);
   if (large % small != 0) return Wrong("chunks are whole blocks, or blocks whole chunks");
+  if (spec.cut_tokens == 0) return absl::OkStatus();
+  if (spec.cut_tokens % spec.block_tokens != 0 || spec.chunk_tokens % spec.cut_tokens != 0)
+    return Wrong("what a chunk is cut into is whole blocks, and divides it");
+  if (spec.stages.size() > 1 || !spec.depths.empty())
+    return Wrong("chunks are cut on one stage alone, and not at given depths");
   return absl::OkStatus();
 }
 

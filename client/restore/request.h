@@ -47,6 +47,10 @@ struct RequestSpec {
   uint32_t block_tokens = 0;
   uint32_t chunk_tokens =
       0;  // steps begin and end at its multiples; divides block_tokens, or is divided by it
+  // Where some of a chunk is loaded, a step may also begin and end within it, at multiples of this:
+  // whole blocks, that divide chunk_tokens; its budget is one of them at least, or it computes
+  // nothing.  0: it may not.  For engines that do not split layers, on one stage.
+  uint32_t cut_tokens = 0;
   uint32_t suffix_tokens = 0;       // prefill behind the prefix, when it is there
   double deadline_s = kNoDeadline;  // no load is begun that would end later
   std::vector<StageSpec> stages = {};

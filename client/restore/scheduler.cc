@@ -30,6 +30,8 @@ Scheduler::Scheduler(SchedulerOptions options, CostModel costs, std::unique_ptr<
 
 absl::Status Scheduler::Add(RequestSpec spec, double now_s) {
   if (absl::Status status = Validate(spec, costs_.layers()); !status.ok()) return status;
+  if (spec.cut_tokens > 0 && options_.engine.splits_layers)
+    return absl::InvalidArgumentError("restore: an engine that splits layers cuts no chunks");
   if (Find(spec.id) != nullptr)
     return absl::AlreadyExistsError("restore: a request of this id is under way");
   if (requests_.size() >= kRequestsMax)
@@ -47,7 +49,7 @@ void Scheduler::Cancel(RequestId id, double now_s) {
   Finish(*request, now_s);
 }
 
-RequestState* Scheduler::Find(RequestId id) {
+RequestState* Scheduler::Find(RequestId id) const {
   for (const auto& request : requests_) {
     if (request->spec.id == id) return request.get();
   }
@@ -240,7 +242,11 @@ double Scheduler::NextWakeup(double now_s) const {
     }
   };
   for (const ChannelQueue& queue : queues_) {
-    if (!queue.loads().empty()) consider(queue.busy_since_s(), queue.FirstSeconds(costs_));
+    if (queue.loads().empty()) continue;
+    consider(queue.busy_since_s(), queue.FirstSeconds(costs_));
+    const Load& first = queue.loads().front();
+    const double overdue_s = OverdueFrom(queue, *Find(first.request), first.stage);
+    if (overdue_s > now_s) next_s = std::min(next_s, overdue_s);
   }
   for (const ComputeStep& step : steps_) consider(step.began_s, step.estimate_s);
   return next_s;

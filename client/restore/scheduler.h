@@ -143,7 +143,7 @@ class Scheduler {
   [[nodiscard]] std::optional<StageState::Work> WorkWithin(const StageState& state,
                                                            uint16_t layers_max,
                                                            const Budget& budget) const;
-  [[nodiscard]] RequestState* Find(RequestId id);
+  [[nodiscard]] RequestState* Find(RequestId id) const;
   ChannelQueue& Queue(ChannelId channel);
   // Weighs all requests; then Nth(0), Nth(1), ... are they, the first served first, each found when
   // asked for.
@@ -160,6 +160,9 @@ class Scheduler {
                         double now_s);
   [[nodiscard]] bool IsOverdue(const RequestState& request, uint16_t stage,
                                std::optional<uint32_t> chunk, double now_s) const;
+  // When the first load of a channel, which has some of this request's, is too late.
+  [[nodiscard]] double OverdueFrom(const ChannelQueue& queue, const RequestState& request,
+                                   uint16_t stage) const;
   [[nodiscard]] bool Tries(const RequestState& request, uint16_t stage) const;
   [[nodiscard]] bool Pays(RequestState& request, uint16_t stage, const StageState::Work& work,
                           double now_s);
@@ -175,6 +178,8 @@ class Scheduler {
                                 double now_s) const;
   [[nodiscard]] double LandsIn(const RequestState& request, uint16_t stage, uint32_t chunk,
                                uint16_t from, double doubts, double now_s) const;
+  [[nodiscard]] uint32_t TokensToMeet(RequestState& request, uint16_t stage,
+                                      const StageState::Work& work, double now_s);
   [[nodiscard]] uint16_t LayersPerStep(RequestState& request, uint16_t stage, double whole_s);
 
   [[nodiscard]] std::optional<Load> NextLoad(ChannelId channel, double now_s);

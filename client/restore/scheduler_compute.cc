@@ -88,12 +88,36 @@ uint16_t Scheduler::LayersPerStep(RequestState& request, uint16_t stage, double 
   return static_cast<uint16_t>(std::max(1.0, std::floor(layers * part_s / whole_s)));
 }
 
+// Of an engine that cuts chunks: until loading, if it has the rest, would be through as well; at
+// least a cut.
+uint32_t Scheduler::TokensToMeet(RequestState& request, uint16_t stage,
+                                 const StageState::Work& work, double now_s) {
+  const StageState& state = request.stages[stage];
+  const auto& open = request.Outlook(costs_, stage);
+  const double loads_s = state.HasHolesAhead() ? kNoDeadline : LoadsEnd(request, state, now_s);
+  const bool overdue = IsOverdue(request, stage, std::nullopt, now_s);
+  if (loads_s == kNoDeadline || overdue || open.compute_s + open.lanes_s <= 0)
+    return request.spec.chunk_tokens;
+  // Both have the same part of what is open left, each in its own seconds; `loads_s` has what is
+  // under way besides.
+  const double meet_s = loads_s * open.compute_s / (open.compute_s + open.lanes_s);
+  const uint32_t cut = state.cut_tokens();
+  const uint32_t tokens = TokenBudget(meet_s, 0, work.tokens.begin, 1);
+  return std::max(cut, (tokens + cut / 2) / cut * cut);
+}
+
 std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_t stage,
                                                   const Budget& budget, double now_s) {
   StageState& state = request.stages[stage];
   Aim(request, now_s);
   auto work = WorkWithin(state, state.layers(), budget);
   if (!work.has_value() || request.suffix_running) return std::nullopt;
+  if (state.cut_tokens() > 0) {
+    Budget meets = budget;
+    meets.tokens = std::min(budget.tokens, TokensToMeet(request, stage, *work, now_s));
+    work = WorkWithin(state, state.layers(), meets);
+    if (!work.has_value()) return std::nullopt;
+  }
   const uint16_t layers = LayersPerStep(request, stage, state.WorkSeconds(costs_, *work));
   if (layers < state.layers() && !state.sweeps()) work = WorkWithin(state, layers, budget);
   if (!work.has_value() || work->waits_for_boundary) return std::nullopt;
@@ -118,6 +142,8 @@ std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t 
     return std::nullopt;
   // What was begun through these layers goes on through them.
   const bool splits = options_.engine.splits_layers && !state.IsPartial(work->chunk);
+  if (state.cut_tokens() > 0 && !IsOverdue(request, stage, work->chunk, now_s))
+    work->tokens.end = std::min(work->tokens.end, work->tokens.begin + state.cut_tokens());
   if (Tries(request, stage) || IsOverdue(request, stage, work->chunk, now_s)) {
     if (splits) work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
     return BeginStep(request, stage, *work, now_s);
@@ -208,23 +234,28 @@ bool Scheduler::Tries(const RequestState& request, uint16_t stage) const {
          !request.stages[stage].HasHolesAhead();
 }
 
-// A load is late by more than may be waited for: nothing says that it comes at all, and what was
-// not computed meanwhile would come on top of computing everything.  `chunk`: of a channel that has
-// loads of it.
+// Then a load is late by more than may be waited for: nothing says that it comes at all, and what
+// was not computed meanwhile would come on top of computing everything.
+double Scheduler::OverdueFrom(const ChannelQueue& queue, const RequestState& request,
+                              uint16_t stage) const {
+  const TokenRange all{0, request.spec.tokens};
+  const StageLayers layers{0, request.stages[stage].layers()};
+  const double due_s = queue.FirstSeconds(costs_) * (1 + costs_.LoadDoubt(queue.id()));
+  const double alone_s = costs_.ComputeSeconds(all, request.stages[stage].model_layers(layers));
+  return queue.busy_since_s() + due_s + kBearable * alone_s;
+}
+
+// `chunk`: of a channel that has loads of it.
 bool Scheduler::IsOverdue(const RequestState& request, uint16_t stage,
                           std::optional<uint32_t> chunk, double now_s) const {
   const StageState& state = request.stages[stage];
-  const TokenRange all{0, request.spec.tokens};
-  const double bearable_s =
-      kBearable * costs_.ComputeSeconds(all, state.model_layers({0, state.layers()}));
   return std::ranges::any_of(queues_, [&](const ChannelQueue& queue) {
     const auto concerns = [&](const Load& load) {
       return load.request == request.spec.id && load.stage == stage && !load.boundary &&
              (!chunk || state.ChunkOf(load.block) == *chunk);
     };
-    if (std::ranges::none_of(queue.loads(), concerns)) return false;
-    const double due_s = queue.FirstSeconds(costs_) * (1 + costs_.LoadDoubt(queue.id()));
-    return now_s - queue.busy_since_s() - due_s > bearable_s;
+    return std::ranges::any_of(queue.loads(), concerns) &&
+           now_s >= OverdueFrom(queue, request, stage);
   });
 }
 

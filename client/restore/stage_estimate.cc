@@ -18,6 +18,7 @@ double StageState::WorkSeconds(const CostModel& costs, const Work& work) const {
 }
 
 double StageState::ChunkSeconds(const CostModel& costs, const Work& work) const {
+  if (cut_tokens_ > 0) return WorkSeconds(costs, work);
   const TokenRange rest{work.tokens.begin, ChunkTokens(work.chunk).end};
   return costs.ComputeSeconds(rest, model_layers({work.layers.begin, layers_}), chunk_tokens_);
 }
@@ -78,10 +79,11 @@ double StageState::OpenBlocks(const Region& region, size_t lane, uint32_t from) 
 StageState::Open StageState::Exactly(const CostModel& costs, uint32_t begin, uint32_t end) const {
   Open open;
   for (uint32_t chunk = ChunkOf(begin); chunk * chunk_blocks_ < end; ++chunk) {
-    const uint16_t claimed = ComputeClaim(chunk * chunk_blocks_), top = OpenTop(chunk);
-    if (top <= claimed) continue;
-    open.compute_s +=
-        costs.ComputeSeconds(ChunkTokens(chunk), model_layers({claimed, top}), chunk_tokens_);
+    const uint16_t claimed = cut_tokens_ > 0 ? uint16_t{0} : ComputeClaim(chunk * chunk_blocks_);
+    const uint16_t top = OpenTop(chunk);
+    const TokenRange tokens = OpenTokens(chunk, /*contested=*/false);
+    if (top <= claimed || tokens.begin == tokens.end) continue;
+    open.compute_s += costs.ComputeSeconds(tokens, model_layers({claimed, top}), chunk_tokens_);
   }
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     const Lane& of = lanes_[lane];
@@ -145,7 +147,9 @@ StageState::Outlook StageState::Estimate(const CostModel& costs) const {
   const uint32_t end = OpenEnd();
   uint32_t begin = head_;
   if (work_.has_value() && ChunkOf(head_) == work_->chunk && work_->layers.end == layers_) {
-    begin = std::min(ChunkEnd(work_->chunk), end);
+    const uint32_t after =
+        cut_tokens_ > 0 ? work_->tokens.end / block_tokens_ : ChunkEnd(work_->chunk);
+    begin = std::min(std::max(begin, after), end);
   }
   Outlook outlook;
   if (begin >= end) return outlook;

@@ -18,6 +18,7 @@ StageState::StageState(const RequestSpec& request, const StageSpec& stage,
     : tokens_(request.tokens),
       block_tokens_(request.block_tokens),
       chunk_tokens_(request.chunk_tokens),
+      cut_tokens_(request.cut_tokens),
       blocks_(request.tokens / request.block_tokens),
       chunk_blocks_(std::max(request.chunk_tokens / request.block_tokens, 1u)),
       layers_(stage.layers.count()),
@@ -69,10 +70,11 @@ void StageState::MakeRegions() {
   }
 }
 
-// `block` is a hole, so its chunk is computed: what is before it and what is behind it are loaded
-// apart.
+// `block` is a hole, so its chunk, or what is cut of it, is computed: what is before it and what is
+// behind it are loaded apart.
 void StageState::SplitRegion(uint32_t block) {
-  const uint32_t begin = ChunkOf(block) * chunk_blocks_, end = ChunkEnd(ChunkOf(block));
+  const uint32_t cut = cut_tokens_ > 0 ? cut_tokens_ / block_tokens_ : chunk_blocks_;
+  const uint32_t begin = block / cut * cut, end = std::min(begin + cut, blocks_);
   hole_[ChunkOf(block)] = true;
   StartSweep();  // other blocks are before the last hole now, and of this chunk none is loaded
   for (size_t i = 0; i < regions_.size(); ++i) {
@@ -123,6 +125,11 @@ bool StageState::HolesFollowLoads() const {
 // Layers [0, this) belong to the engine: computed, or about to be.
 uint16_t StageState::ComputeClaim(uint32_t block) const {
   const uint32_t chunk = ChunkOf(block);
+  if (cut_tokens_ > 0) {
+    const uint32_t token = block * block_tokens_;
+    const bool its = work_ && work_->tokens.begin <= token && token < work_->tokens.end;
+    return its ? work_->layers.end : computed_[block];
+  }
   if (IsPartial(chunk)) return partial_[chunk].layers_end;
   if (work_.has_value() && work_->chunk == chunk) return work_->layers.end;
   return std::max(depth_[chunk], computed_[block]);
@@ -139,6 +146,26 @@ uint16_t StageState::OpenTop(uint32_t chunk) const {
     }
   }
   return top;
+}
+
+// What there is to compute of a chunk: all of it, or, where it may be cut, from the first block
+// that is not there to the last that no load has claimed; contested: to the last that is not there.
+TokenRange StageState::OpenTokens(uint32_t chunk, bool contested) const {
+  TokenRange open = ChunkTokens(chunk);
+  if (cut_tokens_ == 0) return open;
+  uint32_t first = blocks_, end = 0;
+  for (uint32_t b = chunk * chunk_blocks_; b < ChunkEnd(chunk); ++b) {
+    const LayerSet lacks = Full() - Present(b) - LayerSet({0, ComputeClaim(b)});
+    if (lacks.empty()) continue;
+    first = std::min(first, b);
+    bool claimed = !contested;
+    for (uint16_t rank = 0; rank < ranks_.size(); ++rank)
+      claimed = claimed && (lacks - asked_[At(rank, b)] - landed_[At(rank, b)]).empty();
+    if (!claimed) end = b + 1;
+  }
+  if (first >= end) return {open.begin, open.begin};
+  const uint32_t end_token = (TokensOf(end - 1).end + cut_tokens_ - 1) / cut_tokens_ * cut_tokens_;
+  return {TokensOf(first).begin / cut_tokens_ * cut_tokens_, std::min(open.end, end_token)};
 }
 
 // Layers [0, this) of the chunk are there.
@@ -170,9 +197,11 @@ std::optional<StageState::Work> StageState::WorkIn(uint32_t chunk, uint16_t limi
   const bool goes_on = IsPartial(chunk);
   if (!past_target && !goes_on) top = std::min(top, Target(chunk));
   if (top <= depth || (goes_on && limit < partial_[chunk].layers_end)) return std::nullopt;
-  Work work{chunk, ChunkTokens(chunk)};
+  Work work{chunk, OpenTokens(chunk, /*contested=*/false)};
   if (goes_on) work.tokens.begin += partial_[chunk].tokens;
-  const uint32_t step = std::min(tokens_max, chunk_tokens_);
+  uint32_t step = std::min(tokens_max, chunk_tokens_);
+  if (cut_tokens_ > 0) step -= step % cut_tokens_;
+  if (step == 0) return std::nullopt;
   const bool whole = work.tokens.end - work.tokens.begin <= step && !goes_on;
   work.tokens.end = std::min(work.tokens.end, work.tokens.begin + step);
   // What may not be split is computed through, even where a load has the upper layers.
@@ -214,7 +243,7 @@ std::optional<StageState::Work> StageState::NextHedge(uint16_t layers_max,
   if (work_.has_value() || complete()) return std::nullopt;
   const uint32_t chunk = ChunkOf(head_);
   if (OpenTop(chunk) > DepthOf(chunk)) return std::nullopt;  // not all of it is under way
-  Work work{chunk, ChunkTokens(chunk)};
+  Work work{chunk, OpenTokens(chunk, /*contested=*/true)};
   const bool goes_on = IsPartial(chunk);
   if (goes_on) work.tokens.begin += partial_[chunk].tokens;
   if (work.tokens.end - work.tokens.begin > std::min(tokens_max, chunk_tokens_))
@@ -236,7 +265,7 @@ std::optional<StageState::Work> StageState::NextHedge(uint16_t layers_max,
 void StageState::Begin(const Work& work) {
   LARDER_CHECK(!work_.has_value() && !work.layers.empty() && !work.waits_for_boundary);
   work_ = work;
-  if (work.tokens == ChunkTokens(work.chunk)) return;
+  if (cut_tokens_ > 0 || work.tokens == ChunkTokens(work.chunk)) return;
   partial_[work.chunk] = {work.tokens.begin - ChunkTokens(work.chunk).begin, work.layers.end};
 }
 
@@ -244,11 +273,13 @@ uint32_t StageState::Computed() {
   LARDER_CHECK(work_.has_value());
   const Work work = *work_;
   work_.reset();
-  const TokenRange chunk = ChunkTokens(work.chunk);
-  const bool through = work.tokens.end == chunk.end;
-  partial_[work.chunk] =
-      through ? Partial{} : Partial{work.tokens.end - chunk.begin, work.layers.end};
-  if (through) depth_[work.chunk] = work.layers.end;
+  if (cut_tokens_ == 0) {
+    const TokenRange chunk = ChunkTokens(work.chunk);
+    const bool through = work.tokens.end == chunk.end;
+    partial_[work.chunk] =
+        through ? Partial{} : Partial{work.tokens.end - chunk.begin, work.layers.end};
+    if (through) depth_[work.chunk] = work.layers.end;
+  }
   uint32_t wasted = 0;
   for (uint32_t b = work.chunk * chunk_blocks_; b < ChunkEnd(work.chunk); ++b) {
     if (TokensOf(b).end > work.tokens.end || TokensOf(b).end <= work.tokens.begin) continue;
@@ -267,6 +298,7 @@ bool StageState::Overtaken() const {
   const uint16_t top = std::min(OpenTop(work_->chunk), Target(work_->chunk));
   if (top > work_->layers.end) return false;
   for (uint32_t b = work_->chunk * chunk_blocks_; b < ChunkEnd(work_->chunk); ++b) {
+    if (cut_tokens_ > 0 && ComputeClaim(b) == computed_[b]) continue;  // none of it
     if (!Present(b).Contains(LayerSet(work_->layers))) return false;
   }
   return true;
@@ -396,7 +428,8 @@ std::optional<StageState::Piece> StageState::NextHedgePiece(size_t lane) const {
   for (uint32_t b = ChunkEnd(work_->chunk); b-- > work_->chunk * chunk_blocks_;) {
     if (of.count[b + 1] == of.count[b]) continue;
     const size_t at = At(of.rank, b);
-    const LayerSet open = LayerSet({computed_[b], work_->layers.end}) - asked_[at] - landed_[at];
+    const uint16_t claim = cut_tokens_ > 0 ? ComputeClaim(b) : work_->layers.end;
+    const LayerSet open = LayerSet({computed_[b], claim}) - asked_[at] - landed_[at];
     if (open.empty() || open.count() != open.Top() - open.Lowest()) continue;
     const StageLayers layers{open.Lowest(), open.Top()};
     return Piece{b, layers, ranks_[of.rank].block_bytes * layers.count() / layers_, false, true};

@@ -4,7 +4,8 @@
 // Computing goes up from the head, chunk by chunk; loading comes down from the tail, each channel
 // (lane) through its own blocks.  Where few chunks are left both may split one between its layers:
 // computing takes them from the bottom, loading from the top.  A layer of a block is claimed by one
-// of them at a time; a hedge claims it for both. Holes cut the blocks into regions.  Computing
+// of them at a time; a hedge claims it for both.  Where an engine cuts chunks between its tokens
+// instead, a step claims no more than its own.  Holes cut the blocks into regions.  Computing
 // passes each hole, so a region before one is loaded first, unless computing gets there while what
 // is behind is loaded. Knows no policy, no channel queue and no other request.
 // Ownership: inside a RequestState.  Thread-safety: none.
@@ -29,6 +30,7 @@ class StageState {
   // ---- what there is
   [[nodiscard]] bool complete() const { return head_ == blocks_; }
   [[nodiscard]] uint16_t layers() const { return layers_; }
+  [[nodiscard]] uint32_t cut_tokens() const { return cut_tokens_; }
   [[nodiscard]] StageLayers model_layers(StageLayers layers) const;
   [[nodiscard]] bool busy() const { return work_.has_value(); }
   [[nodiscard]] uint32_t ChunkOf(uint32_t block) const { return block / chunk_blocks_; }
@@ -176,6 +178,7 @@ class StageState {
   [[nodiscard]] uint16_t OpenTop(uint32_t chunk) const;
   [[nodiscard]] uint16_t PresentTo(uint32_t chunk) const;
   [[nodiscard]] uint16_t DepthOf(uint32_t chunk) const { return depth_[chunk]; }
+  [[nodiscard]] TokenRange OpenTokens(uint32_t chunk, bool contested) const;
   [[nodiscard]] uint16_t Target(uint32_t chunk) const;
   [[nodiscard]] bool TargetsMet() const;
   [[nodiscard]] uint32_t OpenEnd() const;
@@ -206,7 +209,7 @@ class StageState {
   void Advance();
   void CountPresent(uint32_t block, LayerSet before);
 
-  uint32_t tokens_, block_tokens_, chunk_tokens_, blocks_, chunk_blocks_;
+  uint32_t tokens_, block_tokens_, chunk_tokens_, cut_tokens_, blocks_, chunk_blocks_;
   uint16_t layers_;
   StageLayers model_layers_;
   std::vector<Copy> ranks_;

@@ -219,6 +219,32 @@ TEST_F(RestorerTest, HolesAreComputed) {
   engine.ExpectRight();
 }
 
+// Where loading takes no time, all but the holes are loaded: only they are computed, with what a
+// cut has besides.
+TEST_F(RestorerTest, WhereChunksAreCutNoMoreIsComputedThanIsMissing) {
+  const std::set<uint32_t> holes = {5, 6, 31, 63};
+  ASSERT_NO_FATAL_FAILURE(StoreChain(holes));
+  OracleEngine engine(maker_, blocks_);
+  std::vector<uint32_t> cuts;
+  engine.before_compute = [&](TokenRange tokens) {
+    EXPECT_EQ(tokens.begin % 32, 0u);
+    EXPECT_EQ(tokens.end % 32, 0u);
+    for (uint32_t cut = tokens.begin / 32; cut < tokens.end / 32; ++cut) cuts.push_back(cut);
+  };
+  RestorePrefix prefix = Prefix();
+  prefix.cut_tokens = 32;
+  restorer_.emplace(*session_, variant_,
+                    Profile{.model = "oracle",
+                            .layers = 2,
+                            .compute = {.fixed_s = 0, .linear_s = 1, .quadratic_s = 0},
+                            .channels = {{"pool", 1e9}}},
+                    Restorer::Options{});
+  const auto restored = restorer_->Restore(prefix, engine);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  engine.ExpectRight();
+  EXPECT_THAT(cuts, ::testing::ElementsAre(2, 3, 15, 31));
+}
+
 // A chunk of 64 tokens takes 10 ms, or so it is believed, and a step may last 4.
 TEST_F(RestorerTest, AnEngineThatDecodesMeanwhileGetsShortSteps) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
@@ -229,7 +255,7 @@ TEST_F(RestorerTest, AnEngineThatDecodesMeanwhileGetsShortSteps) {
     EXPECT_THAT(engine.between, Gt(steps.size())) << "no turn since the step before";
     steps.push_back(tokens.end - tokens.begin);
   };
-  const auto restored = Restore(Prefix(), engine, 1e6, {.step_s_max = 4e-3, .granule_tokens = 16});
+  const auto restored = Restore(Prefix(), engine, 1e6, {.step_s_max = 4e-3});
   ASSERT_TRUE(restored.ok()) << restored.status();
   engine.ExpectRight();
   ASSERT_FALSE(steps.empty());
@@ -321,11 +347,9 @@ TEST_F(RestorerTest, WhatMakesNoSenseIsRefused) {
   RestorePrefix elsewhere = Prefix();
   elsewhere.channel_of_block[3] = ChannelId{7};
   EXPECT_EQ(Restore(elsewhere, engine).status().code(), absl::StatusCode::kInvalidArgument);
-  Restorer::Options cut;
-  cut.step_s_max = 0.001;
-  cut.granule_tokens = maker_.variant.block_tokens + 1;
-  EXPECT_EQ(Restore(Prefix(), engine, 50e6, cut).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  RestorePrefix cut = Prefix();
+  cut.cut_tokens = maker_.variant.block_tokens + 1;
+  EXPECT_EQ(Restore(cut, engine).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(engine.computed, 0u);
 }
 

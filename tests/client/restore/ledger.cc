@@ -64,10 +64,10 @@ void Ledger::Ask() {
     const bool busy = std::any_of(steps_.begin(), steps_.end(),
                                   [&](const auto& step) { return step.stage == stage; });
     if (busy) continue;
-    const auto budget =
-        options_.budget > 1'000'000 ? options_.budget : 1 + random_() % options_.budget;
-    if (const auto step = scheduler_.NextCompute(stage, static_cast<uint32_t>(budget), now_s_))
-      Check(*step);
+    auto budget = static_cast<uint32_t>(
+        options_.budget > 1'000'000 ? options_.budget : 1 + random_() % options_.budget);
+    for (const auto& [id, book] : books_) budget = std::max(budget, book.spec.cut_tokens);
+    if (const auto step = scheduler_.NextCompute(stage, budget, now_s_)) Check(*step);
   }
   for (uint16_t channel = 1; channel <= channels_; ++channel) {
     const auto mine = [&](const Load& load) { return load.channel == ChannelId{channel}; };
@@ -97,10 +97,18 @@ void Ledger::Check(const ComputeStep& step) {
   const uint32_t chunk = step.tokens.begin / ChunkTokens(book);
   ASSERT_LE(step.tokens.end, std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens));
   ASSERT_LE(step.tokens.end - step.tokens.begin, book.spec.chunk_tokens);
-  ASSERT_EQ(book.activations[step.stage][chunk], step.layers.begin) << "activations are not there";
-  ASSERT_EQ(step.tokens.begin, chunk * ChunkTokens(book) + book.through[step.stage][chunk])
-      << "a chunk goes on where it was left";
-  const uint32_t first = chunk * ChunkTokens(book) / book.spec.block_tokens;
+  const uint32_t cut = book.spec.cut_tokens;
+  uint32_t first = chunk * ChunkTokens(book) / book.spec.block_tokens;
+  if (cut > 0) {
+    ASSERT_EQ(step.tokens.begin % cut, 0u);
+    ASSERT_TRUE(step.tokens.end % cut == 0 || step.tokens.end == book.spec.tokens);
+    first = step.tokens.begin / book.spec.block_tokens;
+  } else {
+    ASSERT_EQ(book.activations[step.stage][chunk], step.layers.begin)
+        << "activations are not there";
+    ASSERT_EQ(step.tokens.begin, chunk * ChunkTokens(book) + book.through[step.stage][chunk])
+        << "a chunk goes on where it was left";
+  }
   for (uint32_t b = step.tokens.begin / book.spec.block_tokens;
        b * book.spec.block_tokens < step.tokens.end; ++b) {
     ASSERT_TRUE(book.boundary[step.stage][b])
@@ -114,20 +122,23 @@ void Ledger::Check(const ComputeStep& step) {
   }
   const uint32_t last = (step.tokens.end - 1) / book.spec.block_tokens;
   bool of_use = false;  // something of it, or above it, nobody else brings
-  for (uint32_t b = step.tokens.begin / book.spec.block_tokens; b <= last; ++b) {
+  // What is being loaded may have to be computed for what is behind it in the chunk.
+  const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
+  const uint32_t needs = cut > 0 ? end / book.spec.block_tokens - 1 : last;
+  for (uint32_t b = step.tokens.begin / book.spec.block_tokens; b <= needs; ++b) {
     for (uint16_t l = step.layers.begin; l < book.cells[step.stage][b].size(); ++l) {
       Cell& cell = At(book, step.stage, b, l);
       const bool loading =
           std::all_of(cell.loading.begin(), cell.loading.end(), [](bool each) { return each; });
       of_use |= !loading && !cell.there();
-      if (l >= step.layers.end) continue;
+      if (l >= step.layers.end || b > last) continue;
       ASSERT_FALSE(cell.computing);
       cell.computing = true;
     }
   }
   // A part of a chunk may be there already: the rest of it needs the whole.
-  const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
-  const bool part = step.tokens.begin % ChunkTokens(book) != 0 || step.tokens.end != end;
+  const bool part =
+      cut == 0 && (step.tokens.begin % ChunkTokens(book) != 0 || step.tokens.end != end);
   ASSERT_TRUE(step.hedge || part || of_use) << "computes what is being loaded";
 }
 

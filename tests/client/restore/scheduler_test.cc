@@ -56,12 +56,14 @@ struct Shape {
   double holes = 0;
   uint32_t block_tokens = 128, chunk_tokens = 256;
   bool depths = false;
+  uint32_t cut_tokens = 0;
 };
 
 RequestSpec DrawSpec(Draw& random, uint64_t id, const Shape& shape) {
   const bool plain = shape.stages == 1 && random() % 10 == 0;  // nothing is stored
   const uint32_t blocks = plain ? 0 : 1 + random() % 24;
   RequestSpec spec = Spec(id, blocks, shape.block_tokens, shape.chunk_tokens);
+  spec.cut_tokens = shape.cut_tokens;
   if (plain || (shape.stages == 1 && random() % 2 == 0)) spec.suffix_tokens = 1 + random() % 500;
   spec.stages.clear();
   for (uint16_t s = 0; s < shape.stages; ++s) {
@@ -131,6 +133,14 @@ constexpr Shape kShapes[] = {
     {.block_tokens = 512, .chunk_tokens = 128},
     {.layers = true, .stages = 2, .block_tokens = 256, .chunk_tokens = 128},
     {.layers = true, .abandons = true, .overlaps = true, .block_tokens = 256, .chunk_tokens = 256},
+    {.block_tokens = 32, .cut_tokens = 64},
+    {.channels = 2, .holes = 0.1, .block_tokens = 32, .cut_tokens = 32},
+    {.abandons = true,
+     .ranks = 2,
+     .channels = 2,
+     .holes = 0.05,
+     .block_tokens = 32,
+     .cut_tokens = 64},
     {.layers = true, .depths = true},
     {.layers = true, .abandons = true, .channels = 2, .holes = 0.1, .depths = true},
 };
@@ -227,6 +237,70 @@ struct Bench {
   }
   Scheduler scheduler;
 };
+
+// One block of a chunk does not come: it is computed with what it is cut from, and nothing else.
+TEST(Scheduler, AnEngineThatCutsChunksComputesWhatIsMissingOfOne) {
+  for (const uint32_t missing : {3u, 4u, 7u, 8u, 11u}) {
+    Bench bench({}, 10, 1e9);
+    RequestSpec spec = Spec(1, 12, 32, 256);
+    spec.cut_tokens = 64;
+    ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
+    std::vector<Load> given;
+    for (auto loads = bench.Loads(0); !loads.empty(); loads = bench.Loads(0))
+      given.push_back(loads[0]);
+    ASSERT_EQ(given.size(), 12u);
+    for (const Load& load : given) {
+      if (load.block == missing) {
+        bench.scheduler.OnLoadFailed(load.id, LoadFailure::kGone, 0);
+      } else {
+        EXPECT_EQ(bench.scheduler.OnLoaded(load.id, 0), Landing::kPlace);
+      }
+    }
+    const auto step = bench.scheduler.NextCompute(0, 1 << 20, 0);
+    ASSERT_TRUE(step.has_value());
+    const uint32_t begin = missing / 2 * 64;
+    EXPECT_EQ(step->tokens, (TokenRange{begin, begin + 64}));
+    bench.scheduler.OnComputed(step->id, 0.1);
+    EXPECT_EQ(bench.scheduler.TakeOutcomes().size(), 1u);
+  }
+}
+
+// The last chunk is shared: a cut takes the engine as long as loading its blocks.
+TEST(Scheduler, AnEngineThatCutsChunksMeetsWithinOne) {
+  Bench bench({}, 0.010, 1e5 / 0.00125);  // a cut of two blocks takes 2.5 ms, either way
+  RequestSpec spec = Spec(1, 8, 32, 256);
+  spec.cut_tokens = 64;
+  ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
+  const auto step = bench.scheduler.NextCompute(0, 1 << 20, 0);
+  ASSERT_TRUE(step.has_value());
+  EXPECT_EQ(step->tokens, (TokenRange{0, 128}));
+  std::vector<uint32_t> blocks;
+  for (auto loads = bench.Loads(0); !loads.empty(); loads = bench.Loads(0))
+    blocks.push_back(loads[0].block);
+  EXPECT_EQ(blocks, (std::vector<uint32_t>{7, 6, 5, 4}));
+}
+
+TEST(Scheduler, ABudgetBelowACutComputesNothing) {
+  Bench bench({}, 0.01, 1e8);
+  RequestSpec spec = Spec(1, 8, 32, 256);
+  spec.cut_tokens = 64;
+  ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
+  EXPECT_FALSE(bench.scheduler.NextCompute(0, 63, 0).has_value());
+  EXPECT_EQ(bench.scheduler.NextCompute(0, 127, 0)->tokens, (TokenRange{0, 64}));
+}
+
+TEST(Scheduler, WhatChunksAreCutIntoIsChecked) {
+  RequestSpec spec = Spec(1, 8, 32, 256);
+  for (const uint32_t cut : {16u, 48u, 96u, 512u}) {
+    spec.cut_tokens = cut;
+    EXPECT_FALSE(Validate(spec, kLayers).ok()) << cut;
+  }
+  spec.cut_tokens = 64;
+  EXPECT_TRUE(Validate(spec, kLayers).ok());
+  SchedulerOptions options;
+  options.engine.splits_layers = true;
+  EXPECT_FALSE(Bench(options, 1, 1).scheduler.Add(spec, 0).ok());
+}
 
 TEST(Policy, WhoCanFinishFirstComesFirstButNobodyWaitsForEver) {
   const auto policy = FinishFirst();
