@@ -5,8 +5,9 @@
 //
 // In each round computing alone, loading alone and `auto` take turns; an answer that differs from
 // the computed one is an error.  Where loading alone is no rival it runs in the first round only,
-// or is taken to last what the link takes for the bytes.  The optimum is that of whole chunks, from
-// what chunks and loads took in the same rounds.
+// or is taken to last what the link takes for the bytes.  The optimum is that of chunks cut where
+// the engine may cut them, from what chunks and loads took in the same rounds; a part of a chunk is
+// taken to cost its share of it.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -265,13 +266,15 @@ absl::Status RunRound(Setting& setting, std::span<Cell> cells, int round) {
 double OptimumSeconds(const Cell& cell) {
   const Prompt& prompt = *cell.prompt;
   PlanInput input{.splits_layers = false};
-  for (size_t chunk = 0; chunk < prompt.chunk_s.size(); ++chunk) {
-    const auto begin = static_cast<uint32_t>(chunk) * Engine::kBatchTokens;
-    const uint32_t end = std::min(begin + Engine::kBatchTokens, prompt.prefix());
-    const double share = static_cast<double>(end - begin) / prompt.prefix();
+  for (uint32_t begin = 0; begin < prompt.prefix(); begin += Engine::kCutTokens) {
+    const uint32_t tokens = std::min(Engine::kCutTokens, prompt.prefix() - begin);
+    const uint32_t chunk = begin / Engine::kBatchTokens * Engine::kBatchTokens;
+    const uint32_t of_chunk = std::min(Engine::kBatchTokens, prompt.prefix() - chunk);
+    const double compute_s = Median(prompt.chunk_s[chunk / Engine::kBatchTokens]);
+    const double load_s = Median(cell.moved_s);
     input.chunks.push_back(
-        {.compute_s = Median(prompt.chunk_s[chunk]),
-         .loads = {{.channel = ChannelId{1}, .seconds = share * Median(cell.moved_s)}}});
+        {.compute_s = compute_s * tokens / of_chunk,
+         .loads = {{.channel = ChannelId{1}, .seconds = load_s * tokens / prompt.prefix()}}});
   }
   return BestStaircase(input)->seconds + Median(prompt.rest_s);
 }
