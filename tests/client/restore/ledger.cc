@@ -121,7 +121,9 @@ void Ledger::Check(const ComputeStep& step) {
     }
   }
   const uint32_t last = (step.tokens.end - 1) / book.spec.block_tokens;
-  bool of_use = false;  // something of it, or above it, nobody else brings
+  // Something of it, or above it, nobody else brings: of its last cut, or of what is behind that in
+  // the chunk.
+  bool of_use = false;
   // What is being loaded may have to be computed for what is behind it in the chunk.
   const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
   const uint32_t needs = cut > 0 ? end / book.spec.block_tokens - 1 : last;
@@ -130,7 +132,8 @@ void Ledger::Check(const ComputeStep& step) {
       Cell& cell = At(book, step.stage, b, l);
       const bool loading =
           std::all_of(cell.loading.begin(), cell.loading.end(), [](bool each) { return each; });
-      of_use |= !loading && !cell.there();
+      const bool counts = cut == 0 || (b + 1) * book.spec.block_tokens + cut > step.tokens.end;
+      of_use |= counts && !loading && !cell.there();
       if (l >= step.layers.end || b > last) continue;
       ASSERT_FALSE(cell.computing);
       cell.computing = true;

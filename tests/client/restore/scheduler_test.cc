@@ -238,13 +238,24 @@ struct Bench {
   Scheduler scheduler;
 };
 
+RequestSpec CutSpec(uint32_t blocks) {
+  RequestSpec spec = Spec(1, blocks, 32, 256);
+  spec.cut_tokens = 64;
+  return spec;
+}
+
+std::vector<uint32_t> BlocksOf(Bench& bench) {
+  std::vector<uint32_t> blocks;
+  for (auto loads = bench.Loads(); !loads.empty(); loads = bench.Loads())
+    blocks.push_back(loads[0].block);
+  return blocks;
+}
+
 // One block of a chunk does not come: it is computed with what it is cut from, and nothing else.
 TEST(Scheduler, AnEngineThatCutsChunksComputesWhatIsMissingOfOne) {
   for (const uint32_t missing : {3u, 4u, 7u, 8u, 11u}) {
     Bench bench({}, 10, 1e9);
-    RequestSpec spec = Spec(1, 12, 32, 256);
-    spec.cut_tokens = 64;
-    ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
+    ASSERT_TRUE(bench.scheduler.Add(CutSpec(12), 0).ok());
     std::vector<Load> given;
     for (auto loads = bench.Loads(0); !loads.empty(); loads = bench.Loads(0))
       given.push_back(loads[0]);
@@ -268,23 +279,68 @@ TEST(Scheduler, AnEngineThatCutsChunksComputesWhatIsMissingOfOne) {
 // The last chunk is shared: a cut takes the engine as long as loading its blocks.
 TEST(Scheduler, AnEngineThatCutsChunksMeetsWithinOne) {
   Bench bench({}, 0.010, 1e5 / 0.00125);  // a cut of two blocks takes 2.5 ms, either way
-  RequestSpec spec = Spec(1, 8, 32, 256);
-  spec.cut_tokens = 64;
-  ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
+  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
   const auto step = bench.scheduler.NextCompute(0, 1 << 20, 0);
   ASSERT_TRUE(step.has_value());
   EXPECT_EQ(step->tokens, (TokenRange{0, 128}));
-  std::vector<uint32_t> blocks;
-  for (auto loads = bench.Loads(0); !loads.empty(); loads = bench.Loads(0))
-    blocks.push_back(loads[0].block);
-  EXPECT_EQ(blocks, (std::vector<uint32_t>{7, 6, 5, 4}));
+  EXPECT_EQ(BlocksOf(bench), (std::vector<uint32_t>{7, 6, 5, 4}));
+}
+
+TEST(Scheduler, WhatIsBesideAHoleIsLoadedButForItsCut) {
+  Bench bench({}, 10, 1e9);
+  RequestSpec spec = CutSpec(12);
+  spec.stages[0].ranks[0].channel_of_block[3] = ChannelId::kNowhere;
+  ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
+  // Computing has to wait for what is before it.
+  EXPECT_EQ(BlocksOf(bench), (std::vector<uint32_t>{1, 0, 11, 10, 9, 8, 7, 6, 5, 4}));
+}
+
+// However slow the channel seems to be: what it has begun is not computed as well.
+TEST(Scheduler, AStepEndsWhereTheLoadsOfItsChunkBegin) {
+  Bench bench({}, 0.001, 1e5 / 0.01);
+  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_EQ(bench.Loads().size(), 1u);
+  EXPECT_EQ(bench.scheduler.NextCompute(0, 1 << 20, 0)->tokens, (TokenRange{0, 192}));
+}
+
+TEST(Scheduler, AStepIsAbandonedWhenItsOwnBlocksAreThere) {
+  Bench bench({.engine = {.abandons_steps = true}}, 0.001, 1e8);
+  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
+  const auto step = bench.scheduler.NextCompute(0, 64, 0);
+  ASSERT_TRUE(step.has_value());
+  std::vector<Load> hedges;
+  for (auto loads = bench.Loads(0.1); !loads.empty(); loads = bench.Loads(0.1)) {
+    if (loads[0].hedge) hedges.push_back(loads[0]);
+  }
+  ASSERT_EQ(hedges.size(), 2u);
+  for (const Load& load : hedges)
+    EXPECT_EQ(bench.scheduler.OnLoaded(load.id, 0.1), Landing::kPlace);
+  EXPECT_EQ(bench.scheduler.TakeAbandonedSteps(), std::vector<StepId>{step->id});
+}
+
+// Nobody else reports anything while the only load stalls.
+TEST(Scheduler, WakesWhenALoadIsOverdue) {
+  Bench bench({.patience = 1e6}, 0.05, 1e8);
+  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
+  ASSERT_EQ(BlocksOf(bench).size(), 8u);
+  // A load takes a millisecond, and all of it takes 50 to compute.
+  double now_s = 0.001;
+  for (; !bench.scheduler.NextCompute(0, 1 << 20, now_s).has_value(); now_s += 1e-5)
+    ASSERT_LT(now_s, 0.01);
+  Bench asleep({.patience = 1e6}, 0.05, 1e8);
+  ASSERT_TRUE(asleep.scheduler.Add(CutSpec(8), 0).ok());
+  ASSERT_EQ(BlocksOf(asleep).size(), 8u);
+  double wakes_s = 0;
+  while (!asleep.scheduler.NextCompute(0, 1 << 20, wakes_s).has_value()) {
+    wakes_s = asleep.scheduler.NextWakeup(wakes_s);
+    ASSERT_LT(wakes_s, 1);
+  }
+  EXPECT_NEAR(wakes_s, now_s, 2e-5);
 }
 
 TEST(Scheduler, ABudgetBelowACutComputesNothing) {
   Bench bench({}, 0.01, 1e8);
-  RequestSpec spec = Spec(1, 8, 32, 256);
-  spec.cut_tokens = 64;
-  ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
+  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
   EXPECT_FALSE(bench.scheduler.NextCompute(0, 63, 0).has_value());
   EXPECT_EQ(bench.scheduler.NextCompute(0, 127, 0)->tokens, (TokenRange{0, 64}));
 }
