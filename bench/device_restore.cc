@@ -29,7 +29,8 @@ namespace larder::bench {
 namespace {
 
 constexpr char kOnGpu[] = "restore_device_both", kOnHost[] = "restore_device_both_host";
-constexpr uint32_t kLayers = 32, kHeads = 8, kRowBytes = 256, kBlockTokens = 16, kChunk = 512;
+constexpr uint32_t kLayers = 32, kHeads = 8, kRowBytes = 256, kBlockTokens = 16, kChunk = 512,
+                   kCut = 64;
 constexpr uint32_t kLayerBytes = 2 * kHeads * kRowBytes * kBlockTokens;
 constexpr uint64_t kBlockBytes = uint64_t{kLayers} * kLayerBytes;
 constexpr uint64_t kBytesOfGpu = uint64_t{8} << 30, kBytesOfHost = 256 << 20;
@@ -94,7 +95,8 @@ class Node {
     return restorer.Restore({.blocks = blocks_,
                              .channel_of_block = std::vector(blocks_.size(), ChannelId{1}),
                              .layer_bytes = layer_bytes,
-                             .chunk_tokens = kChunk},
+                             .chunk_tokens = kChunk,
+                             .cut_tokens = kCut},
                             engine);
   }
 

@@ -35,7 +35,7 @@ TimePoint At(TimePoint start, double seconds) {
 
 // What the restorer decides itself, whatever it was given.
 Restorer::Options Sane(Restorer::Options options) {
-  options.scheduler.engine = {};  // whole chunks through all layers
+  options.scheduler.engine = {};  // through all layers, and to the end
   return options;
 }
 

@@ -10,8 +10,8 @@
 // has taken them, unless they land in the engine's cache at once.
 // Thread-safety: Restore from one thread at a time, which is the engine's; Cancel from any.
 // Threads: one for each channel, which waits while there is nothing to load.
-// Limits: one prefix at a time; engines that compute whole chunks through all layers, on one stage
-// and one rank.
+// Limits: one prefix at a time; engines that compute chunks, or parts of them, through all layers,
+// on one stage and one rank.
 #pragma once
 
 #include <cstdint>
@@ -64,8 +64,9 @@ struct RestorePrefix {
   std::vector<ChannelId> channel_of_block = {};  // as Lookup says; kNowhere: a hole
   std::span<const ByteCount> layer_bytes = {};   // of a block; their sum is what is loaded
   uint32_t chunk_tokens = 0;                     // of a step of the engine
-  // A step may also begin and end within a chunk, at multiples of this; whole blocks, that divide
-  // it.  The engine's cache is then the same as if the chunk had been computed in one.  0: not.
+  // Of an engine whose cache is the same, whether it computes a chunk in one or in parts that begin
+  // at multiples of this: whole blocks, that divide it.  Steps are then parts of chunks, where the
+  // rest is loaded; none has fewer tokens than this, unless its chunk has.  0: they are whole.
   uint32_t cut_tokens = 0;
   uint32_t suffix_tokens = 0;       // computed after it, for the plan alone
   double deadline_s = kNoDeadline;  // from now; no load begins that would end later
@@ -83,7 +84,7 @@ class Restorer {
     Carry carry = {};
     // A step of the engine lasts this long at most, for one that does other things Between steps:
     // chunks are then cut at multiples of the prefix's `cut_tokens` (0: of a block), one of which
-    // is the least.
+    // is the least, and less than two the last of a prefix.
     double step_s_max = kNoDeadline;
   };
   // `profile` names the channels.

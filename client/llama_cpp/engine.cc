@@ -114,6 +114,12 @@ absl::Status Engine::WarmUp() {
   return absl::OkStatus();
 }
 
+uint32_t Engine::CutBelow(uint32_t tokens, uint32_t prefix) {
+  const uint32_t chunk = tokens - tokens % kBatchTokens;
+  const uint32_t cuts = std::max((std::min(chunk + kBatchTokens, prefix) - chunk) / kCutTokens, 1u);
+  return chunk + std::min((tokens - chunk) / kCutTokens, cuts - 1) * kCutTokens;
+}
+
 std::string Engine::ChatPrompt(const std::string& message) const {
   const char* form = llama_model_chat_template(model_.get(), nullptr);
   if (form == nullptr) return message;

@@ -3,12 +3,12 @@
 // Sequence 0 holds the text.  Decode computes tokens at its end, AppendState puts some there that
 // were computed before; SaveState and LoadState move its whole KV as bytes (state_blob.h).  The
 // settings are those under which a restored context gives the same bits as a computed one: one
-// unified KV stream, f16 KV, flash attention (rows of values), batches of 256 tokens, no repacked
-// weights.  Other sequences can be decoded beside the text (DecodeOthers), in a context of their
-// own: in the text's, their cells between its own would change its last bits.
+// unified KV stream, f16 KV, flash attention (rows of values), batches of 256 tokens or parts of
+// them (kCutTokens), no repacked weights.  Other sequences can be decoded beside the text
+// (DecodeOthers), in a context of their own: in the text's, their cells between its own would
+// change its last bits.
 //
-// What it does not promise: equal bits between different batch cuts, machines or llama.cpp
-// versions.
+// What it does not promise: equal bits between other batch cuts, machines or llama.cpp versions.
 // Ownership: owns model and context; spans that it returns are valid until the next call.
 // Thread-safety: none; one thread at a time.  llama.cpp itself uses `threads` of its own.
 // Lifecycle: Load -> [ResetContext -> (LoadState) -> Decode | AppendState... -> SaveState]...
@@ -72,9 +72,12 @@ class Engine {
   // The first of the largest logits.
   [[nodiscard]] Token Greedy() const;
 
-  // Batches of one chunk may be cut at multiples of this, and nowhere else: that is how many rows
-  // llama.cpp's attention takes at once.
+  // A chunk, which is what one batch would compute, may be computed in several that begin and end
+  // at multiples of this, and nowhere else, and none may have less, unless the chunk has: that is
+  // how many rows llama.cpp's attention takes at once, and it computes fewer in another way.
   static constexpr uint32_t kCutTokens = 64;
+  // The last place up to `tokens` from which the rest of a prefix may be computed.
+  [[nodiscard]] static uint32_t CutBelow(uint32_t tokens, uint32_t prefix);
 
   // One more token of a sequence that is not the text: `sequence` counts from 0.
   struct OtherToken {

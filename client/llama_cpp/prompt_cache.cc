@@ -125,8 +125,9 @@ PromptCache::Restored PromptCache::Restore(std::span<const Token> prompt, Engine
           link->Pass(ByteCount(got.value_or(0) * block_bytes_.value()), asked));
     if (got.value_or(0) < count) break;
   }
-  // What is computed behind a part must be cut where computing all of it may be, too.
-  if (blocks < wanted) blocks -= blocks % (Engine::kCutTokens / kBlockTokens);
+  if (blocks < wanted) {
+    blocks = Engine::CutBelow(blocks * kBlockTokens, wanted * kBlockTokens) / kBlockTokens;
+  }
   if (blocks == 0) return restored;
   if (absl::Status s = engine->LoadState(joiner.Finish(blocks * kBlockTokens)); !s.ok()) {
     restored.status = s;

@@ -1,8 +1,9 @@
 // One prompt through the engine, from its tokens to its answer, with the times that people ask
 // about.
 //
-// Restored, computed or both, the batches are cut at the same places: multiples of 256 tokens, and
-// the border of the last restorable block.  That is why all ways give the same bits.
+// Computed, the batches are cut at multiples of 256 tokens and at the border of the last restorable
+// block; restored or both, also at multiples of 64 between them, but for less than 64 before the
+// border (Engine::kCutTokens).  That is why all ways give the same bits.
 // Thread-safety: none.  Ownership: borrows engine and cache for the call.
 #pragma once
 

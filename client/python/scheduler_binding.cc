@@ -172,12 +172,9 @@ void BindRequests(nb::module_& module) {
   nb::class_<RequestSpec>(
       module, "RequestSpec",
       "A restore.  tokens: of the prefix, whole blocks.  deadline_s: no load is begun that would "
-      "end "
-      "later.  depths: per chunk, none increases; empty: the scheduler's own way.  cut_tokens: "
-      "where "
-      "some of a chunk is loaded, a step may also begin and end within it, at multiples of this; "
-      "0: "
-      "it may not.")
+      "end later.  depths: per chunk, none increases; empty: the scheduler's own way.  cut_tokens: "
+      "where some of a chunk is loaded, a step may also begin and end within it, at multiples of "
+      "this; a budget below it computes nothing; 0: steps are whole chunks.")
       .def(
           "__init__",
           [](RequestSpec* self, RequestId id, uint32_t tokens, uint32_t block_tokens,

@@ -45,11 +45,12 @@ struct RequestSpec {
   RequestId id = {};
   uint32_t tokens = 0;  // of the prefix: whole blocks
   uint32_t block_tokens = 0;
-  uint32_t chunk_tokens =
-      0;  // steps begin and end at its multiples; divides block_tokens, or is divided by it
-  // Where some of a chunk is loaded, a step may also begin and end within it, at multiples of this:
-  // whole blocks, that divide chunk_tokens; its budget is one of them at least, or it computes
-  // nothing.  0: it may not.  For engines that do not split layers, on one stage.
+  uint32_t chunk_tokens = 0;  // of a step, at most; divides block_tokens, or is divided by it
+  // Where some of a chunk is loaded, a step may also begin and end within it, at multiples of this
+  // (a cut): whole blocks, that divide chunk_tokens.  No step has fewer tokens, unless its chunk
+  // has: less than a cut at the end of the prefix belongs to the one before it.  A budget below a
+  // cut computes nothing.  0: steps are whole chunks, but for their budgets.
+  // For engines that do not split layers, on one stage, without `depths`.
   uint32_t cut_tokens = 0;
   uint32_t suffix_tokens = 0;       // prefill behind the prefix, when it is there
   double deadline_s = kNoDeadline;  // no load is begun that would end later
@@ -106,9 +107,8 @@ enum class Landing : uint8_t {
 };
 
 struct StageOutcome {
-  // Per block: layers [0, depth) are the engine's, the rest was loaded.  An engine that does not
-  // split layers has computed whole chunks: the first block of depth 0 behind the last hole is the
-  // meet.
+  // Per block: layers [0, depth) are the engine's, the rest was loaded.  Of an engine that does not
+  // split layers, the first block of depth 0 behind the last hole is the meet.
   std::vector<uint16_t> depths = {};
 };
 

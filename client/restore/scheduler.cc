@@ -49,11 +49,15 @@ void Scheduler::Cancel(RequestId id, double now_s) {
   Finish(*request, now_s);
 }
 
-RequestState* Scheduler::Find(RequestId id) const {
+const RequestState* Scheduler::Find(RequestId id) const {
   for (const auto& request : requests_) {
     if (request->spec.id == id) return request.get();
   }
   return nullptr;
+}
+
+RequestState* Scheduler::Find(RequestId id) {
+  return const_cast<RequestState*>(std::as_const(*this).Find(id));
 }
 
 ChannelQueue& Scheduler::Queue(ChannelId channel) {
@@ -244,9 +248,15 @@ double Scheduler::NextWakeup(double now_s) const {
   for (const ChannelQueue& queue : queues_) {
     if (queue.loads().empty()) continue;
     consider(queue.busy_since_s(), queue.FirstSeconds(costs_));
-    const Load& first = queue.loads().front();
-    const double overdue_s = OverdueFrom(queue, *Find(first.request), first.stage);
-    if (overdue_s > now_s) next_s = std::min(next_s, overdue_s);
+    const Load* last = nullptr;
+    for (const Load& load : queue.loads()) {
+      if (load.boundary) continue;
+      // One after the other they are mostly of the same.
+      if (last != nullptr && last->request == load.request && last->stage == load.stage) continue;
+      last = &load;
+      const double overdue_s = OverdueFrom(queue, *Find(load.request), load.stage);
+      if (overdue_s > now_s) next_s = std::min(next_s, overdue_s);
+    }
   }
   for (const ComputeStep& step : steps_) consider(step.began_s, step.estimate_s);
   return next_s;

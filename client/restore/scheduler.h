@@ -10,12 +10,13 @@
 //   after any of these:      drop TakeCancelledLoads and TakeAbandonedSteps, report TakeOutcomes,
 //                            ask idle engines and channels again, call OnTime at NextWakeup
 //
-// Promises: a layer of a block is given to the engine or to a channel, not to both, but in a hedge;
+// Promises: a layer of a block is given to the engine or to a channel, not to both, but in a hedge,
+// or where what is behind it in its chunk cannot be computed without it;
 // computing never depends on a load that is still under way; a load that is late or failed becomes
 // a compute, or is tried again while there is time; all ranks of a stage share one meet.  The order
 // among requests is the policy's; within one, loading comes from the tail and computing from the
 // head, neither begins what the other is through with sooner, and what is contested at the end is
-// split between layers where the engine can, or hedged.
+// split between layers or within a chunk where the engine can, or hedged.
 // Does not move bytes, does not decode: what is left of a step's tokens after decoding is the
 // `budget` of NextCompute; an engine that computes several ranges in one step, beside what it
 // decodes, asks for them by NextStep.  Prefill behind a prefix comes before any restore.
@@ -62,7 +63,7 @@ struct StepRoom {
   uint32_t tokens = 0;           // of all, those that are decoded among them
   uint32_t decode_tokens = 0;    // come first, and are the engine's own
   double seconds = kNoDeadline;  // that the step may last
-  uint32_t granule = 16;         // what is cut for `seconds` is a multiple of it
+  uint32_t granule = 16;         // what is cut for `seconds` is a multiple of it, and of cut_tokens
 };
 
 class Scheduler {
@@ -143,7 +144,8 @@ class Scheduler {
   [[nodiscard]] std::optional<StageState::Work> WorkWithin(const StageState& state,
                                                            uint16_t layers_max,
                                                            const Budget& budget) const;
-  [[nodiscard]] RequestState* Find(RequestId id) const;
+  [[nodiscard]] RequestState* Find(RequestId id);
+  [[nodiscard]] const RequestState* Find(RequestId id) const;
   ChannelQueue& Queue(ChannelId channel);
   // Weighs all requests; then Nth(0), Nth(1), ... are they, the first served first, each found when
   // asked for.
@@ -160,7 +162,7 @@ class Scheduler {
                         double now_s);
   [[nodiscard]] bool IsOverdue(const RequestState& request, uint16_t stage,
                                std::optional<uint32_t> chunk, double now_s) const;
-  // When the first load of a channel, which has some of this request's, is too late.
+  // When the first load of a channel is too late for this request, which has some there.
   [[nodiscard]] double OverdueFrom(const ChannelQueue& queue, const RequestState& request,
                                    uint16_t stage) const;
   [[nodiscard]] bool Tries(const RequestState& request, uint16_t stage) const;
@@ -174,8 +176,12 @@ class Scheduler {
   // Where computing does not pay, at once.
   [[nodiscard]] bool SweepBegins(RequestState& request, uint16_t stage,
                                  const StageState::Work& work, bool pays, double now_s);
-  [[nodiscard]] double LoadsEnd(const RequestState& request, const StageState& stage,
-                                double now_s) const;
+  [[nodiscard]] double LoadsAhead(const RequestState& request, const StageState& stage,
+                                  double now_s) const;
+  [[nodiscard]] double LoadsEnd(const RequestState& request, const StageState& stage, double now_s,
+                                bool to_hole) const;
+  [[nodiscard]] bool AwaitsLoads(const RequestState& request, uint16_t stage,
+                                 const StageState::Work& work, double now_s) const;
   [[nodiscard]] double LandsIn(const RequestState& request, uint16_t stage, uint32_t chunk,
                                uint16_t from, double doubts, double now_s) const;
   [[nodiscard]] uint32_t TokensToMeet(RequestState& request, uint16_t stage,

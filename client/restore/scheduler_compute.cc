@@ -89,21 +89,35 @@ uint16_t Scheduler::LayersPerStep(RequestState& request, uint16_t stage, double 
 }
 
 // Of an engine that cuts chunks: until loading, if it has the rest, would be through as well; at
-// least a cut.
+// least up to something that no load has claimed.
 uint32_t Scheduler::TokensToMeet(RequestState& request, uint16_t stage,
                                  const StageState::Work& work, double now_s) {
   const StageState& state = request.stages[stage];
-  const auto& open = request.Outlook(costs_, stage);
-  const double loads_s = state.HasHolesAhead() ? kNoDeadline : LoadsEnd(request, state, now_s);
+  const double loads_s = LoadsAhead(request, state, now_s);
   const bool overdue = IsOverdue(request, stage, std::nullopt, now_s);
-  if (loads_s == kNoDeadline || overdue || open.compute_s + open.lanes_s <= 0)
-    return request.spec.chunk_tokens;
-  // Both have the same part of what is open left, each in its own seconds; `loads_s` has what is
-  // under way besides.
-  const double meet_s = loads_s * open.compute_s / (open.compute_s + open.lanes_s);
+  const double compute_s = request.Outlook(costs_, stage).compute_s;
+  if (loads_s == kNoDeadline || overdue || compute_s <= 0) return request.spec.chunk_tokens;
+  double unclaimed_s = 0;  // by loading alone
+  for (const StageState::Lane& lane : state.lanes())
+    unclaimed_s = std::max(unclaimed_s, state.LaneSeconds(costs_, lane.channel));
+  // Both leave the same part of it, each in its own seconds; `loads_s` has what is under way, too.
+  const double meet_s = loads_s * compute_s / (compute_s + unclaimed_s);
   const uint32_t cut = state.cut_tokens();
   const uint32_t tokens = TokenBudget(meet_s, 0, work.tokens.begin, 1);
-  return std::max(cut, (tokens + cut / 2) / cut * cut);
+  const uint32_t least = work.unclaimed_from - work.tokens.begin + cut;
+  return std::max(least, (tokens + cut / 2) / cut * cut);
+}
+
+// Whether loads bring what would only be computed for what is behind it before it could be.
+bool Scheduler::AwaitsLoads(const RequestState& request, uint16_t stage,
+                            const StageState::Work& work, double now_s) const {
+  const StageState& state = request.stages[stage];
+  if (state.cut_tokens() == 0 || !options_.falls_back) return false;
+  const TokenRange claimed{work.tokens.begin, std::min(work.unclaimed_from, work.tokens.end)};
+  if (claimed.begin >= claimed.end) return false;
+  if (IsOverdue(request, stage, work.chunk, now_s)) return false;
+  return LandsIn(request, stage, work.chunk, 0, /*doubts=*/1, now_s) <
+         costs_.ComputeSeconds(claimed);
 }
 
 std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_t stage,
@@ -112,6 +126,7 @@ std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_
   Aim(request, now_s);
   auto work = WorkWithin(state, state.layers(), budget);
   if (!work.has_value() || request.suffix_running) return std::nullopt;
+  if (AwaitsLoads(request, stage, *work, now_s)) return std::nullopt;
   if (state.cut_tokens() > 0) {
     Budget meets = budget;
     meets.tokens = std::min(budget.tokens, TokensToMeet(request, stage, *work, now_s));
@@ -138,13 +153,18 @@ std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t 
   if (request.suffix_running) return std::nullopt;
   auto work = state.NextHedge(state.layers(), budget.tokens);
   if (!work.has_value()) return std::nullopt;
-  if (work->tokens.end - work->tokens.begin > Tokens(budget, work->tokens.begin))
+  const bool overdue = IsOverdue(request, stage, work->chunk, now_s);
+  uint32_t tokens = Tokens(budget, work->tokens.begin);
+  if (state.cut_tokens() > 0) {
+    if (!overdue) tokens = std::min(tokens, state.cut_tokens());
+    work = state.NextHedge(state.layers(), tokens);
+    if (!work.has_value()) return std::nullopt;
+  } else if (work->tokens.end - work->tokens.begin > tokens) {
     return std::nullopt;
+  }
   // What was begun through these layers goes on through them.
   const bool splits = options_.engine.splits_layers && !state.IsPartial(work->chunk);
-  if (state.cut_tokens() > 0 && !IsOverdue(request, stage, work->chunk, now_s))
-    work->tokens.end = std::min(work->tokens.end, work->tokens.begin + state.cut_tokens());
-  if (Tries(request, stage) || IsOverdue(request, stage, work->chunk, now_s)) {
+  if (Tries(request, stage) || overdue) {
     if (splits) work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
     return BeginStep(request, stage, *work, now_s);
   }
@@ -188,15 +208,24 @@ ComputeStep Scheduler::BeginStep(RequestState& request, uint16_t stage,
   return step;
 }
 
-// Seconds until loading alone would have all of the stage; infinity where that is too late, or the
-// channels serve somebody else.
-double Scheduler::LoadsEnd(const RequestState& request, const StageState& stage,
-                           double now_s) const {
+// Seconds until loading alone would have all that an engine waits for: up to the first hole, if it
+// can use what is before one as soon as that is there.  Infinity: computing does not wait.
+double Scheduler::LoadsAhead(const RequestState& request, const StageState& stage,
+                             double now_s) const {
+  if (!stage.HasHolesAhead()) return LoadsEnd(request, stage, now_s, /*to_hole=*/false);
+  if (options_.engine.splits_layers || !stage.LoadsToHole(costs_)) return kNoDeadline;
+  return LoadsEnd(request, stage, now_s, /*to_hole=*/true);
+}
+
+// Seconds until loading alone would have all of the stage, or what is before its first hole;
+// infinity where that is too late, or the channels serve somebody else.
+double Scheduler::LoadsEnd(const RequestState& request, const StageState& stage, double now_s,
+                           bool to_hole) const {
   if (!options_.loads || stage.lanes().empty()) return kNoDeadline;
   double end_s = 0;
   for (const StageState::Lane& lane : stage.lanes()) {
     const auto channel = static_cast<size_t>(lane.channel);
-    double lane_s = stage.LaneSeconds(costs_, lane.channel);
+    double lane_s = stage.LaneSeconds(costs_, lane.channel, to_hole);
     if (channel < queues_.size()) {
       if (served_[channel] && served_[channel] != request.spec.id &&
           !queues_[channel].loads().empty()) {
@@ -266,7 +295,7 @@ bool Scheduler::Pays(RequestState& request, uint16_t stage, const StageState::Wo
   const StageState& state = request.stages[stage];
   if (!request.spec.depths.empty() || state.IsPartial(work.chunk)) return true;
   if (requests_.size() == 1 && Tries(request, stage) && !state.BoundaryCostsMore()) return true;
-  const double loads_s = state.HasHolesAhead() ? kNoDeadline : LoadsEnd(request, state, now_s);
+  const double loads_s = LoadsAhead(request, state, now_s);
   if (loads_s == kNoDeadline || loads_s <= 0) return true;
   if (IsOverdue(request, stage, std::nullopt, now_s)) return true;
   double compute_s = state.WorkSeconds(costs_, work);
@@ -299,7 +328,7 @@ bool Scheduler::SweepBegins(RequestState& request, uint16_t stage, const StageSt
   StageState& state = request.stages[stage];
   if (!MaySweep(request, state) || state.sweeps() || state.IsPartial(work.chunk)) return false;
   const bool overlaps = options_.engine.overlaps_suffix && request.spec.suffix_tokens > 0;
-  const double loads_s = LoadsEnd(request, state, now_s);
+  const double loads_s = LoadsEnd(request, state, now_s, /*to_hole=*/false);
   if (loads_s == kNoDeadline) return false;
   const TokenRange suffix{request.spec.tokens, request.spec.tokens + request.spec.suffix_tokens};
   const double behind_s =

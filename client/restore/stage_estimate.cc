@@ -81,8 +81,9 @@ StageState::Open StageState::Exactly(const CostModel& costs, uint32_t begin, uin
   for (uint32_t chunk = ChunkOf(begin); chunk * chunk_blocks_ < end; ++chunk) {
     const uint16_t claimed = cut_tokens_ > 0 ? uint16_t{0} : ComputeClaim(chunk * chunk_blocks_);
     const uint16_t top = OpenTop(chunk);
-    const TokenRange tokens = OpenTokens(chunk, /*contested=*/false);
-    if (top <= claimed || tokens.begin == tokens.end) continue;
+    const Rest rest = RestOf(chunk);
+    const TokenRange tokens = Trimmed({rest.unclaimed_from, rest.tokens.end});
+    if (top <= claimed || tokens.begin >= tokens.end) continue;
     open.compute_s += costs.ComputeSeconds(tokens, model_layers({claimed, top}), chunk_tokens_);
   }
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
@@ -177,7 +178,7 @@ double StageState::BoundarySeconds(const CostModel& costs, ChannelId channel) co
   return costs.LoadSeconds(channel, bytes);
 }
 
-double StageState::LaneSeconds(const CostModel& costs, ChannelId channel) const {
+double StageState::LaneSeconds(const CostModel& costs, ChannelId channel, bool to_hole) const {
   double seconds = 0;
   for (size_t lane = 0; lane < lanes_.size(); ++lane) {
     const Lane& of = lanes_[lane];
@@ -186,11 +187,19 @@ double StageState::LaneSeconds(const CostModel& costs, ChannelId channel) const 
     if (sweeps()) {
       blocks = std::max(0.0, static_cast<double>(sweep_[lane].unclaimed)) / layers_;
     } else {
-      for (const Region& region : regions_) blocks += OpenBlocks(region, lane, head_);
+      for (const Region& region : regions_) {
+        if (!to_hole || region.begin <= head_) blocks += OpenBlocks(region, lane, head_);
+      }
     }
     seconds += costs.LoadSeconds(channel, ranks_[of.rank].block_bytes * blocks);
   }
   return seconds;
+}
+
+bool StageState::LoadsToHole(const CostModel& costs) const {
+  if (regions_.empty()) return false;
+  const Region& first = regions_[regions_.size() > 1 ? UrgentRegion(costs) : 0];
+  return first.begin <= head_ && head_ < first.end && first.end < blocks_;
 }
 
 // Whether a layer of the last chunk of a region can be loaded before computing gets there, and in

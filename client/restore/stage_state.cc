@@ -73,8 +73,8 @@ void StageState::MakeRegions() {
 // `block` is a hole, so its chunk, or what is cut of it, is computed: what is before it and what is
 // behind it are loaded apart.
 void StageState::SplitRegion(uint32_t block) {
-  const uint32_t cut = cut_tokens_ > 0 ? cut_tokens_ / block_tokens_ : chunk_blocks_;
-  const uint32_t begin = block / cut * cut, end = std::min(begin + cut, blocks_);
+  const TokenRange cut = CutOf(block);
+  const uint32_t begin = cut.begin / block_tokens_, end = cut.end / block_tokens_;
   hole_[ChunkOf(block)] = true;
   StartSweep();  // other blocks are before the last hole now, and of this chunk none is loaded
   for (size_t i = 0; i < regions_.size(); ++i) {
@@ -148,26 +148,6 @@ uint16_t StageState::OpenTop(uint32_t chunk) const {
   return top;
 }
 
-// What there is to compute of a chunk: all of it, or, where it may be cut, from the first block
-// that is not there to the last that no load has claimed; contested: to the last that is not there.
-TokenRange StageState::OpenTokens(uint32_t chunk, bool contested) const {
-  TokenRange open = ChunkTokens(chunk);
-  if (cut_tokens_ == 0) return open;
-  uint32_t first = blocks_, end = 0;
-  for (uint32_t b = chunk * chunk_blocks_; b < ChunkEnd(chunk); ++b) {
-    const LayerSet lacks = Full() - Present(b) - LayerSet({0, ComputeClaim(b)});
-    if (lacks.empty()) continue;
-    first = std::min(first, b);
-    bool claimed = !contested;
-    for (uint16_t rank = 0; rank < ranks_.size(); ++rank)
-      claimed = claimed && (lacks - asked_[At(rank, b)] - landed_[At(rank, b)]).empty();
-    if (!claimed) end = b + 1;
-  }
-  if (first >= end) return {open.begin, open.begin};
-  const uint32_t end_token = (TokensOf(end - 1).end + cut_tokens_ - 1) / cut_tokens_ * cut_tokens_;
-  return {TokensOf(first).begin / cut_tokens_ * cut_tokens_, std::min(open.end, end_token)};
-}
-
 // Layers [0, this) of the chunk are there.
 uint16_t StageState::PresentTo(uint32_t chunk) const {
   uint16_t low = layers_;
@@ -197,13 +177,13 @@ std::optional<StageState::Work> StageState::WorkIn(uint32_t chunk, uint16_t limi
   const bool goes_on = IsPartial(chunk);
   if (!past_target && !goes_on) top = std::min(top, Target(chunk));
   if (top <= depth || (goes_on && limit < partial_[chunk].layers_end)) return std::nullopt;
-  Work work{chunk, OpenTokens(chunk, /*contested=*/false)};
+  const Rest rest = RestOf(chunk);
+  Work work{.chunk = chunk, .tokens = rest.tokens, .unclaimed_from = rest.unclaimed_from};
   if (goes_on) work.tokens.begin += partial_[chunk].tokens;
-  uint32_t step = std::min(tokens_max, chunk_tokens_);
-  if (cut_tokens_ > 0) step -= step % cut_tokens_;
-  if (step == 0) return std::nullopt;
-  const bool whole = work.tokens.end - work.tokens.begin <= step && !goes_on;
-  work.tokens.end = std::min(work.tokens.end, work.tokens.begin + step);
+  const uint32_t end = work.tokens.end;
+  work.tokens = Trimmed(Within(work.tokens, std::min(tokens_max, chunk_tokens_)));
+  if (work.tokens.begin == work.tokens.end) return std::nullopt;
+  const bool whole = work.tokens.end == end && !goes_on;
   // What may not be split is computed through, even where a load has the upper layers.
   const bool splits = whole && layers_max < layers_;
   const uint16_t reach = std::min(limit, past_target ? layers_ : Target(chunk));
@@ -243,11 +223,12 @@ std::optional<StageState::Work> StageState::NextHedge(uint16_t layers_max,
   if (work_.has_value() || complete()) return std::nullopt;
   const uint32_t chunk = ChunkOf(head_);
   if (OpenTop(chunk) > DepthOf(chunk)) return std::nullopt;  // not all of it is under way
-  Work work{chunk, OpenTokens(chunk, /*contested=*/true)};
+  Work work{.chunk = chunk, .tokens = RestOf(chunk).tokens};
   const bool goes_on = IsPartial(chunk);
   if (goes_on) work.tokens.begin += partial_[chunk].tokens;
-  if (work.tokens.end - work.tokens.begin > std::min(tokens_max, chunk_tokens_))
-    return std::nullopt;
+  const TokenRange fits = Within(work.tokens, std::min(tokens_max, chunk_tokens_));
+  if (cut_tokens_ > 0) work.tokens = fits;
+  if (work.tokens != fits || fits.begin == fits.end) return std::nullopt;
   const uint16_t depth = DepthOf(chunk);
   uint16_t top = 0;
   for (uint32_t b = work.tokens.begin / block_tokens_; b < ChunkEnd(chunk); ++b)
@@ -423,7 +404,7 @@ std::optional<StageState::Piece> StageState::SweepPiece(size_t lane) {
 }
 
 std::optional<StageState::Piece> StageState::NextHedgePiece(size_t lane) const {
-  if (!work_.has_value() || hole_[work_->chunk]) return std::nullopt;
+  if (!work_.has_value() || (cut_tokens_ == 0 && hole_[work_->chunk])) return std::nullopt;
   const Lane& of = lanes_[lane];
   for (uint32_t b = ChunkEnd(work_->chunk); b-- > work_->chunk * chunk_blocks_;) {
     if (of.count[b + 1] == of.count[b]) continue;

@@ -4,10 +4,11 @@
 // Computing goes up from the head, chunk by chunk; loading comes down from the tail, each channel
 // (lane) through its own blocks.  Where few chunks are left both may split one between its layers:
 // computing takes them from the bottom, loading from the top.  A layer of a block is claimed by one
-// of them at a time; a hedge claims it for both.  Where an engine cuts chunks between its tokens
-// instead, a step claims no more than its own.  Holes cut the blocks into regions.  Computing
-// passes each hole, so a region before one is loaded first, unless computing gets there while what
-// is behind is loaded. Knows no policy, no channel queue and no other request.
+// of them at a time; a hedge claims it for both.  Where an engine cuts chunks between tokens
+// instead, what a step leaves of its chunk can be loaded.  Holes cut the blocks into regions.
+// Computing passes each hole, so a region before one is loaded first, unless computing gets there
+// while what is behind is loaded.
+// Knows no policy, no channel queue and no other request.
 // Ownership: inside a RequestState.  Thread-safety: none.
 // Limits: kStageLayersMax layers; memory about 40 B per block and rank.
 #pragma once
@@ -53,11 +54,13 @@ class StageState {
     StageLayers layers = {};
     bool hedge = false;
     bool waits_for_boundary = false;  // cannot begin yet
+    // Loads have all of it before this token; it is computed, too, for what is behind it.
+    uint32_t unclaimed_from = 0;
   };
   // The next that nobody has claimed; at most `layers_max` layers, if the engine splits them, and
   // `tokens_max` tokens.
   [[nodiscard]] std::optional<Work> NextWork(uint16_t layers_max, uint32_t tokens_max) const;
-  // The first that is being loaded.
+  // The first that is being loaded; where chunks are cut, as much of it as fits.
   [[nodiscard]] std::optional<Work> NextHedge(uint16_t layers_max, uint32_t tokens_max) const;
   void Begin(const Work& work);
   // What Begin was told is computed.  Returns tokens of it that a load had brought before.
@@ -143,7 +146,11 @@ class StageState {
   [[nodiscard]] Outlook Estimate(const CostModel& costs) const;
   // Of all activations that it would take to compute what nobody has claimed.
   [[nodiscard]] double BoundarySeconds(const CostModel& costs, ChannelId channel) const;
-  [[nodiscard]] double LaneSeconds(const CostModel& costs, ChannelId channel) const;
+  // `to_hole`: of what is before the first hole alone, if LoadsToHole.
+  [[nodiscard]] double LaneSeconds(const CostModel& costs, ChannelId channel,
+                                   bool to_hole = false) const;
+  // There is a hole ahead, and what is before it is loaded first.
+  [[nodiscard]] bool LoadsToHole(const CostModel& costs) const;
 
   [[nodiscard]] std::vector<uint16_t> Depths() const;
   // O(blocks * ranks); for tests.
@@ -178,7 +185,16 @@ class StageState {
   [[nodiscard]] uint16_t OpenTop(uint32_t chunk) const;
   [[nodiscard]] uint16_t PresentTo(uint32_t chunk) const;
   [[nodiscard]] uint16_t DepthOf(uint32_t chunk) const { return depth_[chunk]; }
-  [[nodiscard]] TokenRange OpenTokens(uint32_t chunk, bool contested) const;
+  [[nodiscard]] TokenRange CutOf(uint32_t block) const;
+  // What is left to compute of a chunk.
+  struct Rest {
+    TokenRange tokens = {};       // what loads have claimed included
+    uint32_t unclaimed_from = 0;  // see Work
+  };
+  [[nodiscard]] bool IsOpen(uint32_t block) const;
+  [[nodiscard]] Rest RestOf(uint32_t chunk) const;
+  [[nodiscard]] TokenRange Trimmed(TokenRange tokens) const;
+  [[nodiscard]] TokenRange Within(TokenRange tokens, uint32_t tokens_max) const;
   [[nodiscard]] uint16_t Target(uint32_t chunk) const;
   [[nodiscard]] bool TargetsMet() const;
   [[nodiscard]] uint32_t OpenEnd() const;

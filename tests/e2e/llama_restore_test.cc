@@ -66,6 +66,18 @@ class LlamaRestoreTest : public LlamaFixture {
                              .decode_budget_s = 0.5};
     return RunPrompt(*prompt_, options, engine_, cache_.get());
   }
+  void ClearBlock(std::span<const Token> prompt, uint32_t block) {
+    v1::ClearRequest request;
+    request.set_scope(v1::SELECTION_SCOPE_BLOCKS);
+    request.add_tiers(v1::TIER_HOST);
+    request.mutable_blocks()->set_digests(e2e::Packed(cache_->BlockDigests(prompt)[block]));
+    v1::ClearReply reply;
+    grpc::ClientContext context;
+    const auto cleared =
+        v1::Cache::NewStub(daemon_->DataChannel())->Clear(&context, request, &reply);
+    ASSERT_TRUE(cleared.ok()) << cleared.error_message();
+    ASSERT_EQ(reply.tiers(0).blocks(), 1u);
+  }
   std::string Program(const std::string& flags) const {
     return absl::StrCat(
         LARDER_LLAMA_PATH " --model ", ModelPath(),
@@ -158,7 +170,7 @@ TEST_F(LlamaRestoreTest, EveryModeGivesTheComputedAnswer) {
       const Restorer::Restored& what = result->restored->what;
       EXPECT_EQ(what.computed_tokens + what.loaded_tokens, border);
       EXPECT_EQ(result->restored->met_at_token(), what.computed_tokens) << "it has no holes";
-      EXPECT_EQ(what.computed_tokens % Engine::kBatchTokens, 0);
+      EXPECT_EQ(what.computed_tokens % Engine::kCutTokens, 0);
       if (mode == RestoreMode::kBoth) {
         EXPECT_THAT(what.computed_tokens, Gt(0u));
       } else if (rate == 1e9) {
@@ -329,21 +341,52 @@ TEST_F(LlamaRestoreTest, WhatWasFoundDamagedIsStoredAgain) {
 TEST_F(LlamaRestoreTest, APartThatIsStoredGivesTheComputedAnswer) {
   ASSERT_NO_FATAL_FAILURE(StartStored());
   constexpr uint32_t kMissing = 5;  // 160 tokens are before it: no multiple of 64
-  v1::ClearRequest request;
-  request.set_scope(v1::SELECTION_SCOPE_BLOCKS);
-  request.add_tiers(v1::TIER_HOST);
-  request.mutable_blocks()->set_digests(e2e::Packed(cache_->BlockDigests(*prompt_)[kMissing]));
-  v1::ClearReply reply;
-  grpc::ClientContext context;
-  const auto cleared = v1::Cache::NewStub(daemon_->DataChannel())->Clear(&context, request, &reply);
-  ASSERT_TRUE(cleared.ok()) << cleared.error_message();
-  ASSERT_EQ(reply.tiers(0).blocks(), 1u);
+  ASSERT_NO_FATAL_FAILURE(ClearBlock(*prompt_, kMissing));
   const auto result =
       RunPrompt(*prompt_, {.predict = kPredict, .mode = RestoreMode::kLoad, .store = false},
                 engine_, cache_.get());
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->hit_tokens, 128u);
   ExpectComputed(*result);
+}
+
+// Nor are fewer than 64 tokens ever computed alone at the end of a prefix of which computing takes
+// more at once.
+TEST_F(LlamaRestoreTest, WhateverIsMissingOfAPrefixOfAnyLengthTheAnswerIsTheComputedOne) {
+  ASSERT_NO_FATAL_FAILURE(StartStored());
+  for (const uint32_t border : {288u, 352u, 416u}) {
+    const auto prompt = std::span(*prompt_).first(border + 8);
+    const auto run = [&](RestoreMode mode, double bytes_per_s) {
+      TokenBucket link(bytes_per_s);
+      const RunOptions options{.predict = kPredict,
+                               .mode = mode,
+                               .store = mode == RestoreMode::kCompute,
+                               .profile = Believed(kToken_s, bytes_per_s),
+                               .link = &link};
+      return RunPrompt(prompt, options, engine_, cache_.get());
+    };
+    const auto computed = run(RestoreMode::kCompute, 1e9);
+    ASSERT_TRUE(computed.ok()) << computed.status();
+    for (uint32_t missing = border / 32; missing-- > 0 && missing + 3 > border / 32;) {
+      ASSERT_NO_FATAL_FAILURE(ClearBlock(prompt, missing));
+      for (const RestoreMode mode : {RestoreMode::kLoad, RestoreMode::kBoth, RestoreMode::kAuto}) {
+        SCOPED_TRACE(
+            absl::StrCat(ToString(mode), ", ", border, " tokens, without block ", missing));
+        const auto result = run(mode, 40e6);
+        ASSERT_TRUE(result.ok()) << result.status();
+        EXPECT_TRUE(result->cache_status.ok()) << result->cache_status;
+        EXPECT_THAT(result->hit_tokens, Gt(0u));
+        EXPECT_EQ(result->answer, computed->answer);
+        EXPECT_TRUE(result->first_logits == computed->first_logits);
+      }
+      const auto again = run(RestoreMode::kCompute, 1e9);
+      ASSERT_TRUE(again.ok() && again->stored_blocks > 0) << again.status();
+    }
+    SCOPED_TRACE(absl::StrCat("a slow link, ", border, " tokens"));
+    const auto slow = run(RestoreMode::kBoth, 3e6);
+    ASSERT_TRUE(slow.ok()) << slow.status();
+    EXPECT_TRUE(slow->first_logits == computed->first_logits);
+  }
 }
 
 TEST_F(LlamaRestoreTest, TheProgramSaysWhatIsWrong) {

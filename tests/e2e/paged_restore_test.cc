@@ -171,7 +171,8 @@ class PagedRestoreTest : public ::testing::Test {
       gets.push_back({.digest = blocks_[b], .pages = pages_->PageOf(b)});
     return PagedRestore({cache_.get()}, std::move(gets), kAllLayers, [this](TokenRange tokens) {
       if (before_compute_) before_compute_(tokens);
-      const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(kChunk_s);
+      const double takes_s = kChunk_s * (tokens.end - tokens.begin) / kChunk;
+      const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(takes_s);
       pages_->Compute(blocks_, tokens.begin / kBlockTokens, tokens.end / kBlockTokens);
       std::this_thread::sleep_until(until);  // the device computes
       return absl::OkStatus();
@@ -183,7 +184,8 @@ class PagedRestoreTest : public ::testing::Test {
     const RestorePrefix prefix{.blocks = blocks_,
                                .channel_of_block = std::vector<ChannelId>(kBlocks, kPool),
                                .layer_bytes = layer_bytes,
-                               .chunk_tokens = kChunk};
+                               .chunk_tokens = kChunk,
+                               .cut_tokens = 2 * kBlockTokens};
     Restorer::Options options;
     options.scheduler.hedges = hedges;
     options.carry = [this](ChannelId, ByteCount bytes, TimePoint now) {

@@ -238,7 +238,7 @@ TEST_F(RestorerTest, WhereChunksAreCutNoMoreIsComputedThanIsMissing) {
                             .layers = 2,
                             .compute = {.fixed_s = 0, .linear_s = 1, .quadratic_s = 0},
                             .channels = {{"pool", 1e9}}},
-                    Restorer::Options{});
+                    Restorer::Options{.scheduler = {.patience_s_min = 30}});
   const auto restored = restorer_->Restore(prefix, engine);
   ASSERT_TRUE(restored.ok()) << restored.status();
   engine.ExpectRight();

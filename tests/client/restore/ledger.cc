@@ -12,6 +12,13 @@ bool Ledger::Cell::there() const {
   return computed || std::all_of(landed.begin(), landed.end(), [](bool each) { return each; });
 }
 
+bool Ledger::Cell::claimed() const {
+  for (size_t rank = 0; rank < landed.size(); ++rank) {
+    if (!landed[rank] && !loading[rank]) return false;
+  }
+  return true;
+}
+
 Ledger::Ledger(uint32_t seed, LedgerOptions options, CostModel costs,
                std::unique_ptr<Policy> policy, uint16_t stages, uint16_t channels)
     : random_(seed),
@@ -100,8 +107,7 @@ void Ledger::Check(const ComputeStep& step) {
   const uint32_t cut = book.spec.cut_tokens;
   uint32_t first = chunk * ChunkTokens(book) / book.spec.block_tokens;
   if (cut > 0) {
-    ASSERT_EQ(step.tokens.begin % cut, 0u);
-    ASSERT_TRUE(step.tokens.end % cut == 0 || step.tokens.end == book.spec.tokens);
+    CheckCut(book, step);
     first = step.tokens.begin / book.spec.block_tokens;
   } else {
     ASSERT_EQ(book.activations[step.stage][chunk], step.layers.begin)
@@ -121,28 +127,52 @@ void Ledger::Check(const ComputeStep& step) {
     }
   }
   const uint32_t last = (step.tokens.end - 1) / book.spec.block_tokens;
-  // Something of it, or above it, nobody else brings: of its last cut, or of what is behind that in
-  // the chunk.
-  bool of_use = false;
-  // What is being loaded may have to be computed for what is behind it in the chunk.
-  const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
-  const uint32_t needs = cut > 0 ? end / book.spec.block_tokens - 1 : last;
-  for (uint32_t b = step.tokens.begin / book.spec.block_tokens; b <= needs; ++b) {
+  bool of_use = false;  // something of it, or above it, nobody else brings
+  for (uint32_t b = step.tokens.begin / book.spec.block_tokens; b <= last; ++b) {
     for (uint16_t l = step.layers.begin; l < book.cells[step.stage][b].size(); ++l) {
       Cell& cell = At(book, step.stage, b, l);
-      const bool loading =
-          std::all_of(cell.loading.begin(), cell.loading.end(), [](bool each) { return each; });
-      const bool counts = cut == 0 || (b + 1) * book.spec.block_tokens + cut > step.tokens.end;
-      of_use |= counts && !loading && !cell.there();
-      if (l >= step.layers.end || b > last) continue;
+      of_use |= !cell.claimed() && !cell.there();
+      if (l >= step.layers.end) continue;
       ASSERT_FALSE(cell.computing);
       cell.computing = true;
     }
   }
   // A part of a chunk may be there already: the rest of it needs the whole.
-  const bool part =
-      cut == 0 && (step.tokens.begin % ChunkTokens(book) != 0 || step.tokens.end != end);
+  const uint32_t end = std::min((chunk + 1) * ChunkTokens(book), book.spec.tokens);
+  const bool part = step.tokens.begin % ChunkTokens(book) != 0 || step.tokens.end != end;
   ASSERT_TRUE(step.hedge || part || of_use) << "computes what is being loaded";
+}
+
+// It begins with a cut that is not there and ends with one that no load has claimed, unless its
+// budget has ended it.
+void Ledger::CheckCut(const Book& book, const ComputeStep& step) {
+  const uint32_t cut = book.spec.cut_tokens, size = book.spec.block_tokens;
+  const uint32_t begin = step.tokens.begin / ChunkTokens(book) * ChunkTokens(book);
+  const uint32_t end = std::min(begin + ChunkTokens(book), book.spec.tokens);
+  const uint32_t at_least = std::min(cut, end - begin);
+  ASSERT_EQ(step.tokens.begin % cut, 0u);
+  ASSERT_TRUE(step.tokens.end % cut == 0 || step.tokens.end == book.spec.tokens);
+  ASSERT_GE(step.tokens.end - step.tokens.begin, at_least);
+  ASSERT_TRUE(step.tokens.end == end || end - step.tokens.end >= at_least)
+      << "what it leaves is less than a cut";
+  const auto any = [&](uint32_t from, uint32_t to, const auto& is) {
+    for (uint32_t b = from / size; b < to / size; ++b) {
+      const auto& cells = book.cells[step.stage][b];
+      if (std::any_of(cells.begin(), cells.end(), is)) return true;
+    }
+    return false;
+  };
+  const auto lacks = [](const Cell& cell) { return !cell.there(); };
+  const auto open = [](const Cell& cell) { return !cell.there() && !cell.claimed(); };
+  const uint32_t cuts = (end - begin) / at_least;
+  const uint32_t last =
+      step.tokens.end == end ? begin + (cuts - 1) * at_least : step.tokens.end - cut;
+  ASSERT_TRUE(any(step.tokens.begin, step.tokens.begin + at_least, lacks) ||
+              (step.tokens.begin == last && any(last, step.tokens.end, lacks)))
+      << "begins with what is there";
+  if (step.hedge) return;
+  const bool limited = options_.budget <= 1'000'000;
+  ASSERT_TRUE(any(last, limited ? end : step.tokens.end, open)) << "ends with what is being loaded";
 }
 
 void Ledger::Check(const Load& load) {

@@ -44,6 +44,7 @@ class Ledger {
     bool computed = false, computing = false;
     std::vector<bool> landed, loading;  // per rank
     [[nodiscard]] bool there() const;
+    [[nodiscard]] bool claimed() const;  // by loads, or loaded
   };
   struct Book {
     RequestSpec spec;
@@ -55,6 +56,7 @@ class Ledger {
 
   void Ask();
   void Check(const ComputeStep& step);
+  void CheckCut(const Book& book, const ComputeStep& step);
   void Check(const Load& load);
   void End(const ComputeStep& step);
   void End(const Load& load);

@@ -291,8 +291,14 @@ TEST(Scheduler, WhatIsBesideAHoleIsLoadedButForItsCut) {
   RequestSpec spec = CutSpec(12);
   spec.stages[0].ranks[0].channel_of_block[3] = ChannelId::kNowhere;
   ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
-  // Computing has to wait for what is before it.
+  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0)) << "what is before it takes no time";
   EXPECT_EQ(BlocksOf(bench), (std::vector<uint32_t>{1, 0, 11, 10, 9, 8, 7, 6, 5, 4}));
+  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0)) << "nor does it now";
+  const auto loads = bench.scheduler.TakeCancelledLoads();
+  EXPECT_TRUE(loads.empty());
+  EXPECT_EQ(bench.scheduler.OnLoaded(LoadId{1}, 1e-4), Landing::kPlace);
+  EXPECT_EQ(bench.scheduler.OnLoaded(LoadId{2}, 2e-4), Landing::kPlace);
+  EXPECT_EQ(bench.scheduler.NextCompute(0, 1 << 20, 2e-4)->tokens, (TokenRange{64, 128}));
 }
 
 // However slow the channel seems to be: what it has begun is not computed as well.
@@ -316,6 +322,48 @@ TEST(Scheduler, AStepIsAbandonedWhenItsOwnBlocksAreThere) {
   for (const Load& load : hedges)
     EXPECT_EQ(bench.scheduler.OnLoaded(load.id, 0.1), Landing::kPlace);
   EXPECT_EQ(bench.scheduler.TakeAbandonedSteps(), std::vector<StepId>{step->id});
+}
+
+// All but one block are on their way, and that one was not given out again yet.
+TEST(Scheduler, WhatLoadsBringSoonerIsNotComputedForWhatIsBehindIt) {
+  Bench bench({.patience_s_min = 1}, 0.010, 1e5 / 0.00125);
+  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
+  std::vector<Load> given;
+  for (auto loads = bench.Loads(); !loads.empty(); loads = bench.Loads()) given.push_back(loads[0]);
+  ASSERT_EQ(given.size(), 8u);
+  bench.scheduler.OnLoadFailed(given[0].id, LoadFailure::kTransient, 0);
+  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0).has_value());
+  for (size_t i = 1; i < given.size(); ++i) (void)bench.scheduler.OnLoaded(given[i].id, 0.009);
+  EXPECT_EQ(bench.Loads(0.009).at(0).block, 7u);
+}
+
+// A hedge of an engine that decodes meanwhile is no longer than its budget; one that is overdue is
+// no longer than that either, but all of it.
+TEST(Scheduler, AHedgeOfACutChunkKeepsToItsBudget) {
+  for (const bool overdue : {false, true}) {
+    Bench bench({.patience = 1e6}, 0.010, 1e5 / 0.02);  // loading all of it takes 160 ms
+    ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
+    ASSERT_EQ(BlocksOf(bench).size(), 8u);
+    const double now_s = overdue ? 0.1 : 0;
+    const auto hedge = bench.scheduler.NextCompute(0, 128, now_s);
+    ASSERT_TRUE(hedge.has_value());
+    EXPECT_TRUE(hedge->hedge);
+    EXPECT_EQ(hedge->tokens, (TokenRange{0, overdue ? 128u : 64u}));
+  }
+}
+
+TEST(Scheduler, LessThanACutAtTheEndBelongsToTheOneBeforeIt) {
+  Bench bench({}, 0.001, 1e3);  // nothing is worth loading
+  ASSERT_TRUE(bench.scheduler.Add(CutSpec(11), 0).ok());
+  const auto next = [&] {
+    const auto step = bench.scheduler.NextCompute(0, 64, 0);
+    if (step) bench.scheduler.OnComputed(step->id, 0);
+    return step ? step->tokens : TokenRange{};
+  };
+  for (uint32_t begin = 0; begin < 256; begin += 64)
+    EXPECT_EQ(next(), (TokenRange{begin, begin + 64}));
+  EXPECT_EQ(next(), (TokenRange{256, 352})) << "beyond its budget, by less than a cut";
+  EXPECT_EQ(bench.scheduler.TakeOutcomes().size(), 1u);
 }
 
 // Nobody else reports anything while the only load stalls.
