@@ -1,8 +1,10 @@
 // What does a daemon with a million blocks cost while nobody asks it for anything?  Its processor
 // time over a minute, as a share of one core: with the blocks in the pool, and with them on disk
-// alone, where it reads them again to see whether they are whole (--disk-verify-rate).
+// alone, where it reads them again to see whether they are whole (--disk-verify-rate).  And does it
+// hear the first call after a second of that as soon as the next one?
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "bench/disk_node.h"
 #include "bench/harness.h"
 #include "bench/processes.h"
+#include "client/client.h"
 
 namespace larder::bench {
 namespace {
@@ -21,6 +24,9 @@ namespace {
 constexpr char kHost[] = "idle_cpu_host_1m";
 constexpr char kDisk[] = "idle_cpu_disk_1m";
 constexpr char kUnverified[] = "idle_cpu_disk_1m_unverified";
+constexpr char kFirst[] = "idle_first_lookup";
+constexpr size_t kBurst = 8, kLookupTokens = 8192;
+constexpr double kSilence_s = 1;  // and up to a tenth more
 constexpr uint64_t kBlocks = 1'000'000;
 constexpr size_t kPutAtOnce = 4000;
 constexpr uint64_t kAhead = 40'000;  // of the disk
@@ -75,7 +81,53 @@ absl::StatusOr<std::unique_ptr<Node>> StartWith(NodeConfig config) {
   return node;
 }
 
+// Seconds of a lookup of blocks that are not there.
+absl::StatusOr<double> TimeLookup(Client& client) {
+  wire::LookupQuery query;
+  query.content.model = "bench-idle";
+  query.tokens.assign(kLookupTokens, 1);
+  const double begin = SecondsNow();
+  const auto found = client.Lookup(query);
+  if (!found.ok()) return found.status();
+  return SecondsNow() - begin;
+}
+
+// The slowest tenth of first calls, and of those that follow at once.
+absl::Status ReportFirst(Harness& harness) {
+  auto daemon = DaemonProcess::Start({.pool = MiB(64)});
+  if (!daemon.ok()) return daemon.status();
+  auto client = Client::Connect({.socket_dir = (*daemon)->socket_dir()});
+  if (!client.ok()) return client.status();
+  const int rounds = harness.quick() ? 10 : 40;
+  std::vector<double> first, next;
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<std::thread> burst;
+    std::vector<absl::Status> ended(kBurst);
+    for (absl::Status& status : ended)
+      burst.emplace_back([&] { status = TimeLookup(**client).status(); });
+    for (std::thread& thread : burst) thread.join();
+    for (const absl::Status& status : ended) {
+      if (!status.ok()) return status;
+    }
+    absl::SleepFor(absl::Seconds(kSilence_s * (1 + 0.1 * round / rounds)));
+    for (std::vector<double>* of : {&first, &next}) {
+      const absl::StatusOr<double> took = TimeLookup(**client);
+      if (!took.ok()) return took.status();
+      of->push_back(*took);
+    }
+  }
+  const double ours = Quantile(first, 0.9), floor = Quantile(next, 0.9);
+  harness.Report({kFirst, ours, "s", floor, ours / floor, rounds});
+  harness.Note("p90 of the first lookup after a burst and a second of silence; floor: the next");
+  return absl::OkStatus();
+}
+
 absl::Status Run(Harness& harness, const std::string& directory) {
+  if (harness.Wants(kFirst)) {
+    if (absl::Status s = ReportFirst(harness); !s.ok()) return s;
+  }
+  if (!harness.Wants(kHost) && !harness.Wants(kDisk) && !harness.Wants(kUnverified))
+    return absl::OkStatus();
   const std::vector<std::string> disk = {"--disk", directory + "/idle", "--disk-limit", kAmpleDisk};
   {
     auto node = StartWith({.disk = {}, .pool = MiB(4800), .flags = disk});
@@ -103,7 +155,7 @@ absl::Status Run(Harness& harness, const std::string& directory) {
 
 int main(int argc, char** argv) {
   using namespace larder::bench;
-  Harness harness(argc, argv, {kHost, kDisk, kUnverified});
+  Harness harness(argc, argv, {kFirst, kHost, kDisk, kUnverified});
   if (harness.done()) return *harness.done();
   const absl::Status status =
       InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });

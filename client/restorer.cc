@@ -236,6 +236,8 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
 
 // What the scheduler cannot know.
 absl::Status Restorer::Impl::Check(const RestorePrefix& prefix) const {
+  if (options.room.value() == 0)
+    return absl::InvalidArgumentError("room: 0 bytes are nowhere to load to");
   for (const ChannelId channel : prefix.channel_of_block) {
     if (static_cast<size_t>(channel) > loaders.size()) {
       return absl::InvalidArgumentError(absl::StrCat("channel ", static_cast<size_t>(channel),

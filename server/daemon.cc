@@ -51,7 +51,9 @@ constexpr int kPeriodsPerCollect = 500;
 // A thread of gRPC's that has heard nothing for a second looks away for 100 ms (its callback
 // queue's, at least to 1.51), and when all of them do nobody hears a call.  One that comes more
 // often keeps one of them listening.
-constexpr int kPeriodsPerSelfCall = 40;
+constexpr std::chrono::milliseconds kSelfCallPeriod{400};
+constexpr std::chrono::seconds kSelfCallLimit{1};  // a lost one must not keep the next away
+constexpr std::chrono::seconds kStuckLimit{60};
 constexpr size_t kEvictionsPerPeriod = 512;
 constexpr size_t kJobsMax = 1024;
 constexpr size_t kJobBytesMax = 64 << 20;
@@ -324,15 +326,18 @@ absl::Status Daemon::Parts::Start() {
 
 void Daemon::Parts::Housekeep() {
   int periods = 0;
-  SelfCall wakes(options.socket_dir + "/data.sock");
+  SelfCall wakes(options.socket_dir + "/data.sock", kSelfCallLimit);
+  TimePoint woken;
   MutexLock lock(mu);
   while (!stop) {
     changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
     if (stop) return;
-    const bool serves = !draining;
     mu.Unlock();
-    if (serves && periods % kPeriodsPerSelfCall == 0) wakes.Ask();
     const TimePoint now = clock.Now();
+    if (now - woken >= kSelfCallPeriod) {
+      wakes.Ask();
+      woken = now;
+    }
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
     if (disk) disk->Tick();
@@ -501,7 +506,7 @@ std::vector<std::string> Daemon::Stuck() {
   if (draining) return stuck;  // the others end, one after the other
   look(*p.sideband, "sideband");
   if (p.session_sockets) look(*p.session_sockets, "session_sockets");
-  if (!p.self) p.self.emplace(p.options.socket_dir + "/data.sock");
+  if (!p.self) p.self.emplace(p.options.socket_dir + "/data.sock", kStuckLimit);
   look(*p.self, "grpc");
   return stuck;
 }

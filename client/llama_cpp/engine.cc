@@ -115,6 +115,7 @@ absl::Status Engine::WarmUp() {
 }
 
 uint32_t Engine::CutBelow(uint32_t tokens, uint32_t prefix) {
+  LARDER_CHECK(tokens < prefix);
   const uint32_t chunk = tokens - tokens % kBatchTokens;
   const uint32_t cuts = std::max((std::min(chunk + kBatchTokens, prefix) - chunk) / kCutTokens, 1u);
   return chunk + std::min((tokens - chunk) / kCutTokens, cuts - 1) * kCutTokens;

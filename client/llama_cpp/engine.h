@@ -76,7 +76,8 @@ class Engine {
   // at multiples of this, and nowhere else, and none may have less, unless the chunk has: that is
   // how many rows llama.cpp's attention takes at once, and it computes fewer in another way.
   static constexpr uint32_t kCutTokens = 64;
-  // The last place up to `tokens` from which the rest of a prefix may be computed.
+  // The last place up to `tokens` from which the rest of a prefix of so many may be computed.
+  // REQUIRES: tokens < prefix.
   [[nodiscard]] static uint32_t CutBelow(uint32_t tokens, uint32_t prefix);
 
   // One more token of a sequence that is not the text: `sequence` counts from 0.

@@ -158,7 +158,7 @@ absl::StatusOr<PromptCache::Stored> PromptCache::Store(std::span<const Token> pr
                                                        uint32_t known_tokens, Engine* engine) {
   Stored stored;
   const std::vector<Digest> digests = BlockDigests(prompt);
-  const uint32_t blocks = static_cast<uint32_t>(digests.size());
+  const uint32_t blocks = RestorableTokens(prompt.size()) / kBlockTokens;
   uint32_t next = known_tokens / kBlockTokens;
   if (next >= blocks) return stored;
   const absl::StatusOr<std::vector<std::byte>> state = engine->SaveState();

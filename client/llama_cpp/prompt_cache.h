@@ -42,10 +42,13 @@ class PromptCache {
  public:
   static constexpr uint32_t kBlockTokens = 32;
 
-  // Tokens of a prompt of `tokens` that a restore may cover: whole blocks of all but the last
-  // token.
+  // Tokens of a prompt of `tokens` that are stored, and that a restore may cover: whole blocks of
+  // all but the last token, and none of a batch of fewer than Engine::kCutTokens, which a longer
+  // prompt would compute otherwise.
   [[nodiscard]] static constexpr uint32_t RestorableTokens(size_t tokens) {
-    return tokens == 0 ? 0 : static_cast<uint32_t>((tokens - 1) / kBlockTokens * kBlockTokens);
+    const auto most = static_cast<uint32_t>(tokens == 0 ? 0 : tokens - 1);
+    const uint32_t blocks = most - most % kBlockTokens, last = blocks % Engine::kBatchTokens;
+    return last < Engine::kCutTokens ? blocks - last : blocks;
   }
 
   // Connects and registers the model.  Unavailable when no daemon answers.
@@ -69,7 +72,7 @@ class PromptCache {
     uint32_t refused = 0;
     ByteCount bytes;  // of the new ones
   };
-  // Stores the whole blocks of `prompt` that lie behind its first `known_tokens`.
+  // Stores the blocks of `prompt` that are restorable and lie behind its first `known_tokens`.
   // REQUIRES: the engine's cache holds at least the positions of `prompt`.
   [[nodiscard]] absl::StatusOr<Stored> Store(std::span<const Token> prompt, uint32_t known_tokens,
                                              Engine* engine);

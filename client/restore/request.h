@@ -48,8 +48,9 @@ struct RequestSpec {
   uint32_t chunk_tokens = 0;  // of a step, at most; divides block_tokens, or is divided by it
   // Where some of a chunk is loaded, a step may also begin and end within it, at multiples of this
   // (a cut): whole blocks, that divide chunk_tokens.  No step has fewer tokens, unless its chunk
-  // has: less than a cut at the end of the prefix belongs to the one before it.  A budget below a
-  // cut computes nothing.  0: steps are whole chunks, but for their budgets.
+  // has: less than a cut at the end of the prefix belongs to the one before it, and a budget of one
+  // is enough for both.  A smaller budget may compute nothing.  0: steps are whole chunks, but for
+  // their budgets.
   // For engines that do not split layers, on one stage, without `depths`.
   uint32_t cut_tokens = 0;
   uint32_t suffix_tokens = 0;       // prefill behind the prefix, when it is there

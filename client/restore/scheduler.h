@@ -11,12 +11,12 @@
 //                            ask idle engines and channels again, call OnTime at NextWakeup
 //
 // Promises: a layer of a block is given to the engine or to a channel, not to both, but in a hedge,
-// or where what is behind it in its chunk cannot be computed without it;
-// computing never depends on a load that is still under way; a load that is late or failed becomes
-// a compute, or is tried again while there is time; all ranks of a stage share one meet.  The order
-// among requests is the policy's; within one, loading comes from the tail and computing from the
-// head, neither begins what the other is through with sooner, and what is contested at the end is
-// split between layers or within a chunk where the engine can, or hedged.
+// or where what is behind it in its chunk cannot be computed without it; computing never depends on
+// a load that is still under way; a load that is late or failed becomes a compute, or is tried
+// again while there is time; all ranks of a stage share one meet.  The order among requests is the
+// policy's; within one, loading comes from the tail and computing from the head, neither begins
+// what the other is through with sooner, and what is contested at the end is split between layers
+// or within a chunk where the engine can, or hedged.
 // Does not move bytes, does not decode: what is left of a step's tokens after decoding is the
 // `budget` of NextCompute; an engine that computes several ranges in one step, beside what it
 // decodes, asks for them by NextStep.  Prefill behind a prefix comes before any restore.
@@ -63,7 +63,8 @@ struct StepRoom {
   uint32_t tokens = 0;           // of all, those that are decoded among them
   uint32_t decode_tokens = 0;    // come first, and are the engine's own
   double seconds = kNoDeadline;  // that the step may last
-  uint32_t granule = 16;         // what is cut for `seconds` is a multiple of it, and of cut_tokens
+  // What is cut for `seconds` is a multiple of it, or of a request's cut_tokens.
+  uint32_t granule = 16;
 };
 
 class Scheduler {
@@ -75,9 +76,10 @@ class Scheduler {
   // Its loads and steps are cancelled; its outcome says so.
   void Cancel(RequestId request, double now_s);
 
-  // What an idle stage computes next, of `token_budget` tokens at most; nullopt: nothing that would
-  // help now.  A suffix that follows the loads is computed whole through so few layers that this is
-  // no more work than the budget through all of them, but at least through one.
+  // What an idle stage computes next, of `token_budget` tokens at most (but see
+  // RequestSpec::cut_tokens); nullopt: nothing that would help now.  A suffix that follows the
+  // loads is computed whole through so few layers that this is no more work than the budget through
+  // all of them, but at least through one.
   [[nodiscard]] std::optional<ComputeStep> NextCompute(uint16_t stage, uint32_t token_budget,
                                                        double now_s);
   // The same for one step of many ranges: prefill first, restores in what is left, as much of each
@@ -179,10 +181,12 @@ class Scheduler {
   [[nodiscard]] double LoadsAhead(const RequestState& request, const StageState& stage,
                                   double now_s) const;
   [[nodiscard]] double LoadsEnd(const RequestState& request, const StageState& stage, double now_s,
-                                bool to_hole) const;
+                                uint32_t hole) const;
+  [[nodiscard]] LoadId LastBefore(const RequestState& request, ChannelId channel,
+                                  uint32_t block) const;
   [[nodiscard]] bool AwaitsLoads(const RequestState& request, uint16_t stage,
                                  const StageState::Work& work, double now_s) const;
-  [[nodiscard]] double LandsIn(const RequestState& request, uint16_t stage, uint32_t chunk,
+  [[nodiscard]] double LandsIn(const RequestState& request, uint16_t stage, TokenRange tokens,
                                uint16_t from, double doubts, double now_s) const;
   [[nodiscard]] uint32_t TokensToMeet(RequestState& request, uint16_t stage,
                                       const StageState::Work& work, double now_s);

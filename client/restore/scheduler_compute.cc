@@ -116,8 +116,7 @@ bool Scheduler::AwaitsLoads(const RequestState& request, uint16_t stage,
   const TokenRange claimed{work.tokens.begin, std::min(work.unclaimed_from, work.tokens.end)};
   if (claimed.begin >= claimed.end) return false;
   if (IsOverdue(request, stage, work.chunk, now_s)) return false;
-  return LandsIn(request, stage, work.chunk, 0, /*doubts=*/1, now_s) <
-         costs_.ComputeSeconds(claimed);
+  return LandsIn(request, stage, claimed, 0, /*doubts=*/1, now_s) < costs_.ComputeSeconds(claimed);
 }
 
 std::optional<ComputeStep> Scheduler::RestoreStep(RequestState& request, uint16_t stage,
@@ -172,12 +171,13 @@ std::optional<ComputeStep> Scheduler::HedgeStep(RequestState& request, uint16_t 
   const double layer_s = state.WorkSeconds(costs_, *work) / work->layers.count() * sure;
   // A step that turns out needless can be dropped; a load that is late cannot be hurried.
   const double doubts = options_.engine.abandons_steps ? 1 : 0;
-  const double lands_s = LandsIn(request, stage, work->chunk, 0, doubts, now_s);
+  const TokenRange chunk = state.ChunkTokens(work->chunk);
+  const double lands_s = LandsIn(request, stage, chunk, 0, doubts, now_s);
   // Loads come from the top: the lowest layers may be worth computing where all of them are not.
   for (uint16_t top = splits ? static_cast<uint16_t>(work->layers.begin + 1) : work->layers.end;
        top <= work->layers.end; ++top) {
     const double compute_s = layer_s * (top - work->layers.begin);
-    if (std::max(compute_s, LandsIn(request, stage, work->chunk, top, doubts, now_s)) >= lands_s)
+    if (std::max(compute_s, LandsIn(request, stage, chunk, top, doubts, now_s)) >= lands_s)
       continue;
     if (splits) work->layers.end = static_cast<uint16_t>(work->layers.begin + 1);
     return BeginStep(request, stage, *work, now_s);
@@ -212,20 +212,29 @@ ComputeStep Scheduler::BeginStep(RequestState& request, uint16_t stage,
 // can use what is before one as soon as that is there.  Infinity: computing does not wait.
 double Scheduler::LoadsAhead(const RequestState& request, const StageState& stage,
                              double now_s) const {
-  if (!stage.HasHolesAhead()) return LoadsEnd(request, stage, now_s, /*to_hole=*/false);
-  if (options_.engine.splits_layers || !stage.LoadsToHole(costs_)) return kNoDeadline;
-  return LoadsEnd(request, stage, now_s, /*to_hole=*/true);
+  const double all_s = LoadsEnd(request, stage, now_s, /*hole=*/0);
+  if (!stage.HasHolesAhead()) return all_s;
+  const uint32_t hole = options_.engine.splits_layers ? 0 : stage.LoadsToHole(costs_);
+  if (hole == 0 || all_s == kNoDeadline) return kNoDeadline;
+  const double to_hole_s = LoadsEnd(request, stage, now_s, hole);
+  // Where loading takes longer than that and the holes, an engine that waits is missed later.
+  return all_s <= to_hole_s + stage.HoleSeconds(costs_) ? to_hole_s : kNoDeadline;
 }
 
-// Seconds until loading alone would have all of the stage, or what is before its first hole;
-// infinity where that is too late, or the channels serve somebody else.
+// Seconds until loading alone would have all of the stage, or what is before `hole`, a block of the
+// first; infinity where that is too late, or the channels serve somebody else.
 double Scheduler::LoadsEnd(const RequestState& request, const StageState& stage, double now_s,
-                           bool to_hole) const {
+                           uint32_t hole) const {
   if (!options_.loads || stage.lanes().empty()) return kNoDeadline;
   double end_s = 0;
   for (const StageState::Lane& lane : stage.lanes()) {
     const auto channel = static_cast<size_t>(lane.channel);
-    double lane_s = stage.LaneSeconds(costs_, lane.channel, to_hole);
+    double lane_s = stage.LaneSeconds(costs_, lane.channel, hole > 0);
+    if (hole > 0 && lane_s == 0) {  // what is under way is all
+      const LoadId last = LastBefore(request, lane.channel, hole);
+      if (last) end_s = std::max(end_s, queues_[channel].BacklogSeconds(costs_, now_s, last));
+      continue;
+    }
     if (channel < queues_.size()) {
       if (served_[channel] && served_[channel] != request.spec.id &&
           !queues_[channel].loads().empty()) {
@@ -238,16 +247,27 @@ double Scheduler::LoadsEnd(const RequestState& request, const StageState& stage,
   return now_s + end_s > request.spec.deadline_s ? kNoDeadline : end_s;
 }
 
-// Seconds until the loads of a chunk have arrived, but for those below layer `from`; `doubts`: so
-// many standard deviations later.
-double Scheduler::LandsIn(const RequestState& request, uint16_t stage, uint32_t chunk,
+// The last load of the request under way on a channel whose block is before this; none: 0.
+LoadId Scheduler::LastBefore(const RequestState& request, ChannelId channel, uint32_t block) const {
+  LoadId last = {};
+  if (static_cast<size_t>(channel) >= queues_.size()) return last;
+  for (const Load& load : queues_[static_cast<size_t>(channel)].loads()) {
+    if (load.request == request.spec.id && !load.boundary && load.block < block) last = load.id;
+  }
+  return last;
+}
+
+// Seconds until the loads of these tokens have arrived, but for those below layer `from`; `doubts`:
+// so many standard deviations later.
+double Scheduler::LandsIn(const RequestState& request, uint16_t stage, TokenRange tokens,
                           uint16_t from, double doubts, double now_s) const {
   double last_s = 0;
   for (const ChannelQueue& queue : queues_) {
     for (const Load& load : queue.loads()) {
       if (load.request != request.spec.id || load.stage != stage || load.boundary) continue;
       if (load.layers.end <= from) continue;
-      if (request.stages[stage].ChunkOf(load.block) != chunk) continue;
+      const uint32_t token = request.stages[stage].TokensOf(load.block).begin;
+      if (token < tokens.begin || token >= tokens.end) continue;
       const double late_s = doubts * costs_.LoadDoubt(load.channel) *
                             costs_.LoadSeconds(load.channel, queue.BytesThrough(load.id));
       last_s = std::max(last_s, queue.BacklogSeconds(costs_, now_s, load.id) + late_s);
@@ -328,7 +348,7 @@ bool Scheduler::SweepBegins(RequestState& request, uint16_t stage, const StageSt
   StageState& state = request.stages[stage];
   if (!MaySweep(request, state) || state.sweeps() || state.IsPartial(work.chunk)) return false;
   const bool overlaps = options_.engine.overlaps_suffix && request.spec.suffix_tokens > 0;
-  const double loads_s = LoadsEnd(request, state, now_s, /*to_hole=*/false);
+  const double loads_s = LoadsEnd(request, state, now_s, /*hole=*/0);
   if (loads_s == kNoDeadline) return false;
   const TokenRange suffix{request.spec.tokens, request.spec.tokens + request.spec.suffix_tokens};
   const double behind_s =

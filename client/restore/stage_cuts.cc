@@ -40,6 +40,16 @@ StageState::Rest StageState::RestOf(uint32_t chunk) const {
   return rest;
 }
 
+// Not beyond the first hole, for what is behind that may be loaded meanwhile.
+TokenRange StageState::UpToHole(TokenRange tokens) const {
+  if (cut_tokens_ == 0) return tokens;
+  for (const Region& region : regions_) {
+    const uint32_t behind = region.begin * block_tokens_;
+    if (behind > tokens.begin) return {tokens.begin, std::min(tokens.end, behind)};
+  }
+  return tokens;
+}
+
 // Without what loads have at its end, unless they have all of it.
 TokenRange StageState::Trimmed(TokenRange tokens) const {
   if (cut_tokens_ == 0) return tokens;

@@ -38,6 +38,20 @@ uint32_t StageState::OpenEnd() const {
 
 double StageState::HoleSeconds(const CostModel& costs) const {
   double seconds = 0;
+  if (cut_tokens_ > 0) {
+    uint32_t at = head_;
+    const auto add = [&](uint32_t end) {
+      if (end <= at) return;
+      const TokenRange hole{TokensOf(at).begin, TokensOf(end - 1).end};
+      seconds += costs.ComputeSeconds(hole, model_layers({0, layers_}), chunk_tokens_);
+    };
+    for (const Region& region : regions_) {
+      add(region.begin);
+      at = std::max(at, region.end);
+    }
+    add(blocks_);
+    return seconds;
+  }
   for (uint32_t chunk = ChunkOf(std::min(head_, blocks_ - 1));
        HasHolesAhead() && chunk < hole_.size(); ++chunk) {
     const StageLayers left{ComputeClaim(chunk * chunk_blocks_), layers_};
@@ -196,10 +210,10 @@ double StageState::LaneSeconds(const CostModel& costs, ChannelId channel, bool t
   return seconds;
 }
 
-bool StageState::LoadsToHole(const CostModel& costs) const {
-  if (regions_.empty()) return false;
+uint32_t StageState::LoadsToHole(const CostModel& costs) const {
+  if (regions_.empty()) return 0;
   const Region& first = regions_[regions_.size() > 1 ? UrgentRegion(costs) : 0];
-  return first.begin <= head_ && head_ < first.end && first.end < blocks_;
+  return first.begin <= head_ && head_ < first.end && first.end < blocks_ ? first.end : 0;
 }
 
 // Whether a layer of the last chunk of a region can be loaded before computing gets there, and in

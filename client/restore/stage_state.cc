@@ -181,7 +181,7 @@ std::optional<StageState::Work> StageState::WorkIn(uint32_t chunk, uint16_t limi
   Work work{.chunk = chunk, .tokens = rest.tokens, .unclaimed_from = rest.unclaimed_from};
   if (goes_on) work.tokens.begin += partial_[chunk].tokens;
   const uint32_t end = work.tokens.end;
-  work.tokens = Trimmed(Within(work.tokens, std::min(tokens_max, chunk_tokens_)));
+  work.tokens = Trimmed(Within(UpToHole(work.tokens), std::min(tokens_max, chunk_tokens_)));
   if (work.tokens.begin == work.tokens.end) return std::nullopt;
   const bool whole = work.tokens.end == end && !goes_on;
   // What may not be split is computed through, even where a load has the upper layers.

@@ -36,6 +36,7 @@ class StageState {
   [[nodiscard]] bool busy() const { return work_.has_value(); }
   [[nodiscard]] uint32_t ChunkOf(uint32_t block) const { return block / chunk_blocks_; }
   [[nodiscard]] TokenRange TokensOf(uint32_t block) const;
+  [[nodiscard]] TokenRange ChunkTokens(uint32_t chunk) const;
   [[nodiscard]] bool HasHolesAhead() const;
   // Some of them behind blocks that are not there yet, and can be loaded.
   [[nodiscard]] bool HolesFollowLoads() const;
@@ -146,11 +147,11 @@ class StageState {
   [[nodiscard]] Outlook Estimate(const CostModel& costs) const;
   // Of all activations that it would take to compute what nobody has claimed.
   [[nodiscard]] double BoundarySeconds(const CostModel& costs, ChannelId channel) const;
-  // `to_hole`: of what is before the first hole alone, if LoadsToHole.
+  // `to_hole`: of what is before the first hole alone, where LoadsToHole.
   [[nodiscard]] double LaneSeconds(const CostModel& costs, ChannelId channel,
                                    bool to_hole = false) const;
-  // There is a hole ahead, and what is before it is loaded first.
-  [[nodiscard]] bool LoadsToHole(const CostModel& costs) const;
+  // The first block of a hole ahead, if what is before it is loaded first; else 0.
+  [[nodiscard]] uint32_t LoadsToHole(const CostModel& costs) const;
 
   [[nodiscard]] std::vector<uint16_t> Depths() const;
   // O(blocks * ranks); for tests.
@@ -193,6 +194,7 @@ class StageState {
   };
   [[nodiscard]] bool IsOpen(uint32_t block) const;
   [[nodiscard]] Rest RestOf(uint32_t chunk) const;
+  [[nodiscard]] TokenRange UpToHole(TokenRange tokens) const;
   [[nodiscard]] TokenRange Trimmed(TokenRange tokens) const;
   [[nodiscard]] TokenRange Within(TokenRange tokens, uint32_t tokens_max) const;
   [[nodiscard]] uint16_t Target(uint32_t chunk) const;
@@ -209,7 +211,6 @@ class StageState {
   [[nodiscard]] std::optional<Piece> SweepPiece(size_t lane);
   [[nodiscard]] bool FitsBefore(const CostModel& costs, size_t region) const;
   [[nodiscard]] size_t UrgentRegion(const CostModel& costs) const;
-  [[nodiscard]] TokenRange ChunkTokens(uint32_t chunk) const;
   [[nodiscard]] Open Exactly(const CostModel& costs, uint32_t begin, uint32_t end) const;
   [[nodiscard]] Open Roughly(const CostModel& costs, uint32_t begin, uint32_t end) const;
   [[nodiscard]] double Both(const CostModel& costs, const Open& open, TokenRange tokens) const;

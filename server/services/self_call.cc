@@ -13,12 +13,13 @@
 namespace larder {
 namespace {
 
-constexpr std::chrono::seconds kDeadline{60};  // it also ends a call that nobody waits for any more
+constexpr int kReconnectMax_ms = 1000;
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMax_ms);
   return grpc::CreateCustomChannel(absl::StrCat("unix:", socket_path),
                                    grpc::InsecureChannelCredentials(), arguments);
 }
@@ -38,7 +39,8 @@ struct SelfCall::State {
   bool answered LARDER_GUARDED_BY(mu) = true;
 };
 
-SelfCall::SelfCall(const std::string& socket_path) : state_(std::make_shared<State>(socket_path)) {}
+SelfCall::SelfCall(const std::string& socket_path, std::chrono::milliseconds limit)
+    : limit_(limit), state_(std::make_shared<State>(socket_path)) {}
 
 SelfCall::~SelfCall() {
   MutexLock lock(state_->mu);
@@ -52,7 +54,7 @@ void SelfCall::Ask() {
     if (std::exchange(state_->under_way, true)) return;
     context = &state_->context.emplace();
   }
-  context->set_deadline(std::chrono::system_clock::now() + kDeadline);
+  context->set_deadline(std::chrono::system_clock::now() + limit_);
   state_->stub.UnaryCall(context, "/grpc.health.v1.Health/Check", {}, &state_->request,
                          &state_->reply, [state = state_](const grpc::Status& status) {
                            MutexLock lock(state->mu);

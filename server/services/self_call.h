@@ -1,4 +1,5 @@
-// Calls the daemon's own gRPC as a client would, to prove that it accepts and answers.
+// Calls the daemon's own gRPC as a client would, to prove that it accepts and answers, or only to
+// keep it awake.
 //
 // One call at a time, of grpc.health.v1, over the socket file; whatever the server says counts, but
 // not that it says nothing.
@@ -6,6 +7,7 @@
 // Thread-safety: one thread at a time.  Lifecycle: destroyed before the server it calls.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -13,7 +15,8 @@ namespace larder {
 
 class SelfCall {
  public:
-  explicit SelfCall(const std::string& socket_path);
+  // A call ends after `limit`, whatever becomes of it.
+  SelfCall(const std::string& socket_path, std::chrono::milliseconds limit);
   ~SelfCall();
   SelfCall(const SelfCall&) = delete;
   SelfCall& operator=(const SelfCall&) = delete;
@@ -25,6 +28,7 @@ class SelfCall {
 
  private:
   struct State;
+  const std::chrono::milliseconds limit_;
   const std::shared_ptr<State> state_;  // shared with the call under way
 };
 

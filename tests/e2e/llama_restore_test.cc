@@ -41,6 +41,7 @@ class LlamaRestoreTest : public LlamaFixture {
   void Start(std::vector<std::string> flags = {}) {
     flags.insert(flags.end(), {"--pool", "64MiB"});
     cache_.reset();
+    daemon_.reset();
     daemon_ = std::make_unique<DaemonProcess>(flags, DaemonProcess::Options{.folder = folder_});
     ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
     auto cache = ConnectCache(folder_->path());
@@ -363,11 +364,17 @@ TEST_F(LlamaRestoreTest, WhateverIsMissingOfAPrefixOfAnyLengthTheAnswerIsTheComp
                                .store = mode == RestoreMode::kCompute,
                                .profile = Believed(kToken_s, bytes_per_s),
                                .link = &link};
-      return RunPrompt(prompt, options, engine_, cache_.get());
+      auto result = RunPrompt(prompt, options, engine_, cache_.get());
+      // A lookup has some milliseconds, which a machine at work may take for something else.
+      for (int i = 0; i < 3 && result.ok() && absl::IsDeadlineExceeded(result->cache_status); ++i)
+        result = RunPrompt(prompt, options, engine_, cache_.get());
+      return result;
     };
     const auto computed = run(RestoreMode::kCompute, 1e9);
     ASSERT_TRUE(computed.ok()) << computed.status();
-    for (uint32_t missing = border / 32; missing-- > 0 && missing + 3 > border / 32;) {
+    const uint32_t stored =
+        PromptCache::RestorableTokens(prompt.size()) / PromptCache::kBlockTokens;
+    for (uint32_t missing = stored; missing-- > 0 && missing + 3 > stored;) {
       ASSERT_NO_FATAL_FAILURE(ClearBlock(prompt, missing));
       for (const RestoreMode mode : {RestoreMode::kLoad, RestoreMode::kBoth, RestoreMode::kAuto}) {
         SCOPED_TRACE(
@@ -386,6 +393,25 @@ TEST_F(LlamaRestoreTest, WhateverIsMissingOfAPrefixOfAnyLengthTheAnswerIsTheComp
     const auto slow = run(RestoreMode::kBoth, 3e6);
     ASSERT_TRUE(slow.ok()) << slow.status();
     EXPECT_TRUE(slow->first_logits == computed->first_logits);
+    EXPECT_THAT(slow->restored->what.computed_tokens, Gt(0u));
+  }
+}
+
+// What a short prompt leaves behind is what a longer one with the same beginning computes.
+TEST_F(LlamaRestoreTest, ALongerPromptUsesWhatAShorterOneStored) {
+  for (const uint32_t tokens : {288u, 296u, 320u, 360u, 424u}) {
+    SCOPED_TRACE(absl::StrCat(tokens, " tokens are stored"));
+    ASSERT_NO_FATAL_FAILURE(Start());
+    const auto stored =
+        RunPrompt(std::span(*prompt_).first(tokens), {.predict = 1, .mode = RestoreMode::kCompute},
+                  engine_, cache_.get());
+    ASSERT_TRUE(stored.ok() && stored->cache_status.ok()) << stored.status();
+    const uint32_t kept = PromptCache::RestorableTokens(tokens);
+    EXPECT_EQ(stored->stored_blocks, kept / PromptCache::kBlockTokens);
+    const auto longer = Run(RestoreMode::kLoad, 1e9);
+    ASSERT_TRUE(longer.ok()) << longer.status();
+    EXPECT_THAT(longer->hit_tokens, AllOf(Gt(0u), Le(kept)));
+    ExpectComputed(*longer);
   }
 }
 

@@ -350,6 +350,8 @@ TEST_F(RestorerTest, WhatMakesNoSenseIsRefused) {
   RestorePrefix cut = Prefix();
   cut.cut_tokens = maker_.variant.block_tokens + 1;
   EXPECT_EQ(Restore(cut, engine).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Restore(Prefix(), engine, 50e6, {.room = ByteCount(0)}).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(engine.computed, 0u);
 }
 

@@ -74,7 +74,14 @@ void Ledger::Ask() {
     auto budget = static_cast<uint32_t>(
         options_.budget > 1'000'000 ? options_.budget : 1 + random_() % options_.budget);
     for (const auto& [id, book] : books_) budget = std::max(budget, book.spec.cut_tokens);
-    if (const auto step = scheduler_.NextCompute(stage, budget, now_s_)) Check(*step);
+    const auto step = scheduler_.NextCompute(stage, budget, now_s_);
+    if (!step) continue;
+    // One cut is always within it, with what is less than one at the end.
+    const uint32_t cut = books_.at(step->request.value).spec.cut_tokens;
+    if (step->kind == StepKind::kRestore) {
+      EXPECT_LT(step->tokens.end - step->tokens.begin, budget + std::max(cut, 1u));
+    }
+    Check(*step);
   }
   for (uint16_t channel = 1; channel <= channels_; ++channel) {
     const auto mine = [&](const Load& load) { return load.channel == ChannelId{channel}; };

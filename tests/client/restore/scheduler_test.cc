@@ -7,35 +7,19 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/client/restore/hand_driven.h"
 #include "tests/client/restore/ledger.h"
 #include "tests/test_scale.h"
 
 namespace larder {
 namespace {
 
+using testing::Costs;
+using testing::HandDriven;
+using testing::kLayers;
 using testing::Ledger;
 using testing::LedgerOptions;
-
-constexpr uint16_t kLayers = 6;
-
-CostModel Costs(double compute_s = 0.01, double bytes_per_s = 1e8) {
-  Profile profile;
-  profile.layers = kLayers;
-  profile.compute = {compute_s / 10, compute_s / 256, compute_s * 1e-7};
-  for (int i = 0; i < 3; ++i) profile.channels.push_back({"channel", bytes_per_s / (i + 1)});
-  return CostModel(profile);
-}
-
-RequestSpec Spec(uint64_t id, uint32_t blocks, uint32_t block_tokens = 128,
-                 uint32_t chunk_tokens = 256) {
-  RequestSpec spec;
-  spec.id = RequestId{id};
-  spec.tokens = blocks * block_tokens;
-  spec.block_tokens = block_tokens;
-  spec.chunk_tokens = chunk_tokens;
-  spec.stages = {{{0, kLayers}, {{std::vector(blocks, ChannelId{1}), 1e5}}}};
-  return spec;
-}
+using testing::Spec;
 
 // 32 bits that are typed so.
 class Draw {
@@ -134,6 +118,7 @@ constexpr Shape kShapes[] = {
     {.layers = true, .stages = 2, .block_tokens = 256, .chunk_tokens = 128},
     {.layers = true, .abandons = true, .overlaps = true, .block_tokens = 256, .chunk_tokens = 256},
     {.block_tokens = 32, .cut_tokens = 64},
+    {.channels = 2, .holes = 0.1, .block_tokens = 32, .cut_tokens = 64},
     {.channels = 2, .holes = 0.1, .block_tokens = 32, .cut_tokens = 32},
     {.abandons = true,
      .ranks = 2,
@@ -227,185 +212,6 @@ TEST(Scheduler, WithoutKvAndWithoutActivationsARequestIsLostAndSaysSo) {
 
 // ---- decisions that can be counted
 
-struct Bench {
-  explicit Bench(SchedulerOptions options, double compute_s, double bytes_per_s)
-      : scheduler(options, Costs(compute_s, bytes_per_s), FinishFirst()) {}
-  std::vector<Load> Loads(double now_s = 0) {
-    std::vector<Load> loads;
-    scheduler.NextLoads(ChannelId{1}, 1, now_s, &loads);
-    return loads;
-  }
-  Scheduler scheduler;
-};
-
-RequestSpec CutSpec(uint32_t blocks) {
-  RequestSpec spec = Spec(1, blocks, 32, 256);
-  spec.cut_tokens = 64;
-  return spec;
-}
-
-std::vector<uint32_t> BlocksOf(Bench& bench) {
-  std::vector<uint32_t> blocks;
-  for (auto loads = bench.Loads(); !loads.empty(); loads = bench.Loads())
-    blocks.push_back(loads[0].block);
-  return blocks;
-}
-
-// One block of a chunk does not come: it is computed with what it is cut from, and nothing else.
-TEST(Scheduler, AnEngineThatCutsChunksComputesWhatIsMissingOfOne) {
-  for (const uint32_t missing : {3u, 4u, 7u, 8u, 11u}) {
-    Bench bench({}, 10, 1e9);
-    ASSERT_TRUE(bench.scheduler.Add(CutSpec(12), 0).ok());
-    std::vector<Load> given;
-    for (auto loads = bench.Loads(0); !loads.empty(); loads = bench.Loads(0))
-      given.push_back(loads[0]);
-    ASSERT_EQ(given.size(), 12u);
-    for (const Load& load : given) {
-      if (load.block == missing) {
-        bench.scheduler.OnLoadFailed(load.id, LoadFailure::kGone, 0);
-      } else {
-        EXPECT_EQ(bench.scheduler.OnLoaded(load.id, 0), Landing::kPlace);
-      }
-    }
-    const auto step = bench.scheduler.NextCompute(0, 1 << 20, 0);
-    ASSERT_TRUE(step.has_value());
-    const uint32_t begin = missing / 2 * 64;
-    EXPECT_EQ(step->tokens, (TokenRange{begin, begin + 64}));
-    bench.scheduler.OnComputed(step->id, 0.1);
-    EXPECT_EQ(bench.scheduler.TakeOutcomes().size(), 1u);
-  }
-}
-
-// The last chunk is shared: a cut takes the engine as long as loading its blocks.
-TEST(Scheduler, AnEngineThatCutsChunksMeetsWithinOne) {
-  Bench bench({}, 0.010, 1e5 / 0.00125);  // a cut of two blocks takes 2.5 ms, either way
-  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
-  const auto step = bench.scheduler.NextCompute(0, 1 << 20, 0);
-  ASSERT_TRUE(step.has_value());
-  EXPECT_EQ(step->tokens, (TokenRange{0, 128}));
-  EXPECT_EQ(BlocksOf(bench), (std::vector<uint32_t>{7, 6, 5, 4}));
-}
-
-TEST(Scheduler, WhatIsBesideAHoleIsLoadedButForItsCut) {
-  Bench bench({}, 10, 1e9);
-  RequestSpec spec = CutSpec(12);
-  spec.stages[0].ranks[0].channel_of_block[3] = ChannelId::kNowhere;
-  ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
-  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0)) << "what is before it takes no time";
-  EXPECT_EQ(BlocksOf(bench), (std::vector<uint32_t>{1, 0, 11, 10, 9, 8, 7, 6, 5, 4}));
-  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0)) << "nor does it now";
-  const auto loads = bench.scheduler.TakeCancelledLoads();
-  EXPECT_TRUE(loads.empty());
-  EXPECT_EQ(bench.scheduler.OnLoaded(LoadId{1}, 1e-4), Landing::kPlace);
-  EXPECT_EQ(bench.scheduler.OnLoaded(LoadId{2}, 2e-4), Landing::kPlace);
-  EXPECT_EQ(bench.scheduler.NextCompute(0, 1 << 20, 2e-4)->tokens, (TokenRange{64, 128}));
-}
-
-// However slow the channel seems to be: what it has begun is not computed as well.
-TEST(Scheduler, AStepEndsWhereTheLoadsOfItsChunkBegin) {
-  Bench bench({}, 0.001, 1e5 / 0.01);
-  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
-  for (int i = 0; i < 3; ++i) ASSERT_EQ(bench.Loads().size(), 1u);
-  EXPECT_EQ(bench.scheduler.NextCompute(0, 1 << 20, 0)->tokens, (TokenRange{0, 192}));
-}
-
-TEST(Scheduler, AStepIsAbandonedWhenItsOwnBlocksAreThere) {
-  Bench bench({.engine = {.abandons_steps = true}}, 0.001, 1e8);
-  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
-  const auto step = bench.scheduler.NextCompute(0, 64, 0);
-  ASSERT_TRUE(step.has_value());
-  std::vector<Load> hedges;
-  for (auto loads = bench.Loads(0.1); !loads.empty(); loads = bench.Loads(0.1)) {
-    if (loads[0].hedge) hedges.push_back(loads[0]);
-  }
-  ASSERT_EQ(hedges.size(), 2u);
-  for (const Load& load : hedges)
-    EXPECT_EQ(bench.scheduler.OnLoaded(load.id, 0.1), Landing::kPlace);
-  EXPECT_EQ(bench.scheduler.TakeAbandonedSteps(), std::vector<StepId>{step->id});
-}
-
-// All but one block are on their way, and that one was not given out again yet.
-TEST(Scheduler, WhatLoadsBringSoonerIsNotComputedForWhatIsBehindIt) {
-  Bench bench({.patience_s_min = 1}, 0.010, 1e5 / 0.00125);
-  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
-  std::vector<Load> given;
-  for (auto loads = bench.Loads(); !loads.empty(); loads = bench.Loads()) given.push_back(loads[0]);
-  ASSERT_EQ(given.size(), 8u);
-  bench.scheduler.OnLoadFailed(given[0].id, LoadFailure::kTransient, 0);
-  EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0).has_value());
-  for (size_t i = 1; i < given.size(); ++i) (void)bench.scheduler.OnLoaded(given[i].id, 0.009);
-  EXPECT_EQ(bench.Loads(0.009).at(0).block, 7u);
-}
-
-// A hedge of an engine that decodes meanwhile is no longer than its budget; one that is overdue is
-// no longer than that either, but all of it.
-TEST(Scheduler, AHedgeOfACutChunkKeepsToItsBudget) {
-  for (const bool overdue : {false, true}) {
-    Bench bench({.patience = 1e6}, 0.010, 1e5 / 0.02);  // loading all of it takes 160 ms
-    ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
-    ASSERT_EQ(BlocksOf(bench).size(), 8u);
-    const double now_s = overdue ? 0.1 : 0;
-    const auto hedge = bench.scheduler.NextCompute(0, 128, now_s);
-    ASSERT_TRUE(hedge.has_value());
-    EXPECT_TRUE(hedge->hedge);
-    EXPECT_EQ(hedge->tokens, (TokenRange{0, overdue ? 128u : 64u}));
-  }
-}
-
-TEST(Scheduler, LessThanACutAtTheEndBelongsToTheOneBeforeIt) {
-  Bench bench({}, 0.001, 1e3);  // nothing is worth loading
-  ASSERT_TRUE(bench.scheduler.Add(CutSpec(11), 0).ok());
-  const auto next = [&] {
-    const auto step = bench.scheduler.NextCompute(0, 64, 0);
-    if (step) bench.scheduler.OnComputed(step->id, 0);
-    return step ? step->tokens : TokenRange{};
-  };
-  for (uint32_t begin = 0; begin < 256; begin += 64)
-    EXPECT_EQ(next(), (TokenRange{begin, begin + 64}));
-  EXPECT_EQ(next(), (TokenRange{256, 352})) << "beyond its budget, by less than a cut";
-  EXPECT_EQ(bench.scheduler.TakeOutcomes().size(), 1u);
-}
-
-// Nobody else reports anything while the only load stalls.
-TEST(Scheduler, WakesWhenALoadIsOverdue) {
-  Bench bench({.patience = 1e6}, 0.05, 1e8);
-  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
-  ASSERT_EQ(BlocksOf(bench).size(), 8u);
-  // A load takes a millisecond, and all of it takes 50 to compute.
-  double now_s = 0.001;
-  for (; !bench.scheduler.NextCompute(0, 1 << 20, now_s).has_value(); now_s += 1e-5)
-    ASSERT_LT(now_s, 0.01);
-  Bench asleep({.patience = 1e6}, 0.05, 1e8);
-  ASSERT_TRUE(asleep.scheduler.Add(CutSpec(8), 0).ok());
-  ASSERT_EQ(BlocksOf(asleep).size(), 8u);
-  double wakes_s = 0;
-  while (!asleep.scheduler.NextCompute(0, 1 << 20, wakes_s).has_value()) {
-    wakes_s = asleep.scheduler.NextWakeup(wakes_s);
-    ASSERT_LT(wakes_s, 1);
-  }
-  EXPECT_NEAR(wakes_s, now_s, 2e-5);
-}
-
-TEST(Scheduler, ABudgetBelowACutComputesNothing) {
-  Bench bench({}, 0.01, 1e8);
-  ASSERT_TRUE(bench.scheduler.Add(CutSpec(8), 0).ok());
-  EXPECT_FALSE(bench.scheduler.NextCompute(0, 63, 0).has_value());
-  EXPECT_EQ(bench.scheduler.NextCompute(0, 127, 0)->tokens, (TokenRange{0, 64}));
-}
-
-TEST(Scheduler, WhatChunksAreCutIntoIsChecked) {
-  RequestSpec spec = Spec(1, 8, 32, 256);
-  for (const uint32_t cut : {16u, 48u, 96u, 512u}) {
-    spec.cut_tokens = cut;
-    EXPECT_FALSE(Validate(spec, kLayers).ok()) << cut;
-  }
-  spec.cut_tokens = 64;
-  EXPECT_TRUE(Validate(spec, kLayers).ok());
-  SchedulerOptions options;
-  options.engine.splits_layers = true;
-  EXPECT_FALSE(Bench(options, 1, 1).scheduler.Add(spec, 0).ok());
-}
-
 TEST(Policy, WhoCanFinishFirstComesFirstButNobodyWaitsForEver) {
   const auto policy = FinishFirst();
   const auto key = [&](double left_s, double waited_s) {
@@ -421,7 +227,7 @@ TEST(Policy, WhoCanFinishFirstComesFirstButNobodyWaitsForEver) {
 }
 
 TEST(Scheduler, ComputesFromTheHeadAndLoadsFromTheTail) {
-  Bench bench({}, 0.01, 1e8);
+  HandDriven bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
   const auto step = bench.scheduler.NextCompute(0, 1 << 20, 0);
   ASSERT_TRUE(step.has_value());
@@ -432,14 +238,14 @@ TEST(Scheduler, ComputesFromTheHeadAndLoadsFromTheTail) {
 }
 
 TEST(Scheduler, LeavesTheChannelAloneWhenComputingIsThroughSooner) {
-  Bench bench({}, 0.001, 1e3);  // a block takes 100 s
+  HandDriven bench({}, 0.001, 1e3);  // a block takes 100 s
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 4), 0).ok());
   ASSERT_TRUE(bench.scheduler.NextCompute(0, 1 << 20, 0).has_value());
   EXPECT_TRUE(bench.Loads().empty());
 }
 
 TEST(Scheduler, LeavesTheEngineAloneWhenLoadingIsThroughSooner) {
-  Bench bench({}, 100, 1e9);
+  HandDriven bench({}, 100, 1e9);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 4), 0).ok());
   EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0).has_value());
   EXPECT_EQ(bench.Loads().size(), 1u);
@@ -448,7 +254,7 @@ TEST(Scheduler, LeavesTheEngineAloneWhenLoadingIsThroughSooner) {
 TEST(Scheduler, ABlockThatFailsNowAndThenIsStillLoaded) {
   SchedulerOptions options;
   options.engine.splits_layers = true;
-  Bench bench(options, 1e3, 1e8);
+  HandDriven bench(options, 1e3, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 1, 128, 128), 0).ok());
   int failed = 0;
   double now_s = 0;
@@ -464,7 +270,7 @@ TEST(Scheduler, ABlockThatFailsNowAndThenIsStillLoaded) {
 }
 
 TEST(Scheduler, LoadsThatAreLateTeachThatTheChannelIsSlow) {
-  Bench bench({}, 1e3, 1e8);
+  HandDriven bench({}, 1e3, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 8), 0).ok());
   const double before_s = bench.scheduler.costs().LoadSeconds(ChannelId{1}, 1e5);
   double now_s = 0;
@@ -478,7 +284,7 @@ TEST(Scheduler, LoadsThatAreLateTeachThatTheChannelIsSlow) {
 }
 
 TEST(Scheduler, LoadsThatOvertakeAStalledOneDoNotGiveItMoreTime) {
-  Bench bench({}, 1e3, 1e8);
+  HandDriven bench({}, 1e3, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 40), 0).ok());
   const LoadId stalled = bench.Loads(0).at(0).id;
   std::vector<LoadId> given;
@@ -495,7 +301,7 @@ TEST(Scheduler, LoadsThatOvertakeAStalledOneDoNotGiveItMoreTime) {
 
 // Also an engine that can neither stop nor split: what it waited would come on top of computing.
 TEST(Scheduler, WaitsOnlyForAWhileForALoadThatIsOverdue) {
-  Bench bench({}, 0.05, 1e8);  // four chunks; a block is loaded in a millisecond
+  HandDriven bench({}, 0.05, 1e8);  // four chunks; a block is loaded in a millisecond
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 8), 0).ok());
   ASSERT_EQ(bench.Loads(0).size(), 1u);
   EXPECT_FALSE(bench.scheduler.NextCompute(0, 1 << 20, 0.005).has_value());
@@ -508,7 +314,7 @@ TEST(Scheduler, WaitsOnlyForAWhileForALoadThatIsOverdue) {
 }
 
 TEST(Scheduler, DoesNotBeginALoadThatWouldEndTooLate) {
-  Bench bench({}, 1, 1e3);
+  HandDriven bench({}, 1, 1e3);
   RequestSpec spec = Spec(1, 4);
   spec.deadline_s = 50;
   ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
@@ -516,7 +322,7 @@ TEST(Scheduler, DoesNotBeginALoadThatWouldEndTooLate) {
 }
 
 TEST(Scheduler, TheSuffixComesBeforeAnyPrefix) {
-  Bench bench({}, 0.01, 1e9);
+  HandDriven bench({}, 0.01, 1e9);
   RequestSpec first = Spec(1, 1, 128, 128);
   first.suffix_tokens = 100;
   ASSERT_TRUE(bench.scheduler.Add(first, 0).ok());
@@ -533,7 +339,7 @@ TEST(Scheduler, TheSuffixComesBeforeAnyPrefix) {
 TEST(Scheduler, ASuffixThatFollowsTheLoadsKeepsToTheBudgetToo) {
   SchedulerOptions options;
   options.engine.splits_layers = options.engine.overlaps_suffix = true;
-  Bench bench(options, 100, 1e9);
+  HandDriven bench(options, 100, 1e9);
   RequestSpec spec = Spec(1, 4);
   spec.suffix_tokens = 256;
   ASSERT_TRUE(bench.scheduler.Add(spec, 0).ok());
@@ -558,7 +364,7 @@ TEST(Scheduler, ASuffixThatFollowsTheLoadsKeepsToTheBudgetToo) {
 
 // Cake's order: whoever has nothing stored is prefilled, and what is left of the step restores.
 TEST(Scheduler, AStepIsFilledWithPrefillFirstAndARestoreBehind) {
-  Bench bench({}, 0.01, 1e8);
+  HandDriven bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
   RequestSpec other = Spec(2, 0);
   other.suffix_tokens = 300;
@@ -584,7 +390,7 @@ TEST(Scheduler, AStepIsFilledWithPrefillFirstAndARestoreBehind) {
 
 // The same by NextStep, which also keeps the step short enough for whoever decodes.
 TEST(Scheduler, AStepBesideDecodingIsKeptShortAndLearntFrom) {
-  Bench bench({}, 0.01, 1e8);
+  HandDriven bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
   RequestSpec other = Spec(2, 0);
   other.suffix_tokens = 200;
@@ -605,7 +411,7 @@ TEST(Scheduler, AStepBesideDecodingIsKeptShortAndLearntFrom) {
 }
 
 TEST(Scheduler, BytesOfARequestThatIsGoneAreDropped) {
-  Bench bench({}, 0.01, 1e8);
+  HandDriven bench({}, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
   const Load load = bench.Loads().at(0);
   bench.scheduler.Cancel(RequestId{1}, 0);
@@ -617,7 +423,7 @@ TEST(Scheduler, BytesOfARequestThatIsGoneAreDropped) {
 TEST(Scheduler, TracesEveryDecision) {
   SchedulerOptions options;
   options.trace_capacity = 100;
-  Bench bench(options, 0.01, 1e8);
+  HandDriven bench(options, 0.01, 1e8);
   ASSERT_TRUE(bench.scheduler.Add(Spec(1, 20), 0).ok());
   ASSERT_TRUE(bench.scheduler.NextCompute(0, 1 << 20, 0).has_value());
   (void)bench.Loads();
@@ -628,7 +434,7 @@ TEST(Scheduler, TracesEveryDecision) {
 }
 
 TEST(Scheduler, TheTokenBudgetKeepsTheStepShort) {
-  const Bench bench({}, 0.01, 1e8);
+  const HandDriven bench({}, 0.01, 1e8);
   const uint32_t tokens = bench.scheduler.TokenBudget(0.02, 8, 4096, 16);
   EXPECT_GT(tokens, 0u);
   EXPECT_EQ(tokens % 16, 0u);
@@ -639,7 +445,7 @@ TEST(Scheduler, TheTokenBudgetKeepsTheStepShort) {
 }
 
 TEST(Scheduler, RefusesRequestsThatMakeNoSense) {
-  Bench bench({}, 0.01, 1e8);
+  HandDriven bench({}, 0.01, 1e8);
   const auto refused = [&](const auto& spoil) {
     RequestSpec spec = Spec(1, 4);
     spoil(&spec);
