@@ -49,9 +49,9 @@ constexpr std::chrono::milliseconds kHousekeepingPeriod{10};
 constexpr std::chrono::milliseconds kLastAnswers{200};
 constexpr int kPeriodsPerCollect = 500;
 // A thread of gRPC's that has heard nothing for a second looks away for 100 ms (its callback
-// queue's, at least to 1.51), and when all of them do nobody hears a call.  One that comes more
-// often keeps one of them listening.
-constexpr std::chrono::milliseconds kSelfCallPeriod{400};
+// queue's, at least to 1.51), and when all of them do nobody hears a call.  They have then all
+// listened in vain for 900 ms; a call of our own comes sooner.
+constexpr std::chrono::milliseconds kSelfCallPeriod{800};
 constexpr std::chrono::seconds kSelfCallLimit{1};  // a lost one must not keep the next away
 constexpr std::chrono::seconds kStuckLimit{60};
 constexpr size_t kEvictionsPerPeriod = 512;
