@@ -171,7 +171,7 @@ if cold["hit_tokens"] != 0:
 if not cold["durable"]:
     sys.exit("quickstart: its blocks were not on disk after 10 s")
 for name, run in list(zip(names, runs))[1:]:
-    if run["hit_tokens"] != (run["prompt_tokens"] - 1) // 32 * 32:
+    if run["hit_tokens"] != run["restorable_tokens"]:
         sys.exit(f"quickstart: not everything was restored in run {name}")
     if run["answer"] != cold["answer"]:
         sys.exit(f"quickstart: the answer of run {name} is not the computed one")

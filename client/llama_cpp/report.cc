@@ -30,6 +30,7 @@ Json ToJson(const Restorer::Restored& what, const PromptRestored& restored) {
 
 Json ToJson(const RunResult& result) {
   Json json = {{"prompt_tokens", result.prompt_tokens},
+               {"restorable_tokens", PromptCache::RestorableTokens(result.prompt_tokens)},
                {"hit_tokens", result.hit_tokens},
                {"restored_bytes", result.restored_bytes.value()},
                {"stored_blocks", result.stored_blocks},
