@@ -83,8 +83,8 @@ class Restorer {
                               // is slow, and those that Land in the engine are not here
     Carry carry = {};
     // A step of the engine lasts this long at most, for one that does other things Between steps:
-    // chunks are then cut at multiples of the prefix's `cut_tokens` (0: of a block), one of which
-    // is the least, and less than two the last of a prefix.
+    // chunks are then cut at multiples of the prefix's `cut_tokens` (0: of a block).  A step has at
+    // least one of them; the last of a prefix may have up to two, however long that takes.
     double step_s_max = kNoDeadline;
   };
   // `profile` names the channels.

@@ -174,7 +174,7 @@ void BindRequests(nb::module_& module) {
       "A restore.  tokens: of the prefix, whole blocks.  deadline_s: no load is begun that would "
       "end later.  depths: per chunk, none increases; empty: the scheduler's own way.  cut_tokens: "
       "where some of a chunk is loaded, a step may also begin and end within it, at multiples of "
-      "this; a budget below it computes nothing; 0: steps are whole chunks.")
+      "this; a budget below it may compute nothing; 0: steps are whole chunks.")
       .def(
           "__init__",
           [](RequestSpec* self, RequestId id, uint32_t tokens, uint32_t block_tokens,

@@ -212,10 +212,11 @@ ComputeStep Scheduler::BeginStep(RequestState& request, uint16_t stage,
 // can use what is before one as soon as that is there.  Infinity: computing does not wait.
 double Scheduler::LoadsAhead(const RequestState& request, const StageState& stage,
                              double now_s) const {
-  const double all_s = LoadsEnd(request, stage, now_s, /*hole=*/0);
-  if (!stage.HasHolesAhead()) return all_s;
+  if (!stage.HasHolesAhead()) return LoadsEnd(request, stage, now_s, /*hole=*/0);
   const uint32_t hole = options_.engine.splits_layers ? 0 : stage.LoadsToHole(costs_);
-  if (hole == 0 || all_s == kNoDeadline) return kNoDeadline;
+  if (hole == 0) return kNoDeadline;
+  const double all_s = LoadsEnd(request, stage, now_s, /*hole=*/0);
+  if (all_s == kNoDeadline) return kNoDeadline;
   const double to_hole_s = LoadsEnd(request, stage, now_s, hole);
   // Where loading takes longer than that and the holes, an engine that waits is missed later.
   return all_s <= to_hole_s + stage.HoleSeconds(costs_) ? to_hole_s : kNoDeadline;
