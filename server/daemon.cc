@@ -248,6 +248,7 @@ struct Daemon::Parts final : SidebandHost {
 
   Mutex mu;
   CondVar changed;
+  std::optional<SelfCall> wakes LARDER_GUARDED_BY(mu);  // while calls are taken
   bool stop LARDER_GUARDED_BY(mu) = false;
   bool draining LARDER_GUARDED_BY(mu) = false;
   bool drained LARDER_GUARDED_BY(mu) = false;
@@ -317,6 +318,10 @@ absl::Status Daemon::Parts::Start() {
     sideband->OnProcessDeath(process);
   });
   sideband->Start();
+  {
+    MutexLock lock(mu);
+    wakes.emplace(*data.server, kSelfCallLimit);
+  }
   housekeeper = std::thread([this] {
     pthread_setname_np(pthread_self(), "housekeeper");
     Housekeep();
@@ -326,18 +331,17 @@ absl::Status Daemon::Parts::Start() {
 
 void Daemon::Parts::Housekeep() {
   int periods = 0;
-  SelfCall wakes(options.socket_dir + "/data.sock", kSelfCallLimit);
   TimePoint woken;
   MutexLock lock(mu);
   while (!stop) {
     changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
     if (stop) return;
-    mu.Unlock();
     const TimePoint now = clock.Now();
-    if (now - woken >= kSelfCallPeriod) {
-      wakes.Ask();
+    if (wakes && now - woken >= kSelfCallPeriod) {
+      wakes->Ask();
       woken = now;
     }
+    mu.Unlock();
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
     if (disk) disk->Tick();
@@ -363,6 +367,10 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   // For answers on their way; connections of clients that do not look would take all of it.
   const auto grace = std::chrono::system_clock::now() + kLastAnswers;
   accepting.reset();
+  {
+    MutexLock lock(mu);
+    wakes.reset();  // gRPC faults at a call in the process to a server that has shut down
+  }
   data.server->Shutdown(grace);
   control.server->Shutdown(grace);
   if (disk) AwaitSpilled(deadline);  // nobody publishes any more
@@ -448,6 +456,10 @@ Daemon::~Daemon() {
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
   p.directives.EndAll();  // nobody looks after their patience any more
   p.self.reset();
+  {
+    MutexLock lock(p.mu);
+    p.wakes.reset();
+  }
   p.accepting.reset();
   const auto now = std::chrono::system_clock::now();
   for (const Served* served : {&p.data, &p.control}) {

@@ -27,7 +27,7 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
 }  // namespace
 
 struct SelfCall::State {
-  explicit State(const std::string& path) : stub(ChannelTo(path)) {}
+  explicit State(const std::shared_ptr<grpc::Channel>& channel) : stub(channel) {}
 
   grpc::GenericStub stub;
   const grpc::ByteBuffer request{nullptr, 0};  // an empty HealthCheckRequest: the whole server
@@ -39,8 +39,14 @@ struct SelfCall::State {
   bool answered LARDER_GUARDED_BY(mu) = true;
 };
 
+SelfCall::SelfCall(const std::shared_ptr<grpc::Channel>& channel, std::chrono::milliseconds limit)
+    : limit_(limit), state_(std::make_shared<State>(channel)) {}
+
 SelfCall::SelfCall(const std::string& socket_path, std::chrono::milliseconds limit)
-    : limit_(limit), state_(std::make_shared<State>(socket_path)) {}
+    : SelfCall(ChannelTo(socket_path), limit) {}
+
+SelfCall::SelfCall(grpc::Server& server, std::chrono::milliseconds limit)
+    : SelfCall(server.InProcessChannel({}), limit) {}
 
 SelfCall::~SelfCall() {
   MutexLock lock(state_->mu);
