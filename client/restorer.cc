@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/wire/messages.h"
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
@@ -27,6 +28,7 @@ constexpr double kLookMin_s = 1e-3, kLookMax_s = 0.5;
 constexpr double kBatch_s = 0.02;
 constexpr double kLandAtOnce = 256;  // blocks; PagedCache and the daemon take twice as many
 constexpr std::chrono::milliseconds kRecall{20};
+constexpr std::chrono::milliseconds kFullPause{20};  // as long as the daemon says
 
 TimePoint At(TimePoint start, double seconds) {
   return start + std::chrono::duration_cast<Duration>(
@@ -87,7 +89,7 @@ struct Restorer::Impl {
     double loading_since_s = 0;
     size_t loading = 0;  // channels that are
     bool cancelled = false;
-    bool stuck = false;          // a block is not there, and nothing may be computed
+    bool stuck = false;          // a block does not come, and nothing may be computed
     absl::Status failed = {};    // nothing can land in the engine
     std::stop_source over = {};  // calls that are under way need not go on
 
@@ -141,7 +143,7 @@ struct Restorer::Impl {
   void RunChannel(ChannelId channel) LARDER_EXCLUDES(mu);
   // Waits until nothing is on its way to these blocks' places: for a moment, since with one block
   // that is called back all go that were asked for with it.
-  void ClearPlaces(Run& mine, uint32_t begin, uint32_t end) LARDER_REQUIRES(mu);
+  void ClearPlaces(Run& mine, TokenRange tokens) LARDER_REQUIRES(mu);
   [[nodiscard]] double RoomBytes(ChannelId channel) const LARDER_REQUIRES(mu);
   // The blocks of these loads, into `run`; a status each.
   [[nodiscard]] std::vector<BlockStatus> Fetch(Run& run, std::span<const Load> loads,
@@ -152,6 +154,8 @@ struct Restorer::Impl {
   [[nodiscard]] CallOptions CallOf(std::span<const Load> loads, ByteCount remaining,
                                    std::stop_token ends) const;
   // At most so much is wanted after these loads.
+  // Not longer than it lasts.
+  void WaitUntil(const Run& mine, TimePoint when) LARDER_REQUIRES(mu);
   [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
   void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
               double began_s) LARDER_REQUIRES(mu);
@@ -223,7 +227,8 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   if (run->cancelled) return absl::CancelledError("the restore was cancelled");
   if (run->stuck) {
     return absl::FailedPreconditionError(
-        "a block is not stored any more, and nothing may be computed (SchedulerOptions.computes)");
+        "a block is not stored any more, or did not come in time, and nothing may be computed "
+        "(SchedulerOptions.computes)");
   }
   if (run->loading > 0) impl.CountLoading(*run, -static_cast<int>(run->loading));
   run->restored.restore_s = impl.Now() - begun_s;
@@ -297,7 +302,7 @@ absl::Status Restorer::Impl::Drive(Run& mine, RestoreEngine& engine) {
     if (absl::Status s = PlaceUpTo(mine, step.tokens.begin, engine); !s.ok()) return s;
     if (mine.lander != nullptr) {
       MutexLock lock(mu);
-      ClearPlaces(mine, step.tokens.begin / mine.block_tokens, step.tokens.end / mine.block_tokens);
+      ClearPlaces(mine, step.tokens);
     }
     const double began_s = Now();
     if (absl::Status s = engine.Compute(step.tokens); !s.ok()) return s;
@@ -319,8 +324,9 @@ Restorer::Impl::Next Restorer::Impl::NextStep(Run& mine, bool waits) {
     scheduler.OnTime(now_s);
     (void)scheduler.TakeCancelledLoads();  // a batch is not called back: what comes is dropped
     (void)scheduler.TakeAbandonedSteps();
-    if (mine.cancelled || mine.stuck || !mine.failed.ok() || !scheduler.TakeOutcomes().empty())
-      return {.over = true};
+    const std::vector<Outcome> outcomes = scheduler.TakeOutcomes();
+    for (const Outcome& outcome : outcomes) mine.stuck = mine.stuck || outcome.lost;
+    if (mine.cancelled || !mine.failed.ok() || !outcomes.empty()) return {.over = true};
     std::optional<ComputeStep> step = scheduler.NextCompute(kStage, TokenBudget(mine), now_s);
     // The suffix is the engine's own.
     if (step && step->kind != StepKind::kRestore) return {.over = true};
@@ -405,12 +411,19 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     const std::vector<BlockStatus> statuses =
         flight == nullptr ? Fetch(*mine, loads, remaining) : Land(*mine, *flight, loads, remaining);
     mu.Lock();
-    while (!stop && mine == run && !mine->cancelled && std::chrono::steady_clock::now() < here)
-      changed.WaitUntil(mu, here);
+    WaitUntil(*mine, here);
     Report(*mine, loads, statuses, now_s);
     if (mine == run) CountLoading(*mine, -1);
     changed.NotifyAll();
+    // Others hold what it would be read into; at once it would be asked for in vain again.
+    if (std::ranges::count(statuses, BlockStatus::kFull) > 0)
+      WaitUntil(*mine, std::chrono::steady_clock::now() + kFullPause);
   }
+}
+
+void Restorer::Impl::WaitUntil(const Run& mine, TimePoint when) {
+  while (!stop && &mine == run.get() && !mine.cancelled && std::chrono::steady_clock::now() < when)
+    changed.WaitUntil(mu, when);
 }
 
 ByteCount Restorer::Impl::Remaining(const Run& mine, size_t loads) const {
@@ -422,8 +435,9 @@ ByteCount Restorer::Impl::Remaining(const Run& mine, size_t loads) const {
 
 double Restorer::Impl::RoomBytes(ChannelId channel) const {
   const double rate = 1 / scheduler.costs().LoadSeconds(channel, 1);
-  const double room = run->lander == nullptr ? static_cast<double>(options.room.value())
-                                             : kLandAtOnce * static_cast<double>(run->block_bytes);
+  const double blocks = run->lander == nullptr ? wire::kKeysMax : kLandAtOnce;
+  double room = blocks * static_cast<double>(run->block_bytes);
+  if (run->lander == nullptr) room = std::min(room, static_cast<double>(options.room.value()));
   return std::min(room, kBatch_s * rate);
 }
 
@@ -470,7 +484,10 @@ std::vector<BlockStatus> Restorer::Impl::Land(Run& mine, Flight& flight,
   return StatusesOf(std::move(landed), loads.size());
 }
 
-void Restorer::Impl::ClearPlaces(Run& mine, uint32_t begin, uint32_t end) {
+void Restorer::Impl::ClearPlaces(Run& mine, TokenRange tokens) {
+  // A step of an engine whose chunks are smaller than blocks has a part of one.
+  const uint32_t begin = tokens.begin / mine.block_tokens;
+  const uint32_t end = (tokens.end + mine.block_tokens - 1) / mine.block_tokens;
   const auto concerns = [=](const Flight& flight) {
     return std::ranges::any_of(flight.blocks, [=](uint32_t b) { return b >= begin && b < end; });
   };
@@ -500,9 +517,7 @@ void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,
     if (statuses[i] == BlockStatus::kOk) {
       used = scheduler.OnLoaded(load.id, now_s) == Landing::kPlace;
     } else {
-      const LoadFailure why = WhyNot(statuses[i]);
-      scheduler.OnLoadFailed(load.id, why, now_s);
-      mine.stuck = mine.stuck || (why == LoadFailure::kGone && !options.scheduler.computes);
+      scheduler.OnLoadFailed(load.id, WhyNot(statuses[i]), now_s);
     }
     if (used) mine.landed[load.block] = 1;
     if (used) mine.restored.bytes += ByteCount(mine.block_bytes);

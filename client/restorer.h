@@ -110,8 +110,8 @@ class Restorer {
     std::vector<Span> spans = {};
   };
   // InvalidArgument: the prefix makes no sense, or hedges with an engine that lands; nothing was
-  // done.  Any other error is the engine's,
-  // whose cache is then the caller's to clear; Cancelled; FailedPrecondition: a block is gone, and
+  // done.  Any other error is the engine's, whose cache is then the caller's to clear; Cancelled;
+  // FailedPrecondition: a block is gone, failed too often or did not come by the deadline, and
   // `scheduler.computes` is false.
   [[nodiscard]] absl::StatusOr<Restored> Restore(const RestorePrefix& prefix,
                                                  RestoreEngine& engine);

@@ -244,11 +244,11 @@ struct Daemon::Parts final : SidebandHost {
   Served control;
   std::optional<AcceptLoop> accepting;  // on listeners that were handed over
   std::optional<SelfCall> self;         // once somebody asks what is stuck
+  std::optional<SelfCall> wakes;        // keeps gRPC listening
   Heartbeat housekeeping;
 
   Mutex mu;
   CondVar changed;
-  std::optional<SelfCall> wakes LARDER_GUARDED_BY(mu);  // while calls are taken
   bool stop LARDER_GUARDED_BY(mu) = false;
   bool draining LARDER_GUARDED_BY(mu) = false;
   bool drained LARDER_GUARDED_BY(mu) = false;
@@ -276,6 +276,7 @@ absl::Status Daemon::Parts::StartSideband() {
 }
 
 absl::Status Daemon::Parts::StartServers() {
+  MutexLock lock(mu);  // who is heard before all of this is there, and asks for a drain, waits
   const SocketFile data_file{options.socket_dir + "/data.sock", options.data_socket_mode,
                              options.listeners.data};
   data = Listen(data_file, options, {&*engine, &*cache});
@@ -286,6 +287,7 @@ absl::Status Daemon::Parts::StartServers() {
         absl::StrCat("cannot listen at ", (data.server ? control_file : data_file).path));
   }
   std::vector<AcceptLoop::Source> handed;
+  wakes.emplace(*data.server, kSelfCallLimit);
   if (data.acceptor) handed.push_back({data_file.listener, data.acceptor.get()});
   if (control.acceptor) handed.push_back({control_file.listener, control.acceptor.get()});
   if (!handed.empty()) accepting.emplace(std::move(handed));
@@ -318,10 +320,6 @@ absl::Status Daemon::Parts::Start() {
     sideband->OnProcessDeath(process);
   });
   sideband->Start();
-  {
-    MutexLock lock(mu);
-    wakes.emplace(*data.server, kSelfCallLimit);
-  }
   housekeeper = std::thread([this] {
     pthread_setname_np(pthread_self(), "housekeeper");
     Housekeep();
@@ -336,12 +334,12 @@ void Daemon::Parts::Housekeep() {
   while (!stop) {
     changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
     if (stop) return;
+    mu.Unlock();
     const TimePoint now = clock.Now();
-    if (wakes && now - woken >= kSelfCallPeriod) {
+    if (now - woken >= kSelfCallPeriod) {
       wakes->Ask();
       woken = now;
     }
-    mu.Unlock();
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
     if (disk) disk->Tick();
@@ -367,10 +365,7 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   // For answers on their way; connections of clients that do not look would take all of it.
   const auto grace = std::chrono::system_clock::now() + kLastAnswers;
   accepting.reset();
-  {
-    MutexLock lock(mu);
-    wakes.reset();  // gRPC faults at a call in the process to a server that has shut down
-  }
+  wakes->Close();
   data.server->Shutdown(grace);
   control.server->Shutdown(grace);
   if (disk) AwaitSpilled(deadline);  // nobody publishes any more
@@ -456,10 +451,7 @@ Daemon::~Daemon() {
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
   p.directives.EndAll();  // nobody looks after their patience any more
   p.self.reset();
-  {
-    MutexLock lock(p.mu);
-    p.wakes.reset();
-  }
+  if (p.wakes) p.wakes->Close();
   p.accepting.reset();
   const auto now = std::chrono::system_clock::now();
   for (const Served* served : {&p.data, &p.control}) {

@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<PromptCache>> PromptCache::Connect(const PromptCa
   content.salt = options.salt;
   VariantSpec variant;
   variant.dtype = "f16";
-  variant.layout = "llama.cpp/kv-rows/1";
+  variant.layout = "llama.cpp/kv-rows/2";
   variant.block_tokens = kBlockTokens;
   variant.layers = static_cast<uint32_t>(shape.layers());
   absl::StatusOr<std::vector<VariantHandle>> handles =

@@ -121,7 +121,8 @@ struct Outcome {
   uint64_t tokens_recomputed = 0;  // in hedges that a load overtook
   bool cancelled = false;
   // Neither KV nor the activations at a boundary are there for some chunk: the engine computes all
-  // of it, from the first stage on.
+  // of it, from the first stage on.  Where nothing may be computed: a block is not there, and is
+  // gone, failed too often, or was not begun by the deadline.
   bool lost = false;
 };
 

@@ -193,10 +193,33 @@ void Scheduler::Fail(const Load& load, LoadFailure why, double now_s) {
   } else {
     stage.Failed(load.rank, load.block, load.layers, gone);
   }
-  if (!stage.Lost()) return Settle(*request, now_s);
-  trace_.Add({now_s, DecisionKind::kLost, load.request, load.stage});
-  request->outcome.lost = true;
-  Finish(*request, now_s);
+  if (stage.Lost()) return Lose(*request, load.stage, now_s);
+  Settle(*request, now_s);
+}
+
+// Where nothing may be computed: what is not there and will not come, now or ever.
+void Scheduler::LoseHopeless(double now_s) {
+  const auto loads = [this](RequestId id) {
+    return std::ranges::any_of(queues_, [id](const ChannelQueue& queue) {
+      return std::ranges::any_of(queue.loads(), [id](const Load& l) { return l.request == id; });
+    });
+  };
+  for (size_t i = requests_.size(); i-- > 0;) {
+    RequestState& request = *requests_[i];
+    const bool late = now_s > request.spec.deadline_s && !loads(request.spec.id);
+    for (uint16_t stage = 0; stage < request.stages.size(); ++stage) {
+      const bool holes = request.spec.tokens > 0 && request.stages[stage].HasHolesAhead();
+      if (!late && !holes) continue;
+      Lose(request, stage, now_s);
+      break;
+    }
+  }
+}
+
+void Scheduler::Lose(RequestState& request, uint16_t stage, double now_s) {
+  trace_.Add({now_s, DecisionKind::kLost, request.spec.id, stage});
+  request.outcome.lost = true;
+  Finish(request, now_s);
 }
 
 void Scheduler::OnTime(double now_s) {
@@ -217,6 +240,7 @@ void Scheduler::OnTime(double now_s) {
       Fail(taken->load, LoadFailure::kTransient, now_s);
     }
   }
+  if (!options_.computes) LoseHopeless(now_s);
 }
 
 double Scheduler::NextDeadline() const {

@@ -46,7 +46,7 @@ inline constexpr size_t kRequestsMax = 4096;
 
 struct SchedulerOptions {
   EngineTraits engine = {};
-  bool computes = true;    // false: load only
+  bool computes = true;    // false: load only; what does not come is lost (Outcome::lost)
   bool loads = true;       // false: compute only
   bool falls_back = true;  // neither resource begins what the other is through with sooner
   bool hedges = true;
@@ -209,6 +209,8 @@ class Scheduler {
                                   double doubts) const;
 
   void Fail(const Load& load, LoadFailure why, double now_s);
+  void LoseHopeless(double now_s);
+  void Lose(RequestState& request, uint16_t stage, double now_s);
   void DropOvertaken(RequestState& request, double now_s);
   void DropLoads(RequestId request, double now_s);
   void Settle(RequestState& request, double now_s);

@@ -34,13 +34,15 @@ struct SelfCall::State {
   grpc::ByteBuffer reply;                      // the call's while one is under way
 
   Mutex mu;
+  CondVar ended;
   std::optional<grpc::ClientContext> context LARDER_GUARDED_BY(mu);
   bool under_way LARDER_GUARDED_BY(mu) = false;
   bool answered LARDER_GUARDED_BY(mu) = true;
+  bool closed LARDER_GUARDED_BY(mu) = false;
 };
 
 SelfCall::SelfCall(const std::shared_ptr<grpc::Channel>& channel, std::chrono::milliseconds limit)
-    : limit_(limit), state_(std::make_shared<State>(channel)) {}
+    : limit_(limit), state_(std::make_unique<State>(channel)) {}
 
 SelfCall::SelfCall(const std::string& socket_path, std::chrono::milliseconds limit)
     : SelfCall(ChannelTo(socket_path), limit) {}
@@ -48,25 +50,31 @@ SelfCall::SelfCall(const std::string& socket_path, std::chrono::milliseconds lim
 SelfCall::SelfCall(grpc::Server& server, std::chrono::milliseconds limit)
     : SelfCall(server.InProcessChannel({}), limit) {}
 
-SelfCall::~SelfCall() {
-  MutexLock lock(state_->mu);
-  if (state_->under_way) state_->context->TryCancel();
-}
+SelfCall::~SelfCall() { Close(); }
 
 void SelfCall::Ask() {
   grpc::ClientContext* context = nullptr;
   {
     MutexLock lock(state_->mu);
-    if (std::exchange(state_->under_way, true)) return;
+    if (state_->closed || std::exchange(state_->under_way, true)) return;
     context = &state_->context.emplace();
   }
   context->set_deadline(std::chrono::system_clock::now() + limit_);
   state_->stub.UnaryCall(context, "/grpc.health.v1.Health/Check", {}, &state_->request,
-                         &state_->reply, [state = state_](const grpc::Status& status) {
+                         &state_->reply, [state = state_.get()](const grpc::Status& status) {
                            MutexLock lock(state->mu);
                            state->under_way = false;
                            state->answered = status.ok();
+                           state->ended.NotifyAll();
                          });
+}
+
+// A thread of gRPC's must not be the last to let go of the channel: it would wait for itself.
+void SelfCall::Close() {
+  MutexLock lock(state_->mu);
+  state_->closed = true;
+  if (state_->under_way) state_->context->TryCancel();
+  while (state_->under_way) state_->ended.Wait(state_->mu);
 }
 
 bool SelfCall::Answered() const {

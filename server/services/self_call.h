@@ -5,8 +5,9 @@
 // nothing.  Over the socket file a call proves the listener too; in the process it costs a fifth of
 // that, and wakes the same threads.
 // Ownership: the connection and the call, which ends with this.
-// Thread-safety: one thread at a time.  Lifecycle: destroyed before the server it calls, one that
-// calls in the process before that server shuts down.
+// Thread-safety: all calls at once, from any thread.  Lifecycle: destroyed before the server it
+// calls; one that calls in the process is closed before that server shuts down, as gRPC faults at
+// such a call to one that has.
 #pragma once
 
 #include <chrono>
@@ -30,8 +31,10 @@ class SelfCall {
   SelfCall(const SelfCall&) = delete;
   SelfCall& operator=(const SelfCall&) = delete;
 
-  // Begins a call, unless one is under way.
+  // Begins a call, unless one is under way or this is closed.
   void Ask();
+  // When it returns no call is under way, and none will be.
+  void Close();
   // No call is under way, and the last one was answered.
   [[nodiscard]] bool Answered() const;
 
@@ -40,7 +43,7 @@ class SelfCall {
   SelfCall(const std::shared_ptr<grpc::Channel>& channel, std::chrono::milliseconds limit);
 
   const std::chrono::milliseconds limit_;
-  const std::shared_ptr<State> state_;  // shared with the call under way
+  const std::unique_ptr<State> state_;
 };
 
 }  // namespace larder

@@ -413,7 +413,8 @@ TEST_P(ClientTest, StoppedDaemonKeepsNobodyForEver) {
   Start();
   daemon_->Signal(SIGSTOP);
   const Digest digest = maker_.Block(1).digest;
-  const auto lease = session_->Acquire(variant_, {&digest, 1}, {.deadline = std::chrono::milliseconds(1)});
+  const auto lease =
+      session_->Acquire(variant_, {&digest, 1}, {.deadline = std::chrono::milliseconds(1)});
   EXPECT_TRUE(absl::IsDeadlineExceeded(lease.status())) << lease.status();
   session_.reset();
   EXPECT_FALSE(client_->Attach({.engine_id = "client"}).ok());

@@ -14,8 +14,7 @@ using ::testing::HasSubstr;
 
 TEST_F(DiskTest, StopsWhenAllItWasGivenIsOnDisk) {
   constexpr uint32_t kBlocks = 24;
-  ASSERT_NO_FATAL_FAILURE(
-      Start({"--fault-points", "data.write=sleep:6s", "--drain-limit", "50s"}));
+  ASSERT_NO_FATAL_FAILURE(Start({"--fault-points", "data.write=sleep:6s", "--drain-limit", "50s"}));
   ASSERT_NO_FATAL_FAILURE(PutWaiting(kBlocks));
   EXPECT_EQ(daemon_->Terminate(), 0) << daemon_->errors();
   ASSERT_NO_FATAL_FAILURE(Start());

@@ -59,7 +59,8 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
   void ComputeAndStore() {
     const auto stored =
         RunPrompt(*prompt_, {.predict = 1, .mode = RestoreMode::kCompute}, engine_, cache_.get());
-    ASSERT_TRUE(stored.ok() && stored->cache_status.ok()) << stored.status();
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    ASSERT_TRUE(stored->cache_status.ok()) << stored->cache_status << "\n" << daemon_->errors();
     alone_s_.push_back(stored->ttft_s);
     ASSERT_TRUE(e2e::Eventually(
         [&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; }, kDurableLimit));
@@ -123,6 +124,9 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
     const auto result = RunPrompt(*prompt_, options, engine_, cache_.get());
     striker.join();
     if (fault == Fault::kStall) daemon_->Signal(SIGCONT);
+    if (fault == Fault::kKill) {
+      EXPECT_TRUE(daemon_->Wait()) << "it survived";  // or it might seem alive to the next
+    }
     EXPECT_TRUE(result.ok()) << result.status();
     if (!result.ok()) return 0;
     ExpectComputed(*result);

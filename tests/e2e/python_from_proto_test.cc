@@ -20,9 +20,9 @@ TEST(PythonFromProto, SpeaksTheWholeContract) {
 
 // It starts, kills and starts again a daemon of its own.
 TEST(PythonFromProto, DrivesEveryVerb) {
-  ASSERT_EQ(std::system("/usr/bin/python3 -B " LARDER_PYTHON_VERBS " " LARDER_PROTO_DIR
-                        " " LARDERD_PATH),
-            0);
+  ASSERT_EQ(
+      std::system("/usr/bin/python3 -B " LARDER_PYTHON_VERBS " " LARDER_PROTO_DIR " " LARDERD_PATH),
+      0);
 }
 
 // On what a real model's engine stored.

@@ -89,9 +89,9 @@ class LandingEngine final : public RestoreEngine {
       EXPECT_TRUE(Eventually([&] { return hung > 0; }));
     }
     const MutexLock lock(mu_);
-    for (uint32_t b = tokens.begin / block_tokens_; b < tokens.end / block_tokens_; ++b) {
+    for (uint32_t b = tokens.begin / block_tokens_; b * block_tokens_ < tokens.end; ++b) {
       EXPECT_FALSE(landing_.contains(b)) << "block " << b << " is computed and lands at once";
-      there_.insert(b);
+      if ((b + 1) * block_tokens_ <= tokens.end) there_.insert(b);
     }
     return absl::OkStatus();
   }
@@ -110,6 +110,10 @@ class LandingEngine final : public RestoreEngine {
       landing_.insert(blocks.begin(), blocks.end());
     }
     if (!fails.ok()) return Ended(blocks, fails);
+    if (answers != BlockStatus::kOk) {
+      (void)Ended(blocks, absl::OkStatus());
+      return std::vector(blocks.size(), answers);
+    }
     const bool hangs = std::ranges::any_of(blocks, [&](uint32_t b) { return b >= hangs_from; });
     if (hangs) ++hung;
     if (hangs && !Eventually([&] { return call.stop.stop_requested(); }))
@@ -130,6 +134,7 @@ class LandingEngine final : public RestoreEngine {
 
   uint32_t hangs_from = UINT32_MAX;
   absl::Status fails = {};
+  BlockStatus answers = BlockStatus::kOk;  // of all
   std::atomic<int> hung{0};
 
  private:
@@ -298,6 +303,21 @@ TEST_F(RestorerTest, WhatHangsOnItsWayToItsPlaceIsCalledBackBeforeItIsComputed) 
   EXPECT_EQ(engine.There(), kBlocks);
 }
 
+// A step computes a part of a block, all of which may still be written to.
+TEST_F(RestorerTest, WhatHangsIsCalledBackBeforeAPartOfItIsComputed) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  LandingEngine engine(maker_.variant.block_tokens);
+  engine.hangs_from = kBlocks / 2;
+  restorer_.emplace(*session_, variant_, Believed(1e6),
+                    Restorer::Options{.scheduler = {.hedges = false}});
+  RestorePrefix prefix = Prefix();
+  prefix.chunk_tokens = maker_.variant.block_tokens / 2;
+  const auto restored = restorer_->Restore(prefix, engine);
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_GT(engine.hung, 0);
+  EXPECT_EQ(engine.There(), kBlocks);
+}
+
 TEST_F(RestorerTest, NothingLandsAnyMoreWhenARestoreIsCancelled) {
   ASSERT_NO_FATAL_FAILURE(StoreChain());
   LandingEngine engine(maker_.variant.block_tokens);
@@ -364,6 +384,25 @@ TEST_F(RestorerTest, WhereNothingMayBeComputedAHoleIsAnError) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Restore(Prefix(), engine, 50e6, options).status().code(),
             absl::StatusCode::kFailedPrecondition);
+}
+
+// It is asked for a few times, and ends: not with all of it, and not never.
+TEST_F(RestorerTest, WhereNothingMayBeComputedWhatDoesNotComeIsAnError) {
+  ASSERT_NO_FATAL_FAILURE(StoreChain());
+  const Restorer::Options options{.scheduler = {.computes = false, .hedges = false}};
+  for (const BlockStatus why : {BlockStatus::kCancelled, BlockStatus::kFull}) {
+    LandingEngine engine(maker_.variant.block_tokens);
+    engine.answers = why;
+    restorer_.emplace(*session_, variant_, Believed(50e6), options);
+    EXPECT_EQ(restorer_->Restore(Prefix(), engine).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+  }
+  RestorePrefix late = Prefix();
+  late.deadline_s = 1e-6;
+  LandingEngine engine(maker_.variant.block_tokens);
+  EXPECT_EQ(restorer_->Restore(late, engine).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(engine.There(), 0u);
 }
 
 // Neither the restore nor its end waits for a daemon that does not answer.
