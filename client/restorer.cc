@@ -153,9 +153,9 @@ struct Restorer::Impl {
                                               ByteCount remaining) LARDER_EXCLUDES(mu);
   [[nodiscard]] CallOptions CallOf(std::span<const Load> loads, ByteCount remaining,
                                    std::stop_token ends) const;
-  // At most so much is wanted after these loads.
   // Not longer than it lasts.
   void WaitUntil(const Run& mine, TimePoint when) LARDER_REQUIRES(mu);
+  // At most so much is wanted after these loads.
   [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
   void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
               double began_s) LARDER_REQUIRES(mu);
