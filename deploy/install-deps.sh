@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building and testing Larder needs: packages of Debian 12, and the two that it does not have, which
-# fetch-python.sh puts into the cache.  Asks nothing; does nothing when all is there.
+# Installs what building and testing Larder needs: packages of Debian 12, and what fetch-python.sh and fetch-promtool.sh
+# put into the cache.  Asks nothing; does nothing when all is there.  What apt says is shown only when it fails.
 set -euo pipefail
 
 PACKAGES=(
@@ -10,22 +10,20 @@ PACKAGES=(
   libzstd-dev liblz4-dev
   librocksdb-dev
   libgtest-dev libgmock-dev libbenchmark-dev nlohmann-json3-dev prometheus-cpp-dev
+  e2fsprogs  # a test takes the power from an ext4 of its own
   python3 python3-grpcio python3-protobuf python3-grpc-tools python3-pip
   python3-dev  # headers for the package kvlarder
   python3-numpy libopenblas0-pthread python3-yaml  # a test computes a real model, with a quick BLAS; its reader wants yaml
   man-db  # a test has it read our manual pages
+  systemd lintian  # a test looks at the Debian packages with them, and installs them
 )
 CLANG_PACKAGES=(clang clang-tidy clang-format libclang-rt-14-dev)
-# systemd-analyze; lintian; promtool, whose package starts a Prometheus server where packages may start services.
-PACKAGE_TOOLS=(systemd lintian prometheus)
 
 usage() {
   cat <<'HELP'
-Usage: deploy/install-deps.sh [--with-clang] [--with-package-tools]
+Usage: deploy/install-deps.sh [--with-clang]
 Installs the Debian 12 packages that Larder is built and tested with, as root or by sudo.
-  --with-clang           also clang, clang-tidy, clang-format and libFuzzer's runtime
-  --with-package-tools   also lintian, systemd and prometheus (for promtool), which tests of the package and the metrics
-                         look with, and which are skipped without them
+  --with-clang   also clang, clang-tidy, clang-format and libFuzzer's runtime
 HELP
 }
 
@@ -36,7 +34,6 @@ fail() { say "$*"; exit 1; }
 while [ $# -gt 0 ]; do
   case $1 in
     --with-clang) PACKAGES+=("${CLANG_PACKAGES[@]}") ;;
-    --with-package-tools) PACKAGES+=("${PACKAGE_TOOLS[@]}") ;;
     --help | -h) usage; exit 0 ;;
     *) usage >&2; fail "unknown option '$1'" ;;
   esac
@@ -48,9 +45,10 @@ for tool in dpkg-query apt-get; do
     fail "no $tool, so this is not Debian; install by other means what Debian 12 calls: ${PACKAGES[*]}"
 done
 
-# Needed by the Python package alone: the rest builds without.
-fetch_python() {
+# Building needs neither.
+fetch_others() {
   "$HERE/fetch-python.sh" >/dev/null || say "without these two the Python package and its tests are left out"
+  "$HERE/fetch-promtool.sh" >/dev/null || say "without promtool its test of the metrics is left out"
 }
 
 missing=()
@@ -62,7 +60,7 @@ for package in "${PACKAGES[@]}"; do
 done
 if [ ${#missing[@]} -eq 0 ]; then
   say "all ${#PACKAGES[@]} packages are there"
-  fetch_python
+  fetch_others
   exit 0
 fi
 
@@ -81,10 +79,17 @@ case $(cat /etc/debian_version 2>/dev/null) in
   *) say "written for Debian 12, which this is not: some packages may be missing or differ" ;;
 esac
 
-say "installing ${#missing[@]} packages: ${missing[*]}"
+LOG=$(mktemp "${TMPDIR:-/tmp}/larder-install-deps.XXXXXX")
+trap 'rm -f "$LOG"' EXIT
 APT=(apt-get -y -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
-"${AS_ROOT[@]}" "${APT[@]}" update >&2 || fail "apt-get update failed; the lines above say why"
-"${AS_ROOT[@]}" "${APT[@]}" install --no-install-recommends "${missing[@]}" >&2 ||
-  fail "apt-get install failed; the lines above say why"
-fetch_python
+apt() {  # what it says is shown when it fails
+  "${AS_ROOT[@]}" "${APT[@]}" "$@" >>"$LOG" 2>&1 && return
+  tail -n 40 "$LOG" >&2
+  fail "apt-get $1 failed; the lines above are the end of what it said"
+}
+
+say "installing ${#missing[@]} packages and what they need (a minute or two): ${missing[*]}"
+apt update
+apt install --no-install-recommends "${missing[@]}"
+fetch_others
 say "done"

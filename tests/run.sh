@@ -10,15 +10,19 @@ LABEL=
 PATTERN=
 : "${LARDER_TEST_SCALE:=0.1}"
 
+LLAMA=ON
+
 usage() {
   cat <<HELP
-Usage: tests/run.sh [--full] [--preset NAME] [--label REGEX] [--tests REGEX] [--jobs N]
+Usage: tests/run.sh [--full] [--preset NAME] [--label REGEX] [--tests REGEX] [--jobs N] [--without-llama]
 Configures and builds a preset, runs its tests, and ends with "N passed, N failed".  Exit code 0 when none failed.
   --full          long counts in full (LARDER_TEST_SCALE=1.0) instead of a tenth of them
   --preset NAME   release (default), dev, asan, tsan or clang
   --label REGEX   only tests with such a label
   --tests REGEX   only tests of such a name
   --jobs N        compilers at once (default: cores, here $JOBS)
+  --without-llama leaves out what needs llama.cpp, which is built once, into the cache (deploy/build-llama.sh), and which
+                  the preset release alone is tested with
 HELP
 }
 
@@ -32,6 +36,7 @@ while [ $# -gt 0 ]; do
     --label) LABEL=${2:?--label needs a regular expression}; shift ;;
     --tests) PATTERN=${2:?--tests needs a regular expression}; shift ;;
     --jobs) JOBS=${2:?--jobs needs a number}; shift ;;
+    --without-llama) LLAMA=OFF ;;
     --help | -h) usage; exit 0 ;;
     *) usage >&2; fail "unknown option '$1'" ;;
   esac
@@ -42,8 +47,17 @@ cd "$ROOT"
 BUILD=build/$PRESET
 mkdir -p "$BUILD"
 
+# What is covered must not depend on what was configured here before, by the quickstart for one.
+PREFIX=
+if [ "$PRESET" != release ]; then
+  LLAMA=OFF
+elif [ "$LLAMA" = ON ]; then
+  PREFIX=$(deploy/build-llama.sh --jobs "$JOBS") ||
+    fail "no llama.cpp; the lines above say why, and --without-llama leaves out its tests"
+fi
+
 say "building $PRESET"
-if ! cmake --preset "$PRESET" -DLARDER_TESTS=ON -DPython3_EXECUTABLE=/usr/bin/python3 >"$BUILD/configure.log" 2>&1; then
+if ! cmake --preset "$PRESET" -DLARDER_LLAMA="$LLAMA" -DCMAKE_PREFIX_PATH="$PREFIX" -DLARDER_TESTS=ON -DPython3_EXECUTABLE=/usr/bin/python3 >"$BUILD/configure.log" 2>&1; then
   tail -n 40 "$BUILD/configure.log"
   fail "cannot configure; deploy/install-deps.sh installs what is needed"
 fi
@@ -61,6 +75,7 @@ say "running, long counts at $LARDER_TEST_SCALE of their full length"
 # Our scripts are Python of the distribution, which has its gRPC; they leave no compiled files beside their sources.
 # Two at once; a test that needs the machine for itself says so to ctest (RUN_SERIAL).
 ctest_code=0
+if PROMTOOL=$(deploy/fetch-promtool.sh --where 2>/dev/null); then export PATH=$PATH:$PROMTOOL; fi
 PYTHONDONTWRITEBYTECODE=1 GTEST_OUTPUT="xml:$CASES/" ctest --test-dir "$BUILD" --parallel 2 --output-on-failure \
   --no-tests=error --output-junit "$CASES/ctest.junit" \
   ${LABEL:+--label-regex "$LABEL"} ${PATTERN:+--tests-regex "$PATTERN"} || ctest_code=$?
