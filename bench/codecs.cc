@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/harness.h"
+#include "bench/memory_speed.h"
 #include "storage/check.h"
 #include "storage/host_codecs.h"
 #include "storage/record.h"
@@ -235,7 +236,8 @@ std::vector<Contestant> Contestants() {
   return all;
 }
 
-void Print(const std::string& name, uint64_t raw, const std::vector<Result>& rounds, std::FILE* json) {
+void Print(const std::string& name, uint64_t raw, const std::vector<Result>& rounds, const std::string& memory,
+           std::FILE* json) {
   std::vector<double> encode, decode;
   for (const Result& round : rounds) {
     encode.push_back(static_cast<double>(raw) / round.encode_s);
@@ -245,8 +247,8 @@ void Print(const std::string& name, uint64_t raw, const std::vector<Result>& rou
   std::printf("%-22s %7.4f %9.2f GB/s %9.2f GB/s  equal\n", name.c_str(), size, Median(encode) / 1e9,
               Median(decode) / 1e9);
   if (json == nullptr) return;
-  std::fprintf(json, "{\"codec\":\"%s\",\"size\":%.5f,\"encode\":%.0f,\"decode\":%.0f,\"rounds\":%zu}\n", name.c_str(),
-               size, Median(encode), Median(decode), rounds.size());
+  std::fprintf(json, "{\"codec\":\"%s\",\"size\":%.5f,\"encode\":%.0f,\"decode\":%.0f,\"rounds\":%zu,\"memory_gb_s\":%s}\n",
+               name.c_str(), size, Median(encode), Median(decode), rounds.size(), memory.c_str());
 }
 
 int Run(const std::string& folder, const std::string& json_file, int rounds) {
@@ -260,12 +262,15 @@ int Run(const std::string& folder, const std::string& json_file, int rounds) {
   std::printf("%zu segments, %.1f MB raw, %d rounds, 1 thread\n", segments.size(), static_cast<double>(raw) / 1e6, rounds);
   const std::vector<Contestant> contestants = Contestants();
   std::vector<std::vector<Result>> results(contestants.size());
+  MemorySpeed memory;
   for (int round = 0; round < rounds; ++round) {
+    memory.Measure();
     for (size_t i = 0; i < contestants.size(); ++i) results[i].push_back(contestants[i].run(segments));
   }
+  std::printf("memory %s GB/s, by 1 and 2 threads\n", ToText(memory.Get()).c_str());
   std::printf("%-22s %7s %14s %14s  %s\n", "", "size", "encode", "decode", "bits");
   std::FILE* const json = json_file.empty() ? nullptr : std::fopen(json_file.c_str(), "a");
-  for (size_t i = 0; i < contestants.size(); ++i) Print(contestants[i].name, raw, results[i], json);
+  for (size_t i = 0; i < contestants.size(); ++i) Print(contestants[i].name, raw, results[i], ToJson(memory.Get()), json);
   if (json != nullptr) std::fclose(json);
   return 0;
 }

@@ -218,7 +218,7 @@ void RunCopies(Harness& harness, Lab& lab) {
       if (!harness.Wants(name)) continue;
       const Contestant both[] = {[&] { return copies.Ours(piece, to_device); },
                                  [&] { return copies.Floor(piece, to_device); }};
-      Report(harness, name, OrDie(Interleave(harness.rounds(), both)));
+      Report(harness, name, OrDie(Interleave(harness, harness.rounds(), both)));
     }
 }
 
@@ -299,7 +299,7 @@ void RunMoves(Harness& harness, Lab& lab) {
             return kBytes / Seconds([&] { lab.PlainCopy(pages.cache(), pages.payloads(), kBytes); },
                                     [&] { lab.PlainWait(); });
           }};
-      Report(harness, name, OrDie(Interleave(harness.rounds(), both)));
+      Report(harness, name, OrDie(Interleave(harness, harness.rounds(), both)));
     }
 }
 
@@ -315,7 +315,7 @@ void RunFewMultiprocessors(Harness& harness, Lab& lab) {
                                   [&] { OrDie(lab.queue().Wait()); });
         },
         [&] { return copies.Floor(kPieces[2], true); }};
-    Report(harness, name, OrDie(Interleave(harness.rounds(), both)));
+    Report(harness, name, OrDie(Interleave(harness, harness.rounds(), both)));
   }
 }
 
@@ -399,7 +399,7 @@ void RunGemm(Harness& harness, Lab& lab) {
       return (SecondsNow() - start) / kProducts;
     };
     const Contestant both[] = {beside, alone};
-    const auto seconds = OrDie(Interleave(harness.rounds(), both));
+    const auto seconds = OrDie(Interleave(harness, harness.rounds(), both));
     harness.Report({.name = name,
                     .value = Median(seconds[0]),
                     .unit = "s",

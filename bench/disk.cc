@@ -106,7 +106,7 @@ absl::StatusOr<double> MeasureRate(Harness& harness, Writer& writer, const std::
   const int fd = open((directory + "/raw").c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
   LARDER_CHECK(fd >= 0 && posix_fallocate(fd, 0, static_cast<off_t>(kRoundBlocks * Shape().bytes())) == 0);
   const Contestant contestants[] = {[&] { return writer.SpillRate(writer.Next(2 * kRoundBlocks)); }, [&] { return RawRate(fd, writer.source()); }};
-  const auto rates = Interleave(harness.rounds(), contestants);
+  const auto rates = Interleave(harness, harness.rounds(), contestants);
   close(fd);
   if (!rates.ok()) return rates.status();
   const double rate = Median((*rates)[0]);

@@ -189,7 +189,7 @@ absl::Status MeasurePuts(Harness& harness, Stocked& tier, const Payloads& payloa
                                       if (absl::Status s = raw.Write(payloads, kStored, kWritten); !s.ok()) return s;
                                       return kWritten * kBlockBytes / (SecondsNow() - start);
                                     }};
-  const auto rates = Interleave(harness.rounds(), contestants);
+  const auto rates = Interleave(harness, harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
   harness.Report({name, Median((*rates)[0]), "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]),
                   harness.rounds()});
@@ -205,7 +205,7 @@ absl::Status MeasureGets(Harness& harness, Stocked& tier, const RawFile& raw, si
       [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return tier.Get(i, false, to); }); },
       [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return raw.Read(i, to); }); },
       [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return tier.Get(i, true, to); }); }};
-  const auto rates = Interleave(harness.rounds(), contestants);
+  const auto rates = Interleave(harness, harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
   const double whole = Median((*rates)[0]);
   harness.Report({name, whole * kBlockBytes, "B/s", Median((*rates)[1]) * kBlockBytes,

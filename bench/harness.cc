@@ -13,6 +13,8 @@ namespace larder::bench {
 namespace {
 
 constexpr int kTurnCalls = 25;  // of a duel, before the other side's turn
+constexpr int kMemoryRounds = 5;  // of the memory's speed, for a figure that has no rounds
+constexpr double kMemoryFresh_s = 2;  // what was measured before is another figure's
 
 std::string JsonNumber(std::optional<double> value) {
   if (!value || !std::isfinite(*value)) return "null";
@@ -20,9 +22,20 @@ std::string JsonNumber(std::optional<double> value) {
 }
 
 // Quoted, as "17.3 GB/s" has blanks.
-std::string JsonLine(const Figure& f) {
-  return absl::StrFormat(R"({"figure":"%s","value":%s,"unit":"%s","floor":%s,"ratio":%s,"rounds":%d})", f.name,
-                         JsonNumber(f.value), f.unit, JsonNumber(f.floor), JsonNumber(f.ratio), f.rounds);
+std::string JsonLine(const Figure& f, const std::string& memory) {
+  return absl::StrFormat(R"({"figure":"%s","value":%s,"unit":"%s","floor":%s,"ratio":%s,"rounds":%d,"memory_gb_s":%s})",
+                         f.name, JsonNumber(f.value), f.unit, JsonNumber(f.floor), JsonNumber(f.ratio), f.rounds,
+                         memory);
+}
+
+// kTurnCalls of a duel's side.
+absl::Status TakeTurn(const Contestant& side, std::vector<double>* seconds) {
+  for (int i = 0; i < kTurnCalls; ++i) {
+    const absl::StatusOr<double> one = side();
+    if (!one.ok()) return one.status();
+    seconds->push_back(*one);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -61,13 +74,19 @@ bool Harness::Wants(std::string_view figure) const {
 }
 
 void Harness::Report(const Figure& figure) {
-  std::printf("%-36s %12s %12s %8s  %d\n", figure.name.c_str(), Pretty(figure.value, figure.unit).c_str(),
+  if (SecondsNow() - memory_.measured_at() > kMemoryFresh_s) {
+    memory_.Forget();
+    for (int round = 0; round < kMemoryRounds; ++round) memory_.Measure();
+  }
+  const auto memory = memory_.Get();
+  std::printf("%-36s %12s %12s %8s  %-6d  %s\n", figure.name.c_str(), Pretty(figure.value, figure.unit).c_str(),
               figure.floor ? Pretty(*figure.floor, figure.unit).c_str() : "-",
-              figure.ratio ? absl::StrFormat("%.3f", *figure.ratio).c_str() : "-", figure.rounds);
+              figure.ratio ? absl::StrFormat("%.3f", *figure.ratio).c_str() : "-", figure.rounds,
+              ToText(memory).c_str());
   std::fflush(stdout);
   if (json_.empty()) return;
   std::ofstream file(json_, std::ios::app);
-  file << JsonLine(figure) << '\n';
+  file << JsonLine(figure, ToJson(memory)) << '\n';
   if (!file.flush()) std::fprintf(stderr, "bench: cannot write %s\n", json_.c_str());
 }
 
@@ -115,15 +134,19 @@ std::string Pretty(double value, std::string_view unit) {
   return absl::StrFormat("%.3f", value);
 }
 
-absl::StatusOr<std::vector<std::vector<double>>> Interleave(int rounds, std::span<const Contestant> contestants) {
+absl::StatusOr<std::vector<std::vector<double>>> Interleave(Harness& harness, int rounds,
+                                                            std::span<const Contestant> contestants) {
   std::vector<std::vector<double>> results(contestants.size());
+  harness.memory().Forget();
   for (int round = -1; round < rounds; ++round) {  // -1 warms up
+    harness.memory().Measure();
     for (size_t c = 0; c < contestants.size(); ++c) {
       absl::StatusOr<double> result = contestants[c]();
       if (!result.ok()) return result.status();
       if (round >= 0) results[c].push_back(*result);
     }
   }
+  harness.memory().Measure();
   return results;
 }
 
@@ -140,18 +163,19 @@ size_t Fastest(std::span<const std::vector<double>> rates) {
   return static_cast<size_t>(best - rates.begin());
 }
 
-absl::StatusOr<Duel> RunDuel(int rounds, int calls, const Contestant& ours, const Contestant& floor) {
+absl::StatusOr<Duel> RunDuel(Harness& harness, int calls, const Contestant& ours, const Contestant& floor) {
   Duel duel;
-  for (int round = -1; round < rounds; ++round) {
-    std::vector<double> seconds[2];
+  harness.memory().Forget();
+  for (int round = -1; round < harness.rounds(); ++round) {
+    harness.memory().Measure();
+    // A turn of each that does not count: the memory's turn has emptied the caches, and let the others fall asleep.
+    std::vector<double> seconds[2], unmeasured;
+    for (const Contestant* side : {&ours, &floor}) {
+      if (absl::Status s = TakeTurn(*side, &unmeasured); !s.ok()) return s;
+    }
     while (seconds[0].size() < static_cast<size_t>(calls)) {
-      for (int side = 0; side < 2; ++side) {
-        for (int i = 0; i < kTurnCalls; ++i) {
-          absl::StatusOr<double> one = side == 0 ? ours() : floor();
-          if (!one.ok()) return one.status();
-          seconds[side].push_back(*one);
-        }
-      }
+      if (absl::Status s = TakeTurn(ours, &seconds[0]); !s.ok()) return s;
+      if (absl::Status s = TakeTurn(floor, &seconds[1]); !s.ok()) return s;
     }
     if (round < 0) continue;
     for (int side = 0; side < 2; ++side) {
@@ -160,6 +184,7 @@ absl::StatusOr<Duel> RunDuel(int rounds, int calls, const Contestant& ours, cons
       latencies.p99.push_back(Quantile(seconds[side], 0.99));
     }
   }
+  harness.memory().Measure();
   return duel;
 }
 

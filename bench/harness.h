@@ -1,8 +1,10 @@
-// What every benchmark shares: options, interleaved rounds, medians, and one line per figure.
+// What every benchmark shares: options, interleaved rounds, medians, and one line per figure, beside it the speed of
+// the machine's memory at that time.
 //
 // A ratio is the median over rounds of (ours / floor in the same round): a machine that slows down for a while slows
 // both.  Value and floor are the medians of their own.  Where a floor has several candidates, it is the one with the
-// best median.
+// best median.  The memory's speed is measured before each round and after the last; for a figure without rounds of
+// these kinds, when it is reported.
 // Ownership: values.  Thread-safety: none.
 // Limits: a figure's name is matched exactly or, on the command line, as a prefix ("host_get" runs all of them); one
 // that is printed is in the list of its program.
@@ -17,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "bench/memory_speed.h"
 
 namespace larder::bench {
 
@@ -40,6 +43,10 @@ class Harness {
   // It, or its 99th percentile, "FIGURE_p99".
   [[nodiscard]] bool Wants(std::string_view figure) const;
 
+  // How fast the memory is: rounds that are about to be reported.  Others' calls are slower right after it, as it takes
+  // the caches.
+  [[nodiscard]] MemorySpeed& memory() { return memory_; }
+
   // Prints a row, and a line to the JSON file.
   void Report(const Figure& figure);
   // A line of explanation below the row.
@@ -51,6 +58,7 @@ class Harness {
   void ReadOptions(std::span<char*> args);
 
   std::vector<std::string> figures_, names_;
+  MemorySpeed memory_;
   std::string json_;
   bool quick_ = false;
   std::optional<int> done_;
@@ -69,21 +77,23 @@ class Harness {
 // result[contestant][round]: in each round every contestant runs once, in order, after one unmeasured round.
 // The first error ends it.
 using Contestant = std::function<absl::StatusOr<double>()>;
-[[nodiscard]] absl::StatusOr<std::vector<std::vector<double>>> Interleave(int rounds,
+[[nodiscard]] absl::StatusOr<std::vector<std::vector<double>>> Interleave(Harness& harness, int rounds,
                                                                           std::span<const Contestant> contestants);
 
 [[nodiscard]] double MedianRatio(std::span<const double> ours, std::span<const double> floor);
 // Of rates: the candidate with the greatest median.
 [[nodiscard]] size_t Fastest(std::span<const std::vector<double>> rates);
 
-// Latencies of two calls, taken in turn: `calls` of each in every round, changing sides every few calls.
+// Latencies of two calls, taken in turn: `calls` of each in every round, changing sides every few calls.  A few before
+// them do not count.
 struct Latencies {
   std::vector<double> p50, p99;  // per round
 };
 struct Duel {
   Latencies ours, floor;
 };
-[[nodiscard]] absl::StatusOr<Duel> RunDuel(int rounds, int calls, const Contestant& ours, const Contestant& floor);
+[[nodiscard]] absl::StatusOr<Duel> RunDuel(Harness& harness, int calls, const Contestant& ours,
+                                           const Contestant& floor);
 // Reports NAME (p50) and NAME_p99.
 void ReportDuel(Harness& harness, const std::string& name, const Duel& duel);
 

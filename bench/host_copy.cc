@@ -2,9 +2,11 @@
 // 1 GiB, a real daemon, against the fastest copy kernel on the same work + one stream echo per batch.
 //
 // Blocks: 64 KiB of one segment, 1 MiB of 16, 8 MiB of 32.  Gets: into a ring of 256 MiB; the floor copies the same
-// blocks out of the client's own mapping of the pool, in the same order, into the same ring.  Puts: of ever new keys
-// into a pool of 2 GiB that is full after the first passes, so that each evicts another; the floor copies into a
-// shared memfd of that size.
+// blocks out of the client's own mapping of the pool, in the same order, into the same ring.  Gets by copies, of a
+// client that may not map the pool: the same floor, out of a shared memfd.  Puts: of ever new keys into a pool of 2 GiB
+// that is full after the first passes, so that each evicts another; the floor copies into a shared memfd of that size.
+#include <unistd.h>
+
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -80,7 +82,7 @@ absl::Status Compare(Harness& harness, EchoClient& echo, const Comparison& c) {
     contestants.push_back([&c, &echo, kernel] { return FloorPass(kernel, *c.shape, c.work, &echo); });
   }
   contestants.push_back([&c] { return FloorPass(MemcpyKernel(), *c.shape, c.copy, nullptr); });
-  const auto rates = Interleave(harness.rounds(), contestants);
+  const auto rates = Interleave(harness, harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
   const std::vector<double>& ours = rates->front();
   const std::span<const std::vector<double>> floors = std::span(*rates).subspan(1, kernels.size());
@@ -105,10 +107,54 @@ SessionOptions EngineOptions(WriteMode mode) {
 
 // ---- get
 
-absl::Status MeasureGet(Harness& harness, EchoClient& echo, const BlockShape& shape) {
-  auto daemon = DaemonProcess::Start({MiB(1536), {}});
+struct GetCase {
+  std::string name;
+  const BlockShape* shape = nullptr;
+  ReadMode mode = ReadMode::kMapped;
+};
+
+// With kCopied the daemon trusts another user than ours, who is not there: it maps no slab for us.
+absl::StatusOr<Attachment> AttachReader(const DaemonProcess& daemon, const GetCase& c) {
+  const WriteMode writes = c.mode == ReadMode::kCopied ? WriteMode::kStaged : WriteMode::kMapped;
+  auto engine = AttachBench(daemon.socket_dir(), *c.shape, EngineOptions(writes));
+  if (engine.ok() && engine->session->read_mode() != c.mode) {
+    return absl::FailedPreconditionError(absl::StrCat("read mode: ", engine->session->read_mode_reason()));
+  }
+  return engine;
+}
+
+std::vector<std::string> GetFlags(const GetCase& c) {
+  if (c.mode == ReadMode::kMapped) return {};
+  return {"--trusted-uids", absl::StrCat(geteuid() + 4242)};
+}
+
+// Where the floor copies from: the client's own mapping of the pool, or, of a pool that it may not map, a memfd that is
+// as large.
+struct GetFloor {
+  std::unique_ptr<Memory> instead;
+  std::vector<std::span<const std::byte>> blocks;
+};
+
+absl::StatusOr<GetFloor> MakeGetFloor(Attachment& engine, const GetCase& c, std::span<const Digest> digests) {
+  GetFloor floor;
+  if (c.mode == ReadMode::kMapped) {
+    auto mapped = MappedBlocks(engine, *c.shape, digests);
+    if (!mapped.ok()) return mapped.status();
+    floor.blocks = *std::move(mapped);
+    return floor;
+  }
+  floor.instead = std::make_unique<Memory>(kPassBytes, Memory::Kind::kSharedMemfd);
+  for (size_t i = 0; i < digests.size(); ++i) {
+    floor.blocks.push_back(RingPiece(floor.instead->bytes(), i, c.shape->bytes()));
+  }
+  return floor;
+}
+
+absl::Status MeasureGet(Harness& harness, EchoClient& echo, const GetCase& c) {
+  const BlockShape& shape = *c.shape;
+  auto daemon = DaemonProcess::Start({MiB(1536), GetFlags(c)});
   if (!daemon.ok()) return daemon.status();
-  auto engine = AttachBench((*daemon)->socket_dir(), shape, EngineOptions(WriteMode::kMapped));
+  auto engine = AttachReader(**daemon, c);
   if (!engine.ok()) return engine.status();
   const Memory ring(kRingBytes, Memory::Kind::kPrivate);
   ring.FillRandom();
@@ -116,8 +162,8 @@ absl::Status MeasureGet(Harness& harness, EchoClient& echo, const BlockShape& sh
   const PutPlan puts = PlanPuts(shape, names, ring.bytes(), ShuffledOrder(kRingBytes / shape.bytes(), 1));
   const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, {}); };
   if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
-  const auto mapped = MappedBlocks(*engine, shape, names.digests);
-  if (!mapped.ok()) return mapped.status();
+  const auto floor = MakeGetFloor(*engine, c, names.digests);
+  if (!floor.ok()) return floor.status();
 
   uint64_t salt = 0;
   std::vector<uint32_t> order;
@@ -130,14 +176,26 @@ absl::Status MeasureGet(Harness& harness, EchoClient& echo, const BlockShape& sh
     return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
   };
   const BlockWork copy = [&](const CopyKernel& kernel, size_t i) {
-    kernel.Copy(RingPiece(ring.bytes(), i, shape.bytes()), (*mapped)[order[i]]);
+    kernel.Copy(RingPiece(ring.bytes(), i, shape.bytes()), floor->blocks[order[i]]);
   };
-  const Comparison comparison = {absl::StrCat("host_get_", shape.name), &shape, ours, copy, copy};
-  if (absl::Status s = Compare(harness, echo, comparison); !s.ok()) return s;
+  if (absl::Status s = Compare(harness, echo, {c.name, &shape, ours, copy, copy}); !s.ok()) return s;
+  if (c.mode == ReadMode::kCopied) {
+    harness.Note("the daemon copies each block into a staging segment, the client out of it");
+    return absl::OkStatus();
+  }
   const Session::Counters counters = engine->session->counters();
   harness.Note(absl::StrCat("check policy: one block in ", engine->session->attached().check_one_in, "; checked ",
                             counters.checked, " of ", counters.blocks_got, ", damaged ", counters.damaged));
   return absl::OkStatus();
+}
+
+std::vector<GetCase> GetCases() {
+  std::vector<GetCase> cases;
+  for (const BlockShape& shape : Shapes()) {
+    cases.push_back({absl::StrCat("host_get_", shape.name), &shape, ReadMode::kMapped});
+  }
+  cases.push_back({"host_get_copied_1mib", &ShapeNamed("1mib"), ReadMode::kCopied});
+  return cases;
 }
 
 // ---- put
@@ -220,7 +278,7 @@ std::vector<PutCase> PutCases() {
 
 std::vector<std::string> Figures() {
   std::vector<std::string> figures;
-  for (const BlockShape& shape : Shapes()) figures.push_back(absl::StrCat("host_get_", shape.name));
+  for (const GetCase& c : GetCases()) figures.push_back(c.name);
   for (const PutCase& c : PutCases()) figures.push_back(c.name);
   return figures;
 }
@@ -228,9 +286,9 @@ std::vector<std::string> Figures() {
 absl::Status Run(Harness& harness) {
   auto echo = StartEcho();
   if (!echo.ok()) return echo.status();
-  for (const BlockShape& shape : Shapes()) {
-    if (!harness.Wants(absl::StrCat("host_get_", shape.name))) continue;
-    if (absl::Status s = MeasureGet(harness, *echo->client, shape); !s.ok()) return s;
+  for (const GetCase& c : GetCases()) {
+    if (!harness.Wants(c.name)) continue;
+    if (absl::Status s = MeasureGet(harness, *echo->client, c); !s.ok()) return s;
   }
   std::unique_ptr<Memory> source;
   for (const PutCase& c : PutCases()) {

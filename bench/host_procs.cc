@@ -114,7 +114,7 @@ absl::Status Measure(Harness& harness, const std::string& socket_dir, size_t pro
   for (const CopyKernel& kernel : kernels) {
     contestants.push_back([&, kernel]() -> absl::StatusOr<double> { return FloorRate(kernel, blocks, rings, seconds); });
   }
-  const auto rates = Interleave(harness.rounds(), contestants);
+  const auto rates = Interleave(harness, harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
   const std::span<const std::vector<double>> floors = std::span(*rates).subspan(1);
   const size_t best = Fastest(floors);

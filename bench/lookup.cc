@@ -129,7 +129,7 @@ absl::Status MeasureDigests(Harness& harness, const Server& server, bool scatter
   if (auto first = ours(); !first.ok()) return first.status();
   server.echo->SetSizes(caller.request.ByteSizeLong(), caller.reply.ByteSizeLong());
   const auto floor = [&] { return Timed([&] { return server.echo->Call(); }); };
-  const auto duel = RunDuel(harness.rounds(), harness.quick() ? 1000 : 3000, ours, floor);
+  const auto duel = RunDuel(harness, harness.quick() ? 1000 : 3000, ours, floor);
   if (!duel.ok()) return duel.status();
   ReportDuel(harness, scattered ? kScattered : kByDigests, *duel);
   harness.Note(absl::StrCat("among ", server.entries, " blocks; request ", caller.request.ByteSizeLong(), " B, reply ",
@@ -152,7 +152,7 @@ absl::Status MeasureTokens(Harness& harness, const Server& server) {
       return server.echo->Call();
     });
   };
-  const auto duel = RunDuel(harness.rounds(), harness.quick() ? 100 : 300, ours, floor);
+  const auto duel = RunDuel(harness, harness.quick() ? 100 : 300, ours, floor);
   if (!duel.ok()) return duel.status();
   ReportDuel(harness, kByTokens, *duel);
   harness.Note(absl::StrCat("floor: echo + SHA-256 of the chain; request ", caller.request.ByteSizeLong(), " B"));
@@ -255,7 +255,7 @@ absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names&
   const size_t up_bytes = (*raw)->up.ByteSizeLong(), down_bytes = (*raw)->down.ByteSizeLong();
   server.echo->SetSizes(up_bytes, down_bytes);
   const auto floor = [&] { return Timed([&] { return server.echo->StreamPing(); }); };
-  const auto duel = RunDuel(harness.rounds(), harness.quick() ? 1000 : 3000, ours, floor);
+  const auto duel = RunDuel(harness, harness.quick() ? 1000 : 3000, ours, floor);
   if (!duel.ok()) return duel.status();
   ReportDuel(harness, kAcquire, *duel);
   harness.Note(absl::StrCat("gRPC's own client; up ", up_bytes, " B, down ", down_bytes, " B"));
@@ -283,13 +283,13 @@ absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, cons
   const auto bare_floor = [&] { return Timed([&] { return (*bare)->Ping(); }); };
   const int calls = harness.quick() ? 1000 : 3000;
   if (harness.Wants(kAcquireClient)) {
-    const auto duel = RunDuel(harness.rounds(), calls, ours, floor);
+    const auto duel = RunDuel(harness, calls, ours, floor);
     if (!duel.ok()) return duel.status();
     ReportDuel(harness, kAcquireClient, *duel);
     harness.Note("through liblarder_client, with views, of which the daemon checks some by its policy; floor: over gRPC");
   }
   if (!harness.Wants(kAcquireBare)) return absl::OkStatus();
-  const auto duel = RunDuel(harness.rounds(), calls, ours, bare_floor);
+  const auto duel = RunDuel(harness, calls, ours, bare_floor);
   if (!duel.ok()) return duel.status();
   ReportDuel(harness, kAcquireBare, *duel);
   harness.Note("the same; floor: an echo on a bare UNIX socket, both ends looking before they sleep");

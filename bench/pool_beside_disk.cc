@@ -130,7 +130,7 @@ absl::Status MeasureSlowDisk(Harness& harness, const std::string& directory) {
   int round = 0;
   const Contestant contestants[] = {[&] { return ProbeSlowDisk(absl::StrCat(directory, "/slow-", ++round)); },
                                     [&] { return ProbeIdleDisk(absl::StrCat(directory, "/idle-", round)); }};
-  const auto p99 = Interleave(kRounds, contestants);
+  const auto p99 = Interleave(harness, kRounds, contestants);
   if (!p99.ok()) return p99.status();
   harness.Report({kSlowDisk, Median((*p99)[0]), "s", Median((*p99)[1]), MedianRatio((*p99)[0], (*p99)[1]), kRounds});
   harness.Note("every operation of the disk takes 500 ms, and another session waits for it all the time; floor: an idle disk");

@@ -136,7 +136,7 @@ absl::Status Run(Harness& harness) {
   if (auto filled = PutRate(*full_clients, kFullPoolBytes / 2); !filled.ok()) return filled.status();
   const Contestant contestants[] = {[&] { return PutRate(*full_clients, kRoundBytes); },
                                     [&] { return PutRate(*roomy_clients, kRoundBytes); }};
-  const auto rates = Interleave(harness.rounds(), contestants);
+  const auto rates = Interleave(harness, harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
   sampler.Stop();
   if (sampler.samples() == 0) return absl::InternalError("Admin.Stats did not answer while clients were writing");

@@ -66,7 +66,7 @@ struct Source {
   [[nodiscard]] absl::Status LeavePool() const {
     if (!disk) return absl::OkStatus();
     const auto cache = v1::Cache::NewStub(grpc::CreateChannel(
-        "unix:" + daemon->socket_dir() + "/data.sock", grpc::InsecureChannelCredentials()));
+        "unix:" + daemon->socket_dir() + "/control.sock", grpc::InsecureChannelCredentials()));
     v1::ClearRequest request;
     request.set_scope(v1::SELECTION_SCOPE_ALL);
     request.add_tiers(v1::TIER_HOST);

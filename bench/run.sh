@@ -14,9 +14,10 @@ usage() {
 Usage: bench/run.sh [--quick] [--json FILE] [--list] [NAME...]
 Runs all figures, or those whose names begin with one of NAMEs.
   --quick      fewer rounds, shorter, lookups among 1 million blocks instead of 10
-  --json FILE  appends a line per figure: {"figure","value","unit","floor","ratio","rounds"}
+  --json FILE  appends a line per figure: {"figure","value","unit","floor","ratio","rounds","memory_gb_s":[1,2 threads]}
   --list       prints the names of all figures
 ratio = value / floor, the median over rounds in which both ran in turn; of latencies, below 1 is better.
+memory = GB/s that one thread and two copied in memory between these rounds.
 HELP
 }
 
@@ -65,7 +66,7 @@ done
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
 printf '%s, %s cores, %s GiB, Linux %s, load %s\n' "$model" "$(nproc)" \
   "$(awk '/^MemTotal/ {printf "%d", $2 / 1048576}' /proc/meminfo)" "$(uname -r)" "$(cut -d' ' -f1 /proc/loadavg)"
-printf '%-36s %12s %12s %8s  %s\n' figure value floor ratio rounds
+printf '%-36s %12s %12s %8s  %-6s  %s\n' figure value floor ratio rounds 'memory GB/s, 1 2 threads'
 failed=0
 for program in "${PROGRAMS[@]}"; do
   "$BUILD/bench/bench_$program" ${ARGS[@]+"${ARGS[@]}"} ${NAMES[@]+"${NAMES[@]}"} || failed=1

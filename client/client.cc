@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +37,8 @@ struct Client::Impl {
         socket_dir(SocketDir(the_options.socket_dir)),
         stub({absl::StrCat(socket_dir, "/data.sock"), the_options.retry_budget,
               the_options.retries_max}),
+        control({absl::StrCat(socket_dir, "/control.sock"), the_options.retry_budget,
+                 the_options.retries_max}),
         kernel(ChooseKernel()) {}
 
   // A session that was attached and may have mappings.
@@ -57,8 +60,16 @@ struct Client::Impl {
 
   absl::StatusOr<std::unique_ptr<SessionImpl>> Attach(const SessionOptions& wanted)
       LARDER_EXCLUDES(mu);
-  absl::StatusOr<std::unique_ptr<SessionImpl>> AttachOnce(const SessionOptions& wanted)
+  // `by_stream`: why it is to have byte streams whatever is wanted; empty: it need not.
+  // *no_staging: why the daemon had no staging memory for it, if that is what failed.
+  absl::StatusOr<std::unique_ptr<SessionImpl>> AttachOnce(const SessionOptions& wanted,
+                                                          const std::string& by_stream,
+                                                          std::string* no_staging)
       LARDER_REQUIRES(mu);
+  // The daemon restarted since: our sideband, and its token, are of its former life.
+  bool IsStale(const absl::Status& status) const LARDER_REQUIRES(mu) {
+    return sideband != nullptr && (absl::IsUnauthenticated(status) || absl::IsUnavailable(status));
+  }
   // On a session socket where the daemon hands one out, else over gRPC.
   absl::StatusOr<std::unique_ptr<SessionStream>> OpenStream(wire::Hello hello,
                                                             SessionInbox::Handlers handlers)
@@ -78,6 +89,7 @@ struct Client::Impl {
   const ClientOptions options;
   const std::string socket_dir;
   RpcStub stub;
+  RpcStub control;  // of what is not for engines; connects when it is first asked for
   const CopyKernel kernel;
 
   Mutex mu;  // attaching is rare, and one at a time keeps CLEAN from racing with a new session
@@ -85,6 +97,8 @@ struct Client::Impl {
   absl::Status sideband_status LARDER_GUARDED_BY(mu);
   std::vector<Tracked> tracked LARDER_GUARDED_BY(mu);
   std::vector<Lost> lost LARDER_GUARDED_BY(mu);
+  // Sessions with shared memory that have not ended; they share what a process may hold.
+  const std::shared_ptr<std::atomic<size_t>> sessions = std::make_shared<std::atomic<size_t>>(0);
 };
 
 absl::Status Client::Impl::CheckProcess() const {
@@ -170,14 +184,17 @@ wire::EngineDevice Describe(const DeviceInfo& device) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
-    const SessionOptions& wanted) {
+absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const SessionOptions& wanted,
+                                                                      const std::string& by_stream,
+                                                                      std::string* no_staging) {
   wire::Hello hello;
   hello.engine_id = wanted.engine_id;
   hello.role = wanted.role;
   hello.rank = wanted.rank;
-  hello.write_mode = sideband != nullptr ? wanted.write_mode : WriteMode::kStream;
-  hello.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs | wire::kFeatureDeviceBlocks;
+  const bool shared = sideband != nullptr && by_stream.empty();
+  hello.write_mode = shared ? wanted.write_mode : WriteMode::kStream;
+  hello.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs | wire::kFeatureDeviceBlocks |
+                       wire::kFeatureCopiedReads;
   if (wanted.on_directive) hello.feature_bits |= wire::kFeatureDirectives;
   hello.tenant = options.tenant;
   hello.client = kClientName;
@@ -189,7 +206,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   std::shared_ptr<SharedMemory> mapped = memory;
   if (memory != nullptr && wanted.device != nullptr)
     mapped = std::make_shared<PinnedSharedMemory>(memory, wanted.device);
-  impl->core = std::make_shared<SessionCore>(mapped, wanted.on_directive);
+  impl->core = std::make_shared<SessionCore>(mapped, wanted.on_directive, sessions);
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
   // Called while the stream is read, which ends before the core does.
   SessionCore* const core = impl->core.get();
@@ -203,6 +220,9 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
   wire::Attached attached = impl->stream->attached();
   if (sideband == nullptr && !sideband_status.ok()) {
     attached.write_mode_reason = absl::StrCat("no sideband: ", sideband_status.message());
+    attached.read_mode_reason = attached.write_mode_reason;
+  } else if (!by_stream.empty()) {
+    attached.write_mode_reason = attached.read_mode_reason = by_stream;
   }
   if (memory != nullptr) {
     tracked.push_back(
@@ -212,6 +232,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(
           core->Start(std::move(attached), impl->stream.get(), wanted.staging_bytes);
       !status.ok()) {
     (void)core->Close();
+    if (absl::IsResourceExhausted(status)) *no_staging = std::string(status.message());
     return status;
   }
   if (core->attached().write_mode == WriteMode::kStream) {
@@ -230,16 +251,21 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   MutexLock lock(mu);
   if (absl::Status status = Recover(); !status.ok()) return status;
-  absl::StatusOr<std::unique_ptr<SessionImpl>> impl = AttachOnce(wanted);
-  // The daemon restarted since: our sideband, and its token, are of its former life.
-  const bool stale = sideband != nullptr &&
-                     (absl::IsUnauthenticated(impl.status()) || absl::IsUnavailable(impl.status()));
-  if (!stale) return impl;
-  sideband = nullptr;
+  std::string no_staging;
+  absl::StatusOr<std::unique_ptr<SessionImpl>> impl = AttachOnce(wanted, "", &no_staging);
+  if (IsStale(impl.status())) {
+    sideband = nullptr;
+    if (absl::Status status = Recover(); !status.ok()) return status;
+    // Who had shared memory does not silently get a byte stream instead.
+    if (sideband == nullptr) return sideband_status;
+    impl = AttachOnce(wanted, "", &no_staging);
+  }
+  if (no_staging.empty()) return impl;
+  // Its bytes have to go by stream, and it says why.  The one that was attached in vain ends first.
   if (absl::Status status = Recover(); !status.ok()) return status;
-  // Who had shared memory does not silently get a byte stream instead.
-  if (sideband == nullptr) return sideband_status;
-  return AttachOnce(wanted);
+  const std::string by_stream =
+      absl::StrCat("no staging memory, so bytes go by stream: ", no_staging);
+  return AttachOnce(wanted, by_stream, &no_staging);
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
@@ -305,7 +331,7 @@ absl::StatusOr<wire::ClearResult> Client::Clear(const wire::ClearQuery& query,
   if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
   wire::ClearQuery of_tenant = query;
   if (of_tenant.tenant.empty()) of_tenant.tenant = impl_->options.tenant;
-  return impl_->stub.Clear(of_tenant, options.deadline);
+  return impl_->control.Clear(of_tenant, options.deadline);
 }
 
 absl::StatusOr<std::vector<wire::InstanceInfo>> Client::ListInstances(const CallOptions& options) {

@@ -53,11 +53,12 @@
 
 namespace larder {
 
+using wire::ReadMode;
 using wire::Role;
 using wire::WriteMode;
 
 struct ClientOptions {
-  // Directory of the daemon's socket files (data.sock, sideband.sock, admin.sock).
+  // Directory of the daemon's socket files (data.sock, sideband.sock, control.sock, admin.sock).
   // Default "": $LARDER_SOCKET_DIR, else /run/larder, else $XDG_RUNTIME_DIR/larder.
   std::string socket_dir = {};
   std::string tenant = {};  // default "": the caller's own
@@ -76,8 +77,11 @@ struct SessionOptions {
   Role role = Role::kBoth;
   uint32_t rank = 0;
   WriteMode write_mode = WriteMode::kMapped;  // wanted; write_mode() says what was given
-  uint32_t copy_threads = 1;          // threads that copy one large batch, the caller's included
-  ByteCount staging_bytes = MiB(64);  // of the staging segment, when staged
+  uint32_t copy_threads = 1;  // threads that copy one large batch, the caller's included
+  // Of the staging segment, where it writes staged or reads by copies.  A session gets at most half
+  // of what the daemon's limits leave: where that is less, half of this, a quarter, ... down to 4
+  // MiB.  Where not even that is left its bytes go by stream, and write_mode_reason() says so.
+  ByteCount staging_bytes = MiB(64);
   // What the session maps is registered with it, in the background, for PagedCache.  It must
   // outlive the session and its Leases and Reservations.
   Device* device = nullptr;
@@ -140,11 +144,14 @@ struct VariantHandle {
   SessionId session = {};  // only it may use the handle: others answer InvalidArgument
 };
 
+class PendingRead;   // client/pending_read.h
 class SessionCore;   // client/session_core.h
 struct SessionImpl;  // client/session_impl.h
 
 // Blocks held for reading in place, until CallOptions.deadline of the Acquire at the latest: then
-// the daemon revokes.  Movable; releases when dropped.
+// the daemon revokes.  Of a session whose read_mode() is kCopied they are copies in its staging
+// segment, which are right until they are dropped, and which take room there; what the segment has
+// no room for is kFull.  Movable; releases when dropped.
 class Lease {
  public:
   Lease() = default;
@@ -161,8 +168,8 @@ class Lease {
   [[nodiscard]] const SegmentTable* Table(size_t i) const {
     return blocks_[i].table ? &*blocks_[i].table : nullptr;
   }
-  // True while the daemon still promises the bytes.  Check after the last read of a view: when
-  // false, discard.
+  // True while the daemon still promises the bytes, or while the session of the copies lives.
+  // Check after the last read of a view: when false, discard.
   [[nodiscard]] bool Valid() const;
   // Now, instead of at destruction.
   void Release();
@@ -179,7 +186,13 @@ class Lease {
                                                   const VariantHandle& variant,
                                                   std::span<const Digest> digests,
                                                   const CallOptions& options);
-  void Fill(size_t i, const wire::BlockGrant& grant);
+  void Fill(size_t i, const PendingRead& read, const wire::BlockGrant& grant);
+  [[nodiscard]] absl::Status TakeCopies(const VariantHandle& variant,
+                                        std::span<const Digest> digests,
+                                        const CallOptions& options);
+  [[nodiscard]] absl::StatusOr<std::pair<PendingRead, wire::Acquire>> BeginCopies(
+      const VariantHandle& variant, std::span<const Digest> digests, std::span<const size_t> todo,
+      uint64_t room, const CallOptions& options, std::chrono::steady_clock::time_point deadline);
   std::shared_ptr<SessionCore> core_;  // null: released
   LeaseId id_;
   uint32_t word_ = 0;
@@ -266,6 +279,9 @@ class Session {
 
   [[nodiscard]] WriteMode write_mode() const;
   [[nodiscard]] const std::string& write_mode_reason() const;
+  // How bytes come: kMapped, kCopied (this process may not map slabs), kStream; and why not mapped.
+  [[nodiscard]] ReadMode read_mode() const;
+  [[nodiscard]] const std::string& read_mode_reason() const;
   [[nodiscard]] const wire::Attached& attached() const;
   // Unavailable once the stream is gone; the sentence says what happened.
   [[nodiscard]] absl::Status status() const;
@@ -305,9 +321,11 @@ class Client {
   [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallOptions& options = {});
-  // Of the tenant's blocks, whoever stored them (cache.proto, Clear).
+  // Of the tenant's blocks, whoever stored them (cache.proto, Clear).  At control.sock, which an
+  // engine's user may not be allowed to open: Unavailable.  Everything else is asked at data.sock.
   [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
                                                         const CallOptions& options = {});
+  // The contents come without their salts.
   [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
       const CallOptions& options = {});
 

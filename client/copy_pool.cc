@@ -57,7 +57,8 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
 // They end about when the caller does, sooner than it could fall asleep and be woken.
 void CopyPool::AwaitHelpers() {
   constexpr auto kSpin = std::chrono::microseconds(50);
-  (void)LookUntil(std::chrono::steady_clock::now() + kSpin, [&] { return inside_.load() == 0; });
+  (void)LookWhileIdle(std::chrono::steady_clock::now() + kSpin,
+                      [&] { return inside_.load() == 0; });
   if (inside_.load() == 0) return;
   MutexLock lock(mu_);
   while (inside_.load() > 0) idle_.Wait(mu_);
@@ -77,8 +78,8 @@ void CopyPool::Run() {
     mu_.Lock();
     if (--inside_ == 0) idle_.NotifyAll();
     mu_.Unlock();
-    (void)LookUntil(std::chrono::steady_clock::now() + kLook,
-                    [&] { return batch_.load() != seen || stop_.load(); });
+    (void)LookWhileIdle(std::chrono::steady_clock::now() + kLook,
+                        [&] { return batch_.load() != seen || stop_.load(); });
     mu_.Lock();
   }
   mu_.Unlock();

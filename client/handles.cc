@@ -1,8 +1,11 @@
 // Lease and Reservation: memory of the pool in the caller's hands, given back when dropped.
 #include <algorithm>
+#include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/pending_read.h"
 #include "client/session_core.h"
 #include "client/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
@@ -12,34 +15,61 @@ namespace larder {
 
 namespace {
 
+// What the first acquire of a variant, whose blocks' size nobody knows yet, takes a block for.
+constexpr uint64_t kGuessBytes = 1 << 20;
+// Of the staging segment, at most, for a guess.
+constexpr uint64_t kGuessShare = 4;
+// How long a read by copies waits for room: what Gets and Puts of other threads take is free again
+// sooner, and what Leases hold may never be.
+constexpr std::chrono::milliseconds kRoomPatience{100};
+
 // Replaces the pending blocks of a grant by what became of them; kCancelled for those not there by
 // the deadline.
-absl::Status AwaitPending(SessionCore& core, OpenCall& call, const CallOptions& options,
-                          TimePoint deadline, std::vector<wire::BlockGrant>& blocks) {
-  const auto is_pending = [](const wire::BlockGrant& block) {
-    return block.status == BlockStatus::kPending;
-  };
-  auto pending = std::count_if(blocks.begin(), blocks.end(), is_pending);
-  while (pending > 0) {
+absl::Status AwaitPending(PendingRead& read, const CallOptions& options, TimePoint deadline,
+                          std::vector<wire::BlockGrant>& blocks) {
+  while (read.pending() > 0) {
     absl::StatusOr<std::vector<wire::BlockReady>> ready = AwaitUnlessStopped(
-        options.stop, deadline, [&](TimePoint until) { return call.WaitReady(until); });
+        options.stop, deadline, [&](TimePoint until) { return read.WaitReady(until); });
     if (absl::IsDeadlineExceeded(ready.status())) {
-      core.CancelAcquire(call);
+      read.Cancel();
       for (wire::BlockGrant& block : blocks) {
-        if (is_pending(block)) block.status = BlockStatus::kCancelled;
+        if (block.status == BlockStatus::kPending) block.status = BlockStatus::kCancelled;
       }
       return absl::OkStatus();
     }
     if (!ready.ok()) return ready.status();
-    for (wire::BlockReady& one : *ready) {
-      if (one.key >= blocks.size() || !is_pending(blocks[one.key])) continue;
-      blocks[one.key] = std::move(one.block);
-      if (is_pending(blocks[one.key]))
-        blocks[one.key].status = BlockStatus::kMissing;  // it may not wait again
-      --pending;
-    }
+    for (wire::BlockReady& one : *ready) blocks[one.key] = std::move(one.block);
   }
   return absl::OkStatus();
+}
+
+wire::Acquire ViewOf(const VariantHandle& variant, std::vector<Digest> digests,
+                     const CallOptions& options) {
+  wire::Acquire acquire;
+  acquire.variant = variant.index;
+  acquire.digests = std::move(digests);
+  acquire.deadline_ms = DeadlineMs(options);
+  acquire.remaining_bytes = options.remaining.value();
+  acquire.accepted_codecs = {Codec::kIdentity};
+  acquire.what = wire::AcquireWhat::kView;
+  acquire.want_tables = options.tables;
+  return acquire;
+}
+
+// Sends it, and waits for all of its answers.
+absl::StatusOr<std::vector<wire::BlockGrant>> AwaitBlocks(SessionCore& core, PendingRead& read,
+                                                          wire::Acquire acquire,
+                                                          const CallOptions& options,
+                                                          TimePoint deadline) {
+  wire::Up up;
+  up.acquires.push_back(std::move(acquire));
+  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
+  absl::StatusOr<wire::Grant> grant = AwaitUnlessStopped(
+      options.stop, deadline, [&](TimePoint until) { return read.WaitGrant(until); });
+  if (!grant.ok()) return grant.status();
+  absl::Status status = AwaitPending(read, options, deadline, grant->blocks);
+  if (!status.ok()) return status;
+  return std::move(grant->blocks);
 }
 
 // Sends a publish of `blocks` blocks and waits for what became of each.
@@ -81,13 +111,17 @@ void Lease::Release() {
   if (core != nullptr && id_) core->EndLease(id_);
 }
 
-bool Lease::Valid() const { return core_ != nullptr && id_ && core_->Holds(id_, word_); }
+bool Lease::Valid() const {
+  if (core_ == nullptr) return false;
+  if (core_->reads_copied()) return core_->status().ok();
+  return id_ && core_->Holds(id_, word_);
+}
 
-void Lease::Fill(size_t i, const wire::BlockGrant& grant) {
+void Lease::Fill(size_t i, const PendingRead& read, const wire::BlockGrant& grant) {
   Block& block = blocks_[i];
   block.status = grant.status;
   if (grant.status != BlockStatus::kOk) return;
-  absl::StatusOr<MappedBytes> mapped = core_->Map(grant.extent, /*writable=*/false);
+  absl::StatusOr<MappedBytes> mapped = read.Map(grant.extent);
   if (!mapped.ok()) {
     block.status = StatusOfUnmapped(mapped.status(), BlockStatus::kDamaged);
     return;
@@ -101,36 +135,82 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
                                   const VariantHandle& variant, std::span<const Digest> digests,
                                   const CallOptions& options) {
   if (absl::Status status = CheckBatch(digests.size()); !status.ok()) return status;
-  const TimePoint deadline = DeadlineOf(options);
-  OpenCall call = core->Open();
-  wire::Up up;
-  wire::Acquire& acquire = up.acquires.emplace_back();
-  acquire.id = call.id();
-  acquire.variant = variant.index;
-  acquire.digests.assign(digests.begin(), digests.end());
-  acquire.deadline_ms = DeadlineMs(options);
-  acquire.remaining_bytes = options.remaining.value();
-  acquire.accepted_codecs = {Codec::kIdentity};
-  acquire.what = wire::AcquireWhat::kView;
-  acquire.want_tables = options.tables;
-  if (absl::Status status = core->Send(std::move(up)); !status.ok()) return status;
-  absl::StatusOr<wire::Grant> grant = AwaitUnlessStopped(
-      options.stop, deadline, [&](TimePoint until) { return call.Wait<wire::Grant>(until); });
-  if (!grant.ok()) return grant.status();
   Lease lease;
   lease.core_ = core;
-  lease.id_ = grant->lease;
-  lease.word_ = grant->word;
-  if (grant->blocks.size() != digests.size()) {
-    return absl::InternalError(
-        "the daemon answered with another number of blocks than it was asked for");
-  }
-  if (absl::Status status = AwaitPending(*core, call, options, deadline, grant->blocks);
-      !status.ok())
-    return status;
   lease.blocks_.resize(digests.size());
-  for (size_t i = 0; i < digests.size(); ++i) lease.Fill(i, grant->blocks[i]);
+  if (core->reads_copied()) {
+    if (absl::Status status = lease.TakeCopies(variant, digests, options); !status.ok())
+      return status;
+    return lease;
+  }
+  const TimePoint deadline = DeadlineOf(options);
+  wire::Acquire acquire = ViewOf(variant, {digests.begin(), digests.end()}, options);
+  absl::StatusOr<PendingRead> read = PendingRead::Begin(*core, ByteCount(0), deadline, &acquire);
+  if (!read.ok()) return read.status();
+  const auto blocks = AwaitBlocks(*core, *read, std::move(acquire), options, deadline);
+  if (!blocks.ok()) return blocks.status();
+  for (size_t i = 0; i < blocks->size(); ++i) lease.Fill(i, *read, (*blocks)[i]);
+  lease.word_ = read->word();
+  lease.id_ = read->TakeLease();
   return lease;
+}
+
+// The daemon says of what did not fit how much it takes; so the second time the room is right.
+absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Digest> digests,
+                               const CallOptions& options) {
+  constexpr int kRounds = 3;  // a block may be encoded or decoded meanwhile, and have another size
+  const TimePoint deadline = DeadlineOf(options);
+  std::vector<size_t> todo(digests.size());
+  std::iota(todo.begin(), todo.end(), size_t{0});
+  uint64_t room = 0;
+  for (int round = 0; round < kRounds && !todo.empty(); ++round) {
+    auto read = BeginCopies(variant, digests, todo, room, options, deadline);
+    if (absl::IsDeadlineExceeded(read.status())) break;  // no room: what is left is kFull
+    if (!read.ok()) return read.status();
+    auto blocks = AwaitBlocks(*core_, read->first, std::move(read->second), options, deadline);
+    if (!blocks.ok()) return blocks.status();
+    std::vector<size_t> again;
+    room = 0;
+    for (size_t i = 0; i < todo.size(); ++i) {
+      const wire::BlockGrant& block = (*blocks)[i];
+      Fill(todo[i], read->first, block);
+      if (block.extent.bytes == 0) continue;
+      core_->NoteBlock(variant.index, block.extent.bytes);
+      const uint64_t more = room + RoundUp(block.extent.bytes, kSegmentAlign);
+      if (block.status != BlockStatus::kFull || more > core_->staging()->size().value()) continue;
+      room = more;
+      again.push_back(todo[i]);
+    }
+    todo = std::move(again);
+  }
+  return absl::OkStatus();
+}
+
+// `room` 0: as much as those blocks may take, as far as it can be told and is free.
+absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
+    const VariantHandle& variant, std::span<const Digest> digests, std::span<const size_t> todo,
+    uint64_t room, const CallOptions& options, TimePoint deadline) {
+  std::vector<Digest> names;
+  for (const size_t i : todo) names.push_back(digests[i]);
+  for (const size_t i : todo) blocks_[i].status = BlockStatus::kFull;
+  wire::Acquire acquire = ViewOf(variant, std::move(names), options);
+  const TimePoint patience = std::min(deadline, std::chrono::steady_clock::now() + kRoomPatience);
+  const uint64_t size = core_->staging()->size().value();
+  if (room == 0) {
+    const uint64_t known = core_->LargestBlock(variant.index);
+    const uint64_t each = RoundUp(known > 0 ? known : kGuessBytes, kSegmentAlign);
+    const uint64_t most = known > 0 ? size : size / kGuessShare;
+    room = std::clamp<uint64_t>(each * todo.size(), kSegmentAlign, most);
+    absl::StatusOr<PendingRead> guess =
+        PendingRead::Begin(*core_, ByteCount(room), TimePoint(), &acquire);
+    if (guess.ok()) return std::pair(*std::move(guess), std::move(acquire));
+    if (!absl::IsDeadlineExceeded(guess.status())) return guess.status();
+    room = kSegmentAlign;  // the answer says what they take
+  }
+  absl::StatusOr<PendingRead> read =
+      PendingRead::Begin(*core_, ByteCount(room), patience, &acquire);
+  if (!read.ok()) return read.status();
+  return std::pair(*std::move(read), std::move(acquire));
 }
 
 // ---- Reservation

@@ -12,6 +12,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "storage/look.h"
 
 namespace larder {
 namespace {
@@ -102,13 +103,14 @@ std::optional<TimePoint> LocalSessionStream::FlushQueue() {
 
 void LocalSessionStream::Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) {
   MutexLock lock(pump_mu_);
+  IdleLook look(look_until);
   while (inbox_.arrivals() == seen && !inbox_.ended() && (ending_ || !woken_.load())) {
     if (Read()) continue;
     const std::optional<TimePoint> write_due = FlushQueue();
     const TimePoint now = std::chrono::steady_clock::now();
     if (write_due && now >= *write_due && !stuck_.exchange(true)) Cancel();
     if (now >= deadline) return;
-    if (now < look_until) {
+    if (look.On(now)) {
       std::this_thread::yield();  // the daemon's thread may wait for this very core
       continue;
     }

@@ -120,7 +120,7 @@ absl::Status PagedCache::Open(Device& device) {
     staging_ = *std::move(staging);
     for (size_t i = 0; i < kSlots; ++i) slots_[i].address = staging_->address() + i * slot_bytes;
   }
-  if (session_.write_mode() != WriteMode::kMapped) {
+  if (session_.write_mode() != WriteMode::kMapped || session_.read_mode() != ReadMode::kMapped) {
     auto buffer = device.AllocatePinned(ByteCount(slot_bytes));
     if (!buffer.ok()) return buffer.status();
     buffer_ = *std::move(buffer);
@@ -249,8 +249,8 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
   if (const absl::Status ok = plan_.Check(layers, places); !ok.ok()) return ok;
   if (const absl::Status ok = WaitBefore(pages_free); !ok.ok()) return ok;
-  if (session_.write_mode() == WriteMode::kStream)
-    return LoadThroughBuffer(blocks, layers, options);
+  // Copies lie in memory that no device knows, and that may be less than is wanted at once.
+  if (session_.read_mode() != ReadMode::kMapped) return LoadThroughBuffer(blocks, layers, options);
   std::vector<Digest> digests;
   for (const PagedGet& block : blocks) digests.push_back(block.digest);
   CallOptions with_tables = options;

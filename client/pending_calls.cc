@@ -20,13 +20,16 @@ PendingCalls::OpenCall& PendingCalls::OpenCall::operator=(OpenCall&& other) noex
 void PendingCalls::OpenCall::Close() {
   if (slot_ == nullptr) return;
   std::optional<Answer> left;
+  std::vector<wire::BlockReady> ready;
   {
     MutexLock lock(calls_->mu_);
     calls_->open_.erase(id_);  // a delivery from here on finds nobody
     left = std::exchange(slot_->answer, std::nullopt);
+    ready = std::exchange(slot_->ready, {});
   }
   slot_ = nullptr;
   if (left) calls_->unclaimed_(*std::move(left));
+  for (wire::BlockReady& one : ready) calls_->unclaimed_(std::move(one));
 }
 
 absl::StatusOr<Answer> PendingCalls::OpenCall::WaitAnswer(TimePoint deadline) {
@@ -157,13 +160,18 @@ void PendingCalls::Deliver(uint64_t id, Answer answer) {
 }
 
 void PendingCalls::DeliverReady(wire::BlockReady ready) {
-  MutexLock lock(mu_);
-  const auto found = open_.find(ready.id);
-  if (found == open_.end()) return;  // cancelled; its lease was given back
-  Slot& slot = *found->second;
-  if (slot.ready.size() >= wire::kKeysMax) return;  // more than was ever asked for
-  slot.ready.push_back(std::move(ready));
-  slot.changed.NotifyOne();
+  {
+    MutexLock lock(mu_);
+    const auto found = open_.find(ready.id);
+    if (found != open_.end()) {
+      Slot& slot = *found->second;
+      if (slot.ready.size() >= wire::kKeysMax) return;  // more than was ever asked for
+      slot.ready.push_back(std::move(ready));
+      slot.changed.NotifyOne();
+      return;
+    }
+  }
+  unclaimed_(std::move(ready));
 }
 
 void PendingCalls::FailAll(const absl::Status& status) {

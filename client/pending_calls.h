@@ -32,7 +32,8 @@
 
 namespace larder {
 
-using Answer = std::variant<wire::Registered, wire::Reserved, wire::Published, wire::Grant>;
+using Answer =
+    std::variant<wire::Registered, wire::Reserved, wire::Published, wire::Grant, wire::BlockReady>;
 
 class PendingCalls {
   // Guarded by mu_ of its PendingCalls.
@@ -49,9 +50,9 @@ class PendingCalls {
   static constexpr std::chrono::milliseconds kIdle{10}, kIdleMax{40};
   // What one look takes in at most: the owner has other work, and wants to end.
   static constexpr int kIdleMessagesMax = 64;
-  // How long a caller looks for its answer before it sleeps.  Most come within, and to wake a
-  // thread that sleeps takes about as long again (get of 16 blocks of 64 KiB: 223 us asleep, 160
-  // so).
+  // How long a caller looks for its answer before it sleeps, at most.  Most come within, and to
+  // wake a thread that sleeps takes about as long again (get of 16 blocks of 64 KiB: 223 us asleep,
+  // 160 so).
   static constexpr std::chrono::microseconds kLook{80};
 
   class OpenCall {
@@ -87,6 +88,7 @@ class PendingCalls {
   [[nodiscard]] OpenCall Open() LARDER_EXCLUDES(mu_);
   // Unknown ids go to `unclaimed`.
   void Deliver(uint64_t id, Answer answer) LARDER_EXCLUDES(mu_);
+  // Likewise; and those that a call was closed with.
   void DeliverReady(wire::BlockReady ready) LARDER_EXCLUDES(mu_);
   // All calls, open and to come, answer `status`.
   void FailAll(const absl::Status& status) LARDER_EXCLUDES(mu_);

@@ -24,8 +24,8 @@ class PinnedSharedMemory final : public SharedMemory {
       SessionId session) override {
     return memory_->MapSessionPage(session);
   }
-  [[nodiscard]] absl::StatusOr<uint32_t> SendStaging(int descriptor, ByteCount bytes) override {
-    return memory_->SendStaging(descriptor, bytes);
+  [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes) override {
+    return memory_->MakeStaging(bytes);
   }
   [[nodiscard]] absl::Status DropStaging(uint32_t id) override { return memory_->DropStaging(id); }
 

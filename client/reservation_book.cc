@@ -8,7 +8,7 @@ namespace larder {
 
 void ReservationBook::SetStockLimit(ByteCount bytes_max) {
   MutexLock lock(mu_);
-  bytes_max_ = std::min(bytes_max, kStockBytesMax).value();
+  bytes_max_ = bytes_max.value();
 }
 
 void ReservationBook::ForgetIfUnused(ReservationId reservation) {
@@ -62,18 +62,19 @@ size_t ReservationBook::Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoi
                             std::vector<wire::Abort>* aborts) {
   MutexLock lock(mu_);
   if (now < full_until_ || bytes.value() == 0) return 0;
+  const size_t sharers = sharers_ == nullptr ? 1 : std::max<size_t>(1, sharers_->load());
+  const uint64_t bytes_max = std::min(bytes_max_ / sharers, kStockBytesMax.value());
   uint64_t have = 0;
   if (const auto found = stock_.find(bytes); found != stock_.end()) have = found->second.size();
   for (const auto& [asked_id, asked] : asked_) have += asked.bytes == bytes ? asked.count : 0;
-  const uint64_t target =
-      std::min({uint64_t{wanted}, kStockExtentsMax, bytes_max_ / bytes.value()});
+  const uint64_t target = std::min({uint64_t{wanted}, kStockExtentsMax, bytes_max / bytes.value()});
   if (target <= have) return 0;
   uint64_t count = target - have;
-  if (extents_ + count > kStockExtentsMax || bytes_ + count * bytes.value() > bytes_max_) {
+  if (extents_ + count > kStockExtentsMax || bytes_ + count * bytes.value() > bytes_max) {
     DropOtherSizes(bytes, aborts);
   }
   const uint64_t room_bytes =
-      bytes_max_ > bytes_ ? bytes_max_ - bytes_ : 0;  // the limit may have been lowered
+      bytes_max > bytes_ ? bytes_max - bytes_ : 0;  // the limit may have been lowered
   const uint64_t room = kStockExtentsMax > extents_ ? kStockExtentsMax - extents_ : 0;
   count = std::min({count, room, room_bytes / bytes.value()});
   if (count == 0) return 0;

@@ -8,13 +8,15 @@
 // Ownership: values.  Thread-safety: all methods from any thread.
 // Lifecycle of an extent: (asked) -> stocked -> in use -> left.  A reservation is forgotten when
 // nothing of it is stocked or in use.
-// Limits: the stock is at most kStockExtentsMax extents and `stock_bytes_max`, those under way
-// included.
+// Limits: the stock is at most kStockExtentsMax extents and a part of `bytes_max`, those under way
+// included: the sessions that share it have equal parts.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -41,7 +43,11 @@ class ReservationBook {
   // Asked of the daemon for the stock; it is given back when half of it is over.
   static constexpr auto kStockDeadline = std::chrono::seconds(60);
 
-  // Before it there is no stock.
+  // `sharers`: how many sessions there are that share what may be stocked; null: this one alone.
+  explicit ReservationBook(std::shared_ptr<const std::atomic<size_t>> sharers = nullptr)
+      : sharers_(std::move(sharers)) {}
+
+  // Of all that share it.  Before it there is no stock.
   void SetStockLimit(ByteCount bytes_max) LARDER_EXCLUDES(mu_);
 
   // ---- the stock
@@ -86,6 +92,7 @@ class ReservationBook {
   void Unstock(const HeldExtent& extent, std::vector<wire::Abort>* aborts) LARDER_REQUIRES(mu_);
   void DropOtherSizes(ByteCount keep, std::vector<wire::Abort>* aborts) LARDER_REQUIRES(mu_);
 
+  const std::shared_ptr<const std::atomic<size_t>> sharers_;
   Mutex mu_;
   uint64_t bytes_max_ LARDER_GUARDED_BY(mu_) = 0;
   absl::flat_hash_map<ReservationId, Entry> entries_ LARDER_GUARDED_BY(mu_);

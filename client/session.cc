@@ -162,9 +162,9 @@ absl::StatusOr<Lease> Session::Acquire(const VariantHandle& variant,
                                        std::span<const Digest> digests,
                                        const CallOptions& options) {
   if (absl::Status status = impl_->core->status(); !status.ok()) return status;
-  if (write_mode() == WriteMode::kStream) {
+  if (read_mode() == ReadMode::kStream) {
     return absl::UnavailableError(
-        absl::StrCat("nothing can be read in place: ", write_mode_reason()));
+        absl::StrCat("nothing can be read in place: ", read_mode_reason()));
   }
   if (absl::Status status = CheckVariant(variant, attached()); !status.ok()) return status;
   return Lease::Take(impl_->core, variant, digests, options);
@@ -214,6 +214,8 @@ absl::Status Session::ReportDevice(const VariantHandle& variant, const DeviceRep
 
 WriteMode Session::write_mode() const { return attached().write_mode; }
 const std::string& Session::write_mode_reason() const { return attached().write_mode_reason; }
+ReadMode Session::read_mode() const { return attached().read_mode; }
+const std::string& Session::read_mode_reason() const { return attached().read_mode_reason; }
 const wire::Attached& Session::attached() const { return impl_->core->attached(); }
 absl::Status Session::status() const { return impl_->core->status(); }
 bool Session::draining() const { return impl_->core->draining(); }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/file_descriptor.h"
 #include "client/wire/messages.h"
 #include "storage/clock.h"
 #include "storage/types.h"
@@ -27,7 +28,8 @@ class MessagePump {
   [[nodiscard]] virtual uint64_t arrivals() const = 0;
   // Hands what comes to the session, on this thread.  Returns when arrivals() is no longer `seen`,
   // at the deadline (when that is over, after what was there already), after Wake, or when the
-  // stream has ended.  Until `look_until` it looks again and again, yielding; then it sleeps.
+  // stream has ended.  Until `look_until`, or for less, it looks again and again, yielding; then it
+  // sleeps.
   virtual void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) = 0;
   // Makes the Pump under way, and those after it, return at once.  Once in a stream's life.
   virtual void Wake() = 0;
@@ -76,6 +78,13 @@ class RevocationWords {
   [[nodiscard]] virtual bool Holds(uint32_t word, uint64_t id) const = 0;
 };
 
+// A staging segment as the daemon handed it out; not mapped yet.
+struct StagingMemory {
+  uint32_t id = 0;  // to name in Publish and Acquire
+  FileDescriptor descriptor;
+  ByteCount bytes;
+};
+
 // Where mappings come from.
 class SharedMemory {
  public:
@@ -83,9 +92,10 @@ class SharedMemory {
   [[nodiscard]] virtual absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) = 0;
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(
       SessionId session) = 0;
-  // Shows the daemon a sealed memfd of the caller's; answers the id to name in Publish.
-  [[nodiscard]] virtual absl::StatusOr<uint32_t> SendStaging(int descriptor, ByteCount bytes) = 0;
-  // The daemon need not read it any more.
+  // Memory of the daemon's making that it shares with this process alone.  REQUIRES: `bytes` is a
+  // multiple of 4,096.  ResourceExhausted: a limit of the daemon's.
+  [[nodiscard]] virtual absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes) = 0;
+  // The daemon need not keep it any more.
   [[nodiscard]] virtual absl::Status DropStaging(uint32_t id) = 0;
 };
 

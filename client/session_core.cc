@@ -8,16 +8,21 @@
 namespace larder {
 namespace {
 
-// Of the session's share of the pool, so that a stock never starves the session's own reads, nor
-// others.
+// Of the process's share of the pool, so that the stocks of its sessions together never starve
+// their own reads, nor others.
 constexpr uint64_t kStockShareOfLease = 8;
+// Of a staging segment, where the daemon has no room for as much as was wanted.
+constexpr ByteCount kStagingBytesLeast = MiB(4);
 
 }  // namespace
 
 SessionCore::SessionCore(std::shared_ptr<SharedMemory> memory,
-                         DirectiveRunner::Handler on_directive)
-    : memory_(memory),
+                         DirectiveRunner::Handler on_directive,
+                         std::shared_ptr<std::atomic<size_t>> beside)
+    : beside_(std::move(beside)),
+      memory_(memory),
       calls_([this](Answer answer) { OnUnclaimed(std::move(answer)); }),
+      book_(beside_),
       slabs_(std::move(memory)),
       outbox_([this](TimePoint now) { return Chores(now); }) {
   if (!on_directive) return;
@@ -40,9 +45,13 @@ absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel
     if (!page.ok()) return page.status();
     {
       MutexLock lock(mu_);
-      if (status_.ok()) page_ = *std::move(page);
+      if (status_.ok()) {
+        page_ = *std::move(page);
+        counted_ = beside_ != nullptr;
+        if (counted_) ++*beside_;
+      }
     }
-    if (attached_.write_mode == WriteMode::kStaged) {
+    if (writes_staged() || reads_copied()) {
       if (absl::Status status = BringStaging(memory, staging_bytes); !status.ok()) return status;
     }
     book_.SetStockLimit(ByteCount(attached_.lease_bytes_max.value() / kStockShareOfLease));
@@ -68,12 +77,23 @@ absl::StatusOr<MappedBytes> SessionCore::Map(const wire::ExtentGrant& extent, bo
 
 absl::Status SessionCore::BringStaging(const std::shared_ptr<SharedMemory>& memory,
                                        ByteCount bytes) {
-  absl::StatusOr<std::unique_ptr<StagingArea>> staging = StagingArea::Create(bytes);
-  if (!staging.ok()) return staging.status();
-  const absl::StatusOr<uint32_t> id =
-      memory->SendStaging((*staging)->descriptor(), (*staging)->size());
-  if (!id.ok()) return id.status();
-  (*staging)->set_id(*id);
+  if (bytes == ByteCount(0)) return absl::InvalidArgumentError("staging_bytes is 0");
+  ByteCount size(RoundUp(bytes.value(), kPageBytes));
+  absl::StatusOr<StagingMemory> made = memory->MakeStaging(size);
+  // On a node with many sessions a smaller one has to do.
+  const std::string lacking(made.status().message());
+  while (absl::IsResourceExhausted(made.status()) && size > kStagingBytesLeast) {
+    size = std::max(kStagingBytesLeast, ByteCount(RoundUp(size.value() / 2, kPageBytes)));
+    made = memory->MakeStaging(size);
+  }
+  if (!made.ok()) return made.status();
+  const uint32_t id = made->id;
+  absl::StatusOr<std::shared_ptr<StagingArea>> staging =
+      StagingArea::Create(*std::move(made), lacking);
+  if (!staging.ok()) {
+    (void)memory->DropStaging(id);
+    return staging.status();
+  }
   staging_ = *std::move(staging);
   staging_memory_ = memory;
   return absl::OkStatus();
@@ -105,14 +125,17 @@ void SessionCore::DropStaging() {
 }
 
 void SessionCore::OnBroken(const absl::Status& status) {
-  std::shared_ptr<const RevocationWords> page;  // unmapped after the lock
+  std::shared_ptr<const RevocationWords> page;   // unmapped after the lock
+  absl::flat_hash_map<uint64_t, LateRead> late;  // likewise: the segment is not used again
   absl::Status told(absl::StatusCode::kUnavailable, status.message());
   {
     MutexLock lock(mu_);
     if (!status_.ok()) return;
     status_ = told;
+    if (std::exchange(counted_, false)) --*beside_;
     std::swap(page, page_);
     leases_.clear();
+    late.swap(late_reads_);
   }
   calls_.FailAll(told);
   slabs_.Drop();
@@ -147,6 +170,7 @@ void SessionCore::OnDown(wire::Down down) {
   for (const wire::BlockFailed& part : down.failed) {
     wire::BlockReady failed{.id = part.id, .key = part.key, .block = {}};
     failed.block.status = part.status;
+    failed.block.extent.bytes = part.bytes;
     calls_.DeliverReady(std::move(failed));
   }
   for (const wire::Durable& part : down.durable)
@@ -207,9 +231,11 @@ void SessionCore::OnRevocation(const wire::Revocation& revocation) {
 }
 
 void SessionCore::OnUnclaimed(Answer answer) {
-  if (const auto* grant = std::get_if<wire::Grant>(&answer); grant != nullptr && grant->lease) {
+  if (const auto* grant = std::get_if<wire::Grant>(&answer);
+      grant != nullptr && !OnLateGrant(*grant) && grant->lease) {
     EndLease(grant->lease);
   }
+  if (const auto* ready = std::get_if<wire::BlockReady>(&answer)) OnLateReady(ready->id);
   if (const auto* published = std::get_if<wire::Published>(&answer)) {
     std::vector<StagingArea::Chunk> chunks;
     {
@@ -226,6 +252,66 @@ void SessionCore::OnUnclaimed(Answer answer) {
       EndExtent({reserved->reservation, i, reserved->extents[i]}, /*abort=*/true);
     }
   }
+}
+
+void SessionCore::EndLater(OpenCall call, LateRead read) {
+  if (in_child()) return;
+  const uint64_t id = call.id();
+  {
+    MutexLock lock(mu_);
+    if (!status_.ok()) return;  // no answer comes; the segment ends with the session
+    late_reads_.emplace(id, std::move(read));
+  }
+  outbox_.Cancel(id);
+  call = {};  // what it was answered and did not look at comes to OnUnclaimed
+}
+
+bool SessionCore::OnLateGrant(const wire::Grant& grant) {
+  {
+    MutexLock lock(mu_);
+    const auto found = late_reads_.find(grant.id);
+    if (found == late_reads_.end()) return false;
+    found->second.granted = true;
+    found->second.lease = grant.lease;
+    found->second.pending = static_cast<size_t>(std::ranges::count_if(
+        grant.blocks, [](const auto& block) { return block.status == BlockStatus::kPending; }));
+  }
+  EndIfAnswered(grant.id);
+  return true;
+}
+
+void SessionCore::OnLateReady(uint64_t id) {
+  {
+    MutexLock lock(mu_);
+    const auto found = late_reads_.find(id);
+    if (found == late_reads_.end() || found->second.pending == 0) return;
+    --found->second.pending;
+  }
+  EndIfAnswered(id);
+}
+
+void SessionCore::EndIfAnswered(uint64_t id) {
+  LateRead over;  // its room is given back without the lock
+  {
+    MutexLock lock(mu_);
+    const auto found = late_reads_.find(id);
+    if (found == late_reads_.end() || !found->second.granted || found->second.pending > 0) return;
+    over = std::move(found->second);
+    late_reads_.erase(found);
+  }
+  if (over.lease) EndLease(over.lease);
+}
+
+uint64_t SessionCore::LargestBlock(uint32_t variant) const {
+  MutexLock lock(mu_);
+  const auto found = largest_.find(variant);
+  return found == largest_.end() ? 0 : found->second;
+}
+
+void SessionCore::NoteBlock(uint32_t variant, uint64_t bytes) {
+  MutexLock lock(mu_);
+  uint64_t& largest = largest_[variant];
+  largest = std::max(largest, bytes);
 }
 
 void SessionCore::FreeWhenAnswered(uint64_t id, std::vector<StagingArea::Chunk> chunks) {

@@ -36,14 +36,18 @@ namespace larder {
 
 class SessionCore {
  public:
-  // `memory` is null in stream mode; without `on_directive` directives are passed over.
+  // `memory` is null in stream mode; without `on_directive` directives are passed over.  `beside`:
+  // the sessions of this process that have started and not ended, which share what it may reserve
+  // ahead; this one counts itself in.  Null: it is alone.
   explicit SessionCore(std::shared_ptr<SharedMemory> memory,
-                       DirectiveRunner::Handler on_directive = {});
+                       DirectiveRunner::Handler on_directive = {},
+                       std::shared_ptr<std::atomic<size_t>> beside = nullptr);
   ~SessionCore();
   SessionCore(const SessionCore&) = delete;
   SessionCore& operator=(const SessionCore&) = delete;
 
-  // Maps the session page and, when staged, brings a staging segment.  An error ends the session.
+  // Maps the session page and, where it writes or reads through one, brings a staging segment.  An
+  // error ends the session; ResourceExhausted: the daemon has no such memory for it now.
   // REQUIRES: called once; the channel lives until Close returned, and Close is called before the
   // channel ends.
   [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
@@ -80,11 +84,28 @@ class SessionCore {
   // The bytes of an extent, for reading or for writing.  As SlabCache::Map, and a sideband that
   // does not work ends the session: nothing more could be read by it.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable);
-  // Null unless staged.
+  // Null unless it writes staged or reads by copies.
   [[nodiscard]] StagingArea* staging() const { return staging_.get(); }
+  [[nodiscard]] bool writes_staged() const { return attached_.write_mode == WriteMode::kStaged; }
+  [[nodiscard]] bool reads_copied() const { return attached_.read_mode == ReadMode::kCopied; }
   // What a Publish staged that nobody waits for any more: the daemon may copy from it until it
   // answers, then it is free.  REQUIRES: the call `id` is still open.
   void FreeWhenAnswered(uint64_t id, std::vector<StagingArea::Chunk> chunks) LARDER_EXCLUDES(mu_);
+
+  // An acquire that nobody waits for any more, and whose room the daemon may write until it has
+  // answered for every key.
+  struct LateRead {
+    std::shared_ptr<const StagingRoom> room;
+    LeaseId lease;         // once granted
+    bool granted = false;  // the grant was seen
+    size_t pending = 0;    // keys that it said are pending, and that were not answered
+  };
+  // Cancels it; the room is free and the lease ends with the last answer.
+  void EndLater(OpenCall call, LateRead read) LARDER_EXCLUDES(mu_);
+
+  // The largest payload of a block of this variant that was read by copies; 0: none was.
+  [[nodiscard]] uint64_t LargestBlock(uint32_t variant) const LARDER_EXCLUDES(mu_);
+  void NoteBlock(uint32_t variant, uint64_t bytes) LARDER_EXCLUDES(mu_);
 
   // REQUIRES: started.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
@@ -106,15 +127,20 @@ class SessionCore {
   void OnGrant(wire::Grant grant) LARDER_EXCLUDES(mu_);
   void OnRevocation(const wire::Revocation& revocation) LARDER_EXCLUDES(mu_);
   void OnUnclaimed(Answer answer) LARDER_EXCLUDES(mu_);
+  // True: it is of a LateRead.
+  [[nodiscard]] bool OnLateGrant(const wire::Grant& grant) LARDER_EXCLUDES(mu_);
+  void OnLateReady(uint64_t id) LARDER_EXCLUDES(mu_);
+  void EndIfAnswered(uint64_t id) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status BringStaging(const std::shared_ptr<SharedMemory>& memory,
                                           ByteCount bytes);
   [[nodiscard]] std::optional<TimePoint> Chores(TimePoint now);
   void DropStaging();
 
   const HomeProcess home_;
+  const std::shared_ptr<std::atomic<size_t>> beside_;
   std::shared_ptr<SharedMemory> memory_;          // until Start
   wire::Attached attached_;                       // const after Start
-  std::unique_ptr<StagingArea> staging_;          // likewise
+  std::shared_ptr<StagingArea> staging_;          // likewise
   std::shared_ptr<SharedMemory> staging_memory_;  // that knows it, until Close
   Counters counters_;
   std::atomic<bool> draining_{false};
@@ -125,11 +151,14 @@ class SessionCore {
 
   mutable Mutex mu_;
   absl::Status status_ LARDER_GUARDED_BY(mu_);
+  bool counted_ LARDER_GUARDED_BY(mu_) = false;  // in beside_
   std::shared_ptr<const RevocationWords> page_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<LeaseId, bool> leases_ LARDER_GUARDED_BY(mu_);  // in use; true: revoked
   // By the call that staged them.
   absl::flat_hash_map<uint64_t, std::vector<StagingArea::Chunk>> late_chunks_
       LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, LateRead> late_reads_ LARDER_GUARDED_BY(mu_);  // by call
+  absl::flat_hash_map<uint32_t, uint64_t> largest_ LARDER_GUARDED_BY(mu_);     // by variant
 
   Outbox outbox_;                                // its thread uses the others
   std::unique_ptr<DirectiveRunner> directives_;  // may be null; const after it was made

@@ -171,11 +171,20 @@ absl::StatusOr<MappedSessionPage> SidebandClient::MapSessionPage(SessionId sessi
   return MappedSessionPage(*std::move(mapping));
 }
 
-absl::StatusOr<uint32_t> SidebandClient::SendStaging(int memfd, ByteCount bytes) {
-  auto answer = Request<StagingOkFrame>(StagingFrame{.bytes = bytes},
-                                        {.descriptor = memfd, .credentials = false});
+absl::StatusOr<StagingMemory> SidebandClient::MakeStaging(ByteCount bytes) {
+  StagingMemory memory;
+  auto answer = Request<StagingMadeFrame>(MakeStagingFrame{.bytes = bytes}, {}, &memory.descriptor);
+  if (absl::IsUnimplemented(answer.status())) {
+    return absl::UnimplementedError(
+        absl::StrCat("this larderd is older than the client library: update it (it says: ",
+                     answer.status().message(), ")"));
+  }
   if (!answer.ok()) return answer.status();
-  return answer->staging_id;
+  if (answer->bytes != bytes || answer->staging_id == 0)
+    return absl::InternalError("larderd answered with another staging segment than asked for");
+  memory.id = answer->staging_id;
+  memory.bytes = bytes;
+  return memory;
 }
 
 absl::Status SidebandClient::DropStaging(uint32_t staging_id) {
@@ -244,6 +253,7 @@ absl::StatusOr<Frame> SidebandClient::Ask(const Frame& frame,
   MutexLock lock(mu_);
   if (!broken_.ok()) return broken_;
   absl::StatusOr<Frame> answer = Exchange(frame, extras, answer_fd);
+  if (absl::IsPermissionDenied(answer.status())) return answer;
   if (!answer.ok()) {
     // A late answer would be taken for that of the next request.
     broken_ = absl::UnavailableError(
@@ -264,6 +274,7 @@ absl::StatusOr<Frame> SidebandClient::Exchange(const Frame& frame, const SendExt
                                                FileDescriptor* answer_fd) {
   const Time until = std::chrono::steady_clock::now() + deadline_;
   const absl::Status sent = Send(frame, extras, until);
+  if (absl::IsPermissionDenied(sent)) return sent;  // nothing was sent, so nothing comes
   // What closed it may have said why.
   absl::StatusOr<Frame> answer = Receive(answer_fd, until);
   return sent.ok() || answer.ok() ? std::move(answer) : absl::StatusOr<Frame>(sent);
@@ -277,6 +288,10 @@ absl::Status SidebandClient::Send(const Frame& frame, const SendExtras& extras, 
         return absl::OkStatus();
       case SendResult::kClosed:
         return absl::UnavailableError("larderd closed the sideband");
+      case SendResult::kRefused:
+        return absl::PermissionDeniedError(
+            "larderd takes no descriptors from this uid: share memory by handle, or have the "
+            "daemon's operator trust the uid");
       case SendResult::kFull:
         if (absl::Status status = Wait(POLLOUT, until); !status.ok()) return status;
     }

@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "client/file_descriptor.h"
 #include "client/home_process.h"
+#include "client/session_channel.h"
 #include "client/sideband_packet.h"
 #include "client/wire/sideband_frames.h"
 #include "cuda/device.h"
@@ -102,8 +103,8 @@ class SidebandClient {
 
   [[nodiscard]] absl::StatusOr<MappedSlab> MapSlab(SlabId slab, bool writable);
   [[nodiscard]] absl::StatusOr<MappedSessionPage> MapSessionPage(SessionId session);
-  // Lets the daemon read a memfd sealed against shrinking and growing.  `memfd` stays the caller's.
-  [[nodiscard]] absl::StatusOr<uint32_t> SendStaging(int memfd, ByteCount bytes);
+  // As SharedMemory says.  It ends with this object.  Unimplemented: the daemon is an older one.
+  [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes);
   [[nodiscard]] absl::Status DropStaging(uint32_t staging_id);
   // Device memory for other processes of this uid: whoever has the ticket may open it, as long as
   // this object and this process live, and it is not dropped.  `exported` stays the caller's.

@@ -57,8 +57,8 @@ absl::StatusOr<std::shared_ptr<const RevocationWords>> SidebandMemory::MapSessio
   return std::make_shared<const Page>(live_, *std::move(page));
 }
 
-absl::StatusOr<uint32_t> SidebandMemory::SendStaging(int descriptor, ByteCount bytes) {
-  return sideband_->SendStaging(descriptor, bytes);
+absl::StatusOr<StagingMemory> SidebandMemory::MakeStaging(ByteCount bytes) {
+  return sideband_->MakeStaging(bytes);
 }
 
 absl::Status SidebandMemory::DropStaging(uint32_t id) { return sideband_->DropStaging(id); }

@@ -22,7 +22,7 @@ class SidebandMemory final : public SharedMemory {
   [[nodiscard]] absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) override;
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(
       SessionId session) override;
-  [[nodiscard]] absl::StatusOr<uint32_t> SendStaging(int descriptor, ByteCount bytes) override;
+  [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes) override;
   [[nodiscard]] absl::Status DropStaging(uint32_t id) override;
 
   // False: something is still mapped then.

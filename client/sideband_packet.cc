@@ -9,7 +9,10 @@
 namespace larder {
 namespace {
 
-constexpr size_t kControlBytes = CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(sizeof(int));
+constexpr size_t kDescriptorsMax = 253;  // of one packet, SCM_MAX_FD: room for all, as the kernel
+                                         // would close what has none in our thread
+constexpr size_t kCredentialsBytes = CMSG_SPACE(sizeof(ucred));
+constexpr size_t kControlBytes = kCredentialsBytes + CMSG_SPACE(kDescriptorsMax * sizeof(int));
 
 void TakeControl(msghdr& message, ReceivedPacket& packet) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
@@ -42,7 +45,7 @@ void Append(msghdr& message, int type, const T& value) {
 
 }  // namespace
 
-ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet) {
+ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet, Descriptors descriptors) {
   packet.size = 0;
   packet.oversize = packet.control_lost = false;
   packet.descriptors.clear();
@@ -57,7 +60,7 @@ ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet) {
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control.data();
-    message.msg_controllen = control.size();
+    message.msg_controllen = descriptors == Descriptors::kTake ? control.size() : kCredentialsBytes;
     got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
     reset = errno == ECONNRESET || reset;
@@ -88,6 +91,7 @@ SendResult SendPacket(int socket, std::span<const std::byte> bytes, const SendEx
   for (;;) {
     if (sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return SendResult::kSent;
     if (errno == EINTR) continue;
+    if (errno == EPERM && extras.descriptor >= 0) return SendResult::kRefused;
     return errno == EAGAIN || errno == ENOBUFS ? SendResult::kFull : SendResult::kClosed;
   }
 }

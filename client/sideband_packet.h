@@ -5,8 +5,7 @@
 // hostile peer: whatever descriptors come in are owned, so that none leaks, however many came.
 //
 // Ownership: a ReceivedPacket owns its descriptors.  Thread-safety: none per packet; the functions
-// from any thread.  Limits: kFrameBytesMax a packet; two descriptors get through, the kernel drops
-// the rest.
+// from any thread.  Limits: kFrameBytesMax a packet.
 #pragma once
 
 #include <sys/types.h>
@@ -32,17 +31,22 @@ struct ReceivedPacket {
 
   std::array<std::byte, kFrameBytesMax> data;
   size_t size = 0;
-  bool oversize = false;                         // the packet was longer than any frame
-  bool control_lost = false;                     // descriptors were sent that did not arrive
+  bool oversize = false;      // the packet was longer than any frame
+  bool control_lost = false;  // descriptors were sent that did not arrive: this process has no room
+                              // for more, or kNone was asked for
   std::vector<FileDescriptor> descriptors;       // close-on-exec
   std::optional<SenderCredentials> credentials;  // with SO_PASSCRED on the receiving socket
 };
 
 enum class ReceiveResult : uint8_t { kPacket, kNothingYet, kClosed };
-enum class SendResult : uint8_t { kSent, kFull, kClosed };
+// kRefused: the receiver takes no descriptors, and nothing was sent.
+enum class SendResult : uint8_t { kSent, kFull, kClosed, kRefused };
+// With kNone the kernel drops descriptors that came, in the calling thread.
+enum class Descriptors : uint8_t { kTake, kNone };
 
 // A packet without bytes looks like a close, except on a socket with SO_PASSCRED.
-[[nodiscard]] ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet);
+[[nodiscard]] ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet,
+                                          Descriptors descriptors = Descriptors::kTake);
 
 struct SendExtras {
   int descriptor = -1;       // stays the caller's

@@ -1,8 +1,7 @@
 #include "client/staging_area.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <utility>
@@ -12,31 +11,33 @@
 
 namespace larder {
 
-absl::StatusOr<std::unique_ptr<StagingArea>> StagingArea::Create(ByteCount bytes) {
-  const uint64_t size = RoundUp(bytes.value(), kPageBytes);
-  if (size == 0) return absl::InvalidArgumentError("staging_bytes is 0");
-  FileDescriptor descriptor(memfd_create("larder-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!descriptor) return absl::ErrnoToStatus(errno, "cannot make a staging segment");
-  if (ftruncate(descriptor.get(), static_cast<off_t>(size)) != 0) {
-    return absl::ErrnoToStatus(errno,
-                               absl::StrCat("cannot make a staging segment of ", size, " bytes"));
+absl::StatusOr<std::shared_ptr<StagingArea>> StagingArea::Create(StagingMemory memory,
+                                                                 std::string lacking) {
+  const size_t size = memory.bytes.value();
+  struct stat file {};
+  if (fstat(memory.descriptor.get(), &file) != 0)
+    return absl::ErrnoToStatus(errno, "fstat of a staging segment");
+  if (size == 0 || file.st_size < 0 || static_cast<uint64_t>(file.st_size) != size) {
+    return absl::InternalError(absl::StrCat("the daemon handed out a staging segment of ",
+                                            file.st_size, " bytes and says ", size));
   }
-  if (fcntl(descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return absl::ErrnoToStatus(errno, "cannot seal the staging segment");
-  }
-  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
-  if (memory == MAP_FAILED) return absl::ErrnoToStatus(errno, "cannot map the staging segment");
-  (void)madvise(memory, size, MADV_DONTFORK);
-  return std::unique_ptr<StagingArea>(
-      new StagingArea(std::move(descriptor), {static_cast<std::byte*>(memory), size}));
+  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.descriptor.get(), 0);
+  if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "cannot map the staging segment");
+  std::shared_ptr<StagingArea> area(
+      new StagingArea(memory.id, {static_cast<std::byte*>(base), size}, std::move(lacking)));
+  (void)madvise(base, size, MADV_DONTFORK);
+  (void)madvise(base, size, MADV_DONTDUMP);
+  return area;
 }
 
-StagingArea::StagingArea(FileDescriptor descriptor, std::span<std::byte> memory)
-    : descriptor_(std::move(descriptor)), memory_(memory) {
+StagingArea::StagingArea(uint32_t id, std::span<std::byte> memory, std::string lacking)
+    : id_(id), memory_(memory), lacking_(std::move(lacking)) {
   free_.emplace(0, memory.size());
 }
 
-StagingArea::~StagingArea() { munmap(memory_.data(), memory_.size()); }
+StagingArea::~StagingArea() {
+  if (!home_.left()) munmap(memory_.data(), memory_.size());
+}
 
 bool StagingArea::TryAllocate(uint64_t bytes, uint64_t* offset) {
   for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -55,7 +56,11 @@ absl::StatusOr<StagingArea::Chunk> StagingArea::Allocate(ByteCount bytes, TimePo
   if (bytes.value() == 0 || rounded > memory_.size()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a block of ", bytes.value(), " bytes is larger than the staging segment of ",
-                     memory_.size(), ": raise SessionOptions.staging_bytes"));
+                     memory_.size(), ": ",
+                     lacking_.empty() ? "raise SessionOptions.staging_bytes"
+                                      : "larderd had no more when this session attached, as it "
+                                        "said: ",
+                     lacking_));
   }
   MutexLock lock(mu_);
   uint64_t offset = 0;
@@ -67,7 +72,15 @@ absl::StatusOr<StagingArea::Chunk> StagingArea::Allocate(ByteCount bytes, TimePo
   return Chunk{offset, memory_.subspan(offset, bytes.value())};
 }
 
+absl::StatusOr<std::shared_ptr<const StagingRoom>> StagingArea::AllocateRoom(ByteCount bytes,
+                                                                             TimePoint deadline) {
+  const absl::StatusOr<Chunk> chunk = Allocate(bytes, deadline);
+  if (!chunk.ok()) return chunk.status();
+  return std::make_shared<const StagingRoom>(shared_from_this(), *chunk);
+}
+
 void StagingArea::Free(const Chunk& chunk) {
+  if (home_.left()) return;
   MutexLock lock(mu_);
   const auto [added, fresh] = free_.emplace(chunk.offset, RoundUp(chunk.bytes.size(), kPageBytes));
   LARDER_CHECK(fresh);

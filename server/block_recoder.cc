@@ -58,6 +58,7 @@ BlockRecoder::Outcome BlockRecoder::ReadHost(const BlockIndex::Held& held, PageB
   }
   copy->header.parent = held.metadata->parent();
   copy->header.content = held.metadata->content();
+  copy->writer = held.metadata->writer();
   copy->tokens.assign(held.metadata->tokens().begin(), held.metadata->tokens().end());
   if (const auto spec = store_.SpecOf(copy->variant)) copy->header.dtype = spec->dtype;
   return Outcome::kReady;
@@ -146,8 +147,8 @@ BlockRecoder::Outcome BlockRecoder::WriteHost(Copy& copy) const {
   if (room.status != BlockStatus::kOk) return Outcome::kNoRoom;
   std::memcpy(store_.Bytes(room.reservation.extent(0)).data(), copy.bytes.bytes().data(),
               bytes.value());
-  auto metadata =
-      BlockMetadata::Make(copy.header.parent, copy.tokens, copy.header.table, copy.header.content);
+  auto metadata = BlockMetadata::Make(copy.header.parent, copy.tokens, copy.header.table,
+                                      copy.header.content, copy.writer);
   return store_.ReplaceInHost(copy.ref, room.reservation, std::move(metadata)) ? Outcome::kChanged
                                                                                : Outcome::kReady;
 }
@@ -181,7 +182,8 @@ void BlockRecoder::Replace(std::span<Copy* const> mine, PayloadCodec& codec) con
     const size_t bytes = copy->header.table.PayloadBytes().value();
     news.push_back({.header = &copy->header,
                     .tokens = copy->tokens,
-                    .payload = copy->bytes.bytes().first(bytes)});
+                    .payload = copy->bytes.bytes().first(bytes),
+                    .instead_of = DiskLocation{copy->location}});
   }
   std::vector<DiskTier::PutResult> results(news.size());
   Put(news, results);

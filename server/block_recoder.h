@@ -47,6 +47,7 @@ class BlockRecoder {
     EntryRef ref;  // held until Release
     RecordHeader header;
     std::vector<uint32_t> tokens;
+    BlockWriter writer;  // of HOST; the record's is in its header
     PageBuffer bytes{0};
     uint64_t location = 0;
   };

@@ -31,6 +31,22 @@ absl::StatusOr<std::vector<uint64_t>> EndsOf(std::span<const Digest> chain,
   return ends;
 }
 
+// Calls visit(block, header) for each of these, of the disk alone, that the disk describes.
+template <class Visit>
+absl::Status Describe(std::span<const ChainLink> blocks, const BlockStore& store, DiskTier& disk,
+                      Visit visit) {
+  std::vector<DiskAddress> places;
+  for (const ChainLink& block : blocks)
+    places.push_back({{store.index().VariantId(block.variant), block.digest},
+                      DiskLocation{block.disk_location}});
+  std::vector<std::optional<DiskTier::Description>> found(blocks.size());
+  absl::Status status = disk.Describe(places, found);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (found[i]) visit(blocks[i], found[i]->header);
+  }
+  return status;
+}
+
 // Of blocks of which their engine said the tokens.
 ChainForest::Links LinksOf(const DeviceTable* devices) {
   ChainForest::Links links;
@@ -52,6 +68,7 @@ absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
   made.scope = scope;
   made.engine_id = selection.engine_id;
   made.content_id = content_id;
+  made.writer = selection.writer;
   if (scope == wire::SelectionScope::kBlocks) {
     auto blocks = Select(selection, content_id, tokens, instances, store);
     if (!blocks.ok()) return blocks.status();
@@ -87,6 +104,8 @@ absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store
     case wire::SelectionScope::kAll:
       members->all_ = true;
       return absl::OkStatus();
+    case wire::SelectionScope::kWriter:
+      return members->FindWritten(scope.writer, store, disk);
   }
   return absl::OkStatus();
 }
@@ -116,20 +135,40 @@ absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStor
   for (size_t at = 0; disk != nullptr && at < unknown.size(); at += kDescribedAtOnce) {
     const std::span some =
         std::span(unknown).subspan(at).first(std::min(kDescribedAtOnce, unknown.size() - at));
-    std::vector<DiskAddress> places;
-    for (const ChainLink& block : some)
-      places.push_back({{store.index().VariantId(block.variant), block.digest},
-                        DiskLocation{block.disk_location}});
-    std::vector<std::optional<DiskTier::Description>> found(some.size());
-    status.Update(disk->Describe(places, found));
-    for (size_t i = 0; i < some.size(); ++i) {
-      if (found[i] && found[i]->header.content == content_id) heads.push_back(some[i].name);
-    }
+    status.Update(Describe(some, store, *disk, [&](const ChainLink& block, const auto& header) {
+      if (header.content == content_id) heads.push_back(block.name);
+    }));
   }
   names_ = forest.Below(std::move(heads));
   if (status.ok()) return status;
   return absl::UnavailableError(
       absl::StrCat("the disk does not say of which content some blocks are: ", status.message()));
+}
+
+// Those on disk alone are asked for as they are met: they may be all that there is.
+absl::Status ScopeMembers::FindWritten(const BlockWriter& writer, const BlockStore& store,
+                                       DiskTier* disk) {
+  absl::Status status;
+  std::vector<ChainLink> unknown;
+  const auto ask = [&] {
+    status.Update(Describe(unknown, store, *disk, [&](const ChainLink& block, const auto& header) {
+      if (writer.Covers({.uid = header.writer_uid})) names_.insert(block.name);
+    }));
+    unknown.clear();
+  };
+  store.index().ForEachLink([&](const ChainLink& block) {
+    if (!HasVariant(block.variant)) return;
+    if (block.disk_location == 0) {
+      if (writer.Covers(block.writer)) names_.insert(block.name);
+    } else if (disk != nullptr && writer.engine == 0) {  // which no record says
+      unknown.push_back(block);
+      if (unknown.size() == kDescribedAtOnce) ask();
+    }
+  });
+  if (!unknown.empty()) ask();
+  if (status.ok()) return status;
+  return absl::UnavailableError(
+      absl::StrCat("the disk does not say who wrote some blocks: ", status.message()));
 }
 
 std::vector<std::pair<VariantIndex, Digest>> ScopeMembers::OnDevice(

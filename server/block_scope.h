@@ -31,6 +31,7 @@ struct BlockScope {
   std::string engine_id;  // of DEVICE, what this one has; empty: any
   std::optional<absl::flat_hash_set<VariantIndex>> variants;  // of these alone
   Digest content_id;                                          // of kContent
+  BlockWriter writer;                                         // of kWriter
   std::vector<uint64_t> ends;  // of kPrefix: IndexHash of its last whole block, for each variant
 };
 
@@ -43,7 +44,7 @@ struct BlockScope {
 class ScopeMembers {
  public:
   // `disk` may be null; `devices` too, where DEVICE does not matter.  Unavailable: the disk did not
-  // say of which content some blocks are; all others are known.
+  // say of which content, or writer, some blocks are; all others are known.
   static absl::Status Find(const BlockScope& scope, const BlockStore& store, DiskTier* disk,
                            const DeviceTable* devices, ScopeMembers* members);
 
@@ -64,6 +65,8 @@ class ScopeMembers {
   [[nodiscard]] bool HasVariant(VariantIndex variant) const {
     return !variants_ || variants_->contains(variant);
   }
+  // Each block on disk alone is asked for there.
+  absl::Status FindWritten(const BlockWriter& writer, const BlockStore& store, DiskTier* disk);
   absl::Status FindContent(const Digest& content_id, const BlockStore& store, DiskTier* disk,
                            const DeviceTable* devices);
 

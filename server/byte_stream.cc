@@ -17,16 +17,28 @@ absl::Status BlockReceiver::Open(ContentSpec content, const VariantSpec& variant
   content.tenant = deps_.tenant;
   if (absl::Status s = content.Validate(); !s.ok()) return s;
   if (absl::Status s = variant.Validate(); !s.ok()) return s;
-  if (!engine_id.empty()) {
-    if (auto r = deps_.instances.Register(engine_id, {&content, 1}, {&variant, 1}); !r.ok())
-      return r.status();
+  variant_ = variant;
+  if (const absl::Status s = Register(content, engine_id); absl::IsResourceExhausted(s)) {
+    refused_ = std::string(s.message());  // each block is FULL, as a session's would be
+  } else if (!s.ok()) {
+    return s;
   }
-  absl::StatusOr<VariantIndex> index = deps_.store.RegisterVariant(variant);
+  seed_ = content.Id();
+  writer_ = WriterOf(account_, engine_id);
+  open_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status BlockReceiver::Register(const ContentSpec& content, const std::string& engine_id) {
+  if (!engine_id.empty()) {
+    if (auto r = deps_.instances.Register(engine_id, {&content, 1}, {&variant_, 1}, &account_);
+        !r.ok()) {
+      return r.status();
+    }
+  }
+  absl::StatusOr<VariantIndex> index = deps_.instances.Number(variant_, &account_);
   if (!index.ok()) return index.status();
   index_ = *index;
-  variant_ = variant;
-  seed_ = content.Id();
-  open_ = true;
   return absl::OkStatus();
 }
 
@@ -34,6 +46,8 @@ void BlockReceiver::Fail(BlockStatus status, const std::string& why) {
   status_.back() = status;
   if (message_.empty()) message_ = absl::StrCat("block ", status_.size() - 1, ": ", why);
   reservation_ = {};
+  charged_.Reset();
+  begun_ = true;
 }
 
 absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
@@ -46,6 +60,7 @@ absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
         "tokens: ", block.tokens.size(), ", the variant has blocks of ", variant_.block_tokens));
   }
   if (absl::Status s = block.segments.Validate(variant_.layers); !s.ok()) return s;
+  if (absl::Status s = CheckMetadata(block.tokens.size(), block.segments); !s.ok()) return s;
   if (!block.segments.hashed)
     return absl::InvalidArgumentError("segments.xxh3: required on a byte stream");
   if (!block.parent) block.parent = seed_;
@@ -55,21 +70,32 @@ absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
   segment_ = 0;
   in_segment_ = 0;
   at_ = 0;
-  const ByteCount payload = block.segments.PayloadBytes();
+  begun_ = false;
   const auto encoded = [](const Segment& segment) { return segment.codec != Codec::kIdentity; };
   const bool unsupported = std::ranges::any_of(block.segments.segments, encoded);
   block_ = std::move(block);
   if (unsupported) {
     Fail(BlockStatus::kUnsupported, "only IDENTITY is stored by this daemon");
-    return absl::OkStatus();
+  } else if (!refused_.empty()) {
+    Fail(BlockStatus::kFull, refused_);
   }
-  BlockStore::ReserveResult result = deps_.store.Reserve({&payload, 1}, deps_.store.lease_budget());
+  return absl::OkStatus();
+}
+
+// Not by its head: that is cheap to send, and what it reserves is another's block evicted.
+void BlockReceiver::Reserve() {
+  begun_ = true;
+  const ByteCount payload = block_->segments.PayloadBytes();
+  const ByteCount pages(RoundUp(payload.value(), kPageBytes));
+  Shares::Answer charge = account_.Take(ShareKind::kReservedBytes, pages);
+  BlockStore::ReserveResult result =
+      deps_.store.Reserve({&payload, 1}, charge.admitted() ? pages : ByteCount(0));
   if (result.status != BlockStatus::kOk) {
-    Fail(result.status, "no room in the pool now: retry later");
-    return absl::OkStatus();
+    Fail(result.status, charge.why.empty() ? "no room in the pool now: retry later" : charge.why);
+    return;
   }
   reservation_ = std::move(result.reservation);
-  return absl::OkStatus();
+  charged_ = std::move(charge.ticket);
 }
 
 absl::Status BlockReceiver::Append(std::span<const std::byte> data) {
@@ -78,6 +104,7 @@ absl::Status BlockReceiver::Append(std::span<const std::byte> data) {
   if (data.size() > missing_bytes_)
     return absl::InvalidArgumentError("data: more than the block's table says");
   missing_bytes_ -= data.size();
+  if (!begun_) Reserve();
   while (!data.empty() && reservation_.open(0)) {
     const std::span<std::byte> payload = deps_.store.Bytes(reservation_.extent(0));
     const Segment& segment = block_->segments.segments[segment_];
@@ -109,7 +136,7 @@ void BlockReceiver::Finish() {
   }
   const BlockStatus status = deps_.store.Publish(
       reservation_, 0,
-      {index_, digests_.back(), *block.parent, block.tokens, &block.segments, seed_});
+      {index_, digests_.back(), *block.parent, block.tokens, &block.segments, seed_, writer_});
   if (status != BlockStatus::kOk && status != BlockStatus::kDuplicate) {
     Fail(status, "refused by the store");
     return;
@@ -124,6 +151,7 @@ void BlockReceiver::Finish() {
     deps_.disk->spiller().Offer({}, index_, digests_.back());
   status_.back() = status;
   reservation_ = {};
+  charged_.Reset();
 }
 
 absl::Status BlockReceiver::Close() {
@@ -133,9 +161,10 @@ absl::Status BlockReceiver::Close() {
 
 // ---- sender
 
-BlockSender::BlockSender(SessionDeps& deps, VariantSpec variant, std::vector<Digest> digests,
-                         uint32_t first_layer, uint32_t layers)
+BlockSender::BlockSender(SessionDeps& deps, Shares::Account account, VariantSpec variant,
+                         std::vector<Digest> digests, uint32_t first_layer, uint32_t layers)
     : deps_(deps),
+      account_(std::move(account)),
       variant_(std::move(variant)),
       digests_(std::move(digests)),
       first_layer_(first_layer),
@@ -145,11 +174,16 @@ BlockSender::BlockSender(SessionDeps& deps, VariantSpec variant, std::vector<Dig
 
 void BlockSender::Refill() {
   window_ = {};
+  leased_.Reset();
   window_begin_ = next_key_;
   const size_t n = std::min(kWindow, digests_.size() - next_key_);
   if (index_) {
-    window_ = deps_.store.Acquire(*index_, std::span(digests_).subspan(next_key_, n),
-                                  deps_.store.lease_budget());
+    const auto acquire = [&](ByteCount budget) {
+      window_ = deps_.store.Acquire(*index_, std::span(digests_).subspan(next_key_, n), budget);
+    };
+    acquire(ByteCount(account_.Room(ShareKind::kLeasedBytes)));
+    leased_ = account_.Take(ShareKind::kLeasedBytes, window_.lease.held_bytes()).ticket;
+    if (!leased_) acquire(ByteCount(0));  // another took the room meanwhile
   } else {
     window_.blocks.resize(n);
   }
@@ -208,7 +242,11 @@ BlockStatus BlockSender::Decode(const BlockIndex::Held& held) {
   const std::vector<std::byte> stored(payload_.begin(), payload_.end());
   const ByteCount bytes = held.metadata->raw_payload_bytes();
   raw_ = {};
-  BlockStore::ReserveResult room = deps_.store.Reserve({&bytes, 1}, deps_.store.lease_budget());
+  const ByteCount pages(RoundUp(bytes.value(), kPageBytes));
+  raw_charged_.Reset();
+  raw_charged_ = account_.Take(ShareKind::kReservedBytes, pages).ticket;
+  if (!raw_charged_) return BlockStatus::kFull;
+  BlockStore::ReserveResult room = deps_.store.Reserve({&bytes, 1}, pages);
   if (room.status != BlockStatus::kOk) return room.status;
   raw_ = std::move(room.reservation);
   payload_ = deps_.store.Bytes(raw_.extent(0));
@@ -234,6 +272,7 @@ bool BlockSender::Next(Piece* piece) {
   }
   if (next_key_ == digests_.size()) {
     window_ = {};
+    leased_.Reset();
     return false;
   }
   if (next_key_ == window_begin_ + window_.blocks.size()) Refill();

@@ -4,8 +4,8 @@
 //
 // Ownership: one per call; hold store handles, which go back when they are dropped.
 // Thread-safety: none; one call at a time.
-// Limits: one block of a stream in the pool's reserve at a time; a lease over kWindow keys at a
-// time.
+// Limits: one block of a stream in the pool's reserve at a time, from its first byte to its last; a
+// lease over kWindow keys at a time; both charged to the caller's shares (server/shares.h).
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,12 @@ namespace larder {
 
 class BlockReceiver {
  public:
-  explicit BlockReceiver(SessionDeps& deps) : deps_(deps) {}
+  // `account`: of the process that sends.
+  BlockReceiver(SessionDeps& deps, Shares::Account account)
+      : deps_(deps), account_(std::move(account)) {}
 
-  // From the first message of the stream.  InvalidArgument names what is wrong.
+  // From the first message of the stream.  InvalidArgument names what is wrong; PermissionDenied:
+  // the engine is of another user.
   [[nodiscard]] absl::Status Open(ContentSpec content, const VariantSpec& variant,
                                   const std::string& engine_id);
   // The next block's head.  Errors of the block itself become its status; only a broken stream is
@@ -41,17 +44,24 @@ class BlockReceiver {
   [[nodiscard]] const std::string& message() const { return message_; }
 
  private:
+  [[nodiscard]] absl::Status Register(const ContentSpec& content, const std::string& engine_id);
   void Fail(BlockStatus status, const std::string& why);
-  void Finish();  // the block's last byte is here
+  void Reserve();  // the block's first byte is here
+  void Finish();   // its last one
 
   SessionDeps& deps_;
+  const Shares::Account account_;
   bool open_ = false;
+  std::string refused_;  // why nothing of this stream can be stored
   VariantSpec variant_;
   VariantIndex index_ = VariantIndex::kNone;
   Digest seed_;
+  BlockWriter writer_;
   // The block at hand.
   std::optional<wire::StoreBlock> block_;
   ExtentReservation reservation_;  // empty: its bytes are read and thrown away
+  Shares::Ticket charged_;         // for that
+  bool begun_ = false;             // its first byte was here, or it failed before
   uint64_t missing_bytes_ = 0;     // of the stream's bytes
   size_t segment_ = 0;
   uint64_t in_segment_ = 0;
@@ -64,8 +74,9 @@ class BlockReceiver {
 
 class BlockSender {
  public:
-  BlockSender(SessionDeps& deps, VariantSpec variant, std::vector<Digest> digests,
-              uint32_t first_layer, uint32_t layers);
+  // `account`: of the process that fetches.
+  BlockSender(SessionDeps& deps, Shares::Account account, VariantSpec variant,
+              std::vector<Digest> digests, uint32_t first_layer, uint32_t layers);
 
   // One message of the answer.
   struct Piece {
@@ -88,6 +99,7 @@ class BlockSender {
   [[nodiscard]] BlockStatus Decode(const BlockIndex::Held& held);
 
   SessionDeps& deps_;
+  const Shares::Account account_;
   const VariantSpec variant_;
   const std::vector<Digest> digests_;
   const uint32_t first_layer_;
@@ -96,12 +108,14 @@ class BlockSender {
   std::optional<VariantIndex> index_;
 
   BlockStore::AcquireResult window_;
+  Shares::Ticket leased_;  // for that
   size_t window_begin_ = 0;
   size_t next_key_ = 0;
   // The segments still to send of the key at hand.
   SegmentTable table_;
   std::span<const std::byte> payload_;
   ExtentReservation raw_;  // where it was decoded
+  Shares::Ticket raw_charged_;
   PayloadCodec codec_;
   uint32_t segment_ = 0;
   uint32_t segments_end_ = 0;

@@ -37,7 +37,9 @@ struct Config {
   // Where it listens.
   std::string socket_dir;  // absolute
   mode_t data_socket_mode = 0;
-  std::string metrics_listen;  // "127.0.0.1:9464"; empty: off
+  mode_t control_socket_mode = 0;
+  std::string control_socket_group;  // name or number; empty: the daemon's own
+  std::string metrics_listen;        // "127.0.0.1:9464"; empty: off
 
   // Memory.
   ByteCount pool;
@@ -45,6 +47,7 @@ struct Config {
   bool lock_memory = false;
   bool huge_pages = false;
   double evict_watermark = 0;  // share of the pool
+  ByteCount host_verify_rate;  // bytes a second; 0: off
 
   // Disk.
   std::string disk;            // directory, absolute; empty: none
@@ -60,10 +63,12 @@ struct Config {
   uint32_t pins_max = 0;
   uint32_t events_max = 0;
   uint32_t sessions_max = 0;
+  uint32_t connections_per_process = 0;  // of data.sock, sideband.sock; 0: by the limit of files
   uint32_t calls_max = 0;
   ByteCount memory_limit;        // of messages under way
   uint32_t rpc_threads_max = 0;  // 0: gRPC decides
   ByteCount staging_limit;       // per process
+  ByteCount staging_uid_limit, staging_total_limit;
   bool session_sockets = true;
   uint32_t session_threads = 0;  // 0: by the number of cores
   uint32_t copy_threads = 0;     // 0: by the number of cores
@@ -80,6 +85,7 @@ struct Config {
   // One host read in so many is checked, whatever the policy; 0: none.
   [[nodiscard]] uint32_t CheckOneIn() const;
   [[nodiscard]] std::string DataSocket() const { return socket_dir + "/data.sock"; }
+  [[nodiscard]] std::string ControlSocket() const { return socket_dir + "/control.sock"; }
   [[nodiscard]] std::string AdminSocket() const { return socket_dir + "/admin.sock"; }
   [[nodiscard]] std::string SidebandSocket() const { return socket_dir + "/sideband.sock"; }
 

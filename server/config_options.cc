@@ -39,6 +39,14 @@ absl::Status AssignSocketDir(std::string_view text, uid_t, Config* c) {
   return absl::OkStatus();
 }
 
+absl::Status AssignControlGroup(std::string_view text, uid_t, Config* c) {
+  const auto bad = [](char ch) { return absl::ascii_iscntrl(ch) || absl::ascii_isspace(ch); };
+  if (text.size() > 256 || std::any_of(text.begin(), text.end(), bad))
+    return absl::InvalidArgumentError("is no name of a group: write one name or number");
+  c->control_socket_group = std::string(text);
+  return absl::OkStatus();
+}
+
 absl::Status AssignPool(std::string_view text, uid_t, Config* c) {
   const absl::Status status = Store(ParseSize(text), &c->pool);
   if (status.ok() && c->pool < MiB(2)) {
@@ -78,9 +86,16 @@ absl::Status AssignDiskLimit(std::string_view text, uid_t, Config* c) {
   return status;
 }
 
+// 0 is a size, too.
+absl::Status AssignRate(std::string_view text, ByteCount* rate) {
+  *rate = ByteCount(0);
+  return text == "0" ? absl::OkStatus() : Store(ParseSize(text), rate);
+}
 absl::Status AssignDiskVerifyRate(std::string_view text, uid_t, Config* c) {
-  c->disk_verify_rate = ByteCount(0);
-  return text == "0" ? absl::OkStatus() : Store(ParseSize(text), &c->disk_verify_rate);
+  return AssignRate(text, &c->disk_verify_rate);
+}
+absl::Status AssignHostVerifyRate(std::string_view text, uid_t, Config* c) {
+  return AssignRate(text, &c->host_verify_rate);
 }
 
 // A value out of a few words.
@@ -107,8 +122,9 @@ constexpr std::string_view kRunning = "Running";
 
 constexpr ConfigOption kOptions[] = {
     {"socket_dir", kListen, "DIR", "", true,
-     "Directory of the socket files data.sock, sideband.sock and admin.sock and of the lock file; "
-     "made when missing. One daemon serves one directory. Default: $RUNTIME_DIRECTORY (systemd), "
+     "Directory of the socket files data.sock, sideband.sock, control.sock and admin.sock and of "
+     "the lock file; made when missing. One daemon serves one directory. Default: "
+     "$RUNTIME_DIRECTORY (systemd), "
      "else /run/larder for root, else $XDG_RUNTIME_DIR/larder.",
      AssignSocketDir},
     {"data_socket_mode", kListen, "MODE", "0660", true,
@@ -117,6 +133,16 @@ constexpr ConfigOption kOptions[] = {
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseSocketMode(t), &c->data_socket_mode);
      }},
+    {"control_socket_mode", kListen, "MODE", "0660", true,
+     "Permissions of control.sock, octal: which routers, schedulers and operators may pin, clear, "
+     "move, compress and watch what engines have stored.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseSocketMode(t), &c->control_socket_mode);
+     }},
+    {"control_socket_group", kListen, "GROUP", "", true,
+     "Group of control.sock, by name or number, of which the daemon's user must be a member. "
+     "Empty: the group that the daemon runs with, as data.sock has it.",
+     AssignControlGroup},
     {"metrics_listen", kListen, "HOST:PORT", "127.0.0.1:9464", true,
      "Where Prometheus reads /metrics. Loopback only, as nobody is asked who they are; empty "
      "turns it off.",
@@ -136,7 +162,8 @@ constexpr ConfigOption kOptions[] = {
      "all the same, and the statistics say so.",
      [](std::string_view t, uid_t, Config* c) { return Store(ParseBool(t), &c->lock_memory); }},
     {"huge_pages", kMemory, "BOOL", "true", false,
-     "Use hugetlb pages of 2 MiB when enough are free for the whole pool, else pages of 4 KiB.",
+     "Use hugetlb pages of 2 MiB when enough are free for the whole pool, else pages of 4 KiB; the "
+     "latter also for a slab to which the host gives no huge pages after all.",
      [](std::string_view t, uid_t, Config* c) { return Store(ParseBool(t), &c->huge_pages); }},
     {"evict_watermark", kMemory, "SHARE", "0.04", true,
      "Blocks are evicted in the background while less than this share of the pool is free, so "
@@ -169,14 +196,17 @@ constexpr ConfigOption kOptions[] = {
        return points.Arm(t);
      }},
     {"trusted_uids", kLimits, "UIDS", "self", true,
-     "Users whose processes may map the pool writable and so write blocks without a copy, with "
-     "commas between them; self is the daemon's own. They can harm each other's blocks. Everybody "
-     "else writes through the daemon. Empty: nobody.",
+     "Users whose processes may map the pool, and so write and read blocks without a copy by the "
+     "daemon, with commas between them; self is the daemon's own. They can harm each other's "
+     "blocks. The daemon copies what processes of other users write and read, and these never map "
+     "the pool. None, or empty: no process writes to the pool but the daemon, which seals it "
+     "against them, so that processes of all users read it in place.",
      [](std::string_view t, uid_t self, Config* c) {
        return Store(ParseUids(t, self), &c->trusted_uids);
      }},
     {"lease_share", kLimits, "SHARE", "0.25", true,
-     "The share of the pool that one session may hold under leases, and again in reservations.",
+     "The share of the pool that one process may hold under leases, and again in reservations; "
+     "those of a user together three times that (docs/shares.md).",
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseShare(t, 0.001, 1), &c->lease_share);
      }},
@@ -203,6 +233,13 @@ constexpr ConfigOption kOptions[] = {
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 1, 65536), &c->sessions_max);
      }},
+    {"connections_per_process", kLimits, "COUNT", "0", false,
+     "Connections to data.sock, and as many to sideband.sock, that one process may have at once. "
+     "0: by the limit of open files, at most 32 and 16, so that no process takes the places of "
+     "others.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 0, 65536), &c->connections_per_process);
+     }},
     {"calls_max", kLimits, "COUNT", "256", false,
      "Calls under way at once besides the sessions' streams. One more is refused, with a hint when "
      "to try again.",
@@ -211,9 +248,11 @@ constexpr ConfigOption kOptions[] = {
      }},
     {"memory_limit", kLimits, "SIZE", "256MiB", true,
      "Memory for messages and byte streams under way, at least 32MiB, beside the pool and its "
-     "index. What does not fit is refused, with a hint when to try again.",
+     "index. What does not fit is refused, with a hint when to try again. gRPC has as much again "
+     "for its own buffers, on each of the three sockets.",
      AssignMemoryLimit},
-    {"rpc_threads_max", kLimits, "COUNT", "0", false, "Threads that gRPC may start. 0: it decides.",
+    {"rpc_threads_max", kLimits, "COUNT", "0", false,
+     "Threads that gRPC may start for each of the three sockets. 0: it decides.",
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 0, 4096), &c->rpc_threads_max);
      }},
@@ -227,9 +266,20 @@ constexpr ConfigOption kOptions[] = {
        return Store(ParseCount(t, 0, 64), &c->session_threads);
      }},
     {"staging_limit", kLimits, "SIZE", "256MiB", true,
-     "Staging memory that one process without the right to write the pool may hand in. It is the "
-     "process's own memory; the daemon maps it.",
+     "Staging memory that one process without the right to map the pool may ask for: through it "
+     "the "
+     "daemon copies what that process stores and reads. The daemon makes it, so its pages may be "
+     "charged to the daemon, beside the pool and memory_limit. A session that finds less than it "
+     "wants takes a smaller piece.",
      [](std::string_view t, uid_t, Config* c) { return Store(ParseSize(t), &c->staging_limit); }},
+    {"staging_uid_limit", kLimits, "SIZE", "512MiB", true, "The same of all processes of one user.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseSize(t), &c->staging_uid_limit);
+     }},
+    {"staging_total_limit", kLimits, "SIZE", "1GiB", true, "The same of all processes.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseSize(t), &c->staging_total_limit);
+     }},
     {"copy_threads", kLimits, "COUNT", "0", false,
      "Threads that copy blocks out of staging memory into the pool, and handle what would delay "
      "others. 0: a quarter of the cores, at least 2 and at most 8.",
@@ -248,10 +298,15 @@ constexpr ConfigOption kOptions[] = {
                                          &c->check_host_reads);
      }},
     {"check_one_in", kReads, "COUNT", "64", false,
-     "With check_host_reads = sampled, one block in so many is checked.",
+     "With check_host_reads = sampled, one block in so many is checked, each by chance.",
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 1, 1'000'000), &c->check_one_in);
      }},
+    {"host_verify_rate", kReads, "SIZE", "16MiB", true,
+     "Bytes a second at which blocks in host memory are read again, over and over, to find damage "
+     "before an engine waits for them: 8GiB take 9 minutes. A block counts as 64KiB at least. 0: "
+     "never.",
+     AssignHostVerifyRate},
     {"drain_limit", kRunning, "DURATION", "30s", true,
      "How long a drain (SIGTERM, or the Drain call without a limit) waits for the sessions' work, "
      "and then for blocks on their way to disk, before it exits anyway.",

@@ -166,7 +166,7 @@ absl::StatusOr<mode_t> ParseSocketMode(std::string_view text) {
 absl::StatusOr<std::vector<uid_t>> ParseUids(std::string_view text, uid_t self) {
   constexpr size_t kUidsMax = 1024;
   std::vector<uid_t> uids;
-  if (text.empty()) return uids;
+  if (text.empty() || text == "none") return uids;
   for (absl::string_view part : absl::StrSplit(View(text), ',')) {
     uid_t uid = self;
     // The largest one means "no uid" to the kernel.
@@ -174,7 +174,7 @@ absl::StatusOr<std::vector<uid_t>> ParseUids(std::string_view text, uid_t self) 
                            uid == static_cast<uid_t>(-1))) {
       return Bad(text,
                  "is not a list of uids: write numbers or self, with commas, such as "
-                 "self,1001; empty for nobody");
+                 "self,1001; none, or empty, for no user");
     }
     uids.push_back(uid);
   }

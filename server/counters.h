@@ -91,7 +91,10 @@ struct Counters {
   // Refusals.
   Counter calls_overloaded;  // RESOURCE_EXHAUSTED at the admission
   Counter invalid_messages;  // INVALID_ARGUMENT
-  Counter unknown_releases;  // of leases that the session does not hold
+  Counter calls_at_wrong_socket;
+  Counter registrations_refused;   // of sessions
+  Counter unknown_releases;        // of leases that the session does not hold
+  Counter damage_reports_dropped;  // blocks, beyond what may wait
 
   // Blocks.
   Counter blocks_published;
@@ -109,6 +112,7 @@ struct Counters {
   Counter got_disk_bytes;
   Counter got_disk_tokens;
   Counter staged_bytes;   // copied from staging segments
+  Counter copied_bytes;   // copied to staging segments, for sessions that may not map slabs
   Counter stored_bytes;   // received by StoreBlocks
   Counter fetched_bytes;  // sent by FetchBlocks
 
@@ -123,8 +127,11 @@ struct Counters {
   Counter events_told;
   Counter watchers_cut_off;
 
+  // Sessions and registrations under an engine id that another uid's sessions have.
+  Counter engine_id_conflicts;
+
   // What engines have in device memory, and are asked to do with it.
-  Counter device_blocks_left_out;  // beyond DeviceTable's limits
+  Counter device_blocks_left_out;  // beyond DeviceTable's limits, or of an engine of another one's
   Counter directives_sent;
   Counter directives_done;
   Counter directives_unanswered;
@@ -150,6 +157,9 @@ struct Counters {
   Counter pins_expired;       // prefetches too
   Counter pins_not_restored;  // at a start, beyond pins_max
   Counter pin_writes_failed;  // batches that are in memory alone
+
+  // Looks of the watchdog that found a part which did not come round.
+  Counter stuck;
 
   // Holds that ended at their deadline.
   Counter leases_expired;

@@ -1,10 +1,9 @@
 #include "server/daemon.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <limits>
 #include <optional>
 #include <thread>
@@ -13,20 +12,23 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/resource_quota.h>
 
 #include "absl/strings/str_cat.h"
-#include "server/admission.h"
 #include "server/block_cleaner.h"
 #include "server/block_compressor.h"
 #include "server/block_director.h"
 #include "server/block_mover.h"
 #include "server/block_verifier.h"
+#include "server/damage_checks.h"
+#include "server/descriptor_budget.h"
 #include "server/device_table.h"
 #include "server/directive_desk.h"
+#include "server/guarded_calls.h"
 #include "server/heartbeat.h"
 #include "server/instance_table.h"
+#include "server/listening_socket.h"
 #include "server/metrics_table.h"
+#include "server/passed_rights.h"
 #include "server/pin_keeper.h"
 #include "server/process_table.h"
 #include "server/registration_store.h"
@@ -34,9 +36,12 @@
 #include "server/services/admin_service.h"
 #include "server/services/cache_service.h"
 #include "server/services/engine_service.h"
+#include "server/services/grpc_server.h"
+#include "server/services/method_table.h"
 #include "server/services/self_call.h"
 #include "server/session_sockets.h"
 #include "server/session_table.h"
+#include "server/shares.h"
 #include "server/sideband.h"
 #include "server/staging_table.h"
 #include "server/worker_pool.h"
@@ -53,59 +58,24 @@ constexpr int kPeriodsPerCollect = 500;
 // listened in vain for 900 ms; a call of our own comes sooner.
 constexpr std::chrono::milliseconds kSelfCallPeriod{800};
 constexpr std::chrono::seconds kSelfCallLimit{1};  // a lost one must not keep the next away
-constexpr std::chrono::seconds kStuckLimit{60};
+constexpr std::chrono::seconds kStuckLimit{10};
 constexpr size_t kEvictionsPerPeriod = 512;
 constexpr size_t kJobsMax = 1024;
 constexpr size_t kJobBytesMax = 64 << 20;
 constexpr size_t kLongCalls = 2;  // verbs of many blocks of each kind, at once
 constexpr size_t kLongCallsWaiting = 64;
-constexpr int kStreamsPerConnectionMax = 128;
-
-struct SocketFile {
-  std::string path;
-  mode_t mode = 0;
-  int listener = -1;  // that listens there already
-};
-
-struct Served {
-  std::unique_ptr<grpc::Server> server;  // null: it cannot listen
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;  // for a listener
-};
-
-// Serves `services` on one socket file.
-Served Listen(const SocketFile& file, const DaemonOptions& options,
-              std::initializer_list<grpc::Service*> services) {
-  Served served;
-  grpc::ServerBuilder builder;
-  int port = 0;  // 1 when bound: a socket file has no port
-  const auto credentials = grpc::InsecureServerCredentials();
-  if (file.listener < 0) {
-    builder.AddListeningPort(absl::StrCat("unix:", file.path), credentials, &port);
-  } else {
-    served.acceptor = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
-  }
-  for (grpc::Service* service : services) builder.RegisterService(service);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
-  builder.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  grpc::ResourceQuota quota("larderd");
-  quota.Resize(options.memory_limit.value());
-  if (options.rpc_threads_max > 0) quota.SetMaxThreads(options.rpc_threads_max);
-  builder.SetResourceQuota(quota);
-  // The mode must hold from the first instant that the file is there.
-  const mode_t before = umask(static_cast<mode_t>(~file.mode & 0777));
-  served.server = builder.BuildAndStart();
-  umask(before);
-  if (port == 0 && !served.acceptor) served.server.reset();
-  return served;
-}
+constexpr size_t kHoldersShown = 8;  // of each share
 
 // Threads of Compress: half of the cores are others'.
 size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
 
 }  // namespace
+
+ByteCount RoomForRegistrations(const DiskTier* disk) {
+  if (disk == nullptr) return Shares::Sizes().registrations;
+  const auto kind = static_cast<size_t>(DiskTier::FactKind::kRegistration);
+  return disk->stats().facts[kind].bytes_max;
+}
 
 // Members are built top to bottom, and end bottom to top.
 struct Daemon::Parts final : SidebandHost {
@@ -114,14 +84,21 @@ struct Daemon::Parts final : SidebandHost {
         store(s),
         clock(k),
         started(k.Now()),
+        shares(Shares::LimitsOf({.calls_max = o.calls_max,
+                                 .sessions_max = o.sessions_max,
+                                 .memory_limit = o.memory_limit,
+                                 .pool = s.pool().total_bytes(),
+                                 .lease_share = s.lease_share(),
+                                 .registrations = RoomForRegistrations(d)}),
+               o.warn_shares),
         devices(s.index().events()),
         instances(s, k, Rates(o, d != nullptr), &devices),
-        staging({.process_bytes_max = o.staging_bytes_max}),
-        admission({.calls_max = o.calls_max,
-                   .sessions_max = o.sessions_max,
-                   .bytes_max = o.memory_limit}),
-        sessions(o.sessions_max),
+        staging({.process_bytes_max = o.staging_bytes_max,
+                 .uid_bytes_max = o.staging_uid_bytes_max,
+                 .total_bytes_max = o.staging_total_bytes_max,
+                 .frees_aside = true}),
         counters(c),
+        damage_checks(s, c),
         directives(devices, k, UnixMilliseconds, c,
                    [this](SessionId id, VariantIndex variant, wire::Directive directive) {
                      const auto session = sessions.Find(id);
@@ -130,28 +107,31 @@ struct Daemon::Parts final : SidebandHost {
                    }),
         workers(o.copy_threads, kJobsMax, kJobBytesMax) {
     director.emplace(s, d, devices, directives);
-    if (d == nullptr) {
-      verifier.emplace(s, DiskParts{}, c);
-      pins.emplace(s, DiskParts{}, c, UnixMilliseconds);
-      cleaner.emplace(s, DiskParts{}, *pins, c);
-      mover.emplace(s, DiskParts{}, c);
-      compressor.emplace(Encoders(), s, DiskParts{}, c);
-      events.emplace(s, nullptr, devices, o.boot_id, c);
-      return;
+    if (o.host_verify_rate.value() > 0) {
+      host_verifier.emplace(
+          HostVerifier::Options{.bytes_per_s = o.host_verify_rate, .warn = o.warn_of_damage}, s);
     }
-    registrations.emplace(*d, instances, "default", counters, options.warn);
-    registrations->Load();
-    instances.SetOnChange([this](const std::string& engine_id) { registrations->Save(engine_id); });
-    disk.emplace(*d, s, k, o.disk_readers, o.disk_verify_rate,
-                 [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
-                   if (const auto session = sessions.Find(id)) session->OnDurable(variant, digests);
-                 });
-    pins.emplace(s, DiskParts{d, &*disk}, c, UnixMilliseconds);
-    pins->Load();
-    cleaner.emplace(s, DiskParts{d, &*disk}, *pins, c);
-    mover.emplace(s, DiskParts{d, &*disk}, c);
-    compressor.emplace(Encoders(), s, DiskParts{d, &*disk}, c);
-    verifier.emplace(s, DiskParts{d, &*disk}, c);
+    instances.SetOnOther([this](const std::string& who, const std::string& what) {
+      ++counters.engine_id_conflicts;
+      if (options.warn_engines) options.warn_engines(who, what);
+    });
+    if (d != nullptr) {
+      registrations.emplace(*d, instances, "default", counters, options.warn);
+      registrations->Load();
+      instances.SetOnChange([this](const std::string& id) { registrations->Save(id); });
+      disk.emplace(*d, s, k, o.disk_readers, o.disk_verify_rate,
+                   [this](SessionId id, VariantIndex variant, std::span<const Digest> digests) {
+                     const auto session = sessions.Find(id);
+                     if (session) session->OnDurable(variant, digests);
+                   });
+    }
+    const DiskParts parts{d, disk ? &*disk : nullptr};
+    pins.emplace(s, parts, c, UnixMilliseconds);
+    if (d != nullptr) pins->Load();
+    cleaner.emplace(s, parts, *pins, c);
+    mover.emplace(s, parts, c);
+    compressor.emplace(Encoders(), s, parts, c);
+    verifier.emplace(s, parts, c);
     events.emplace(s, d, devices, o.boot_id, c);
   }
   [[nodiscard]] static std::vector<InstanceTable::TierRate> Rates(const DaemonOptions& options,
@@ -195,31 +175,35 @@ struct Daemon::Parts final : SidebandHost {
     return released.value_or(ByteCount(0));
   }
   ByteCount slab_bytes() override { return store.pool().slab_bytes(); }
+  bool slabs_sealed() override { return store.pool().sealed(); }
   std::string boot_id() override { return options.boot_id; }
 
   [[nodiscard]] absl::Status Start();
   [[nodiscard]] absl::Status StartSideband();
   [[nodiscard]] absl::Status StartServers();
   void Housekeep();
+  void ShowHealth() LARDER_REQUIRES(mu);
   void RunDrain(std::chrono::milliseconds limit);
   void AwaitNone(TimePoint deadline, const std::function<bool()>& none) LARDER_EXCLUDES(mu);
   void AwaitSpilled(TimePoint deadline);
   [[nodiscard]] AdminService::Hooks AdminHooks(Daemon* daemon);
+  [[nodiscard]] auto all_served() const { return std::array{&at_data, &at_control, &at_admin}; }
 
   const DaemonOptions options;
   BlockStore& store;
   const Clock& clock;
   const TimePoint started;
   const double started_unix_s = static_cast<double>(UnixMilliseconds()) * 1e-3;
+  Shares shares;
   Quarantine quarantine;
   DeviceTable devices;
   InstanceTable instances;
   StagingTable staging;
   std::unique_ptr<ProcessTable> processes;
   std::unique_ptr<Sideband> sideband;
-  Admission admission;
   SessionTable sessions;
   Counters& counters;
+  DamageChecks damage_checks;
   DirectiveDesk directives;
   std::optional<SessionDeps> deps;
   std::optional<RegistrationStore> registrations;  // where there is a disk
@@ -230,6 +214,7 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<BlockCompressor> compressor;
   std::optional<BlockDirector> director;
   std::optional<BlockVerifier> verifier;
+  std::optional<HostVerifier> host_verifier;
   WorkerPool workers;  // ends before what its jobs look at
   WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};     // likewise
   WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};       // likewise
@@ -238,13 +223,14 @@ struct Daemon::Parts final : SidebandHost {
   std::unique_ptr<SessionSockets> session_sockets;                  // may be null
   std::optional<EventStreams> events;
   std::optional<EngineService> engine;
-  std::optional<CacheService> cache;
+  std::optional<CacheService> cache, control_cache;  // at data.sock, at control.sock
   std::optional<AdminService> admin;
-  Served data;
-  Served control;
-  std::optional<AcceptLoop> accepting;  // on listeners that were handed over
-  std::optional<SelfCall> self;         // once somebody asks what is stuck
-  std::optional<SelfCall> wakes;        // keeps gRPC listening
+  Served at_data, at_control, at_admin;
+  SocketCounters socket_counters;
+  ConnectionPeers peers;
+  std::optional<AcceptLoop> accepting;
+  std::optional<SelfCall> self;   // once somebody asks what is stuck
+  std::optional<SelfCall> wakes;  // keeps gRPC listening
   Heartbeat housekeeping;
 
   Mutex mu;
@@ -252,24 +238,26 @@ struct Daemon::Parts final : SidebandHost {
   bool stop LARDER_GUARDED_BY(mu) = false;
   bool draining LARDER_GUARDED_BY(mu) = false;
   bool drained LARDER_GUARDED_BY(mu) = false;
+  bool health_shown LARDER_GUARDED_BY(mu) = true;  // as SERVING
   std::thread housekeeper;
   std::thread drainer LARDER_GUARDED_BY(mu);
 };
 
 absl::Status Daemon::Parts::StartSideband() {
-  absl::StatusOr<std::unique_ptr<ProcessTable>> table =
-      ProcessTable::Create({.processes_max = options.sessions_max});
+  const ConnectionShares::Limits& limits = options.connections.sideband;
+  auto table =
+      ProcessTable::Create({.processes_max = options.sessions_max,
+                            .tokens_per_process_max = std::max<size_t>(64, limits.per_process),
+                            .shares = &shares});
   if (!table.ok()) return table.status();
   processes = *std::move(table);
-  Sideband::Options sideband_options;
-  sideband_options.path = options.socket_dir + "/sideband.sock";
-  sideband_options.mode = options.data_socket_mode;
-  sideband_options.listener = options.listeners.sideband;
-  sideband_options.trusted_uids = options.trusted_uids;
-  sideband_options.connections_max = options.sessions_max;
-  sideband_options.connections_per_uid_max = options.sessions_max;
-  absl::StatusOr<std::unique_ptr<Sideband>> listening =
-      Sideband::Create(sideband_options, *this, *processes, staging);
+  auto listening = Sideband::Create({.path = options.socket_dir + "/sideband.sock",
+                                     .mode = options.data_socket_mode,
+                                     .listener = options.listeners.sideband,
+                                     .trusted_uids = options.trusted_uids,
+                                     .connections = limits,
+                                     .report = options.warn_sockets},
+                                    *this, *processes, staging);
   if (!listening.ok()) return listening.status();
   sideband = *std::move(listening);
   return absl::OkStatus();
@@ -277,39 +265,88 @@ absl::Status Daemon::Parts::StartSideband() {
 
 absl::Status Daemon::Parts::StartServers() {
   MutexLock lock(mu);  // who is heard before all of this is there, and asks for a drain, waits
-  const SocketFile data_file{options.socket_dir + "/data.sock", options.data_socket_mode,
-                             options.listeners.data};
-  data = Listen(data_file, options, {&*engine, &*cache});
-  const SocketFile control_file{options.socket_dir + "/admin.sock", 0600, options.listeners.admin};
-  if (data.server) control = Listen(control_file, options, {&*admin});
-  if (!control.server) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen at ", (data.server ? control_file : data_file).path));
+  struct File {
+    Socket socket;
+    mode_t mode;
+    std::optional<gid_t> group;
+    int listener;
+    std::vector<grpc::Service*> services;
+    const ConnectionShares::Limits& limits;
+    ConnectionCounters& counters;
+    Served& served;
+  };
+  const File files[] = {
+      {Socket::kData,
+       options.data_socket_mode,
+       std::nullopt,
+       options.listeners.data,
+       {&*engine, &*cache},
+       options.connections.data,
+       socket_counters.data,
+       at_data},
+      {Socket::kControl,
+       options.control_socket_mode,
+       options.control_socket_group,
+       options.listeners.control,
+       {&*control_cache},
+       options.connections.control,
+       socket_counters.control,
+       at_control},
+      {Socket::kAdmin,
+       0600,
+       std::nullopt,
+       options.listeners.admin,
+       {&*admin},
+       options.connections.admin,
+       socket_counters.admin,
+       at_admin},
+  };
+  if (!KernelRefusesRights() && !GuardsWork() && options.warn_sockets) {
+    options.warn_sockets(
+        "this kernel cannot refuse descriptors (SO_PASSRIGHTS, Linux 6.16) and this build cannot "
+        "look for them: a client may hold up gRPC's threads");
   }
-  std::vector<AcceptLoop::Source> handed;
-  wakes.emplace(*data.server, kSelfCallLimit);
-  if (data.acceptor) handed.push_back({data_file.listener, data.acceptor.get()});
-  if (control.acceptor) handed.push_back({control_file.listener, control.acceptor.get()});
-  if (!handed.empty()) accepting.emplace(std::move(handed));
+  const ServeOptions serving{options.socket_dir, options.memory_limit, options.rpc_threads_max};
+  std::vector<AcceptLoop::Endpoint> endpoints;
+  for (const File& file : files) {
+    const char* const name = FileNameOf(file.socket);
+    auto socket = ListeningSocket::Open({.path = absl::StrCat(options.socket_dir, "/", name),
+                                         .type = SOCK_STREAM,
+                                         .mode = file.mode,
+                                         .group = file.group,
+                                         .handed_over = file.listener});
+    if (!socket.ok()) return socket.status();
+    file.served = Serve(file.socket, serving, counters, file.services);
+    if (!file.served.server) {
+      return absl::UnavailableError(absl::StrCat("gRPC cannot serve ", (*socket)->path()));
+    }
+    endpoints.push_back({.name = name,
+                         .socket = *std::move(socket),
+                         .server = file.served.server.get(),
+                         .limits = file.limits,
+                         .counters = &file.counters});
+  }
+  wakes.emplace(*at_data.server, kSelfCallLimit);
+  accepting.emplace(std::move(endpoints), peers, options.warn_sockets);
   return absl::OkStatus();
 }
 
 absl::Status Daemon::Parts::Start() {
   if (absl::Status status = StartSideband(); !status.ok()) return status;
-  deps.emplace(SessionDeps{store, instances, quarantine, *processes, staging, workers, counters,
-                           clock, ChooseKernel(), options.boot_id, "default", options.check_one_in,
-                           devices, directives, disk ? &*disk : nullptr});
+  deps.emplace(SessionDeps{store, instances, quarantine, *processes, peers, staging, workers,
+                           counters, clock, ChooseKernel(), options.boot_id, "default",
+                           options.check_one_in, devices, directives, shares, damage_checks,
+                           disk ? &*disk : nullptr});
   if (options.session_threads > 0) {
-    absl::StatusOr<std::unique_ptr<SessionSockets>> sockets =
-        SessionSockets::Start({*deps, sessions, admission}, options.session_threads);
+    auto sockets = SessionSockets::Start({*deps, sessions}, options.session_threads);
     if (!sockets.ok()) return sockets.status();
     session_sockets = *std::move(sockets);
   }
-  engine.emplace(*deps, sessions, admission);
-  cache.emplace(*deps, admission, *pins,
-                CacheService::LongCalls{clearing, *cleaner, moving, *mover, compressing,
-                                        *compressor, *director},
-                *events);
+  engine.emplace(*deps, sessions);
+  const CacheService::LongCalls long_calls{clearing,    *cleaner,    moving,   *mover,
+                                           compressing, *compressor, *director};
+  cache.emplace(Socket::kData, *deps, sessions, *pins, long_calls, *events);
+  control_cache.emplace(Socket::kControl, *deps, sessions, *pins, long_calls, *events);
   if (absl::Status status = StartServers(); !status.ok()) return status;
 
   processes->Start([this](ProcessId process) {
@@ -345,11 +382,24 @@ void Daemon::Parts::Housekeep() {
     if (disk) disk->Tick();
     pins->Tick(now);
     directives.Tick(now);
-    // What is on disk may not be known yet.
-    const bool all_known = !disk || !disk->recovering();
+    // What is on disk may not be known yet, or not all of it: a part that failed, or what could not
+    // be placed, may have blocks of an engine of which nothing else is stored.
+    const bool all_known = !disk || disk->all_known();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
     housekeeping.Answer();
     mu.Lock();
+    ShowHealth();
+  }
+}
+
+// A router must not wait for a node that takes no connections, or has no memory at all; connections
+// that are open still hear it.
+void Daemon::Parts::ShowHealth() {
+  const bool serves = accepting->Accepting() && !store.pool().starved();
+  if (draining || serves == health_shown) return;
+  health_shown = serves;
+  for (const Served* served : all_served()) {
+    if (auto* health = served->server->GetHealthCheckService()) health->SetServingStatus(serves);
   }
 }
 
@@ -359,15 +409,14 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Abandon();
   events->EndAll();
   AwaitNone(deadline, [this] {
-    return admission.inside(Admission::Gate::kCalls) == 0 &&
-           admission.inside(Admission::Gate::kBytes) == 0;
+    return shares.held(ShareKind::kCalls) == 0 && shares.held(ShareKind::kByteStreams) == 0 &&
+           shares.held(ShareKind::kMessageBytes) == 0;
   });
   // For answers on their way; connections of clients that do not look would take all of it.
   const auto grace = std::chrono::system_clock::now() + kLastAnswers;
-  accepting.reset();
+  accepting->Stop();
   wakes->Close();
-  data.server->Shutdown(grace);
-  control.server->Shutdown(grace);
+  for (const Served* served : all_served()) served->server->Shutdown(grace);
   if (disk) AwaitSpilled(deadline);  // nobody publishes any more
   MutexLock lock(mu);
   drained = true;
@@ -396,9 +445,10 @@ AdminService::Hooks Daemon::Parts::AdminHooks(Daemon* daemon) {
   AdminService::Hooks hooks;
   hooks.gauges = [daemon] { return daemon->gauges(); };
   hooks.drain = [daemon](std::chrono::milliseconds limit) { return daemon->Drain(limit); };
-  hooks.counters = [this] {
+  hooks.counters = [this](const Gauges& gauges) {
+    const MetricReadings readings{gauges, ReadProcessMemory()};
     std::vector<std::pair<std::string, uint64_t>> named;
-    VisitCounters(counters, [&named](const std::string& name, uint64_t value) {
+    VisitCounters(counters, readings, [&named](const std::string& name, uint64_t value) {
       named.emplace_back(name, value);
     });
     return named;
@@ -414,7 +464,6 @@ AdminService::Hooks Daemon::Parts::AdminHooks(Daemon* daemon) {
   hooks.config = options.config;
   hooks.boot_id = options.boot_id;
   hooks.tenant = "default";
-  hooks.pages = store.pool().pages();
   hooks.started = started;
   return hooks;
 }
@@ -452,12 +501,12 @@ Daemon::~Daemon() {
   p.directives.EndAll();  // nobody looks after their patience any more
   p.self.reset();
   if (p.wakes) p.wakes->Close();
-  p.accepting.reset();
+  if (p.accepting) p.accepting->Stop();
   const auto now = std::chrono::system_clock::now();
-  for (const Served* served : {&p.data, &p.control}) {
+  for (const Served* served : p.all_served()) {
     if (served->server) served->server->Shutdown(now);
   }
-  for (const Served* served : {&p.data, &p.control}) {
+  for (const Served* served : p.all_served()) {
     if (served->server) served->server->Wait();
   }
   if (p.processes) p.processes->Stop();
@@ -475,10 +524,10 @@ size_t Daemon::Drain(std::chrono::milliseconds limit) {
     MutexLock lock(p.mu);
     if (std::exchange(p.draining, true)) return 0;
   }
-  for (const Served* served : {&p.data, &p.control}) {
+  for (const Served* served : p.all_served()) {
     if (auto* health = served->server->GetHealthCheckService()) health->SetServingStatus(false);
   }
-  const size_t told = p.sessions.Drain();
+  const size_t told = p.sessions.Drain(p.clock.Now());
   MutexLock lock(p.mu);
   p.drainer = std::thread([&p, limit] { p.RunDrain(limit); });
   return told;
@@ -510,8 +559,14 @@ std::vector<std::string> Daemon::Stuck() {
   if (draining) return stuck;  // the others end, one after the other
   look(*p.sideband, "sideband");
   if (p.session_sockets) look(*p.session_sockets, "session_sockets");
-  if (!p.self) p.self.emplace(p.options.socket_dir + "/data.sock", kStuckLimit);
-  look(*p.self, "grpc");
+  look(*p.accepting, "accept");
+  if (!p.accepting->Accepting() || !p.sideband->Accepting()) stuck.emplace_back("sockets");
+  // By a new connection each time: one that is there already proves nothing of the listener.
+  if (p.self && !p.self->Answered()) stuck.emplace_back("grpc");
+  if (!p.self || p.self->Idle()) {
+    p.self.emplace(p.options.socket_dir + "/data.sock", kStuckLimit);
+    p.self->Ask();
+  }
   return stuck;
 }
 
@@ -524,13 +579,28 @@ Daemon::Gauges Daemon::gauges() const {
     ++(mode == wire::WriteMode::kMapped   ? g.sessions.mapped
        : mode == wire::WriteMode::kStaged ? g.sessions.staged
                                           : g.sessions.stream);
+    const wire::ReadMode reading = session->read_mode();
+    ++(reading == wire::ReadMode::kMapped   ? g.sessions.reading_mapped
+       : reading == wire::ReadMode::kCopied ? g.sessions.reading_copied
+                                            : g.sessions.reading_stream);
   }
   g.started_unix_s = p.started_unix_s;
+  g.pages = p.store.pool().pages();
+  g.pool_stalled = std::string(p.store.pool().populate_status().message());
   g.quarantined = p.quarantine.bytes();
   g.device_blocks = p.devices.blocks();
   g.processes = p.processes->counts().processes;
   g.sideband = &p.sideband->counters();
+  g.staging = p.staging.counts().bytes;
+  g.shares = p.shares.Uses(kHoldersShown);
+  g.sockets = &p.socket_counters;
+  g.descriptors = {.open = OpenDescriptors(), .limit = DescriptorLimit()};
+  g.closer = DescriptorCloser::OfProcess().counts();
   if (p.disk) g.disk = p.disk->stats();
+  if (p.host_verifier) {
+    g.host_verifier = p.host_verifier->stats();
+    g.host_verify_s = std::chrono::duration<double>(p.host_verifier->FindsWithinNow()).count();
+  }
   MutexLock lock(p.mu);
   g.draining = p.draining;
   return g;

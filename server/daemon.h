@@ -16,23 +16,42 @@
 #include <sys/types.h>
 
 #include "absl/status/statusor.h"
+#include "server/connection_shares.h"
 #include "server/counters.h"
+#include "server/descriptor_closer.h"
 #include "server/disk_work.h"
 #include "server/session.h"
+#include "server/shares.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
+#include "storage/host_verifier.h"
 
 namespace larder {
 
 struct SidebandCounters;  // server/sideband_connection.h
 
+// Of the socket files that gRPC serves.
+struct SocketCounters {
+  ConnectionCounters data, control, admin;
+};
+
 struct DaemonOptions {
-  std::string socket_dir;  // data.sock, admin.sock, sideband.sock are made in it; it must exist
+  // data.sock, sideband.sock, control.sock, admin.sock are made in it; it must exist
+  std::string socket_dir;
   mode_t data_socket_mode = 0660;  // of data.sock and sideband.sock; admin.sock is 0600
+  mode_t control_socket_mode = 0660;
+  std::optional<gid_t> control_socket_group;  // nullopt: the daemon's own
   struct Listeners {  // sockets that listen there already, whose modes are not ours; -1: it binds
-    int data = -1, sideband = -1, admin = -1;
+    int data = -1, sideband = -1, control = -1, admin = -1;
   };
-  Listeners listeners;              // borrowed
+  Listeners listeners;  // borrowed
+  struct Connections {  // at once
+    ConnectionShares::Limits data{.all = 1024, .per_uid = 512, .per_process = 256};
+    ConnectionShares::Limits control{.all = 256, .per_uid = 256, .per_process = 64};
+    ConnectionShares::Limits admin{.all = 16, .per_uid = 16, .per_process = 8};
+    ConnectionShares::Limits sideband{.all = 1024, .per_uid = 1024, .per_process = 1024};
+  };
+  Connections connections;
   std::vector<uid_t> trusted_uids;  // may map the pool writable
   size_t sessions_max = 1024;
   size_t calls_max = 256;                  // unary calls under way at once
@@ -42,13 +61,23 @@ struct DaemonOptions {
   uint32_t check_one_in = 64;              // host reads that are checked; 0 = none
   size_t copy_threads = 1;                 // of staged publishes, and long messages
   ByteCount staging_bytes_max = MiB(256);  // per process
-  double host_bytes_per_s = 10e9;          // for load estimates
-  double disk_bytes_per_s = 1e9;           // likewise
-  size_t disk_readers = 4;                 // threads that read from disk
-  ByteCount disk_verify_rate = MiB(8);     // bytes a second; 0: off
-  std::string boot_id;                     // a fresh UUID
+  ByteCount staging_uid_bytes_max = MiB(512), staging_total_bytes_max = GiB(1);
+  double host_bytes_per_s = 10e9;        // for load estimates
+  double disk_bytes_per_s = 1e9;         // likewise
+  size_t disk_readers = 4;               // threads that read from disk
+  ByteCount disk_verify_rate = MiB(8);   // bytes a second; 0: off
+  ByteCount host_verify_rate = MiB(16);  // likewise
+  std::string boot_id;                   // a fresh UUID
   // What an operator should know of the disk; from any thread.  Empty: nobody listens.
   std::function<void(const std::string&)> warn;
+  // Likewise of blocks in the pool that are not what was put.
+  std::function<void(const std::string&)> warn_of_damage;
+  // The same of the sockets; may repeat itself often.
+  std::function<void(const std::string&)> warn_sockets;
+  // The same of shares that are full; `what` is the same text for the same uid and kind.
+  std::function<void(const std::string& what, const std::string& why)> warn_shares;
+  // An engine id that another one's sessions have: by whom.  Often, perhaps.
+  std::function<void(const std::string& who, const std::string& what)> warn_engines;
   std::string version;
   std::string config;  // as --print-config prints it; for Admin.Config
 };
@@ -88,14 +117,26 @@ class Daemon {
     struct Sessions {
       size_t mapped = 0, staged = 0, stream = 0;
       [[nodiscard]] size_t all() const { return mapped + staged + stream; }
-    } sessions;  // by write mode
+      size_t reading_mapped = 0, reading_copied = 0, reading_stream = 0;
+    } sessions;  // by write mode, and by read mode
     double started_unix_s = 0;
+    std::string pages;         // of the pool
+    std::string pool_stalled;  // why the host gives it no more memory; empty: it gives
     ByteCount quarantined;
     size_t device_blocks = 0;
     size_t processes = 0;
+    ByteCount staging;
     bool draining = false;
-    std::optional<DiskWork::Stats> disk;         // where there is one
+    std::optional<DiskWork::Stats> disk;  // where there is one
+    HostVerifier::Stats host_verifier;
+    double host_verify_s = 0;  // until damage of a block in the pool is found; 0: nobody looks
     const SidebandCounters* sideband = nullptr;  // lives as long as the daemon
+    std::vector<Shares::Use> shares;             // by kind
+    const SocketCounters* sockets = nullptr;     // likewise
+    struct Descriptors {
+      size_t open = 0, limit = 0;
+    } descriptors;
+    DescriptorCloser::Counts closer;
   };
   [[nodiscard]] Gauges gauges() const;
 

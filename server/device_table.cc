@@ -7,11 +7,15 @@
 
 namespace larder {
 
-void DeviceTable::SessionBegan(SessionId session, const std::string& engine_id) {
+void DeviceTable::SessionBegan(SessionId session, const std::string& engine_id,
+                               const Shares::Account* who) {
   MutexLock lock(mu_);
   const uint32_t number = NumberOf(engine_id);
   ++EngineNumbered(number).sessions;
-  LARDER_CHECK(sessions_.try_emplace(session, Session{.engine = number, .has = {}}).second);
+  Session began;
+  began.engine = number;
+  if (who != nullptr) began.account = *who;
+  LARDER_CHECK(sessions_.try_emplace(session, std::move(began)).second);
 }
 
 void DeviceTable::SessionEnded(SessionId session) {
@@ -34,10 +38,12 @@ size_t DeviceTable::Stored(SessionId session, const Report& report) {
   Engine& engine = EngineNumbered(it->second.engine);
   const size_t each = report.tokens.size() / report.digests.size();
   size_t left_out = 0;
+  bool full = false;  // asked once: what is left out may be much, and a refusal is long
   for (size_t i = 0; i < report.digests.size(); ++i) {
     const Name name{report.variant, report.digests[i]};
     const bool had = it->second.has.contains(name);
-    if (!had && !HasPlace(engine)) {
+    if (!had && (full || !(HasPlace(engine) && TakePlace(it->second)))) {
+      full = true;
       ++left_out;
       continue;
     }
@@ -55,6 +61,14 @@ size_t DeviceTable::Stored(SessionId session, const Report& report) {
     Tell(engine, {name.second, name.first, Tier::kDevice, true, false, it->second.engine});
   }
   return left_out;
+}
+
+bool DeviceTable::TakePlace(Session& session) {
+  if (!session.account) return true;
+  Shares::Answer place = session.account->Take(ShareKind::kDevicePlaces);
+  if (!place.admitted()) return false;
+  session.places.Merge(std::move(place.ticket));
+  return true;
 }
 
 // They were checked: what is known already is the same.
@@ -78,7 +92,9 @@ void DeviceTable::Removed(SessionId session, VariantIndex variant,
   Engine& engine = EngineNumbered(it->second.engine);
   for (const Digest& digest : digests) {
     const Name name{variant, digest};
-    if (it->second.has.erase(name) > 0 && LetGo(session, engine, name))
+    if (it->second.has.erase(name) == 0) continue;
+    if (it->second.places) it->second.places.ShrinkTo(it->second.places.amount() - 1);
+    if (LetGo(session, engine, name))
       Tell(engine, {digest, variant, Tier::kDevice, false, false, it->second.engine});
   }
 }
@@ -91,6 +107,7 @@ void DeviceTable::Cleared(SessionId session) {
     const auto it = sessions_.find(session);
     if (it == sessions_.end()) return;
     had = std::exchange(it->second.has, {});
+    it->second.places.Reset();
     number = it->second.engine;
     ++EngineNumbered(number).sessions;
   }

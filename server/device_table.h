@@ -6,8 +6,9 @@
 // Thread-safety: all methods from any thread.  Locks: mu_ is a leaf but for the ring's and
 // names_mu_.  What looks at many blocks lets go of it after each kSlice: it sees each that is there
 // all the while, once.
-// Limits: Limits; what is beyond them is left out, and answered so.  A session that leaves more
-// behind than the ring keeps, of an engine that has more left, cuts off who watches.
+// Limits: Limits, and each process's and uid's share; what is beyond them is left out, and answered
+// so.  A session that leaves more behind than the ring keeps, of an engine that has more left, cuts
+// off who watches.
 // Memory: about 150 B a place, and the token ids of its block.
 #pragma once
 
@@ -28,6 +29,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
+#include "server/shares.h"
 #include "storage/event_ring.h"
 #include "storage/mutex.h"
 #include "storage/types.h"
@@ -44,7 +46,9 @@ class DeviceTable {
   explicit DeviceTable(EventRing& events) : DeviceTable(events, Limits()) {}
   DeviceTable(EventRing& events, const Limits& limits) : events_(events), limits_(limits) {}
 
-  void SessionBegan(SessionId session, const std::string& engine_id) LARDER_EXCLUDES(mu_);
+  // `who`: of whose share its places are; null: of no holder's.
+  void SessionBegan(SessionId session, const std::string& engine_id,
+                    const Shares::Account* who = nullptr) LARDER_EXCLUDES(mu_);
   // Nothing is there any more of what it had, and nothing that it says will be.
   void SessionEnded(SessionId session) LARDER_EXCLUDES(mu_);
 
@@ -126,6 +130,8 @@ class DeviceTable {
   struct Session {
     uint32_t engine = 0;
     Names has;
+    std::optional<Shares::Account> account;
+    Shares::Ticket places;  // for `has`
   };
 
   [[nodiscard]] Engine& EngineNumbered(uint32_t number) LARDER_REQUIRES(mu_) {
@@ -140,6 +146,8 @@ class DeviceTable {
   [[nodiscard]] bool HasPlace(const Engine& engine) const LARDER_REQUIRES(mu_) {
     return places_ < limits_.places_max && engine.places < limits_.places_max / 2;
   }
+  // One more, of the session's share.  False: it has no more.
+  [[nodiscard]] static bool TakePlace(Session& session);
   void KeepChain(Engine& engine, Block& block, const Digest& parent,
                  std::span<const uint32_t> tokens) LARDER_REQUIRES(mu_);
   // What a session had that is one less of its engine's, whose number this is.

@@ -46,15 +46,16 @@ class DiskWork {
   DiskWork& operator=(const DiskWork&) = delete;
 
   // Tells the store what a former process left, on a thread of its own, while all else works.  What
-  // the disk does not give is asked for again, ever later; `done` hears of the first time, and once
-  // more when nothing is lacking after all.
+  // the disk does not give, or the store cannot take, is asked for again, ever later; `done` hears
+  // of the first time, and once more when nothing is lacking after all.
   using Done = std::function<void(const absl::Status&, uint64_t blocks, Duration)>;
   void StartRecovery(Done done);
 
   [[nodiscard]] Spiller& spiller() { return spiller_; }
   [[nodiscard]] Promoter& promoter() { return promoter_; }
   [[nodiscard]] bool recovering() const { return recovering_; }
-  // No part of the disk has yet to tell what it holds, be it that it failed until now.
+  // No part of the disk has yet to tell what it holds, be it that it failed until now or that the
+  // store could not take all of it.
   [[nodiscard]] bool all_known() const { return all_known_; }
   // Reads those of these blocks that are on disk alone into HOST, for nobody in particular.
   // `ready`: once for each, kOk (it is there), kMissing (it has gone), kFull, kDamaged, kCancelled;
@@ -79,6 +80,14 @@ class DiskWork {
  private:
   void Recover(const Done& done);
   [[nodiscard]] absl::Status RecoverOnce();
+  void TellUnplaced();
+  void StopAskingWhereAllIsPlaced();
+  // As DiskTier::Recover's `owner_of`.
+  [[nodiscard]] EntryRef Place(const DiskTier::Entry& entry);
+  [[nodiscard]] EntryRef Enter(const DiskTier::Entry& entry, EntryRef same);
+  // Of one that the pool has, too: the disk told of it late, or while it was published.  As a copy
+  // of that where the bytes are the same.
+  [[nodiscard]] EntryRef Join(const DiskTier::Entry& entry, const BlockIndex::Held& held);
   // False: it ends.
   [[nodiscard]] bool SleepUntil(TimePoint until) LARDER_EXCLUDES(stop_mu_);
 

@@ -19,8 +19,9 @@ bool Continues(const wire::BlockEvent& event, const wire::BlockEvent& next) {
       event.engine_id != next.engine_id || event.chain.has_value() != next.chain.has_value()) {
     return false;
   }
-  return !event.chain || (event.digests.back() == next.chain->parent &&
-                          event.chain->content == next.chain->content);
+  return !event.chain ||
+         (event.digests.back() == next.chain->parent &&
+          event.chain->content == next.chain->content && event.chain->writer == next.chain->writer);
 }
 
 void Append(wire::BlockEvent&& next, wire::BlockEvent* event) {
@@ -162,11 +163,12 @@ void EventFeed::AddChains(std::span<const TierEvent> events, std::span<wire::Blo
   std::vector<DiskAddress> on_disk;
   std::vector<size_t> which;  // of `to`, those on disk alone
   const auto add = [&](size_t i, const Digest& parent, const Digest& content,
-                       std::span<const uint32_t> tokens) {
+                       std::span<const uint32_t> tokens, const BlockWriter& writer) {
     to[i].chain = {.parent = parent,
                    .content = content,
                    .block_tokens = static_cast<uint32_t>(tokens.size()),
-                   .tokens = {tokens.begin(), tokens.end()}};
+                   .tokens = {tokens.begin(), tokens.end()},
+                   .writer = writer};
   };
   for (size_t i = 0; i < events.size(); ++i) {
     if (!events[i].stored || events[i].tier == Tier::kDevice) continue;
@@ -174,7 +176,8 @@ void EventFeed::AddChains(std::span<const TierEvent> events, std::span<wire::Blo
     if (block.ref == EntryRef{}) continue;
     held.push_back(block.ref);
     if (block.metadata != nullptr) {
-      add(i, block.metadata->parent(), block.metadata->content(), block.metadata->tokens());
+      add(i, block.metadata->parent(), block.metadata->content(), block.metadata->tokens(),
+          block.metadata->writer());
     } else if (disk_ != nullptr) {
       on_disk.push_back({{to[i].variant, events[i].digest}, DiskLocation{block.disk_location}});
       which.push_back(i);
@@ -184,8 +187,9 @@ void EventFeed::AddChains(std::span<const TierEvent> events, std::span<wire::Blo
   std::vector<std::optional<DiskTier::Description>> found(on_disk.size());
   if (!on_disk.empty()) (void)disk_->Describe(on_disk, found);
   for (size_t i = 0; i < found.size(); ++i) {
-    if (found[i])
-      add(which[i], found[i]->header.parent, found[i]->header.content, found[i]->tokens);
+    if (!found[i]) continue;
+    const RecordHeader& header = found[i]->header;
+    add(which[i], header.parent, header.content, found[i]->tokens, {.uid = header.writer_uid});
   }
 }
 

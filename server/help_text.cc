@@ -60,7 +60,10 @@ constexpr const char* kExamples[] = {
     "LARDER_LOG_FORMAT=json larderd --pool 64GiB --trusted-uids self,1001"};
 constexpr Described kFiles[] = {
     {"SOCKET_DIR/data.sock, SOCKET_DIR/sideband.sock",
-     "For engines and routers: gRPC, and descriptors of shared memory. Mode --data-socket-mode."},
+     "For engines: gRPC, and descriptors of shared memory. Mode --data-socket-mode."},
+    {"SOCKET_DIR/control.sock",
+     "For routers, schedulers and operators, with larderctl(1). Mode --control-socket-mode, group "
+     "--control-socket-group."},
     {"SOCKET_DIR/admin.sock", "For the operator, with larderctl(1). Mode 0600."},
     {"DISK/shard-*/", "Blocks that outlive the daemon; larderctl dump reads the data files."},
 };

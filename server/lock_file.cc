@@ -2,18 +2,16 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <string_view>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "server/listening_socket.h"
 
 namespace larder {
 namespace {
@@ -40,6 +38,24 @@ absl::Status PrepareDirectory(const std::string& dir) {
   return absl::OkStatus();
 }
 
+// A user who may open the file may hold its lock for good, and no daemon could start.
+absl::Status KeepForOurselves(int fd, const struct stat& file, const std::string& path) {
+  struct stat dir {};
+  if (stat(path.substr(0, path.rfind('/')).c_str(), &dir) != 0) {
+    return FromErrno(errno, "cannot look at the directory of", path);
+  }
+  if (file.st_uid != geteuid() && file.st_uid != dir.st_uid) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " belongs to uid ", file.st_uid,
+                     ", who may lock it at any time: remove it or choose --socket-dir"));
+  }
+  // Former versions made it readable for all.
+  if (file.st_uid == geteuid() && (file.st_mode & 0177) != 0 && fchmod(fd, 0600) != 0) {
+    return FromErrno(errno, "cannot chmod", path);
+  }
+  return absl::OkStatus();
+}
+
 // What the holder wrote; the pid is for people, the lock is what counts.
 std::string HolderPid(int fd) {
   char text[24] = {};
@@ -59,16 +75,6 @@ absl::Status WritePid(int fd) {
   return absl::OkStatus();
 }
 
-// Tries to connect as one kind of socket.  0: somebody listens.
-int ConnectErrno(const sockaddr_un& address, int type) {
-  const int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return errno;
-  const int result = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  const int error = result == 0 ? 0 : errno;
-  close(fd);
-  return error;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& socket_dir) {
@@ -76,7 +82,8 @@ absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& s
   if (!prepared.ok()) return prepared;
   const std::string path = absl::StrCat(socket_dir, "/", kName);
   // O_NOFOLLOW: in a shared directory the name may be somebody else's link to a file of ours.
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+  // 0600: another user who may open it may also lock it, and keep the next daemon out.
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) return FromErrno(errno, "cannot open the lock file", path);
   std::unique_ptr<LockFile> lock(new LockFile(fd));
   struct stat st {};
@@ -84,6 +91,7 @@ absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& s
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is not a regular file: move it away or choose --socket-dir"));
   }
+  if (absl::Status status = KeepForOurselves(fd, st, path); !status.ok()) return status;
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return FromErrno(errno, "cannot lock", path);
     return absl::FailedPreconditionError(absl::StrCat("another larderd (", HolderPid(fd),
@@ -98,29 +106,7 @@ absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& s
 LockFile::~LockFile() { close(fd_); }
 
 absl::Status LockFile::RemoveStaleSocket(const std::string& path) const {
-  struct stat st {};
-  if (lstat(path.c_str(), &st) != 0) {
-    return errno == ENOENT ? absl::OkStatus() : FromErrno(errno, "cannot look at", path);
-  }
-  if (!S_ISSOCK(st.st_mode)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " is not a socket: move it away or choose --socket-dir"));
-  }
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is too long for a socket file"));
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
-    const int error = ConnectErrno(address, type);
-    if (error == EPROTOTYPE) continue;  // a listener, or a dead one, of another kind
-    if (error == ECONNREFUSED) break;   // nobody: whoever bound it is gone
-    return absl::FailedPreconditionError(
-        absl::StrCat("another program listens on ", path, ": stop it or choose --socket-dir"));
-  }
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) return FromErrno(errno, "cannot remove", path);
-  return absl::OkStatus();
+  return larder::RemoveStaleSocket(path);
 }
 
 }  // namespace larder

@@ -2,7 +2,8 @@
 //
 // Also the only way to remove a socket file that a dead daemon left behind: without the lock nobody
 // can know that it is dead.  Makes the directory (one level) when missing.  The lock file itself
-// stays on disk for good; removing it would let two daemons hold two files of the same name.
+// stays on disk for good; removing it would let two daemons hold two files of the same name.  Its
+// mode is 0600, as a user who may open it may lock it and keep every daemon out.
 //
 // Does not keep another program from binding a socket there: that shows in RemoveStaleSocket.
 // Ownership: the holder of the handle holds the lock; it ends with the handle or the process,
@@ -24,8 +25,8 @@ class LockFile {
  public:
   static constexpr const char* kName = "larderd.lock";
 
-  // FailedPrecondition: another larderd serves it, or others may write the directory, with what to
-  // do.  Otherwise what the kernel said of the directory or the file.
+  // FailedPrecondition: another larderd serves it, or others may write the directory or own the
+  // file, with what to do.  Otherwise what the kernel said of the directory or the file.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LockFile>> Acquire(
       const std::string& socket_dir);
   ~LockFile();

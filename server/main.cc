@@ -25,6 +25,7 @@
 #include "server/counters.h"
 #include "server/daemon.h"
 #include "server/default_config.h"
+#include "server/descriptor_budget.h"
 #include "server/disk_room.h"
 #include "server/heap.h"
 #include "server/help_text.h"
@@ -34,7 +35,9 @@
 #include "server/metrics.h"
 #include "server/metrics_table.h"
 #include "server/notify.h"
+#include "server/passed_rights.h"
 #include "server/signals.h"
+#include "server/socket_group.h"
 #include "server/version.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
@@ -47,6 +50,8 @@ namespace {
 
 // What the end may take beside the drain: the last answers, closing the disk, giving memory back.
 constexpr std::chrono::seconds kEndLimit{15};
+// How often it looks whether all parts come round where no service manager asks for that.
+constexpr std::chrono::seconds kPulse{2};
 
 enum ExitCode : int { kOk = 0, kInternal = 1, kBadConfig = 2, kCannotStart = 3 };
 
@@ -90,16 +95,24 @@ size_t SessionThreads(const Config& config) {
 }
 
 DaemonOptions OptionsOf(const LoadedConfig& loaded, const InheritedSockets& inherited,
-                        std::string boot_id, const Log& log) {
+                        const DescriptorBudget& descriptors, std::optional<gid_t> control_group,
+                        std::string boot_id, LogRepeats& client_repeats, const Log& log) {
   const Config& config = loaded.config;
   DaemonOptions options;
   options.listeners = {.data = inherited.Find(config.DataSocket()),
                        .sideband = inherited.Find(config.SidebandSocket()),
+                       .control = inherited.Find(config.ControlSocket()),
                        .admin = inherited.Find(config.AdminSocket())};
   options.socket_dir = config.socket_dir;
   options.data_socket_mode = config.data_socket_mode;
+  options.control_socket_mode = config.control_socket_mode;
+  options.control_socket_group = control_group;
   options.trusted_uids = config.trusted_uids;
-  options.sessions_max = config.sessions_max;
+  options.sessions_max = descriptors.sessions_max;
+  options.connections = {.data = descriptors.data,
+                         .control = descriptors.control,
+                         .admin = descriptors.admin,
+                         .sideband = descriptors.sideband};
   options.calls_max = config.calls_max;
   options.memory_limit = config.memory_limit;
   options.rpc_threads_max = static_cast<int>(config.rpc_threads_max);
@@ -107,13 +120,48 @@ DaemonOptions OptionsOf(const LoadedConfig& loaded, const InheritedSockets& inhe
   options.check_one_in = config.CheckOneIn();
   options.copy_threads = CopyThreads(config);
   options.staging_bytes_max = config.staging_limit;
+  options.staging_uid_bytes_max = config.staging_uid_limit;
+  options.staging_total_bytes_max = config.staging_total_limit;
   options.disk_readers = config.disk_readers;
   options.disk_verify_rate = config.disk_verify_rate;
+  options.host_verify_rate = config.host_verify_rate;
   options.boot_id = std::move(boot_id);
   options.version = Version();
   options.config = PrintConfig(loaded);
   options.warn = [&log](const std::string& text) { log.Warning("disk", {{"what", text}}); };
+  options.warn_of_damage = [&log](const std::string& text) {
+    log.Warning("damaged", {{"what", text}});
+  };
+  options.warn_sockets = [&log, &client_repeats](const std::string& text) {
+    if (const auto pass = client_repeats.Pass(text)) {
+      log.Warning("sockets", {{"what", text}, {"suppressed", pass->suppressed}});
+    }
+  };
+  options.warn_shares = [&log, &client_repeats](const std::string& what, const std::string& why) {
+    if (const auto pass = client_repeats.Pass("share " + what)) {
+      log.Warning("share_full", {{"why", why}, {"suppressed", pass->suppressed}});
+    }
+  };
+  options.warn_engines = [&log, &client_repeats](const std::string& who, const std::string& what) {
+    if (const auto pass = client_repeats.Pass("engine " + who)) {
+      log.Warning("engine_id_taken", {{"what", what}, {"suppressed", pass->suppressed}});
+    }
+  };
   return options;
+}
+
+// 0: there is none.
+ByteCount DiskLimit(const Config& config) {
+  return config.disk.empty() ? ByteCount(0) : config.disk_limit;
+}
+
+BlockStore::Options StoreOptions(const Config& config) {
+  return {.lease_share = config.lease_share,
+          .free_watermark = config.evict_watermark,
+          .pin_share = config.pin_share,
+          .disk_limit = DiskLimit(config),
+          .pins_max = config.pins_max,
+          .events_max = config.events_max};
 }
 
 // "16GiB in /var/lib/larder"
@@ -126,23 +174,38 @@ std::string DiskText(const Config& config) {
 void PrintWhereToGo(const Config& config, const SlabPool& pool, const MetricsServer* metrics) {
   std::printf(
       "larderd %s serves %s, pool %s (pages of %s)\n"
-      "  engines, routers  unix:%s\n"
-      "  operator          unix:%s\n"
-      "  metrics           %s\n"
-      "  disk              %s\n"
+      "  engines   unix:%s\n"
+      "  routers   unix:%s\n"
+      "  operator  unix:%s\n"
+      "  metrics   %s\n"
+      "  disk      %s\n"
       "Engines find it with LARDER_SOCKET_DIR=%s. Ctrl-C or SIGTERM drains it.\n",
       Version(), config.socket_dir.c_str(), FormatSize(pool.total_bytes()).c_str(), pool.pages(),
-      config.DataSocket().c_str(), config.AdminSocket().c_str(),
+      config.DataSocket().c_str(), config.ControlSocket().c_str(), config.AdminSocket().c_str(),
       metrics == nullptr ? "off" : metrics->url().c_str(), DiskText(config).c_str(),
       config.socket_dir.c_str());
   std::fflush(stdout);
 }
 
+// To the log, and to whoever started it.
+void SayWhatIsServed(const Config& config, const std::string& boot_id, const SlabPool& pool,
+                     const MetricsServer* metrics, const Log& log) {
+  log.Info("serving", {{"version", Version()},
+                       {"socket_dir", config.socket_dir},
+                       {"boot_id", boot_id},
+                       {"pool_bytes", pool.total_bytes().value()},
+                       {"pages", pool.pages()},
+                       {"disk", config.disk.empty() ? "off" : config.disk},
+                       {"disk_limit", DiskLimit(config).value()},
+                       {"metrics", metrics == nullptr ? std::string("off") : metrics->url()}});
+  PrintWhereToGo(config, pool, metrics);
+}
+
 // The sockets of a daemon that died are in the way of ours.
 absl::Status RemoveStaleSockets(const LockFile& lock, const InheritedSockets& inherited,
                                 const Config& config) {
-  for (const std::string& path :
-       {config.DataSocket(), config.AdminSocket(), config.SidebandSocket()}) {
+  for (const std::string& path : {config.DataSocket(), config.ControlSocket(), config.AdminSocket(),
+                                  config.SidebandSocket()}) {
     if (inherited.Find(path) >= 0) continue;
     const absl::Status status = lock.RemoveStaleSocket(path);
     if (!status.ok()) return status;
@@ -168,12 +231,35 @@ void WarnOfLackingRoom(const Config& config, const DiskTier& disk, const Log& lo
                              {"do", "free as much or lower disk_limit, else writes fail"}});
 }
 
+absl::Status ArmFaults(const Config& config, FaultPoints& faults, const Log& log) {
+  if (absl::Status status = faults.Arm(config.fault_points); !status.ok()) return status;
+  if (faults.armed()) log.Warning("fault_points_armed", {{"points", config.fault_points}});
+  PretendNoPassRights(faults.At(FaultPoint::kSocketRights) != FaultPoints::Fault::kNone);
+  return absl::OkStatus();
+}
+
+// Asks what the daemon itself may still open; it is all there when this is called.
+absl::StatusOr<DescriptorBudget> PlanDescriptors(const Config& config, const Log& log) {
+  const DescriptorNeeds needs{
+      .limit = DescriptorLimit(),
+      .in_use = OpenDescriptors(),
+      .files = config.disk.empty() ? 0 : 64 + config.disk_limit.value() / MiB(256).value(),
+      .sessions_max = config.sessions_max,
+      .connections_per_process = config.connections_per_process};
+  auto budget = ShareOutDescriptors(needs);
+  if (budget.ok() && budget->sessions_max < config.sessions_max) {
+    log.Warning("descriptors_few", {{"limit", needs.limit},
+                                    {"sessions_max", budget->sessions_max},
+                                    {"wanted", config.sessions_max},
+                                    {"do", "raise the limit of open files (LimitNOFILE)"}});
+  }
+  return budget;
+}
+
 // Null when none is configured.
 absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, FaultPoints& faults,
                                                        LogRepeats& repeats, const Log& log) {
   if (config.disk.empty()) return nullptr;
-  if (absl::Status status = faults.Arm(config.fault_points); !status.ok()) return status;
-  if (faults.armed()) log.Warning("fault_points_armed", {{"points", config.fault_points}});
   FileDiskTier::Options options;
   options.directory = config.disk;
   options.limit = config.disk_limit;
@@ -200,25 +286,28 @@ void StartRecovery(Daemon& daemon, const Log& log) {
 }
 
 // Slabs come online while it serves; the manager hears how far it is.
-void StartPopulating(SlabPool& pool, BlockStore& store, const ServiceManager& manager,
-                     const Log& log) {
+void StartPopulating(SlabPool& pool, BlockStore& store, ServiceManager& manager, const Log& log) {
   const auto on_slab = [&](SlabId slab) {
     store.AddSlab(slab);
     const uint32_t online = pool.online_count();
     manager.Status(absl::StrCat("serving; ", online, " of ", pool.slab_count(), " slabs online"));
     log.Debug("slab_online", {{"slab", static_cast<uint16_t>(slab)}, {"online", online}});
     if (online == pool.slab_count()) {
-      log.Info("pool_online", {{"bytes", pool.total_bytes().value()}, {"locked", pool.locked()}});
+      log.Info("pool_online", {{"bytes", pool.total_bytes().value()},
+                               {"pages", pool.pages()},
+                               {"locked", pool.locked()}});
     }
   };
-  pool.StartPopulating(on_slab, [&log](const absl::Status& status) {
-    if (status.ok() || absl::IsCancelled(status)) return;
-    log.Error("pool_incomplete", {{"why", std::string(status.message())}});
+  pool.StartPopulating(on_slab, [&](const absl::Status& status) {
+    const std::string why(status.message());
+    manager.Status(absl::StrCat("the host has no more memory for the pool: ", why));
+    log.Error("pool_stalled", {{"why", why}, {"online", pool.online_count()}});
   });
 }
 
-SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config,
-                                      const ServiceManager& manager, const Log& log) {
+SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config, ServiceManager& manager,
+                                      Counters& counters, LogRepeats& repeats, const Log& log) {
+  const bool watched = manager.WatchdogInterval().has_value();
   SignalThread::Handlers handlers;
   handlers.on_end = [&](int signal) {
     const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(config.drain_limit);
@@ -229,13 +318,18 @@ SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config,
   handlers.on_hangup = [&] {
     log.Warning("hangup_ignored", {{"do", "restart to read the configuration again"}});
   };
-  handlers.on_pulse = [&] {
+  handlers.on_pulse = [&, watched] {
     const std::vector<std::string> stuck = daemon.Stuck();
     if (stuck.empty()) return manager.StillAlive();
-    log.Error("stuck", {{"parts", absl::StrJoin(stuck, " ")},
-                        {"do", "the service manager restarts a daemon that stays so"}});
+    ++counters.stuck;
+    const std::string parts = absl::StrJoin(stuck, " ");
+    const char* const next = watched ? "the service manager restarts a daemon that stays so"
+                                     : "restart it if it stays so: no service manager does";
+    // A manager that hears nothing more reads each line; without one they only fill the log.
+    const auto pass = watched ? LogLimiter::Line{} : repeats.Pass(parts);
+    if (pass) log.Error("stuck", {{"parts", parts}, {"do", next}});
   };
-  handlers.pulse = manager.WatchdogInterval();
+  handlers.pulse = manager.WatchdogInterval().value_or(kPulse);
   handlers.second_signal_exit_code = kInternal;
   return handlers;
 }
@@ -256,7 +350,7 @@ int Serve(const LoadedConfig& loaded) {
   RaiseDescriptorLimit();
   BlockSignals();
   const Log log(config.log_level, config.log_format);
-  const ServiceManager manager;
+  ServiceManager manager;
   const SteadyClock clock;
   const auto cannot_start = [&](const char* part, const absl::Status& status) {
     log.Error("cannot_start", {{"part", part}, {"why", std::string(status.message())}});
@@ -264,9 +358,12 @@ int Serve(const LoadedConfig& loaded) {
   };
 
   const auto inherited = InheritedSockets::Take({{config.DataSocket(), SOCK_STREAM},
+                                                 {config.ControlSocket(), SOCK_STREAM},
                                                  {config.AdminSocket(), SOCK_STREAM},
                                                  {config.SidebandSocket(), SOCK_SEQPACKET}});
   if (!inherited.ok()) return cannot_start("sockets", inherited.status());
+  const auto control_group = FindGroup(config.control_socket_group);
+  if (!control_group.ok()) return cannot_start("control_socket_group", control_group.status());
   const auto lock = LockFile::Acquire(config.socket_dir);
   if (!lock.ok()) return cannot_start("lock", lock.status());
   const absl::Status clean = RemoveStaleSockets(**lock, *inherited, config);
@@ -276,39 +373,32 @@ int Serve(const LoadedConfig& loaded) {
 
   const auto pool = SlabPool::Create(PoolOptions(config));
   if (!pool.ok()) return cannot_start("pool", pool.status());
-  BlockStore store({.lease_share = config.lease_share,
-                    .free_watermark = config.evict_watermark,
-                    .pin_share = config.pin_share,
-                    .disk_limit = config.disk.empty() ? ByteCount(0) : config.disk_limit,
-                    .pins_max = config.pins_max,
-                    .events_max = config.events_max},
-                   **pool, clock);
+  BlockStore store(StoreOptions(config), **pool, clock);
   FaultPoints faults;
+  if (absl::Status status = ArmFaults(config, faults, log); !status.ok()) {
+    return cannot_start("fault_points", status);
+  }
   LogRepeats disk_repeats(clock, std::chrono::hours(1));
   const auto disk = OpenDisk(config, faults, disk_repeats, log);
   if (!disk.ok()) return cannot_start("disk", disk.status());
   Counters counters;
-  const auto daemon = Daemon::Start(OptionsOf(loaded, *inherited, *boot_id, log), store, counters,
-                                    clock, disk->get());
+  const auto descriptors = PlanDescriptors(config, log);
+  if (!descriptors.ok()) return cannot_start("descriptors", descriptors.status());
+  LogRepeats client_repeats(clock, std::chrono::minutes(1));
+  const auto daemon = Daemon::Start(
+      OptionsOf(loaded, *inherited, *descriptors, *control_group, *boot_id, client_repeats, log),
+      store, counters, clock, disk->get());
   if (!daemon.ok()) return cannot_start("daemon", daemon.status());
   StartRecovery(**daemon, log);
 
   const auto metrics = StartMetrics(config, counters, **daemon);
   if (!metrics.ok()) return cannot_start("metrics", metrics.status());
-  const auto signals = SignalThread::Start(SignalHandlers(**daemon, config, manager, log));
+  const auto signals =
+      SignalThread::Start(SignalHandlers(**daemon, config, manager, counters, client_repeats, log));
   if (!signals.ok()) return cannot_start("signals", signals.status());
 
   StartPopulating(**pool, store, manager, log);
-  log.Info("serving",
-           {{"version", Version()},
-            {"socket_dir", config.socket_dir},
-            {"boot_id", *boot_id},
-            {"pool_bytes", (*pool)->total_bytes().value()},
-            {"pages", (*pool)->pages()},
-            {"disk", config.disk.empty() ? "off" : config.disk},
-            {"disk_limit", (config.disk.empty() ? ByteCount(0) : config.disk_limit).value()},
-            {"metrics", *metrics == nullptr ? std::string("off") : (*metrics)->url()}});
-  PrintWhereToGo(config, **pool, metrics->get());
+  SayWhatIsServed(config, *boot_id, **pool, metrics->get(), log);
   manager.Ready("serving");
 
   (*daemon)->Wait();

@@ -2,7 +2,6 @@
 
 #include <time.h>
 
-#include <atomic>
 #include <fstream>
 #include <vector>
 
@@ -11,232 +10,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "server/sideband_connection.h"
+#include "server/metrics_samples.h"
 #include "server/version.h"
 #include "storage/check.h"
 
 namespace larder {
 namespace {
 
-using R = MetricReadings;
-
-constexpr MetricSample Count(std::string_view label, Counter Counters::*counter) {
-  return {.label = label, .counter = counter, .reading = nullptr, .histogram = nullptr};
-}
-constexpr MetricSample Read(std::string_view label, double (*reading)(const R&)) {
-  return {.label = label, .counter = nullptr, .reading = reading, .histogram = nullptr};
-}
-constexpr MetricSample Time(std::string_view label, Histogram Latencies::*histogram) {
-  return {.label = label, .counter = nullptr, .reading = nullptr, .histogram = histogram};
-}
-double Double(uint64_t n) { return static_cast<double>(n); }
-double Double(ByteCount bytes) { return Double(bytes.value()); }
-
-// Zero until the sideband is up.
-template <std::atomic<uint64_t> SidebandCounters::*member>
-double OfSideband(const R& r) {
-  const SidebandCounters* const counters = r.daemon.sideband;
-  return counters == nullptr ? 0 : Double((counters->*member).load(std::memory_order_relaxed));
-}
-template <ByteCount BlockStore::Stats::*member>
-double OfStore(const R& r) {
-  return Double(r.daemon.store.*member);
-}
-template <uint64_t BlockStore::Stats::*member>
-double OfStore(const R& r) {
-  return Double(r.daemon.store.*member);
-}
-
-// Zero where there is no disk.
-template <auto part, auto member>
-double OfDisk(const R& r) {
-  return r.daemon.disk ? Double((*r.daemon.disk).*part.*member) : 0;
-}
-
-using S = SidebandCounters;
-using B = BlockStore::Stats;
-using C = Counters;
-
-constexpr MetricSample kSessions[] = {Count("attached", &C::sessions_attached),
-                                      Count("refused", &C::sessions_refused),
-                                      Count("lost", &C::sessions_lost)};
-constexpr MetricSample kRequests[] = {Count("lookup", &C::requests_lookup),
-                                      Count("list_instances", &C::requests_list_instances),
-                                      Count("query_ip", &C::requests_query_ip),
-                                      Count("pin", &C::requests_pin),
-                                      Count("unpin", &C::requests_unpin),
-                                      Count("prefetch", &C::requests_prefetch),
-                                      Count("clear", &C::requests_clear),
-                                      Count("move", &C::requests_move),
-                                      Count("compress", &C::requests_compress),
-                                      Count("watch_events", &C::requests_watch),
-                                      Count("store_blocks", &C::requests_store_blocks),
-                                      Count("fetch_blocks", &C::requests_fetch_blocks),
-                                      Count("register", &C::requests_register),
-                                      Count("reserve", &C::requests_reserve),
-                                      Count("publish", &C::requests_publish),
-                                      Count("acquire", &C::requests_acquire)};
-constexpr MetricSample kCleared[] = {Count("host", &C::blocks_cleared_host),
-                                     Count("disk", &C::blocks_cleared_disk)};
-constexpr MetricSample kMovedBlocks[] = {Count("host", &C::blocks_moved_host),
-                                         Count("disk", &C::blocks_moved_disk)};
-constexpr MetricSample kRecoded[] = {Count("host_lossless", &C::blocks_encoded_host),
-                                     Count("disk_lossless", &C::blocks_encoded_disk),
-                                     Count("host_identity", &C::blocks_decoded_host),
-                                     Count("disk_identity", &C::blocks_decoded_disk)};
-constexpr MetricSample kDecodedForLease[] = {Count("", &C::blocks_decoded_for_lease)};
-constexpr MetricSample kRecodedBytes[] = {Count("host_before", &C::recoded_bytes_before_host),
-                                          Count("host_after", &C::recoded_bytes_after_host),
-                                          Count("disk_before", &C::recoded_bytes_before_disk),
-                                          Count("disk_after", &C::recoded_bytes_after_disk)};
-constexpr MetricSample kDeviceBlocks[] = {
-    Read("", [](const R& r) { return Double(r.daemon.device_blocks); })};
-constexpr MetricSample kDeviceLeftOut[] = {Count("", &C::device_blocks_left_out)};
-constexpr MetricSample kDirectives[] = {
-    Count("sent", &C::directives_sent), Count("done", &C::directives_done),
-    Count("unanswered", &C::directives_unanswered), Count("ended", &C::directives_ended),
-    Count("unsent", &C::directives_unsent)};
-constexpr MetricSample kEventsTold[] = {Count("", &C::events_told)};
-constexpr MetricSample kCutOff[] = {Count("", &C::watchers_cut_off)};
-constexpr MetricSample kPins[] = {Read("", OfStore<&B::pins>)};
-constexpr MetricSample kPinned[] = {Read("host", OfStore<&B::pinned_host>),
-                                    Read("disk", OfStore<&B::pinned_disk>)};
-constexpr MetricSample kPinsExpired[] = {Count("", &C::pins_expired)};
-constexpr MetricSample kPinsNotRestored[] = {Count("", &C::pins_not_restored)};
-constexpr MetricSample kPinWritesFailed[] = {Count("", &C::pin_writes_failed)};
-constexpr MetricSample kOverloaded[] = {Count("", &C::calls_overloaded)};
-constexpr MetricSample kInvalid[] = {Count("", &C::invalid_messages)};
-constexpr MetricSample kUnknownReleases[] = {Count("", &C::unknown_releases)};
-constexpr MetricSample kPut[] = {Count("published", &C::blocks_published),
-                                 Count("duplicate", &C::blocks_duplicate),
-                                 Count("refused", &C::blocks_refused)};
-constexpr MetricSample kGot[] = {Count("hit", &C::blocks_hit), Count("disk", &C::blocks_from_disk),
-                                 Count("missing", &C::blocks_missing)};
-constexpr MetricSample kPutBytes[] = {Count("", &C::put_bytes)};
-constexpr MetricSample kPutTokens[] = {Count("", &C::put_tokens)};
-constexpr MetricSample kGotBytes[] = {Count("host", &C::got_host_bytes),
-                                      Count("disk", &C::got_disk_bytes)};
-constexpr MetricSample kGotTokens[] = {Count("host", &C::got_host_tokens),
-                                       Count("disk", &C::got_disk_tokens)};
-constexpr MetricSample kSeconds[] = {
-    Time("lookup", &Latencies::lookup), Time("write", &Latencies::write),
-    Time("acquire", &Latencies::acquire), Time("disk_read", &Latencies::disk_read)};
-constexpr MetricSample kHostChecks[] = {Count("", &C::host_checks)};
-constexpr MetricSample kDamaged[] = {Read("host", OfStore<&B::damaged>)};
-constexpr MetricSample kDamagedInTransit[] = {Count("", &C::blocks_damaged_in_transit)};
-constexpr MetricSample kMoved[] = {Count("staged", &C::staged_bytes),
-                                   Count("stored", &C::stored_bytes),
-                                   Count("fetched", &C::fetched_bytes)};
-constexpr MetricSample kExpired[] = {Count("lease", &C::leases_expired),
-                                     Count("reservation", &C::reservations_expired)};
-constexpr MetricSample kEvicted[] = {Read("demand", OfStore<&B::evicted_demand>),
-                                     Read("watermark", OfStore<&B::evicted_watermark>)};
-constexpr MetricSample kRegistrationsFailed[] = {Count("", &C::registrations_failed)};
-constexpr MetricSample kEvictedUnspilled[] = {Read("", OfStore<&B::evicted_unspilled>)};
-constexpr MetricSample kReserveFull[] = {Read("", OfStore<&B::full>)};
-
-constexpr MetricSample kSidebandConnections[] = {Read("accepted", OfSideband<&S::accepted>),
-                                                 Read("welcomed", OfSideband<&S::welcomed>)};
-constexpr MetricSample kSidebandRefused[] = {
-    Read("over_limit", OfSideband<&S::over_limit>),
-    Read("handshake_late", OfSideband<&S::handshake_late>),
-    Read("process_unseen", OfSideband<&S::process_unseen>),
-    Read("wrong_answer", OfSideband<&S::wrong_answer>),
-    Read("bad_packet", OfSideband<&S::bad_packets>),
-    Read("bad_descriptor", OfSideband<&S::bad_descriptors>),
-    Read("unread_answer", OfSideband<&S::unread_answers>),
-    Read("write_denied", OfSideband<&S::writes_denied>),
-    Read("staging_refused", OfSideband<&S::staging_refused>),
-    Read("request_failed", OfSideband<&S::requests_failed>)};
-constexpr MetricSample kSidebandGiven[] = {Read("slab_read", OfSideband<&S::slabs_read>),
-                                           Read("slab_write", OfSideband<&S::slabs_write>),
-                                           Read("session_page", OfSideband<&S::session_pages>),
-                                           Read("session_socket", OfSideband<&S::session_sockets>),
-                                           Read("staging", OfSideband<&S::staging_added>),
-                                           Read("share_descriptor", OfSideband<&S::shared_memory>),
-                                           Read("share_handle", OfSideband<&S::shared_handle>),
-                                           Read("open_descriptor", OfSideband<&S::opened_memory>),
-                                           Read("open_handle", OfSideband<&S::opened_handle>),
-                                           Read("clean", OfSideband<&S::cleans>)};
-constexpr MetricSample kSidebandOpen[] = {Read("", OfSideband<&S::connections_open>)};
-
-constexpr MetricSample kPool[] = {
-    Read("limit", OfStore<&B::pool_limit>),
-    Read("online", OfStore<&B::pool_online>),
-    Read("free", OfStore<&B::pool_free>),
-    Read("stored", OfStore<&B::pool_stored>),
-    Read("reserved", OfStore<&B::pool_reserved>),
-    Read("leased", OfStore<&B::pool_leased>),
-    Read("quarantined", [](const R& r) { return Double(r.daemon.quarantined); })};
-constexpr MetricSample kBlocks[] = {Read("", OfStore<&B::blocks>)};
-using D = DiskWork::Stats;
-using T = DiskTier::Stats;
-using P = Promoter::Stats;
-constexpr MetricSample kDiskBytes[] = {
-    Read("limit", OfDisk<&D::tier, &T::limit>), Read("room", OfDisk<&D::tier, &T::room>),
-    Read("used", OfDisk<&D::tier, &T::used>), Read("allocated", OfDisk<&D::tier, &T::allocated>)};
-constexpr MetricSample kDiskBlocks[] = {Read("all", OfDisk<&D::tier, &T::blocks>),
-                                        Read("disk_only", OfStore<&B::disk_only>)};
-constexpr MetricSample kDiskMoved[] = {
-    Read("spilled", OfDisk<&D::spiller, &Spiller::Stats::spilled_bytes>),
-    Read("written", OfDisk<&D::tier, &T::written_bytes>),
-    Read("promoted", OfDisk<&D::promoter, &P::promoted_bytes>)};
-constexpr MetricSample kSpilled[] = {
-    Read("offered", OfDisk<&D::spiller, &Spiller::Stats::offered>),
-    Read("spilled", OfDisk<&D::spiller, &Spiller::Stats::spilled>),
-    Read("dropped_queue", OfDisk<&D::spiller, &Spiller::Stats::dropped_queue>),
-    Read("dropped_evicted", OfDisk<&D::spiller, &Spiller::Stats::dropped_evicted>),
-    Read("dropped_room", OfDisk<&D::spiller, &Spiller::Stats::dropped_room>),
-    Read("dropped_failed", OfDisk<&D::spiller, &Spiller::Stats::dropped_failed>),
-    Read("damaged", OfDisk<&D::spiller, &Spiller::Stats::damaged>)};
-constexpr MetricSample kPromoted[] = {Read("promoted", OfDisk<&D::promoter, &P::promoted>),
-                                      Read("joined", OfDisk<&D::promoter, &P::joined>),
-                                      Read("missing", OfDisk<&D::promoter, &P::missing>),
-                                      Read("damaged", OfDisk<&D::promoter, &P::damaged>),
-                                      Read("full", OfDisk<&D::promoter, &P::full>),
-                                      Read("refused", OfDisk<&D::promoter, &P::refused>)};
-constexpr MetricSample kDiskFailures[] = {Read("write", OfDisk<&D::tier, &T::write_failures>),
-                                          Read("read", OfDisk<&D::tier, &T::read_failures>),
-                                          Read("sync", OfDisk<&D::tier, &T::sync_failures>),
-                                          Read("catalog", OfDisk<&D::tier, &T::catalog_failures>),
-                                          Read("damaged", OfDisk<&D::tier, &T::damaged>)};
-constexpr MetricSample kDiskLeftAlone[] = {
-    Read("spill", OfDisk<&D::spiller, &Spiller::Stats::breaker_opened>),
-    Read("promote", OfDisk<&D::promoter, &P::breaker_opened>)};
-constexpr MetricSample kDiskEvicted[] = {Read("", OfStore<&B::evicted_disk>)};
-constexpr MetricSample kDiskShards[] = {Read("all", OfDisk<&D::tier, &T::shards>),
-                                        Read("failed", OfDisk<&D::tier, &T::shards_failed>)};
-constexpr MetricSample kShardsSetAside[] = {Read("", OfDisk<&D::tier, &T::shards_set_aside>)};
-constexpr MetricSample kVerified[] = {
-    Read("ok", OfDisk<&D::verifier, &DiskVerifier::Stats::blocks>),
-    Read("damaged", OfDisk<&D::verifier, &DiskVerifier::Stats::damaged>),
-    Read("failed", OfDisk<&D::verifier, &DiskVerifier::Stats::failed>)};
-constexpr MetricSample kVerifyWalks[] = {
-    Read("", OfDisk<&D::verifier, &DiskVerifier::Stats::walks>)};
-constexpr MetricSample kDiskWaiting[] = {
-    Read("spill", OfDisk<&D::spiller, &Spiller::Stats::queued>),
-    Read("promote", OfDisk<&D::promoter, &P::waiting>)};
-constexpr MetricSample kDiskRecovering[] = {
-    Read("", [](const R& r) { return r.daemon.disk && r.daemon.disk->recovering ? 1.0 : 0.0; })};
-constexpr MetricSample kHolds[] = {Read("lease", OfStore<&B::leases>),
-                                   Read("reservation", OfStore<&B::reservations>)};
-constexpr MetricSample kKept[] = {Read("index", OfStore<&B::index_bytes>),
-                                  Read("metadata", OfStore<&B::metadata_bytes>)};
-constexpr MetricSample kAttached[] = {
-    Read("mapped", [](const R& r) { return Double(r.daemon.sessions.mapped); }),
-    Read("staged", [](const R& r) { return Double(r.daemon.sessions.staged); }),
-    Read("stream", [](const R& r) { return Double(r.daemon.sessions.stream); })};
-constexpr MetricSample kProcesses[] = {
-    Read("", [](const R& r) { return Double(r.daemon.processes); })};
-constexpr MetricSample kDraining[] = {
-    Read("", [](const R& r) { return r.daemon.draining ? 1.0 : 0.0; })};
-const MetricSample kBuild[] = {Read(Version(), [](const R&) { return 1.0; })};
-constexpr MetricSample kStarted[] = {Read("", [](const R& r) { return r.daemon.started_unix_s; })};
-constexpr MetricSample kProcessor[] = {Read("", [](const R& r) { return r.processor_s; })};
-constexpr MetricSample kResident[] = {
-    Read("anonymous", [](const R& r) { return Double(r.memory.anonymous); }),
-    Read("file", [](const R& r) { return Double(r.memory.file); }),
-    Read("shmem", [](const R& r) { return Double(r.memory.shmem); })};
+// The samples are one namespace with the table, in a file of their own for length.
+using namespace metric_samples;  // NOLINT(google-build-using-namespace)
 
 constexpr MetricType kC = MetricType::kCounter;
 constexpr MetricType kG = MetricType::kGauge;
@@ -256,6 +38,12 @@ constexpr Metric kMetrics[] = {
      "Calls refused with RESOURCE_EXHAUSTED and a retry hint, as too many were under way."},
     {"larder_invalid_messages_total", kC, "messages", "", kInvalid,
      "Messages and calls refused with INVALID_ARGUMENT: garbage, broken limits, wrong order."},
+    {"larder_calls_at_wrong_socket_total", kC, "calls", "", kWrongSocket,
+     "Calls refused with PERMISSION_DENIED, as another socket serves their method; the caller is "
+     "told which."},
+    {"larder_registrations_refused_total", kC, "registrations", "", kRegistrationsRefused,
+     "Registrations of sessions that were refused: of another user's engine, too long, invalid, or "
+     "for want of a share."},
     {"larder_unknown_releases_total", kC, "leases", "", kUnknownReleases,
      "Releases of leases that the session does not hold (any more)."},
     {"larder_blocks_put_total", kC, "blocks", "result", kPut,
@@ -276,13 +64,23 @@ constexpr Metric kMetrics[] = {
     {"larder_host_checks_total", kC, "blocks", "", kHostChecks,
      "Blocks read from host memory that were checked against their hashes, or sent out with them "
      "to be checked."},
+    {"larder_host_verified_total", kC, "blocks", "result", kHostVerified,
+     "Blocks in host memory that were read again to see whether they are whole: ok, damaged (given "
+     "up)."},
+    {"larder_host_verify_walks_total", kC, "walks", "", kHostVerifyWalks,
+     "Times that all of them were."},
+    {"larder_host_verify_seconds", kG, "seconds", "", kHostVerifySeconds,
+     "Time within which damage of a block in host memory is found, with as much stored as now and "
+     "at the rate of --host-verify-rate; 0 where that is 0."},
     {"larder_blocks_damaged_total", kC, "blocks", "tier", kDamaged,
-     "Stored blocks whose bytes did not match their hashes. Each was dropped and read as a miss."},
+     "Stored blocks whose bytes did not match their hashes. Each left the pool; it is a miss, or "
+     "read from its copy on disk."},
     {"larder_blocks_damaged_in_transit_total", kC, "blocks", "", kDamagedInTransit,
      "Blocks whose bytes did not match their hashes when they arrived by StoreBlocks; not stored."},
     {"larder_moved_bytes_total", kC, "bytes", "road", kMoved,
-     "Bytes of blocks that the daemon itself moved: copied from staging segments, stored and "
-     "fetched by the byte streams. What engines move through shared memory it does not see."},
+     "Bytes of blocks that the daemon itself moved: copied from staging segments and to them, "
+     "stored and fetched by the byte streams. What engines move through shared memory it does not "
+     "see."},
     {"larder_holds_expired_total", kC, "holds", "kind", kExpired,
      "Leases and reservations that ended at their deadline, not by their holder."},
     {"larder_blocks_evicted_total", kC, "blocks", "cause", kEvicted,
@@ -292,13 +90,29 @@ constexpr Metric kMetrics[] = {
      "all."},
     {"larder_reserve_full_total", kC, "requests", "", kReserveFull,
      "Reservations answered \"full, retry after\"."},
+    {"larder_connections_total", kC, "connections", "socket", kConnections,
+     "Connections accepted at the socket files that gRPC serves, those refused right after too."},
+    {"larder_connections_open", kG, "connections", "socket", kConnectionsOpen,
+     "Of these, those that are open; it may take a second until one that was closed is noticed."},
+    {"larder_connections_refused_total", kC, "connections", "cause", kConnectionsRefused,
+     "Connections refused, by socket and cause: all places are taken, those of the uid or of the "
+     "process, the daemon has no descriptor left, or the peer sent descriptors."},
+    {"larder_sockets_reopened_total", kC, "events", "socket", kSocketsReopened,
+     "Times that a socket file was made again, because it was gone or took no connections."},
+    {"larder_descriptors", kG, "descriptors", "what", kDescriptors,
+     "Open files of the daemon and how many there may be; of those that peers sent unasked, the "
+     "ones being closed, which may take for as long as the sender chose, and the ones that wait "
+     "for "
+     "that."},
+    {"larder_stuck_total", kC, "events", "", kStuck,
+     "Looks of the watchdog that found a part of the daemon which did not come round."},
     {"larder_sideband_connections_total", kC, "connections", "step", kSidebandConnections,
      "Connections to the sideband: accepted, and of these welcomed after the handshake."},
     {"larder_sideband_refused_total", kC, "events", "cause", kSidebandRefused,
      "What the sideband refused, by cause: connections, packets and requests."},
     {"larder_sideband_given_total", kC, "requests", "what", kSidebandGiven,
      "What the sideband did for attached processes: descriptors handed out (slabs, session pages, "
-     "session sockets), staging segments taken, device memory shared and opened by path, CLEAN "
+     "session sockets), staging segments made, device memory shared and opened by path, CLEAN "
      "acknowledged."},
     {"larder_sideband_connections_open", kG, "connections", "", kSidebandOpen,
      "Connections to the sideband that are open."},
@@ -306,7 +120,9 @@ constexpr Metric kMetrics[] = {
      "The disk tier: its limit, what of it is for records, what live records take, what all its "
      "files take."},
     {"larder_disk_blocks", kG, "blocks", "where", kDiskBlocks,
-     "Blocks on disk: all, and those that are not in host memory."},
+     "Blocks on disk: all; those that are not in host memory; and those that a former daemon left "
+     "and this one cannot name yet, for want of room in memory or as their name is being written, "
+     "which it tries again."},
     {"larder_disk_moved_bytes_total", kC, "bytes", "how", kDiskMoved,
      "Bytes of blocks spilled and promoted, and bytes that were written to the disk for that, its "
      "catalog included."},
@@ -320,7 +136,8 @@ constexpr Metric kMetrics[] = {
      "left alone), damaged, full (no room in the pool), refused (too many wait already, of their "
      "session or of all)."},
     {"larder_disk_failures_total", kC, "events", "kind", kDiskFailures,
-     "What failed on the disk, and records that were found damaged."},
+     "What failed on the disk; records that were found damaged; and blocks that found no room in a "
+     "catalog though there was room for their bytes."},
     {"larder_disk_left_alone_total", kC, "events", "for", kDiskLeftAlone,
      "Times that the disk was left alone for a while, as it had failed."},
     {"larder_disk_evicted_total", kC, "blocks", "", kDiskEvicted,
@@ -330,6 +147,9 @@ constexpr Metric kMetrics[] = {
      "tried again and again), or that take no writes since one failed, until the next one works."},
     {"larder_disk_shards_set_aside_total", kC, "shards", "", kShardsSetAside,
      "Shards that were found damaged, set aside, and began empty."},
+    {"larder_disk_facts_bytes", kG, "bytes", "part", kDiskFacts,
+     "What pins and registrations take of the disk, each with its limit: beyond it no more become "
+     "durable until some end."},
     {"larder_disk_registration_failures_total", kC, "events", "", kRegistrationsFailed,
      "Registrations of engines that could not be written to disk; each is tried again."},
     {"larder_disk_verified_total", kC, "blocks", "result", kVerified,
@@ -344,6 +164,9 @@ constexpr Metric kMetrics[] = {
     {"larder_pool_bytes", kG, "bytes", "part", kPool,
      "The pool: its limit, what is populated (online), and of that free, stored, reserved and "
      "quarantined; leased is the part of stored under at least one lease."},
+    {"larder_pool_stalled", kG, "boolean", "", kPoolStalled,
+     "1 while the host has no memory for the next slab; the log and larderctl status say why, and "
+     "it is asked again every 5 seconds.  Health is NOT_SERVING while there is no slab at all."},
     {"larder_blocks", kG, "blocks", "", kBlocks, "Blocks stored."},
     {"larder_blocks_cleared_total", kC, "blocks", "tier", kCleared,
      "Blocks that callers took away (Cache.Clear); one that lay in both tiers counts in both."},
@@ -361,7 +184,11 @@ constexpr Metric kMetrics[] = {
      "Blocks that engines say they have in device memory; one that two engines have counts twice."},
     {"larder_device_blocks_left_out_total", kC, "blocks", "", kDeviceLeftOut,
      "Blocks of device memory that are not kept account of: an engine has at most 524,288 places, "
-     "all of them twice as many."},
+     "all of them twice as many; and what is reported under an engine id that another user's "
+     "sessions have."},
+    {"larder_engine_id_conflicts_total", kC, "times", "", kIdConflicts,
+     "Sessions and registrations under an engine id that another user's sessions have: they work, "
+     "and what they say of the engine is left out."},
     {"larder_directives_total", kC, "directives", "step", kDirectives,
      "What engines were asked to do with blocks in device memory (pin, unpin, drop, compress): "
      "sent, and of these done, whatever was said of each block, unanswered within 5 seconds, or "
@@ -390,13 +217,30 @@ constexpr Metric kMetrics[] = {
     {"larder_sessions", kG, "sessions", "write_mode", kAttached,
      "Sessions attached, by how they write: mapped (into the pool), staged (the daemon copies), "
      "stream (bytes over gRPC; those that have not said hello yet, too)."},
+    {"larder_sessions_reading", kG, "sessions", "read_mode", kReading,
+     "The same, by how they read: mapped (in place), copied (the daemon copies to their staging "
+     "segments), stream."},
+    {"larder_staging_bytes", kG, "bytes", "", kStaging,
+     "Staging segments that there are, by their size: those that processes have now, and dropped "
+     "ones until their memory is free. Limits: staging_limit, staging_uid_limit, "
+     "staging_total_limit."},
     {"larder_processes", kG, "processes", "", kProcesses,
      "Processes known by the sideband: connected, attached, or with something in quarantine."},
+    {"larder_share_held", kG, "as named", "kind", kShareHeld,
+     "What callers hold of each kind of thing that they have a share of (docs/shares.md)."},
+    {"larder_shares_refused_total", kC, "requests", "kind", kShareRefused,
+     "Requests refused for want of a share: their process, their uid or all hold too much of it; "
+     "`larderctl status` shows who."},
+    {"larder_damage_reports_dropped_total", kC, "blocks", "", kReportsDropped,
+     "Blocks that readers reported as damaged and that were not looked at, as too many waited."},
     {"larder_draining", kG, "0 or 1", "", kDraining, "1 while the daemon drains."},
     {"larder_resident_bytes", kG, "bytes", "kind", kResident,
      "Resident memory of the daemon by what backs it. shmem is the pool (but for hugetlb pages, "
      "which nothing counts here); anonymous is the daemon's own."},
 };
+
+// Seconds have fractions.
+bool IsWholeCounter(const Metric& metric) { return metric.type == kC && metric.unit != "seconds"; }
 
 const char* TypeName(MetricType type) {
   return type == kC ? "counter" : type == kG ? "gauge" : "histogram";
@@ -449,12 +293,12 @@ double MetricSample::Read(const Counters& counters, const MetricReadings& readin
 
 std::span<const Metric> Metrics() { return kMetrics; }
 
-void VisitCounters(const Counters& counters,
+void VisitCounters(const Counters& counters, const MetricReadings& readings,
                    const std::function<void(const std::string&, uint64_t)>& visit) {
   for (const Metric& metric : kMetrics) {
+    if (!IsWholeCounter(metric)) continue;
     for (const MetricSample& sample : metric.samples) {
-      if (sample.counter == nullptr) continue;
-      visit(SampleName(metric, sample), (counters.*sample.counter).value());
+      visit(SampleName(metric, sample), static_cast<uint64_t>(sample.Read(counters, readings)));
     }
   }
 }
@@ -462,6 +306,7 @@ void VisitCounters(const Counters& counters,
 void VisitReadings(const MetricReadings& readings,
                    const std::function<void(const std::string&, double)>& visit) {
   for (const Metric& metric : kMetrics) {
+    if (IsWholeCounter(metric)) continue;
     for (const MetricSample& sample : metric.samples) {
       if (sample.reading != nullptr) visit(SampleName(metric, sample), sample.reading(readings));
     }

@@ -58,11 +58,11 @@ struct Metric {
 
 [[nodiscard]] std::span<const Metric> Metrics();
 
-// Calls visit("larder_requests_total{kind=\"lookup\"}", 7) for every member of Counters.
-void VisitCounters(const Counters& counters,
+// Calls visit("larder_requests_total{kind=\"lookup\"}", 7) for every counter but those of seconds.
+void VisitCounters(const Counters& counters, const MetricReadings& readings,
                    const std::function<void(const std::string&, uint64_t)>& visit);
 
-// The same of all that is read from elsewhere, gauges and counters.
+// The same of gauges, and of counters of seconds.
 void VisitReadings(const MetricReadings& readings,
                    const std::function<void(const std::string&, double)>& visit);
 

@@ -140,12 +140,19 @@ absl::StatusOr<ProcessId> ProcessTable::EntryOf(PeerProcess peer) {
         absl::StrCat("the daemon serves at most ", options_.processes_max,
                      " processes; stop some, or raise its limit of processes"));
   }
+  Shares::Answer place;
+  if (options_.shares != nullptr) {
+    // Not the process's: it would have one for each of its children.
+    place = options_.shares->Of({.uid = peer.uid(), .process = {}}).Take(ShareKind::kProcesses);
+    if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
+  }
   const ProcessId id{++last_id_};
   if (absl::Status status = Watch(epoll_.get(), peer.pidfd(), id.value); !status.ok()) {
     return status;
   }
   by_pid_[peer.pid()] = id;  // an entry of a dead one stays until the reaper has told of it
-  entries_.try_emplace(id, Entry{.peer = std::move(peer), .tokens = {}});
+  entries_.try_emplace(
+      id, Entry{.peer = std::move(peer), .place = std::move(place.ticket), .tokens = {}});
   return id;
 }
 

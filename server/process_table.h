@@ -13,7 +13,8 @@
 // Ownership: made by server/main, outlives the Sideband and the sessions.
 // Thread-safety: all methods from any thread; Start and Stop once each, from one.
 // Lifecycle: Create -> Start -> ... -> Stop (joins; no callback after it) -> destroyed.
-// Limits: processes_max entries, tokens_per_process_max tokens each.  Needs Linux 5.3.
+// Limits: processes_max entries, of which each uid has a share, as they may outlive connections;
+// tokens_per_process_max tokens each.  Needs Linux 5.3.
 #pragma once
 
 #include <sys/types.h>
@@ -30,6 +31,7 @@
 #include "client/file_descriptor.h"
 #include "client/wire/sideband_frames.h"
 #include "server/peer_process.h"
+#include "server/shares.h"
 #include "storage/mutex.h"
 #include "storage/types.h"
 
@@ -44,12 +46,17 @@ struct AttachedProcess {
   bool writable = false;  // its uid may map slabs writable
 };
 
+[[nodiscard]] inline ShareHolder HolderOf(const AttachedProcess& process) {
+  return {.uid = process.uid, .process = process.id, .pid = process.pid};
+}
+
 class ProcessTable {
  public:
   struct Options {
     size_t processes_max = 1024;
     // Of connections and of sessions that outlive theirs; above it the oldest closed one dies.
     size_t tokens_per_process_max = 64;
+    Shares* shares = nullptr;  // of entries, by uid; borrowed; null: whoever comes has one
     [[nodiscard]] absl::Status Validate() const;
   };
   using DeathCallback = std::function<void(ProcessId)>;
@@ -69,7 +76,7 @@ class ProcessTable {
     ProcessId process;
     SidebandToken token{};
   };
-  // One more connection of this process.  ResourceExhausted: a limit.
+  // One more connection of this process.  ResourceExhausted: a limit, or the share of its uid.
   [[nodiscard]] absl::StatusOr<Attachment> Attach(PeerProcess peer, bool writable);
   // The connection that got the token is closed.  The token dies with it, or with the last session
   // of the process.
@@ -95,6 +102,7 @@ class ProcessTable {
  private:
   struct Entry {
     PeerProcess peer;
+    Shares::Ticket place;
     size_t connections = 0;
     size_t sessions = 0;
     size_t quarantines = 0;

@@ -15,10 +15,15 @@ namespace {
 
 constexpr std::string_view kPrefix = "registration/";
 
-std::string Encode(std::span<const ContentSpec> contents, std::span<const VariantSpec> variants) {
+// As a session registers it.  Nobody answers it, so that its id can say whose it is.
+constexpr uint64_t kNobodys = 1;
+constexpr uint64_t kOfUidZero = 2;
+
+std::string Encode(std::span<const ContentSpec> contents, std::span<const VariantSpec> variants,
+                   std::optional<uid_t> owner) {
   wire::Up up;
   wire::Register& registration = up.registers.emplace_back();
-  registration.id = 1;  // any: none has no answer
+  registration.id = owner ? kOfUidZero + *owner : kNobodys;
   registration.contents.assign(contents.begin(), contents.end());
   registration.variants.assign(variants.begin(), variants.end());
   std::string frame;
@@ -55,7 +60,11 @@ size_t RegistrationStore::Load() {
     if (!codec.Parse(std::as_bytes(std::span(value)), &up).ok() || up.registers.size() != 1) return;
     wire::Register& known = up.registers[0];
     for (ContentSpec& content : known.contents) content.tenant = tenant_;  // not in the message
-    loaded += instances_.Register(key.substr(kPrefix.size()), known.contents, known.variants).ok();
+    const std::string engine_id = key.substr(kPrefix.size());
+    if (!instances_.Register(engine_id, known.contents, known.variants).ok()) return;
+    ++loaded;
+    if (known.id >= kOfUidZero)
+      instances_.ExpectOwner(engine_id, static_cast<uid_t>(known.id - kOfUidZero));
   });
   return loaded;
 }
@@ -84,14 +93,18 @@ void RegistrationStore::Run() {
 
 void RegistrationStore::Write(const std::string& engine_id) {
   const wire::InstanceInfo now = instances_.Find(engine_id);
-  const std::string value =
-      now.variants.empty() ? std::string() : Encode(now.contents, now.variants);
+  const std::string value = now.variants.empty()
+                                ? std::string()
+                                : Encode(now.contents, now.variants, instances_.OwnerOf(engine_id));
   const absl::Status status = tier_.PutFact(std::string(kPrefix) + engine_id, value);
   if (status.ok()) {
     failing_ = false;
+    if (value.empty()) TryRefused();
     return breaker_.Succeeded();
   }
   ++counters_.registrations_failed;
+  // The disk works: only this one waits, until another is forgotten.
+  if (absl::IsResourceExhausted(status)) return Refuse(engine_id, status);
   breaker_.Failed(std::chrono::steady_clock::now());
   if (!std::exchange(failing_, true) && warn_) {
     warn_(absl::StrCat(
@@ -99,6 +112,23 @@ void RegistrationStore::Write(const std::string& engine_id) {
         "' could not be written, which is tried again: ", std::string(status.message())));
   }
   Save(engine_id);
+}
+
+void RegistrationStore::Refuse(const std::string& engine_id, const absl::Status& why) {
+  if (refused_.empty() && warn_) {
+    warn_(absl::StrCat("registration of engine '", engine_id,
+                       "' is not on disk, so a later daemon will not know of it before it attaches "
+                       "again: ",
+                       std::string(why.message())));
+  }
+  refused_.insert(engine_id);
+}
+
+void RegistrationStore::TryRefused() {
+  if (refused_.empty()) return;
+  MutexLock lock(mu_);
+  waiting_.insert(refused_.begin(), refused_.end());
+  refused_.clear();
 }
 
 }  // namespace larder

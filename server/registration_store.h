@@ -3,7 +3,8 @@
 //
 // A registration is a fact of the disk tier (DiskTier::PutFact) under "registration/ENGINE"; its
 // value is the Register message of the wire.  What cannot be written is counted and written again
-// after a while: engines say what they are once.
+// after a while: engines say what they are once.  What finds the disk's part for registrations used
+// up waits until another registration is forgotten.
 // Ownership: made by Daemon; tier, instances and counters outlive it.  Thread-safety: all methods
 // from any thread.  Save never waits: a thread of its own writes.
 // Limits: those of InstanceTable.
@@ -42,14 +43,17 @@ class RegistrationStore {
   void Run() LARDER_EXCLUDES(mu_);
   // Or lets it wait until the disk is worth asking again.
   void Write(const std::string& engine_id) LARDER_EXCLUDES(mu_);
+  void Refuse(const std::string& engine_id, const absl::Status& why);
+  void TryRefused() LARDER_EXCLUDES(mu_);
 
   DiskTier& tier_;
   InstanceTable& instances_;
   const std::string tenant_;
   Counters& counters_;
   const Warn warn_;
-  DiskBreaker breaker_;   // of the thread
-  bool failing_ = false;  // likewise
+  DiskBreaker breaker_;                   // of the thread
+  bool failing_ = false;                  // likewise
+  absl::btree_set<std::string> refused_;  // likewise: the disk has no part left for them
   Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

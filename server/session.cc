@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,11 +30,18 @@ bool HasAnswers(const wire::Down& down) {
 
 }  // namespace
 
+BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id) {
+  BlockWriter writer;
+  if (account.holder().uid) writer.uid = *account.holder().uid;
+  if (!engine_id.empty()) writer.engine = EngineNumber(engine_id);
+  return writer;
+}
+
 absl::StatusOr<std::shared_ptr<AttachedSession>> AttachedSession::Create(
-    SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer,
-    SessionSink& sink) {
+    SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
+    const ShareHolder& holder, std::string peer, SessionSink& sink) {
   std::shared_ptr<AttachedSession> session(
-      new AttachedSession(deps, id, std::move(process), std::move(peer), sink));
+      new AttachedSession(deps, id, std::move(process), holder, std::move(peer), sink));
   if (session->process_) {
     absl::StatusOr<std::unique_ptr<SessionPage>> page = SessionPage::Create();
     if (!page.ok()) return page.status();
@@ -46,13 +54,15 @@ absl::StatusOr<std::shared_ptr<AttachedSession>> AttachedSession::Create(
 }
 
 AttachedSession::AttachedSession(SessionDeps& deps, SessionId id,
-                                 std::optional<AttachedProcess> process, std::string peer,
-                                 SessionSink& sink)
+                                 std::optional<AttachedProcess> process, const ShareHolder& holder,
+                                 std::string peer, SessionSink& sink)
     : deps_(deps),
       id_(id),
       process_(std::move(process)),
+      account_(deps.shares.Of(holder)),
       peer_(std::move(peer)),
       next_deadline_(deps.clock.Now() + kHelloDeadline),
+      sampler_(deps.check_one_in, uint64_t{std::random_device{}()} << 32 | id.value),
       sink_(&sink) {}
 
 AttachedSession::~AttachedSession() = default;
@@ -86,12 +96,16 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   }
   if (HasAnswers(down)) Send(std::move(down));
   // What an engine dropped is gone before the caller hears that it was.
+  absl::Status reported;
   for (const wire::DeviceBlocks& d : up.device_blocks) {
-    if (absl::Status s = Handle(d); !s.ok()) return s;
+    if (reported.ok()) reported = Handle(d);
   }
-  for (const wire::DirectiveDone& d : up.directives_done) deps_.directives.Done(id_, d);
+  if (reported.ok()) {
+    for (const wire::DirectiveDone& d : up.directives_done) deps_.directives.Done(id_, d);
+  }
   StartPromotions();  // what becomes ready follows its grant
-  StartDecodings();
+  StartFillings();
+  if (!reported.ok()) return reported;  // what was granted is under way: its end gives it back
   // As many blocks leave as were promised, before the writer asks again, and on this thread: one
   // beside it would fight for the store's lock.
   if (promised > 0) deps_.store.EvictToWatermark(std::min(promised, kEvictionsMax));
@@ -184,14 +198,14 @@ void AttachedSession::Count(const wire::Up& up) {
 
 absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   engine_id_ = hello.engine_id;
+  writer_ = WriterOf(account_, engine_id_);
   wire::Attached attached;
-  write_mode_ = ChooseWriteMode(hello.write_mode, &attached.write_mode_reason);
   attached.session = id_;
   attached.boot_id = deps_.boot_id;
   attached.tenant = deps_.tenant;
-  attached.write_mode = write_mode_;
   attached.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs | wire::kFeatureDeviceBlocks |
-                          wire::kFeatureDirectives;
+                          wire::kFeatureDirectives | wire::kFeatureCopiedReads;
+  ChooseModes(hello, &attached);
   directed_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureDirectives) != 0;
   tiers_ = (hello.feature_bits & attached.feature_bits & wire::kFeatureTiers) != 0;
   attached.slab_bytes = deps_.store.pool().slab_bytes();
@@ -204,8 +218,8 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   info.peer = peer_;
   info.write_mode = write_mode_;
   info.device = hello.device;
-  if (absl::Status s = deps_.instances.SessionBegan(engine_id_, info); !s.ok()) return s;
-  deps_.devices.SessionBegan(id_, engine_id_);
+  if (absl::Status s = deps_.instances.SessionBegan(engine_id_, info, &account_); !s.ok()) return s;
+  deps_.devices.SessionBegan(id_, engine_id_, &account_);
   attached_ = true;
   wire::Down down;
   down.attached = std::move(attached);
@@ -232,14 +246,43 @@ wire::WriteMode AttachedSession::ChooseWriteMode(wire::WriteMode wanted,
   return wanted;
 }
 
+// Who may not map slabs reads by copies; who lacks what staging takes has the byte streams.
+void AttachedSession::ChooseModes(const wire::Hello& hello, wire::Attached* attached) {
+  constexpr uint64_t kNeeded = wire::kFeatureTiers | wire::kFeatureCopiedReads;
+  wire::WriteMode write = ChooseWriteMode(hello.write_mode, &attached->write_mode_reason);
+  wire::ReadMode read = wire::ReadMode::kStream;
+  std::string why = attached->write_mode_reason;
+  if (write != wire::WriteMode::kStream) {
+    const bool in_place = process_->writable || deps_.store.pool().sealed();
+    read = in_place ? wire::ReadMode::kMapped : wire::ReadMode::kCopied;
+    why = in_place ? ""
+                   : absl::StrCat("uid ", process_->uid,
+                                  " is not trusted, and the pool has mapped writers: the daemon "
+                                  "copies what it reads; see --trusted-uids");
+    const bool staging = write == wire::WriteMode::kStaged || !in_place;
+    if (staging && (hello.feature_bits & kNeeded) != kNeeded) {
+      write = wire::WriteMode::kStream;
+      read = wire::ReadMode::kStream;
+      why =
+          "the client library is older than this larderd, which makes staging segments itself: "
+          "bytes go by stream; update it";
+      attached->write_mode_reason = why;
+    }
+  }
+  write_mode_ = attached->write_mode = write;
+  read_mode_ = attached->read_mode = read;
+  attached->read_mode_reason = std::move(why);
+}
+
 wire::Registered AttachedSession::Handle(const wire::Register& request) {
   wire::Registered answer;
   answer.id = request.id;
   std::vector<ContentSpec> contents = request.contents;
   for (ContentSpec& content : contents) content.tenant = deps_.tenant;
   absl::StatusOr<std::vector<VariantIndex>> indices =
-      deps_.instances.Register(engine_id_, contents, request.variants);
+      deps_.instances.Register(engine_id_, contents, request.variants, &account_);
   if (!indices.ok()) {
+    ++deps_.counters.registrations_refused;
     answer.status =
         absl::IsResourceExhausted(indices.status()) ? BlockStatus::kFull : BlockStatus::kInvalid;
     answer.message = std::string(indices.status().message());
@@ -271,6 +314,7 @@ std::optional<uint32_t> AttachedSession::TakeWord(uint64_t value) {
 void AttachedSession::Tick(TimePoint now) {
   wire::Revocation revocation;
   std::vector<ReservationId> ended;
+  std::vector<LeaseId> promised;
   {
     MutexLock lock(mu_);
     if (closed_ || now < next_deadline_) return;
@@ -288,8 +332,16 @@ void AttachedSession::Tick(TimePoint now) {
         next_deadline_ = std::min(next_deadline_, record.deadline);
         continue;
       }
+      if (record.copied) {
+        // Nothing of it reads the pool, and what it waits for still answers: CANCELLED.
+        record.cancelled = true;
+        if (record.promotion) Promoter::Cancel(record.promotion);
+        LetGo(record);
+        continue;
+      }
       // The process may still read: the holds stay until it answers, releases or dies.
       record.revoked = true;
+      if (record.promise) promised.push_back(id);
       if (record.promotion) Promoter::Cancel(record.promotion);
       if (page_) page_->Clear(record.word, id.value);  // a promise without a process has none
       revocation.leases.push_back(id);
@@ -309,6 +361,7 @@ void AttachedSession::Tick(TimePoint now) {
       revocation.reservations.push_back(id);
     }
     for (const ReservationId id : ended) CloseReservation(id);
+    Release(promised);  // nothing is read by them
     FinishIfDrained();
   }
   deps_.counters.reservations_expired += ended.size();
@@ -386,9 +439,14 @@ void AttachedSession::OnClosed() {
 }
 
 void AttachedSession::PutInQuarantine(Leases leases, Reservations reservations) {
+  // What is charged for it stays charged.
+  const auto charges = std::make_shared<std::vector<Shares::Ticket>>();
   std::vector<BlockLease> lost_leases;
   std::vector<ExtentReservation> lost_reservations;
   for (auto& [id, record] : leases) {
+    if (record.copied) continue;  // nothing of the process can touch its blocks
+    charges->push_back(std::move(record.place));
+    charges->push_back(std::move(record.bytes));
     lost_leases.push_back(std::move(record.lease));
     std::ranges::move(record.decoded, std::back_inserter(lost_reservations));
   }
@@ -396,12 +454,14 @@ void AttachedSession::PutInQuarantine(Leases leases, Reservations reservations) 
   for (auto& [id, record] : reservations) {
     if (write_mode_ != wire::WriteMode::kMapped) continue;
     MutexLock lock(record->mu);
+    charges->push_back(std::move(record->charged));
     lost_reservations.push_back(std::move(record->reservation));
   }
   // Counted first: a CLEAN that comes right after the Put takes the count back.
   const ProcessId process = process_->id;
   const bool counted = deps_.processes.AddQuarantine(process);
-  if (!deps_.quarantine.Put(process, id_, std::move(lost_leases), std::move(lost_reservations))) {
+  if (!deps_.quarantine.Put(process, id_, std::move(lost_leases), std::move(lost_reservations),
+                            charges)) {
     if (counted) deps_.processes.RemoveQuarantine(process);
     return;
   }

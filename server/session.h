@@ -11,25 +11,30 @@
 // thread.
 // Lifecycle: Create -> OnUp... -> OnClosed (exactly once).  Without a hello it ends after
 // kHelloDeadline.
-// Limits: kWords leases and reservations at once; the store's lease budget for each kind;
+// Limits: kWords leases and reservations at once; its process's and uid's shares (server/shares.h);
 // engine.proto.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "client/wire/messages.h"
+#include "server/connection_peers.h"
 #include "server/counters.h"
 #include "server/instance_table.h"
 #include "server/process_table.h"
+#include "server/read_sampler.h"
 #include "server/session_page.h"
+#include "server/shares.h"
 #include "server/staging_table.h"
 #include "server/worker_pool.h"
 #include "storage/block_store.h"
@@ -42,6 +47,7 @@
 
 namespace larder {
 
+class DamageChecks;   // server/damage_checks.h
 class DeviceTable;    // server/device_table.h
 class DirectiveDesk;  // server/directive_desk.h
 class DiskWork;       // server/disk_work.h
@@ -61,12 +67,20 @@ class SessionSink {
   return static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
 }
 
+// What is kept beside a block's bytes (tokens, segment table) takes at most half of their room in
+// the pool, so that all of it never takes more than half of the pool.  InvalidArgument.
+[[nodiscard]] absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments);
+
+// Of what a process stores for an engine.  A caller without a sideband proves no user.
+[[nodiscard]] BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id);
+
 // The parts of the daemon that sessions share.  All outlive every session.
 struct SessionDeps {
   BlockStore& store;
   InstanceTable& instances;
   Quarantine& quarantine;
   ProcessTable& processes;
+  const ConnectionPeers& peers;
   StagingTable& staging;
   WorkerPool& workers;
   Counters& counters;
@@ -77,6 +91,8 @@ struct SessionDeps {
   uint32_t check_one_in = 64;  // host reads that are checked: one in so many; 0 = none
   DeviceTable& devices;
   DirectiveDesk& directives;
+  Shares& shares;
+  DamageChecks& damage_checks;
   DiskWork* disk = nullptr;  // null: no disk
 };
 
@@ -88,12 +104,15 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   static constexpr size_t kKeysPerMessageMax = 4 * wire::kKeysMax;  // of all acquires of one Up
   static constexpr size_t kTablesPerMessageMax = 512;  // likewise; each may have 1,024 segments
   static constexpr uint32_t kRetryAfterFullMs = 20;
+  // Leases of one session on a block that many hold already (kCrowdedHolds).
+  static constexpr uint32_t kCrowdedMax = 16;
 
-  // `process` is empty for a caller without a sideband token: byte streams only.
+  // `process` is empty for a caller without a sideband token: byte streams only.  `holder`: whose
+  // shares it takes.
   // Unavailable: no memory for the session page.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<AttachedSession>> Create(
-      SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process, std::string peer,
-      SessionSink& sink);
+      SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
+      const ShareHolder& holder, std::string peer, SessionSink& sink);
   ~AttachedSession();
 
   // An error ends the stream.  InvalidArgument: hello missing or twice.  PermissionDenied:
@@ -121,13 +140,17 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
 
   [[nodiscard]] SessionId id() const { return id_; }
   [[nodiscard]] ProcessId process() const { return process_ ? process_->id : ProcessId{}; }
+  [[nodiscard]] const Shares::Account& account() const { return account_; }
   [[nodiscard]] absl::StatusOr<int> OpenPage()
       const;  // read-only descriptor of the revocation words
   [[nodiscard]] ByteCount page_bytes() const;
   [[nodiscard]] wire::WriteMode write_mode() const { return write_mode_; }
+  [[nodiscard]] wire::ReadMode read_mode() const { return read_mode_; }
   [[nodiscard]] const std::string& engine_id() const { return engine_id_; }  // valid after attached
 
  private:
+  class CopyRoom;  // server/session_filling.h
+  struct Filling;  // likewise
   struct LeaseRecord {
     LeaseRecord() = default;
     LeaseRecord(LeaseRecord&&) = default;
@@ -142,8 +165,12 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
     uint64_t request = 0;                    // the acquire's id
     Promoter::Prepared promotion;            // what is read for it; may be null
     std::vector<ExtentReservation> decoded;  // extents of its own, of blocks that HOST has encoded
-    bool cancelled = false;                  // nothing more is decoded for it
-    ByteCount charged;                       // what it holds, and will
+    bool copied = false;                     // its client reads copies, and nothing in the pool
+    std::shared_ptr<CopyRoom> room;          // of those, until they are made
+    bool cancelled = false;                  // nothing more is decoded or copied for it
+    bool promise = false;                    // of a promise alone: its client reads nothing by it
+    Shares::Ticket place, bytes;             // what it holds, and will
+    std::vector<EntryRef> crowded;           // of crowded_, counted for it
   };
   // Shared with copies under way; `mu` guards the handle.
   struct ReservationRecord {
@@ -153,7 +180,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
     TimePoint deadline;
     uint32_t word = 0;
     bool revoked = false;
-    ByteCount charged;
+    Shares::Ticket charged LARDER_GUARDED_BY(mu);
     size_t slots = 0;  // as reserved
   };
   using Leases = absl::flat_hash_map<LeaseId, LeaseRecord>;
@@ -165,7 +192,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   };
 
   AttachedSession(SessionDeps& deps, SessionId id, std::optional<AttachedProcess> process,
-                  std::string peer, SessionSink& sink);
+                  const ShareHolder& holder, std::string peer, SessionSink& sink);
 
   void Send(wire::Down message) LARDER_EXCLUDES(sink_mu_);
   void End(absl::Status status) LARDER_EXCLUDES(sink_mu_);  // of the stream, after what was sent
@@ -180,6 +207,7 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   [[nodiscard]] absl::Status Attach(const wire::Hello& hello) LARDER_REQUIRES(mu_);
   [[nodiscard]] static absl::Status CheckAnswerSize(const wire::Up& up);
   [[nodiscard]] wire::WriteMode ChooseWriteMode(wire::WriteMode wanted, std::string* reason) const;
+  void ChooseModes(const wire::Hello& hello, wire::Attached* attached);
   [[nodiscard]] wire::Registered Handle(const wire::Register& request) LARDER_REQUIRES(mu_);
   [[nodiscard]] wire::Reserved Handle(const wire::Reserve& request) LARDER_REQUIRES(mu_);
   [[nodiscard]] wire::Grant Handle(const wire::Acquire& request) LARDER_REQUIRES(mu_);
@@ -189,7 +217,10 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Handle(const wire::DamageReport& report) LARDER_REQUIRES(mu_);
   // InvalidArgument: no such variant, digests that do not follow from parent and tokens.
   [[nodiscard]] absl::Status Handle(const wire::DeviceBlocks& report) LARDER_EXCLUDES(mu_);
-  void CheckReported(VariantIndex variant, std::span<const Digest> digests);
+  // In a session's share of what many hold: what of it the caller is to keep is in *crowded.
+  [[nodiscard]] BlockStore::AcquireResult Hold(const wire::Acquire& request, HoldWhat what,
+                                               std::vector<EntryRef>* crowded) LARDER_REQUIRES(mu_);
+  void Uncrowd(std::span<const EntryRef> blocks) LARDER_REQUIRES(mu_);
   void Release(std::span<const LeaseId> leases) LARDER_REQUIRES(mu_);
   void CloseReservation(ReservationId id) LARDER_REQUIRES(mu_);
   [[nodiscard]] std::optional<uint32_t> TakeWord(uint64_t value) LARDER_REQUIRES(mu_);
@@ -215,29 +246,54 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void Grants(const wire::Acquire& request, const SessionVariant& variant, LeaseId id,
               BlockStore::AcquireResult& held, Promoter::Prepared promotion, wire::Grant* grant)
       LARDER_REQUIRES(mu_);
+  // False: it or its uid holds too much.
+  [[nodiscard]] bool ChargeLease(ByteCount bytes, LeaseRecord* record) const;
   // `encoded`: as it is, where the caller accepts that.  kPending: it is on disk, or to be decoded.
   [[nodiscard]] wire::BlockGrant GrantOne(const wire::Acquire& request,
                                           const SessionVariant& variant,
                                           const BlockIndex::Held& held, bool encoded)
       LARDER_REQUIRES(mu_);
-  struct Decoding;
   [[nodiscard]] static bool Accepts(const wire::Acquire& request, const BlockMetadata& metadata);
   // Blocks of HOST that are kPending in `grant`: held for that and charged, or kFull.
   void PlanDecoding(const wire::Acquire& request, const SessionVariant& variant,
                     const BlockStore::AcquireResult& held, LeaseId lease, LeaseRecord* record,
                     wire::Grant* grant) LARDER_REQUIRES(mu_);
-  void StartDecodings() LARDER_EXCLUDES(mu_);
-  [[nodiscard]] bool SubmitDecoding(const std::shared_ptr<Decoding>& plan);
-  void Decode(const std::shared_ptr<Decoding>& plan) LARDER_EXCLUDES(mu_);
-  void DecodeNext(Decoding& plan, PayloadCodec& codec) LARDER_EXCLUDES(mu_);
-  void GiveUp(Decoding& plan, BlockStatus status) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::shared_ptr<Filling> NewFilling(const wire::Acquire& request,
+                                                    const SessionVariant& variant, LeaseId lease);
+  void StartFillings() LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool SubmitFilling(const std::shared_ptr<Filling>& plan);
+  void Decode(const std::shared_ptr<Filling>& plan) LARDER_EXCLUDES(mu_);
+  void DecodeNext(Filling& plan, PayloadCodec& codec) LARDER_EXCLUDES(mu_);
+  void GiveUp(Filling& plan, BlockStatus status) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Wanted(LeaseId lease) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] wire::BlockGrant DecodedGrant(const wire::Acquire& request,
-                                              const BlockIndex::Held& held, const Extent& to,
-                                              PayloadCodec& codec);
-  void AnswerDecoded(const Decoding& plan, size_t key, wire::BlockGrant block,
+  // Its place is in `to`; slab 0.
+  [[nodiscard]] wire::BlockGrant Decoded(const wire::Acquire& request, const BlockIndex::Held& held,
+                                         std::span<std::byte> to, PayloadCodec& codec);
+  void AnswerDecoded(const Filling& plan, size_t key, wire::BlockGrant block,
                      ExtentReservation extent) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] bool SampleNow() LARDER_REQUIRES(mu_);
+
+  // ---- reads by copies (session_copies.cc)
+  struct FillingBlock;
+  [[nodiscard]] bool ByCopies(const wire::Acquire& request) const;
+  void PlanCopies(const wire::Acquire& request, const SessionVariant& variant,
+                  const BlockStore::AcquireResult& held, LeaseId lease, const LeaseRecord& record,
+                  wire::Grant* grant) LARDER_REQUIRES(mu_);
+  [[nodiscard]] bool AddToFilling(size_t key, const BlockIndex::Held& held,
+                                  const wire::BlockGrant& grant, Filling& plan)
+      LARDER_REQUIRES(mu_);
+  void StartCopies(std::shared_ptr<Filling> plan) LARDER_EXCLUDES(mu_);
+  void RunCopies(std::shared_ptr<Filling> plan) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::shared_ptr<Filling> NextCopies() LARDER_EXCLUDES(mu_);
+  void CopyOut(const std::shared_ptr<Filling>& plan) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] wire::BlockGrant CopyOne(const Filling& plan, const FillingBlock& block,
+                                         PayloadCodec& codec);
+  [[nodiscard]] bool CopyTo(const FillingBlock& block, std::span<const std::byte> from,
+                            std::span<std::byte> to);
+  void CountCopied(const Filling& plan, const FillingBlock& block, const wire::BlockGrant& grant);
+  static void AddAnswer(const Filling& plan, size_t key, wire::BlockGrant grant, wire::Down* down);
+  void SendAnswers(LeaseId lease, wire::Down down) LARDER_EXCLUDES(mu_);
+  void EndCopies(LeaseId lease) LARDER_EXCLUDES(mu_);
+  void LetGo(LeaseRecord& record) LARDER_REQUIRES(mu_);
   struct Promotion;
   [[nodiscard]] HoldWhat TiersToHold() const LARDER_REQUIRES(mu_);
   void Offer(VariantIndex variant, const Digest& digest);
@@ -250,6 +306,10 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   void StartPromotions() LARDER_EXCLUDES(mu_);
   void OnPromoted(const Promotion& promotion, size_t key, BlockStatus status,
                   const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::shared_ptr<Filling> PlanPromoted(const Promotion& promotion, size_t key,
+                                                      const BlockIndex::Held& held,
+                                                      std::shared_ptr<CopyRoom> room,
+                                                      wire::BlockGrant* block) LARDER_REQUIRES(mu_);
   // It begins nothing new.
   [[nodiscard]] bool Drained() const LARDER_REQUIRES(mu_) {
     return draining_ && deps_.clock.Now() >= drained_from_;
@@ -261,10 +321,13 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   SessionDeps& deps_;
   const SessionId id_;
   const std::optional<AttachedProcess> process_;
+  const Shares::Account account_;  // of the process
   const std::string peer_;
   std::unique_ptr<SessionPage> page_;  // const after Create; empty without a process
   std::string engine_id_;              // const after attached
+  BlockWriter writer_;                 // likewise; of what it stores
   std::atomic<wire::WriteMode> write_mode_ = wire::WriteMode::kStream;  // const after attached
+  std::atomic<wire::ReadMode> read_mode_ = wire::ReadMode::kStream;     // likewise
 
   Mutex mu_;
   bool attached_ LARDER_GUARDED_BY(mu_) = false;
@@ -278,13 +341,14 @@ class AttachedSession : public std::enable_shared_from_this<AttachedSession> {
   std::vector<Digest> contents_ LARDER_GUARDED_BY(mu_);  // registered, at most kContentsMax
   Leases leases_ LARDER_GUARDED_BY(mu_);
   Reservations reservations_ LARDER_GUARDED_BY(mu_);
-  ByteCount leased_ LARDER_GUARDED_BY(mu_);
-  ByteCount reserved_ LARDER_GUARDED_BY(mu_);
-  TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);  // the hello's first
-  size_t copies_ LARDER_GUARDED_BY(mu_) = 0;        // staged publishes that are not answered yet
-  uint32_t until_sample_ LARDER_GUARDED_BY(mu_) = 0;
-  std::vector<Promoter::Prepared> promotions_ LARDER_GUARDED_BY(mu_);        // for after the answer
-  std::vector<std::shared_ptr<Decoding>> decodings_ LARDER_GUARDED_BY(mu_);  // likewise
+  absl::flat_hash_map<uint32_t, uint32_t> crowded_ LARDER_GUARDED_BY(mu_);  // leases by EntryRef
+  TimePoint next_deadline_ LARDER_GUARDED_BY(mu_);                          // the hello's first
+  size_t copies_ LARDER_GUARDED_BY(mu_) = 0;  // staged publishes that are not answered yet
+  ReadSampler sampler_ LARDER_GUARDED_BY(mu_);
+  std::vector<Promoter::Prepared> promotions_ LARDER_GUARDED_BY(mu_);      // for after the answer
+  std::vector<std::shared_ptr<Filling>> fillings_ LARDER_GUARDED_BY(mu_);  // likewise
+  bool copying_ LARDER_GUARDED_BY(mu_) = false;  // a job of it, for a read by copies
+  std::deque<std::shared_ptr<Filling>> waiting_copies_ LARDER_GUARDED_BY(mu_);  // for its end
   uint64_t ids_ LARDER_GUARDED_BY(mu_) = 0;  // low half of lease and reservation ids
 
   // Apart from mu_, so that a copy that ends can answer while a message is handled.

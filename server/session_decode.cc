@@ -5,23 +5,11 @@
 #include <utility>
 
 #include "server/session.h"
+#include "server/session_filling.h"
 #include "storage/disk/page_buffer.h"
 #include "storage/payload_codec.h"
 
 namespace larder {
-
-// Blocks of one acquire, held for this; in the order in which they are wanted.
-struct AttachedSession::Decoding {
-  struct Block {
-    size_t key = 0;
-    BlockIndex::Held held;
-  };
-  wire::Acquire request;  // without its digests
-  SessionVariant variant;
-  LeaseId lease;
-  std::vector<Block> blocks;
-  size_t next = 0;
-};
 
 bool AttachedSession::Accepts(const wire::Acquire& request, const BlockMetadata& metadata) {
   for (uint32_t i = 0; i < metadata.segment_count(); ++i) {
@@ -37,63 +25,75 @@ bool AttachedSession::Accepts(const wire::Acquire& request, const BlockMetadata&
 void AttachedSession::PlanDecoding(const wire::Acquire& request, const SessionVariant& variant,
                                    const BlockStore::AcquireResult& held, LeaseId lease,
                                    LeaseRecord* record, wire::Grant* grant) {
-  const ByteCount share = deps_.store.lease_budget();
-  auto plan = std::make_shared<Decoding>(
-      Decoding{.request = request, .variant = variant, .lease = lease, .blocks = {}});
-  plan->request.digests.clear();
+  const std::shared_ptr<Filling> plan = NewFilling(request, variant, lease);
   for (size_t i = 0; i < held.blocks.size(); ++i) {
     const BlockIndex::Held& block = held.blocks[i];
     if (grant->blocks[i].status != BlockStatus::kPending || !InHost(block.state)) continue;
     const ByteCount bytes(PagesFor(block.metadata->raw_payload_bytes()) * kPageBytes);
-    if (leased_ + record->charged + bytes > share || !deps_.store.HoldAgain({&block.ref, 1})) {
+    Shares::Answer more = account_.Take(ShareKind::kLeasedBytes, bytes);
+    if (!more.admitted() || !plan->holds.Add(block.ref)) {
       grant->blocks[i] = {.status = BlockStatus::kFull, .tier = {}, .extent = {}, .table = {}};
       grant->retry_after_ms = kRetryAfterFullMs;
       continue;
     }
-    record->charged += bytes;
-    plan->blocks.push_back({i, block});
+    record->bytes.Merge(std::move(more.ticket));
+    FillingBlock& wanted = plan->blocks.emplace_back();
+    wanted.key = i;
+    wanted.held = block;
   }
-  if (!plan->blocks.empty()) decodings_.push_back(std::move(plan));
+  if (!plan->blocks.empty()) fillings_.push_back(plan);
 }
 
-void AttachedSession::StartDecodings() {
-  std::vector<std::shared_ptr<Decoding>> plans;
+std::shared_ptr<AttachedSession::Filling> AttachedSession::NewFilling(const wire::Acquire& request,
+                                                                      const SessionVariant& variant,
+                                                                      LeaseId lease) {
+  return std::make_shared<Filling>(deps_.store, request, variant, lease);
+}
+
+void AttachedSession::StartFillings() {
+  std::vector<std::shared_ptr<Filling>> plans;
   {
     MutexLock lock(mu_);
-    plans.swap(decodings_);
+    plans.swap(fillings_);
   }
-  for (const std::shared_ptr<Decoding>& plan : plans) {
-    if (!SubmitDecoding(plan)) GiveUp(*plan, BlockStatus::kFull);
+  for (const std::shared_ptr<Filling>& plan : plans) {
+    if (plan->room != nullptr) {
+      StartCopies(plan);
+    } else if (!SubmitFilling(plan)) {
+      GiveUp(*plan, BlockStatus::kFull);
+    }
   }
 }
 
-bool AttachedSession::SubmitDecoding(const std::shared_ptr<Decoding>& plan) {
-  return deps_.workers.Submit(sizeof(Decoding) + plan->blocks.size() * sizeof(Decoding::Block),
-                              [self = shared_from_this(), plan] { self->Decode(plan); });
+bool AttachedSession::SubmitFilling(const std::shared_ptr<Filling>& plan) {
+  plan->waits.Reset();
+  return deps_.workers.Submit(process(), plan->bytes(), [self = shared_from_this(), plan] {
+    plan->room != nullptr ? self->CopyOut(plan) : self->Decode(plan);
+  });
 }
 
 // Some of them, then it is others' turn.
-void AttachedSession::Decode(const std::shared_ptr<Decoding>& plan) {
+void AttachedSession::Decode(const std::shared_ptr<Filling>& plan) {
   constexpr ByteCount kAtOnce = MiB(16);
   PayloadCodec codec;
   ByteCount done;
   while (plan->next < plan->blocks.size()) {
     done += plan->blocks[plan->next].held.metadata->raw_payload_bytes();
     DecodeNext(*plan, codec);
-    if (done >= kAtOnce && plan->next < plan->blocks.size() && SubmitDecoding(plan)) return;
+    if (done >= kAtOnce && plan->next < plan->blocks.size() && SubmitFilling(plan)) return;
   }
 }
 
-void AttachedSession::GiveUp(Decoding& plan, BlockStatus status) {
+void AttachedSession::GiveUp(Filling& plan, BlockStatus status) {
+  plan.holds.Release();
   for (; plan.next < plan.blocks.size(); ++plan.next) {
-    const Decoding::Block& block = plan.blocks[plan.next];
-    deps_.store.Unhold({&block.held.ref, 1});
+    const FillingBlock& block = plan.blocks[plan.next];
     AnswerDecoded(plan, block.key, {.status = status, .tier = {}, .extent = {}, .table = {}}, {});
   }
 }
 
-void AttachedSession::DecodeNext(Decoding& plan, PayloadCodec& codec) {
-  const Decoding::Block& block = plan.blocks[plan.next++];
+void AttachedSession::DecodeNext(Filling& plan, PayloadCodec& codec) {
+  const FillingBlock& block = plan.blocks[plan.next++];
   wire::BlockGrant grant;
   grant.status = BlockStatus::kCancelled;
   ExtentReservation extent;
@@ -103,10 +103,14 @@ void AttachedSession::DecodeNext(Decoding& plan, PayloadCodec& codec) {
         deps_.store.Reserve({&bytes, 1}, deps_.store.pool().total_bytes());
     grant.status = room.status;
     extent = std::move(room.reservation);
-    if (grant.status == BlockStatus::kOk)
-      grant = DecodedGrant(plan.request, block.held, extent.extent(0), codec);
+    if (grant.status == BlockStatus::kOk) {
+      const Extent& to = extent.extent(0);
+      grant = Decoded(plan.request, block.held, deps_.store.Bytes(to), codec);
+      grant.extent.slab = static_cast<uint32_t>(to.slab);
+      grant.extent.offset += to.offset();
+    }
   }
-  deps_.store.Unhold({&block.held.ref, 1});
+  plan.ReleaseAtEnd();
   AnswerDecoded(plan, block.key, std::move(grant), std::move(extent));
 }
 
@@ -118,9 +122,9 @@ bool AttachedSession::Wanted(LeaseId lease) {
 }
 
 // From a copy of our own: who may write to the pool could change it while it is decoded.
-wire::BlockGrant AttachedSession::DecodedGrant(const wire::Acquire& request,
-                                               const BlockIndex::Held& held, const Extent& to,
-                                               PayloadCodec& codec) {
+wire::BlockGrant AttachedSession::Decoded(const wire::Acquire& request,
+                                          const BlockIndex::Held& held, std::span<std::byte> to,
+                                          PayloadCodec& codec) {
   wire::BlockGrant grant;
   grant.status = BlockStatus::kDamaged;
   SegmentTable table = held.metadata->Table();
@@ -130,7 +134,7 @@ wire::BlockGrant AttachedSession::DecodedGrant(const wire::Acquire& request,
     grant.status = BlockStatus::kUnsupported;
     return grant;
   }
-  if (!codec.Decode(stored.bytes(), table, deps_.store.Bytes(to), &table).ok()) {
+  if (!codec.Decode(stored.bytes(), table, to, &table).ok()) {
     deps_.store.DropDamaged(held.ref);
     return grant;
   }
@@ -139,9 +143,7 @@ wire::BlockGrant AttachedSession::DecodedGrant(const wire::Acquire& request,
   if (!table.Range(request.first_layer, request.layers, &range).ok()) return grant;
   grant.status = BlockStatus::kOk;
   grant.tier = Tier::kHost;
-  grant.extent = {.slab = static_cast<uint32_t>(to.slab),
-                  .offset = to.offset() + range.begin,
-                  .bytes = range.end - range.begin};
+  grant.extent = {.slab = 0, .offset = range.begin, .bytes = range.end - range.begin};
   if (!request.want_tables) return grant;
   table.segments = {table.segments.begin() + range.first,
                     table.segments.begin() + range.first + range.count};
@@ -149,7 +151,7 @@ wire::BlockGrant AttachedSession::DecodedGrant(const wire::Acquire& request,
   return grant;
 }
 
-void AttachedSession::AnswerDecoded(const Decoding& plan, size_t key, wire::BlockGrant block,
+void AttachedSession::AnswerDecoded(const Filling& plan, size_t key, wire::BlockGrant block,
                                     ExtentReservation extent) {
   wire::Down down;
   {

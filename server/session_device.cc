@@ -40,6 +40,10 @@ absl::Status AttachedSession::Handle(const wire::DeviceBlocks& report) {
   }
   if (absl::Status s = CheckChain(report, variant.block_tokens); !s.ok())
     return absl::InvalidArgumentError(absl::StrCat("device_blocks.", s.message()));
+  if (!deps_.instances.IsOf(engine_id_, account_)) {
+    deps_.counters.device_blocks_left_out += report.stored.size();
+    return absl::OkStatus();
+  }
   if (report.cleared) deps_.devices.Cleared(id_);
   deps_.devices.Removed(id_, variant.index, report.removed);
   deps_.counters.device_blocks_left_out += deps_.devices.Stored(

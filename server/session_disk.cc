@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "server/disk_work.h"
 #include "server/session.h"
+#include "server/session_filling.h"
 
 namespace larder {
 
@@ -36,7 +38,7 @@ bool AttachedSession::PlanPromotion(const wire::Acquire& request, const SessionV
   job.remaining = ByteCount(request.remaining_bytes);
   for (size_t i = 0; i < held.blocks.size(); ++i) {
     const BlockIndex::Held& block = held.blocks[i];
-    if (block.ref.value == 0 || !OnDiskAlone(block.state)) continue;
+    if (block.ref.value == 0 || block.repeated || !OnDiskAlone(block.state)) continue;
     job.blocks.push_back(
         {i, block.ref, request.digests[i], block.disk_location, block.extent.bytes()});
   }
@@ -63,12 +65,13 @@ void AttachedSession::StartPromotions() {
 }
 
 void AttachedSession::CancelReads(std::span<const uint64_t> requests) {
-  for (const uint64_t request : requests) {
-    for (auto& [id, record] : leases_) {
-      if (record.request != request) continue;
-      record.cancelled = true;
-      if (record.promotion) Promoter::Cancel(record.promotion);
-    }
+  if (requests.empty()) return;
+  // One walk over the leases, however many requests a message cancels.
+  const absl::flat_hash_set<uint64_t> cancelled(requests.begin(), requests.end());
+  for (auto& [id, record] : leases_) {
+    if (!cancelled.contains(record.request)) continue;
+    record.cancelled = true;
+    if (record.promotion) Promoter::Cancel(record.promotion);
   }
 }
 
@@ -76,6 +79,7 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
                                  const BlockIndex::Held& held) {
   if (promotion.request.what == wire::AcquireWhat::kPromise) return;  // nobody waits for it
   wire::Down down;
+  std::shared_ptr<Filling> copies;
   {
     MutexLock lock(mu_);
     const auto lease = leases_.find(promotion.lease);
@@ -84,6 +88,8 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
     block.status = status;
     if (status == BlockStatus::kOk)
       block = GrantOne(promotion.request, promotion.variant, held, /*encoded=*/true);
+    if (lease->second.copied)
+      copies = PlanPromoted(promotion, key, held, lease->second.room, &block);
     if (block.status == BlockStatus::kPending) block.status = BlockStatus::kFull;  // ask again
     block.tier = Tier::kDisk;  // where it was found
     const auto number = static_cast<uint32_t>(key);
@@ -93,6 +99,7 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
       down.failed.push_back({promotion.request.id, number, block.status});
     }
   }
+  if (copies != nullptr) return StartCopies(std::move(copies));
   if (!down.ready.empty()) {
     ++deps_.counters.blocks_from_disk;
     deps_.counters.got_disk_bytes += down.ready[0].block.extent.bytes;
@@ -102,6 +109,25 @@ void AttachedSession::OnPromoted(const Promotion& promotion, size_t key, BlockSt
     ++deps_.counters.blocks_missing;
   }
   Send(std::move(down));
+}
+
+// Of a session that reads by copies.  Null: `block` says why it gets none.
+std::shared_ptr<AttachedSession::Filling> AttachedSession::PlanPromoted(
+    const Promotion& promotion, size_t key, const BlockIndex::Held& held,
+    std::shared_ptr<CopyRoom> room, wire::BlockGrant* block) {
+  const bool encoded = block->status == BlockStatus::kPending;
+  if (block->status != BlockStatus::kOk && !encoded) return nullptr;
+  if (room == nullptr) {  // it came at the deadline
+    block->status = BlockStatus::kCancelled;
+    return nullptr;
+  }
+  const std::shared_ptr<Filling> plan =
+      NewFilling(promotion.request, promotion.variant, promotion.lease);
+  plan->room = std::move(room);
+  plan->read_from_disk = promotion.begun;
+  if (AddToFilling(key, held, *block, *plan)) return plan;
+  block->status = BlockStatus::kFull;
+  return nullptr;
 }
 
 void AttachedSession::OnDurable(VariantIndex variant, std::span<const Digest> digests) {

@@ -113,7 +113,7 @@ int SessionLoop::Wait(Events* events) {
     return std::max(happened, 0);
   };
   int ready = 0;
-  if (LookUntil(look_until_, [&] { return (ready = wait(0)) > 0; })) return ready;
+  if (LookWhileIdle(look_until_, [&] { return (ready = wait(0)) > 0; })) return ready;
   if (next_due_ == TimePoint::max()) return wait(-1);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_due_ - Now());
   return wait(static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
@@ -147,8 +147,7 @@ void SessionLoop::LookAt(uint64_t id, TimePoint now) {
   if (found == served_.end()) return;
   const SessionSocket::Next next = found->second.socket->OnEvent(now);
   if (next.over) {
-    served_.erase(found);  // closing takes it out of the epoll: the socket was never duplicated
-    lingering_.erase(id);
+    Erase(id);
     return;
   }
   if (next.heard) look_until_ = Now() + kLook;
@@ -159,9 +158,15 @@ void SessionLoop::LookAt(uint64_t id, TimePoint now) {
 
 void SessionLoop::Linger(uint64_t id) {
   lingering_.insert(id);
-  if (lingering_.size() <= kLingeringMax) return;
-  served_.erase(*lingering_.begin());
-  lingering_.erase(lingering_.begin());
+  if (lingering_.size() > kLingeringMax) Erase(*lingering_.begin());
+}
+
+void SessionLoop::Erase(uint64_t id) {
+  const auto found = served_.find(id);
+  // Another thread may close it, and later: until then it would be reported over and over.
+  (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.socket->socket(), nullptr);
+  served_.erase(found);
+  lingering_.erase(id);
 }
 
 void SessionLoop::Watch(Served& served, const SessionSocket::Next& next) {

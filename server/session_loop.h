@@ -2,6 +2,8 @@
 //
 // After a message it looks for the next one for kLook, yielding, before it sleeps: most of what a
 // busy client says next comes within, and to wake a thread that sleeps takes longer than to answer.
+// It sleeps at once when somebody else wants its core, as a client's copying thread does where
+// cores are few.
 //
 // Ownership: the sockets, once added.  Borrows nothing.
 // Thread-safety: NewId, Add and Wake from any thread.
@@ -65,6 +67,7 @@ class SessionLoop final : public SessionSocket::Waker {
   [[nodiscard]] int Wait(Events* events);
   void TakeAdded() LARDER_EXCLUDES(mu_);
   void LookAt(uint64_t id, TimePoint now);
+  void Erase(uint64_t id);
   void LookAtAll(TimePoint now);
   // One more lingers: the oldest that does ends, when they are too many.
   void Linger(uint64_t id);

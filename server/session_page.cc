@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,22 +11,12 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
-
-// Newer than the C library's headers of the oldest host that we build on.
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
-#endif
+#include "storage/memfd.h"
 
 namespace larder {
 namespace {
 
 static_assert(std::atomic_ref<uint64_t>::is_always_lock_free, "shared between processes");
-
-FileDescriptor OpenMemfd() {
-  const int fd = memfd_create("larder-session", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-  if (fd >= 0 || errno != EINVAL) return FileDescriptor(fd);
-  return FileDescriptor(memfd_create("larder-session", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-}
 
 }  // namespace
 
@@ -41,10 +30,9 @@ SessionPage::SessionPage(FileDescriptor memfd, std::span<uint64_t> words)
 SessionPage::~SessionPage() { munmap(words_.data(), kBytes.value()); }
 
 absl::StatusOr<std::unique_ptr<SessionPage>> SessionPage::Create() {
-  FileDescriptor memfd = OpenMemfd();
+  FileDescriptor memfd(OpenMemfd("larder-session"));
   if (!memfd) return absl::ErrnoToStatus(errno, "memfd_create of a session page");
-  if (fchmod(memfd.get(), 0600) != 0 ||
-      ftruncate(memfd.get(), static_cast<off_t>(kBytes.value())) != 0) {
+  if (ftruncate(memfd.get(), static_cast<off_t>(kBytes.value())) != 0) {
     return absl::ErrnoToStatus(errno, "sizing a session page");
   }
   void* base = mmap(nullptr, kBytes.value(), PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);

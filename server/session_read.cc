@@ -2,19 +2,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/damage_checks.h"
 #include "server/session.h"
+#include "server/session_filling.h"
 
 namespace larder {
-
-bool AttachedSession::SampleNow() {
-  if (deps_.check_one_in == 0) return false;
-  if (until_sample_ > 0) {
-    --until_sample_;
-    return false;
-  }
-  until_sample_ = deps_.check_one_in - 1;
-  return true;
-}
 
 wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
   wire::Grant grant;
@@ -31,28 +23,65 @@ wire::Grant AttachedSession::Handle(const wire::Acquire& request) {
     refuse(BlockStatus::kCancelled);
     return grant;
   }
-  if (write_mode_ == wire::WriteMode::kStream && request.what != wire::AcquireWhat::kPromise) {
+  if (read_mode_ == wire::ReadMode::kStream && request.what != wire::AcquireWhat::kPromise) {
     refuse(BlockStatus::kUnsupported);
     return grant;
   }
   const SessionVariant& variant = variants_[request.variant];
-  const ByteCount share = deps_.store.lease_budget();
-  const ByteCount budget = share > leased_ ? share - leased_ : ByteCount(0);
   const LeaseId id{(id_.value << 32) | ++ids_};
-  BlockStore::AcquireResult held =
-      deps_.store.Acquire(variant.index, request.digests, budget, TiersToHold());
+  std::vector<EntryRef> crowded;
+  BlockStore::AcquireResult held = Hold(request, TiersToHold(), &crowded);
   Promoter::Prepared promotion;
   if (!PlanPromotion(request, variant, held, id, &promotion)) {
     // Too much waits for the disk: what is there alone is as good as not there.
-    held = deps_.store.Acquire(variant.index, request.digests, budget, HoldWhat::kHost);
+    held = {};
+    Uncrowd(std::exchange(crowded, {}));
+    held = Hold(request, HoldWhat::kHost, &crowded);
   }
   Grants(request, variant, id, held, std::move(promotion), &grant);
+  if (crowded.empty()) return grant;
+  if (grant.lease == LeaseId{}) {
+    Uncrowd(crowded);
+  } else {
+    leases_.at(id).crowded = std::move(crowded);
+  }
   return grant;
+}
+
+BlockStore::AcquireResult AttachedSession::Hold(const wire::Acquire& request, HoldWhat what,
+                                                std::vector<EntryRef>* crowded) {
+  const ByteCount budget(account_.Room(ShareKind::kLeasedBytes));
+  const auto may_crowd = [&](EntryRef block) LARDER_NO_THREAD_SAFETY_ANALYSIS {
+    uint32_t& mine = crowded_[block.value];
+    if (mine >= kCrowdedMax) return false;
+    ++mine;
+    crowded->push_back(block);
+    return true;
+  };
+  return deps_.store.Acquire(variants_[request.variant].index, request.digests, budget, what,
+                             may_crowd);
+}
+
+void AttachedSession::Uncrowd(std::span<const EntryRef> blocks) {
+  for (const EntryRef block : blocks) {
+    const auto mine = crowded_.find(block.value);
+    if (--mine->second == 0) crowded_.erase(mine);
+  }
 }
 
 void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant& variant,
                              LeaseId id, BlockStore::AcquireResult& held,
                              Promoter::Prepared promotion, wire::Grant* grant) {
+  LeaseRecord record;
+  if (ByCopies(request)) {
+    record.room = CopyRoom::Of(deps_.staging.Get(process_->id, request.staging_id),
+                               request.staging_offset, request.staging_bytes);
+    if (record.room == nullptr) {
+      for (wire::BlockGrant& block : grant->blocks) block.status = BlockStatus::kInvalid;
+      return;
+    }
+    record.copied = true;
+  }
   bool any = false;  // there now, or waited for
   size_t tables = 0;
   for (size_t i = 0; i < held.blocks.size(); ++i) {
@@ -62,11 +91,13 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
     any = any || status == BlockStatus::kOk || status == BlockStatus::kPending;
     if (status == BlockStatus::kFull) grant->retry_after_ms = kRetryAfterFullMs;
   }
+  if (grant->retry_after_ms > 0) account_.CountRefused(ShareKind::kLeasedBytes);
   if (!any) return;  // what was held but cannot be given goes back with `held`
+  const bool charged = ChargeLease(held.lease.held_bytes(), &record);
   // A session without a page reads nothing in place, so it has nothing to check.
   std::optional<uint32_t> word = 0;
-  if (page_) word = TakeWord(id.value);
-  if (!word) {
+  if (page_ && charged) word = TakeWord(id.value);
+  if (!charged || !word) {
     for (wire::BlockGrant& block : grant->blocks) {
       block = {};
       block.status = BlockStatus::kFull;
@@ -77,18 +108,27 @@ void AttachedSession::Grants(const wire::Acquire& request, const SessionVariant&
   grant->lease = id;
   grant->deadline_ms = request.deadline_ms;
   grant->word = *word;
-  LeaseRecord record;
   record.deadline = deps_.clock.Now() + std::chrono::milliseconds(request.deadline_ms);
   record.word = *word;
   record.request = request.id;
   if (promotion) promotions_.push_back(promotion);
   record.promotion = std::move(promotion);
-  record.charged = held.lease.held_bytes();
-  PlanDecoding(request, variant, held, id, &record, grant);
-  leased_ += record.charged;
+  record.promise = request.what == wire::AcquireWhat::kPromise;
+  if (record.copied) {
+    PlanCopies(request, variant, held, id, record, grant);
+  } else {
+    PlanDecoding(request, variant, held, id, &record, grant);
+  }
   record.lease = std::move(held.lease);
   next_deadline_ = std::min(next_deadline_, record.deadline);
   leases_.emplace(id, std::move(record));
+}
+
+bool AttachedSession::ChargeLease(ByteCount bytes, LeaseRecord* record) const {
+  record->place = account_.Take(ShareKind::kLeases).ticket;
+  if (!record->place) return false;
+  record->bytes = account_.Take(ShareKind::kLeasedBytes, bytes).ticket;
+  return static_cast<bool>(record->bytes);
 }
 
 // Once, what the client hears; what it waits for is counted when it arrives, and a request that was
@@ -129,17 +169,21 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
   grant.tier = OnDiskAlone(held.state) ? Tier::kDisk : Tier::kHost;
   if (request.what == wire::AcquireWhat::kPromise) return grant;
   if (OnDiskAlone(held.state)) {
-    grant.status = BlockStatus::kPending;
+    grant.status = held.repeated ? BlockStatus::kFull : BlockStatus::kPending;
     return grant;
   }
   if (held.metadata == nullptr) return grant;
   if (held.metadata->encoded() && !(encoded && Accepts(request, *held.metadata))) {
-    grant.status = tiers_ ? BlockStatus::kPending : BlockStatus::kUnsupported;
+    grant.status = !tiers_         ? BlockStatus::kUnsupported
+                   : held.repeated ? BlockStatus::kFull
+                                   : BlockStatus::kPending;
     return grant;
   }
   const bool whole =
       request.first_layer == 0 && (request.layers == 0 || request.layers == variant.layers);
-  const bool sampled = SampleNow();
+  // A block that is named again in the same request is checked once at most; one that is read by
+  // copies, as it is copied.
+  const bool sampled = !ByCopies(request) && !held.repeated && sampler_.Next();
   SegmentRange range{0, held.metadata->segment_count(), 0, held.metadata->payload_bytes().value()};
   if (!whole && !held.metadata->Table().Range(request.first_layer, request.layers, &range).ok()) {
     grant.status = BlockStatus::kInvalid;
@@ -177,41 +221,23 @@ void AttachedSession::Release(std::span<const LeaseId> leases) {
       continue;
     }
     if (page_) page_->Clear(it->second.word, id.value);
-    leased_ -= it->second.charged;
+    Uncrowd(it->second.crowded);
     leases_.erase(it);
   }
 }
 
-// A reader's word alone drops nothing: the daemon looks at the bytes itself, on a thread that
-// nobody waits for, a few blocks at a time.  When those threads are busy the report is dropped: the
-// block is checked again when it is next sampled.
+// A reader's word alone drops nothing: the daemon looks at the bytes itself.
 void AttachedSession::Handle(const wire::DamageReport& report) {
   if (report.variant >= variants_.size()) return;
-  const VariantIndex variant = variants_[report.variant].index;
-  const size_t weight = report.digests.size() * sizeof(Digest);
-  (void)deps_.workers.Submit(weight,
-                             [self = shared_from_this(), variant, digests = report.digests] {
-                               self->CheckReported(variant, digests);
-                             });
-}
-
-void AttachedSession::CheckReported(VariantIndex variant, std::span<const Digest> digests) {
-  constexpr size_t kAtOnce = 4;
-  for (size_t at = 0; at < digests.size(); at += kAtOnce) {
-    const BlockStore::AcquireResult held =
-        deps_.store.Acquire(variant, digests.subspan(at, std::min(kAtOnce, digests.size() - at)),
-                            deps_.store.lease_budget());
-    for (const BlockIndex::Held& block : held.blocks) {
-      if (block.ref.value == 0 || block.metadata == nullptr) continue;
-      const SegmentRange all{0, block.metadata->segment_count(), 0,
-                             block.metadata->payload_bytes().value()};
-      if (!deps_.store.Check(block, all)) deps_.store.DropDamaged(block.ref);
-    }
-  }
+  deps_.damage_checks.Report(account_.holder().process, variants_[report.variant].index,
+                             report.digests);
 }
 
 void AttachedSession::Handle(const wire::RevokeAck& ack) {
-  Release(ack.leases);
+  for (const LeaseId id : ack.leases) {
+    // A promise is gone since its deadline.
+    if (leases_.contains(id)) Release({&id, 1});
+  }
   for (const ReservationId id : ack.reservations) CloseReservation(id);
 }
 

@@ -6,11 +6,14 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "server/passed_rights.h"
 
 namespace larder {
 namespace {
 
 constexpr std::chrono::seconds kRetryAfter{1};  // when there are too many sessions
+// Then the loop looks at other sessions: a message of kSmallBodyBytes may name 750 blocks.
+constexpr size_t kTurnFrames = 16, kTurnBytes = SessionSocket::kSmallBodyBytes;
 
 }  // namespace
 
@@ -18,12 +21,14 @@ SessionSocket::SessionSocket(const Context& context, FileDescriptor socket, uint
                              Waker& waker)
     : context_(context),
       socket_(std::move(socket)),
+      kernel_refuses_(RefuseRights(socket_.get())),
       id_(id),
       waker_(waker),
       input_(std::in_place) {}
 
 SessionSocket::~SessionSocket() {
   if (session_) End(absl::UnavailableError("larderd is stopping"), TimePoint());
+  CloseSocket(std::move(socket_), kernel_refuses_);
 }
 
 void SessionSocket::Refuse(const absl::Status& why) {
@@ -93,10 +98,10 @@ SessionSocket::Next SessionSocket::OnEvent(TimePoint now) {
     return next;
   }
   const bool full = queue_.waiting() > kQueuedMax;
-  next.read = !input_->working && !input_->stopped && !input_->eof && !full;
+  next.read = !input_->working && !input_->stopped && !input_->more && !input_->eof && !full;
   // What another thread wanted meanwhile, or took out of the way: nothing else would tell.
   const bool freed = input_->stopped && due_ == TimePoint::max() && !full;
-  if (input_->working ? worked_.has_value() : (end_ || deaf_ || freed)) Wake();
+  if (input_->working ? worked_.has_value() : (end_ || deaf_ || freed || input_->more)) Wake();
   return next;
 }
 
@@ -108,9 +113,9 @@ void SessionSocket::LookAtSession(TimePoint now, Next* next) {
     input_->working = false;
     input_->frame.reset();
     input_->reader.Trim();
-    input_->tickets.clear();
-    input_->charged = 0;
+    input_->charged.Reset();
     input_->refused = false;
+    input_->waits_from.reset();
     if (!worked->ok()) return Fail(*worked, now);
   }
   if (const auto end = WantedEnd()) return End(*end, now);
@@ -126,12 +131,15 @@ absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
   input_->stopped = false;
   // Those left from when something stopped it.
   if (absl::Status status = HandleFrames(now, next); !status.ok()) return status;
-  if (input_->working || input_->stopped || input_->eof) return absl::OkStatus();
+  if (input_->working || input_->stopped || input_->more || input_->eof) return absl::OkStatus();
   if (absl::Status status = MakeRoom(now); !status.ok()) return status;
   if (input_->stopped) return absl::OkStatus();
   const bool received = Receive(now);
+  if (input_->carried) {
+    return absl::InvalidArgumentError("descriptors came beside the bytes of a session socket");
+  }
   if (absl::Status status = HandleFrames(now, next); !status.ok()) return status;
-  if (input_->working || input_->stopped || input_->eof) return absl::OkStatus();
+  if (input_->working || input_->stopped || input_->more || input_->eof) return absl::OkStatus();
   return CheckBegun(now, received);
 }
 
@@ -141,17 +149,25 @@ absl::Status SessionSocket::MakeRoom(TimePoint now) {
   // As far as the reader may grow for it, and what it will say.
   const size_t grown = 2 * input_->reader.buffer_bytes() + SessionFrameReader::kRoomBytes;
   const size_t wanted = 2 * std::min(awaited, grown);
-  if (wanted <= input_->charged) return absl::OkStatus();
-  Admission::Answer answer = context_.admission.EnterBytes(ByteCount(wanted - input_->charged));
+  const uint64_t charged = input_->charged.amount();
+  if (wanted <= charged) return absl::OkStatus();
+  Shares::Answer answer = account_.Take(ShareKind::kMessageBytes, wanted - charged);
   if (answer.admitted()) {
-    input_->tickets.push_back(std::move(answer.ticket));
-    input_->charged = wanted;
+    input_->charged.Merge(std::move(answer.ticket));
+    if (const auto waited = std::exchange(input_->waits_from, std::nullopt)) {
+      input_->begun += now - *waited;  // its client is not late: the daemon did not read
+      input_->moved = now;
+    }
     return absl::OkStatus();
   }
   if (!std::exchange(input_->refused, true)) ++context_.deps.counters.calls_overloaded;
-  if (answer.retry_after == Duration::zero() || now >= input_->begun + kMessageMax) {
-    return absl::ResourceExhaustedError(
-        "no room for a message: send less at once, or raise --memory-limit");
+  // Messages that wait for each other's room must end; those of a process that has less of it than
+  // its part wait on, however long others keep it.
+  if (!input_->waits_from) input_->waits_from = now;
+  const bool over =
+      now >= *input_->waits_from + kMessageMax && account_.HasItsPart(ShareKind::kMessageBytes);
+  if (answer.retry_after == Duration::zero() || over) {
+    return absl::ResourceExhaustedError(absl::StrCat("no room for a message: ", answer.why));
   }
   StopFor(now + kRetry);
   return absl::OkStatus();
@@ -160,8 +176,9 @@ absl::Status SessionSocket::MakeRoom(TimePoint now) {
 bool SessionSocket::Receive(TimePoint now) {
   const bool was_partial = input_->reader.partial();
   const std::span<std::byte> room = input_->reader.Room();
-  const ssize_t received = recv(socket_.get(), room.data(), room.size(), MSG_DONTWAIT);
+  const ssize_t received = ReceiveStream(socket_.get(), room, kernel_refuses_);
   if (received <= 0) {
+    input_->carried = received < 0 && errno == EPERM;
     input_->eof = received == 0 || (errno != EAGAIN && errno != EINTR);
     return false;
   }
@@ -172,7 +189,9 @@ bool SessionSocket::Receive(TimePoint now) {
 }
 
 absl::Status SessionSocket::HandleFrames(TimePoint now, Next* next) {
-  for (;;) {
+  input_->more = false;
+  size_t bytes = 0;
+  for (size_t handled = 0;; ++handled) {
     if (Full()) {
       StopFor(TimePoint::max());  // until the client has read
       return absl::OkStatus();
@@ -188,7 +207,12 @@ absl::Status SessionSocket::HandleFrames(TimePoint now, Next* next) {
       if (!HandToWorker(*input_->frame)) StopFor(now + kRetry);
       return absl::OkStatus();
     }
+    if (handled == kTurnFrames || bytes >= kTurnBytes) {
+      input_->more = true;
+      return absl::OkStatus();
+    }
     next->heard = true;
+    bytes += input_->frame->body.size();
     const SessionFrame frame = *std::exchange(input_->frame, std::nullopt);
     if (absl::Status status = Handle(frame, input_->parser, input_->up); !status.ok()) {
       return status;
@@ -207,7 +231,7 @@ absl::Status SessionSocket::Handle(const SessionFrame& frame, SessionCodec& pars
 
 // With a codec of its own, whose memory goes when it is done.
 bool SessionSocket::HandToWorker(const SessionFrame& frame) {
-  input_->working = context_.deps.workers.Submit(frame.body.size(), [this, frame] {
+  const auto handle = [this, frame] {
     absl::Status status;
     {
       SessionCodec parser;
@@ -217,7 +241,8 @@ bool SessionSocket::HandToWorker(const SessionFrame& frame) {
     MutexLock lock(mu_);
     worked_ = std::move(status);
     Wake();
-  });
+  };
+  input_->working = context_.deps.workers.Submit(session_->process(), frame.body.size(), handle);
   return input_->working;
 }
 

@@ -9,7 +9,7 @@
 // Lifecycle: made -> Begin -> OnEvent ... until it says that it is over -> destroyed.  Or made ->
 // Refuse -> destroyed.
 // Limits: reading stops while more than kQueuedMax bytes of answers wait, so a client that does not
-// read cannot make the daemon grow, and while there is no room (Admission) or no worker for a
+// read cannot make the daemon grow, and while there is no room (Shares) or no worker for a
 // message beyond kSmallBodyBytes.  A message that has begun must come on, and come to its end.
 #pragma once
 
@@ -24,8 +24,8 @@
 #include "client/socket_queue.h"
 #include "client/wire/session_codec.h"
 #include "client/wire/session_frames.h"
-#include "server/admission.h"
 #include "server/session_table.h"
+#include "server/shares.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
 
@@ -34,7 +34,7 @@ namespace larder {
 class SessionSocket final : public SessionSink {
  public:
   static constexpr size_t kQueuedMax = 1 << 20;           // bytes
-  static constexpr size_t kSmallBodyBytes = 32 << 10;     // longer ones take what all share
+  static constexpr size_t kSmallBodyBytes = 12 << 10;     // longer ones take what all share
   static constexpr std::chrono::seconds kPauseMax{10};    // within a message
   static constexpr std::chrono::seconds kMessageMax{60};  // from its first byte to its last
   static constexpr std::chrono::milliseconds kRetry{10};  // when there is no room for it
@@ -43,7 +43,6 @@ class SessionSocket final : public SessionSink {
   struct Context {
     SessionDeps& deps;
     SessionTable& sessions;
-    Admission& admission;
   };
   // Has OnEvent called soon.
   class Waker {
@@ -56,7 +55,10 @@ class SessionSocket final : public SessionSink {
 
   // Tells the client why there is no session.
   void Refuse(const absl::Status& why) LARDER_EXCLUDES(mu_);
-  void Begin(std::shared_ptr<AttachedSession> session) { session_ = std::move(session); }
+  void Begin(std::shared_ptr<AttachedSession> session) {
+    account_ = session->account();
+    session_ = std::move(session);
+  }
 
   void Send(wire::Down message) override LARDER_EXCLUDES(mu_);
   void Finish(absl::Status status) override LARDER_EXCLUDES(mu_);
@@ -84,20 +86,22 @@ class SessionSocket final : public SessionSink {
     SessionFrameReader reader{wire::kMessageBytesMax};
     SessionCodec parser;
     wire::Up up;
-    std::optional<SessionFrame> frame;  // whole, and not handled yet; lies in the reader
-    bool eof = false;                   // nothing more comes
-    bool working = false;               // a worker handles the frame: hands off
-    bool stopped = false;               // for answers that wait, room or a worker
-    TimePoint begun, moved;             // of a message that is not whole: first byte, last byte
-    std::vector<Admission::Ticket> tickets;  // of its bytes, more as it comes
-    size_t charged = 0;                      // by them
-    bool refused = false;                    // once there was no room for it
+    std::optional<SessionFrame> frame;    // whole, and not handled yet; lies in the reader
+    bool eof = false;                     // nothing more comes
+    bool carried = false;                 // descriptors came
+    bool working = false;                 // a worker handles the frame: hands off
+    bool stopped = false;                 // for answers that wait, room or a worker
+    bool more = false;                    // its turn is over, and whole frames are left
+    TimePoint begun, moved;               // of a message that is not whole: first byte, last byte
+    Shares::Ticket charged;               // for its bytes, more as it comes
+    bool refused = false;                 // once there was no room for it
+    std::optional<TimePoint> waits_from;  // while there is none
   };
   void LookAtSession(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status LookAtInput(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
   // False: nothing was there.
   [[nodiscard]] bool Receive(TimePoint now);
-  // All that is whole, until something stops it.
+  // All that is whole, until something stops it or its turn is over.
   [[nodiscard]] absl::Status HandleFrames(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status Handle(const SessionFrame& frame, SessionCodec& parser, wire::Up& up);
   // False: no worker has time.
@@ -119,12 +123,14 @@ class SessionSocket final : public SessionSink {
   void Wake() LARDER_REQUIRES(mu_);
 
   const Context context_;
-  const FileDescriptor socket_;
+  FileDescriptor socket_;
+  const bool kernel_refuses_;  // descriptors
   const uint64_t id_;
   Waker& waker_;
 
   // The loop's; while a worker is at it, session and reader are the worker's.
   std::shared_ptr<AttachedSession> session_;  // until it ended
+  Shares::Account account_;                   // the session's
   std::optional<Input> input_;
   TimePoint due_ = TimePoint::max();
 

@@ -39,8 +39,9 @@ absl::StatusOr<FileDescriptor> SessionSockets::Open(const AttachedProcess& proce
   SessionLoop& loop = *loops_[next_.fetch_add(1) % loops_.size()];
   auto socket =
       std::make_unique<SessionSocket>(context_, FileDescriptor(ends[0]), loop.NewId(), loop);
-  absl::StatusOr<std::shared_ptr<AttachedSession>> session = context_.sessions.Add(
-      context_.deps, process, absl::StrCat("uid ", process.uid, " pid ", process.pid), *socket);
+  absl::StatusOr<std::shared_ptr<AttachedSession>> session =
+      context_.sessions.Add(context_.deps, process, HolderOf(process),
+                            absl::StrCat("uid ", process.uid, " pid ", process.pid), *socket);
   if (session.ok()) {
     socket->Begin(*std::move(session));
     loop.Add(std::move(socket));

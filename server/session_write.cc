@@ -42,6 +42,16 @@ void Note(std::string* message, const std::string& what) {
 
 }  // namespace
 
+absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments) {
+  constexpr uint64_t kFixed = 64, kSegment = 24;
+  const uint64_t beside = kFixed + tokens * sizeof(uint32_t) + segments.segments.size() * kSegment;
+  const uint64_t room = RoundUp(segments.PayloadBytes().value(), kPageBytes);
+  if (2 * beside <= room) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tokens and segments: they take about ", beside,
+                                                 " bytes beside ", room,
+                                                 " of the block; at most half of that"));
+}
+
 wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
   wire::Reserved answer;
   answer.id = request.id;
@@ -55,10 +65,15 @@ wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
     answer.message = "larderd is draining";
     return answer;
   }
-  const ByteCount share = deps_.store.lease_budget();
+  // Charged first: what is refused must not have evicted anything.
+  ByteCount total;
+  for (const ByteCount bytes : request.bytes)
+    total += ByteCount(RoundUp(bytes.value(), kPageBytes));
+  Shares::Answer charge = account_.Take(ShareKind::kReservedBytes, total);
   BlockStore::ReserveResult result =
-      deps_.store.Reserve(request.bytes, share > reserved_ ? share - reserved_ : ByteCount(0));
+      deps_.store.Reserve(request.bytes, charge.admitted() ? total : ByteCount(0));
   answer.status = result.status;
+  if (result.status == BlockStatus::kFull) answer.message = std::move(charge.why);
   if (result.status == BlockStatus::kInvalid) {
     answer.message = absl::StrCat("a block is 1 .. ", deps_.store.pool().slab_bytes().value(),
                                   " bytes (one slab)");
@@ -90,10 +105,9 @@ wire::Reserved AttachedSession::Handle(const wire::Reserve& request) {
     grant.offset = extent.offset();
   }
   record->slots = result.reservation.size();
-  record->charged = result.reservation.held_bytes();
-  reserved_ += record->charged;
   {
     MutexLock lock(record->mu);
+    record->charged = std::move(charge.ticket);
     record->reservation = std::move(result.reservation);
   }
   reservations_.emplace(id, std::move(record));
@@ -109,8 +123,7 @@ void AttachedSession::CloseReservation(ReservationId id) {
     // Copies that wait in the queue find nothing held; those under way stay charged until they end.
     MutexLock lock(record.mu);
     record.reservation.Reset();
-    reserved_ -= record.charged - record.copying;
-    record.charged = record.copying;
+    record.charged.ShrinkTo(record.copying.value());
   }
   reservations_.erase(it);
 }
@@ -139,6 +152,10 @@ BlockStatus AttachedSession::CheckBlock(const SessionVariant& variant,
     Note(message, absl::StrCat("segments: ", s.message()));
     return BlockStatus::kInvalid;
   }
+  if (absl::Status s = CheckMetadata(block.tokens.size(), block.segments); !s.ok()) {
+    Note(message, std::string(s.message()));
+    return BlockStatus::kInvalid;
+  }
   for (const Segment& segment : block.segments.segments) {
     if (segment.codec == Codec::kIdentity) continue;
     Note(message, "segments.codecs: only IDENTITY is stored by this daemon");
@@ -159,12 +176,16 @@ BlockStatus AttachedSession::PublishMapped(ReservationRecord& record, const Sess
                                            const wire::PublishBlock& block, std::string* message) {
   if (const BlockStatus s = CheckBlock(variant, block, message); s != BlockStatus::kOk) return s;
   MutexLock lock(record.mu);
-  const BlockStatus status = deps_.store.Publish(
-      record.reservation, block.extent,
-      {variant.index, block.digest, block.parent, block.tokens, &block.segments, block.content});
+  const BlockStatus status =
+      deps_.store.Publish(record.reservation, block.extent,
+                          {variant.index, block.digest, block.parent, block.tokens, &block.segments,
+                           block.content, writer_});
   if (status == BlockStatus::kInvalid)
     Note(message, "segments: their sum is not the bytes reserved");
-  if (status == BlockStatus::kOk) Offer(variant.index, block.digest);
+  if (status == BlockStatus::kOk) {
+    Offer(variant.index, block.digest);
+    CountPut(variant, block);
+  }
   return status;
 }
 
@@ -199,22 +220,24 @@ BlockStatus AttachedSession::PublishStaged(ReservationRecord& record, const Sess
 BlockStatus AttachedSession::CopyInto(ExtentReservation& one, const StagingSegment& staging,
                                       const SessionVariant& variant, wire::PublishBlock& block) {
   const uint64_t bytes = block.segments.PayloadBytes().value();
-  const BlockStore::NewBlock named{variant.index, block.digest,    block.parent,
-                                   block.tokens,  &block.segments, block.content};
+  const BlockStore::NewBlock named{variant.index,   block.digest,  block.parent, block.tokens,
+                                   &block.segments, block.content, writer_};
   EntryRef claim;
   const BlockStatus status = deps_.store.Claim(one, 0, named, &claim);
   if (status != BlockStatus::kOk) return status;
   const std::span<std::byte> to = deps_.store.Bytes(one.extent(0)).first(bytes);
   CopyStaged(deps_.copy_kernel, staging.bytes().subspan(block.staging_offset, bytes), to,
              &block.segments);
-  deps_.store.Fill(one, 0, named, claim);
+  const BlockStatus filled = deps_.store.Fill(one, 0, named, claim);
+  if (filled != BlockStatus::kOk) return filled;
   Offer(variant.index, block.digest);
   deps_.counters.staged_bytes += bytes;
   CountPut(variant, block);
   return BlockStatus::kOk;
 }
 
-// A publish whose blocks several threads copy; the one that ends the last answers.
+// A publish whose blocks several threads copy, or ask the disk about; the one that ends the last
+// answers.
 struct AttachedSession::StagedPublish {
   StagedPublish(wire::Publish the_request, SessionVariant the_variant,
                 std::shared_ptr<ReservationRecord> the_record)
@@ -238,8 +261,11 @@ void AttachedSession::CopyBlocks(StagedPublish& publish) {
   const size_t blocks = publish.request.blocks.size();
   for (size_t i = publish.next.fetch_add(1); i < blocks; i = publish.next.fetch_add(1)) {
     std::string message;
+    wire::PublishBlock& block = publish.request.blocks[i];
     publish.answer.status[i] =
-        PublishStaged(*publish.record, publish.variant, publish.request.blocks[i], &message);
+        write_mode_ == wire::WriteMode::kStaged
+            ? PublishStaged(*publish.record, publish.variant, block, &message)
+            : PublishMapped(*publish.record, publish.variant, block, &message);
     if (!message.empty()) {
       MutexLock lock(publish.mu);
       Note(&publish.message, message);
@@ -280,10 +306,10 @@ bool AttachedSession::SubmitStaged(wire::Publish request, const SessionVariant& 
   const auto publish =
       std::make_shared<StagedPublish>(std::move(request), variant, std::move(record));
   const auto copy = [self = shared_from_this(), publish] { self->CopyBlocks(*publish); };
-  if (!deps_.workers.Submit(weight, copy)) return false;
+  if (!deps_.workers.Submit(process(), weight, copy)) return false;
   ++copies_;
   // Helpers: those that come too late, or not at all, leave the blocks to the others.
-  for (size_t i = 1; i < threads; ++i) deps_.workers.Help(copy);
+  for (size_t i = 1; i < threads; ++i) deps_.workers.Help(process(), copy);
   return true;
 }
 
@@ -330,18 +356,19 @@ void AttachedSession::Handle(wire::Publish request, wire::Down* down) {
   }
   const std::shared_ptr<ReservationRecord> record = it->second;
   const SessionVariant variant = variants_[request.variant];
-  if (write_mode_ == wire::WriteMode::kStaged && !request.blocks.empty()) {
+  // A store that asks the disk may wait for it, as this thread must not.
+  const bool waits = write_mode_ == wire::WriteMode::kStaged || deps_.store.asks_disk();
+  if (waits && !request.blocks.empty()) {
     const size_t blocks = request.blocks.size();
     if (SubmitStaged(std::move(request), variant, record)) return;  // answered when copied
     answer.status.assign(blocks, BlockStatus::kFull);
-    answer.message = "too many staged copies under way: publish again later";
+    answer.message = "too many blocks wait to be published: publish again later";
     CountPublished(answer);
     down->published.push_back(std::move(answer));
     return;
   }
   for (const wire::PublishBlock& block : request.blocks) {
     answer.status.push_back(PublishMapped(*record, variant, block, &answer.message));
-    if (answer.status.back() == BlockStatus::kOk) CountPut(variant, block);
   }
   CountPublished(answer);
   Recharge(request.reservation, *record);
@@ -353,9 +380,8 @@ void AttachedSession::Recharge(ReservationId id, ReservationRecord& record) {
   {
     MutexLock lock(record.mu);
     held = record.reservation.held_bytes() + record.copying;
+    record.charged.ShrinkTo(held.value());
   }
-  reserved_ -= record.charged - held;
-  record.charged = held;
   if (held == ByteCount(0)) CloseReservation(id);  // unless that was done meanwhile
 }
 

@@ -3,6 +3,7 @@
 // Listens, accepts within limits, and runs all SidebandConnections on one thread.  Does not make
 // directories and does not keep two daemons apart beyond refusing a path at which one listens; the
 // file's mode is the authority over who may connect, made before the first connection is possible.
+// A socket that breaks, or whose file is taken away, is opened again (server/doorkeeper.h).
 //
 // Ownership: the socket file (unlinked at the end if it is still ours), unless it was handed a
 // listener; the connections, the thread. Borrows host, processes and staging, which outlive it.
@@ -12,13 +13,13 @@
 // Limits: Options.  Needs Linux 5.3, SOCK_SEQPACKET, a path below 108 bytes.
 #pragma once
 
-#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,7 +28,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/file_descriptor.h"
+#include "server/connection_shares.h"
 #include "server/device_shares.h"
+#include "server/doorkeeper.h"
 #include "server/heartbeat.h"
 #include "server/process_table.h"
 #include "server/sideband_connection.h"
@@ -44,9 +47,9 @@ class Sideband {
     mode_t mode = 0660;
     int listener = -1;  // listens at the path already; borrowed, and its file and mode are not ours
     std::vector<uid_t> trusted_uids = {geteuid()};  // may map slabs writable; none: nobody may
-    size_t connections_max = 1024;
-    size_t connections_per_uid_max = 256;
+    ConnectionShares::Limits connections{.all = 1024, .per_uid = 256, .per_process = 64};
     std::chrono::milliseconds handshake_deadline{5'000};
+    Doorkeeper::Report report = {};  // called on its thread
     [[nodiscard]] absl::Status Validate() const;
   };
 
@@ -65,6 +68,9 @@ class Sideband {
   // forked child may keep open.
   void OnProcessDeath(ProcessId process);
 
+  // Returns false while its socket is broken and could not be opened again.
+  [[nodiscard]] bool Accepting() const { return counters_.door.broken == 0; }
+
   // Wakes the thread to answer.
   void Ask();
   [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
@@ -76,28 +82,22 @@ class Sideband {
  private:
   using Time = std::chrono::steady_clock::time_point;
   struct Connection {
-    uid_t uid = 0;
+    SocketPeer peer;
     std::unique_ptr<SidebandConnection> connection;
   };
   struct Handshake {
     Time deadline;
     uint64_t id = 0;
   };
-  struct SocketFile {
-    dev_t device = 0;
-    ino_t inode = 0;
-  };
   Sideband(const Options& options, SidebandHost& host, ProcessTable& processes,
            StagingTable& staging);
-  [[nodiscard]] absl::Status Listen();
-  [[nodiscard]] absl::Status Bind();
   [[nodiscard]] absl::Status OpenLoop();
 
   void Run();
-  void Accept();
-  void AcceptAndDrop();
+  void Accept(uint32_t events);
+  // Has the epoll report the door's socket, where there is one to accept at.
+  void WatchDoor();
   void Admit(FileDescriptor socket);
-  [[nodiscard]] absl::Status CheckRoom(uid_t uid) const;
   void Close(uint64_t id);
   void CloseLate();
   void CloseDead();
@@ -108,18 +108,18 @@ class Sideband {
   DeviceShares shares_{{}};
   SidebandCounters counters_;
   const SidebandConnection::Context context_;
-  FileDescriptor listener_;
+  std::optional<Doorkeeper> door_;
   FileDescriptor epoll_;
   FileDescriptor wake_;
-  FileDescriptor spare_;  // given up for a moment to accept and refuse when no descriptor is left
-  SocketFile file_;
   Heartbeat heartbeat_;
   std::thread thread_;
 
   // The thread's own.
   uint64_t last_id_ = 0;
+  int watched_ = -1;      // the door's socket, as it is in the epoll
+  uint64_t door_id_ = 0;  // its id there, another one each time
   absl::flat_hash_map<uint64_t, Connection> connections_;
-  absl::flat_hash_map<uid_t, size_t> per_uid_;
+  ConnectionShares places_;
   std::deque<Handshake> handshakes_;  // in order of their deadlines; some are over already
 
   Mutex mu_;

@@ -4,11 +4,16 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "server/descriptor_closer.h"
+#include "server/passed_rights.h"
 #include "storage/check.h"
 
 namespace larder {
@@ -20,12 +25,24 @@ void CheckReadOnly(int fd) {
   LARDER_CHECK(flags >= 0 && (flags & O_ACCMODE) == O_RDONLY);
 }
 
+// Neither call asks a file system.
+bool IsMemory(int fd) {
+  if (fcntl(fd, F_GET_SEALS) >= 0) return true;  // a memfd
+  std::array<char, 64> target{};
+  const ssize_t length =
+      readlink(absl::StrCat("/proc/self/fd/", fd).c_str(), target.data(), target.size());
+  const std::string_view name(target.data(), static_cast<size_t>(std::max<ssize_t>(length, 0)));
+  return name.starts_with("/dmabuf:") || name.starts_with("/dev/nvidia");
+}
+
 }  // namespace
 
-SidebandConnection::SidebandConnection(const Context& context, FileDescriptor socket)
-    : context_(context), socket_(std::move(socket)) {}
+SidebandConnection::SidebandConnection(const Context& context, FileDescriptor socket,
+                                       bool kernel_refuses)
+    : context_(context), socket_(std::move(socket)), kernel_refuses_(kernel_refuses) {}
 
 SidebandConnection::~SidebandConnection() {
+  CloseSocket(std::move(socket_), kernel_refuses_);
   if (!welcomed()) return;
   for (const uint32_t id : staging_) context_.staging.Drop(attachment_.process, id);
   for (const ShareTicket& ticket : shares_) context_.shares.Drop(attachment_.process, ticket);
@@ -33,8 +50,14 @@ SidebandConnection::~SidebandConnection() {
 }
 
 bool SidebandConnection::OnReadable() {
+  if (!takes_descriptors_ && !kernel_refuses_ && PacketCarriesRights(socket_.get())) {
+    ++context_.counters.bad_descriptors;
+    Refuse(absl::InvalidArgumentError("descriptors came that the daemon does not take"));
+    return false;
+  }
   ReceivedPacket packet;
-  switch (ReceivePacket(socket_.get(), packet)) {
+  const Descriptors wanted = takes_descriptors_ ? Descriptors::kTake : Descriptors::kNone;
+  switch (ReceivePacket(socket_.get(), packet, wanted)) {
     case ReceiveResult::kNothingYet:
       return true;
     case ReceiveResult::kClosed:
@@ -44,6 +67,9 @@ bool SidebandConnection::OnReadable() {
   }
   const absl::Status status = Handle(packet);
   if (!status.ok()) Refuse(status);
+  for (FileDescriptor& left : packet.descriptors) {
+    DescriptorCloser::OfProcess().Close(std::move(left));
+  }
   return status.ok();
 }
 
@@ -59,12 +85,17 @@ absl::Status SidebandConnection::Handle(ReceivedPacket& packet) {
     ++context_.counters.bad_packets;
     return frame.status();
   }
-  // The kernel may hand over descriptors beside any frame; those not wanted close with the packet.
+  // The kernel may hand over descriptors beside any frame.
   if (packet.descriptors.size() != (CarriesDescriptor(TypeOf(*frame)) ? 1 : 0)) {
     ++context_.counters.bad_descriptors;
     return absl::InvalidArgumentError(absl::StrCat("frame ", ToString(TypeOf(*frame)),
                                                    " came with ", packet.descriptors.size(),
                                                    " descriptors"));
+  }
+  if (!packet.descriptors.empty() && !IsMemory(packet.descriptors.front().get())) {
+    ++context_.counters.bad_descriptors;
+    return absl::InvalidArgumentError(
+        "a descriptor came that is no memory: send a memfd, a dma-buf or a GPU's export");
   }
   switch (state_) {
     case State::kHello:
@@ -86,17 +117,12 @@ absl::Status SidebandConnection::HandleReady(const Frame& frame, ReceivedPacket&
                     "another process than the one that connected: connect in this process"),
                 context_.counters.wrong_answer);
   }
-  int unread = 0;
-  if (ioctl(socket_.get(), SIOCOUTQ, &unread) != 0 || unread > kUnreadBytesMax) {
-    ++context_.counters.unread_answers;
-    return absl::ResourceExhaustedError("read the answers before asking for more");
-  }
+  if (absl::Status status = CheckUnread(kUnreadBytesMax); !status.ok()) return status;
   if (const auto* map_slab = std::get_if<MapSlabFrame>(&frame)) return On(*map_slab);
   if (const auto* map_page = std::get_if<MapSessionPageFrame>(&frame)) return On(*map_page);
   if (const auto* open = std::get_if<OpenSessionFrame>(&frame)) return On(*open);
-  if (const auto* staging = std::get_if<StagingFrame>(&frame)) {
-    return On(*staging, std::move(packet.descriptors.front()));
-  }
+  if (const auto* staging = std::get_if<StagingFrame>(&frame)) return On(*staging);
+  if (const auto* make = std::get_if<MakeStagingFrame>(&frame)) return On(*make);
   if (const auto* drop = std::get_if<DropStagingFrame>(&frame)) return On(*drop);
   if (const auto* share = std::get_if<ShareMemoryFrame>(&frame)) {
     return On(*share, std::move(packet.descriptors.front()));
@@ -112,7 +138,7 @@ absl::Status SidebandConnection::CheckPacket(const ReceivedPacket& packet) {
   if (packet.control_lost) {
     ++context_.counters.bad_descriptors;
     return absl::InvalidArgumentError(
-        "a packet came with more descriptors than one, or the daemon has none left");
+        "a packet came with descriptors for which the daemon has no room");
   }
   if (packet.oversize) {
     ++context_.counters.bad_packets;
@@ -161,6 +187,7 @@ absl::Status SidebandConnection::On(const ChallengeReplyFrame& frame,
   }
   attachment_ = *attachment;
   state_ = State::kReady;
+  AllowDescriptors();
   ++context_.counters.welcomed;
   WelcomeFrame welcome{.token = attachment_.token,
                        .process = attachment_.process,
@@ -179,6 +206,14 @@ absl::Status SidebandConnection::On(const MapSlabFrame& frame) {
                     "this uid may not write slabs: use write mode staged, or have the daemon's "
                     "operator trust the uid"),
                 context_.counters.writes_denied);
+  }
+  // One for reading is a way to write for a process that may pass over file modes, as a
+  // container's root may: it opens it again through /proc.
+  if (!writable_ && !context_.host.slabs_sealed()) {
+    return Fail(absl::PermissionDeniedError(
+                    "this uid may not map slabs, as the pool has mapped writers: use read mode "
+                    "copied, or have the daemon's operator trust the uid"),
+                context_.counters.slabs_denied);
   }
   absl::StatusOr<int> fd = context_.host.OpenSlab(
       attachment_.process, static_cast<uint32_t>(frame.slab), frame.writable);
@@ -209,13 +244,22 @@ absl::Status SidebandConnection::On(const OpenSessionFrame&) {
   return Answer(SessionSocketFrame{}, socket->get());
 }
 
-absl::Status SidebandConnection::On(const StagingFrame& frame, FileDescriptor memfd) {
-  absl::StatusOr<uint32_t> id =
-      context_.staging.Add(attachment_.process, std::move(memfd), frame.bytes);
-  if (!id.ok()) return Fail(id.status(), context_.counters.staging_refused);
-  staging_.push_back(*id);
+// The descriptor closes with its packet.
+absl::Status SidebandConnection::On(const StagingFrame&) {
+  return Fail(absl::FailedPreconditionError(
+                  "this larderd makes staging segments itself (MAKE_STAGING): update the client "
+                  "library"),
+              context_.counters.staging_refused);
+}
+
+absl::Status SidebandConnection::On(const MakeStagingFrame& frame) {
+  absl::StatusOr<StagingTable::Made> made =
+      context_.staging.Make(attachment_.process, uid_, frame.bytes);
+  if (!made.ok()) return Fail(made.status(), context_.counters.staging_refused);
+  staging_.push_back(made->id);
   ++context_.counters.staging_added;
-  return Answer(StagingOkFrame{.staging_id = *id});
+  return Answer(StagingMadeFrame{.staging_id = made->id, .bytes = frame.bytes},
+                made->descriptor.get());
 }
 
 absl::Status SidebandConnection::On(const DropStagingFrame& frame) {
@@ -240,6 +284,12 @@ absl::Status SidebandConnection::AddShare(DeviceShares::Share share,
 }
 
 absl::Status SidebandConnection::On(const ShareMemoryFrame& frame, FileDescriptor memory) {
+  if (!Trusted(uid_)) {
+    DescriptorCloser::OfProcess().Close(std::move(memory));
+    return Fail(absl::PermissionDeniedError("this uid's descriptors are not taken: share memory by "
+                                            "handle, or have the daemon's operator trust the uid"),
+                context_.counters.requests_failed);
+  }
   return AddShare({frame.bytes, std::move(memory)}, context_.counters.shared_memory);
 }
 
@@ -274,11 +324,28 @@ absl::Status SidebandConnection::On(const CleanFrame& frame) {
       CleanOkFrame{.released = context_.host.ReleaseClean(attachment_.process, frame.session)});
 }
 
+void SidebandConnection::AllowDescriptors() {
+  if (!Trusted(uid_)) return;
+  AllowRights(socket_.get());
+  kernel_refuses_ = false;
+  takes_descriptors_ = true;
+}
+
 bool SidebandConnection::Trusted(uid_t uid) const {
   return std::ranges::find(context_.trusted_uids, uid) != context_.trusted_uids.end();
 }
 
+absl::Status SidebandConnection::CheckUnread(int most) {
+  int unread = 0;
+  if (ioctl(socket_.get(), SIOCOUTQ, &unread) == 0 && unread <= most) return absl::OkStatus();
+  ++context_.counters.unread_answers;
+  return absl::ResourceExhaustedError("read the answers before asking for more");
+}
+
 absl::Status SidebandConnection::Answer(const Frame& frame, int descriptor) {
+  if (descriptor >= 0) {
+    if (absl::Status status = CheckUnread(kUnreadBesideMax); !status.ok()) return status;
+  }
   const SendResult sent =
       SendPacket(socket_.get(), EncodeFrame(frame).bytes(), {.descriptor = descriptor});
   if (sent == SendResult::kSent) return absl::OkStatus();

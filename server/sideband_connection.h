@@ -4,11 +4,17 @@
 // hostile.  A request that cannot be granted is answered with ERROR and the connection goes on; a
 // packet that breaks the protocol is answered with ERROR and ends it.
 //
-// Ownership: the socket, its token in the ProcessTable, the staging segments and the shares that
-// came by it; all given back when it is destroyed.  Borrows the Context.
+// Descriptors are taken from processes of trusted uids alone, once they are welcome, and kept if
+// they are memory: a memfd, a dma-buf or what NVIDIA's driver exports.  All others are closed by a
+// thread that serves no client (server/passed_rights.h).
+//
+// Ownership: the socket, its token in the ProcessTable, the staging segments that it asked for and
+// the shares that came by it; all given back when it is destroyed.  Borrows the Context.
 // Thread-safety: none; the Sideband's thread calls it.
 // Limits: one request at a time is what a client should send; kUnreadBytesMax of answers that it
-// did not read end the connection, as they may hold descriptors of the daemon's allowance.
+// did not read end the connection, and one with a descriptor is not sent beside more than
+// kUnreadBesideMax: until it is read it counts for the daemon's user, who has as many of them in
+// all sockets as it may open files.
 #pragma once
 
 #include <atomic>
@@ -24,6 +30,7 @@
 #include "client/file_descriptor.h"
 #include "client/sideband_packet.h"
 #include "client/wire/sideband_frames.h"
+#include "server/connection_shares.h"
 #include "server/device_shares.h"
 #include "server/peer_process.h"
 #include "server/process_table.h"
@@ -37,8 +44,9 @@ namespace larder {
 class SidebandHost {
  public:
   virtual ~SidebandHost() = default;
-  // The caller owns the descriptor.  `writable` is set for trusted processes only; without it the
-  // descriptor must be read-only (CHECKed).
+  // The caller owns the descriptor.  Asked for trusted processes only, or of slabs that are sealed
+  // against writers; `writable` for trusted ones only; without it the descriptor must be read-only
+  // (CHECKed).
   [[nodiscard]] virtual absl::StatusOr<int> OpenSlab(ProcessId process, uint32_t slab,
                                                      bool writable) = 0;
   // A read-only descriptor of a session of this process, NotFound otherwise.
@@ -51,14 +59,16 @@ class SidebandHost {
   // how much was in quarantine.
   [[nodiscard]] virtual ByteCount ReleaseClean(ProcessId process, SessionId session) = 0;
   [[nodiscard]] virtual ByteCount slab_bytes() = 0;
+  // Nobody can write a slab by a descriptor of it, or make one that can.
+  [[nodiscard]] virtual bool slabs_sealed() = 0;
   [[nodiscard]] virtual std::string boot_id() = 0;  // kBootIdBytes printable characters
 };
 
 // Written by the sideband's thread, read by anybody.
 struct SidebandCounters {
   using Counter = std::atomic<uint64_t>;
+  ConnectionCounters door;       // of its socket: accepted, over_descriptors, reopened, broken
   Counter connections_open = 0;  // now
-  Counter accepted = 0;
   Counter welcomed = 0;
   Counter over_limit = 0;       // connections refused by a limit, of processes too
   Counter handshake_late = 0;   // no CHALLENGE_REPLY in time
@@ -70,6 +80,7 @@ struct SidebandCounters {
   Counter slabs_read = 0;       // descriptors handed out
   Counter slabs_write = 0;
   Counter writes_denied = 0;  // writable slabs asked for by others than trusted ones
+  Counter slabs_denied = 0;   // slabs for reading, likewise, where they are not sealed
   Counter session_pages = 0;
   Counter session_sockets = 0;
   Counter staging_added = 0;
@@ -84,7 +95,9 @@ struct SidebandCounters {
 
 class SidebandConnection {
  public:
+  // As the kernel counts: a short packet is 768 bytes.
   static constexpr int kUnreadBytesMax = 16 * 1024;
+  static constexpr int kUnreadBesideMax = 2 * 1024;
 
   struct Context {
     SidebandHost& host;
@@ -94,7 +107,8 @@ class SidebandConnection {
     SidebandCounters& counters;
     std::span<const uid_t> trusted_uids;
   };
-  SidebandConnection(const Context& context, FileDescriptor socket);
+  // `kernel_refuses`: descriptors, for as long as the connection does not allow them.
+  SidebandConnection(const Context& context, FileDescriptor socket, bool kernel_refuses);
   ~SidebandConnection();
   SidebandConnection(const SidebandConnection&) = delete;
   SidebandConnection& operator=(const SidebandConnection&) = delete;
@@ -122,7 +136,8 @@ class SidebandConnection {
   [[nodiscard]] absl::Status On(const MapSlabFrame& frame);
   [[nodiscard]] absl::Status On(const MapSessionPageFrame& frame);
   [[nodiscard]] absl::Status On(const OpenSessionFrame& frame);
-  [[nodiscard]] absl::Status On(const StagingFrame& frame, FileDescriptor memfd);
+  [[nodiscard]] absl::Status On(const StagingFrame& frame);
+  [[nodiscard]] absl::Status On(const MakeStagingFrame& frame);
   [[nodiscard]] absl::Status On(const DropStagingFrame& frame);
   [[nodiscard]] absl::Status On(const ShareMemoryFrame& frame, FileDescriptor memory);
   [[nodiscard]] absl::Status On(const ShareHandleFrame& frame);
@@ -134,12 +149,18 @@ class SidebandConnection {
                                       SidebandCounters::Counter& counter);
 
   [[nodiscard]] bool Trusted(uid_t uid) const;
+  // Lets the peer send descriptors from here on, if it may.
+  void AllowDescriptors();
+  // ResourceExhausted: the client has left more bytes of answers unread.
+  [[nodiscard]] absl::Status CheckUnread(int most);
   [[nodiscard]] absl::Status Answer(const Frame& frame, int descriptor = -1);
   // Answers a request that was in order but is not granted.
   [[nodiscard]] absl::Status Fail(const absl::Status& why, SidebandCounters::Counter& counter);
 
   const Context context_;
-  const FileDescriptor socket_;
+  FileDescriptor socket_;
+  bool kernel_refuses_;  // descriptors
+  bool takes_descriptors_ = false;
   State state_ = State::kHello;
   std::optional<PeerProcess> peer_;  // between HELLO and WELCOME
   Nonce nonce_{};

@@ -58,6 +58,15 @@ BlockIndex::VariantTotals BlockIndex::TotalsOf(VariantIndex variant) const {
   return variants_.TotalsOf(variant);
 }
 
+std::vector<VariantIndex> BlockIndex::StoredVariants() const {
+  std::vector<VariantIndex> stored;
+  for (uint32_t v = 0; v < variants_.size(); ++v) {
+    const VariantTotals totals = TotalsOf(static_cast<VariantIndex>(v));
+    if (totals.blocks + totals.disk_only > 0) stored.push_back(static_cast<VariantIndex>(v));
+  }
+  return stored;
+}
+
 // ---- parents
 
 IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& child,
@@ -225,8 +234,8 @@ void BlockIndex::Unhold(std::span<const EntryRef> refs, std::vector<Extent>* fre
 // ---- leaving
 
 BlockIndex::Evicted BlockIndex::Finish(IndexShard::Departure gone) {
-  LowerParent(gone.block.variant, gone.counted_by, gone.last_use_s);
-  return gone.block;
+  LowerParent(gone.block.variant, gone.counted_by, gone.block.last_use_s);
+  return std::move(gone.block);
 }
 
 bool BlockIndex::FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
@@ -252,6 +261,10 @@ bool BlockIndex::Drop(VariantIndex variant, const Digest& digest, std::optional<
 
 bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room) {
   return FinishDrop(shards_[ShardOf(ref)]->Drop(SlotOf(ref)), freed, room);
+}
+
+bool BlockIndex::DropHostCopy(EntryRef held, std::optional<Extent>* freed, DiskRoom* room) {
+  return FinishDrop(shards_[ShardOf(held)]->DropHostCopy(SlotOf(held)), freed, room);
 }
 
 ClearedBlock BlockIndex::Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
@@ -330,21 +343,44 @@ std::optional<BlockIndex::Evicted> BlockIndex::EvictRef(EntryRef ref) {
   return Finish(std::move(*gone));
 }
 
-bool BlockIndex::Evictable(EntryRef ref) const {
-  return shards_[ShardOf(ref)]->Evictable(SlotOf(ref));
+uint64_t BlockIndex::evictable_pages() const {
+  uint64_t pages = 0;
+  for (const auto& shard : shards_) pages += shard->evictable_pages();
+  return pages;
+}
+
+bool BlockIndex::PutBack(Evicted gone, EntryRef* ref, EntryRef* held) {
+  *held = {};
+  if (!gone.kept_on_disk) {
+    return Insert({.variant = gone.variant,
+                   .digest = gone.digest,
+                   .extent = gone.extent,
+                   .metadata = std::move(gone.metadata)},
+                  gone.last_use_s, ref) == InsertResult::kInserted;
+  }
+  Held now;
+  Hold(gone.variant, {&gone.digest, 1}, gone.last_use_s, {&now, 1}, HoldWhat::kUntouched);
+  *ref = *held = now.ref;
+  return now.ref.value != 0 && BeginPromote(now.ref) &&
+         FinishPromote(now.ref, gone.extent, std::move(gone.metadata), gone.last_use_s);
+}
+
+std::optional<double> BlockIndex::WorthInHost(EntryRef ref, uint32_t now_s) const {
+  return shards_[ShardOf(ref)]->WorthInHost(SlotOf(ref), policy_, now_s);
 }
 
 // ---- disk
 
-BlockIndex::InsertResult BlockIndex::InsertOnDisk(const BlockOnDisk& block, uint32_t now_s,
-                                                  EntryRef* ref) {
+BlockIndex::InsertResult BlockIndex::InsertOnDisk(const BlockOnDisk& block, EntryRef same,
+                                                  uint32_t now_s, EntryRef* ref) {
   LARDER_CHECK(variants_.Contains(block.variant));
   const uint64_t hash = IndexHash(block.variant, block.digest);
   IndexShard::Raised raised =
       RaiseParent(block.variant, block.digest, IndexHash(block.variant, block.parent));
   uint32_t slot = 0;
-  const IndexShard::EnterResult entered =
-      shards_[ShardOf(hash)]->InsertOnDisk(hash, block, raised, now_s, &slot);
+  const bool known = same.value != 0 && ShardOf(same) == ShardOf(hash);
+  const IndexShard::EnterResult entered = shards_[ShardOf(hash)]->InsertOnDisk(
+      hash, block, known ? SlotOf(same) : 0, raised, now_s, &slot);
   LowerParent(block.variant, raised.counted_by, std::nullopt);
   if (entered == IndexShard::EnterResult::kEntered) {
     *ref = MakeRef(ShardOf(hash), slot);
@@ -435,8 +471,8 @@ std::optional<DiskRoom> BlockIndex::EvictRefFromDisk(EntryRef ref) {
   return gone->block.room;
 }
 
-bool BlockIndex::EvictableFromDisk(EntryRef ref) const {
-  return shards_[ShardOf(ref)]->EvictableFromDisk(SlotOf(ref));
+std::optional<double> BlockIndex::WorthOnDisk(EntryRef ref, uint32_t now_s) const {
+  return shards_[ShardOf(ref)]->WorthOnDisk(SlotOf(ref), policy_, now_s);
 }
 
 // ---- pins

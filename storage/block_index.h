@@ -11,8 +11,8 @@
 // Ownership: made by BlockStore.  Owns the metadata of its blocks.
 // Thread-safety: all methods from any thread; a lock per shard, never two at once.  So what several
 // keys of one call answer is not one instant's truth; each key's answer is.
-// Limits: 16.7 M entries a shard (268 M in all), 65,534 variants, 65,535 holds, children an
-// entry.
+// Limits: 16.7 M entries a shard (268 M in all), 65,534 variants, 65,535 children an entry, and
+// holds as index_values.h says.
 // Memory: 64 B an entry, 4.6 to 9.1 B of table, at most an eighth of unused entries; 10 M blocks:
 // 74 B each.  It does not shrink: what eviction frees is used again.
 #pragma once
@@ -60,12 +60,15 @@ class BlockIndex {
   using VariantTotals = larder::VariantTotals;
   // Blocks in HOST and the bytes of their extents.
   [[nodiscard]] VariantTotals TotalsOf(VariantIndex variant) const;
+  // Those of which there are blocks in HOST or on DISK, ascending.
+  [[nodiscard]] std::vector<VariantIndex> StoredVariants() const;
 
   // ---- entering
   using NewBlock = IndexedBlock;
   enum class InsertResult { kInserted, kDuplicate, kFull, kBusy };  // kBusy: InsertOnDisk alone
-  // absent -> host, or disk -> host+disk.  On kDuplicate and kFull the extent stays the caller's.
-  // REQUIRES: the variant is interned.
+  // absent -> host.  The first writer of a name wins: kDuplicate for one that is taken, also where
+  // the block is on disk alone, being read from there, or claimed.  On kDuplicate and kFull the
+  // extent stays the caller's.  REQUIRES: the variant is interned.
   [[nodiscard]] InsertResult Insert(NewBlock block, uint32_t now_s, EntryRef* ref = nullptr);
   // absent -> reserved; then exactly one of Fill (reserved -> host) or Abandon (reserved ->
   // absent).  Nothing else ends a claim: Drop does not see it.
@@ -82,8 +85,8 @@ class BlockIndex {
   // on disk until Unhold.
   void Hold(VariantIndex variant, std::span<const Digest> digests, uint32_t now_s,
             std::span<Held> out, HoldWhat what = HoldWhat::kHost);
-  // One more hold on entries that the caller already holds (leases shared by an engine's sessions).
-  // False: one of them has 65,535 already, and none was held again.
+  // One more hold on entries that the caller already holds, on behalf of a client.
+  // False: one of them has kClientHoldsMax already, and none was held again.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> refs);
   // Ends holds.  Extents of doomed entries whose last hold this was are appended to `freed`.
   // Recency: earlier refs count as more recent, so that tails leave first.  REQUIRES: each ref is
@@ -104,6 +107,11 @@ class BlockIndex {
             DiskRoom* room = nullptr);
   // As Drop, by a held or owner-word reference; false when its slot is empty or nameless.
   bool Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room = nullptr);
+  // As Drop, of a held block in HOST whose bytes are wrong there.  Of one that is on disk too the
+  // name stays with that copy, in an entry that nobody holds; who holds `held` has neither any
+  // more.  The owner word of the copy is the old one until the block is promoted.  False: it has
+  // left HOST.
+  bool DropHostCopy(EntryRef held, std::optional<Extent>* freed, DiskRoom* room);
   // Takes a block from these tiers, and from the index where it is in no other: then as Drop, also
   // while it is held.  Not while it is pinned, or held in a tier that it is to leave for another.
   [[nodiscard]] ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
@@ -121,13 +129,23 @@ class BlockIndex {
   // its place).  A stale ref may have met a newer block: then Evicted::extent is another than the
   // caller knew.
   [[nodiscard]] std::optional<Evicted> EvictRef(EntryRef ref);
-  [[nodiscard]] bool Evictable(EntryRef ref) const;  // held, pinned or empty slot: false
+  // What a byte of it is worth in HOST (EvictionPolicy); nullopt: held, pinned or not there.
+  [[nodiscard]] std::optional<double> WorthInHost(EntryRef ref, uint32_t now_s) const;
+  // Of HOST, that evictions may take now; a little more where some is held for a moment.  Cheap.
+  [[nodiscard]] uint64_t evictable_pages() const;
+  // What an eviction took a moment ago is in HOST again, in the extent that it had, as the most
+  // recent of its class.  False: its name was taken or has gone meanwhile; the extent is the
+  // caller's.  *held, where it is not {}, is the caller's to unhold.
+  [[nodiscard]] bool PutBack(Evicted gone, EntryRef* ref, EntryRef* held);
 
   // ---- disk (where, in the words of the tier; 0 is nowhere)
-  // absent -> disk, as found at a start; or host -> host+disk where it was published meanwhile.
-  // kBusy: it is claimed now, ask again.  REQUIRES: the variant is interned, location != 0.
+  // absent -> disk, as found at a start; or host -> host+disk of `same`, where it was published
+  // meanwhile and the caller has seen that its bytes are the record's.  kBusy: it is claimed now,
+  // or in HOST with bytes that are not known to be those; ask again.  REQUIRES: the variant is
+  // interned, location != 0; `same` is held, or {}.
   using BlockOnDisk = larder::BlockOnDisk;
-  [[nodiscard]] InsertResult InsertOnDisk(const BlockOnDisk& block, uint32_t now_s, EntryRef* ref);
+  [[nodiscard]] InsertResult InsertOnDisk(const BlockOnDisk& block, EntryRef same, uint32_t now_s,
+                                          EntryRef* ref);
   // A start may find blocks, or hear of new ones, before their parents: counts those by their
   // parents that are not counted yet.  When all is found; until then a parent may leave before its
   // child.  `stop` is asked often.
@@ -164,7 +182,7 @@ class BlockIndex {
   [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(uint32_t now_s);
   // The disk copy of this one, unless it is held or pinned.
   [[nodiscard]] std::optional<DiskRoom> EvictRefFromDisk(EntryRef ref);
-  [[nodiscard]] bool EvictableFromDisk(EntryRef ref) const;
+  [[nodiscard]] std::optional<double> WorthOnDisk(EntryRef ref, uint32_t now_s) const;
 
   // Whether blocks of HOST are being written to a disk now, as they are published.
   void SetSpilling(bool spilling) { policy_.SetSpilling(spilling); }

@@ -7,6 +7,7 @@
 
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string_view>
@@ -166,6 +167,13 @@ Digest NextDigest(const Digest& previous, std::span<const uint32_t> tokens) {
   Digest digest;
   ChainStep(previous).Next(tokens.data(), &digest);
   return digest;
+}
+
+uint16_t EngineNumber(std::string_view engine_id) {
+  unsigned char hash[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(engine_id.data()), engine_id.size(), hash);
+  const auto number = static_cast<uint16_t>(hash[0] | hash[1] << 8);
+  return std::max<uint16_t>(number, 1);
 }
 
 void AppendChain(const Digest& seed, std::span<const uint32_t> tokens, std::vector<Digest>* out) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -65,6 +66,9 @@ struct BlockKey {
     return H::combine(std::move(h), k.variant, k.digest);
   }
 };
+
+// Of an engine, to be kept beside each block: 1..65,535.  Engines may share one.
+[[nodiscard]] uint16_t EngineNumber(std::string_view engine_id);
 
 // One step.  REQUIRES: tokens.size() == 16.
 [[nodiscard]] Digest NextDigest(const Digest& previous, std::span<const uint32_t> tokens);

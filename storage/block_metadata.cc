@@ -11,23 +11,27 @@ namespace larder {
 std::unique_ptr<const BlockMetadata> BlockMetadata::Make(const Digest& parent,
                                                          std::span<const uint32_t> tokens,
                                                          const SegmentTable& table,
-                                                         const Digest& content) {
+                                                         const Digest& content,
+                                                         const BlockWriter& writer) {
   LARDER_CHECK(tokens.size() <= kBlockTokensMax);
   LARDER_CHECK(table.segments.size() <= kSegmentsMax);
   void* memory =
       ::operator new(AllocationBytes(table.segments.size(), tokens.size(), table.encoded()));
-  return std::unique_ptr<const BlockMetadata>(new (memory)
-                                                  BlockMetadata(parent, tokens, table, content));
+  return std::unique_ptr<const BlockMetadata>(
+      new (memory) BlockMetadata(parent, tokens, table, content, writer));
 }
 
 BlockMetadata::BlockMetadata(const Digest& parent, std::span<const uint32_t> tokens,
-                             const SegmentTable& table, const Digest& content)
+                             const SegmentTable& table, const Digest& content,
+                             const BlockWriter& writer)
     : parent_(parent),
       content_(content),
       payload_bytes_(table.PayloadBytes()),
       stored_bytes_(table.StoredBytes()),
       token_count_(static_cast<uint32_t>(tokens.size())),
       segment_count_(static_cast<uint32_t>(table.segments.size())),
+      writer_uid_(writer.uid),
+      writer_engine_(writer.engine),
       encoded_(table.encoded()),
       hash_state_(table.hashed ? kHashed : kUnhashed) {
   std::copy(tokens.begin(), tokens.end(), token_ids());

@@ -1,5 +1,5 @@
 // What is known of a block beside its bytes: its parent in the digest chain, the content whose
-// chain that is, its token ids, its segment table.
+// chain that is, its token ids, its segment table, who stored it.
 //
 // Immutable but for one thing: hashes that the writer left to the daemon come later, once
 // (SetHashes).
@@ -26,7 +26,8 @@ class BlockMetadata {
   [[nodiscard]] static std::unique_ptr<const BlockMetadata> Make(const Digest& parent,
                                                                  std::span<const uint32_t> tokens,
                                                                  const SegmentTable& table,
-                                                                 const Digest& content = {});
+                                                                 const Digest& content = {},
+                                                                 const BlockWriter& writer = {});
   BlockMetadata(const BlockMetadata&) = delete;
   BlockMetadata& operator=(const BlockMetadata&) = delete;
   // The block's own, since it is longer than its type says.
@@ -37,6 +38,7 @@ class BlockMetadata {
   // Digest{}: nobody said.
   [[nodiscard]] const Digest& content() const { return content_; }
   [[nodiscard]] std::span<const uint32_t> tokens() const;
+  [[nodiscard]] BlockWriter writer() const { return {writer_uid_, writer_engine_}; }
 
   [[nodiscard]] uint32_t segment_count() const { return segment_count_; }
   // Its xxh3 is 0 until hashed().  REQUIRES: i < segment_count().
@@ -66,7 +68,7 @@ class BlockMetadata {
   enum HashState : uint8_t { kUnhashed, kWriting, kHashed };
 
   BlockMetadata(const Digest& parent, std::span<const uint32_t> tokens, const SegmentTable& table,
-                const Digest& content);
+                const Digest& content, const BlockWriter& writer);
   static void* operator new(size_t, void* memory) { return memory; }
 
   // Behind the object, widest first so that each is aligned: hashes, stored lengths, token ids,
@@ -84,6 +86,8 @@ class BlockMetadata {
   const ByteCount stored_bytes_;
   const uint32_t token_count_;
   const uint32_t segment_count_;
+  const uint32_t writer_uid_;  // apart from its engine, so that both take no room of their own
+  const uint16_t writer_engine_;
   const bool encoded_;
   mutable std::atomic<uint8_t> hash_state_{kUnhashed};
 };

@@ -23,6 +23,21 @@ bool BlockPins::HasRoom(Tier tier, const BlockIndex::Presence& block) const {
          (IsIn(block, Tier::kDisk) || has(Tier::kHost, limits_.host_bytes_max));
 }
 
+bool BlockPins::HasShare(std::string_view owner, Tier tier, const BlockIndex::Presence& block,
+                         bool first) const {
+  const std::optional<PinTable::Holding> holding = table_.HoldingOf(owner);
+  if (!holding || holding->pins == 0) return true;
+  const auto fits = [](uint64_t held, uint64_t more, uint64_t all, uint64_t limit) {
+    return all + more <= limit && held + more <= 3 * (limit - all - more);
+  };
+  if (!fits(holding->pins, 1, table_.size(), limits_.pins_max)) return false;
+  if (!first) return true;
+  const ByteCount most = tier == Tier::kHost ? limits_.host_bytes_max : limits_.disk_bytes_max;
+  const uint64_t held = tier == Tier::kHost ? holding->host_pages : holding->disk_pages;
+  return fits(held * kPageBytes, block.pages * kPageBytes, index_.PinnedBytes(tier).value(),
+              most.value());
+}
+
 BlockStatus BlockPins::Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms) {
   LARDER_CHECK(key.tier == Tier::kHost || key.tier == Tier::kDisk);
   MutexLock lock(mu_);
@@ -31,8 +46,10 @@ BlockStatus BlockPins::Add(std::string_view owner, const PinKey& key, uint64_t d
   if (presence.tiers == 0) return BlockStatus::kMissing;
   const bool first = table_.Count(key) == 0;
   if (first && !HasRoom(key.tier, presence)) return BlockStatus::kFull;
-  if (owner.empty()) deadline_ms = std::max(deadline_ms, table_.DeadlineOf(owner, key).value_or(0));
-  const PinTable::AddResult added = table_.Add(owner, key, deadline_ms);
+  const std::optional<uint64_t> before = table_.DeadlineOf(owner, key);
+  if (!before && !HasShare(owner, key.tier, presence, first)) return BlockStatus::kFull;
+  if (owner.empty()) deadline_ms = std::max(deadline_ms, before.value_or(0));
+  const PinTable::AddResult added = table_.Add(owner, key, deadline_ms, presence.pages);
   if (added == PinTable::AddResult::kFull) return BlockStatus::kFull;
   NoteSize();
   if (first && !index_.SetPinned(key.variant, key.digest, key.tier, true)) {
@@ -45,7 +62,10 @@ BlockStatus BlockPins::Add(std::string_view owner, const PinKey& key, uint64_t d
 
 bool BlockPins::Restore(std::string_view owner, const PinKey& key, uint64_t deadline_ms) {
   MutexLock lock(mu_);
-  if (table_.Add(owner, key, deadline_ms) == PinTable::AddResult::kFull) return false;
+  BlockIndex::Presence presence;
+  index_.Lookup(key.variant, {&key.digest, 1}, {&presence, 1});
+  const uint64_t pages = presence.tiers == 0 ? 0 : presence.pages;
+  if (table_.Add(owner, key, deadline_ms, pages) == PinTable::AddResult::kFull) return false;
   NoteSize();
   Mark(key);
   return true;

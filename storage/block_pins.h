@@ -9,6 +9,8 @@
 // shard's.
 // Limits: `pins_max` pins, and the bytes of the blocks that they keep in either tier, so that there
 // is always room for others.  A pin whose block comes (back) when there is none does not keep it.
+// Of each limit a user (PinTable), and all prefetches together, get more while they then hold no
+// more than three times what is free.
 #pragma once
 
 #include <atomic>
@@ -66,6 +68,9 @@ class BlockPins {
  private:
   // For one block more.
   [[nodiscard]] bool HasRoom(Tier tier, const BlockIndex::Presence& block) const;
+  // Of the pins and, with `first`, of the bytes that are left, once its owner has this one.
+  [[nodiscard]] bool HasShare(std::string_view owner, Tier tier, const BlockIndex::Presence& block,
+                              bool first) const LARDER_REQUIRES(mu_);
   // Where its block is there, and there is room.
   void Mark(const PinKey& key) LARDER_REQUIRES(mu_);
   void LetGo(const PinKey& key) LARDER_REQUIRES(mu_);

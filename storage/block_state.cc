@@ -19,8 +19,8 @@ constexpr std::array<uint8_t, kBlockStates> kNext = {
         Bit(BlockState::kDoomed),
     /* host+disk */ Bit(BlockState::kDisk) | Bit(BlockState::kHost) | Bit(BlockState::kAbsent) |
         Bit(BlockState::kDoomed),
-    /* disk      */ Bit(BlockState::kPromoting) | Bit(BlockState::kHostDisk) |
-        Bit(BlockState::kAbsent) | Bit(BlockState::kDoomed),
+    /* disk      */ Bit(BlockState::kPromoting) | Bit(BlockState::kAbsent) |
+        Bit(BlockState::kDoomed),
     /* promoting */ Bit(BlockState::kHostDisk) | Bit(BlockState::kDisk) | Bit(BlockState::kAbsent) |
         Bit(BlockState::kDoomed),
     /* doomed    */ Bit(BlockState::kAbsent),

@@ -22,12 +22,13 @@ namespace larder {
 //             -> host       its disk copy went
 //             -> absent, doomed
 //   disk      -> promoting  somebody reads it into HOST
-//             -> host+disk  somebody published it again
 //             -> absent, doomed
 //   promoting -> host+disk
 //             -> disk       the read failed
 //             -> absent, doomed
 //   doomed    -> absent     last hold ended; a doomed entry has no name and no reader finds it
+// A name that is on disk alone is taken: no publish leads out of `disk`, since its bytes might be
+// others than the record's.  A promotion alone brings such a block back to HOST.
 enum class BlockState : uint8_t {
   kAbsent,
   kReserved,

@@ -1,10 +1,11 @@
 #include "storage/block_store.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "storage/check.h"
-#include "storage/look.h"
+#include "storage/disk/disk_tier.h"
 
 namespace larder {
 namespace {
@@ -17,6 +18,23 @@ constexpr Duration kRetryAfterFull = std::chrono::milliseconds(20);
 constexpr int kEvictionsPerAllocation = 64;
 // Evictions under one hold of the lock in the background.
 constexpr size_t kEvictionBatch = 32;
+
+// The entries that one call holds.
+class HeldOnce {
+ public:
+  explicit HeldOnce(size_t keys) : slots_(std::bit_ceil(2 * keys)) {}
+  [[nodiscard]] bool Contains(EntryRef ref) const { return slots_[Find(ref)] == ref.value; }
+  void Add(EntryRef ref) { slots_[Find(ref)] = ref.value; }
+
+ private:
+  // References are the daemon's numbers, so no client chooses which of them meet.
+  [[nodiscard]] size_t Find(EntryRef ref) const {
+    size_t at = (ref.value * uint64_t{0x9E3779B97F4A7C15}) >> 32;
+    while (slots_[at &= slots_.size() - 1] != 0 && slots_[at] != ref.value) ++at;
+    return at;
+  }
+  std::vector<uint32_t> slots_;
+};
 
 ByteCount ShareOf(ByteCount of, double share) {
   return ByteCount(static_cast<uint64_t>(static_cast<double>(of.value()) * share));
@@ -155,58 +173,96 @@ BlockStore::ReserveResult BlockStore::Reserve(std::span<const ByteCount> sizes, 
   reservation.slots_.reserve(sizes.size());
   reservations_.fetch_add(1, std::memory_order_relaxed);
   reservation.store_ = this;
+  std::vector<BlockIndex::Evicted> gone;  // their metadata goes without the lock
+  std::vector<EntryRef> held;
   bool complete = true;
   {
     MutexLock lock(mu_);
-    for (const ByteCount bytes : sizes) {
-      const std::optional<Extent> extent = AllocateEvicting(PagesFor(bytes));
-      if (!extent) {
-        complete = false;
-        break;
-      }
+    complete =
+        total.value() <= allocator_.free_bytes().value() + index_.evictable_pages() * kPageBytes;
+    for (size_t i = 0; i < sizes.size() && complete; ++i) {
+      const std::optional<Extent> extent = AllocateEvicting(PagesFor(sizes[i]), &gone);
+      complete = extent.has_value();
+      if (!complete) break;
       reserved_pages_ += extent->pages;
-      reservation.slots_.push_back({*extent, bytes});
+      reservation.slots_.push_back({*extent, sizes[i]});
       reservation.held_ += extent->bytes();
       ++reservation.open_count_;
     }
+    if (complete) {
+      evicted_demand_.fetch_add(gone.size(), std::memory_order_relaxed);
+      for (const BlockIndex::Evicted& block : gone) CountEviction(block);
+    } else {
+      FreeAll(reservation);
+      held = PutBack(std::exchange(gone, {}));
+    }
   }
   if (!complete) {
+    ReleaseHolds(held);
     full_.fetch_add(1, std::memory_order_relaxed);
-    return result;  // the partial reservation returns what it got
+    return result;
   }
   result.status = BlockStatus::kOk;
   result.reservation = std::move(reservation);
   return result;
 }
 
-std::optional<Extent> BlockStore::AllocateEvicting(uint32_t pages) {
+void BlockStore::FreeAll(ExtentReservation& reservation) {
+  for (size_t i = 0; i < reservation.size(); ++i) {
+    if (!reservation.open(i)) continue;
+    const Extent extent = reservation.Take(i);
+    reserved_pages_ -= extent.pages;
+    allocator_.Free(extent);
+  }
+}
+
+// Their bytes are where they were: what was promised of them in between was never handed out.
+std::vector<EntryRef> BlockStore::PutBack(std::vector<BlockIndex::Evicted> gone) {
+  std::vector<EntryRef> held;
+  for (BlockIndex::Evicted& block : gone) {
+    const Extent extent = block.extent;
+    const bool kept_on_disk = block.kept_on_disk;
+    EntryRef ref, hold;
+    if (extent.pages != 0) LARDER_CHECK(allocator_.AllocateAt(extent));
+    const bool back = index_.PutBack(std::move(block), &ref, &hold);
+    if (hold.value != 0) held.push_back(hold);
+    if (back && extent.pages != 0) allocator_.SetOwner(extent, ref.value);
+    if (back) continue;
+    if (extent.pages != 0) allocator_.Free(extent);
+    evicted_demand_.fetch_add(1, std::memory_order_relaxed);
+    if (!kept_on_disk) evicted_unspilled_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return held;
+}
+
+std::optional<Extent> BlockStore::AllocateEvicting(uint32_t pages,
+                                                   std::vector<BlockIndex::Evicted>* gone) {
   const uint32_t now_s = NowSeconds();
   for (int tries = 0; tries < kEvictionsPerAllocation; ++tries) {
     if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
     // Enough is free, but apart: make one window free instead of emptying the pool.
     if (allocator_.free_bytes() >= ByteCount(uint64_t{2} * pages * kPageBytes)) break;
-    const std::optional<BlockIndex::Evicted> gone = index_.EvictOne(now_s);
-    if (!gone) break;
-    evicted_demand_.fetch_add(1, std::memory_order_relaxed);
-    CountEviction(*gone);
-    if (gone->extent.pages != 0) allocator_.Free(gone->extent);
+    std::optional<BlockIndex::Evicted> block = index_.EvictOne(now_s);
+    if (!block) break;
+    if (block->extent.pages != 0) allocator_.Free(block->extent);
+    gone->push_back(*std::move(block));
   }
   if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
-  return EvictWindow(pages) ? allocator_.Allocate(pages) : std::nullopt;
+  return EvictWindow(pages, gone) ? allocator_.Allocate(pages) : std::nullopt;
 }
 
-bool BlockStore::EvictWindow(uint32_t pages) {
+bool BlockStore::EvictWindow(uint32_t pages, std::vector<BlockIndex::Evicted>* gone) {
   const std::vector<ExtentAllocator::Owner> owners = allocator_.FindWindow(
-      pages, &window_cursor_,
-      [this](ExtentAllocator::Owner owner) { return index_.Evictable(EntryRef{owner}); });
+      pages, &window_cursor_, [this, now_s = NowSeconds()](ExtentAllocator::Owner owner) {
+        return index_.WorthInHost(EntryRef{owner}, now_s);
+      });
   bool any = false;
   for (const ExtentAllocator::Owner owner : owners) {
-    const std::optional<BlockIndex::Evicted> gone = index_.EvictRef(EntryRef{owner});
-    if (!gone || gone->extent.pages == 0) continue;
-    evicted_demand_.fetch_add(1, std::memory_order_relaxed);
-    CountEviction(*gone);
-    allocator_.Free(gone->extent);
-    any = true;
+    std::optional<BlockIndex::Evicted> block = index_.EvictRef(EntryRef{owner});
+    if (!block) continue;
+    any = any || block->extent.pages != 0;
+    if (block->extent.pages != 0) allocator_.Free(block->extent);
+    gone->push_back(*std::move(block));
   }
   return any;
 }
@@ -214,11 +270,16 @@ bool BlockStore::EvictWindow(uint32_t pages) {
 BlockStatus BlockStore::Publish(ExtentReservation& reservation, size_t i, const NewBlock& block) {
   if (!reservation.open(i)) return BlockStatus::kNotHeld;
   if (block.table->PayloadBytes() != reservation.bytes(i)) return BlockStatus::kInvalid;
+  if (const BlockStatus asked = AskDisk(block, reservation.extent(i)); asked != BlockStatus::kOk) {
+    reservation.Return(i);
+    return asked;
+  }
   BlockIndex::NewBlock entry;
   entry.variant = block.variant;
   entry.digest = block.digest;
   entry.extent = reservation.extent(i);
-  entry.metadata = BlockMetadata::Make(block.parent, block.tokens, *block.table, block.content);
+  entry.metadata =
+      BlockMetadata::Make(block.parent, block.tokens, *block.table, block.content, block.writer);
   BlockIndex::InsertResult inserted;
   {
     // Under mu_, so that nothing can evict the entry before its extent knows its owner.
@@ -256,43 +317,71 @@ BlockStatus BlockStore::Claim(const ExtentReservation& reservation, size_t i, co
   return BlockStatus::kDuplicate;
 }
 
-void BlockStore::Fill(ExtentReservation& reservation, size_t i, const NewBlock& block,
-                      EntryRef claim) {
+BlockStatus BlockStore::Fill(ExtentReservation& reservation, size_t i, const NewBlock& block,
+                             EntryRef claim) {
+  if (const BlockStatus asked = AskDisk(block, reservation.extent(i)); asked != BlockStatus::kOk) {
+    index_.Abandon(claim);
+    return asked;
+  }
   std::unique_ptr<const BlockMetadata> metadata =
-      BlockMetadata::Make(block.parent, block.tokens, *block.table, block.content);
+      BlockMetadata::Make(block.parent, block.tokens, *block.table, block.content, block.writer);
   MutexLock lock(mu_);
   const Extent extent = reservation.Take(i);
   reserved_pages_ -= extent.pages;
   allocator_.SetOwner(extent, claim.value);
   index_.Fill(claim, extent, std::move(metadata), NowSeconds());
   pins_.Entered(block.variant, block.digest);
+  return BlockStatus::kOk;
+}
+
+// A name that comes to the index between the question and the Insert is found by that.  The hashes
+// are the daemon's own: those that a writer sends may be a record's without its bytes.
+BlockStatus BlockStore::AskDisk(const NewBlock& block, const Extent& extent) {
+  DiskTier* const disk = untold_.load(std::memory_order_acquire);
+  if (disk == nullptr) return BlockStatus::kOk;
+  const auto known = disk->FindUntold({index_.VariantId(block.variant), block.digest});
+  // Other bytes under a name that it has would be two blocks of one name.
+  if (!known.ok()) return BlockStatus::kFull;
+  if (!*known) return BlockStatus::kOk;
+  SegmentTable table = *block.table;
+  HashPayload(Bytes(extent), &table);
+  if ((*known)->header.table == table) return BlockStatus::kOk;
+  duplicates_.fetch_add(1, std::memory_order_relaxed);
+  return BlockStatus::kDuplicate;
 }
 
 void BlockStore::Abandon(EntryRef claim) { index_.Abandon(claim); }
 
 BlockStore::AcquireResult BlockStore::Acquire(VariantIndex variant, std::span<const Digest> digests,
-                                              ByteCount budget, HoldWhat what) {
+                                              ByteCount budget, HoldWhat what,
+                                              absl::FunctionRef<bool(EntryRef)> may_crowd) {
   AcquireResult result;
   result.blocks.resize(digests.size());
   index_.Hold(variant, digests, NowSeconds(), result.blocks, what);
-  std::vector<EntryRef> beyond;
+  std::vector<EntryRef> surplus;
+  bool refused = false;
   BlockLease& lease = result.lease;
   lease.refs_.reserve(digests.size());
+  HeldOnce once(digests.size());
   for (BlockIndex::Held& held : result.blocks) {
     if (held.ref.value == 0) continue;
-    if (lease.held_ + held.extent.bytes() > budget) {
-      beyond.push_back(held.ref);
-      held = {};
-      held.full = true;
+    if (once.Contains(held.ref)) {
+      surplus.push_back(held.ref);
+      held.repeated = true;
       continue;
     }
+    if (lease.held_ + held.extent.bytes() > budget || (held.crowded && !may_crowd(held.ref))) {
+      surplus.push_back(held.ref);
+      held = {};
+      held.full = refused = true;
+      continue;
+    }
+    once.Add(held.ref);
     lease.held_ += held.extent.bytes();
     lease.refs_.push_back(held.ref);
   }
-  if (!beyond.empty()) {
-    full_.fetch_add(1, std::memory_order_relaxed);
-    ReleaseHolds(beyond);
-  }
+  if (refused) full_.fetch_add(1, std::memory_order_relaxed);
+  if (!surplus.empty()) ReleaseHolds(surplus);
   if (!lease.refs_.empty()) {
     lease.store_ = this;
     leases_.fetch_add(1, std::memory_order_relaxed);
@@ -320,7 +409,9 @@ void BlockStore::FreeExtents(std::span<const Extent> extents) {
 void BlockStore::DropDamaged(EntryRef held, Tier where) {
   std::optional<Extent> freed;
   DiskRoom room;
-  if (!index_.Drop(held, &freed, &room)) return;
+  const bool dropped = where == Tier::kHost ? index_.DropHostCopy(held, &freed, &room)
+                                            : index_.Drop(held, &freed, &room);
+  if (!dropped) return;
   if (where == Tier::kHost) damaged_.fetch_add(1, std::memory_order_relaxed);
   GiveBack(freed, room);
 }
@@ -364,122 +455,6 @@ size_t BlockStore::EvictToWatermark(size_t blocks_max) {
     }
   }
   return evicted;
-}
-
-// ---- disk
-
-absl::StatusOr<VariantIndex> BlockStore::RegisterVariant(const VariantSpec& spec) {
-  absl::StatusOr<VariantIndex> index = index_.InternVariant(spec.Id());
-  if (!index.ok()) return index;
-  MutexLock lock(disk_mu_);
-  std::shared_ptr<const VariantSpec>& known = specs_[*index];
-  if (!known) known = std::make_shared<const VariantSpec>(spec);
-  return index;
-}
-
-std::shared_ptr<const VariantSpec> BlockStore::SpecOf(VariantIndex variant) const {
-  MutexLock lock(disk_mu_);
-  const auto it = specs_.find(variant);
-  return it == specs_.end() ? nullptr : it->second;
-}
-
-EntryRef BlockStore::EnterFromDisk(const Digest& variant_id, const Digest& digest,
-                                   const Digest& parent, uint64_t location, uint32_t pages) {
-  constexpr Duration kClaimLimit = std::chrono::seconds(5);  // a copy out of staging takes less
-  const absl::StatusOr<VariantIndex> variant = index_.InternVariant(variant_id);
-  if (!variant.ok()) return {};
-  EntryRef ref;
-  auto result = BlockIndex::InsertResult::kBusy;
-  (void)LookUntil(std::chrono::steady_clock::now() + kClaimLimit, [&] {
-    result = index_.InsertOnDisk({.variant = *variant,
-                                  .digest = digest,
-                                  .parent = parent,
-                                  .location = location,
-                                  .pages = pages},
-                                 NowSeconds(), &ref);
-    return result != BlockIndex::InsertResult::kBusy;
-  });
-  if (result != BlockIndex::InsertResult::kInserted) return {};
-  pins_.Entered(*variant, digest);
-  return ref;
-}
-
-BlockIndex::Held BlockStore::HoldUntouched(VariantIndex variant, const Digest& digest) {
-  BlockIndex::Held held;
-  index_.Hold(variant, {&digest, 1}, NowSeconds(), {&held, 1}, HoldWhat::kUntouched);
-  return held;
-}
-
-std::optional<uint64_t> BlockStore::SetOnDisk(EntryRef held, uint64_t location) {
-  return index_.SetOnDisk(held, location);
-}
-
-bool BlockStore::FinishPromote(EntryRef held, ExtentReservation& reservation,
-                               std::unique_ptr<const BlockMetadata> metadata) {
-  LARDER_CHECK(reservation.open(0));
-  MutexLock lock(mu_);
-  const Extent extent = reservation.extent(0);
-  if (!index_.FinishPromote(held, extent, std::move(metadata), NowSeconds())) return false;
-  (void)reservation.Take(0);
-  reserved_pages_ -= extent.pages;
-  allocator_.SetOwner(extent, held.value);
-  return true;
-}
-
-bool BlockStore::ReplaceInHost(EntryRef held, ExtentReservation& reservation,
-                               std::unique_ptr<const BlockMetadata> metadata) {
-  LARDER_CHECK(reservation.open(0));
-  MutexLock lock(mu_);
-  const Extent former = index_.LookAt(held).extent;  // while it is held alone nobody else moves it
-  const Extent extent = reservation.extent(0);
-  if (!index_.ReplaceInHost(held, extent, &metadata)) return false;
-  (void)reservation.Take(0);
-  reserved_pages_ -= extent.pages;
-  allocator_.SetOwner(extent, held.value);
-  if (former.pages != 0) allocator_.Free(former);
-  return true;
-}
-
-ByteCount BlockStore::EvictFromDisk(ByteCount bytes) {
-  uint64_t left = bytes.value();
-  std::vector<DiskRoom> rooms;
-  while (left > 0) {
-    const std::optional<BlockIndex::EvictedFromDisk> gone = index_.EvictOneFromDisk(NowSeconds());
-    if (!gone) break;
-    rooms.push_back(gone->room);
-    left -= std::min(left, gone->pages * kPageBytes);
-  }
-  evicted_disk_.fetch_add(rooms.size(), std::memory_order_relaxed);
-  LeaveRooms(rooms);
-  return ByteCount(left);
-}
-
-void BlockStore::EvictFromDisk(std::span<const EntryRef> blocks) {
-  std::vector<DiskRoom> rooms;
-  for (const EntryRef block : blocks) {
-    if (const auto gone = index_.EvictRefFromDisk(block)) rooms.push_back(*gone);
-  }
-  evicted_disk_.fetch_add(rooms.size(), std::memory_order_relaxed);
-  LeaveRooms(rooms);
-}
-
-void BlockStore::LeaveRooms(std::span<const DiskRoom> rooms) {
-  if (rooms.empty()) return;
-  MutexLock lock(disk_mu_);
-  rooms_.insert(rooms_.end(), rooms.begin(), rooms.end());
-}
-
-std::vector<DiskRoom> BlockStore::TakeDiskRooms(size_t count) {
-  MutexLock lock(disk_mu_);
-  const auto end = rooms_.begin() + static_cast<std::ptrdiff_t>(std::min(count, rooms_.size()));
-  std::vector<DiskRoom> taken(rooms_.begin(), end);
-  rooms_.erase(rooms_.begin(), end);
-  return taken;
-}
-
-bool BlockStore::has_disk_rooms() const {
-  MutexLock lock(disk_mu_);
-  return !rooms_.empty();
 }
 
 // What left HOST without a copy on disk is lost, where there is a disk to lose it from.

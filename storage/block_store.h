@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "storage/block_index.h"
 #include "storage/block_key.h"
@@ -38,6 +39,7 @@
 namespace larder {
 
 class BlockStore;
+class DiskTier;  // storage/disk/disk_tier.h
 
 // Extents promised to a writer.  What was not published is returned when this is dropped.
 class ExtentReservation {
@@ -124,7 +126,8 @@ class BlockStore {
     ExtentReservation reservation;
   };
   // All or nothing; evicts as needed; never waits.  kFull when more than `budget` or when the rest
-  // is held.
+  // is held: then nothing was evicted for it, but a block whose name another writer took in that
+  // very instant.
   [[nodiscard]] ReserveResult Reserve(std::span<const ByteCount> sizes, ByteCount budget)
       LARDER_EXCLUDES(mu_);
 
@@ -136,9 +139,15 @@ class BlockStore {
     std::span<const uint32_t> tokens;
     const SegmentTable* table = nullptr;
     Digest content = {};  // whose chain it is of; Digest{}: unknown
+    BlockWriter writer = {};
   };
   // Makes slot i of the reservation visible under the name.  kOk, kDuplicate (the extent goes
-  // back), kNotHeld, kInvalid (the table's payload is not the bytes reserved), kFull (index full).
+  // back), kNotHeld, kInvalid (the table's payload is not the bytes reserved), kFull (index full,
+  // or a disk that has yet to tell what it has cannot say now whether it has the name; the extent
+  // goes back).
+  // The first writer of a name wins, by whichever road and tier: kDuplicate while the name is
+  // stored, also where its block is on disk alone and cannot be read now, or is claimed; an Acquire
+  // brings it back.  A name that has left all tiers is free for other bytes.
   BlockStatus Publish(ExtentReservation& reservation, size_t i, const NewBlock& block)
       LARDER_EXCLUDES(mu_);
 
@@ -146,7 +155,10 @@ class BlockStore {
   // The claim must not outlive the reservation.
   BlockStatus Claim(const ExtentReservation& reservation, size_t i, const NewBlock& block,
                     EntryRef* claim);
-  void Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim)
+  // Ends the claim.  kOk; else the extent stays in the reservation.  kDuplicate: a disk that has
+  // yet to tell what it has turned out to have other bytes under this name.  kFull: it cannot say
+  // now.
+  BlockStatus Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim)
       LARDER_EXCLUDES(mu_);
   void Abandon(EntryRef claim);
 
@@ -159,12 +171,17 @@ class BlockStore {
   // Holds what is in HOST, in key order, up to `budget` bytes; keys beyond it come back `full`.
   // Of HoldWhat::kAnyTier also what is on disk alone: its bytes count as those of HOST, and they
   // become readable by a promotion (Promoter).
-  [[nodiscard]] AcquireResult Acquire(VariantIndex variant, std::span<const Digest> digests,
-                                      ByteCount budget, HoldWhat what = HoldWhat::kHost);
+  // A lease holds a block once, however often its keys name it: the later ones are `repeated`.
+  // `may_crowd` is asked of a block that many hold already whether this caller may, too; if not,
+  // the key comes back `full`.
+  [[nodiscard]] AcquireResult Acquire(
+      VariantIndex variant, std::span<const Digest> digests, ByteCount budget,
+      HoldWhat what = HoldWhat::kHost,
+      absl::FunctionRef<bool(EntryRef)> may_crowd = [](EntryRef) { return true; });
 
   // ---- leaving
-  // A block was found damaged, where it is said: its name goes at once, its bytes with the last
-  // lease.
+  // A held block was found damaged, where it is said: its name goes at once, its bytes with the
+  // last lease.  What is damaged in HOST alone is on disk still, under its name.
   void DropDamaged(EntryRef held, Tier where = Tier::kHost) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   // As BlockIndex::Clear says.
@@ -176,15 +193,29 @@ class BlockStore {
 
   // ---- disk.  Who moves bytes between the tiers (Spiller, Promoter) says here what became of
   // them.
+  // `disk` has blocks whose names the index does not know yet (DiskWork, from a start until none
+  // is unplaced): until this is called with nullptr, Publish and Fill ask it, and may wait for it.
+  // A name that it has is a duplicate unless the new bytes, hashed here, are the record's.  A part
+  // of the disk that is closed says nothing, so who brings its blocks compares (EnterFromDisk).
+  // It outlives the store's callers.
+  void AskBeforeNaming(DiskTier* disk) { untold_.store(disk, std::memory_order_release); }
+  [[nodiscard]] bool asks_disk() const {
+    return untold_.load(std::memory_order_acquire) != nullptr;
+  }
   // The variant's index, and what records of its blocks say of it.  ResourceExhausted: too many.
   [[nodiscard]] absl::StatusOr<VariantIndex> RegisterVariant(const VariantSpec& spec)
       LARDER_EXCLUDES(disk_mu_);
   // nullptr: only its id is known (found on disk, not registered since).
   [[nodiscard]] std::shared_ptr<const VariantSpec> SpecOf(VariantIndex variant) const
       LARDER_EXCLUDES(disk_mu_);
-  // What a former process left on disk.  {}: not wanted (its name is taken, or the index is full).
+  // What a former process left on disk.  {}: its name has a copy on disk already.  kNotNow: the
+  // name is claimed, or no room in memory is left to name it; later it may work.  Or the block is
+  // in HOST: it has this copy, too, where the caller says by `same`, which it holds, that it has
+  // found that block's bytes to be the record's.
+  static constexpr EntryRef kNotNow{UINT32_MAX};
   [[nodiscard]] EntryRef EnterFromDisk(const Digest& variant_id, const Digest& digest,
-                                       const Digest& parent, uint64_t location, uint32_t pages);
+                                       const Digest& parent, uint64_t location, uint32_t pages,
+                                       EntryRef same = {});
   // A held block is durable there.  To be erased now: where it was on disk until then (0: nowhere);
   // nullopt: what was just written, for it has left meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
@@ -202,6 +233,10 @@ class BlockStore {
   // was asked for in vain.  The rooms follow by TakeDiskRooms.
   ByteCount EvictFromDisk(ByteCount bytes) LARDER_EXCLUDES(disk_mu_);
   void EvictFromDisk(std::span<const EntryRef> blocks) LARDER_EXCLUDES(disk_mu_);
+  // Of a byte of it there; nullopt: it may not leave the disk now.
+  [[nodiscard]] std::optional<double> WorthOnDisk(EntryRef block) const {
+    return index_.WorthOnDisk(block, NowSeconds());
+  }
   // Rooms on disk that blocks have left since, for the disk tier's Erase; at most `count`.
   [[nodiscard]] std::vector<DiskRoom> TakeDiskRooms(size_t count) LARDER_EXCLUDES(disk_mu_);
   [[nodiscard]] bool has_disk_rooms() const LARDER_EXCLUDES(disk_mu_);
@@ -223,7 +258,8 @@ class BlockStore {
   [[nodiscard]] const BlockIndex& index() const { return index_; }
   [[nodiscard]] BlockPins& pins() { return pins_; }
   [[nodiscard]] SlabPool& pool() { return pool_; }
-  [[nodiscard]] ByteCount lease_budget() const;  // of a session
+  [[nodiscard]] ByteCount lease_budget() const;  // of a process
+  [[nodiscard]] double lease_share() const { return options_.lease_share; }
 
   struct Stats {
     ByteCount pool_limit, pool_online, pool_free, pool_stored, pool_reserved, pool_leased;
@@ -242,18 +278,29 @@ class BlockStore {
   friend class BlockLease;
 
   [[nodiscard]] uint32_t NowSeconds() const;
-  [[nodiscard]] std::optional<Extent> AllocateEvicting(uint32_t pages) LARDER_REQUIRES(mu_);
-  bool EvictWindow(uint32_t pages) LARDER_REQUIRES(mu_);
+  // What it evicts is appended to `gone`, its extents free.
+  [[nodiscard]] std::optional<Extent> AllocateEvicting(uint32_t pages,
+                                                       std::vector<BlockIndex::Evicted>* gone)
+      LARDER_REQUIRES(mu_);
+  bool EvictWindow(uint32_t pages, std::vector<BlockIndex::Evicted>* gone) LARDER_REQUIRES(mu_);
+  void FreeAll(ExtentReservation& reservation) LARDER_REQUIRES(mu_);
+  // Evicted under this hold of the lock, in vain.  The holds are the caller's to end, without it.
+  [[nodiscard]] std::vector<EntryRef> PutBack(std::vector<BlockIndex::Evicted> gone)
+      LARDER_REQUIRES(mu_);
   void FreeExtents(std::span<const Extent> extents) LARDER_EXCLUDES(mu_);
   void GiveBack(const std::optional<Extent>& freed, const DiskRoom& room) LARDER_EXCLUDES(mu_);
   void LeaveRooms(std::span<const DiskRoom> rooms) LARDER_EXCLUDES(disk_mu_);
   void CountEviction(const BlockIndex::Evicted& gone);
+  // Of a disk that has yet to tell what it has.  kOk: the name is free, or its record has the bytes
+  // that lie there; kDuplicate: it has others; kFull: it cannot say.
+  [[nodiscard]] BlockStatus AskDisk(const NewBlock& block, const Extent& extent);
   void ReleaseHolds(std::span<const EntryRef> refs) LARDER_EXCLUDES(mu_);
 
   const Options options_;
   SlabPool& pool_;
   const Clock& clock_;
   const TimePoint start_;
+  std::atomic<DiskTier*> untold_{nullptr};
   BlockIndex index_;
   BlockPins pins_;
 

@@ -10,12 +10,9 @@
 // least; kPieceBytes of memory, or a segment.
 #pragma once
 
-#include <cstdint>
-#include <thread>
-
 #include "storage/block_store.h"
 #include "storage/disk/disk_tier.h"
-#include "storage/mutex.h"
+#include "storage/verify_loop.h"
 
 namespace larder {
 
@@ -27,44 +24,25 @@ class DiskVerifier {
     Duration pause = std::chrono::seconds(60);
   };
   static constexpr ByteCount kPieceBytes = MiB(8);
-  // What a block counts as at least, and how long it may be owed: small blocks are read some at
-  // once and seldom, since to wake for one takes more of a processor than to read it.
+  // What a block counts as at least: small blocks are read some at once and seldom, since to wake
+  // for one takes more of a processor than to read it.
   static constexpr ByteCount kChargedMin = KiB(512);
-  static constexpr Duration kOwedMax = std::chrono::seconds(1);
 
   DiskVerifier(const Options& options, BlockStore& store, DiskTier& tier);
-  ~DiskVerifier();
-  DiskVerifier(const DiskVerifier&) = delete;
-  DiskVerifier& operator=(const DiskVerifier&) = delete;
 
-  struct Stats {
-    uint64_t walks = 0;  // that ended
-    uint64_t blocks = 0, damaged = 0, failed = 0;
-    ByteCount bytes;
-  };
-  [[nodiscard]] Stats stats() const LARDER_EXCLUDES(mu_);
+  using Stats = VerifyLoop::Stats;
+  [[nodiscard]] Stats stats() const { return loop_.stats(); }
 
   // Reads one block and checks it; what it read is added to *bytes.  Unknown is damaged.
   [[nodiscard]] static DiskTier::GetStatus Check(DiskTier& tier, const DiskAddress& block,
                                                  ByteCount* bytes);
 
  private:
-  void Run() LARDER_EXCLUDES(mu_);
-  void Walk() LARDER_EXCLUDES(mu_);
-  void VerifyOne(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
-  // False: it ends.
-  [[nodiscard]] bool Sleep(Duration how_long) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] VerifyLoop::Looked LookAt(const BlockIndex::View& view);
 
-  const Options options_;
   BlockStore& store_;
   DiskTier& tier_;
-  Duration owed_{};  // the thread's: of sleep, for what it read since the last one
-  mutable Mutex mu_;
-  CondVar wake_;
-  bool stop_ LARDER_GUARDED_BY(mu_) = false;
-  Stats stats_ LARDER_GUARDED_BY(mu_);
-  std::thread thread_;
+  VerifyLoop loop_;
 };
 
 }  // namespace larder

@@ -37,14 +37,15 @@ class ExtentAllocator::Window {
  public:
   explicit Window(uint32_t wanted) : wanted_(wanted) {}
 
-  void Add(const Run& run) {
-    runs_.push_back(run);
+  // `worth`: of all its pages.
+  void Add(const Run& run, double worth) {
+    runs_.push_back({run, worth});
     pages_ += run.pages;
-    if (run.live) cost_ += run.pages;
-    while (pages_ - runs_.front().pages >= wanted_) DropFirst();
+    cost_ += worth;
+    while (pages_ - runs_.front().run.pages >= wanted_) DropFirst();
     if (pages_ < wanted_ || cost_ >= best_cost_) return;
     best_cost_ = cost_;
-    best_begin_ = runs_.front().begin;
+    best_begin_ = runs_.front().run.begin;
     best_end_ = run.begin + run.pages;
   }
   // What comes next is not adjacent, or must stay.
@@ -56,24 +57,29 @@ class ExtentAllocator::Window {
 
   // Where the unfinished window begins, or else `next`.
   [[nodiscard]] Page begin_or(Page next) const {
-    return runs_.empty() ? next : runs_.front().begin;
+    return runs_.empty() ? next : runs_.front().run.begin;
   }
   // Of the cheapest window; both 0 when there was none.
   [[nodiscard]] Page best_begin() const { return best_begin_; }
   [[nodiscard]] Page best_end() const { return best_end_; }
+  [[nodiscard]] double best_cost() const { return best_cost_; }
 
  private:
+  struct Valued {
+    Run run;
+    double worth;
+  };
   void DropFirst() {
-    pages_ -= runs_.front().pages;
-    if (runs_.front().live) cost_ -= runs_.front().pages;
+    pages_ -= runs_.front().run.pages;
+    cost_ -= runs_.front().worth;
     runs_.pop_front();
   }
 
   const uint32_t wanted_;
-  std::deque<Run> runs_;
+  std::deque<Valued> runs_;
   uint64_t pages_ = 0;
-  uint64_t cost_ = 0;  // live pages
-  uint64_t best_cost_ = std::numeric_limits<uint64_t>::max();
+  double cost_ = 0;  // of what lives in it
+  double best_cost_ = std::numeric_limits<double>::infinity();
   Page best_begin_ = 0;
   Page best_end_ = 0;
 };
@@ -166,8 +172,9 @@ ExtentAllocator::Owner ExtentAllocator::owner(const Extent& extent) const {
   return slabs_[static_cast<size_t>(extent.slab)].owners[extent.page];
 }
 
-std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(
-    uint32_t pages, uint64_t* cursor, absl::FunctionRef<bool(Owner)> evictable) const {
+std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(uint32_t pages, uint64_t* cursor,
+                                                                WorthOf worth,
+                                                                double* cost) const {
   LARDER_CHECK(pages > 0 && pages <= slab_pages_);
   if (slabs_.empty()) return {};
   Window window(pages);
@@ -182,8 +189,10 @@ std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(
   for (uint64_t i = 0; i < tries && walked < walk_pages; ++i) {
     const Run run = RunAt(at);
     if (at % slab_pages_ == 0) window.Restart();
-    if (!run.live || (run.owner != kNoOwner && evictable(run.owner))) {
-      window.Add(run);
+    std::optional<double> of_page = 0;
+    if (run.live) of_page = run.owner == kNoOwner ? std::nullopt : worth(run.owner);
+    if (of_page) {
+      window.Add(run, *of_page * run.pages);
     } else {
       window.Restart();
     }
@@ -195,6 +204,7 @@ std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(
     return {};
   }
   *cursor = window.best_end() % total_pages();
+  if (cost != nullptr) *cost = window.best_cost();
   std::vector<Owner> owners;
   for (Page begin = window.best_begin(); begin < window.best_end();) {
     const Run run = RunAt(begin);

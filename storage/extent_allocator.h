@@ -57,12 +57,14 @@ class ExtentAllocator {
   [[nodiscard]] Owner owner(const Extent& extent) const;
 
   // The owners to evict so that `pages` become free in one run.  Of the windows met in a bounded
-  // search from `*cursor` (any value; moves on, wraps), the one that frees the fewest live pages.
-  // Windows with kNoOwner extents or owners that `evictable` refuses are skipped.  Empty when the
-  // search met none; a later call looks elsewhere.  In the order in which they lie.
+  // search from `*cursor` (any value; moves on, wraps), the one whose live pages are worth least in
+  // all.  `worth` says what a page of an owner is worth, above 0; nullopt: it must stay.  Windows
+  // with such owners or kNoOwner extents are skipped.  Empty when the search met none; a later call
+  // looks elsewhere.  In the order in which they lie.  *cost, where given: their worth in all.
   // REQUIRES: 0 < pages <= pages of a slab; Allocate(pages) found nothing.
+  using WorthOf = absl::FunctionRef<std::optional<double>(Owner)>;
   [[nodiscard]] std::vector<Owner> FindWindow(uint32_t pages, uint64_t* cursor,
-                                              absl::FunctionRef<bool(Owner)> evictable) const;
+                                              WorthOf worth, double* cost = nullptr) const;
 
   [[nodiscard]] ByteCount free_bytes() const { return ByteCount(free_pages_ * kPageBytes); }
   [[nodiscard]] ByteCount total_bytes() const { return ByteCount(total_pages() * kPageBytes); }

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, kFaultPoints> kNames = {
     "data.create",    "data.created",    "data.write",    "data.read",     "data.sync",
     "put.allocated",  "put.written",     "put.synced",    "put.committed", "catalog.open",
     "catalog.commit", "catalog.erase",   "erase.written", "catalog.read",  "catalog.scan",
-    "catalog.facts",  "shard.set-aside",
+    "catalog.facts",  "shard.set-aside", "socket.rights",
 };
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }

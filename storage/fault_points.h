@@ -42,8 +42,9 @@ enum class FaultPoint : uint8_t {
   kCatalogScan,    // catalog.scan   each entry, at start
   kCatalogFacts,   // catalog.facts  registrations and pins become durable, in each shard
   kShardSetAside,  // shard.set-aside  a damaged shard was renamed, none is in its place
+  kSocketRights,   // socket.rights  at the start; error: as on a kernel without SO_PASSRIGHTS
 };
-inline constexpr size_t kFaultPoints = 17;
+inline constexpr size_t kFaultPoints = 18;
 [[nodiscard]] std::string_view ToString(FaultPoint point);
 
 class FaultPoints {

@@ -14,7 +14,8 @@ struct HostMemory {
   // Without swapping: MemAvailable, or less where a control group of ours (v1 or v2, or any above
   // it) leaves less; its page cache counts as available.  The largest value when nothing says.
   ByteCount available{};
-  // In 2 MiB hugetlb pages that nobody has reserved.  They are not part of `available`.
+  // In 2 MiB hugetlb pages that nobody has reserved, or less where a control group of ours leaves
+  // less.  They are not part of `available`.
   ByteCount huge_pages_free{};
 };
 

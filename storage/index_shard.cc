@@ -130,11 +130,12 @@ void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock
   IndexEntry& entry = entries_[slot];
   if (!InHost(entry.state) && (what == HoldWhat::kHost || !OnDiskAlone(entry.state))) return;
   out->state = entry.state;
-  if (entry.holds == kCountMax) {
+  if (entry.holds >= (what == HoldWhat::kUntouched ? kHoldsMax : kClientHoldsMax)) {
     out->full = true;
     return;
   }
   ++entry.holds;
+  out->crowded = entry.holds > kCrowdedHolds;
   if (what != HoldWhat::kUntouched) {
     Relist(slot);
     const uint32_t idle_s = entry.IdleSeconds(now_s);
@@ -154,7 +155,7 @@ size_t IndexShard::HoldAgain(std::span<const uint32_t> slots) {
     LARDER_CHECK(InUse(slots[i]));
     IndexEntry& entry = entries_[slots[i]];
     LARDER_CHECK(entry.holds > 0);
-    if (entry.holds == kCountMax) return i;
+    if (entry.holds >= kClientHoldsMax) return i;
     ++entry.holds;
   }
   return slots.size();
@@ -233,12 +234,14 @@ void IndexShard::Relist(uint32_t slot) {
 void IndexShard::List(uint32_t slot) {
   ListFor(entries_[slot])->PushHot(slot);
   if (entries_[slot].state == BlockState::kHostDisk) CountCopies(1);
+  if (InHost(entries_[slot].state)) CountListed(entries_[slot].extent.pages(), true);
 }
 
 void IndexShard::Unlist(uint32_t slot) {
   if (!entries_[slot].listed) return;
   ListFor(entries_[slot])->Remove(slot);
   if (entries_[slot].state == BlockState::kHostDisk) CountCopies(-1);
+  if (InHost(entries_[slot].state)) CountListed(entries_[slot].extent.pages(), false);
 }
 
 // ---- entering
@@ -279,15 +282,6 @@ void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
 IndexShard::EnterResult IndexShard::Insert(uint64_t hash, IndexedBlock& block, Raised& raised,
                                            uint32_t now_s, uint32_t* slot) {
   MutexLock lock(mu_);
-  // On disk alone, and its writer has it here: that is sooner than to read it.
-  *slot = Find(hash, block.variant, block.digest);
-  if (*slot != kNone && entries_[*slot].state == BlockState::kDisk) {
-    Unlist(*slot);
-    variants_.UncountDiskOnly(block.variant);
-    --disk_only_;
-    BecomeHost(*slot, block.extent, std::move(block.metadata), raised, now_s);
-    return EnterResult::kEntered;
-  }
   const EnterResult result = Enter(hash, block.variant, block.digest, slot);
   if (result == EnterResult::kEntered) {
     BecomeHost(*slot, block.extent, std::move(block.metadata), raised, now_s);
@@ -353,7 +347,7 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
   Departure gone;
   gone.block.variant = entry.variant;
   gone.block.digest = entry.digest;
-  gone.last_use_s = entry.last_use_s;
+  gone.block.last_use_s = entry.last_use_s;
   gone.counted_by = CountedBy(entry);
   entry.counted_in_parent = false;
   CountPinned(entry, -1);
@@ -377,7 +371,7 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
     return gone;
   }
   gone.block.disk_location = entry.disk_location;
-  if (InHost(entry.state)) gone.metadata = TakeMetadata(entry);
+  if (InHost(entry.state)) gone.block.metadata = TakeMetadata(entry);
   SetState(entry, BlockState::kAbsent);
   entries_.Free(slot);
   return gone;
@@ -391,23 +385,14 @@ IndexShard::Departure IndexShard::LeaveHost(uint32_t slot) {
   gone.block.variant = entry.variant;
   gone.block.digest = entry.digest;
   gone.block.kept_on_disk = true;
-  gone.last_use_s = entry.last_use_s;
+  gone.block.last_use_s = entry.last_use_s;
   Unlist(slot);
   TakeFromHost(slot, &gone);
   const uint64_t parent = ParentHash(entry).value_or(0);
-  gone.metadata = TakeMetadata(entry);
-  // As it comes back: what was encoded here comes back decoded.
-  const bool encoded = gone.metadata != nullptr && gone.metadata->encoded();
-  const uint32_t pages =
-      encoded ? PagesFor(gone.metadata->raw_payload_bytes()) : gone.block.extent.pages;
+  const uint32_t pages = PagesFromDisk(entry);
+  gone.block.metadata = TakeMetadata(entry);
   CountPinned(entry, -1);
-  entry.extent.Set({.slab = {}, .page = 0, .pages = pages});
-  SetState(entry, BlockState::kDisk);
-  CountPinned(entry, 1);
-  entry.parent_hash = parent;
-  variants_.CountDiskOnly(entry.variant);
-  ++disk_only_;
-  Relist(slot);
+  BecomeDisk(slot, pages, parent);
   return gone;
 }
 
@@ -550,13 +535,14 @@ void IndexShard::CheckEntry(uint32_t slot) const {
 void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   MutexLock lock(mu_);
   uint32_t used = 0, listed = 0, doomed = 0, disk_only = 0;
-  uint64_t metadata_bytes = 0, pinned_host = 0, pinned_disk = 0;
+  uint64_t metadata_bytes = 0, pinned_host = 0, pinned_disk = 0, evictable_pages = 0;
   for (uint32_t slot = 1; slot < entries_.end(); ++slot) {
     const IndexEntry& entry = entries_[slot];
     if (entry.state == BlockState::kAbsent) continue;
     CheckEntry(slot);
     ++used;
     listed += entry.listed ? 1 : 0;
+    if (entry.listed && InHost(entry.state)) evictable_pages += entry.extent.pages();
     doomed += entry.state == BlockState::kDoomed ? 1 : 0;
     if (entry.metadata() != nullptr) metadata_bytes += entry.metadata()->memory_bytes().value();
     if (TakesHostForPins(entry)) pinned_host += entry.extent.pages();
@@ -582,7 +568,7 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   LARDER_CHECK(used == entries_.used() && listed == in_lists);
   uint32_t copies = 0;
   for (const RecencyList& list : copied_lists_) copies += list.size();
-  LARDER_CHECK(copies == copies_);
+  LARDER_CHECK(copies == copies_ && evictable_pages == listed_pages_);
   LARDER_CHECK(disk_only == disk_only_);
   LARDER_CHECK(doomed == doomed_ && used - doomed == table_.size());
   LARDER_CHECK(metadata_bytes == metadata_bytes_);

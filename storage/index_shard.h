@@ -60,12 +60,13 @@ class IndexShard {
   void Lookup(const Group& group, std::span<BlockPresence> out) const LARDER_EXCLUDES(mu_);
   void Hold(const Group& group, HoldWhat what, uint32_t now_s, std::span<HeldBlock> out)
       LARDER_EXCLUDES(mu_);
-  // How many of `slots`, from the first, it held; the next one has 65,535 holds already.
+  // How many of `slots`, from the first, it held; the next one has kClientHoldsMax already.
   [[nodiscard]] size_t HoldAgain(std::span<const uint32_t> slots) LARDER_EXCLUDES(mu_);
   void Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed,
               std::vector<DiskRoom>* rooms) LARDER_EXCLUDES(mu_);
 
-  // kBusy, of InsertOnDisk: its name is claimed just now, so ask again.
+  // kBusy, of InsertOnDisk: the name is claimed just now, or in HOST with bytes that nobody has
+  // compared, so ask again.
   enum class EnterResult { kEntered, kDuplicate, kFull, kBusy };
   // What a block that enters has from its parent (RaiseChildren).  Whoever it enters by takes the
   // count, and leaves instead that of the parent that counted it until now: what is in there
@@ -75,7 +76,8 @@ class IndexShard {
     ReuseHistory history;                // the parent's, where this alone follows it; else nothing
     bool forked = false;  // another has followed the parent, which is not known to be shared
   };
-  // absent -> host.  Takes block.metadata on kEntered only.
+  // absent -> host.  Takes block.metadata on kEntered only.  kDuplicate: the name is taken, in
+  // whatever state.
   [[nodiscard]] EnterResult Insert(uint64_t hash, IndexedBlock& block, Raised& raised,
                                    uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
   // absent -> reserved
@@ -90,9 +92,11 @@ class IndexShard {
             Raised& raised, uint32_t now_s) LARDER_EXCLUDES(mu_);
   void Abandon(uint32_t slot) LARDER_EXCLUDES(mu_);
 
-  // absent -> disk, or host -> host+disk where it is in HOST already
-  [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, const BlockOnDisk& block, Raised& raised,
-                                         uint32_t now_s, uint32_t* slot) LARDER_EXCLUDES(mu_);
+  // absent -> disk, or host -> host+disk of slot `same` (kNone: of none), whose bytes are those of
+  // the record.  REQUIRES: the caller holds it.
+  [[nodiscard]] EnterResult InsertOnDisk(uint64_t hash, const BlockOnDisk& block, uint32_t same,
+                                         Raised& raised, uint32_t now_s, uint32_t* slot)
+      LARDER_EXCLUDES(mu_);
   // host -> host+disk of a held entry, or host+disk elsewhere; where it was until now (0: nowhere).
   // nullopt: it has left meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
@@ -129,14 +133,14 @@ class IndexShard {
   // What left HOST, or the index.
   struct Departure {
     EvictedBlock block;
-    bool doomed = false;  // held: extent and metadata follow with the last Unhold
-    std::unique_ptr<const BlockMetadata> metadata;  // to be freed without the lock
+    bool doomed = false;                 // held: extent and metadata follow with the last Unhold
     std::optional<uint64_t> counted_by;  // hash of the parent whose `children` counts it still
-    uint32_t last_use_s = 0;
   };
   [[nodiscard]] std::optional<Departure> Drop(uint64_t hash, VariantIndex variant,
                                               const Digest& digest) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<Departure> Drop(uint32_t slot) LARDER_EXCLUDES(mu_);
+  // As BlockIndex says.
+  [[nodiscard]] std::optional<Departure> DropHostCopy(uint32_t slot) LARDER_EXCLUDES(mu_);
   struct Clearance {
     ClearedBlock block;
     uint32_t held = 0;              // the slot that block.held is of
@@ -153,7 +157,13 @@ class IndexShard {
                                                       bool parents_too, uint32_t now_s)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<Departure> Evict(uint32_t slot) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] bool Evictable(uint32_t slot) const LARDER_EXCLUDES(mu_);
+  // Of a byte there, as EvictionPolicy has it; nullopt: it is held, pinned, or not there.
+  [[nodiscard]] std::optional<double> WorthInHost(uint32_t slot, const EvictionPolicy& policy,
+                                                  uint32_t now_s) const LARDER_EXCLUDES(mu_);
+  // Of HOST, that evictions may take; some of it may be held, untouched.  Takes no lock.
+  [[nodiscard]] uint64_t evictable_pages() const {
+    return listed_pages_.load(std::memory_order_relaxed);
+  }
 
   // What an eviction may take.
   struct Candidate {
@@ -195,7 +205,8 @@ class IndexShard {
   [[nodiscard]] bool has_copies() const { return copies_.load(std::memory_order_relaxed) > 0; }
   // This one's disk copy, whichever of the two it takes; neither held nor pinned.
   [[nodiscard]] std::optional<DiskDeparture> EvictFromDisk(uint32_t slot) LARDER_EXCLUDES(mu_);
-  [[nodiscard]] bool EvictableFromDisk(uint32_t slot) const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::optional<double> WorthOnDisk(uint32_t slot, const EvictionPolicy& policy,
+                                                  uint32_t now_s) const LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] bool SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,
                                bool pinned) LARDER_EXCLUDES(mu_);
@@ -271,6 +282,8 @@ class IndexShard {
   void BecomeHost(uint32_t slot, const Extent& extent,
                   std::unique_ptr<const BlockMetadata> metadata, Raised& raised, uint32_t now_s)
       LARDER_REQUIRES(mu_);
+  // An entry that has its location, and what is remembered of it.
+  void BecomeDisk(uint32_t slot, uint32_t pages, uint64_t parent_hash) LARDER_REQUIRES(mu_);
   // What is known of a block that enters the index.
   void Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) LARDER_REQUIRES(mu_);
   // It leaves the index.
@@ -298,10 +311,16 @@ class IndexShard {
   [[nodiscard]] Departure Leave(uint32_t slot) LARDER_REQUIRES(mu_);
   // By eviction: what has a disk copy stays in the index.
   [[nodiscard]] Departure LeaveHost(uint32_t slot) LARDER_REQUIRES(mu_);
+  void CountListed(uint32_t pages, bool more) LARDER_REQUIRES(mu_) {
+    const uint64_t before = listed_pages_.load(std::memory_order_relaxed);
+    listed_pages_.store(more ? before + pages : before - pages, std::memory_order_relaxed);
+  }
   // Of one on disk alone.
   [[nodiscard]] DiskDeparture LeaveDisk(uint32_t slot) LARDER_REQUIRES(mu_);
   // host+disk -> host of one that is listed.
   [[nodiscard]] DiskRoom DropCopy(uint32_t slot) LARDER_REQUIRES(mu_);
+  // Of a block in HOST, as it comes back from disk: what was encoded here comes back decoded.
+  [[nodiscard]] static uint32_t PagesFromDisk(const IndexEntry& entry);
   // Takes out of HOST what is kept for it there; the entry keeps its pages' number.
   void TakeFromHost(uint32_t slot, Departure* gone) LARDER_REQUIRES(mu_);
   // The least worthy of what `choose(list)` answers for each class; the first of equals.
@@ -346,6 +365,7 @@ class IndexShard {
   Lists disk_lists_ LARDER_GUARDED_BY(mu_);
   DepartedTable departed_ LARDER_GUARDED_BY(mu_);
   std::atomic<uint32_t> copies_{0};                // listed in copied_lists_
+  std::atomic<uint64_t> listed_pages_{0};          // of what is listed and in HOST
   uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included
   uint64_t doomed_ LARDER_GUARDED_BY(mu_) = 0;
   uint64_t metadata_bytes_ LARDER_GUARDED_BY(mu_) = 0;

@@ -1,16 +1,10 @@
 // What a shard does for Clear: it says which blocks continue which, and takes a block from the
 // tiers that were chosen.
 #include <algorithm>
-#include <limits>
 
 #include "storage/index_shard.h"
 
 namespace larder {
-namespace {
-
-constexpr uint16_t kHoldsMax = std::numeric_limits<uint16_t>::max();
-
-}  // namespace
 
 // A pin of HOST keeps the copy on disk too; one of DISK keeps a block in HOST until there is one.
 ClearedBlock IndexShard::WhatClearTakes(const IndexEntry& entry, TierSet tiers, ClearHow how) {
@@ -69,7 +63,8 @@ uint32_t IndexShard::Links(uint32_t from, std::span<ChainLink> out, size_t* coun
                        .variant = entry.variant,
                        .digest = entry.digest,
                        .content = metadata == nullptr ? Digest() : metadata->content(),
-                       .disk_location = OnDiskAlone(entry.state) ? entry.disk_location : 0};
+                       .disk_location = OnDiskAlone(entry.state) ? entry.disk_location : 0,
+                       .writer = metadata == nullptr ? BlockWriter() : metadata->writer()};
   }
   return end == entries_.end() ? 0 : end;
 }

@@ -11,13 +11,33 @@ constexpr uint32_t kNone = EntrySlots::kNone;
 
 }  // namespace
 
+uint32_t IndexShard::PagesFromDisk(const IndexEntry& entry) {
+  const BlockMetadata* const metadata = entry.metadata();
+  const bool encoded = metadata != nullptr && metadata->encoded();
+  return encoded ? PagesFor(metadata->raw_payload_bytes()) : entry.extent.pages();
+}
+
+void IndexShard::BecomeDisk(uint32_t slot, uint32_t pages, uint64_t parent_hash) {
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(entry.disk_location != 0 && !entry.listed);
+  entry.extent.Set({.slab = {}, .page = 0, .pages = pages});
+  SetState(entry, BlockState::kDisk);
+  CountPinned(entry, 1);
+  entry.parent_hash = parent_hash;
+  variants_.CountDiskOnly(entry.variant);
+  ++disk_only_;
+  Relist(slot);
+}
+
 IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDisk& block,
-                                                 Raised& raised, uint32_t now_s, uint32_t* slot) {
+                                                 uint32_t same, Raised& raised, uint32_t now_s,
+                                                 uint32_t* slot) {
   LARDER_CHECK(block.location != 0);
   MutexLock lock(mu_);
-  // Published again before it was found: the copy on disk is as good as one that was just spilled.
   *slot = Find(hash, block.variant, block.digest);
   if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
+    if (*slot != same) return EnterResult::kBusy;
+    // The copy on disk is as good as one that was just spilled.
     ChangeState(*slot, BlockState::kHostDisk);
     entries_[*slot].disk_location = block.location;
     return EnterResult::kEntered;
@@ -26,17 +46,39 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
   const EnterResult result = Enter(hash, block.variant, block.digest, slot);
   if (result != EnterResult::kEntered) return result;
   IndexEntry& entry = entries_[*slot];
-  SetState(entry, BlockState::kDisk);
   entry.disk_location = block.location;
-  entry.extent.Set({.slab = {}, .page = 0, .pages = block.pages});
-  entry.parent_hash = IndexHash(block.variant, block.parent);
   entry.counted_in_parent = std::exchange(raised.counted_by, std::nullopt).has_value();
   Remember(entry, {}, now_s);
   entry.last_use_s = now_s;
-  variants_.CountDiskOnly(block.variant);
-  ++disk_only_;
-  Relist(*slot);
+  BecomeDisk(*slot, block.pages, IndexHash(block.variant, block.parent));
   return result;
+}
+
+// Who holds the damaged bytes keeps the old entry to the end, so the name goes on in another.
+std::optional<IndexShard::Departure> IndexShard::DropHostCopy(uint32_t slot) {
+  MutexLock lock(mu_);
+  if (!InUse(slot) || !InHost(entries_[slot].state)) return std::nullopt;
+  const IndexEntry before = entries_[slot];
+  LARDER_CHECK(before.holds > 0);
+  const uint64_t parent = ParentHash(before).value_or(0);
+  const uint32_t pages = PagesFromDisk(before);
+  Departure gone = Leave(slot);
+  uint32_t moved = kNone;
+  if (before.state != BlockState::kHostDisk ||
+      Enter(HashOf(before), before.variant, before.digest, &moved) != EnterResult::kEntered)
+    return gone;
+  IndexEntry& entry = entries_[moved];
+  entry.disk_location = std::exchange(entries_[slot].disk_location, 0);
+  entry.counted_in_parent = std::exchange(gone.counted_by, std::nullopt).has_value();
+  entry.children = before.children;
+  entry.follower = before.follower;
+  entry.history = before.history;
+  entry.last_use_s = before.last_use_s;
+  entry.pinned_host = before.pinned_host;
+  entry.pinned_disk = before.pinned_disk;
+  (void)departed_.Take(HashOf(entry));  // it has not left
+  BecomeDisk(moved, pages, parent);
+  return gone;
 }
 
 std::optional<uint64_t> IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
@@ -80,12 +122,14 @@ bool IndexShard::ReplaceInHost(uint32_t slot, const Extent& extent,
   LARDER_CHECK(InUse(slot) && entry.holds > 0);
   if (entry.holds > 1 || !InHost(entry.state)) return false;
   CountPinned(entry, -1);
+  if (entry.listed) CountListed(entry.extent.pages(), false);  // held untouched
   variants_.Uncount(entry.variant, entry.extent.Get().bytes());
   std::unique_ptr<const BlockMetadata> former = TakeMetadata(entry);
   metadata_bytes_ += (*metadata)->memory_bytes().value();
   entry.owned_metadata = metadata->release();
   entry.extent.Set(extent);
   variants_.Count(entry.variant, extent.bytes());
+  if (entry.listed) CountListed(extent.pages, true);
   CountPinned(entry, 1);
   *metadata = std::move(former);
   return true;
@@ -149,7 +193,7 @@ IndexShard::DiskDeparture IndexShard::LeaveDisk(uint32_t slot) {
   const Departure gone = Leave(slot);
   return {.block = {{gone.block.variant, gone.block.digest, gone.block.disk_location}, pages},
           .counted_by = gone.counted_by,
-          .last_use_s = gone.last_use_s};
+          .last_use_s = gone.block.last_use_s};
 }
 
 std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& policy,
@@ -170,9 +214,11 @@ DiskRoom IndexShard::DropCopy(uint32_t slot) {
   return {entry.variant, entry.digest, std::exchange(entry.disk_location, 0)};
 }
 
-bool IndexShard::EvictableFromDisk(uint32_t slot) const {
+std::optional<double> IndexShard::WorthOnDisk(uint32_t slot, const EvictionPolicy& policy,
+                                              uint32_t now_s) const {
   MutexLock lock(mu_);
-  return EvictableFromDiskLocked(slot);
+  if (!EvictableFromDiskLocked(slot)) return std::nullopt;
+  return WorthOf(entries_[slot], policy, now_s);
 }
 
 bool IndexShard::EvictableFromDiskLocked(uint32_t slot) const {

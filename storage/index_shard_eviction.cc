@@ -99,9 +99,11 @@ std::optional<IndexShard::Departure> IndexShard::Evict(uint32_t slot) {
   return LeaveHost(slot);
 }
 
-bool IndexShard::Evictable(uint32_t slot) const {
+std::optional<double> IndexShard::WorthInHost(uint32_t slot, const EvictionPolicy& policy,
+                                              uint32_t now_s) const {
   MutexLock lock(mu_);
-  return EvictableLocked(slot);
+  if (!EvictableLocked(slot)) return std::nullopt;
+  return WorthOf(entries_[slot], policy, now_s);
 }
 
 // ---- pins

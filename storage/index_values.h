@@ -32,11 +32,18 @@ struct BlockOnDisk {
 // block, so it keeps its place among those that may leave.
 enum class HoldWhat : uint8_t { kHost, kAnyTier, kUntouched };
 
+// Holds of an entry.  Those of clients end early enough that the house's own, each of them short,
+// always find room: whatever clients do, a block can be spilled, verified and cleared.  Beyond
+// kCrowdedHolds a caller sees to it that no single client takes the rest (BlockStore::Acquire).
+inline constexpr uint16_t kHoldsMax = 65'535, kClientHoldsMax = 60'000, kCrowdedHolds = 16'384;
+
 struct HeldBlock {
   EntryRef ref;  // value 0: not there, or full
   BlockState state = BlockState::kAbsent;
-  bool full = false;  // there, but 65,535 holds already
-  Extent extent;      // not in HOST: of its pages only their number means something
+  bool full = false;      // there, but it has as many holds as it may have
+  bool crowded = false;   // with this one it has more than kCrowdedHolds
+  bool repeated = false;  // of BlockStore::Acquire: an earlier key of the call is the same block
+  Extent extent;          // not in HOST: of its pages only their number means something
   const BlockMetadata* metadata = nullptr;  // valid while held; null when not in HOST
   uint64_t disk_location = 0;
 };
@@ -65,6 +72,9 @@ struct EvictedBlock {
   Extent extent;
   bool kept_on_disk = false;   // it has left HOST, not the index
   uint64_t disk_location = 0;  // to be erased in the disk tier; 0: none, or kept, or held still
+  // As it was, for BlockIndex::PutBack; may be null.
+  std::unique_ptr<const BlockMetadata> metadata = nullptr;
+  uint32_t last_use_s = 0;
 };
 
 enum class ClearHow : uint8_t {
@@ -91,13 +101,15 @@ struct ClearedBlock {
   EntryRef held = {};
 };
 
-// A block's place in its chain, by IndexHash of its name and its parent's.
+// A block's place in its chain, by IndexHash of its name and its parent's; and what else its
+// metadata says of it.
 struct ChainLink {
   uint64_t name = 0, parent = 0;  // parent 0: unknown
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
   Digest content;              // as its metadata says; of one on disk alone: Digest{}
   uint64_t disk_location = 0;  // of one on disk alone
+  BlockWriter writer = {};     // likewise unknown of one on disk alone
 };
 
 struct BlockView {

@@ -285,11 +285,13 @@ BlockStatus Promoter::Read(Running& running, size_t block, PayloadCodec& codec,
       return Failed(wanted);
   }
   breaker_.Succeeded();
-  auto metadata =
-      BlockMetadata::Make(known->header.parent, known->tokens, table, known->header.content);
+  auto metadata = BlockMetadata::Make(known->header.parent, known->tokens, table,
+                                      known->header.content, {.uid = known->header.writer_uid});
   if (!store_.FinishPromote(wanted.ref, room.reservation, std::move(metadata)))
     return BlockStatus::kMissing;
   *held = store_.index().LookAt(wanted.ref);
+  // Another entry may have had the name when it was put (BlockIndex::DropHostCopy).
+  tier_.SetOwner(address.location, wanted.ref.value);
   return BlockStatus::kOk;
 }
 

@@ -7,8 +7,12 @@
 namespace larder {
 
 bool Quarantine::Put(ProcessId process, SessionId session, std::vector<BlockLease> leases,
-                     std::vector<ExtentReservation> reservations) {
-  Held held{.leases = std::move(leases), .reservations = std::move(reservations), .bytes = {}};
+                     std::vector<ExtentReservation> reservations,
+                     std::shared_ptr<const void> beside) {
+  Held held{.leases = std::move(leases),
+            .reservations = std::move(reservations),
+            .bytes = {},
+            .beside = std::move(beside)};
   for (const BlockLease& lease : held.leases) held.bytes += lease.held_bytes();
   for (const ExtentReservation& reservation : held.reservations) {
     held.bytes += reservation.held_bytes();

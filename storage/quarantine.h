@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -22,8 +23,10 @@ namespace larder {
 class Quarantine {
  public:
   // What one lost session held.  False: nothing to keep.  REQUIRES: once for each session.
+  // `beside`: kept as long.
   bool Put(ProcessId process, SessionId session, std::vector<BlockLease> leases,
-           std::vector<ExtentReservation> reservations) LARDER_EXCLUDES(mu_);
+           std::vector<ExtentReservation> reservations, std::shared_ptr<const void> beside = {})
+      LARDER_EXCLUDES(mu_);
 
   // Proven dead: everything of this process goes back to the store.  Answers how many bytes.
   ByteCount Release(ProcessId process) LARDER_EXCLUDES(mu_);
@@ -38,6 +41,7 @@ class Quarantine {
     std::vector<BlockLease> leases;
     std::vector<ExtentReservation> reservations;
     ByteCount bytes;
+    std::shared_ptr<const void> beside;
   };
   using Sessions = absl::flat_hash_map<SessionId, Held>;
   mutable Mutex mu_;

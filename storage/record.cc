@@ -18,6 +18,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr std::string_view kMagic = "LRDR";
 constexpr size_t kFixedBytes = 88;  // up to the content id, or the strings
+constexpr size_t kWriterAt = 12;    // the last of the prefix
 constexpr size_t kEntryBytes = 32;
 constexpr size_t kChecksumBytes = 8;
 constexpr size_t kStringsAlign = 8;  // the table begins at a multiple of it
@@ -184,7 +185,9 @@ absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   RecordHeader header;
   const uint32_t version = VersionOf(bytes);
   const bool content = version >= 2;
-  Reader in(bytes.subspan(kRecordPrefixBytes));
+  Reader in(bytes.subspan(kWriterAt));
+  // Zero is "unknown", which is one below all users.
+  header.writer_uid = in.Number<uint32_t>() - 1;
   header.key.variant = in.ReadDigest();
   header.key.digest = in.ReadDigest();
   header.parent = in.ReadDigest();
@@ -202,14 +205,13 @@ absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   if (content) header.content = in.ReadDigest();
   header.layout = in.Text(layout_bytes);
   header.dtype = in.Text(dtype_bytes);
-  if (!in.ZerosTo(places.table - kRecordPrefixBytes))
-    return Damage("padding of the names is not zero");
+  if (!in.ZerosTo(places.table - kWriterAt)) return Damage("padding of the names is not zero");
   if (absl::Status status = ReadTable(segments, version, &in, &header.table); !status.ok()) {
     return status;
   }
   if (header.version() != version)
     return Damage("it is of version ", header.version(), ", not ", version);
-  if (!in.ZerosTo(places.header_bytes - kChecksumBytes - kRecordPrefixBytes)) {
+  if (!in.ZerosTo(places.header_bytes - kChecksumBytes - kWriterAt)) {
     return Damage("padding of the table is not zero");
   }
   if (absl::Status status = Check(header, layers); !status.ok()) return status;
@@ -240,7 +242,7 @@ std::string EncodeRecordHeader(const RecordHeader& header) {
   out.Bytes(kMagic);
   out.Number(header.version());
   out.Number(static_cast<uint32_t>(places.header_bytes));
-  out.Number(uint32_t{0});
+  out.Number(header.writer_uid + 1);
   out.Bytes(header.key.variant);
   out.Bytes(header.key.digest);
   out.Bytes(header.parent);
@@ -274,7 +276,6 @@ absl::StatusOr<ByteCount> RecordHeaderBytes(std::span<const std::byte> prefix) {
       header_bytes % kSegmentAlign != 0) {
     return Damage("it says ", header_bytes, " bytes of header");
   }
-  if (in.Number<uint32_t>() != 0) return Damage("reserved bytes of the prefix are not zero");
   return ByteCount(header_bytes);
 }
 

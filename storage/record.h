@@ -36,6 +36,8 @@ struct RecordHeader {
   std::string layout;  // name, <= 128 bytes
   std::string dtype;   // <= 32 bytes
   SegmentTable table;  // hashed
+  // Of whom it is, on disk alone: what is sent elsewhere does not say it.
+  uint32_t writer_uid = BlockWriter::kUnknownUid;
   friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
   // The least that can say it.
   [[nodiscard]] uint32_t version() const;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,13 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "storage/check.h"
+#include "storage/memfd.h"
 
 // Newer than the C library's headers of the oldest host that we build on.
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
-#endif
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U
 #endif
 #ifndef MFD_HUGE_2MB
 #define MFD_HUGE_2MB (21U << 26)
@@ -64,15 +61,6 @@ absl::Status DescriptorError(int error, absl::string_view what) {
   return absl::ErrnoToStatus(error, what);
 }
 
-// `flags`: of memfd_create, besides MFD_CLOEXEC and MFD_ALLOW_SEALING.
-int OpenMemfd(const std::string& name, unsigned flags) {
-  // Linux 6.3 and newer: not executable, and no way to make it so; some hosts insist on it.
-  const int fd =
-      memfd_create(name.c_str(), flags | MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-  if (fd >= 0 || errno != EINVAL) return fd;
-  return memfd_create(name.c_str(), flags | MFD_CLOEXEC | MFD_ALLOW_SEALING);
-}
-
 }  // namespace
 
 absl::Status SlabPool::Options::Validate() const {
@@ -109,15 +97,18 @@ ByteCount SlabPool::DefaultSlabBytes(ByteCount pool) {
   return std::max(ByteCount(bytes), kHugePage);
 }
 
-SlabPool::SlabPool(const Options& options, ByteCount slab_bytes, bool huge)
-    : options_(options), slab_bytes_(slab_bytes), huge_(huge) {}
+SlabPool::SlabPool(const Options& options, ByteCount slab_bytes)
+    : options_(options), slab_bytes_(slab_bytes) {}
 
 SlabPool::~SlabPool() {
   StopPopulating();
-  for (const Slab& slab : slabs_) {
-    if (slab.base != nullptr) munmap(slab.base, slab_bytes_.value());
-    close(slab.fd);
-  }
+  for (Slab& slab : slabs_) Release(slab);
+}
+
+void SlabPool::Release(Slab& slab) const {
+  if (slab.base != nullptr) munmap(slab.base, slab_bytes_.value());
+  if (slab.fd >= 0) close(slab.fd);
+  slab = Slab{};
 }
 
 absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Create(const Options& options) {
@@ -137,27 +128,28 @@ absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Create(const Options& option
 
 absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Make(const Options& options,
                                                          ByteCount slab_bytes, bool huge) {
-  auto pool = absl::WrapUnique(new SlabPool(options, slab_bytes, huge));
+  auto pool = absl::WrapUnique(new SlabPool(options, slab_bytes));
   const uint64_t count = options.bytes.value() / slab_bytes.value();
-  pool->slabs_.reserve(count);
-  for (uint64_t i = 0; i < count; ++i) {
-    if (absl::Status status = pool->AddSlab(); !status.ok()) return status;
+  pool->slabs_.resize(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    if (absl::Status status = pool->MakeSlab(i, huge, &pool->slabs_[i]); !status.ok())
+      return status;
   }
+  if (huge) pool->huge_slabs_ = pool->slab_count();
   return pool;
 }
 
-absl::Status SlabPool::AddSlab() {
-  const std::string name = absl::StrCat(options_.name, "-", slabs_.size());
-  const int fd = OpenMemfd(name, huge_ ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
+absl::Status SlabPool::MakeSlab(uint32_t index, bool huge, Slab* slab) const {
+  const std::string name = absl::StrCat(options_.name, "-", index);
+  const int fd = OpenMemfd(name.c_str(), huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0);
   if (fd < 0) return DescriptorError(errno, "memfd_create of a slab");
-  Slab& slab = slabs_.emplace_back(Slab{.fd = fd});  // from here the destructor cleans up
-  if (fchmod(fd, 0600) != 0) return absl::ErrnoToStatus(errno, "fchmod of a slab");
+  *slab = Slab{.fd = fd, .huge = huge};
   if (ftruncate(fd, static_cast<off_t>(slab_bytes_.value())) != 0) {
     return absl::ErrnoToStatus(errno, "ftruncate of a slab");
   }
   void* base = mmap(nullptr, slab_bytes_.value(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "mmap of a slab");
-  slab.base = static_cast<std::byte*>(base);
+  slab->base = static_cast<std::byte*>(base);
   // A forked child would keep the slab's memory, and a core dump would carry all tenants' bytes.
   if (madvise(base, slab_bytes_.value(), MADV_DONTFORK) != 0 ||
       madvise(base, slab_bytes_.value(), MADV_DONTDUMP) != 0) {
@@ -171,54 +163,89 @@ absl::Status SlabPool::AddSlab() {
 }
 
 void SlabPool::StartPopulating(std::function<void(SlabId)> online,
-                               std::function<void(const absl::Status&)> ended) {
+                               std::function<void(const absl::Status&)> stalled) {
   LARDER_CHECK(!populating_.exchange(true));
-  populator_ = std::thread([this, online = std::move(online), ended = std::move(ended)] {
+  populator_ = std::thread([this, online = std::move(online), stalled = std::move(stalled)] {
     pthread_setname_np(pthread_self(), "pool-populate");
-    const absl::Status status = PopulateFrom(online);  // also kept in populate_status_
-    if (ended) ended(status);
+    bool told = false;
+    while (!stop_ && online_count() < slab_count()) {
+      const absl::Status status = PopulateNext(online);
+      if (stop_) return;
+      if (!status.ok() && !told && stalled) stalled(status);
+      told = !status.ok();
+      if (!status.ok()) AwaitRetry();
+    }
   });
 }
 
+void SlabPool::AwaitRetry() {
+  const auto until = std::chrono::steady_clock::now() + options_.retry_period;
+  MutexLock lock(mu_);
+  while (!stop_ && std::chrono::steady_clock::now() < until) (void)stopped_.WaitUntil(mu_, until);
+}
+
 void SlabPool::StopPopulating() {
-  stop_ = true;
+  {
+    MutexLock lock(mu_);
+    stop_ = true;
+    stopped_.NotifyAll();
+  }
   if (populator_.joinable()) populator_.join();
 }
 
 absl::Status SlabPool::PopulateAll() {
   LARDER_CHECK(!populating_.exchange(true));
-  return PopulateFrom([](SlabId) {});
-}
-
-absl::Status SlabPool::PopulateFrom(const std::function<void(SlabId)>& online) {
-  for (uint32_t i = 0; i < slab_count(); ++i) {
-    const absl::Status status = Populate(i);
-    if (stop_) return absl::CancelledError("the pool is being destroyed");
-    if (!status.ok()) {
-      const absl::Status kept(status.code(),
-                              absl::StrCat("populating stopped after ", i, " of ", slab_count(),
-                                           " slabs, which serve: ", status.message()));
-      MutexLock lock(mu_);
-      populate_status_ = kept;
-      return kept;
-    }
-    online_.store(i + 1, std::memory_order_release);
-    online(static_cast<SlabId>(i));
+  while (online_count() < slab_count()) {
+    const absl::Status status = PopulateNext([](SlabId) {});
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status SlabPool::Populate(uint32_t index) {
-  const Slab& slab = slabs_[index];
-  // Others may have taken the memory since Create: better to stop than to be killed for it.
-  if (!huge_) {
-    const ByteCount available = options_.host_memory().available;
-    if (available < slab_bytes_) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the next slab needs ", Readable(slab_bytes_), ", ", Readable(available),
-                       " of memory available; use a smaller --pool or free memory, and restart"));
-    }
+absl::Status SlabPool::PopulateNext(const std::function<void(SlabId)>& online) {
+  const uint32_t next = online_count();
+  absl::Status status = Populate(next);
+  if (stop_) return absl::CancelledError("the pool is being destroyed");
+  if (!status.ok()) {
+    status = absl::Status(status.code(), absl::StrCat(next, " of ", slab_count(),
+                                                      " slabs are populated: ", status.message()));
   }
+  {
+    MutexLock lock(mu_);
+    populate_status_ = status;
+  }
+  if (!status.ok()) return status;
+  locked_ = Lock(slabs_[next]) && (next == 0 || locked_);
+  online_.store(next + 1, std::memory_order_release);
+  online(static_cast<SlabId>(next));
+  return absl::OkStatus();
+}
+
+// Free huge pages may be out of reach: of a control group that we cannot see, or of a node that we
+// may not allocate on.
+absl::Status SlabPool::Populate(uint32_t index) {
+  Slab& slab = slabs_[index];
+  if (slab.huge) {
+    const absl::Status huge = PopulatePages(slab);
+    if (huge.ok() || stop_) return huge;
+    Release(slab);
+    --huge_slabs_;
+  }
+  if (slab.base == nullptr) {
+    Release(slab);  // what a try before this one has left
+    if (absl::Status status = MakeSlab(index, /*huge=*/false, &slab); !status.ok()) return status;
+  }
+  // Others may have taken the memory since Create: better to wait than to be killed for it.
+  const ByteCount available = options_.host_memory().available;
+  if (available < slab_bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the next slab needs ", Readable(slab_bytes_), ", ", Readable(available),
+                     " of memory available; free memory or use a smaller --pool"));
+  }
+  return PopulatePages(slab);
+}
+
+absl::Status SlabPool::PopulatePages(const Slab& slab) const {
   uint64_t done = 0;
   while (done < slab_bytes_.value()) {
     if (stop_) return absl::CancelledError("stopped");
@@ -229,15 +256,16 @@ absl::Status SlabPool::Populate(uint32_t index) {
     } else if (errno == EINVAL) {
       return absl::FailedPreconditionError("no MADV_POPULATE_WRITE: use Linux 5.14 or newer");
     } else if (errno != EINTR && errno != EAGAIN) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("the host gave no memory (errno ", errno,
-                       "); use a smaller --pool or free memory, and restart"));
+      return absl::ResourceExhaustedError(absl::StrCat("the host gave no memory (errno ", errno,
+                                                       "); free memory or use a smaller --pool"));
     }
   }
-  // Hugetlb pages are never swapped, so they count as locked.
-  const bool locked = options_.lock_memory && (huge_ || mlock(slab.base, slab_bytes_.value()) == 0);
-  locked_ = locked && (index == 0 || locked_);
   return absl::OkStatus();
+}
+
+bool SlabPool::Lock(const Slab& slab) const {
+  // Hugetlb pages are never swapped, so they count as locked.
+  return options_.lock_memory && (slab.huge || mlock(slab.base, slab_bytes_.value()) == 0);
 }
 
 absl::Status SlabPool::populate_status() const {
@@ -245,7 +273,11 @@ absl::Status SlabPool::populate_status() const {
   return populate_status_;
 }
 
-const char* SlabPool::pages() const { return huge_ ? "2 MiB hugetlb" : "4 KiB"; }
+const char* SlabPool::pages() const {
+  const uint32_t huge = huge_slabs_;
+  if (huge == 0) return "4 KiB";
+  return huge == slab_count() ? "2 MiB hugetlb" : "2 MiB hugetlb and 4 KiB";
+}
 
 std::span<std::byte> SlabPool::Bytes(const Extent& extent) const {
   const auto index = static_cast<uint32_t>(extent.slab);

@@ -20,7 +20,8 @@ constexpr size_t kErasuresAtOnce = 1024;
 constexpr uint64_t kBytesMax = 8;  // bytes that go at most for a byte that comes
 constexpr uint64_t kSlices = 4;    // in which room for a batch is made
 constexpr int kTries = 4;          // of which none placed a block
-// Batches that a block may find without room: what one thread makes another may take.
+// Batches that a block may find without room (what one thread makes another may take), or in which
+// the disk cannot take its name yet.
 constexpr uint8_t kHomelessMax = 8;
 constexpr uint8_t kFailedAloneMax = 8;
 
@@ -247,7 +248,8 @@ bool Spiller::AddBlock(const Item& item, const BlockIndex::Held& held, Batch* ba
                   .first_layer = spec->first_layer,
                   .layout = spec->layout,
                   .dtype = spec->dtype,
-                  .table = held.metadata->Table()},
+                  .table = held.metadata->Table(),
+                  .writer_uid = held.metadata->writer().uid},
        .tokens = held.metadata->tokens(),
        .payload = store_.Bytes(held.extent).first(held.metadata->payload_bytes().value())});
   return true;
@@ -330,14 +332,16 @@ void Spiller::PutWithRoom(Batch* batch) {
     // It was there, and apart.
     if (in_vain > 0) MakeWindows(left);
   }
-  MutexLock lock(mu_);
-  for (Block& block : left) {
-    if (++block.item.homeless < kHomelessMax) {
-      batch->homeless.push_back(block.item);
-    } else {
-      ++stats_.dropped_room;
-    }
+  for (Block& block : left) Postpone(std::move(block.item), batch);
+}
+
+void Spiller::Postpone(Item item, Batch* batch) {
+  if (++item.homeless < kHomelessMax) {
+    batch->homeless.push_back(item);
+    return;
   }
+  MutexLock lock(mu_);
+  ++stats_.dropped_room;
 }
 
 // Headers lie beside the payloads, and some room lies apart.
@@ -360,7 +364,7 @@ void Spiller::MakeWindows(std::span<const Block> blocks) {
   for (const Block& block : blocks) largest = std::max(largest, ByteCount(block.payload.size()));
   for (size_t i = 0; i < blocks.size() && !breaker_.open(clock_.Now()); ++i) {
     const std::vector<uint32_t> victims = tier_.FindVictims(
-        largest, [&](uint32_t owner) { return store_.index().EvictableFromDisk(EntryRef{owner}); });
+        largest, [&](uint32_t owner) { return store_.WorthOnDisk(EntryRef{owner}); });
     if (victims.empty()) return;
     std::vector<EntryRef> refs;
     for (const uint32_t owner : victims) refs.push_back(EntryRef{owner});
@@ -393,6 +397,13 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
       case DiskTier::PutStatus::kFailed:
         TryAgain(blocks[i].item, written, batch);
         break;
+      case DiskTier::PutStatus::kNotNow:
+        // Others go on meanwhile: nothing is said against the disk.
+        Postpone(std::move(blocks[i].item), batch);
+        break;
+      case DiskTier::PutStatus::kTaken:
+        store_.DropDamaged(blocks[i].ref, Tier::kDisk);
+        [[fallthrough]];
       case DiskTier::PutStatus::kTooLarge: {
         MutexLock lock(mu_);
         ++stats_.dropped_room;

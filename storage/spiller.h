@@ -87,7 +87,9 @@ class Spiller {
     uint64_t offered = 0, spilled = 0;
     uint64_t dropped_queue = 0;    // the queue was full
     uint64_t dropped_evicted = 0;  // gone from HOST before its turn
-    uint64_t dropped_room = 0;     // no room on disk, or too large for it
+    // No room on disk, too large for it, another record of the name was there first, or may be in a
+    // part that cannot be asked.
+    uint64_t dropped_room = 0;
     // The disk failed, and the queue was full by then; or it fails on this block alone, always.
     uint64_t dropped_failed = 0;
     uint64_t damaged = 0;  // not what their writer's hashes say
@@ -105,7 +107,7 @@ class Spiller {
     // Times that others were written and it was not: of its put, or since it failed before.
     uint8_t failed_alone = 0;
     std::optional<uint64_t> failed_after = std::nullopt;  // puts that wrote something, its own too
-    uint8_t homeless = 0;                                 // batches in which it found no room
+    uint8_t homeless = 0;  // batches in which it found no room, or the disk could not take its name
   };
   struct Block;  // held while it is written
   struct Batch;
@@ -130,6 +132,8 @@ class Spiller {
   void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
+  // It had no place this time, and is tried again in a later batch, or dropped after the last try.
+  void Postpone(Item item, Batch* batch) LARDER_EXCLUDES(mu_);
   // `mates_written`: of the same put.
   void TryAgain(Item item, bool mates_written, Batch* batch) LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);

@@ -89,6 +89,20 @@ struct Digest {
 };
 inline constexpr size_t kDigestBytes = 16;
 
+// Who stored a block: the user of the process, as the kernel says, and its engine by number
+// (EngineNumber), as that process says.
+struct BlockWriter {
+  static constexpr uint32_t kUnknownUid = UINT32_MAX;  // no user has it
+  uint32_t uid = kUnknownUid;
+  uint16_t engine = 0;  // 0: unknown
+  // What is looked for by this: of this user (or of an unknown one), and of this engine where that
+  // is said.
+  [[nodiscard]] constexpr bool Covers(const BlockWriter& other) const {
+    return uid == other.uid && (engine == 0 || engine == other.engine);
+  }
+  friend bool operator==(const BlockWriter&, const BlockWriter&) = default;
+};
+
 // Names device memory that a process shares with others, and is the right to open it: random.
 using ShareTicket = std::array<std::byte, 16>;
 

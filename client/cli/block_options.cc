@@ -164,6 +164,11 @@ absl::StatusOr<ContentSpec> ContentOptions::Content() const {
   return content;
 }
 
+bool ContentOptions::any() const {
+  return !model.empty() || !revision.empty() || !salt.empty() || !lora.empty() ||
+         !multimodal.empty();
+}
+
 Tier TierNamed(std::string_view word) {
   return word == "device" ? Tier::kDevice : word == "disk" ? Tier::kDisk : Tier::kHost;
 }
@@ -182,6 +187,14 @@ void BlockOptions::AddTo(CLI::App& app, Scopes scopes) {
         ->type_name("LIST");
     app.add_flag("--content", content_, "Every block of --model, --revision and so on.");
     app.add_flag("--all", all_, "Every block.");
+    app.add_option("--writer-uid", writer_uid_,
+                   "Every block that processes of this user stored; unknown: of which it is not "
+                   "known.")
+        ->type_name("UID");
+    app.add_option("--writer-engine", writer_engine_,
+                   "With --writer-uid, only what they stored under this engine id. What has been "
+                   "on disk alone since does not tell it, and is left out.")
+        ->type_name("ID");
   }
   content_options_.AddTo(app);
   app.add_option("--engine", engine_, "Only blocks of what this engine registered.")
@@ -204,20 +217,48 @@ absl::StatusOr<wire::BlockSelection> BlockOptions::Variants() const {
   return selection;
 }
 
+absl::StatusOr<BlockWriter> BlockOptions::Writer() const {
+  BlockWriter writer;
+  if (content_options_.any()) {
+    return absl::InvalidArgumentError(
+        "--writer-uid names blocks of every model: leave out --model and what goes with it");
+  }
+  if (writer_uid_ != "unknown" &&
+      (!absl::SimpleAtoi(writer_uid_, &writer.uid) || writer.uid == BlockWriter::kUnknownUid)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--writer-uid: \"", Printable(writer_uid_),
+                     "\" is neither a number of a user, as id -u NAME prints it, nor unknown"));
+  }
+  if (!writer_engine_.empty()) writer.engine = EngineNumber(writer_engine_);
+  return writer;
+}
+
 absl::StatusOr<std::vector<BlockOptions::Part>> BlockOptions::Parts(Interrupt& interrupt) const {
   const int ways = (keys_.empty() ? 0 : 1) + (tokens_.empty() ? 0 : 1) + (prefix_.empty() ? 0 : 1) +
-                   (content_ ? 1 : 0) + (all_ ? 1 : 0);
+                   (content_ ? 1 : 0) + (all_ ? 1 : 0) + (writer_uid_.empty() ? 0 : 1);
+  if (!writer_engine_.empty() && writer_uid_.empty()) {
+    return absl::InvalidArgumentError(
+        "--writer-engine goes with --writer-uid: blocks tell an engine by a number that another "
+        "user's may share");
+  }
   if (ways != 1) {
     return absl::InvalidArgumentError(
         ways == 0 ? "no blocks are named: write keys, or --tokens, or what --help lists"
-                  : "blocks are named in more than one way: keys, --tokens, --prefix, --content "
-                    "and --all go one at a time");
+                  : "blocks are named in more than one way: keys, --tokens, --prefix, --content, "
+                    "--all and --writer-uid go one at a time");
   }
   if (!keys_.empty()) return PartsOfKeys(interrupt);
   absl::StatusOr<wire::BlockSelection> selection = Variants();
   if (!selection.ok()) return selection.status();
   Part part{.scope = wire::SelectionScope::kAll, .blocks = *std::move(selection)};
   if (all_) return std::vector<Part>{std::move(part)};
+  if (!writer_uid_.empty()) {
+    const absl::StatusOr<BlockWriter> writer = Writer();
+    if (!writer.ok()) return writer.status();
+    part.scope = wire::SelectionScope::kWriter;
+    part.blocks.writer = *writer;
+    return std::vector<Part>{std::move(part)};
+  }
   absl::StatusOr<ContentSpec> content = content_options_.Content();
   if (!content.ok()) return content.status();
   part.blocks.content = *std::move(content);

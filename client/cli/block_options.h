@@ -6,6 +6,8 @@
 //   --prefix LIST     every block whose tokens begin so, with --model ...
 //   --content         every block of --model ...
 //   --all             every block
+//   --writer-uid UID  every block that processes of this user stored, and, with --writer-engine ID,
+//                     stored for this engine
 //
 // Ownership: lives as long as the App that it was added to.  Thread-safety: none.
 #pragma once
@@ -26,6 +28,7 @@ struct ContentOptions {
   void AddTo(CLI::App& app);
   // InvalidArgument: no model, or a salt that is none.
   [[nodiscard]] absl::StatusOr<ContentSpec> Content() const;
+  [[nodiscard]] bool any() const;
 
   std::string model, revision, salt, lora, multimodal;
 };
@@ -59,10 +62,11 @@ class BlockOptions {
 
  private:
   [[nodiscard]] absl::StatusOr<wire::BlockSelection> Variants() const;
+  [[nodiscard]] absl::StatusOr<BlockWriter> Writer() const;
   [[nodiscard]] absl::StatusOr<std::vector<Part>> PartsOfKeys(Interrupt& interrupt) const;
 
   std::vector<std::string> keys_, variants_;
-  std::string engine_, tokens_, prefix_;
+  std::string engine_, tokens_, prefix_, writer_uid_, writer_engine_;
   bool content_ = false, all_ = false;
   ContentOptions content_options_;
 };

@@ -138,6 +138,7 @@ void AddClear(CommandTree& tree) {
             .examples = {{"clear --model my-model --content --dry-run", "What it would do."},
                          {"clear --model my-model --prefix @prompt.ids --yes",
                           "A prompt, and all that began with it."},
+                         {"clear --writer-uid 1000 --dry-run", "What one user's engines stored."},
                          {"watch --once | larderctl clear --yes -", "All that is there now."}}},
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<ClearOptions>();

@@ -69,7 +69,7 @@ CommandTree::CommandTree() : app_("", "larderctl") {
                   "Directory of the daemon's socket files. Default: $LARDER_SOCKET_DIR, else "
                   "/run/larder where it exists, else $XDG_RUNTIME_DIR/larder.")
       ->type_name("DIR");
-  app_.add_option("--socket", common_.socket, "Socket file of Cache. Default: data.sock there.")
+  app_.add_option("--socket", common_.socket, "Socket file of Cache. Default: control.sock there.")
       ->type_name("FILE");
   app_.add_option("--admin-socket", common_.admin_socket,
                   "Socket file of Admin. Default: admin.sock there.")

@@ -41,6 +41,7 @@ Json ToJson(const wire::EngineDevice& device) {
 
 Json ToJson(const wire::InstanceInfo& instance) {
   Json out = {{"engine_id", instance.engine_id},
+              {"number", EngineNumber(instance.engine_id)},
               {"attached", instance.attached},
               {"blocks", instance.blocks},
               {"bytes", instance.bytes.value()}};

@@ -19,7 +19,8 @@ constexpr const char* kOutputs =
 
 constexpr const char* kElsewhere =
     "larderd listens on socket files alone. For a daemon on another machine forward its files: "
-    "ssh -N -L /tmp/data.sock:/run/larder/data.sock NODE, then larderctl --socket /tmp/data.sock.";
+    "ssh -N -L /tmp/control.sock:/run/larder/control.sock NODE, then larderctl --socket "
+    "/tmp/control.sock.";
 
 void AddOptions(const CLI::App& app, ManPageWriter* page) {
   for (const OptionText& option : OptionsOf(app)) {
@@ -52,7 +53,7 @@ std::string ManPage(const CommandTree& tree) {
   for (const VariableText& variable : kVariables) page.Item(variable.name, variable.help);
   page.Text("A flag goes before its variable. An unknown variable LARDERCTL_... is an error.");
   page.Section("FILES");
-  page.Item("/run/larder/data.sock", "Cache: whoever is in the group of the file may ask.");
+  page.Item("/run/larder/control.sock", "Cache: the members of the file's group may ask.");
   page.Item("/run/larder/admin.sock",
             "Admin (status, top, config, verify, drain): the user that runs larderd alone.");
   page.Text(kElsewhere);

@@ -24,6 +24,7 @@ std::string PoolText(const wire::TenantStats& t) {
                    " reserved, ", Bytes(t.pool_leased), " leased, ", Bytes(t.pool_quarantined),
                    " in quarantine; pages of ", Printable(t.pages));
   if (t.pool_online < t.pool_limit) absl::StrAppend(&text, "; ", Bytes(t.pool_online), " online");
+  if (!t.pool_stalled.empty()) absl::StrAppend(&text, "; no more: ", Printable(t.pool_stalled));
   return text;
 }
 
@@ -36,6 +37,15 @@ std::string DiskText(const wire::NodeStats& s) {
       FormatBytes(part("limit")), ", ", FormatShare(part("used"), part("room")), " used, ",
       Count(MetricOf(s, "larder_disk_waiting{for=\"spill\"}")), " blocks wait to be written, ",
       Count(MetricOf(s, "larder_disk_waiting{for=\"promote\"}")), " to be read");
+  const auto facts = [&](const char* what) {
+    return MetricOf(s, absl::StrCat("larder_disk_facts_bytes{part=\"", what, "\"}"));
+  };
+  const double limit = facts("pins_limit") + facts("registrations_limit") + facts("other_limit");
+  if (limit > 0) {
+    const double used = facts("pins") + facts("registrations") + facts("other");
+    absl::StrAppend(&text, ", pins and registrations take ", FormatBytes(used), " of ",
+                    FormatBytes(limit));
+  }
   if (MetricOf(s, "larder_disk_recovering") != 0) text += "; still finds out what is on it";
   if (const double failed = MetricOf(s, "larder_disk_shards{state=\"failed\"}"); failed > 0)
     absl::StrAppend(&text, "; ", Count(failed), " of ",
@@ -51,6 +61,34 @@ std::string HitText(const wire::NodeStats& s) {
   return absl::StrCat(FormatShare(hit + disk, hit + disk + missing),
                       " of the blocks asked for: ", Count(hit), " in host, ", Count(disk),
                       " on disk, ", Count(missing), " missing");
+}
+
+std::string ConnectionText(const wire::NodeStats& s) {
+  double refused = 0;
+  for (const auto& [name, value] : s.gauges) {
+    if (name.starts_with("larder_connections_refused_total")) refused += value;
+  }
+  return absl::StrCat(
+      Count(MetricOf(s, "larder_connections_open{socket=\"data\"}")), " to data.sock, ",
+      Count(MetricOf(s, "larder_connections_open{socket=\"admin\"}")), " to admin.sock, ",
+      Count(refused), " refused; ", Count(MetricOf(s, "larder_descriptors{what=\"open\"}")), " of ",
+      Count(MetricOf(s, "larder_descriptors{what=\"limit\"}")), " files open");
+}
+
+// "12 of 1,024; uid 1000 12, uid 1000 pid 77 8; 3 refused"
+std::string ShareText(const wire::ShareUse& share) {
+  const bool bytes = share.kind.ends_with("_bytes");
+  const auto amount = [bytes](uint64_t n) {
+    return bytes ? FormatBytes(static_cast<double>(n)) : FormatCount(n);
+  };
+  std::string text = amount(share.held);
+  if (share.limit != UINT64_MAX) absl::StrAppend(&text, " of ", amount(share.limit));
+  for (size_t i = 0; i < share.holders.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? "; " : ", ", Printable(share.holders[i].who), " ",
+                    amount(share.holders[i].held));
+  }
+  if (share.refused > 0) absl::StrAppend(&text, "; ", FormatCount(share.refused), " refused");
+  return text;
 }
 
 double Damage(const wire::NodeStats& s) {
@@ -92,8 +130,13 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const wire::NodeStats& 
                                Counted(t.reservations, "reservation"), Counted(t.pins, "pin")},
                               ", "));
   }
+  facts.emplace_back("connections", ConnectionText(s));
   facts.emplace_back("hits", HitText(s));
   facts.emplace_back("damage", absl::StrCat(Count(Damage(s)), " blocks dropped"));
+  for (const wire::ShareUse& share : s.shares) {
+    if (share.held == 0 && share.refused == 0) continue;
+    facts.emplace_back(absl::StrCat("share of ", Printable(share.kind)), ShareText(share));
+  }
   return facts;
 }
 
@@ -120,10 +163,22 @@ Json ToJson(const wire::NodeStats& s) {
                        {"index_bytes", t.index_bytes.value()},
                        {"metadata_bytes", t.metadata_bytes.value()},
                        {"pages", t.pages},
-                       {"durability", t.durability}});
+                       {"durability", t.durability},
+                       {"pool_stalled", t.pool_stalled}});
   }
   out["counters"] = s.counters;
   out["gauges"] = s.gauges;
+  Json& shares = out["shares"] = Json::array();
+  for (const wire::ShareUse& share : s.shares) {
+    Json holders = Json::array();
+    for (const wire::ShareUse::Holder& holder : share.holders)
+      holders.push_back({{"who", holder.who}, {"held", holder.held}});
+    shares.push_back({{"kind", share.kind},
+                      {"held", share.held},
+                      {"limit", share.limit},
+                      {"refused", share.refused},
+                      {"holders", holders}});
+  }
   return out;
 }
 

@@ -205,6 +205,8 @@ std::string ToTable(const RecordReport& report, const Form& form) {
   fact("digest", header.key.digest.Hex());
   fact("parent", header.parent.Hex());
   if (header.content != Digest()) fact("content", header.content.Hex());
+  if (header.writer_uid != BlockWriter::kUnknownUid)
+    fact("writer", absl::StrCat("uid ", header.writer_uid));
   fact("tokens", header.block_tokens);
   fact("first layer", header.first_layer);
   fact("layout", Printable(header.layout));
@@ -236,6 +238,7 @@ Json ToJson(const RecordReport& report) {
   out["digest"] = header.key.digest.Hex();
   out["parent"] = header.parent.Hex();
   if (header.content != Digest()) out["content"] = header.content.Hex();
+  if (header.writer_uid != BlockWriter::kUnknownUid) out["writer_uid"] = header.writer_uid;
   out["block_tokens"] = header.block_tokens;
   out["first_layer"] = header.first_layer;
   out["layout"] = header.layout;

@@ -66,8 +66,8 @@ absl::Status Shell::Probe(const std::string& path, const std::string& who) {
   }
 }
 
-std::string Shell::DataSocket() const {
-  return options_.socket.empty() ? SocketFolder() + "/data.sock" : options_.socket;
+std::string Shell::ControlSocket() const {
+  return options_.socket.empty() ? SocketFolder() + "/control.sock" : options_.socket;
 }
 
 std::string Shell::AdminSocket() const {
@@ -93,9 +93,10 @@ absl::StatusOr<Stub*> Shell::Connect(std::unique_ptr<Stub>* stub, const std::str
 
 absl::StatusOr<RpcStub*> Shell::Cache() {
   if (cache_ != nullptr) return cache_.get();
-  absl::Status status = Probe(DataSocket(), "engines and routers: be in its group");
+  absl::Status status =
+      Probe(ControlSocket(), "routers, schedulers and operators: be in its group");
   if (!status.ok()) return status;
-  return Connect(&cache_, DataSocket());
+  return Connect(&cache_, ControlSocket());
 }
 
 absl::Status Shell::ProbeAdmin() { return Probe(AdminSocket(), "the user that runs larderd"); }

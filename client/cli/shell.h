@@ -25,7 +25,7 @@ using Json = nlohmann::ordered_json;
 // Those of every verb.
 struct CommonOptions {
   std::string socket_dir;    // "": as the library finds it
-  std::string socket;        // "": data.sock there
+  std::string socket;        // "": control.sock there
   std::string admin_socket;  // "": admin.sock there
   std::string tenant;        // "": the caller's own
   std::string output = "table";
@@ -68,7 +68,7 @@ class Shell {
   [[nodiscard]] size_t width() const;
 
  private:
-  [[nodiscard]] std::string DataSocket() const;
+  [[nodiscard]] std::string ControlSocket() const;
   [[nodiscard]] std::string AdminSocket() const;
   [[nodiscard]] absl::Status Probe(const std::string& path, const std::string& who);
   // Somebody listens; whether he answers is another question.

@@ -21,6 +21,12 @@ const char* KindOf(const wire::BlockEvent& event) {
   return event.cleared ? "cleared" : event.stored ? "stored" : "removed";
 }
 
+// Of stored ones, with tokens.
+std::string WriterText(const wire::BlockEvent& event) {
+  if (!event.chain || event.chain->writer.uid == BlockWriter::kUnknownUid) return "";
+  return absl::StrCat(" uid ", event.chain->writer.uid);
+}
+
 // Keys stand first, so that what reads keys can read this.
 void PrintRows(const wire::WatchReply& reply, Shell& shell) {
   std::string rows;
@@ -30,10 +36,10 @@ void PrintRows(const wire::WatchReply& reply, Shell& shell) {
                             Printable(event.engine_id));
     }
     for (const Digest& digest : event.digests) {
-      const std::string row =
-          absl::StrFormat("%s:%s %-7s %-4s %d%s%s", event.variant.Hex(), digest.Hex(),
-                          KindOf(event), ToString(event.tier), event.sequence,
-                          event.engine_id.empty() ? "" : " ", Printable(event.engine_id));
+      const std::string row = absl::StrFormat(
+          "%s:%s %-7s %-4s %d%s%s", event.variant.Hex(), digest.Hex(), KindOf(event),
+          ToString(event.tier), event.sequence, event.engine_id.empty() ? "" : " ",
+          absl::StrCat(Printable(event.engine_id), WriterText(event)));
       absl::StrAppend(&rows, Cut(row, shell.width()), "\n");
     }
   }
@@ -53,6 +59,9 @@ void PrintJson(const wire::WatchReply& reply, Shell& shell) {
       if (event.chain->content != Digest()) out["content"] = event.chain->content.Hex();
       out["block_tokens"] = event.chain->block_tokens;
       out["tokens"] = event.chain->tokens;
+      const BlockWriter& writer = event.chain->writer;
+      if (writer.uid != BlockWriter::kUnknownUid) out["writer_uid"] = writer.uid;
+      if (writer.engine != 0) out["writer_engine"] = writer.engine;
     }
     shell.PrintJson(out, /*one_line=*/true);
   }
@@ -114,7 +123,8 @@ void AddWatch(CommandTree& tree) {
         AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
                 "Of which tiers; all is host and disk.");
         app.add_flag("--with-tokens", options->tokens,
-                     "Stored events with parent, content and token ids; in JSON.");
+                     "Stored events with the uid of who stored it; in JSON also with its engine's "
+                     "number, parent, content and token ids.");
         app.add_option("--boot-id", options->boot_id, "To go on: of the daemon that was watched.")
             ->type_name("ID");
         app.add_option("--after", options->after, "And the last sequence that came.")

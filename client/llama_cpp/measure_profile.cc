@@ -110,9 +110,8 @@ absl::StatusOr<Profile> MeasureProfile(PromptCacheOptions options, Engine* engin
   const absl::StatusOr<ComputeCost> compute = MeasureCompute(text, engine);
   if (!compute.ok()) return compute.status();
   const absl::StatusOr<double> pool = MeasurePool(text, cache->get(), engine);
-  const absl::Status cleared = (*cache)->Clear();
+  (void)(*cache)->Clear();  // an engine that may not leaves it to eviction
   if (!pool.ok()) return pool.status();
-  if (!cleared.ok()) return cleared;
   if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
   return Profile{.model = model,
                  .layers = static_cast<uint16_t>(engine->shape().layers()),

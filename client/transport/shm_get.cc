@@ -1,9 +1,10 @@
 // ShmTransport::Get.
 #include <algorithm>
-#include <deque>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/pending_read.h"
 #include "client/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
 #include "storage/payload_codec.h"
@@ -30,9 +31,13 @@ struct EncodedBlock {
   MappedBytes mapped;
 };
 
+// Of a staging segment, so that two windows, and a Put beside them, have room.
+constexpr uint64_t kRoomShare = 4;
+
 struct Window {
   std::vector<size_t> keys;  // indices of the batch
-  OpenCall call;
+  uint64_t bytes = 0;        // of the room that they take, each from a segment's border on
+  PendingRead read;          // once it was asked for
 };
 
 // One Get call.
@@ -64,14 +69,16 @@ class GetRun {
   [[nodiscard]] std::vector<Window> Cut(const std::vector<size_t>& keys) const;
   [[nodiscard]] ByteCount BytesOf(const Window& window) const;
   [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
-  // `behind`: what its request wants after it.
-  [[nodiscard]] absl::Status Ask(Window& window, ByteCount behind);
+  // `behind`: what its request wants after it.  DeadlineExceeded: no room for it by `until`.
+  [[nodiscard]] absl::Status Ask(Window& window, ByteCount behind, TimePoint until);
   [[nodiscard]] absl::Status Finish(Window& window);
-  void CopyReady(const Window& window, std::span<const size_t> at,
+  void CopyReady(Window& window, std::span<const size_t> at,
                  const std::vector<wire::BlockGrant>& grants);
   [[nodiscard]] absl::Status CopyPending(Window& window, std::vector<wire::BlockGrant>& grants);
-  [[nodiscard]] BlockStatus Plan(size_t key, const wire::BlockGrant& grant);
-  [[nodiscard]] BlockStatus PlanEncoded(size_t key, const wire::BlockGrant& grant);
+  [[nodiscard]] BlockStatus Plan(const PendingRead& read, size_t key,
+                                 const wire::BlockGrant& grant);
+  [[nodiscard]] BlockStatus PlanEncoded(const PendingRead& read, size_t key,
+                                        const wire::BlockGrant& grant);
   [[nodiscard]] bool Decode(const EncodedBlock& block) const;
   [[nodiscard]] bool HashesMatch(const GetBlock& block, const SegmentTable& table);
   void Settle(const Window& window);
@@ -121,13 +128,13 @@ bool GetRun::HashesMatch(const GetBlock& block, const SegmentTable& table) {
 }
 
 // What a block is copied in; nothing of it yet.
-BlockStatus GetRun::Plan(size_t key, const wire::BlockGrant& grant) {
+BlockStatus GetRun::Plan(const PendingRead& read, size_t key, const wire::BlockGrant& grant) {
   const GetBlock& block = blocks_[key];
-  if (grant.table && grant.table->encoded()) return PlanEncoded(key, grant);
+  if (grant.table && grant.table->encoded()) return PlanEncoded(read, key, grant);
   const uint64_t payload = PayloadOf(block);
   if (grant.extent.bytes != payload) return BlockStatus::kInvalid;
   if (grant.table && !TableFits(*grant.table, block)) return BlockStatus::kInvalid;
-  absl::StatusOr<MappedBytes> mapped = core_.Map(grant.extent, /*writable=*/false);
+  absl::StatusOr<MappedBytes> mapped = read.Map(grant.extent);
   if (!mapped.ok()) return StatusOfUnmapped(mapped.status(), BlockStatus::kDamaged);
   uint64_t at = 0;
   for (const std::span<std::byte> segment : block.segments) {
@@ -141,13 +148,14 @@ BlockStatus GetRun::Plan(size_t key, const wire::BlockGrant& grant) {
   return BlockStatus::kOk;
 }
 
-BlockStatus GetRun::PlanEncoded(size_t key, const wire::BlockGrant& grant) {
+BlockStatus GetRun::PlanEncoded(const PendingRead& read, size_t key,
+                                const wire::BlockGrant& grant) {
   const SegmentTable& table = *grant.table;
   if (!accept_encoded_ || !table.hashed || !TableFits(table, blocks_[key]) ||
       ByteCount(grant.extent.bytes) != table.PayloadBytes() || !PayloadCodec().CanDecode(table)) {
     return BlockStatus::kInvalid;
   }
-  absl::StatusOr<MappedBytes> mapped = core_.Map(grant.extent, /*writable=*/false);
+  absl::StatusOr<MappedBytes> mapped = read.Map(grant.extent);
   if (!mapped.ok()) return StatusOfUnmapped(mapped.status(), BlockStatus::kDamaged);
   encoded_.push_back({key, &table, *std::move(mapped)});
   return BlockStatus::kOk;
@@ -171,13 +179,16 @@ bool GetRun::Decode(const EncodedBlock& block) const {
   return true;
 }
 
-void GetRun::CopyReady(const Window& window, std::span<const size_t> at,
+void GetRun::CopyReady(Window& window, std::span<const size_t> at,
                        const std::vector<wire::BlockGrant>& grants) {
   std::vector<size_t> hashed;
   for (const size_t i : at) {
     BlockStatus& status = status_[window.keys[i]];
     status = grants[i].status;
-    if (status == BlockStatus::kOk) status = Plan(window.keys[i], grants[i]);
+    if (status == BlockStatus::kOk) status = Plan(window.read, window.keys[i], grants[i]);
+    // More than its room, as the daemon has it: it is not what its reader takes it for.
+    if (status == BlockStatus::kFull && grants[i].extent.bytes > PayloadOf(blocks_[window.keys[i]]))
+      status = BlockStatus::kInvalid;
     const bool check = grants[i].table && grants[i].table->hashed && !grants[i].table->encoded();
     if (status == BlockStatus::kOk && check) hashed.push_back(i);
   }
@@ -201,14 +212,11 @@ void GetRun::CopyReady(const Window& window, std::span<const size_t> at,
 
 // Blocks that the daemon still brings: each is copied when it is there.
 absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& grants) {
-  size_t pending = std::count_if(grants.begin(), grants.end(), [](const wire::BlockGrant& grant) {
-    return grant.status == BlockStatus::kPending;
-  });
-  while (pending > 0) {
+  while (window.read.pending() > 0) {
     absl::StatusOr<std::vector<wire::BlockReady>> ready =
-        Await([&](TimePoint until) { return window.call.WaitReady(until); });
+        Await([&](TimePoint until) { return window.read.WaitReady(until); });
     if (absl::IsDeadlineExceeded(ready.status())) {
-      core_.CancelAcquire(window.call);
+      window.read.Cancel();
       for (size_t i = 0; i < grants.size(); ++i) {
         if (grants[i].status == BlockStatus::kPending)
           status_[window.keys[i]] = BlockStatus::kCancelled;
@@ -218,25 +226,19 @@ absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& 
     if (!ready.ok()) return ready.status();
     std::vector<size_t> arrived;
     for (wire::BlockReady& one : *ready) {
-      if (one.key >= grants.size() || grants[one.key].status != BlockStatus::kPending) continue;
-      if (one.block.status == BlockStatus::kPending)
-        one.block.status = BlockStatus::kMissing;  // it may not wait again
       grants[one.key] = std::move(one.block);
       arrived.push_back(one.key);
     }
-    pending -= arrived.size();
     CopyReady(window, arrived, grants);
   }
   return absl::OkStatus();
 }
 
-absl::Status GetRun::Ask(Window& window, ByteCount behind) {
+absl::Status GetRun::Ask(Window& window, ByteCount behind, TimePoint until) {
   const GetBlock& first = blocks_[window.keys.front()];
   const bool whole = first.segments.size() == variant_.spec.layers;
-  window.call = core_.Open();
   wire::Up up;
   wire::Acquire& acquire = up.acquires.emplace_back();
-  acquire.id = window.call.id();
   acquire.variant = variant_.index;
   acquire.digests.reserve(window.keys.size());
   for (const size_t key : window.keys) acquire.digests.push_back(blocks_[key].digest);
@@ -246,6 +248,10 @@ absl::Status GetRun::Ask(Window& window, ByteCount behind) {
   acquire.remaining_bytes = behind.value();
   acquire.accepted_codecs = {Codec::kIdentity};
   if (accept_encoded_) acquire.accepted_codecs.push_back(Codec::kLossless);
+  absl::StatusOr<PendingRead> read =
+      PendingRead::Begin(core_, ByteCount(window.bytes), until, &acquire);
+  if (!read.ok()) return read.status();
+  window.read = *std::move(read);
   return core_.Send(std::move(up));
 }
 
@@ -272,22 +278,16 @@ void GetRun::Settle(const Window& window) {
 
 absl::Status GetRun::Finish(Window& window) {
   absl::StatusOr<wire::Grant> grant =
-      Await([&](TimePoint until) { return window.call.Wait<wire::Grant>(until); });
+      Await([&](TimePoint until) { return window.read.WaitGrant(until); });
   if (!grant.ok()) return grant.status();
-  absl::Status result;
-  if (grant->blocks.size() != window.keys.size()) {
-    result = absl::InternalError(absl::StrCat("the daemon answered ", window.keys.size(),
-                                              " keys with ", grant->blocks.size(), " blocks"));
-  } else {
-    std::vector<size_t> now;
-    for (size_t i = 0; i < grant->blocks.size(); ++i) {
-      if (grant->blocks[i].status != BlockStatus::kPending) now.push_back(i);
-    }
-    CopyReady(window, now, grant->blocks);
-    result = CopyPending(window, grant->blocks);
+  std::vector<size_t> now;
+  for (size_t i = 0; i < grant->blocks.size(); ++i) {
+    if (grant->blocks[i].status != BlockStatus::kPending) now.push_back(i);
   }
+  CopyReady(window, now, grant->blocks);
+  const absl::Status result = CopyPending(window, grant->blocks);
   // Bytes count only if the daemon still promised them after the last was read.
-  if (!grant->lease || !core_.Holds(grant->lease, grant->word)) {
+  if (!window.read.Holds()) {
     for (const size_t key : window.keys) {
       if (status_[key] == BlockStatus::kOk || status_[key] == BlockStatus::kDamaged) {
         status_[key] = BlockStatus::kCancelled;
@@ -295,19 +295,24 @@ absl::Status GetRun::Finish(Window& window) {
     }
   }
   Settle(window);
-  if (grant->lease) core_.EndLease(grant->lease);
+  window.read = {};
   return result;
 }
 
 std::vector<Window> GetRun::Cut(const std::vector<size_t>& keys) const {
+  const uint64_t bytes_max = core_.reads_copied() ? core_.staging()->size().value() / kRoomShare
+                                                  : std::numeric_limits<uint64_t>::max();
   std::vector<Window> windows;
   for (const size_t key : keys) {
+    const uint64_t bytes = RoundUp(PayloadOf(blocks_[key]), kSegmentAlign);
     const bool fits =
         !windows.empty() && windows.back().keys.size() < kWindowBlocks &&
+        windows.back().bytes + bytes <= bytes_max &&
         blocks_[windows.back().keys.front()].first_layer == blocks_[key].first_layer &&
         blocks_[windows.back().keys.front()].segments.size() == blocks_[key].segments.size();
     if (!fits) windows.emplace_back();
     windows.back().keys.push_back(key);
+    windows.back().bytes += bytes;
   }
   return windows;
 }
@@ -322,10 +327,14 @@ absl::Status GetRun::Pass(const std::vector<size_t>& keys) {
   std::vector<Window> windows = Cut(keys);
   std::vector<ByteCount> behind(windows.size(), remaining_);
   for (size_t i = windows.size() - 1; i > 0; --i) behind[i - 1] = behind[i] + BytesOf(windows[i]);
-  if (absl::Status status = Ask(windows.front(), behind.front()); !status.ok()) return status;
   for (size_t i = 0; i < windows.size(); ++i) {
+    // It waits for room only while it holds none, so that two callers never wait for each other.
+    if (!windows[i].read) {
+      if (absl::Status status = Ask(windows[i], behind[i], deadline_); !status.ok()) return status;
+    }
     if (i + 1 < windows.size()) {
-      if (absl::Status status = Ask(windows[i + 1], behind[i + 1]); !status.ok()) return status;
+      const absl::Status status = Ask(windows[i + 1], behind[i + 1], TimePoint());
+      if (!status.ok() && !absl::IsDeadlineExceeded(status)) return status;
     }
     if (absl::Status status = Finish(windows[i]); !status.ok()) return status;
   }
@@ -334,11 +343,15 @@ absl::Status GetRun::Pass(const std::vector<size_t>& keys) {
 
 absl::Status GetRun::Run() {
   std::vector<size_t> todo;
+  const uint64_t most =
+      core_.reads_copied() ? core_.staging()->size().value() : std::numeric_limits<uint64_t>::max();
   for (size_t i = 0; i < blocks_.size(); ++i) {
-    if (ShapeFits(variant_.spec, blocks_[i])) {
-      todo.push_back(i);
-    } else {
+    if (!ShapeFits(variant_.spec, blocks_[i])) {
       status_[i] = BlockStatus::kInvalid;
+    } else if (PayloadOf(blocks_[i]) > most && blocks_.size() > 1) {
+      status_[i] = BlockStatus::kUnsupported;  // the others of the batch are read all the same
+    } else {
+      todo.push_back(i);
     }
   }
   // What was full may have been so because of this call's own leases: ask again while it helps.

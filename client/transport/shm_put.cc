@@ -328,7 +328,7 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
     part.content = block.content;
     part.tokens.assign(block.tokens.begin(), block.tokens.end());
     part.segments = std::move(item.table);  // not needed for anything else
-    if (core_.staging() != nullptr) {
+    if (core_.writes_staged()) {
       part.staging_offset = item.chunk.offset;
       part.staging_id = core_.staging()->id();
     }
@@ -365,7 +365,7 @@ absl::Status PutRun::CollectOldest() {
 
 absl::Status PutRun::Run() {
   windows_ = Cut();
-  const bool staged = core_.staging() != nullptr;
+  const bool staged = core_.writes_staged();
   for (size_t i = 0; i < windows_.size(); ++i) {
     if (i == 0) {
       if (absl::Status status = AskExtents(windows_[0]); !status.ok()) return status;

@@ -1,5 +1,6 @@
-// Blocks through shared memory: reads are copied out of the mapped slabs; writes go straight into
-// reserved extents (mapped) or by way of the staging segment (staged), as the session was attached.
+// Blocks through shared memory: reads are copied out of the mapped slabs, or out of the staging
+// segment, where the daemon laid them (copied); writes go straight into reserved extents (mapped)
+// or by way of the staging segment (staged), as the session was attached.
 //
 // A read takes a lease for a window of blocks, copies, checks hashes where a table came along (on
 // the bytes that arrived, not on the source), then looks at the revocation word: when it no longer
@@ -9,6 +10,8 @@
 // before and after.
 // A write publishes windows (mapped) or pieces (staged) as they are ready, and collects the answers
 // at the end.
+//
+// By copies there is no word to look at: what the daemon answered for is whole.
 //
 // Ownership: none; core and pool outlive it.  Thread-safety: all methods from any thread.
 // Limits: without a table only the sum of a read's padded segment sizes is checked, not each of
@@ -30,7 +33,8 @@ class ShmTransport final : public Transport {
       : core_(core), kernel_(kernel), pool_(pool), accept_encoded_(accept_encoded) {}
 
   [[nodiscard]] const char* name() const override {
-    return core_.staging() != nullptr ? "shm staged" : "shm mapped";
+    if (core_.reads_copied()) return "shm staged, copied";
+    return core_.writes_staged() ? "shm staged" : "shm mapped";
   }
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(const VariantHandle& variant,
                                                              std::span<const PutBlock> blocks,

@@ -15,6 +15,8 @@ namespace larder::wire {
 inline constexpr size_t kTenantsMax = 1024;  // of one answer
 inline constexpr size_t kMetricsMax = 4096;  // likewise
 inline constexpr size_t kConfigBytesMax = 1 << 20;
+inline constexpr size_t kSharesMax = 256;        // kinds of one answer
+inline constexpr size_t kShareHoldersMax = 256;  // of one kind
 
 struct TenantStats {
   std::string tenant;
@@ -23,7 +25,21 @@ struct TenantStats {
   uint64_t blocks = 0, leases = 0, reservations = 0, pins = 0, sessions = 0;
   ByteCount index_bytes, metadata_bytes;
   std::string pages, durability;
+  std::string pool_stalled;  // why the host gives the pool no more memory; empty: it gives
   friend bool operator==(const TenantStats&, const TenantStats&) = default;
+};
+
+// Who holds how much of a kind of thing; most first.
+struct ShareUse {
+  struct Holder {
+    std::string who;
+    uint64_t held = 0;
+    friend bool operator==(const Holder&, const Holder&) = default;
+  };
+  std::string kind;
+  uint64_t held = 0, limit = 0, refused = 0;
+  std::vector<Holder> holders;
+  friend bool operator==(const ShareUse&, const ShareUse&) = default;
 };
 
 struct NodeStats {
@@ -34,6 +50,7 @@ struct NodeStats {
   // By the names of docs/metrics.md, labels included.
   std::map<std::string, uint64_t> counters;
   std::map<std::string, double> gauges;
+  std::vector<ShareUse> shares;
   friend bool operator==(const NodeStats&, const NodeStats&) = default;
 };
 

@@ -74,12 +74,13 @@ void Encode(const Down& in, v1::Down* out);
 // The same, but `tokens` stays empty: they are many, and may as well be read where they lie.
 [[nodiscard]] absl::Status DecodeInPlace(const v1::LookupRequest& in, LookupQuery* out);
 [[nodiscard]] absl::Status Decode(const v1::LookupReply& in, LookupResult* out);
-[[nodiscard]] absl::Status Decode(const v1::ListInstancesRequest& in, std::string* tenant);
-[[nodiscard]] absl::Status Decode(const v1::ListInstancesReply& in, std::vector<InstanceInfo>* out);
+// A page size of 0, or above the maximum, becomes the default.
+[[nodiscard]] absl::Status Decode(const v1::ListInstancesRequest& in, InstancesQuery* out);
+[[nodiscard]] absl::Status Decode(const v1::ListInstancesReply& in, InstancesPage* out);
 void Encode(const LookupQuery& in, v1::LookupRequest* out);
 void Encode(const LookupResult& in, v1::LookupReply* out);
-void Encode(std::string_view tenant, v1::ListInstancesRequest* out);
-void Encode(const std::vector<InstanceInfo>& in, v1::ListInstancesReply* out);
+void Encode(const InstancesQuery& in, v1::ListInstancesRequest* out);
+void Encode(const InstancesPage& in, v1::ListInstancesReply* out);
 
 // A TTL of 0 becomes the default; more than the maximum is refused.  `tokens` of a selection stay
 // empty, as in DecodeInPlace.

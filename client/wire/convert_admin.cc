@@ -24,6 +24,20 @@ void DecodeTenant(const Field& at, const v1::TenantStats& in, TenantStats* out) 
   out->metadata_bytes = ByteCount(in.metadata_bytes());
   DecodeString(at("pages"), in.pages(), kAnyString, &out->pages);
   DecodeString(at("durability"), in.durability(), kAnyString, &out->durability);
+  DecodeString(at("pool_stalled"), in.pool_stalled(), kAnyString, &out->pool_stalled);
+}
+
+void DecodeHolder(const Field& at, const v1::ShareHolder& in, ShareUse::Holder* out) {
+  DecodeString(at("who"), in.who(), kAnyString, &out->who);
+  out->held = in.held();
+}
+
+void DecodeShare(const Field& at, const v1::ShareUse& in, ShareUse* out) {
+  DecodeString(at("kind"), in.kind(), kAnyString, &out->kind);
+  out->held = in.held();
+  out->limit = in.limit();
+  out->refused = in.refused();
+  DecodeEach(at("holders"), in.holders(), kShareHoldersMax, DecodeHolder, &out->holders);
 }
 
 template <class Value>
@@ -86,6 +100,7 @@ absl::Status Decode(const v1::StatsReply& in, NodeStats* out) {
   DecodeEach(at("tenants"), in.tenants(), kTenantsMax, DecodeTenant, &out->tenants);
   DecodeMetrics(at("counters"), in.counters(), &out->counters);
   DecodeMetrics(at("gauges"), in.gauges(), &out->gauges);
+  DecodeEach(at("shares"), in.shares(), kSharesMax, DecodeShare, &out->shares);
   return error;
 }
 

@@ -152,15 +152,21 @@ absl::Status Decode(const v1::LookupReply& in, LookupResult* out) {
   return error;
 }
 
-absl::Status Decode(const v1::ListInstancesRequest& in, std::string* tenant) {
+absl::Status Decode(const v1::ListInstancesRequest& in, InstancesQuery* out) {
   absl::Status error;
-  DecodeString(Field(&error)("tenant"), in.tenant(), {0, kTenantBytesMax}, tenant);
+  const Field at(&error);
+  DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
+  DecodeString(at("page_token"), in.page_token(), kAnyString, &out->page_token);
+  out->page_size =
+      in.page_size() == 0 ? kInstancesPerPage : std::min(in.page_size(), kInstancesPerPage);
   return error;
 }
 
-absl::Status Decode(const v1::ListInstancesReply& in, std::vector<InstanceInfo>* out) {
+absl::Status Decode(const v1::ListInstancesReply& in, InstancesPage* out) {
   absl::Status error;
-  DecodeEach(Field(&error)("instances"), in.instances(), kInstancesMax, DecodeInstance, out);
+  const Field at(&error);
+  DecodeEach(at("instances"), in.instances(), kInstancesMax, DecodeInstance, &out->instances);
+  DecodeString(at("next_page_token"), in.next_page_token(), kAnyString, &out->next_page_token);
   return error;
 }
 
@@ -179,13 +185,16 @@ void Encode(const LookupResult& in, v1::LookupReply* out) {
   out->set_boot_id(in.boot_id);
 }
 
-void Encode(std::string_view tenant, v1::ListInstancesRequest* out) {
-  out->mutable_tenant()->assign(tenant);
+void Encode(const InstancesQuery& in, v1::ListInstancesRequest* out) {
+  out->set_tenant(in.tenant);
+  out->set_page_size(in.page_size);
+  out->set_page_token(in.page_token);
 }
 
-void Encode(const std::vector<InstanceInfo>& in, v1::ListInstancesReply* out) {
+void Encode(const InstancesPage& in, v1::ListInstancesReply* out) {
   out->Clear();
-  EncodeEach(in, EncodeInstance, out->mutable_instances());
+  EncodeEach(in.instances, EncodeInstance, out->mutable_instances());
+  out->set_next_page_token(in.next_page_token);
 }
 
 }  // namespace larder::wire

@@ -11,6 +11,13 @@ namespace {
 constexpr uint64_t kSlabsMax = uint64_t{1} << 16;
 constexpr uint64_t kSlabBytesMax = kPageBytes << 32;
 
+// A former daemon does not say it.
+void DecodeReadMode(const Field& at, const v1::Attached& in, Attached* out) {
+  if (in.read_mode() != v1::READ_MODE_UNSPECIFIED)
+    return DecodeEnum(at, in.read_mode(), &out->read_mode);
+  out->read_mode = out->write_mode == WriteMode::kStream ? ReadMode::kStream : ReadMode::kMapped;
+}
+
 void DecodeAttached(const Field& at, const v1::Attached& in, Attached* out) {
   DecodeRequestId(at("session_id"), in.session_id(), &out->session.value);
   DecodeString(at("boot_id"), in.boot_id(), kAnyString, &out->boot_id);
@@ -25,6 +32,8 @@ void DecodeAttached(const Field& at, const v1::Attached& in, Attached* out) {
   // Batches are cut by it: 0 would never end.  A daemon that takes more gets what we decode.
   if (in.keys_max() == 0) return at("keys_max").Refuse("0 keys per request");
   out->keys_max = std::min(in.keys_max(), static_cast<uint32_t>(kKeysMax));
+  DecodeReadMode(at("read_mode"), in, out);
+  DecodeString(at("read_mode_reason"), in.read_mode_reason(), kAnyString, &out->read_mode_reason);
 }
 
 void EncodeAttached(const Attached& in, v1::Attached* out) {
@@ -38,6 +47,8 @@ void EncodeAttached(const Attached& in, v1::Attached* out) {
   out->set_lease_bytes_max(in.lease_bytes_max.value());
   out->set_check_one_in(in.check_one_in);
   out->set_keys_max(in.keys_max);
+  out->set_read_mode(static_cast<v1::ReadMode>(in.read_mode));
+  out->mutable_read_mode_reason()->assign(CutSentence(in.read_mode_reason));
 }
 
 void DecodeRegistered(const Field& at, const v1::Registered& in, Registered* out) {
@@ -270,12 +281,14 @@ void DecodeFailed(const Field& at, const v1::BlockFailed& in, BlockFailed* out) 
   if (at.ok() && IsHeld(out->status)) {
     at("status").Refuse(ToString(out->status), ", but the block is said to have failed");
   }
+  out->bytes = in.bytes();
 }
 
 void EncodeFailed(const BlockFailed& in, v1::BlockFailed* out) {
   out->set_id(in.id);
   out->set_key(in.key);
   out->set_status(static_cast<v1::BlockStatus>(in.status));
+  out->set_bytes(in.bytes);
 }
 
 void DecodeDurable(const Field& at, const v1::Durable& in, Durable* out) {

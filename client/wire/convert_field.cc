@@ -82,6 +82,12 @@ uint32_t DecodeDeadlineMs(uint32_t in) {
   return in == 0 ? kDeadlineDefaultMs : in < kDeadlineMaxMs ? in : kDeadlineMaxMs;
 }
 
+void DecodeBlockWriter(const Field& at, const v1::BlockWriter& in, BlockWriter* out) {
+  if (in.engine() > UINT16_MAX)
+    return at("engine").Refuse(in.engine(), " is no number of an engine: 1 to 65535");
+  *out = {.uid = in.uid(), .engine = static_cast<uint16_t>(in.engine())};
+}
+
 void DecodeDigest(const Field& at, const std::string& in, Digest* out) {
   if (in.size() != kDigestBytes) return at.Refuse(in.size(), " bytes; a digest has ", kDigestBytes);
   std::memcpy(out->bytes.data(), in.data(), kDigestBytes);

@@ -83,6 +83,7 @@ void DecodeBlockTokens(const Field& at, const google::protobuf::RepeatedField<ui
 void DecodeContent(const Field& at, const v1::Content& in, ContentSpec* out);
 void DecodeVariant(const Field& at, const v1::Variant& in, VariantSpec* out);
 void DecodeTable(const Field& at, const v1::SegmentTable& in, SegmentTable* out);
+void DecodeBlockWriter(const Field& at, const v1::BlockWriter& in, BlockWriter* out);
 void DecodeDevice(const Field& at, const v1::EngineDevice& in, EngineDevice* out);
 void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out);  // what is too long is cut
 
@@ -94,17 +95,19 @@ void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out);  // what is to
 [[nodiscard]] constexpr int LastOf(SelectionScope) { return v1::SelectionScope_MAX; }
 [[nodiscard]] constexpr int LastOf(Role) { return v1::Role_MAX; }
 [[nodiscard]] constexpr int LastOf(WriteMode) { return v1::WriteMode_MAX; }
+[[nodiscard]] constexpr int LastOf(ReadMode) { return v1::ReadMode_MAX; }
 [[nodiscard]] constexpr int LastOf(AcquireWhat) { return v1::AcquireWhat_MAX; }
 [[nodiscard]] constexpr int LastOf(RevocationCause) { return v1::RevocationCause_MAX; }
 [[nodiscard]] constexpr int LastOf(DirectiveKind) { return v1::DirectiveKind_MAX; }
 static_assert(static_cast<int>(Role::kBoth) == v1::Role_MAX);
 static_assert(static_cast<int>(WriteMode::kStream) == v1::WriteMode_MAX);
 static_assert(static_cast<int>(AcquireWhat::kPromise) == v1::AcquireWhat_MAX);
+static_assert(static_cast<int>(ReadMode::kStream) == v1::ReadMode_MAX);
 static_assert(static_cast<int>(RevocationCause::kDrain) == v1::RevocationCause_MAX);
 static_assert(static_cast<int>(DirectiveKind::kDrain) == v1::DirectiveKind_MAX);
 static_assert(static_cast<int>(Tier::kRemote) == v1::Tier_MAX);
 static_assert(static_cast<int>(Codec::kJoint) == v1::Codec_MAX);
-static_assert(static_cast<int>(SelectionScope::kAll) == v1::SelectionScope_MAX);
+static_assert(static_cast<int>(SelectionScope::kWriter) == v1::SelectionScope_MAX);
 static_assert(static_cast<int>(BlockStatus::kKept) == v1::BlockStatus_MAX);
 
 template <class Enum>

@@ -7,6 +7,7 @@ namespace {
 
 static_assert(kFeatureTiers == v1::FEATURE_BIT_TIERS);
 static_assert(kFeatureCodecs == v1::FEATURE_BIT_CODECS);
+static_assert(kFeatureCopiedReads == v1::FEATURE_BIT_COPIED_READS);
 
 void DecodeHello(const Field& at, const v1::Hello& in, Hello* out) {
   DecodeString(at("engine_id"), in.engine_id(), {1, kStringBytesMax}, &out->engine_id);
@@ -32,7 +33,7 @@ void EncodeHello(const Hello& in, v1::Hello* out) {
 
 void DecodeRegister(const Field& at, const v1::Register& in, Register* out) {
   DecodeRequestId(at("id"), in.id(), &out->id);
-  DecodeEach(at("contents"), in.contents(), kContentsMax, DecodeContent, &out->contents);
+  DecodeEach(at("contents"), in.contents(), kRegisterContentsMax, DecodeContent, &out->contents);
   DecodeEach(at("variants"), in.variants(), kVariantsMax, DecodeVariant, &out->variants);
 }
 
@@ -139,6 +140,9 @@ void DecodeAcquire(const Field& at, const v1::Acquire& in, Acquire* out) {
   DecodeEnum(at("what"), in.what(), &out->what);
   out->want_tables = in.want_tables();
   out->promised_lease = LeaseId{in.promised_lease()};
+  out->staging_id = in.staging_id();
+  out->staging_offset = in.staging_offset();
+  out->staging_bytes = in.staging_bytes();
 }
 
 void EncodeAcquire(const Acquire& in, v1::Acquire* out) {
@@ -155,6 +159,9 @@ void EncodeAcquire(const Acquire& in, v1::Acquire* out) {
   out->set_what(static_cast<v1::AcquireWhat>(in.what));
   out->set_want_tables(in.want_tables);
   out->set_promised_lease(in.promised_lease.value);
+  out->set_staging_id(in.staging_id);
+  out->set_staging_offset(in.staging_offset);
+  out->set_staging_bytes(in.staging_bytes);
 }
 
 void DecodeDirectiveDone(const Field& at, const v1::DirectiveDone& in, DirectiveDone* out) {

@@ -21,6 +21,9 @@ void EncodeScope(const Query& in, Request* out) {
   out->set_tenant(in.tenant);
   out->set_scope(static_cast<v1::SelectionScope>(in.scope));
   EncodeSelection(in.blocks, out->mutable_blocks());
+  if (in.scope != SelectionScope::kWriter) return;
+  out->mutable_blocks()->mutable_writer()->set_uid(in.blocks.writer.uid);
+  out->mutable_blocks()->mutable_writer()->set_engine(in.blocks.writer.engine);
 }
 
 template <class Request>
@@ -66,6 +69,7 @@ void DecodeChain(const Field& at, const v1::Event::Stored& in, BlockEvent* out) 
   DecodeDigest(at("parent"), in.parent(), &chain.parent);
   if (!in.content_id().empty()) DecodeDigest(at("content_id"), in.content_id(), &chain.content);
   chain.tokens.assign(in.tokens().begin(), in.tokens().end());
+  if (in.has_writer()) DecodeBlockWriter(at("writer"), in.writer(), &chain.writer);
 }
 
 // Stored or Removed.

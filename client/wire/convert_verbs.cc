@@ -6,6 +6,18 @@
 namespace larder::wire {
 namespace {
 
+// Who else would say it means something else, as below.
+void DecodeWriter(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
+                  BlockWriter* out) {
+  *out = {};
+  if (scope != SelectionScope::kWriter) {
+    if (in.has_writer()) at("writer").Refuse("with SELECTION_SCOPE_WRITER alone");
+    return;
+  }
+  if (!in.has_writer()) return at("writer").Refuse("required with this scope");
+  DecodeBlockWriter(at("writer"), in.writer(), out);
+}
+
 void DecodeSelection(const Field& at, const v1::BlockSelection& in, BlockSelection* out) {
   DecodeString(at("engine_id"), in.engine_id(), kAnyString, &out->engine_id);
   DecodeDigests(at("variant_ids"), in.variant_ids(), kVariantsMax, &out->variants);
@@ -18,6 +30,7 @@ void DecodeSelection(const Field& at, const v1::BlockSelection& in, BlockSelecti
                                             : "both tokens and digests");
   }
   if (!in.tokens().empty()) DecodeContent(at("content"), in.content(), &out->content);
+  DecodeWriter(at, SelectionScope::kBlocks, in, &out->writer);
 }
 
 // What a scope does not need is refused: a caller that says it means something else.
@@ -31,7 +44,8 @@ void DecodeScoped(const Field& at, SelectionScope scope, const v1::BlockSelectio
   (void)CheckCount(at("tokens"), in.tokens_size(), kLookupTokensMax);
   if (in.tokens().empty() == (scope == SelectionScope::kPrefix))
     at("tokens").Refuse(in.tokens().empty() ? "a prefix needs them" : "not with this scope");
-  if (scope != SelectionScope::kAll) {
+  DecodeWriter(at, scope, in, &out->writer);
+  if (scope == SelectionScope::kPrefix || scope == SelectionScope::kContent) {
     DecodeContent(at("content"), in.content(), &out->content);
   } else if (in.has_content()) {
     at("content").Refuse("not with this scope");
@@ -55,6 +69,13 @@ void DecodeTiers(const Field& at, const google::protobuf::RepeatedField<int>& in
     *out |= TierBit(tier);
   }
   if (in.empty()) *out = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
+}
+
+void DecodeTiersOf(SelectionScope scope, const Field& at,
+                   const google::protobuf::RepeatedField<int>& in, TierSet* out) {
+  DecodeTiers(at, in, out);
+  if (at.ok() && scope == SelectionScope::kWriter && (*out & TierBit(Tier::kDevice)) != 0)
+    at.Refuse("nobody knows who wrote what is in TIER_DEVICE");
 }
 
 void EncodeTier(Tier tier, const ClearResult::OfTier& in, v1::ClearReply* out) {
@@ -90,6 +111,10 @@ void EncodeEvent(const BlockEvent& in, v1::Event* out) {
   if (in.chain->content != Digest()) EncodeDigest(in.chain->content, stored.mutable_content_id());
   stored.set_block_tokens(in.chain->block_tokens);
   stored.mutable_tokens()->Add(in.chain->tokens.begin(), in.chain->tokens.end());
+  const BlockWriter& writer = in.chain->writer;
+  if (writer.uid == BlockWriter::kUnknownUid) return;
+  stored.mutable_writer()->set_uid(writer.uid);
+  stored.mutable_writer()->set_engine(writer.engine);
 }
 
 void DecodeTtl(const Field& at, uint64_t in, std::chrono::milliseconds usual,
@@ -141,7 +166,7 @@ absl::Status DecodeInPlace(const v1::ClearRequest& in, ClearQuery* out) {
   absl::Status error;
   const Field at(&error);
   DecodeScope(at, in, out);
-  DecodeTiers(at("tiers"), in.tiers(), &out->tiers);
+  DecodeTiersOf(out->scope, at("tiers"), in.tiers(), &out->tiers);
   out->pinned = in.pinned();
   out->dry_run = in.dry_run();
   return error;
@@ -175,7 +200,7 @@ absl::Status DecodeInPlace(const v1::CompressRequest& in, CompressQuery* out) {
   absl::Status error;
   const Field at(&error);
   DecodeScope(at, in, out);
-  DecodeTiers(at("tiers"), in.tiers(), &out->tiers);
+  DecodeTiersOf(out->scope, at("tiers"), in.tiers(), &out->tiers);
   DecodeEnum(at("codec"), in.codec(), &out->codec);
   out->dry_run = in.dry_run();
   return error;

@@ -14,6 +14,18 @@ const char* ToString(WriteMode mode) {
   return "?";
 }
 
+const char* ToString(ReadMode mode) {
+  switch (mode) {
+    case ReadMode::kMapped:
+      return "mapped";
+    case ReadMode::kCopied:
+      return "copied";
+    case ReadMode::kStream:
+      return "stream";
+  }
+  return "?";
+}
+
 const char* ToString(Role role) {
   switch (role) {
     case Role::kScheduler:

@@ -26,9 +26,11 @@ inline constexpr size_t kLookupTokensMax = 1 << 20;
 inline constexpr size_t kMessageBytesMax = 16 << 20;
 inline constexpr size_t kPartsMax = 64;    // of one kind in one Up or Down; ready, failed: kKeysMax
 inline constexpr size_t kIdsMax = 65'536;  // leases or reservations of one list
-inline constexpr size_t kContentsMax = 64;                             // of one engine
-inline constexpr size_t kVariantsMax = 1024;                           // of one engine
-inline constexpr size_t kInstancesMax = 65'536;                        // of one answer
+inline constexpr size_t kContentsMax = 64;       // of one engine
+inline constexpr size_t kVariantsMax = 1024;     // of one engine
+inline constexpr size_t kInstancesMax = 65'536;  // of one answer
+inline constexpr uint32_t kInstancesPerPage = 256;
+inline constexpr size_t kRegisterContentsMax = 1024;  // more than fit is an answer, not an error
 inline constexpr size_t kAnswersMax = kLookupTokensMax / kStepTokens;  // names of one answer
 inline constexpr size_t kEventsMax = 65'536;                           // of one answer
 inline constexpr size_t kTenantBytesMax = 64;
@@ -47,13 +49,16 @@ inline constexpr uint64_t kFeatureDeviceBlocks = 1;
 inline constexpr uint64_t kFeatureDirectives = 2;
 inline constexpr uint64_t kFeatureTiers = 4;
 inline constexpr uint64_t kFeatureCodecs = 8;
+inline constexpr uint64_t kFeatureCopiedReads = 16;
 
 enum class WriteMode : uint8_t { kMapped = 1, kStaged = 2, kStream = 3 };
+enum class ReadMode : uint8_t { kMapped = 1, kCopied = 2, kStream = 3 };
 enum class Role : uint8_t { kScheduler = 1, kWorker = 2, kBoth = 3 };
 enum class AcquireWhat : uint8_t { kBytes = 1, kView = 2, kPromise = 3 };
 enum class RevocationCause : uint8_t { kDeadline = 1, kDamage = 2, kDrain = 3 };
 enum class DirectiveKind : uint8_t { kPin = 1, kUnpin = 2, kDrop = 3, kCompress = 4, kDrain = 5 };
 [[nodiscard]] const char* ToString(WriteMode mode);
+[[nodiscard]] const char* ToString(ReadMode mode);
 [[nodiscard]] const char* ToString(Role role);
 
 // ---- client to server
@@ -135,6 +140,9 @@ struct Acquire {
   AcquireWhat what = AcquireWhat::kBytes;
   bool want_tables = false;
   LeaseId promised_lease;
+  uint32_t staging_id = 0;  // of a copied session
+  uint64_t staging_offset = 0;
+  uint64_t staging_bytes = 0;
   friend bool operator==(const Acquire&, const Acquire&) = default;
 };
 
@@ -191,6 +199,8 @@ struct Attached {
   ByteCount lease_bytes_max;
   uint32_t check_one_in = 0;
   uint32_t keys_max = kKeysMax;
+  ReadMode read_mode = ReadMode::kStream;
+  std::string read_mode_reason = {};
   friend bool operator==(const Attached&, const Attached&) = default;
 };
 
@@ -258,6 +268,7 @@ struct BlockFailed {
   uint64_t id = 0;
   uint32_t key = 0;
   BlockStatus status = BlockStatus::kMissing;
+  uint64_t bytes = 0;  // that it takes, where the room of a copied read was too small
   friend bool operator==(const BlockFailed&, const BlockFailed&) = default;
 };
 
@@ -357,6 +368,19 @@ struct InstanceInfo {
   friend bool operator==(const InstanceInfo&, const InstanceInfo&) = default;
 };
 
+struct InstancesQuery {
+  std::string tenant;      // empty: the caller's
+  uint32_t page_size = 0;  // 0: the default
+  std::string page_token;  // empty: the first page
+  friend bool operator==(const InstancesQuery&, const InstancesQuery&) = default;
+};
+
+struct InstancesPage {
+  std::vector<InstanceInfo> instances;
+  std::string next_page_token;  // empty: there are no more
+  friend bool operator==(const InstancesPage&, const InstancesPage&) = default;
+};
+
 // ---- Cache.Pin, Unpin, Prefetch
 
 struct BlockSelection {
@@ -365,6 +389,7 @@ struct BlockSelection {
   std::vector<Digest> digests;   // either these
   ContentSpec content;           // or the blocks of this chain; tenant left empty
   std::vector<uint32_t> tokens;
+  BlockWriter writer = {};  // of SelectionScope::kWriter
   friend bool operator==(const BlockSelection&, const BlockSelection&) = default;
 };
 
@@ -392,7 +417,7 @@ struct PrefetchQuery {
   friend bool operator==(const PrefetchQuery&, const PrefetchQuery&) = default;
 };
 
-enum class SelectionScope : uint8_t { kBlocks = 1, kPrefix = 2, kContent = 3, kAll = 4 };
+enum class SelectionScope : uint8_t { kBlocks = 1, kPrefix, kContent, kAll, kWriter };
 
 struct ClearQuery {
   std::string tenant;
@@ -486,6 +511,7 @@ struct BlockEvent {
     Digest parent, content;  // of the first; content Digest{}: unknown
     uint32_t block_tokens = 0;
     std::vector<uint32_t> tokens;  // of all of them
+    BlockWriter writer = {};       // likewise, as far as it is known
     friend bool operator==(const Chain&, const Chain&) = default;
   };
   std::optional<Chain> chain;

@@ -1,5 +1,9 @@
 #include "client/wire/rpc_stub.h"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "client/wire/convert.h"
 #include "client/wire/rpc_channel.h"
 #include "larder/v1/cache.grpc.pb.h"
@@ -41,7 +45,17 @@ absl::StatusOr<wire::LookupResult> RpcStub::Lookup(const wire::LookupQuery& quer
 
 absl::StatusOr<std::vector<wire::InstanceInfo>> RpcStub::ListInstances(const std::string& tenant,
                                                                        const CallLimits& limits) {
-  return Ask<std::vector<wire::InstanceInfo>>(*channel_, limits, tenant, &Stub::ListInstances);
+  std::vector<wire::InstanceInfo> all;
+  wire::InstancesQuery query{.tenant = tenant, .page_size = 0, .page_token = {}};
+  do {
+    absl::StatusOr<wire::InstancesPage> page =
+        Ask<wire::InstancesPage>(*channel_, limits, query, &Stub::ListInstances);
+    if (!page.ok()) return page.status();
+    std::ranges::move(page->instances, std::back_inserter(all));
+    if (page->next_page_token == query.page_token) break;  // it makes no way
+    query.page_token = std::move(page->next_page_token);
+  } while (!query.page_token.empty());
+  return all;
 }
 
 absl::StatusOr<wire::PinResult> RpcStub::Pin(const wire::PinQuery& query,

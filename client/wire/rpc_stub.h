@@ -38,6 +38,7 @@ class RpcStub {
 
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallLimits& limits);
+  // All pages, each within the limits.
   [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
       const std::string& tenant, const CallLimits& limits);
   [[nodiscard]] absl::StatusOr<wire::PinResult> Pin(const wire::PinQuery& query,

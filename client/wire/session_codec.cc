@@ -3,13 +3,19 @@
 #include <climits>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "client/wire/convert.h"
 #include "client/wire/convert_field.h"
+#include "client/wire/parsed_weight.h"
 #include "client/wire/session_frames.h"
 #include "larder/v1/engine.pb.h"
 
 namespace larder {
 namespace {
+
+// A message may take so much in memory for each byte of it, and so much whatever its length.  Blocks
+// of 16 short token ids take about 6.
+constexpr uint64_t kParsedTimes = 12, kParsedLeast = 256 << 10;
 
 template <class Message>
 void AppendFrame(SessionFrameType type, const Message& message, std::string* out) {
@@ -54,6 +60,12 @@ void SessionCodec::Append(const wire::Down& down, std::string* out) {
 }
 
 absl::Status SessionCodec::Parse(std::span<const std::byte> body, wire::Up* up) {
+  const uint64_t most = kParsedTimes * body.size() + kParsedLeast;
+  if (ParsedWeight(*v1::Up::descriptor(), body, most) > most) {
+    return absl::InvalidArgumentError(absl::StrCat("a message of ", body.size(),
+                                                   " bytes would take more than ", most,
+                                                   " in memory: it repeats what is empty"));
+  }
   return Decode(body, &messages_->up, up);
 }
 

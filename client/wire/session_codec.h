@@ -34,7 +34,8 @@ class SessionCodec {
   // A whole frame, at the end of *out.  REQUIRES: the message has at most kMessageBytesMax.
   void Append(const wire::Up& up, std::string* out);
   void Append(const wire::Down& down, std::string* out);
-  // InvalidArgument: no such message.  *out is then some mixture.
+  // InvalidArgument: no such message, or (of an Up) one that would take many times its length in
+  // memory, which is seen before it takes any.  *out is then some mixture.
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Up* up);
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Down* down);
 

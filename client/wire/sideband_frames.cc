@@ -262,6 +262,16 @@ void Fields(Io& io, typename Io::template Body<DropSharedFrame> body) {
 }
 template <class Io>
 void Fields(Io&, typename Io::template Body<DropSharedOkFrame>) {}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<MakeStagingFrame> body) {
+  io.Bytes(body.bytes);
+}
+template <class Io>
+void Fields(Io& io, typename Io::template Body<StagingMadeFrame> body) {
+  io.Number(body.staging_id);
+  io.Zeros(4);
+  io.Bytes(body.bytes);
+}
 
 absl::Status Refuse(FrameType type, const char* what) {
   return absl::InvalidArgumentError(absl::StrCat("sideband frame ", ToString(type), ": ", what));
@@ -345,6 +355,10 @@ const char* ToString(FrameType type) {
       return "DROP_SHARED";
     case FrameType::kDropSharedOk:
       return "DROP_SHARED_OK";
+    case FrameType::kMakeStaging:
+      return "MAKE_STAGING";
+    case FrameType::kStagingMade:
+      return "STAGING_MADE";
   }
   return "?";
 }
@@ -352,7 +366,8 @@ const char* ToString(FrameType type) {
 bool CarriesDescriptor(FrameType type) {
   return type == FrameType::kSlab || type == FrameType::kSessionPage ||
          type == FrameType::kStaging || type == FrameType::kSessionSocket ||
-         type == FrameType::kShareMemory || type == FrameType::kSharedMemory;
+         type == FrameType::kShareMemory || type == FrameType::kSharedMemory ||
+         type == FrameType::kStagingMade;
 }
 
 EncodedFrame EncodeFrame(const Frame& frame) {

@@ -58,6 +58,8 @@ enum class FrameType : uint16_t {
   kSharedHandle = 23,
   kDropShared = 24,
   kDropSharedOk = 25,
+  kMakeStaging = 26,
+  kStagingMade = 27,
 };
 
 using Nonce = std::array<std::byte, kNonceBytes>;
@@ -116,12 +118,12 @@ struct SessionPageFrame {  // D>C +fd
   ByteCount bytes;
   friend bool operator==(const SessionPageFrame&, const SessionPageFrame&) = default;
 };
-struct StagingFrame {  // C>D +fd
+struct StagingFrame {  // C>D +fd: a former library's; refused, as the daemon makes them now
   static constexpr FrameType kType = FrameType::kStaging;
   ByteCount bytes;
   friend bool operator==(const StagingFrame&, const StagingFrame&) = default;
 };
-struct StagingOkFrame {  // D>C
+struct StagingOkFrame {  // D>C: of a former daemon
   static constexpr FrameType kType = FrameType::kStagingOk;
   uint32_t staging_id = 0;
   friend bool operator==(const StagingOkFrame&, const StagingOkFrame&) = default;
@@ -202,6 +204,17 @@ struct DropSharedOkFrame {  // D>C
   static constexpr FrameType kType = FrameType::kDropSharedOk;
   friend bool operator==(const DropSharedOkFrame&, const DropSharedOkFrame&) = default;
 };
+struct MakeStagingFrame {  // C>D
+  static constexpr FrameType kType = FrameType::kMakeStaging;
+  ByteCount bytes;
+  friend bool operator==(const MakeStagingFrame&, const MakeStagingFrame&) = default;
+};
+struct StagingMadeFrame {  // D>C +fd
+  static constexpr FrameType kType = FrameType::kStagingMade;
+  uint32_t staging_id = 0;
+  ByteCount bytes;
+  friend bool operator==(const StagingMadeFrame&, const StagingMadeFrame&) = default;
+};
 
 using Frame =
     std::variant<HelloFrame, ChallengeFrame, ChallengeReplyFrame, WelcomeFrame, MapSlabFrame,
@@ -209,7 +222,7 @@ using Frame =
                  CleanFrame, CleanOkFrame, ErrorFrame, DropStagingFrame, DropStagingOkFrame,
                  OpenSessionFrame, SessionSocketFrame, ShareMemoryFrame, ShareHandleFrame,
                  SharedFrame, OpenSharedFrame, SharedMemoryFrame, SharedHandleFrame,
-                 DropSharedFrame, DropSharedOkFrame>;
+                 DropSharedFrame, DropSharedOkFrame, MakeStagingFrame, StagingMadeFrame>;
 
 [[nodiscard]] FrameType TypeOf(const Frame& frame);
 [[nodiscard]] const char* ToString(FrameType type);

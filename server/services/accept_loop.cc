@@ -1,60 +1,198 @@
 #include "server/services/accept_loop.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
+#include <grpcpp/server_posix.h>
+
+#include "absl/strings/str_cat.h"
+#include "server/guarded_calls.h"
+#include "server/passed_rights.h"
 #include "storage/check.h"
 
 namespace larder {
 namespace {
 
-// While no descriptor is left, the listener stays readable: the loop must not spin on it.
-constexpr int kExhaustedMs = 100;
+constexpr int kBatch = 32;  // connections of one socket before the others are looked at
+constexpr const char* kConnections = "connections here";
+
+std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
+
+ino_t InodeOf(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+// Its work is short and bounded, and while it waits for a core new clients wait with it: the kernel
+// turns them away once a few thousand connections are not accepted.  Where that is not permitted
+// (RLIMIT_NICE), it takes its turn as the other threads do.
+void TakePrecedence() {
+  constexpr int kNice = -10;
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+}
 
 }  // namespace
 
-AcceptLoop::AcceptLoop(std::vector<Source> sources)
-    : sources_(std::move(sources)), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  LARDER_CHECK(bool{stop_});
-  // Another process may take the connection between poll and accept.
-  for (const Source& source : sources_) {
-    LARDER_CHECK(fcntl(source.listener, F_SETFL, O_NONBLOCK) == 0);
+AcceptLoop::AcceptLoop(std::vector<Endpoint> endpoints, ConnectionPeers& peers,
+                       const Doorkeeper::Report& report)
+    : peers_(peers), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  LARDER_CHECK(bool{wake_});
+  for (Endpoint& endpoint : endpoints) {
+    counters_.push_back(endpoint.counters);
+    served_.emplace_back(std::move(endpoint), report);
   }
+  MutexLock lock(mu_);
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "accept");
+    TakePrecedence();
     Run();
   });
 }
 
-AcceptLoop::~AcceptLoop() {
-  LARDER_CHECK(eventfd_write(stop_.get(), 1) == 0);
+AcceptLoop::~AcceptLoop() { Stop(); }
+
+void AcceptLoop::Stop() {
+  stop_.store(true);
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  MutexLock lock(mu_);
+  if (!thread_.joinable()) return;
   thread_.join();
+  served_.clear();
+}
+
+void AcceptLoop::Ask() {
+  heartbeat_.Ask();
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
+bool AcceptLoop::Accepting() const {
+  return std::ranges::all_of(counters_, [](const auto* socket) { return socket->broken == 0; });
 }
 
 void AcceptLoop::Run() {
-  std::vector<pollfd> fds = {{stop_.get(), POLLIN, 0}};
-  for (const Source& source : sources_) fds.push_back({source.listener, POLLIN, 0});
-  for (;;) {
-    if (poll(fds.data(), fds.size(), -1) < 0) continue;  // EINTR
-    if (fds[0].revents != 0) return;
-    for (size_t i = 0; i < sources_.size(); ++i) {
-      if (fds[i + 1].revents == 0) continue;
-      const int fd = accept4(sources_[i].listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-      if (fd >= 0) {
-        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-        connection.listener_fd = sources_[i].listener;
-        connection.fd = fd;
-        sources_[i].acceptor->HandleNewConnection(&connection);
-      } else if (errno == EMFILE || errno == ENFILE) {
-        (void)poll(fds.data(), 1, kExhaustedMs);
+  std::vector<pollfd> fds(served_.size() + 1);
+  while (!stop_.load()) {
+    const Time before = Now();
+    fds[0] = {wake_.get(), POLLIN, 0};
+    for (size_t i = 0; i < served_.size(); ++i) {
+      fds[i + 1] = {served_[i].door.fd(before), POLLIN, 0};
+    }
+    const int ready = poll(fds.data(), fds.size(), WaitMs(before));
+    LARDER_CHECK(ready >= 0 || errno == EINTR || errno == ENOMEM);
+    if (ready > 0 && fds[0].revents != 0) {
+      eventfd_t count;
+      (void)eventfd_read(wake_.get(), &count);
+    }
+    heartbeat_.Answer();
+    for (size_t i = 0; ready > 0 && i < served_.size(); ++i) {
+      const pollfd& polled = fds[i + 1];
+      if (polled.revents != 0) AcceptSome(i);
+      if ((polled.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
+        served_[i].door.OnHangup(polled.fd, Now());
       }
     }
+    const Time now = Now();
+    if (now >= next_look_) {
+      next_look_ = now + kLook;
+      ForgetClosed(now);
+    }
+    for (Served& served : served_) served.door.Look(now);
+  }
+}
+
+int AcceptLoop::WaitMs(Time now) const {
+  Time until = next_look_;
+  for (const Served& served : served_) until = std::min(until, served.door.due(now));
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now);
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, kLook.count()));
+}
+
+void AcceptLoop::AcceptSome(size_t endpoint) {
+  for (int i = 0; i < kBatch && !stop_.load(); ++i) {
+    FileDescriptor socket = served_[endpoint].door.Accept(Now());
+    if (!socket) return;
+    Admit(endpoint, std::move(socket));
+  }
+}
+
+void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
+  Served& served = served_[endpoint];
+  const bool always_refused = served.door.refuses_rights();
+  const bool refuses = always_refused || RefuseRights(socket.get());
+  const std::optional<SocketPeer> peer = PeerOf(socket.get());
+  if (!peer) return CloseSocket(std::move(socket), always_refused);
+  // It may have sent something before it was accepted.
+  if (!always_refused && StreamCarriesRights(socket.get())) {
+    ++served.counters.carried_rights;
+    return CloseSocket(std::move(socket), false);
+  }
+  const bool own = peer->pid == getpid();
+  const ShareRefusal refusal = own ? ShareRefusal::kNone : TakePlace(served, *peer);
+  if (refusal != ShareRefusal::kNone) {
+    served.counters.Count(refusal);
+    CloseSocket(std::move(socket), always_refused);
+    return TellRefused(served, *peer, refusal);
+  }
+  if (!refuses) (void)GuardSocket(socket.get());  // where it cannot, StartServers said so
+  HandOver(endpoint, std::move(socket), *peer, own);
+}
+
+// Now and then: who is refused and comes again at once must cost no more than that.
+void AcceptLoop::TellRefused(Served& served, const SocketPeer& peer, ShareRefusal refusal) {
+  const Time now = Now();
+  if (now < served.told + kTellAgain) return;
+  served.told = now;
+  served.door.Tell(absl::StrCat(": a connection of uid ", peer.uid,
+                                " was refused: ", served.shares.Explain(refusal, kConnections)));
+}
+
+ShareRefusal AcceptLoop::TakePlace(Served& served, const SocketPeer& peer) {
+  const ShareRefusal refusal = served.shares.Take(peer);
+  if (refusal == ShareRefusal::kNone) return refusal;
+  const Time now = Now();
+  if (now < forgot_ + kLookAgain) return refusal;
+  ForgetClosed(now);
+  return served.shares.Take(peer);
+}
+
+void AcceptLoop::HandOver(size_t endpoint, FileDescriptor socket, const SocketPeer& peer,
+                          bool own) {
+  const int fd = socket.Release();
+  // The number may still stand for a connection that gRPC closed since.
+  if (const auto found = connections_.find(fd); found != connections_.end()) {
+    Served& former = served_[found->second.endpoint];
+    if (!found->second.own) former.shares.Give(found->second.peer);
+    --former.counters.open;
+    connections_.erase(found);
+  }
+  connections_.try_emplace(
+      fd, Connection{.inode = InodeOf(fd), .endpoint = endpoint, .peer = peer, .own = own});
+  Served& served = served_[endpoint];
+  ++served.counters.open;
+  // A connection that gRPC's own listener had taken would not say which one it is.
+  peers_.Put(fd, peer);
+  grpc::AddInsecureChannelFromFd(&served.server, fd);
+}
+
+void AcceptLoop::ForgetClosed(Time now) {
+  forgot_ = now;
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    const auto connection = it++;
+    if (InodeOf(connection->first) == connection->second.inode) continue;
+    Served& served = served_[connection->second.endpoint];
+    if (!connection->second.own) served.shares.Give(connection->second.peer);
+    --served.counters.open;
+    peers_.Forget(connection->first);
+    connections_.erase(connection);
   }
 }
 

@@ -31,12 +31,26 @@ grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* conte
   tenant->set_sessions(gauges.sessions.all());
   tenant->set_index_bytes(s.index_bytes.value());
   tenant->set_metadata_bytes(s.metadata_bytes.value());
-  tenant->set_pages(hooks_.pages);
+  tenant->set_pages(gauges.pages);
+  tenant->set_pool_stalled(gauges.pool_stalled);
   tenant->set_durability(gauges.disk ? "disk: what was spilled outlives the process, and pins do"
                                      : "memory only: blocks and pins live until exit");
-  for (const auto& [name, value] : hooks_.counters()) (*reply->mutable_counters())[name] = value;
+  for (const auto& [name, value] : hooks_.counters(gauges))
+    (*reply->mutable_counters())[name] = value;
   for (const auto& [name, value] : hooks_.readings(gauges))
     (*reply->mutable_gauges())[name] = value;
+  for (const Shares::Use& use : gauges.shares) {
+    v1::ShareUse* const share = reply->add_shares();
+    share->set_kind(std::string(NameOf(use.kind)));
+    share->set_held(use.held);
+    share->set_limit(use.limit);
+    share->set_refused(use.refused);
+    for (const Shares::Use::Holder& holder : use.holders) {
+      v1::ShareHolder* const who = share->add_holders();
+      who->set_who(holder.holder.ToString());
+      who->set_held(holder.held);
+    }
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
@@ -66,7 +80,7 @@ grpc::ServerWriteReactor<v1::VerifyProgress>* AdminService::Verify(
     stream->End(status);
     return stream;
   }
-  const bool taken = verifying_.Submit(0, [this, stream, query] {
+  const bool taken = verifying_.Submit([this, stream, query] {
     stream->End(verifier_.Verify(query, [&](const wire::VerifyProgress& progress) {
       v1::VerifyProgress message;
       wire::Encode(progress, &message);

@@ -10,23 +10,29 @@
 #include "larder/v1/admin.grpc.pb.h"
 #include "server/block_verifier.h"
 #include "server/daemon.h"
+#include "server/services/method_table.h"
 #include "server/worker_pool.h"
 
 namespace larder {
 
-class AdminService final : public v1::Admin::CallbackService {
+class AdminService final : public ServedAt<AdminMethods> {
  public:
   struct Hooks {
     std::function<Daemon::Gauges()> gauges;
     std::function<size_t(std::chrono::milliseconds)> drain;
-    std::function<std::vector<std::pair<std::string, uint64_t>>()> counters;  // by metric name
+    // By metric name.
+    std::function<std::vector<std::pair<std::string, uint64_t>>(const Daemon::Gauges&)> counters;
     std::function<std::vector<std::pair<std::string, double>>(const Daemon::Gauges&)> readings;
-    std::string version, boot_id, tenant, pages, config;
+    std::string version, boot_id, tenant, config;
     TimePoint started;
   };
   // `verifying`: the thread that Verify runs on.
   AdminService(Hooks hooks, const Clock& clock, WorkerPool& verifying, BlockVerifier& verifier)
-      : hooks_(std::move(hooks)), clock_(clock), verifying_(verifying), verifier_(verifier) {}
+      : ServedAt(Socket::kAdmin),
+        hooks_(std::move(hooks)),
+        clock_(clock),
+        verifying_(verifying),
+        verifier_(verifier) {}
 
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
                                   const v1::StatsRequest* request, v1::StatsReply* reply) override;

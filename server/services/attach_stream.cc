@@ -1,10 +1,15 @@
 #include "server/services/attach_stream.h"
 
+#include <span>
 #include <utility>
 
+#include <grpcpp/impl/codegen/proto_utils.h>
+
+#include "absl/strings/str_cat.h"
 #include "client/wire/convert.h"
 #include "server/services/caller.h"
 #include "server/services/rpc_status.h"
+#include "storage/check.h"
 
 namespace larder {
 namespace {
@@ -30,9 +35,10 @@ size_t Weight(const wire::Down& message) {
 
 }  // namespace
 
-void AttachStream::Start(std::optional<AttachedProcess> process, std::string peer) {
+void AttachStream::Start(std::optional<AttachedProcess> process, const ShareHolder& holder,
+                         std::string peer) {
   absl::StatusOr<std::shared_ptr<AttachedSession>> session =
-      sessions_.Add(deps_, std::move(process), std::move(peer), *this);
+      sessions_.Add(deps_, std::move(process), holder, std::move(peer), *this);
   if (!session.ok()) {
     const absl::Status& why = session.status();
     Refuse(absl::IsResourceExhausted(why)
@@ -54,23 +60,91 @@ void AttachStream::OnReadDone(bool ok) {
     EndSession();
     MutexLock lock(mu_);
     if (!finish_) finish_ = absl::OkStatus();
-    if (!writing_ && queue_.empty()) FinishNow();
+    FinishIfDone();
     return;
   }
-  absl::Status status = wire::Decode(up_, &message_);
-  if (status.ok()) status = session_->OnUp(message_);
+  {
+    MutexLock lock(mu_);
+    handling_ = true;
+  }
+  HandleRead();
+}
+
+void AttachStream::HandleRead() {
+  const bool done = HandleMessage();
+  grpc::Status end;
+  {
+    MutexLock lock(mu_);
+    if (!done && !finish_) {
+      retry_.emplace();
+      retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { HandleRead(); });
+      return;
+    }
+    handling_ = false;
+    if (!TakeEnd()) {
+      read_paused_ = queued_ > kQueuedMax;
+      if (!read_paused_ && !finish_) StartRead(&up_);
+      return;
+    }
+    end = ToRpcStatus(*finish_);
+  }
+  // Without the lock, which may be gone before this returns.
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>::Finish(end);
+}
+
+bool AttachStream::HandleMessage() {
+  std::optional<absl::StatusOr<Shares::Ticket>> room = TakeRoom();
+  if (!room) return false;
+  absl::Status status = room->status();
+  if (status.ok()) {
+    const bool large = up_.Length() > kSmallBytes;
+    status = Parse();
+    if (status.ok()) status = session_->OnUp(message_);
+    if (!status.ok()) ++deps_.counters.invalid_messages;
+    if (large) {
+      parser_.reset();
+      message_ = wire::Up();
+    }
+  }
+  up_.Clear();
   if (!status.ok()) {
-    ++deps_.counters.invalid_messages;
     EndSession();
     Finish(std::move(status));
-    return;
   }
-  MutexLock lock(mu_);
-  if (queued_ > kQueuedMax) {
-    read_paused_ = true;
-    return;
+  return true;
+}
+
+absl::Status AttachStream::Parse() {
+  if (!parser_) parser_.emplace();
+  grpc::Slice bytes;
+  if (!up_.TrySingleSlice(&bytes).ok() && !up_.DumpToSingleSlice(&bytes).ok())
+    return absl::InvalidArgumentError("a message that cannot be read");
+  return parser_->Parse(std::as_bytes(std::span(bytes.begin(), bytes.size())), &message_);
+}
+
+std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
+  constexpr size_t kCopies = 2;  // its bytes, and what they say
+  const size_t bytes = up_.Length();
+  if (bytes <= kSmallBytes) return Shares::Ticket();
+  Shares::Answer answer = session_->account().Take(ShareKind::kMessageBytes, kCopies * bytes);
+  if (answer.admitted()) {
+    waits_from_.reset();
+    waits_.Reset();
+    return std::move(answer.ticket);
   }
-  StartRead(&up_);
+  const TimePoint now = deps_.clock.Now();
+  if (!waits_from_) {
+    ++deps_.counters.calls_overloaded;
+    waits_from_ = now;
+    Shares::Answer place = session_->account().Take(ShareKind::kWaitingBytes, bytes);
+    if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
+    waits_ = std::move(place.ticket);
+  }
+  // As on a session socket: messages that wait for each other's room must end.
+  const bool over =
+      now >= *waits_from_ + kWaitMax && session_->account().HasItsPart(ShareKind::kMessageBytes);
+  if (answer.retry_after != Duration::zero() && !over) return std::nullopt;
+  return absl::ResourceExhaustedError(absl::StrCat("no room for a message: ", answer.why));
 }
 
 void AttachStream::Send(wire::Down message) {
@@ -84,15 +158,22 @@ void AttachStream::Send(wire::Down message) {
 void AttachStream::WriteNext() {
   down_.Clear();
   wire::Encode(queue_.front(), &down_);
-  queued_ -= Weight(queue_.front());
+  const size_t bytes = Weight(queue_.front());
+  large_ = bytes > kSmallAnswer;
+  queued_ -= bytes;
   queue_.pop_front();
   writing_ = true;
-  StartWrite(&down_);
+  written_.Clear();
+  bool own = false;
+  // Cannot fail: it is one of ours.
+  LARDER_CHECK(grpc::SerializationTraits<v1::Down>::Serialize(down_, &written_, &own).ok());
+  StartWrite(&written_);
 }
 
 void AttachStream::OnWriteDone(bool ok) {
   MutexLock lock(mu_);
   writing_ = false;
+  if (std::exchange(large_, false)) down_ = v1::Down();
   if (!ok) {
     // Answers are lost: a stream without them is of no use to its client.
     DropQueue();
@@ -100,8 +181,8 @@ void AttachStream::OnWriteDone(bool ok) {
   }
   if (!queue_.empty()) {
     WriteNext();
-  } else if (finish_) {
-    FinishNow();
+  } else {
+    FinishIfDone();
   }
   if (read_paused_ && queued_ <= kQueuedMax / 2 && !finish_) {
     read_paused_ = false;
@@ -113,7 +194,7 @@ void AttachStream::Finish(absl::Status status) {
   MutexLock lock(mu_);
   if (finish_) return;
   finish_ = std::move(status);
-  if (!writing_ && queue_.empty()) FinishNow();
+  FinishIfDone();
 }
 
 void AttachStream::DropQueue() {
@@ -121,16 +202,21 @@ void AttachStream::DropQueue() {
   queued_ = 0;
 }
 
-void AttachStream::FinishNow() {
-  if (std::exchange(finished_, true)) return;
-  grpc::ServerBidiReactor<v1::Up, v1::Down>::Finish(ToRpcStatus(*finish_));
+bool AttachStream::TakeEnd() {
+  if (!finish_ || handling_ || writing_ || !queue_.empty()) return false;
+  return !std::exchange(finished_, true);
+}
+
+void AttachStream::FinishIfDone() {
+  if (TakeEnd())
+    grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>::Finish(ToRpcStatus(*finish_));
 }
 
 void AttachStream::OnCancel() {
   MutexLock lock(mu_);
   DropQueue();
   if (!finish_) finish_ = absl::CancelledError("the client went away");
-  if (!writing_) FinishNow();
+  FinishIfDone();
 }
 
 void AttachStream::OnDone() {

@@ -2,29 +2,40 @@
 //
 // Ownership: deletes itself in OnDone, as gRPC's callback API wants.  Thread-safety: as
 // SessionSink.
-// Back-pressure: reading stops while more than kQueuedMax bytes of answers wait to be written, so a client
-// that does not read cannot make the daemon grow.
+// Back-pressure: reading stops while more than kQueuedMax bytes of answers wait to be written, so a
+// client that does not read cannot make the daemon grow.
+// Memory: gRPC hands over bytes, which are parsed here once they are charged: a message beyond
+// kSmallBytes to its process's share while it is handled.  Where there is no room for it, it waits
+// as bytes, and those are charged to what may wait; where that is used up, the session ends.
+// Between messages at most kKeptBytes of each direction stay.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "client/wire/session_codec.h"
 #include "larder/v1/engine.pb.h"
 #include "server/session_table.h"
+#include "server/shares.h"
+#include "storage/clock.h"
 #include "storage/mutex.h"
 
 namespace larder {
 
-class AttachStream final : public grpc::ServerBidiReactor<v1::Up, v1::Down>, public SessionSink {
+class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                           public SessionSink {
  public:
   AttachStream(grpc::CallbackServerContext& context, SessionDeps& deps, SessionTable& sessions)
       : context_(context), deps_(deps), sessions_(sessions) {}
   // Begins a session, or ends the stream with why not.
-  void Start(std::optional<AttachedProcess> process, std::string peer);
+  void Start(std::optional<AttachedProcess> process, const ShareHolder& holder, std::string peer);
   // Ends the stream before it began.
   void Refuse(const absl::Status& status);
 
@@ -33,31 +44,55 @@ class AttachStream final : public grpc::ServerBidiReactor<v1::Up, v1::Down>, pub
   void Abort() override { context_.TryCancel(); }
 
  private:
-  static constexpr size_t kQueuedMax = 1 << 20;  // bytes
+  static constexpr size_t kQueuedMax = 1 << 20;           // bytes
+  static constexpr size_t kSmallBytes = 32 << 10;         // of a message that takes what all share
+  static constexpr size_t kKeptBytes = 64 << 10;          // of messages whose memory is reused
+  static constexpr size_t kSmallAnswer = 16 << 10;        // bytes; as a message it takes kKeptBytes
+  static constexpr std::chrono::seconds kWaitMax{60};     // for room, where others wait for ours
+  static constexpr std::chrono::milliseconds kRetry{10};  // when there is no room for it
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
   void EndSession();  // idempotent
+  // Handles up_, and what is next: another read, the end, or the same again later.
+  void HandleRead() LARDER_EXCLUDES(mu_);
+  // False: there is no room for it yet.
+  [[nodiscard]] bool HandleMessage() LARDER_EXCLUDES(mu_);
+  // Of up_, into message_.
+  [[nodiscard]] absl::Status Parse();
+  // nullopt: not yet.  ResourceExhausted: never, or not soon enough.
+  [[nodiscard]] std::optional<absl::StatusOr<Shares::Ticket>> TakeRoom();
   void WriteNext() LARDER_REQUIRES(mu_);
-  void FinishNow() LARDER_REQUIRES(mu_);
+  // What is left to do is to tell gRPC the end: once, by who is told so.
+  [[nodiscard]] bool TakeEnd() LARDER_REQUIRES(mu_);
+  void FinishIfDone() LARDER_REQUIRES(mu_);
   void DropQueue() LARDER_REQUIRES(mu_);
 
   grpc::CallbackServerContext& context_;
   SessionDeps& deps_;
   SessionTable& sessions_;
   std::shared_ptr<AttachedSession> session_;  // const after Start
-  v1::Up up_;                                 // of the read under way; its memory is reused, as is
+  grpc::ByteBuffer up_;                       // of the read under way
+  std::optional<SessionCodec> parser_;        // its memory is reused, as is
   wire::Up message_;                          // what it says
-  v1::Down down_;                             // of the write under way
+  v1::Down down_;                             // of the write under way, and
+  grpc::ByteBuffer written_;                  // its bytes
+  Shares::Ticket waits_;                      // of up_, for as long as it waits for room
+  std::optional<TimePoint> waits_from_;       // up_, for room
+  std::optional<grpc::Alarm> retry_;          // likewise
 
   Mutex mu_;
   std::deque<wire::Down> queue_ LARDER_GUARDED_BY(mu_);
   size_t queued_ LARDER_GUARDED_BY(mu_) = 0;  // their weight
   bool writing_ LARDER_GUARDED_BY(mu_) = false;
+  bool large_ LARDER_GUARDED_BY(mu_) = false;  // down_ takes more than is kept
   bool read_paused_ LARDER_GUARDED_BY(mu_) = false;
-  bool finished_ LARDER_GUARDED_BY(mu_) = false;  // base Finish was called
+  // A read is looked at, perhaps by a callback of retry_, of which gRPC does not know: the end
+  // waits, as it deletes this.
+  bool handling_ LARDER_GUARDED_BY(mu_) = false;
+  bool finished_ LARDER_GUARDED_BY(mu_) = false;  // base Finish was called, or will be now
   std::optional<absl::Status> finish_ LARDER_GUARDED_BY(mu_);
 };
 

@@ -3,6 +3,7 @@
 #include <span>
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
 #include "client/wire/convert.h"
 #include "server/services/caller.h"
 #include "server/services/rpc_status.h"
@@ -10,11 +11,15 @@
 namespace larder {
 namespace {
 
-// Charged for what gRPC keeps of a stream that has ended, until OnDone; beside what its client has
-// not read.  A call of gRPC's is thought to take some KiB; it was not measured.  A charge of 64 KiB
-// shut the door on callers who had their answers: OnDone may come 50 ms late, and in that time a
-// thousand small streams end.
-constexpr uint64_t kEndedBytes = 16 << 10;
+// Charged for a stream between messages, and for what gRPC keeps of it until OnDone; beside what
+// its client has not read.  A call of gRPC's is thought to take some KiB; it was not measured.  A
+// charge of 64 KiB shut the door on callers who had their answers: OnDone may come 50 ms late, and
+// in that time a thousand small streams end.
+constexpr ByteCount kBaseBytes = KiB(16);
+constexpr Duration kRetry = std::chrono::milliseconds(10);  // when there is no room for a message
+
+// The data of a message, and token ids, hashes and names beside them.
+constexpr size_t kStoreMessageMax = wire::kDataBytesMax + (512 << 10);
 
 std::span<const std::byte> AsBytes(std::string_view s) {
   return std::as_bytes(std::span(s.data(), s.size()));
@@ -22,32 +27,80 @@ std::span<const std::byte> AsBytes(std::string_view s) {
 
 }  // namespace
 
+// ---- what both hold
+
+absl::StatusOr<StreamShare> StreamShare::Enter(grpc::CallbackServerContext& context,
+                                               const Shares::Account& account) {
+  StreamShare share(account);
+  Shares::Answer place = account.Take(ShareKind::kByteStreams);
+  Shares::Answer base = account.Take(ShareKind::kMessageBytes, kBaseBytes);
+  for (Shares::Answer* const answer : {&place, &base}) {
+    if (!answer->admitted()) return Overloaded(context, answer->retry_after, answer->why);
+  }
+  share.place_ = std::move(place.ticket);
+  share.base_ = std::move(base.ticket);
+  return share;
+}
+
+bool StreamShare::ChargeMessage(size_t bytes) {
+  constexpr size_t kCopies = 2;  // ours and gRPC's
+  message_.Reset();
+  message_ = account_.Take(ShareKind::kMessageBytes, kCopies * bytes).ticket;
+  return static_cast<bool>(message_);
+}
+
+void StreamShare::End() { place_.Reset(); }
+
+// ---- StoreBlocks
+
 StoreStream::StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps,
-                         v1::StoreBlocksReply* reply, Admission::Ticket ticket)
-    : deps_(deps), receiver_(deps), ticket_(std::move(ticket)), deadline_(context), reply_(reply) {
+                         v1::StoreBlocksReply* reply, StreamShare share)
+    : context_(context),
+      deps_(deps),
+      share_(std::move(share)),
+      receiver_(std::in_place, deps, share_.account()),
+      deadline_(context, CallDeadline::kBytes),
+      reply_(reply) {
   StartRead(&request_);
 }
 
 void StoreStream::OnReadDone(bool ok) {
-  absl::Status status = ok ? OnMessage() : receiver_->Close();
-  if (ok && status.ok()) {
-    StartRead(&request_);
+  if (!ok) return End(receiver_->Close());
+  deadline_.Moved();
+  HandleMessage();
+}
+
+void StoreStream::HandleMessage() {
+  // What no message needs does not wait for room either.
+  if (request_.ByteSizeLong() > kStoreMessageMax) {
+    return End(absl::InvalidArgumentError(
+        absl::StrCat("a message of ", request_.ByteSizeLong(), " bytes; allowed are ",
+                     wire::kDataBytesMax, " of data, and what a block says beside them")));
+  }
+  if (!share_.ChargeMessage(request_.ByteSizeLong())) {
+    if (context_.IsCancelled()) return End(absl::CancelledError("there was no room in time"));
+    retry_.emplace();
+    retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { HandleMessage(); });
     return;
   }
+  const absl::Status status = OnMessage();
+  share_.EndMessage();
+  if (!status.ok()) return End(status);
+  StartRead(&request_);
+}
+
+void StoreStream::End(const absl::Status& status) {
   if (status.ok()) {
     wire::Encode(
         wire::StoreBlocksResult{receiver_->status(), receiver_->digests(), receiver_->message()},
         reply_);
-  } else {
+  } else if (!absl::IsCancelled(status)) {
     ++deps_.counters.invalid_messages;
   }
-  End(status);
-}
-
-void StoreStream::End(const absl::Status& status) {
   receiver_.reset();
   request_ = {};
-  ticket_.ShrinkTo(kEndedBytes);
+  share_.EndMessage();
+  share_.End();
   Finish(ToRpcStatus(status));
 }
 
@@ -77,9 +130,14 @@ absl::Status StoreStream::OnMessage() {
   return receiver_->Append(AsBytes(part.data));
 }
 
+// ---- FetchBlocks
+
 FetchStream::FetchStream(grpc::CallbackServerContext& context, BlockSender sender,
-                         Admission::Ticket ticket)
-    : sender_(std::move(sender)), ticket_(std::move(ticket)), deadline_(context) {
+                         StreamShare share)
+    : context_(context),
+      share_(std::move(share)),
+      sender_(std::move(sender)),
+      deadline_(context, CallDeadline::kBytes) {
   WriteNext();
 }
 
@@ -95,13 +153,22 @@ void FetchStream::WriteNext() {
                                   piece.first_segment, piece.segments};
   }
   part.data = {reinterpret_cast<const char*>(piece.data.data()), piece.data.size()};
-  sent_ += piece.data.size();
   wire::Encode(part, &reply_);
-  StartWrite(&reply_);
+  Write();
+}
+
+void FetchStream::Write() {
+  if (share_.ChargeMessage(reply_.ByteSizeLong())) return StartWrite(&reply_);
+  if (context_.IsCancelled()) {
+    return End(grpc::Status(grpc::StatusCode::CANCELLED, "there was no room in time"));
+  }
+  retry_.emplace();
+  retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { Write(); });
 }
 
 void FetchStream::OnWriteDone(bool ok) {
   if (ok) {
+    deadline_.Moved();
     WriteNext();
   } else {
     End(grpc::Status(grpc::StatusCode::CANCELLED, "the client went away"));
@@ -111,7 +178,7 @@ void FetchStream::OnWriteDone(bool ok) {
 void FetchStream::End(const grpc::Status& status) {
   sender_.reset();
   reply_ = {};
-  ticket_.ShrinkTo(kEndedBytes + sent_);
+  share_.End();  // its last message may not be read yet
   Finish(status);
 }
 

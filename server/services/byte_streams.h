@@ -1,7 +1,10 @@
 // The gRPC side of StoreBlocks and FetchBlocks: reactors that pump messages between the wire and
 // server/byte_stream.
 //
-// Ownership: each deletes itself in OnDone.  Memory: one message at a time each way.
+// Ownership: each deletes itself in OnDone.  Memory: one message at a time each way; it is charged
+// to the caller's share while it is under way, and waits where there is no room for it, so that a
+// stream that is idle takes a place and little else.
+// Limits: an idle stream ends after half a minute, any after an hour.
 // What a stream holds (its place at the admission, leases, a reservation, messages) is back before
 // its answer goes out, but for what gRPC itself still keeps of it: gRPC calls OnDone when it finds
 // the time, and a caller that has its answer and opens the next stream must not be counted twice.
@@ -13,27 +16,49 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "larder/v1/engine.pb.h"
-#include "server/admission.h"
 #include "server/byte_stream.h"
 #include "server/services/call_deadline.h"
+#include "server/shares.h"
 
 namespace larder {
+
+// What a byte stream holds beside the pool.
+class StreamShare {
+ public:
+  // ResourceExhausted, with the hint in the trailing metadata: there is no place.
+  [[nodiscard]] static absl::StatusOr<StreamShare> Enter(grpc::CallbackServerContext& context,
+                                                         const Shares::Account& account);
+  // Room for a message, in place of the one before.  False: there is none now.
+  [[nodiscard]] bool ChargeMessage(size_t bytes);
+  void EndMessage() { message_.Reset(); }
+  // What gRPC may keep until OnDone stays charged.
+  void End();
+  [[nodiscard]] const Shares::Account& account() const { return account_; }
+
+ private:
+  explicit StreamShare(Shares::Account account) : account_(std::move(account)) {}
+  Shares::Account account_;
+  Shares::Ticket place_, base_, message_;
+};
 
 class StoreStream final : public grpc::ServerReadReactor<v1::StoreBlocksRequest> {
  public:
   StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps, v1::StoreBlocksReply* reply,
-              Admission::Ticket ticket);
+              StreamShare share);
 
  private:
   void OnReadDone(bool ok) override;
+  void HandleMessage();  // as soon as there is room for it
   void OnDone() override { delete this; }
   [[nodiscard]] absl::Status OnMessage();
   void End(const absl::Status& status);
 
+  grpc::CallbackServerContext& context_;
   SessionDeps& deps_;
+  StreamShare share_;
   std::optional<BlockReceiver> receiver_;  // until the end
-  Admission::Ticket ticket_;
   CallDeadline deadline_;
+  std::optional<grpc::Alarm> retry_;
   v1::StoreBlocksRequest request_;
   v1::StoreBlocksReply* const reply_;
   bool first_ = true;
@@ -41,18 +66,20 @@ class StoreStream final : public grpc::ServerReadReactor<v1::StoreBlocksRequest>
 
 class FetchStream final : public grpc::ServerWriteReactor<v1::FetchBlocksReply> {
  public:
-  FetchStream(grpc::CallbackServerContext& context, BlockSender sender, Admission::Ticket ticket);
+  FetchStream(grpc::CallbackServerContext& context, BlockSender sender, StreamShare share);
 
  private:
   void OnWriteDone(bool ok) override;
   void OnDone() override { delete this; }
   void WriteNext();
+  void Write();  // reply_, as soon as there is room for it
   void End(const grpc::Status& status);
 
+  grpc::CallbackServerContext& context_;
+  StreamShare share_;
   std::optional<BlockSender> sender_;  // until the end
-  uint64_t sent_ = 0;                  // bytes, of which its client may not have read any
-  Admission::Ticket ticket_;
   CallDeadline deadline_;
+  std::optional<grpc::Alarm> retry_;
   v1::FetchBlocksReply reply_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "client/wire/convert.h"
 #include "server/services/caller.h"
@@ -12,6 +13,14 @@ namespace {
 
 // How long a caller should wait where long calls have all threads; about what a few of them take.
 constexpr Duration kRetryAfterLongCalls = std::chrono::seconds(1);
+constexpr size_t kPageBytesMax = 1 << 20;  // of instances, but for the first of a page
+
+// A salt keeps users apart, and names the blocks of those who know it.
+void HideSalts(std::vector<wire::InstanceInfo>* instances) {
+  for (wire::InstanceInfo& instance : *instances) {
+    for (ContentSpec& content : instance.contents) content.salt.clear();
+  }
+}
 
 }  // namespace
 
@@ -20,7 +29,7 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
                                                v1::LookupReply* reply) {
   ++deps_.counters.requests_lookup;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
   if (!call) return reactor;
   const TimePoint begun = deps_.clock.Now();
   wire::LookupQuery query;
@@ -46,13 +55,21 @@ grpc::ServerUnaryReactor* CacheService::ListInstances(grpc::CallbackServerContex
                                                       v1::ListInstancesReply* reply) {
   ++deps_.counters.requests_list_instances;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
   if (!call) return reactor;
-  std::string tenant;
-  absl::Status status = wire::Decode(*request, &tenant);
-  if (status.ok()) status = CheckTenant(tenant, deps_.tenant);
-  if (status.ok()) wire::Encode(deps_.instances.List(), reply);
-  reactor->Finish(ToRpcStatus(status));
+  wire::InstancesQuery query;
+  absl::Status status = wire::Decode(*request, &query);
+  if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
+  if (status.ok()) {
+    wire::InstancesPage page;
+    InstanceTable::Page found =
+        deps_.instances.List(query.page_token, query.page_size, kPageBytesMax);
+    page.instances = std::move(found.instances);
+    if (for_engines_) HideSalts(&page.instances);
+    if (found.more) page.next_page_token = page.instances.back().engine_id;
+    wire::Encode(page, reply);
+  }
+  call->Finish(status);
   return reactor;
 }
 
@@ -61,7 +78,7 @@ grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* con
                                                 v1::QueryIpReply* reply) {
   ++deps_.counters.requests_query_ip;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
   if (!call) return reactor;
   absl::Status status = CheckTenant(request->tenant(), deps_.tenant);
   const wire::InstanceInfo info =
@@ -78,18 +95,22 @@ grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* con
 // ---- what all calls have in common
 
 std::shared_ptr<UnaryCall> CacheService::Begin(grpc::CallbackServerContext* context,
-                                               grpc::ServerUnaryReactor* reactor) {
-  absl::StatusOr<Admission::Ticket> ticket = Admit(context);
+                                               grpc::ServerUnaryReactor* reactor,
+                                               Draining draining) {
+  absl::StatusOr<Shares::Ticket> ticket = Admit(context, draining);
   if (ticket.ok()) return std::make_shared<UnaryCall>(reactor, *std::move(ticket));
   reactor->Finish(ToRpcStatus(ticket.status()));
   return nullptr;
 }
 
-absl::StatusOr<Admission::Ticket> CacheService::Admit(grpc::CallbackServerContext* context) {
-  Admission::Answer answer = admission_.EnterCall();
+absl::StatusOr<Shares::Ticket> CacheService::Admit(grpc::CallbackServerContext* context,
+                                                   Draining draining) {
+  if (draining == Draining::kRefused && sessions_.RefusesCalls(deps_.clock.Now()))
+    return absl::UnavailableError("larderd is draining: try again when it is back");
+  Shares::Answer answer = AccountOf(*context, deps_).Take(ShareKind::kCalls);
   if (answer.admitted()) return std::move(answer.ticket);
   ++deps_.counters.calls_overloaded;
-  return Overloaded(*context, answer.retry_after, "too many calls");
+  return Overloaded(*context, answer.retry_after, answer.why);
 }
 
 absl::Status CacheService::TooManyLongCalls(grpc::CallbackServerContext* context) {

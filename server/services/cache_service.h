@@ -3,6 +3,9 @@
 // (watch_call.cc).
 // Answers from memory on the RPC thread; a pin when it is on disk; what takes long on others.
 //
+// There is one at each socket that has a method of Cache (method_table.h).  That of data.sock tells
+// engines no salts, and keeps their pins apart by user.
+//
 // Ownership: by Daemon; what it is made with outlives it.
 // Thread-safety: as gRPC's callback API wants.  Limits: proto/larder/v1/cache.proto.
 #pragma once
@@ -13,7 +16,6 @@
 #include <string>
 
 #include "larder/v1/cache.grpc.pb.h"
-#include "server/admission.h"
 #include "server/block_cleaner.h"
 #include "server/block_compressor.h"
 #include "server/block_director.h"
@@ -25,13 +27,15 @@
 #include "server/pin_keeper.h"
 #include "server/services/caller.h"
 #include "server/services/event_streams.h"
+#include "server/services/method_table.h"
 #include "server/services/progress_stream.h"
 #include "server/session.h"
+#include "server/session_table.h"
 #include "server/worker_pool.h"
 
 namespace larder {
 
-class CacheService final : public v1::Cache::CallbackService {
+class CacheService final : public ServedAt<CacheMethods> {
  public:
   // Verbs of many blocks, and the threads that they run on: of their own, since a Move may take
   // hours.
@@ -45,9 +49,15 @@ class CacheService final : public v1::Cache::CallbackService {
     BlockDirector& director;
   };
   static constexpr TierSet kStoredTiers = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
-  CacheService(SessionDeps& deps, Admission& admission, PinKeeper& pins, LongCalls long_calls,
-               EventStreams& events)
-      : deps_(deps), admission_(admission), pins_(pins), long_calls_(long_calls), events_(events) {}
+  CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions, PinKeeper& pins,
+               LongCalls long_calls, EventStreams& events)
+      : ServedAt(socket),
+        for_engines_(socket == Socket::kData),
+        deps_(deps),
+        sessions_(sessions),
+        pins_(pins),
+        long_calls_(long_calls),
+        events_(events) {}
 
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
                                    const v1::LookupRequest* request,
@@ -76,13 +86,18 @@ class CacheService final : public v1::Cache::CallbackService {
                                      const v1::WatchEventsRequest* request) override;
 
  private:
-  // A place at the admission, for as long as the call goes on.  ResourceExhausted: there is none.
-  [[nodiscard]] absl::StatusOr<Admission::Ticket> Admit(grpc::CallbackServerContext* context);
+  // What a call does while the daemon drains.
+  enum class Draining : uint8_t { kServed, kRefused };
+  // A place for as long as the call goes on.  ResourceExhausted: there is none.  Unavailable: the
+  // daemon drains.
+  [[nodiscard]] absl::StatusOr<Shares::Ticket> Admit(grpc::CallbackServerContext* context,
+                                                     Draining draining = Draining::kRefused);
   // Likewise of the threads that long calls run on.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
   // As Admit; null: there is none, and the call was finished.  Shared with who answers later.
   [[nodiscard]] std::shared_ptr<UnaryCall> Begin(grpc::CallbackServerContext* context,
-                                                 grpc::ServerUnaryReactor* reactor);
+                                                 grpc::ServerUnaryReactor* reactor,
+                                                 Draining draining = Draining::kRefused);
   [[nodiscard]] grpc::ServerUnaryReactor* Refuse(UnaryCall& call, const absl::Status& status);
   void RunClear(const BlockCleaner::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);
@@ -94,6 +109,12 @@ class CacheService final : public v1::Cache::CallbackService {
   [[nodiscard]] absl::Status BeginCompress(grpc::CallbackServerContext* context,
                                            const v1::CompressRequest& request,
                                            ProgressStream<v1::CompressProgress>* stream);
+  // Whose pins a call means.  At data.sock an owner is one of the caller's user, and no engine is
+  // told what to do with its device memory; elsewhere it is as the caller says.
+  // PermissionDenied: the call does not prove who it is from; or the tier.
+  [[nodiscard]] absl::Status BindOwner(const grpc::CallbackServerContext& context,
+                                       std::string* owner) const;
+  [[nodiscard]] absl::Status CheckPinnedTier(Tier tier) const;
   // Of the order's owner, in all tiers.
   void UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* reply,
                 std::function<void(const absl::Status&)> done);
@@ -110,8 +131,9 @@ class CacheService final : public v1::Cache::CallbackService {
     return {request.tokens().data(), static_cast<size_t>(request.tokens_size())};
   }
 
+  const bool for_engines_;  // at data.sock
   SessionDeps& deps_;
-  Admission& admission_;
+  const SessionTable& sessions_;
   PinKeeper& pins_;
   const LongCalls long_calls_;
   EventStreams& events_;

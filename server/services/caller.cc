@@ -40,6 +40,18 @@ absl::StatusOr<std::optional<AttachedProcess>> CallerOf(const grpc::ServerContex
   return process;
 }
 
+ShareHolder HolderOf(const grpc::ServerContextBase& context,
+                     const std::optional<AttachedProcess>& caller, const ConnectionPeers& peers) {
+  if (caller) return HolderOf(*caller);
+  const std::optional<SocketPeer> peer = peers.Of(context.peer());
+  return peer ? UnattachedOf(peer->uid) : ShareHolder{};
+}
+
+Shares::Account AccountOf(const grpc::ServerContextBase& context, const SessionDeps& deps) {
+  const auto caller = CallerOf(context, deps.processes);
+  return deps.shares.Of(HolderOf(context, caller.ok() ? *caller : std::nullopt, deps.peers));
+}
+
 absl::Status CheckTenant(std::string_view named, std::string_view own) {
   if (named.empty() || named == own) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("tenant '",

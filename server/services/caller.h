@@ -10,9 +10,11 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/statusor.h"
-#include "server/admission.h"
+#include "server/connection_peers.h"
 #include "server/process_table.h"
 #include "server/services/rpc_status.h"
+#include "server/session.h"
+#include "server/shares.h"
 #include "storage/clock.h"
 
 namespace larder {
@@ -26,6 +28,15 @@ inline constexpr char kRetryMetadata[] =
 [[nodiscard]] absl::StatusOr<std::optional<AttachedProcess>> CallerOf(
     const grpc::ServerContextBase& context, const ProcessTable& processes);
 
+// Who holds what a call takes: the process of its token; without one, all callers without of the
+// user that connected, as one process of his; and those of whom the kernel names no user together.
+[[nodiscard]] ShareHolder HolderOf(const grpc::ServerContextBase& context,
+                                   const std::optional<AttachedProcess>& caller,
+                                   const ConnectionPeers& peers);
+// Whose share a call is of.  One with a token that is of no use is as good as one without.
+[[nodiscard]] Shares::Account AccountOf(const grpc::ServerContextBase& context,
+                                        const SessionDeps& deps);
+
 // PermissionDenied unless `named` is empty or the caller's own tenant.
 [[nodiscard]] absl::Status CheckTenant(std::string_view named, std::string_view own);
 
@@ -38,7 +49,7 @@ inline constexpr char kRetryMetadata[] =
 // Thread-safety: one thread at a time.
 class UnaryCall {
  public:
-  UnaryCall(grpc::ServerUnaryReactor* reactor, Admission::Ticket ticket)
+  UnaryCall(grpc::ServerUnaryReactor* reactor, Shares::Ticket ticket)
       : reactor_(reactor), ticket_(std::move(ticket)) {}
   // Exactly once.
   void Finish(const absl::Status& status) {
@@ -49,7 +60,7 @@ class UnaryCall {
 
  private:
   grpc::ServerUnaryReactor* const reactor_;
-  Admission::Ticket ticket_;
+  Shares::Ticket ticket_;
 };
 
 }  // namespace larder

@@ -26,7 +26,7 @@ grpc::ServerUnaryReactor* CacheService::Clear(grpc::CallbackServerContext* conte
                                               v1::ClearReply* reply) {
   ++deps_.counters.requests_clear;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
   if (!call) return reactor;
   wire::ClearQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
@@ -41,7 +41,7 @@ grpc::ServerUnaryReactor* CacheService::Clear(grpc::CallbackServerContext* conte
       .pinned = query.pinned,
       .dry_run = query.dry_run,
   });
-  const bool taken = long_calls_.clearing.Submit(0, [this, context, reply, what, call] {
+  const bool taken = long_calls_.clearing.Submit([this, context, reply, what, call] {
     // It may have waited for long: who asked must not find later that he cleared what came since.
     if (context->IsCancelled()) return call->Finish(absl::CancelledError("the caller has gone"));
     RunClear(*what, reply, [call](const absl::Status& done) { call->Finish(done); });

@@ -35,7 +35,7 @@ grpc::ServerWriteReactor<v1::CompressProgress>* CacheService::Compress(
 absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
                                          const v1::CompressRequest& request,
                                          ProgressStream<v1::CompressProgress>* stream) {
-  absl::StatusOr<Admission::Ticket> call = Admit(context);
+  absl::StatusOr<Shares::Ticket> call = Admit(context);
   if (!call.ok()) return call.status();
   stream->Hold(*std::move(call));
   wire::CompressQuery query;
@@ -54,7 +54,7 @@ absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
                                                                     .codec = query.codec,
                                                                     .dry_run = query.dry_run});
   const auto compress = [this, stream, what] { RunCompress(*what, stream); };
-  return long_calls_.compressing.Submit(0, compress) ? absl::OkStatus() : TooManyLongCalls(context);
+  return long_calls_.compressing.Submit(compress) ? absl::OkStatus() : TooManyLongCalls(context);
 }
 
 void CacheService::RunCompress(const BlockCompressor::What& what,

@@ -12,10 +12,6 @@
 namespace larder {
 namespace {
 
-// Memory that one byte stream may take beside the pool: a message in each direction and gRPC's copy
-// of it.
-constexpr ByteCount kStreamBytes = MiB(4);
-
 // Ends a call before it began.
 template <class Base>
 class Refused final : public Base {
@@ -26,9 +22,19 @@ class Refused final : public Base {
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::Up, v1::Down>* EngineService::Attach(
+// In place of the handler that parses first, as the generated WithRawCallbackMethod_Attach does it;
+// that one cannot stand above a class that has the other.
+EngineService::EngineService(SessionDeps& deps, SessionTable& sessions)
+    : ServedAt(Socket::kData), deps_(deps), sessions_(sessions) {
+  constexpr int kAttach = 0;  // the first of engine.proto
+  MarkMethodRawCallback(
+      kAttach, new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
+                   [this](grpc::CallbackServerContext* context) { return AttachRaw(context); }));
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* EngineService::AttachRaw(
     grpc::CallbackServerContext* context) {
-  using Base = grpc::ServerBidiReactor<v1::Up, v1::Down>;
+  using Base = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
   absl::StatusOr<std::optional<AttachedProcess>> caller = CallerOf(*context, deps_.processes);
   if (!caller.ok()) return new Refused<Base>(caller.status());
   if (sessions_.draining()) {
@@ -38,7 +44,8 @@ grpc::ServerBidiReactor<v1::Up, v1::Down>* EngineService::Attach(
   std::string peer =
       *caller ? absl::StrCat("uid ", (*caller)->uid, " pid ", (*caller)->pid) : context->peer();
   auto* stream = new AttachStream(*context, deps_, sessions_);
-  stream->Start(*std::move(caller), std::move(peer));
+  const ShareHolder holder = HolderOf(*context, *caller, deps_.peers);
+  stream->Start(*std::move(caller), holder, std::move(peer));
   return stream;
 }
 
@@ -48,12 +55,9 @@ grpc::ServerReadReactor<v1::StoreBlocksRequest>* EngineService::StoreBlocks(
   ++deps_.counters.requests_store_blocks;
   auto caller = CallerOf(*context, deps_.processes);
   if (!caller.ok()) return new Refused<Base>(caller.status());
-  Admission::Answer answer = admission_.EnterBytes(kStreamBytes);
-  if (!answer.admitted()) {
-    ++deps_.counters.calls_overloaded;
-    return new Refused<Base>(Overloaded(*context, answer.retry_after, "too many byte streams"));
-  }
-  return new StoreStream(*context, deps_, reply, std::move(answer.ticket));
+  absl::StatusOr<StreamShare> share = EnterStream(*context, *caller);
+  if (!share.ok()) return new Refused<Base>(share.status());
+  return new StoreStream(*context, deps_, reply, *std::move(share));
 }
 
 grpc::ServerWriteReactor<v1::FetchBlocksReply>* EngineService::FetchBlocks(
@@ -69,15 +73,21 @@ grpc::ServerWriteReactor<v1::FetchBlocksReply>* EngineService::FetchBlocks(
     ++deps_.counters.invalid_messages;
     return new Refused<Base>(status);
   }
-  Admission::Answer answer = admission_.EnterBytes(kStreamBytes);
-  if (!answer.admitted()) {
-    ++deps_.counters.calls_overloaded;
-    return new Refused<Base>(Overloaded(*context, answer.retry_after, "too many byte streams"));
-  }
-  return new FetchStream(*context,
-                         BlockSender(deps_, std::move(query.variant), std::move(query.digests),
-                                     query.first_layer, query.layers),
-                         std::move(answer.ticket));
+  absl::StatusOr<StreamShare> share = EnterStream(*context, *caller);
+  if (!share.ok()) return new Refused<Base>(share.status());
+  BlockSender sender(deps_, share->account(), std::move(query.variant), std::move(query.digests),
+                     query.first_layer, query.layers);
+  return new FetchStream(*context, std::move(sender), *std::move(share));
+}
+
+absl::StatusOr<StreamShare> EngineService::EnterStream(
+    grpc::CallbackServerContext& context, const std::optional<AttachedProcess>& caller) {
+  if (sessions_.RefusesCalls(deps_.clock.Now()))
+    return absl::UnavailableError("larderd is draining: try again when it is back");
+  absl::StatusOr<StreamShare> share =
+      StreamShare::Enter(context, deps_.shares.Of(HolderOf(context, caller, deps_.peers)));
+  if (!share.ok()) ++deps_.counters.calls_overloaded;
+  return share;
 }
 
 }  // namespace larder

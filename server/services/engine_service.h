@@ -1,5 +1,5 @@
-// Engine: Attach and the byte streams.  Finds out who calls, asks admission, and hands over to the
-// reactors.
+// Engine: Attach and the byte streams.  Finds out who calls, asks for a share, and hands over to
+// the reactors.
 //
 // Thread-safety: as gRPC's callback API wants.  Limits: proto/larder/v1/engine.proto.
 #pragma once
@@ -8,26 +8,31 @@
 #include <string>
 
 #include "larder/v1/engine.grpc.pb.h"
-#include "server/admission.h"
+#include "server/services/byte_streams.h"
+#include "server/services/method_table.h"
 #include "server/session_table.h"
 
 namespace larder {
 
-class EngineService final : public v1::Engine::CallbackService {
+class EngineService final : public ServedAt<EngineMethods> {
  public:
-  EngineService(SessionDeps& deps, SessionTable& sessions, Admission& admission)
-      : deps_(deps), sessions_(sessions), admission_(admission) {}
+  EngineService(SessionDeps& deps, SessionTable& sessions);
 
-  grpc::ServerBidiReactor<v1::Up, v1::Down>* Attach(grpc::CallbackServerContext* context) override;
   grpc::ServerReadReactor<v1::StoreBlocksRequest>* StoreBlocks(
       grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply) override;
   grpc::ServerWriteReactor<v1::FetchBlocksReply>* FetchBlocks(
       grpc::CallbackServerContext* context, const v1::FetchBlocksRequest* request) override;
 
  private:
+  // Attach, as bytes: the stream parses them when it has room for what they say.
+  [[nodiscard]] grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AttachRaw(
+      grpc::CallbackServerContext* context);
+
   SessionDeps& deps_;
   SessionTable& sessions_;
-  Admission& admission_;
+  // A place for a byte stream.  ResourceExhausted: there is none; Unavailable: draining.
+  [[nodiscard]] absl::StatusOr<StreamShare> EnterStream(
+      grpc::CallbackServerContext& context, const std::optional<AttachedProcess>& caller);
 };
 
 }  // namespace larder

@@ -35,8 +35,9 @@ class EventStreams::Stream final : public Reactor {
  public:
   enum class Told { kNothing, kMore, kEnded };
 
-  Stream(grpc::CallbackServerContext& context, EventFeed feed, EventStreams& streams)
-      : context_(context), feed_(std::move(feed)), streams_(streams) {}
+  Stream(grpc::CallbackServerContext& context, EventFeed feed, EventStreams& streams,
+         Shares::Ticket place)
+      : context_(context), feed_(std::move(feed)), streams_(streams), place_(std::move(place)) {}
 
   // kEnded: it is finished, and not to be used any more.
   [[nodiscard]] Told Tell() {
@@ -58,7 +59,7 @@ class EventStreams::Stream final : public Reactor {
     return Told::kNothing;
   }
   Told End(const absl::Status& status) {
-    linger_.emplace(context_);
+    linger_.emplace(context_, CallDeadline::kLinger);
     Finish(ToRpcStatus(status));
     return Told::kEnded;
   }
@@ -72,10 +73,7 @@ class EventStreams::Stream final : public Reactor {
     cancelled_ = true;
     streams_.Wake();
   }
-  void OnDone() override {
-    streams_.watchers_.fetch_sub(1);
-    delete this;
-  }
+  void OnDone() override { delete this; }
 
  private:
   Told CutOff() {
@@ -90,6 +88,7 @@ class EventStreams::Stream final : public Reactor {
   EventStreams& streams_;
   v1::WatchEventsReply message_;  // being written
   bool first_ = true;
+  const Shares::Ticket place_;
   std::atomic<bool> writing_{false}, cancelled_{false};
 };
 
@@ -118,15 +117,16 @@ EventStreams::Reactor* EventStreams::Refuse(const absl::Status& why) {
 }
 
 EventStreams::Reactor* EventStreams::Watch(grpc::CallbackServerContext& context,
+                                           const Shares::Account& account,
                                            const wire::WatchQuery& query) {
   auto feed = EventFeed::Make(query, store_, disk_, &devices_, boot_id_);
   if (!feed.ok()) return Refuse(feed.status());
-  if (watchers_.fetch_add(1) >= kWatchersMax) {
-    watchers_.fetch_sub(1);
+  Shares::Answer place = account.Take(ShareKind::kWatchers);
+  if (!place.admitted()) {
     ++counters_.calls_overloaded;
-    return Refuse(Overloaded(context, kRetryAfterWatchers, "too many watch"));
+    return Refuse(Overloaded(context, kRetryAfterWatchers, place.why));
   }
-  auto* const stream = new Stream(context, *std::move(feed), *this);
+  auto* const stream = new Stream(context, *std::move(feed), *this, std::move(place.ticket));
   MutexLock lock(mu_);
   if (stop_) {
     (void)stream->End(Ending());

@@ -4,7 +4,7 @@
 // is gone (EventFeed), and slows nobody.  If he does not read that either, his call is cancelled.
 // Ownership: EventStreams by Daemon, outlives its streams, which gRPC's end of the call deletes.
 // Thread-safety: all methods from any thread.
-// Limits: kWatchersMax at once.
+// Limits: each process's and uid's share of watchers (server/shares.h).
 #pragma once
 
 #include <atomic>
@@ -19,13 +19,13 @@
 #include "larder/v1/cache.pb.h"
 #include "server/counters.h"
 #include "server/event_feed.h"
+#include "server/shares.h"
 #include "storage/mutex.h"
 
 namespace larder {
 
 class EventStreams {
  public:
-  static constexpr size_t kWatchersMax = 64;
   using Reactor = grpc::ServerWriteReactor<v1::WatchEventsReply>;
 
   EventStreams(BlockStore& store, DiskTier* disk, const DeviceTable& devices, std::string boot_id,
@@ -35,13 +35,12 @@ class EventStreams {
   EventStreams& operator=(const EventStreams&) = delete;
 
   // A stream of what `query` asks for; or one that ends with why not.
-  [[nodiscard]] Reactor* Watch(grpc::CallbackServerContext& context, const wire::WatchQuery& query)
-      LARDER_EXCLUDES(mu_);
+  [[nodiscard]] Reactor* Watch(grpc::CallbackServerContext& context, const Shares::Account& account,
+                               const wire::WatchQuery& query) LARDER_EXCLUDES(mu_);
   // Ends all, and refuses others.
   void EndAll() LARDER_EXCLUDES(mu_);
   // One that ends with `why`.
   [[nodiscard]] static Reactor* Refuse(const absl::Status& why);
-  [[nodiscard]] size_t watchers() const { return watchers_.load(std::memory_order_relaxed); }
 
  private:
   class Stream;
@@ -55,7 +54,6 @@ class EventStreams {
   const DeviceTable& devices_;
   const std::string boot_id_;
   Counters& counters_;
-  std::atomic<size_t> watchers_{0};
 
   Mutex mu_;
   CondVar wake_;

@@ -33,7 +33,7 @@ grpc::ServerWriteReactor<v1::MoveProgress>* CacheService::Move(grpc::CallbackSer
 absl::Status CacheService::BeginMove(grpc::CallbackServerContext* context,
                                      const v1::MoveRequest& request,
                                      ProgressStream<v1::MoveProgress>* stream) {
-  absl::StatusOr<Admission::Ticket> call = Admit(context);
+  absl::StatusOr<Shares::Ticket> call = Admit(context);
   if (!call.ok()) return call.status();
   stream->Hold(*std::move(call));
   wire::MoveQuery query;
@@ -54,7 +54,7 @@ absl::Status CacheService::BeginMove(grpc::CallbackServerContext* context,
       return stream->Report(std::move(message));
     }));
   };
-  return long_calls_.moving.Submit(0, move) ? absl::OkStatus() : TooManyLongCalls(context);
+  return long_calls_.moving.Submit(move) ? absl::OkStatus() : TooManyLongCalls(context);
 }
 
 }  // namespace larder

@@ -3,9 +3,12 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/wire/convert.h"
 #include "server/block_selection.h"
 #include "server/services/cache_service.h"
@@ -13,12 +16,6 @@
 
 namespace larder {
 namespace {
-
-absl::Status CheckPinnedTier(Tier tier, bool disk) {
-  if (tier == Tier::kRemote) return absl::UnimplementedError("tier: TIER_REMOTE cannot be pinned");
-  if (tier != Tier::kDisk || disk) return absl::OkStatus();
-  return absl::UnimplementedError("tier: this daemon has no disk; start it with --disk");
-}
 
 std::vector<PinKey> KeysOf(const SelectedBlocks& selected, Tier tier) {
   std::vector<PinKey> keys;
@@ -45,6 +42,33 @@ DirectiveDesk::Answer OfDevice(PinKeeper::Answer answer) {
 
 }  // namespace
 
+absl::Status CacheService::CheckPinnedTier(Tier tier) const {
+  if (tier == Tier::kRemote) return absl::UnimplementedError("tier: TIER_REMOTE cannot be pinned");
+  if (tier == Tier::kDevice && for_engines_) {
+    return absl::PermissionDeniedError(
+        "tier: what engines pin in their device memory is asked for at control.sock");
+  }
+  if (tier != Tier::kDisk || pins_.durable()) return absl::OkStatus();
+  return absl::UnimplementedError("tier: this daemon has no disk; start it with --disk");
+}
+
+absl::Status CacheService::BindOwner(const grpc::CallbackServerContext& context,
+                                     std::string* owner) const {
+  if (!for_engines_) return absl::OkStatus();
+  const absl::StatusOr<std::optional<AttachedProcess>> caller = CallerOf(context, deps_.processes);
+  if (!caller.ok()) return caller.status();
+  if (!*caller) {
+    return absl::PermissionDeniedError(
+        "owner: at data.sock a pin is of the caller's user, and no larder-token says which: send "
+        "that of a sideband, or call at control.sock");
+  }
+  *owner = absl::StrCat("uid:", (*caller)->uid, "/", *owner);
+  if (owner->size() <= PinKeeper::kOwnerBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("owner: with its user it is ", owner->size(),
+                                                 " bytes, and may be ", PinKeeper::kOwnerBytesMax,
+                                                 ": choose a shorter one"));
+}
+
 grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context,
                                             const v1::PinRequest* request, v1::PinReply* reply) {
   ++deps_.counters.requests_pin;
@@ -53,7 +77,8 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
   if (!call) return reactor;
   wire::PinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
-  if (status.ok()) status = CheckPinnedTier(query.tier, pins_.durable());
+  if (status.ok()) status = CheckPinnedTier(query.tier);
+  if (status.ok()) status = BindOwner(*context, &query.owner);
   if (!status.ok()) return Refuse(*call, status);
   auto selected = SelectBlocks(query.tenant, query.blocks, request->blocks());
   if (!selected.ok()) return Refuse(*call, selected.status());
@@ -86,11 +111,12 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
                                               v1::UnpinReply* reply) {
   ++deps_.counters.requests_unpin;
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
+  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
   if (!call) return reactor;
   wire::UnpinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
-  if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier, pins_.durable());
+  if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier);
+  if (status.ok()) status = BindOwner(*context, &query.owner);
   if (!status.ok()) return Refuse(*call, status);
   DirectiveDesk::Order order{.kind = wire::DirectiveKind::kUnpin, .owner = query.owner};
   if (!query.blocks) {
@@ -130,6 +156,7 @@ void CacheService::UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* r
     ptrdiff_t unanswered = 0;
   };
   const auto both = std::make_shared<Both>();
+  if (for_engines_) both->open = 1;  // its owners pin nothing in device memory
   // The reply is written by one thread: that of the last.
   const auto one = [both, reply, done = std::move(done)] {
     if (both->open.fetch_sub(1) != 1) return;
@@ -143,6 +170,7 @@ void CacheService::UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* r
     both->unpinned = statuses.size();
     one();
   });
+  if (for_engines_) return;
   deps_.directives.GiveAll(order, deps_.devices.Holders(),
                            [both, one](const std::vector<BlockStatus>& engines) {
                              both->unanswered = std::ranges::count(engines, BlockStatus::kPending);

@@ -13,9 +13,9 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/status.h"
-#include "server/admission.h"
 #include "server/services/call_deadline.h"
 #include "server/services/rpc_status.h"
+#include "server/shares.h"
 #include "storage/mutex.h"
 
 namespace larder {
@@ -23,10 +23,11 @@ namespace larder {
 template <class Message>
 class ProgressStream final : public grpc::ServerWriteReactor<Message> {
  public:
-  explicit ProgressStream(grpc::CallbackServerContext& context) : deadline_(context) {}
+  explicit ProgressStream(grpc::CallbackServerContext& context)
+      : deadline_(context, CallDeadline::kWork) {}
 
   // Until its end goes out.  REQUIRES: before the work begins.
-  void Hold(Admission::Ticket ticket) LARDER_EXCLUDES(mu_) {
+  void Hold(Shares::Ticket ticket) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     ticket_ = std::move(ticket);
   }
@@ -79,7 +80,7 @@ class ProgressStream final : public grpc::ServerWriteReactor<Message> {
 
   const CallDeadline deadline_;
   Mutex mu_;
-  Admission::Ticket ticket_ LARDER_GUARDED_BY(mu_);
+  Shares::Ticket ticket_ LARDER_GUARDED_BY(mu_);
   Message sent_ LARDER_GUARDED_BY(mu_);  // being written
   std::optional<Message> next_ LARDER_GUARDED_BY(mu_);
   std::optional<absl::Status> end_ LARDER_GUARDED_BY(mu_);

@@ -82,4 +82,9 @@ bool SelfCall::Answered() const {
   return !state_->under_way && state_->answered;
 }
 
+bool SelfCall::Idle() const {
+  MutexLock lock(state_->mu);
+  return !state_->under_way;
+}
+
 }  // namespace larder

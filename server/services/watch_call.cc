@@ -13,7 +13,9 @@ EventStreams::Reactor* CacheService::WatchEvents(grpc::CallbackServerContext* co
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
   if (status.ok() && (query.tiers & TierBit(Tier::kRemote)) != 0)
     status = absl::UnimplementedError("tiers: TIER_REMOTE cannot be watched");
-  if (status.ok()) return events_.Watch(*context, query);
+  if (status.ok()) {
+    return events_.Watch(*context, AccountOf(*context, deps_), query);
+  }
   ++deps_.counters.invalid_messages;
   return EventStreams::Refuse(status);
 }

@@ -1,6 +1,5 @@
 #include "storage/disk/block_catalog.h"
 
-#include <fcntl.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
@@ -9,7 +8,6 @@
 #include <rocksdb/write_batch.h>
 #include <rocksdb/write_buffer_manager.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -25,6 +23,8 @@
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/disk/directory.h"
+#include "storage/disk/erased_names.h"
+#include "storage/disk/private_files.h"
 #include "storage/record.h"
 
 namespace larder {
@@ -33,6 +33,7 @@ namespace {
 enum Family : size_t { kDefault, kPlaces, kHeaders, kFacts, kFamilies };
 constexpr std::array<const char*, kFamilies> kFamilyNames = {"default", "places", "headers",
                                                              "facts"};
+constexpr const char* kIdentityKey = "shard";  // in the default family
 constexpr Duration kBetweenTriesToOpen = std::chrono::seconds(1);
 
 std::string_view ViewOf(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
@@ -44,20 +45,6 @@ absl::Status From(const rocksdb::Status& status) {
   if (status.IsCorruption() || status.IsInvalidArgument()) return absl::DataLossError(text);
   if (status.IsNoSpace()) return absl::ResourceExhaustedError(text);
   return absl::UnavailableError(text);
-}
-
-// Whether a file can be made there and grow.
-absl::Status TryToWrite(const std::string& directory) {
-  const std::string path = directory + "/probe";
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return absl::UnavailableError("catalog: no file can be made in " + directory);
-  const std::string bytes(KiB(64).value(), '\0');
-  const bool written =
-      write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) && fsync(fd) == 0;
-  close(fd);
-  unlink(path.c_str());
-  if (written) return absl::OkStatus();
-  return absl::UnavailableError("catalog: no file can be written in " + directory);
 }
 
 // What RocksDB says at WARN and above; the rest would be a file that nobody reads.
@@ -128,6 +115,7 @@ struct BlockCatalog::Impl {
   size_t long_uses LARDER_GUARDED_BY(database_mu) = 0;  // of them
   TimePoint open_again LARDER_GUARDED_BY(database_mu){};
   std::atomic<uint64_t> unread_names{0};
+  ErasedNames erased;               // of writers; read by all
   std::atomic<bool> failed{false};  // a write, and it cannot write again so far; of writers
 
   // 1/n of what it may take on disk, within bounds.
@@ -303,7 +291,7 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting()
 // let it open either, and what can be read is worth more: so where it does not open, though it was
 // closed for that, it opens to be read.
 absl::Status BlockCatalog::Impl::OpenAnew() {
-  if (absl::Status status = TryToWrite(options.directory); !status.ok()) return status;
+  if (absl::Status status = TryToWriteIn(options.directory); !status.ok()) return status;
   std::unique_ptr<Database> last;
   {
     MutexLock lock(database_mu);
@@ -327,6 +315,7 @@ absl::Status BlockCatalog::Impl::Write(Database& to, rocksdb::WriteBatch* batch,
   how.sync = sync;
   const rocksdb::Status status = to.db->Write(how, batch);
   failed = !status.ok();
+  if (sync && status.ok()) erased.Clear();
   return From(status);
 }
 
@@ -425,21 +414,30 @@ absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<b
     if (!each.read.ok()) return each.read;
   }
   rocksdb::WriteBatch batch;
+  std::vector<BlockKey> keys;
   for (size_t i = 0; i < rooms.size(); ++i) {
     const auto& [read, there, place] = found[i];
     // What is damaged names nothing, and goes.
     (*named)[i] = there && (!place || place->extent == rooms[i].extent);
     if (!(*named)[i]) continue;
+    keys.push_back(rooms[i].key);
     (void)batch.Delete((*from)->families[kPlaces], names[i]);
     (void)batch.Delete((*from)->families[kHeaders], names[i]);
   }
-  return impl_->Write(**from, &batch, false);
+  return impl_->Write(**from, &batch, impl_->erased.Note(keys));
 }
 
 absl::Status BlockCatalog::Sync() {
   MutexLock lock(mu_);
   const auto to = impl_->ForWriting();
-  return to.ok() ? From((*to)->db->FlushWAL(/*sync=*/true)) : to.status();
+  if (!to.ok()) return to.status();
+  absl::Status status = From((*to)->db->FlushWAL(/*sync=*/true));
+  if (status.ok()) impl_->erased.Clear();
+  return status;
+}
+
+std::vector<bool> BlockCatalog::MayComeBack(std::span<const BlockKey> keys) const {
+  return impl_->erased.Contain(keys);
 }
 
 absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
@@ -463,6 +461,23 @@ absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
     if (statuses[i].ok()) out[i] = DescriptionFrom(ViewOf(values[i]));
     if (statuses[i].ok() || statuses[i].IsNotFound() || statuses[i].IsCorruption()) continue;
     result.Update(From(statuses[i]));
+  }
+  return result;
+}
+
+absl::Status BlockCatalog::Places(std::span<const BlockKey> keys,
+                                  std::span<std::optional<CatalogPlace>> out) {
+  LARDER_CHECK(keys.size() == out.size());
+  const auto in = impl_->ForReading();
+  if (!in.ok()) return in.status();
+  std::vector<std::string> names;
+  names.reserve(keys.size());
+  for (const BlockKey& key : keys) names.push_back(KeyOf(key));
+  absl::Status result;
+  const std::vector<Impl::Found> found = impl_->PlacesOf(**in, names);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    out[i] = found[i].place;
+    result.Update(found[i].read);
   }
   return result;
 }
@@ -513,6 +528,25 @@ absl::Status BlockCatalog::ForEachFact(
   for (it->SeekToFirst(); it->Valid(); it->Next())
     visit(it->key().ToString(), it->value().ToString());
   return From(it->status());
+}
+
+absl::StatusOr<std::string> BlockCatalog::Identity() {
+  const auto in = impl_->ForReading();
+  if (!in.ok()) return in.status();
+  std::string identity;
+  const rocksdb::Status status =
+      (*in)->db->Get(rocksdb::ReadOptions(), (*in)->families[kDefault], kIdentityKey, &identity);
+  if (!status.ok() && !status.IsNotFound()) return From(status);
+  return identity;
+}
+
+absl::Status BlockCatalog::SetIdentity(const std::string& identity) {
+  MutexLock lock(mu_);
+  const auto to = impl_->ForWriting();
+  if (!to.ok()) return to.status();
+  rocksdb::WriteBatch batch;
+  (void)batch.Put((*to)->families[kDefault], kIdentityKey, identity);
+  return impl_->Write(**to, &batch, true);
 }
 
 void BlockCatalog::Compact() {

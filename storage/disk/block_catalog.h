@@ -5,7 +5,8 @@
 //   places   where a block lies: small, so that a start reads nothing else
 //   headers  the record's header, byte for byte as in the data file, and the token ids
 //   facts    small values under text keys
-// All three change by one write-ahead log, in order: what is found after a crash is a prefix of
+// and RocksDB's default one, which says whose catalog it is.
+// All change by one write-ahead log, in order: what is found after a crash is a prefix of
 // what was done.
 //
 // A room that lost its name to a newer one of the same key is remembered until it is erased (not
@@ -16,8 +17,8 @@
 // Where it does not open, it is opened to be read, and a write tries again a second later.
 // Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all of them
 // may wait for the disk.
-// Memory: within `memory`, shared by all shards.  Disk: some multiple of what it holds until
-// compaction; disk_bytes() says how much.
+// Memory: within `memory`, shared by all shards; 300 KiB beside it (ErasedNames).  Disk: some
+// multiple of what it holds until compaction; disk_bytes() says how much.
 #pragma once
 
 #include <cstdint>
@@ -77,10 +78,11 @@ class BlockCatalog {
   // Where the disk does not say whether the key was there (unread_names), it goes as if it was not:
   // a former room stays taken until the next start.
   [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
-  // Names that still stand for this room; others stay.  Survives the process on OK, the next Commit
-  // makes it durable.  `erased`, if not null: which of `rooms` had that name until now or were
-  // superseded, so are nobody's any more; others may be another's.  Fails whole where the disk does
-  // not say what one of the keys has.
+  // Names that still stand for this room; others stay.  Survives the process on OK; the next Commit
+  // makes it durable, or another write that is (MayComeBack).
+  // `erased`, if not null: which of `rooms` had that name until now or were superseded, so are
+  // nobody's any more; others may be another's.  Fails whole where the disk does not say what one
+  // of the keys has.
   struct Room {
     BlockKey key;
     Extent extent;
@@ -97,11 +99,17 @@ class BlockCatalog {
 
   // What was written until now is durable on OK, erasures too.
   [[nodiscard]] absl::Status Sync() LARDER_EXCLUDES(mu_);
+  // Which of these were erased or forgotten since the last write that is durable: a loss of power
+  // may bring them back.  Never waits for the disk.
+  [[nodiscard]] std::vector<bool> MayComeBack(std::span<const BlockKey> keys) const;
 
   // Header and tokens as they were committed; nullopt: none, or damaged.  Not OK: the disk's fault.
   using Description = CatalogDescription;
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<Description>> out);
+  // Where blocks lie; nullopt: nowhere, or it is damaged.  Not OK: the disk's fault.
+  [[nodiscard]] absl::Status Places(std::span<const BlockKey> keys,
+                                    std::span<std::optional<CatalogPlace>> out);
   // In key order, until `visit` answers false.  DataLoss: some of it is damaged.
   [[nodiscard]] absl::Status ForEachPlace(
       absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit);
@@ -111,6 +119,10 @@ class BlockCatalog {
   // REQUIRES: `visit` calls nothing of this catalog.
   [[nodiscard]] absl::Status ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit);
+
+  // Whose catalog it is, in the directory's words; empty: it does not say.  Durable on OK.
+  [[nodiscard]] absl::StatusOr<std::string> Identity();
+  [[nodiscard]] absl::Status SetIdentity(const std::string& identity) LARDER_EXCLUDES(mu_);
 
   // Gives back what erased entries take, as far as it can; seconds of disk work.
   void Compact();

@@ -14,6 +14,8 @@ constexpr uint64_t kEntryBytesFound = 1024;
 // Beside header and tokens: two keys, a place, RocksDB's own.
 constexpr uint64_t kEntryBytesBeside = 192;
 
+constexpr Duration kBetweenLooks = std::chrono::seconds(1);
+
 }  // namespace
 
 void CatalogShare::Found(uint64_t entries) {
@@ -41,24 +43,29 @@ uint64_t CatalogShare::EntryBytes() const {
 
 uint64_t CatalogShare::entries_left() const {
   const uint64_t may_live = limit_.value() / 4 * 3;
-  const uint64_t live = live_bytes_;
+  const uint64_t live = live_bytes_ + fact_bytes_;
   return live >= may_live ? 0 : (may_live - live) / EntryBytes();
 }
 
 bool CatalogShare::Full() {
   const uint64_t limit = limit_.value();
   const uint64_t written = catalog_.written_bytes().value();
-  if (!seen_.exchange(true) || written - seen_written_ >= limit / kLooks) {
+  // RocksDB may remove what a compaction left over a little later, and where it was full nothing is
+  // written meanwhile.
+  const TimePoint now = std::chrono::steady_clock::now();
+  const bool again = disk_bytes_ >= limit && now >= look_again_.load();
+  if (!seen_.exchange(true) || again || written - seen_written_ >= limit / kLooks) {
+    look_again_ = now + kBetweenLooks;
     seen_written_ = written;
     disk_bytes_ = catalog_.disk_bytes().value();
     live_bytes_ = std::min(live_bytes_.load(), disk_bytes_.load());
   }
   if (disk_bytes_ < limit) return false;
-  if (disk_bytes_ - std::min(disk_bytes_.load(), live_bytes_.load()) < limit / kCompactions)
-    return true;
+  const uint64_t live = live_bytes_ + fact_bytes_;
+  if (disk_bytes_ - std::min(disk_bytes_.load(), live) < limit / kCompactions) return true;
   catalog_.Compact();
   disk_bytes_ = catalog_.disk_bytes().value();
-  live_bytes_ = disk_bytes_.load();  // now it is known
+  live_bytes_ = disk_bytes_ - std::min(disk_bytes_.load(), fact_bytes_.load());  // now it is known
   return disk_bytes_ >= limit;
 }
 

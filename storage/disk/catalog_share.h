@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "storage/clock.h"
 #include "storage/disk/block_catalog.h"
 #include "storage/types.h"
 
@@ -23,6 +24,8 @@ class CatalogShare {
   void Found(uint64_t entries);
   void Committed(std::span<const CatalogEntry> entries);
   void Erased(uint64_t entries);
+  // What its facts take, which is not the entries'.
+  void SetFacts(ByteCount bytes) { fact_bytes_ = bytes.value(); }
 
   // So many entries fit beside those that are there: of their part, some is for what was erased.
   [[nodiscard]] uint64_t entries_left() const;
@@ -34,10 +37,11 @@ class CatalogShare {
 
   BlockCatalog& catalog_;
   const ByteCount limit_;
-  std::atomic<uint64_t> entries_{0}, live_bytes_{0};
+  std::atomic<uint64_t> entries_{0}, live_bytes_{0}, fact_bytes_{0};
   // As last looked at: what the files take, and had been written by then.
   std::atomic<uint64_t> disk_bytes_{0}, seen_written_{0};
   std::atomic<bool> seen_{false};
+  std::atomic<TimePoint> look_again_{TimePoint()};  // though nothing was written
 };
 
 }  // namespace larder

@@ -16,18 +16,13 @@
 #include "absl/strings/str_format.h"
 #include "storage/check.h"
 #include "storage/disk/directory.h"
+#include "storage/disk/private_files.h"
 
 namespace larder {
 namespace {
 
 constexpr std::string_view kSuffix = ".kv";
 constexpr size_t kVectorsMax = 256;  // of one system call
-
-absl::Status Failed(int error, const std::string& what, const std::string& path) {
-  const std::string text = absl::StrCat(what, " ", path, ": ", std::strerror(error));
-  return error == ENOSPC || error == EDQUOT ? absl::ResourceExhaustedError(text)
-                                            : absl::UnavailableError(text);
-}
 
 // The number in "00000012.kv"; nullopt for any other name.
 std::optional<uint32_t> NumberOf(const std::string& name) {
@@ -63,9 +58,9 @@ absl::Status All(std::span<iovec> vectors, uint64_t offset, FaultPoint point, Fa
     std::span<iovec> now = vectors.subspan(at, std::min(kVectorsMax, vectors.size() - at));
     switch (faults.At(point)) {
       case FaultPoints::Fault::kError:
-        return Failed(EIO, what, path);
+        return FileError(EIO, what, path);
       case FaultPoints::Fault::kFull:
-        return Failed(ENOSPC, what, path);
+        return FileError(ENOSPC, what, path);
       case FaultPoints::Fault::kShort:
         half = {now[0].iov_base,
                 std::max<size_t>(kPageBytes, now[0].iov_len / 2 / kPageBytes * kPageBytes)};
@@ -76,21 +71,12 @@ absl::Status All(std::span<iovec> vectors, uint64_t offset, FaultPoint point, Fa
     }
     const ssize_t done = call(now.data(), static_cast<int>(now.size()), offset);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return Failed(errno, what, path);
+    if (done < 0) return FileError(errno, what, path);
     if (done == 0) return absl::UnavailableError(absl::StrCat(what, " ", path, ": the file ends"));
     offset += static_cast<uint64_t>(done);
     Advance(vectors, &at, static_cast<size_t>(done));
   }
   return absl::OkStatus();
-}
-
-absl::Status SyncDirectory(const std::string& directory) {
-  const int fd = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return Failed(errno, "cannot open", directory);
-  const int synced = fsync(fd);
-  const int error = errno;
-  close(fd);
-  return synced == 0 ? absl::OkStatus() : Failed(error, "cannot sync", directory);
 }
 
 }  // namespace
@@ -124,28 +110,32 @@ absl::StatusOr<std::unique_ptr<DataFiles>> DataFiles::Open(const Options& option
     }
   };
   if (const std::error_code error = ForEachIn(options.directory, look); error)
-    return Failed(error.value(), "cannot read", options.directory);
+    return FileError(error.value(), "cannot read", options.directory);
   for (const std::filesystem::path& path : beyond) {
     std::error_code error;
     if (!std::filesystem::remove(path, error) && error)
-      return Failed(error.value(), "cannot remove", path.string());
+      return FileError(error.value(), "cannot remove", path.string());
   }
   for (uint32_t file = 0; file < count; ++file) {
     if (absl::Status status = files->OpenOne(file); !status.ok()) return status;
     files->count_.store(file + 1, std::memory_order_release);
   }
+  // Some may be made again, or gone.
+  if (absl::Status status = SyncDirectory(options.directory); !status.ok()) return status;
   return files;
 }
 
 absl::Status DataFiles::OpenOne(uint32_t file) {
   const std::string path = PathOf(file);
-  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC;
-  int fd = open(path.c_str(), kFlags | O_DIRECT, 0600);
-  if (fd < 0 && errno == EINVAL) {
+  constexpr int kFlags = O_RDWR | O_CREAT;
+  int why = 0;
+  absl::StatusOr<int> opened = OpenPrivateFile(path, kFlags | O_DIRECT, &why);
+  if (!opened.ok() && why == EINVAL) {
     direct_ = false;
-    fd = open(path.c_str(), kFlags, 0600);
+    opened = OpenPrivateFile(path, kFlags);
   }
-  if (fd < 0) return Failed(errno, "cannot open", path);
+  if (!opened.ok()) return opened.status();
+  const int fd = *opened;
   // Allocated now, so that a full disk is met here and never by a write, and the limit is exact.
   const auto bytes = static_cast<off_t>(options_.file_bytes.value());
   int error = ftruncate(fd, bytes) == 0 ? 0 : errno;
@@ -153,7 +143,7 @@ absl::Status DataFiles::OpenOne(uint32_t file) {
   if (error == 0 && fsync(fd) != 0) error = errno;
   if (error != 0) {
     close(fd);
-    return Failed(error, "cannot allocate", path);
+    return FileError(error, "cannot allocate", path);
   }
   fds_[file] = fd;
   return absl::OkStatus();
@@ -166,9 +156,9 @@ absl::Status DataFiles::AddFile() {
     case FaultPoints::Fault::kNone:
       break;
     case FaultPoints::Fault::kFull:
-      return Failed(ENOSPC, "cannot allocate", PathOf(file));
+      return FileError(ENOSPC, "cannot allocate", PathOf(file));
     default:
-      return Failed(EIO, "cannot open", PathOf(file));
+      return FileError(EIO, "cannot open", PathOf(file));
   }
   absl::Status status = OpenOne(file);
   if (status.ok()) status = options_.faults->StatusAt(FaultPoint::kDataCreated);
@@ -210,8 +200,9 @@ absl::Status DataFiles::Read(uint32_t file, uint64_t offset,
 absl::Status DataFiles::Sync(uint32_t file) {
   LARDER_CHECK(file < count());
   if (options_.faults->At(FaultPoint::kDataSync) != FaultPoints::Fault::kNone)
-    return Failed(EIO, "cannot sync", PathOf(file));
-  return fdatasync(fds_[file]) == 0 ? absl::OkStatus() : Failed(errno, "cannot sync", PathOf(file));
+    return FileError(EIO, "cannot sync", PathOf(file));
+  return fdatasync(fds_[file]) == 0 ? absl::OkStatus()
+                                    : FileError(errno, "cannot sync", PathOf(file));
 }
 
 }  // namespace larder

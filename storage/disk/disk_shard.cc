@@ -17,6 +17,7 @@ using PutStatus = DiskTier::PutStatus;
 using GetStatus = DiskTier::GetStatus;
 
 constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
+constexpr Duration kBetweenWarnings = std::chrono::minutes(1);
 constexpr Duration kBetweenTriesToErase = std::chrono::seconds(1);
 constexpr size_t kErasuresAtOnce = 1024;  // of what was held back, for hours perhaps
 
@@ -109,46 +110,13 @@ absl::StatusOr<std::unique_ptr<DiskShard>> DiskShard::Open(const Options& option
   return absl::WrapUnique(new DiskShard(options, *std::move(files), *std::move(catalog)));
 }
 
-// ---- start
-
-absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
-  std::vector<Entry> entries;
-  const absl::Status status =
-      catalog_->ForEachPlace([&](const BlockKey& key, const CatalogPlace& place) {
-        entries.push_back({key, place});
-        return true;
-      });
-  if (!status.ok()) return status;
-  std::vector<Room> homeless;
-  {
-    MutexLock lock(mu_);
-    std::erase_if(entries, [&](const Entry& entry) LARDER_NO_THREAD_SAFETY_ANALYSIS {
-      if (allocator_.AllocateAt(entry.place.extent)) return false;
-      homeless.push_back({entry.key, entry.place.extent});
-      return true;
-    });
-    blocks_ = entries.size();
-    share_.Found(entries.size());
-    recovered_ = true;
-    NoteFree();
-  }
-  damaged_ += homeless.size();
-  if (!homeless.empty() && !catalog_->Erase(homeless).ok()) ++catalog_failures_;
-  return entries;
-}
-
-void DiskShard::SetOwner(const Extent& extent, uint32_t owner) {
-  MutexLock lock(mu_);
-  // Somebody may have taken the block from the disk again as soon as he knew of it.
-  if (allocator_.IsLive(extent)) allocator_.SetOwner(extent, owner);
-}
-
 // ---- put
 
 void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
   (void)EraseHeldBack();  // what is left then has less room
-  if (!told_ || free_bytes().value() == 0 || share_.Full()) {
+  if (free_bytes().value() == 0 || (told_ && share_.Full())) {
+    NoteNoRoom(blocks.size());
     for (PutResult& result : results) result.status = PutStatus::kNoRoom;
     return;
   }
@@ -183,6 +151,19 @@ bool DiskShard::MakeWritable() {
   ++catalog_failures_;
   if (options_.warn) options_.warn(std::string(status.message()));
   return false;
+}
+
+void DiskShard::NoteNoRoom(size_t blocks) {
+  // Where the files are full no catalog would help.
+  if (!told_ || free_bytes_ == 0 || (share_.entries_left() > 0 && !share_.Full())) return;
+  refused_catalog_ += blocks;
+  const TimePoint now = std::chrono::steady_clock::now();
+  TimePoint again = warn_again_;
+  if (now < again || !warn_again_.compare_exchange_strong(again, now + kBetweenWarnings)) return;
+  if (!options_.warn) return;
+  options_.warn(absl::StrCat(
+      options_.directory, ": ", blocks, " blocks found no room in the catalog, whose ",
+      options_.catalog_bytes_max.value(), " bytes are in use; give the disk a higher limit"));
 }
 
 bool DiskShard::Grow(uint32_t files) {
@@ -369,7 +350,7 @@ absl::Status DiskShard::Erase(std::span<const Room> asked) {
     MutexLock lock(mu_);
     for (const Room& room : asked) {
       if (!allocator_.IsLive(room.extent) || held_back_.contains(room)) continue;
-      allocator_.SetOwner(room.extent, ExtentAllocator::kNoOwner);
+      SetOwnerLocked(room.extent, ExtentAllocator::kNoOwner);
       rooms.push_back(room);
     }
   }
@@ -471,8 +452,8 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
   return status;
 }
 
-std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes,
-                                             absl::FunctionRef<bool(uint32_t)> evictable) {
+std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
+                                             double* cost) {
   // A header takes one page; of more than a hundred segments, more: then a later try finds them.
   const uint32_t pages = PagesFor(payload_bytes) + 1;
   MutexLock lock(mu_);
@@ -480,7 +461,10 @@ std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes,
       allocator_.largest_free_pages() >= pages || MayGrow()) {
     return {};
   }
-  return allocator_.FindWindow(pages, &window_cursor_, evictable);
+  const auto may_go = [&](uint32_t owner) {
+    return owner == DiskTier::kUnplaced ? std::nullopt : worth(owner);
+  };
+  return allocator_.FindWindow(pages, &window_cursor_, may_go, cost);
 }
 
 // ---- read
@@ -577,6 +561,7 @@ void DiskShard::AddTo(DiskTier::Stats* stats) const {
   stats->room += ByteCount(options_.files_max * options_.file_bytes.value());
   stats->allocated += file_bytes + catalog_->disk_bytes();
   stats->blocks += blocks_;
+  stats->unplaced += unplaced_;
   stats->puts += puts_;
   stats->gets += gets_;
   stats->erased += erased_;
@@ -588,6 +573,7 @@ void DiskShard::AddTo(DiskTier::Stats* stats) const {
   stats->read_failures += read_failures_;
   stats->sync_failures += sync_failures_;
   stats->catalog_failures += catalog_failures_ + catalog_->unread_names();
+  stats->refused_catalog += refused_catalog_;
 }
 
 }  // namespace larder

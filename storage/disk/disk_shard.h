@@ -71,6 +71,14 @@ class DiskShard {
   // of their own inside the data files are left out and counted as damaged.
   [[nodiscard]] absl::StatusOr<std::vector<Entry>> Recover();
   void SetOwner(const Extent& extent, uint32_t owner) LARDER_EXCLUDES(mu_);
+  // Tells what is DiskTier::kUnplaced again, as DiskTier::Recover says.
+  [[nodiscard]] absl::Status TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                          absl::FunctionRef<bool()> stop)
+      LARDER_EXCLUDES(placing_mu_, mu_);
+  [[nodiscard]] uint64_t unplaced() const { return unplaced_; }
+  // As DiskTier's; not OK also where Recover has failed.
+  [[nodiscard]] absl::StatusOr<std::optional<DiskTier::Description>> FindUntold(const BlockKey& key)
+      LARDER_EXCLUDES(mu_);
 
   struct PutResult {
     DiskTier::PutStatus status = DiskTier::PutStatus::kFailed;
@@ -78,20 +86,39 @@ class DiskShard {
   };
   void Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results)
       LARDER_EXCLUDES(mu_);
+  // Answers kOk or kTaken, as DiskTier::Put says, for those whose name an unplaced block of this
+  // shard has; leaves the other results alone.  Not OK: the catalog does not say which.
+  [[nodiscard]] absl::Status PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
+                                         std::span<PutResult> results)
+      LARDER_EXCLUDES(placing_mu_, mu_);
+  // What this shard has of a name that is to be put, be it here or elsewhere.
+  enum class Former : uint8_t {
+    kNone,
+    kErased,  // and a loss of power may bring it back, until the catalog is synced
+    kThere,   // or it cannot be told
+  };
+  // Nothing to fear is the record that a block is put instead of (extents of this shard; no pages:
+  // none), or, until all is told, one of the same bytes.  Where the catalog cannot be read before
+  // all is told, kNone: then this shard may not tell in this process at all.
+  [[nodiscard]] std::vector<Former> FormersOf(std::span<const DiskTier::NewBlock> blocks,
+                                              std::span<const Extent> instead_of)
+      LARDER_EXCLUDES(mu_);
   using Room = BlockCatalog::Room;
   [[nodiscard]] absl::Status Erase(std::span<const Room> asked) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<DiskTier::Description>> out);
   [[nodiscard]] DiskTier::GetStatus Get(const DiskTier::Read& read, const Extent& extent);
-  [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes,
-                                                  absl::FunctionRef<bool(uint32_t)> evictable)
-      LARDER_EXCLUDES(mu_);
+  // *cost: what they are worth in all.
+  [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
+                                                  double* cost) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] BlockCatalog& catalog() { return *catalog_; }
   // ResourceExhausted: the catalog has its share.
   // Those that only forget something it takes though it has.
   enum class Facts : uint8_t { kNew, kForgotten };
   [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts, Facts what);
+  // What all facts take of its catalog.
+  void SetFactBytes(ByteCount bytes) { share_.SetFacts(bytes); }
   // Writes have not just failed.
   [[nodiscard]] bool healthy() const { return !breaker_.open(std::chrono::steady_clock::now()); }
   // False: a write to its catalog failed, and the next finds out whether it takes them again.
@@ -102,9 +129,14 @@ class DiskShard {
   // put here: a newer copy would take the name of one that is yet to be told.
   void SetTold() { told_ = true; }
   [[nodiscard]] bool told() const { return told_; }
+  // What those take that are unplaced.
+  [[nodiscard]] ByteCount unplaced_bytes() const { return ByteCount(unplaced_bytes_); }
   // Free room, what is not yet allocated included, as far as the catalog has room for its blocks; 0
   // before all is told.
   [[nodiscard]] ByteCount free_bytes() const;
+
+  // Blocks found no room: counted and logged where it is the catalog's share that is used up.
+  void NoteNoRoom(size_t blocks);
 
   // Adds what this shard did to `stats`.
   void AddTo(DiskTier::Stats* stats) const LARDER_EXCLUDES(mu_);
@@ -116,6 +148,11 @@ class DiskShard {
   DiskShard(const Options& options, std::unique_ptr<DataFiles> files,
             std::unique_ptr<BlockCatalog> catalog);
 
+  // Blocks are refused for want of room in the catalog: counts them, and says so now and then.
+  [[nodiscard]] bool IsUnplaced(const Extent& extent) const LARDER_EXCLUDES(mu_);
+  // The record of that name has the same bytes.
+  [[nodiscard]] bool HasBytesOf(const DiskTier::NewBlock& block);
+  void SetOwnerLocked(const Extent& extent, uint32_t owner) LARDER_REQUIRES(mu_);
   // False: no name can be written to the catalog.
   [[nodiscard]] bool MakeWritable();
   // Another data file may be made: within the limit, and the disk did not refuse one just now.
@@ -154,9 +191,12 @@ class DiskShard {
   std::atomic<bool> recovered_{false}, told_{false};
   std::atomic<uint64_t> free_bytes_{0};             // in the files that there are
   std::atomic<TimePoint> grow_again_{TimePoint()};  // after a file could not be made
+  std::atomic<TimePoint> warn_again_{TimePoint()};  // that the catalog is full
   CatalogShare share_;
   DiskBreaker breaker_;  // of writes
 
+  Mutex placing_mu_;  // held while an unplaced block is told or put again, before mu_
+  std::atomic<uint64_t> unplaced_{0}, unplaced_bytes_{0};
   Mutex grow_mu_;  // held while a data file is made, before mu_
   mutable Mutex mu_;
   ExtentAllocator allocator_ LARDER_GUARDED_BY(mu_);
@@ -168,7 +208,7 @@ class DiskShard {
 
   std::atomic<uint64_t> blocks_{0}, puts_{0}, gets_{0}, erased_{0}, put_bytes_{0}, got_bytes_{0},
       data_written_{0}, damaged_{0}, write_failures_{0}, read_failures_{0}, sync_failures_{0},
-      catalog_failures_{0};
+      catalog_failures_{0}, refused_catalog_{0};
 };
 
 }  // namespace larder

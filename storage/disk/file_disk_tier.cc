@@ -1,77 +1,26 @@
 #include "storage/disk/file_disk_tier.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <map>
 #include <optional>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "storage/check.h"
-#include "storage/disk/directory.h"
 #include "storage/index_entry.h"
 
 namespace larder {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr uint32_t kVersion = 3;  // 1: records do not say their content; 2: none is encoded
-constexpr uint32_t kShardsMax = 8;
-constexpr ByteCount kFileBytesMin = MiB(16);
-constexpr ByteCount kFileBytesMax = MiB(256);
 constexpr uint64_t kFilesMax = 65'528;  // of all shards: {file, shard} is 16 bits of a location
 constexpr uint32_t kFilesPerShardMin = 2;
 constexpr ByteCount kCatalogBytesMin = MiB(32);
-constexpr const char* kFormatFile = "FORMAT";
 
 ByteCount CatalogBytes(ByteCount limit) {
   return std::max(kCatalogBytesMin, ByteCount(limit.value() / 16));
-}
-
-absl::Status Failed(const std::string& what, const std::string& path, int error) {
-  return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(error)));
-}
-
-uint64_t TreeBytes(const std::string& path) {
-  uint64_t bytes = 0;
-  (void)ForEachIn<fs::recursive_directory_iterator>(path, [&](const fs::directory_entry& entry) {
-    std::error_code error;
-    const uint64_t size = entry.is_regular_file(error) ? entry.file_size(error) : 0;
-    if (!error) bytes += size;
-  });
-  return bytes;
-}
-
-absl::Status WriteDurably(const std::string& path, const std::string& text) {
-  const std::string next = path + ".new";
-  const int fd = open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return Failed("cannot write", next, errno);
-  const bool written =
-      write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
-  const int error = errno;
-  close(fd);
-  if (!written) return Failed("cannot write", next, error);
-  return rename(next.c_str(), path.c_str()) == 0 ? absl::OkStatus()
-                                                 : Failed("cannot rename", next, errno);
-}
-
-// Some shard may take it still.
-bool Homeless(const DiskTier::PutResult& result) {
-  return result.status == DiskTier::PutStatus::kNoRoom ||
-         result.status == DiskTier::PutStatus::kFailed;
 }
 
 }  // namespace
@@ -84,11 +33,8 @@ FileDiskTier::FileDiskTier(const Options& options)
       memory_(options.memory) {}
 
 FileDiskTier::~FileDiskTier() {
-  {
-    MutexLock lock(shards_mu_);
-    shards_.clear();
-  }
-  if (lock_fd_ >= 0) close(lock_fd_);
+  MutexLock lock(shards_mu_);
+  shards_.clear();  // before others may have the directory
 }
 
 absl::StatusOr<std::unique_ptr<FileDiskTier>> FileDiskTier::Open(const Options& options) {
@@ -98,17 +44,22 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> FileDiskTier::Open(const Options& 
                                                    kLimitMin.value()));
   }
   auto tier = absl::WrapUnique(new FileDiskTier(options));
-  if (mkdir(options.directory.c_str(), 0700) != 0 && errno != EEXIST)
-    return Failed("cannot make", options.directory, errno);
-  if (absl::Status status = tier->LockDirectory(); !status.ok()) return status;
-  if (absl::Status status = tier->FindGeometry(); !status.ok()) return status;
+  auto directory = TierDirectory::Open(options.directory);
+  if (!directory.ok()) return directory.status();
+  tier->directory_ = *std::move(directory);
+  const auto geometry = tier->directory_->ReadFormats();
+  if (!geometry.ok()) return geometry.status();
+  tier->geometry_ = geometry->value_or(GeometryFor(options.limit));
   tier->putting_ = std::vector<std::atomic<uint32_t>>(tier->geometry_.shards);
   {
     MutexLock lock(tier->shards_mu_);
     tier->shards_.resize(tier->geometry_.shards);
   }
-  tier->set_aside_bytes_ = TreeBytes(tier->SetAsidePath());
+  tier->set_aside_bytes_ = tier->directory_->SetAsideBytes();
+  tier->facts_.emplace(tier->geometry_.shards, tier->ShardOptions(0).catalog_bytes_max,
+                       options.warn);
   if (absl::Status status = tier->OpenShards(); !status.ok()) return status;
+  tier->facts_->Load(tier->All());
   return tier;
 }
 
@@ -119,6 +70,12 @@ absl::Status FileDiskTier::OpenShards() {
   for (uint32_t number = 0; number < geometry_.shards; ++number)
     threads.emplace_back([this, number, &statuses] { statuses[number] = OpenShard(number); });
   for (std::thread& thread : threads) thread.join();
+  ChooseId();
+  for (uint32_t number = 0; number < geometry_.shards; ++number) {
+    if (!statuses[number].ok()) continue;
+    statuses[number] = IdentifyShard(number);
+    if (!statuses[number].ok() && At(number)) CloseShard(number);
+  }
   // One that the disk does not give costs its own blocks; none at all is for the operator.
   for (const absl::Status& status : statuses) {
     if (absl::IsFailedPrecondition(status)) return status;
@@ -128,58 +85,24 @@ absl::Status FileDiskTier::OpenShards() {
   return failed_ < geometry_.shards ? absl::OkStatus() : statuses.front();
 }
 
-absl::Status FileDiskTier::LockDirectory() {
-  const std::string path = options_.directory + "/LOCK";
-  lock_fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_fd_ < 0) return Failed("cannot open", path, errno);
-  if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(options_.directory,
-                   " is used by another process; give each daemon a directory "
-                   "of its own"));
+void FileDiskTier::ChooseId() {
+  std::vector<std::string> catalogs;
+  for (const ShardRef& shard : All()) {
+    if (const auto identity = shard->catalog().Identity(); identity.ok())
+      catalogs.push_back(*identity);
+  }
+  directory_->ChooseId(catalogs);
 }
 
 FileDiskTier::Geometry FileDiskTier::GeometryFor(ByteCount limit) {
   Geometry out;
-  out.file_bytes = ByteCount(
-      std::clamp(std::bit_floor(limit.value() / 32), kFileBytesMin.value(), kFileBytesMax.value()));
+  out.file_bytes =
+      ByteCount(std::clamp(std::bit_floor(limit.value() / 32), TierDirectory::kFileBytesMin.value(),
+                           TierDirectory::kFileBytesMax.value()));
   const uint64_t files = (limit - CatalogBytes(limit)).value() / out.file_bytes.value();
-  out.shards =
-      static_cast<uint32_t>(std::clamp<uint64_t>(files / kFilesPerShardMin, 1, kShardsMax));
+  out.shards = static_cast<uint32_t>(
+      std::clamp<uint64_t>(files / kFilesPerShardMin, 1, TierDirectory::kShardsMax));
   return out;
-}
-
-// Any one shard's FORMAT suffices: a damaged one costs nothing.  All are looked at: a newer daemon
-// that died while it made the directory its own has left some as they were.
-absl::Status FileDiskTier::FindGeometry() {
-  std::optional<Geometry> found;
-  for (uint32_t number = 0; number < kShardsMax; ++number) {
-    std::ifstream file(ShardPath(number) + "/" + kFormatFile);
-    std::string words[4];
-    uint32_t version = 0, shards = 0;
-    uint64_t file_bytes = 0;
-    if (!(file >> words[0] >> version)) continue;
-    if (words[0] == "larder-disk-tier" && version > kVersion) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(options_.directory, " was written by a newer larderd (disk format ", version,
-                       "; this one knows ", kVersion, "); use that one, or another directory"));
-    }
-    if (found || !(file >> words[1] >> shards >> words[2] >> file_bytes) || words[1] != "shards" ||
-        words[2] != "file_bytes" || shards == 0 || shards > kShardsMax ||
-        file_bytes < kFileBytesMin.value() || file_bytes > kFileBytesMax.value() ||
-        !std::has_single_bit(file_bytes)) {
-      continue;
-    }
-    found = {.shards = shards, .file_bytes = ByteCount(file_bytes)};
-  }
-  geometry_ = found.value_or(GeometryFor(options_.limit));
-  return absl::OkStatus();
-}
-
-std::string FileDiskTier::SetAsidePath() const { return options_.directory + "/set-aside"; }
-
-std::string FileDiskTier::ShardPath(uint32_t number) const {
-  return absl::StrCat(options_.directory, "/shard-", absl::StrFormat("%02d", number));
 }
 
 DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
@@ -192,7 +115,7 @@ DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
       kFilesMax, (options_.limit - catalogs).value() / geometry_.file_bytes.value());
   const uint64_t mine = files / geometry_.shards + (number < files % geometry_.shards ? 1 : 0);
   const bool faulty = options_.faulty_shard.value_or(number) == number;
-  return {.directory = ShardPath(number),
+  return {.directory = directory_->ShardPath(number),
           .file_bytes = geometry_.file_bytes,
           .files_max = static_cast<uint32_t>(mine),
           .catalog_bytes_max = ByteCount(catalogs.value() / 2 / geometry_.shards),
@@ -202,26 +125,48 @@ DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
 }
 
 absl::Status FileDiskTier::OpenShard(uint32_t number) {
-  const std::string path = ShardPath(number);
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Failed("cannot make", path, errno);
-  const std::string format =
-      absl::StrCat("larder-disk-tier ", kVersion, "\nshards ", geometry_.shards, "\nfile_bytes ",
-                   geometry_.file_bytes.value(), "\n");
-  std::ifstream file(path + "/" + kFormatFile);
-  const std::string there{std::istreambuf_iterator<char>(file), {}};
-  if (there != format) {
-    if (absl::Status status = WriteDurably(path + "/" + kFormatFile, format); !status.ok())
-      return status;
-  }
+  if (absl::Status status = directory_->MakeShard(number); !status.ok()) return status;
   auto shard = DiskShard::Open(ShardOptions(number));
   if (absl::IsDataLoss(shard.status())) {
     if (absl::Status status = SetAside(number, shard.status()); !status.ok()) return status;
+    if (absl::Status status = directory_->MakeShard(number); !status.ok()) return status;
     shard = DiskShard::Open(ShardOptions(number));
   }
   if (!shard.ok()) return shard.status();
   MutexLock lock(shards_mu_);
   shards_[number] = *std::move(shard);
   return absl::OkStatus();
+}
+
+// FORMAT comes last: what a directory is before that is for the next start to find out again.
+absl::Status FileDiskTier::IdentifyShard(uint32_t number) {
+  const std::string mine = directory_->IdentityOf(number);
+  absl::StatusOr<std::string> identity = At(number)->catalog().Identity();
+  absl::Status why = identity.status();
+  if (identity.ok() && !identity->empty() && *identity != mine) {
+    why = absl::DataLossError(absl::StrCat("its catalog is that of ", *identity, " and not of ",
+                                           mine, "; was it restored to the wrong place?"));
+  }
+  if (absl::IsDataLoss(why)) {
+    CloseShard(number);
+    if (absl::Status status = SetAside(number, why); !status.ok()) return status;
+    if (absl::Status status = OpenShard(number); !status.ok()) return status;
+    identity = "";
+  }
+  if (!identity.ok()) return identity.status();
+  if (identity->empty()) {
+    if (absl::Status status = At(number)->catalog().SetIdentity(mine); !status.ok()) return status;
+  }
+  return directory_->WriteFormat(number, geometry_);
+}
+
+absl::Status FileDiskTier::OpenAndIdentify(uint32_t number) {
+  absl::Status status = OpenShard(number);
+  if (status.ok()) status = IdentifyShard(number);
+  opened_late_ = opened_late_ || status.ok();
+  // Nothing may be put where it is not known whose it is.
+  if (!status.ok() && At(number)) CloseShard(number);
+  return status;
 }
 
 FileDiskTier::ShardRef FileDiskTier::At(uint32_t number) const {
@@ -249,19 +194,13 @@ void FileDiskTier::CloseShard(uint32_t number) {
 // Its catalog is kept for who wants to know why; its data files are used again.
 absl::Status FileDiskTier::SetAside(uint32_t number, const absl::Status& why) {
   MutexLock lock(set_aside_mu_);
-  Warn(absl::StrCat(ShardPath(number),
+  Warn(absl::StrCat(directory_->ShardPath(number),
                     " is damaged and starts empty: ", absl::string_view(why.message())));
-  const std::string place = SetAsidePath();
-  std::error_code error;
-  fs::remove_all(place, error);
-  fs::create_directory(place, error);
-  fs::rename(ShardPath(number) + "/catalog", place + "/catalog", error);
-  if (error) fs::remove_all(ShardPath(number) + "/catalog", error);
-  if (error) return Failed("cannot remove", ShardPath(number) + "/catalog", error.value());
+  if (absl::Status status = directory_->SetAside(number); !status.ok()) return status;
   (void)faults_.At(FaultPoint::kShardSetAside);
-  set_aside_bytes_ = TreeBytes(place);
+  set_aside_bytes_ = directory_->SetAsideBytes();
   if (set_aside_bytes_ > CatalogBytes(options_.limit).value() / 4) {
-    fs::remove_all(place, error);
+    directory_->RemoveSetAside();
     set_aside_bytes_ = 0;
   }
   ++set_aside_;
@@ -279,17 +218,21 @@ absl::Status FileDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> own
   absl::Status result;
   uint32_t failed = 0;
   for (uint32_t number = 0; number < geometry_.shards; ++number) {
-    if (const ShardRef shard = At(number); shard && shard->recovered()) continue;
-    const absl::Status status = RecoverShard(number, owner_of, stop);
+    const ShardRef known = At(number);
+    const bool told = known && known->recovered();
+    const absl::Status status =
+        told ? TellUnplaced(number, owner_of, stop) : RecoverShard(number, owner_of, stop);
     if (absl::IsCancelled(status)) return status;
     if (status.ok()) continue;
     ++failed;
     result = absl::UnavailableError(
-        absl::StrCat(ShardPath(number), " stays closed for now: ", status.message()));
+        absl::StrCat(directory_->ShardPath(number), " stays closed for now: ", status.message()));
     Warn(std::string(result.message()));
   }
   failed_ = failed;
-  ForEachFact([](const std::string&, const std::string&) {});  // finds the newest sequence
+  recovered_once_ = true;
+  NoteUnplaced();
+  if (std::exchange(opened_late_, false)) facts_->Load(All());
   return result;
 }
 
@@ -297,7 +240,7 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
                                         absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                         absl::FunctionRef<bool()> stop) {
   if (!At(number)) {
-    if (absl::Status status = OpenShard(number); !status.ok()) return status;
+    if (absl::Status status = OpenAndIdentify(number); !status.ok()) return status;
   }
   ShardRef shard = At(number);
   absl::StatusOr<std::vector<DiskShard::Entry>> entries = shard->Recover();
@@ -305,7 +248,7 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
     shard.reset();
     CloseShard(number);
     if (absl::Status status = SetAside(number, entries.status()); !status.ok()) return status;
-    if (absl::Status status = OpenShard(number); !status.ok()) return status;
+    if (absl::Status status = OpenAndIdentify(number); !status.ok()) return status;
     shard = At(number);
     entries = shard->Recover();
   }
@@ -313,22 +256,43 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
   std::vector<DiskShard::Room> unwanted;
   for (const DiskShard::Entry& found : *entries) {
     if (stop()) return absl::CancelledError("stopped while it looked for what is on the disk");
-    const Entry entry{.key = found.key,
-                      .location = LocationOf(number, found.place.extent),
-                      .parent = found.place.parent,
-                      .payload_bytes = found.place.payload_bytes,
-                      .raw_pages = found.place.RawPages(),
-                      .disk_bytes = found.place.extent.bytes()};
-    const uint32_t owner = owner_of(entry);
-    if (owner != 0) {
-      shard->SetOwner(found.place.extent, owner);
-    } else {
-      unwanted.push_back({found.key, found.place.extent});
-    }
+    const uint32_t owner = owner_of(EntryOf(number, found));
+    shard->SetOwner(found.place.extent, owner);
+    if (owner == 0) unwanted.push_back({found.key, found.place.extent});
   }
   (void)shard->Erase(unwanted);  // else the next start finds them again
   shard->SetTold();
   return absl::OkStatus();
+}
+
+DiskTier::Entry FileDiskTier::EntryOf(uint32_t number, const DiskShard::Entry& found) const {
+  return {.key = found.key,
+          .location = LocationOf(number, found.place.extent),
+          .parent = found.place.parent,
+          .payload_bytes = found.place.payload_bytes,
+          .raw_pages = found.place.RawPages(),
+          .disk_bytes = found.place.extent.bytes()};
+}
+
+absl::Status FileDiskTier::TellUnplaced(uint32_t number,
+                                        absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                        absl::FunctionRef<bool()> stop) {
+  const ShardRef shard = At(number);
+  if (shard->unplaced() == 0) return absl::OkStatus();
+  return shard->TellUnplaced(
+      [&](const DiskShard::Entry& found) { return owner_of(EntryOf(number, found)); }, stop);
+}
+
+void FileDiskTier::NoteUnplaced() {
+  uint64_t unplaced = 0, bytes = 0;
+  for (const ShardRef& shard : All()) {
+    unplaced += shard->unplaced();
+    bytes += shard->unplaced_bytes().value();
+  }
+  if (std::exchange(said_unplaced_, unplaced > 0) || unplaced == 0) return;
+  Warn(absl::StrCat(options_.directory, ": ", unplaced,
+                    " blocks cannot be named in memory now; they stay on disk, where they keep ",
+                    bytes, " bytes, and are told again later"));
 }
 
 // ---- places
@@ -364,64 +328,7 @@ void FileDiskTier::ByShard(std::span<const DiskAddress> blocks, Visit visit) con
   }
 }
 
-// ---- writing
-
-std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
-  std::vector<uint32_t> order;
-  std::vector<std::tuple<bool, bool, uint64_t>> rank(geometry_.shards);
-  for (uint32_t i = 0; i < geometry_.shards; ++i) {
-    const ShardRef shard = At(i);
-    if (!shard || !shard->told()) continue;
-    rank[i] = {shard->healthy(), putting_[i] == 0, shard->free_bytes().value()};
-    order.push_back(i);
-  }
-  std::stable_sort(order.begin(), order.end(),
-                   [&rank](uint32_t a, uint32_t b) { return rank[a] > rank[b]; });
-  return order;
-}
-
-void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
-  LARDER_CHECK(blocks.size() == results.size());
-  std::vector<uint32_t> order = ShardsByRoom();
-  // What no shard takes that works has no room; where none works, or not yet, it has failed.  A
-  // full one does not say which.
-  const bool some_work = !order.empty();
-  std::erase_if(order, [this](uint32_t number) {
-    const ShardRef shard = At(number);
-    return !shard || shard->free_bytes().value() == 0;
-  });
-  const PutStatus none = some_work && order.empty() ? PutStatus::kNoRoom : PutStatus::kFailed;
-  for (PutResult& result : results) result = {.status = none};
-  for (const uint32_t number : order) {
-    if (std::none_of(results.begin(), results.end(), Homeless)) return;
-    PutTo(number, blocks, results);
-  }
-}
-
-// Those that no shard has taken yet.
-void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
-                         std::span<PutResult> results) {
-  const ShardRef shard = At(number);
-  if (!shard) return;
-  std::vector<NewBlock> now;
-  std::vector<size_t> places;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    if (!Homeless(results[i])) continue;
-    now.push_back(blocks[i]);
-    places.push_back(i);
-  }
-  std::vector<DiskShard::PutResult> put(now.size());
-  ++putting_[number];
-  shard->Put(now, put);
-  --putting_[number];
-  for (size_t i = 0; i < now.size(); ++i) {
-    // No room in one that works says more than the failure of another.
-    if (results[places[i]].status == PutStatus::kFailed || put[i].status != PutStatus::kFailed)
-      results[places[i]].status = put[i].status;
-    if (put[i].status == PutStatus::kOk)
-      results[places[i]].location = LocationOf(number, put[i].extent);
-  }
-}
+// ---- erasing
 
 // A shard that does not erase costs its own room: the others must not wait for it.
 absl::Status FileDiskTier::EraseHeldBack() {
@@ -487,6 +394,19 @@ absl::Status FileDiskTier::Describe(std::span<const DiskAddress> blocks,
   return result;
 }
 
+absl::StatusOr<std::optional<DiskTier::Description>> FileDiskTier::FindUntold(const BlockKey& key) {
+  absl::Status failed;
+  const bool all_asked = recovered_once_;
+  for (const ShardRef& shard : All()) {
+    absl::StatusOr<std::optional<Description>> found = shard->FindUntold(key);
+    if (found.ok() && *found) return found;
+    // Of one that Recover could not read this says nothing new.
+    if (!found.ok() && (shard->told() || !all_asked)) failed.Update(found.status());
+  }
+  if (!failed.ok()) return failed;
+  return std::nullopt;
+}
+
 DiskTier::GetStatus FileDiskTier::Get(const Read& read) {
   if (read.block.location == DiskLocation::kNone) return GetStatus::kMissing;
   uint32_t number = 0;
@@ -503,15 +423,19 @@ void FileDiskTier::SetOwner(DiskLocation location, uint32_t owner) {
   if (const ShardRef shard = At(number)) shard->SetOwner(extent, owner);
 }
 
-std::vector<uint32_t> FileDiskTier::FindVictims(ByteCount payload_bytes,
-                                                absl::FunctionRef<bool(uint32_t)> evictable) {
+std::vector<uint32_t> FileDiskTier::FindVictims(ByteCount payload_bytes, WorthOf worth) {
+  std::vector<uint32_t> cheapest;
+  double cheapest_cost = 0;
   for (const uint32_t number : ShardsByRoom()) {
     const ShardRef shard = At(number);
     if (!shard) continue;
-    std::vector<uint32_t> found = shard->FindVictims(payload_bytes, evictable);
-    if (!found.empty()) return found;
+    double cost = 0;
+    std::vector<uint32_t> found = shard->FindVictims(payload_bytes, worth, &cost);
+    if (found.empty() || (!cheapest.empty() && cost >= cheapest_cost)) continue;
+    cheapest = std::move(found);
+    cheapest_cost = cost;
   }
-  return {};
+  return cheapest;
 }
 
 ByteCount FileDiskTier::block_bytes_max() const {
@@ -534,54 +458,13 @@ ByteCount FileDiskTier::batch_bytes() const {
 
 // ---- facts
 
-// Every shard has every fact, the newest wins: so no one shard's damage loses any.  What is
-// forgotten is there too, without a value, until all shards have heard of it: one that was away
-// would bring it back.
 absl::Status FileDiskTier::PutFacts(std::span<const Fact> facts) {
-  MutexLock lock(facts_mu_);
-  const uint64_t sequence = ++fact_sequence_;
-  std::string prefix(sizeof sequence, '\0');
-  std::memcpy(prefix.data(), &sequence, sizeof sequence);
-  std::vector<Fact> stored, forgotten;
-  for (const Fact& fact : facts) {
-    stored.push_back({fact.key, prefix + fact.value});
-    if (fact.value.empty()) forgotten.push_back(fact);
-  }
-  const auto what =
-      forgotten.size() == facts.size() ? DiskShard::Facts::kForgotten : DiskShard::Facts::kNew;
-  absl::Status result = absl::UnavailableError("no shard");
-  uint32_t took = 0;
-  for (const ShardRef& shard : All()) {
-    absl::Status status = shard->PutFacts(stored, what);
-    took += status.ok() ? 1 : 0;
-    if (!result.ok()) result = std::move(status);
-  }
-  if (forgotten.empty() || took < geometry_.shards) return result;
-  for (const ShardRef& shard : All())
-    (void)shard->PutFacts(forgotten, DiskShard::Facts::kForgotten);
-  return result;
+  return facts_->Put(All(), facts);
 }
 
 void FileDiskTier::ForEachFact(
     absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) {
-  std::map<std::string, StoredFact> newest;
-  MutexLock lock(facts_mu_);
-  for (const ShardRef& shard : All()) {
-    const absl::Status status = shard->catalog().ForEachFact(
-        [&](const std::string& key, const std::string& stored) LARDER_NO_THREAD_SAFETY_ANALYSIS {
-          StoredFact fact;
-          if (stored.size() < sizeof fact.sequence) return;
-          std::memcpy(&fact.sequence, stored.data(), sizeof fact.sequence);
-          fact_sequence_ = std::max(fact_sequence_, fact.sequence);
-          fact.value = stored.substr(sizeof fact.sequence);
-          StoredFact& known = newest[key];
-          if (fact.sequence > known.sequence) known = std::move(fact);
-        });
-    if (!status.ok()) Warn(std::string(status.message()));
-  }
-  for (const auto& [key, fact] : newest) {
-    if (!fact.value.empty()) visit(key, fact.value);
-  }
+  facts_->ForEach(All(), visit);
 }
 
 DiskTier::Stats FileDiskTier::stats() const {
@@ -592,6 +475,7 @@ DiskTier::Stats FileDiskTier::stats() const {
   stats.shards = geometry_.shards;
   stats.shards_set_aside = set_aside_;
   stats.shards_failed = failed_;
+  stats.facts = facts_->uses();
   for (const ShardRef& shard : All())
     stats.shards_failed += shard->told() && !shard->writable() ? 1 : 0;
   return stats;

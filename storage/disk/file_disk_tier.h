@@ -6,15 +6,21 @@
 //   DIR/set-aside/      the catalog of the shard that was last found damaged; may be deleted
 //
 // A batch of blocks goes to one shard, where most room is: so a chain lies mostly in one, and a
-// damaged shard costs some chains whole and not a piece of each.
+// damaged shard costs some chains whole and not a piece of each.  A name that a shard has a record
+// of, though its caller has given it up, goes there again.
 //
-// Start succeeds whatever the files are, but for three things that an operator must decide: the
-// directory cannot be used at all, another daemon has it, a newer version wrote it.
+// Start succeeds whatever the files are, but for four things that an operator must decide: the
+// directory cannot be used at all, another daemon has it, a newer version wrote it, other users may
+// write to it.  A catalog that is another shard's, as after a restore to the wrong place, costs the
+// shard where it lies, and no other.
 //
 // Ownership, threads, lifecycle: DiskTier's.
 // Limits: 8 shards; data files of 16 to 256 MiB, and blocks a little smaller; a sixteenth of the
 // limit (32 MiB at least) is kept for catalogs.  Files are allocated as they are needed and never
 // shrink but when the limit does.
+// A shard that is not opened in the life of a process, or cannot be read before it has told what it
+// has, is not asked whether it has a name that is put elsewhere: if a later start finds it again,
+// and it tells first, its older record is the block.
 // Memory: `memory` for RocksDB; 4.25 B a page of 4 KiB of allocated data (1.1 GiB a TiB).
 #pragma once
 
@@ -27,6 +33,8 @@
 
 #include "storage/disk/disk_shard.h"
 #include "storage/disk/disk_tier.h"
+#include "storage/disk/tier_directory.h"
+#include "storage/disk/tier_facts.h"
 
 namespace larder {
 
@@ -43,8 +51,8 @@ class FileDiskTier final : public DiskTier {
   };
   static constexpr ByteCount kLimitMin = MiB(96);
 
-  // InvalidArgument: the limit.  FailedPrecondition: another process has the directory, or a newer
-  // version wrote it.  Else what the file system said.
+  // InvalidArgument: the limit.  FailedPrecondition: another process has the directory, a newer
+  // version wrote it, or other users may write to it.  Else what the file system said.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FileDiskTier>> Open(const Options& options);
   ~FileDiskTier() override;
 
@@ -54,12 +62,12 @@ class FileDiskTier final : public DiskTier {
   [[nodiscard]] absl::Status SyncErasures() override;
   [[nodiscard]] absl::Status Describe(std::span<const DiskAddress> blocks,
                                       std::span<std::optional<Description>> out) override;
+  [[nodiscard]] absl::StatusOr<std::optional<Description>> FindUntold(const BlockKey& key) override;
   [[nodiscard]] GetStatus Get(const Read& read) override;
   [[nodiscard]] absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) override;
   void SetOwner(DiskLocation location, uint32_t owner) override;
-  [[nodiscard]] std::vector<uint32_t> FindVictims(
-      ByteCount payload_bytes, absl::FunctionRef<bool(uint32_t)> evictable) override;
+  [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes, WorthOf worth) override;
   [[nodiscard]] absl::Status PutFacts(std::span<const Fact> facts) override;
   void ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override;
@@ -69,25 +77,18 @@ class FileDiskTier final : public DiskTier {
   [[nodiscard]] Stats stats() const override;
 
  private:
-  // What a directory is made with once, and keeps.
-  struct Geometry {
-    uint32_t shards = 0;
-    ByteCount file_bytes;
-  };
-  // As a shard has it.
-  struct StoredFact {
-    uint64_t sequence = 0;
-    std::string value;
-  };
+  using Geometry = TierDirectory::Geometry;
   using ShardRef = std::shared_ptr<DiskShard>;
 
   explicit FileDiskTier(const Options& options);
   [[nodiscard]] static Geometry GeometryFor(ByteCount limit);
-  [[nodiscard]] absl::Status LockDirectory();
-  // What the shards' FORMAT files say; a new directory's is made for the limit.
-  [[nodiscard]] absl::Status FindGeometry();
   [[nodiscard]] absl::Status OpenShards();
+  void ChooseId() LARDER_EXCLUDES(shards_mu_);
+  // Whatever it says of itself.
   [[nodiscard]] absl::Status OpenShard(uint32_t number) LARDER_EXCLUDES(shards_mu_);
+  // An open shard whose catalog is another's starts empty; one that does not say gets its identity.
+  [[nodiscard]] absl::Status IdentifyShard(uint32_t number) LARDER_EXCLUDES(shards_mu_);
+  [[nodiscard]] absl::Status OpenAndIdentify(uint32_t number) LARDER_EXCLUDES(shards_mu_);
   // nullptr while it is being replaced.
   [[nodiscard]] ShardRef At(uint32_t number) const LARDER_EXCLUDES(shards_mu_);
   [[nodiscard]] std::vector<ShardRef> All() const LARDER_EXCLUDES(shards_mu_);
@@ -96,15 +97,24 @@ class FileDiskTier final : public DiskTier {
   [[nodiscard]] absl::Status SetAside(uint32_t number, const absl::Status& why)
       LARDER_EXCLUDES(set_aside_mu_);
   [[nodiscard]] DiskShard::Options ShardOptions(uint32_t number) const;
-  [[nodiscard]] std::string ShardPath(uint32_t number) const;
-  [[nodiscard]] std::string SetAsidePath() const;
   void Warn(const std::string& text) const;
 
   [[nodiscard]] absl::Status RecoverShard(uint32_t number,
                                           absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                           absl::FunctionRef<bool()> stop);
+  // What the caller could not take before.
+  [[nodiscard]] absl::Status TellUnplaced(uint32_t number,
+                                          absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                          absl::FunctionRef<bool()> stop);
+  void NoteUnplaced();
+  [[nodiscard]] Entry EntryOf(uint32_t number, const DiskShard::Entry& found) const;
+  // False: which of them are there unplaced could not be found out, so none may be put.
+  [[nodiscard]] bool PutUnplaced(std::span<const NewBlock> blocks, std::span<PutResult> results);
   [[nodiscard]] std::vector<uint32_t> ShardsByRoom() const;
-  void PutTo(uint32_t number, std::span<const NewBlock> blocks, std::span<PutResult> results);
+  // For each block the one shard that may take it, any, or none at all now.
+  [[nodiscard]] std::vector<uint32_t> HomesOf(std::span<const NewBlock> blocks) const;
+  void PutTo(uint32_t number, std::span<const NewBlock> blocks, std::span<const uint32_t> homes,
+             std::span<PutResult> results);
   // OK: some shard that has told all has nothing to erase any more.
   [[nodiscard]] std::vector<DiskShard::Room> RoomsOf(std::span<const DiskAddress> blocks,
                                                      std::span<const size_t> which) const;
@@ -121,16 +131,18 @@ class FileDiskTier final : public DiskTier {
   FaultPoints no_faults_;
   FaultPoints& faults_;
   CatalogMemory memory_;
-  int lock_fd_ = -1;
+  std::unique_ptr<TierDirectory> directory_;  // since Open
   Geometry geometry_;
   mutable Mutex shards_mu_;
   std::vector<ShardRef> shards_ LARDER_GUARDED_BY(shards_mu_);
   std::vector<std::atomic<uint32_t>> putting_;  // puts under way, by shard
   Mutex set_aside_mu_;
   std::atomic<uint32_t> set_aside_{0}, failed_{0};
+  std::atomic<bool> recovered_once_{false};  // Recover has gone over all shards
+  bool said_unplaced_ = false;               // of Recover
+  bool opened_late_ = false;                 // likewise: a shard whose facts were not read
   std::atomic<uint64_t> set_aside_bytes_{0};
-  Mutex facts_mu_;
-  uint64_t fact_sequence_ LARDER_GUARDED_BY(facts_mu_) = 0;
+  std::optional<TierFacts> facts_;  // since Open
 };
 
 }  // namespace larder

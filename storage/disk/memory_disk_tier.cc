@@ -12,6 +12,12 @@ ByteCount DiskBytes(size_t payload) { return ByteCount(RoundUp(payload, kPageByt
 
 }  // namespace
 
+MemoryDiskTier::MemoryDiskTier(ByteCount limit, Medium& medium)
+    : limit_(limit), medium_(medium), fact_budget_(ByteCount(limit.value() / 32)) {
+  MutexLock lock(medium_.mu);
+  for (const auto& [key, value] : medium_.facts) fact_budget_.Set(key, value.size());
+}
+
 void MemoryDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
   MutexLock lock(medium_.mu);
@@ -24,7 +30,16 @@ DiskTier::PutResult MemoryDiskTier::PutOne(const NewBlock& block) {
   const ByteCount bytes = DiskBytes(block.payload.size());
   if (bytes > limit_) return {.status = PutStatus::kTooLarge};
   if (!recovered_) return {};
+  for (const uint64_t unplaced : unplaced_) {
+    const Record& record = medium_.records.at(unplaced);
+    if (record.key != block.header->key) continue;
+    if (record.header.table != block.header->table) return {.status = PutStatus::kTaken};
+    unplaced_.erase(unplaced);
+    return {.status = PutStatus::kOk, .location = DiskLocation{unplaced}};
+  }
   if (UsedBytes() + bytes > limit_) return {.status = PutStatus::kNoRoom};
+  for (auto& [location, record] : medium_.records)
+    record.superseded = record.superseded || record.key == block.header->key;
   const uint64_t location = medium_.next++;
   medium_.records[location] = {.key = block.header->key,
                                .header = *block.header,
@@ -45,7 +60,10 @@ absl::Status MemoryDiskTier::Erase(std::span<const DiskAddress> blocks) {
   }
   if (medium_.keeps_all || (blocks.empty() && !recovered_))
     return absl::UnavailableError("nothing can be erased");
-  for (const uint64_t location : held_back_) medium_.records.erase(location);
+  for (const uint64_t location : held_back_) {
+    medium_.records.erase(location);
+    unplaced_.erase(location);
+  }
   held_back_.clear();
   return absl::OkStatus();
 }
@@ -72,6 +90,17 @@ absl::Status MemoryDiskTier::Describe(std::span<const DiskAddress> blocks,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<DiskTier::Description>> MemoryDiskTier::FindUntold(
+    const BlockKey& key) {
+  MutexLock lock(medium_.mu);
+  for (const auto& [location, record] : medium_.records) {
+    if (recovered_ && !unplaced_.contains(location)) continue;  // told
+    if (record.key == key && !record.forgotten && !record.superseded)
+      return Description{.header = record.header, .tokens = record.tokens};
+  }
+  return std::nullopt;
+}
+
 DiskTier::GetStatus MemoryDiskTier::Get(const Read& read) {
   LARDER_CHECK(read.to.size() >= PagesOf(read.range).value());
   MutexLock lock(medium_.mu);
@@ -95,8 +124,13 @@ absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> o
   std::vector<Entry> entries;
   {
     MutexLock lock(medium_.mu);
-    absl::erase_if(medium_.records, [](const auto& each) { return each.second.forgotten; });
+    if (!recovered_) {
+      absl::erase_if(medium_.records, [](const auto& each) {
+        return each.second.forgotten || each.second.superseded;
+      });
+    }
     for (const auto& [location, record] : medium_.records) {
+      if (recovered_ && !unplaced_.contains(location)) continue;  // told
       entries.push_back({.key = record.key,
                          .location = DiskLocation{location},
                          .parent = record.header.parent,
@@ -107,7 +141,13 @@ absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> o
   }
   for (const Entry& entry : entries) {
     if (stop()) return absl::CancelledError("stopped while it looked for what is there");
-    if (owner_of(entry) != 0) continue;
+    const uint32_t owner = owner_of(entry);
+    {
+      MutexLock lock(medium_.mu);
+      unplaced_.erase(static_cast<uint64_t>(entry.location));
+      if (owner == kUnplaced) unplaced_.insert(static_cast<uint64_t>(entry.location));
+    }
+    if (owner != 0) continue;
     const DiskAddress unwanted{.key = entry.key, .location = entry.location};
     (void)Erase({&unwanted, 1});
   }
@@ -118,11 +158,14 @@ absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> o
 
 absl::Status MemoryDiskTier::PutFacts(std::span<const Fact> facts) {
   MutexLock lock(medium_.mu);
+  if (absl::Status status = fact_budget_.Admit(facts); !status.ok()) return status;
   for (const Fact& fact : facts) {
     if (fact.value.empty()) {
       medium_.facts.erase(fact.key);
+      fact_budget_.Remove(fact.key);
     } else {
       medium_.facts[fact.key] = fact.value;
+      fact_budget_.Set(fact.key, fact.value.size());
     }
   }
   return absl::OkStatus();
@@ -161,6 +204,8 @@ DiskTier::Stats MemoryDiskTier::stats() const {
   stats.limit = stats.room = limit_;
   stats.used = stats.allocated = UsedBytes();
   stats.blocks = medium_.records.size() - held_back_.size();
+  stats.unplaced = unplaced_.size();
+  stats.facts = fact_budget_.uses();
   return stats;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "storage/disk/disk_tier.h"
+#include "storage/disk/fact_budget.h"
 #include "storage/mutex.h"
 
 namespace larder {
@@ -27,6 +28,7 @@ class MemoryDiskTier : public DiskTier {
     std::vector<std::byte> payload;
     bool unreadable = false;  // Get fails
     bool forgotten = false;
+    bool superseded = false;  // a newer one has its name
   };
   struct Medium {
     Mutex mu;
@@ -37,7 +39,7 @@ class MemoryDiskTier : public DiskTier {
   };
 
   // REQUIRES: medium outlives it; limit > 0.
-  MemoryDiskTier(ByteCount limit, Medium& medium) : limit_(limit), medium_(medium) {}
+  MemoryDiskTier(ByteCount limit, Medium& medium);
 
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;
   [[nodiscard]] absl::Status Erase(std::span<const DiskAddress> blocks) override;
@@ -45,15 +47,13 @@ class MemoryDiskTier : public DiskTier {
   [[nodiscard]] absl::Status SyncErasures() override { return Erase({}); }
   [[nodiscard]] absl::Status Describe(std::span<const DiskAddress> blocks,
                                       std::span<std::optional<Description>> out) override;
+  [[nodiscard]] absl::StatusOr<std::optional<Description>> FindUntold(const BlockKey& key) override;
   [[nodiscard]] GetStatus Get(const Read& read) override;
   [[nodiscard]] absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) override;
   void SetOwner(DiskLocation, uint32_t) override {}
   // Room in memory never lies apart.
-  [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount,
-                                                  absl::FunctionRef<bool(uint32_t)>) override {
-    return {};
-  }
+  [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount, WorthOf) override { return {}; }
   [[nodiscard]] absl::Status PutFacts(std::span<const Fact> facts) override;
   void ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) override;
@@ -72,7 +72,9 @@ class MemoryDiskTier : public DiskTier {
   Medium& medium_;
   bool recovered_ LARDER_GUARDED_BY(medium_.mu) = false;
   absl::btree_set<uint64_t> held_back_ LARDER_GUARDED_BY(medium_.mu);  // names gone, room not yet
+  absl::btree_set<uint64_t> unplaced_ LARDER_GUARDED_BY(medium_.mu);
   Stats counted_ LARDER_GUARDED_BY(medium_.mu);
+  FactBudget fact_budget_ LARDER_GUARDED_BY(medium_.mu);
 };
 
 }  // namespace larder

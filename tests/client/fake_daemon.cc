@@ -1,12 +1,14 @@
 #include "tests/client/fake_daemon.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "storage/memfd.h"
 #include "storage/payload_codec.h"
 
 namespace larder {
@@ -44,6 +46,7 @@ absl::Status FakeDaemon::Attach(SessionCore& core, ByteCount staging_bytes) {
   attached.session = SessionId{1};
   attached.tenant = "default";
   attached.write_mode = options_.write_mode;
+  attached.read_mode = options_.read_mode;
   attached.slab_bytes = options_.pool;
   attached.lease_bytes_max = options_.lease_bytes_max;
   return core.Start(std::move(attached), this, staging_bytes);
@@ -164,6 +167,8 @@ absl::StatusOr<MappedBytes> FakeDaemon::MapSlab(uint32_t slab, bool writable) {
     MutexLock lock(mu_);
     if (!mapping_.ok()) return mapping_;
   }
+  ++slabs_mapped_;
+  if (options_.read_mode != ReadMode::kMapped) return absl::PermissionDeniedError("read by copies");
   if (slab != 0) return absl::NotFoundError("no such slab");
   if (writable && options_.write_mode != WriteMode::kMapped)
     return absl::PermissionDeniedError("not trusted");
@@ -175,12 +180,17 @@ absl::StatusOr<std::shared_ptr<const RevocationWords>> FakeDaemon::MapSessionPag
   return std::make_shared<const Words>(words_);
 }
 
-absl::StatusOr<uint32_t> FakeDaemon::SendStaging(int descriptor, ByteCount bytes) {
-  void* memory = mmap(nullptr, bytes.value(), PROT_READ, MAP_SHARED, descriptor, 0);
+absl::StatusOr<StagingMemory> FakeDaemon::MakeStaging(ByteCount bytes) {
+  if (bytes > options_.staging_bytes_max) return absl::ResourceExhaustedError("too large");
+  FileDescriptor descriptor(OpenMemfd("fake-staging"));
+  if (ftruncate(descriptor.get(), static_cast<off_t>(bytes.value())) != 0)
+    return absl::InternalError("cannot size staging");
+  void* memory =
+      mmap(nullptr, bytes.value(), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (memory == MAP_FAILED) return absl::InternalError("cannot map staging");
   staging_.push_back(static_cast<std::byte*>(memory));
   staging_bytes_.push_back(bytes.value());
-  return static_cast<uint32_t>(staging_.size() - 1);
+  return StagingMemory{static_cast<uint32_t>(staging_.size() - 1), std::move(descriptor), bytes};
 }
 
 absl::Status FakeDaemon::DropStaging(uint32_t id) {
@@ -375,7 +385,35 @@ wire::Grant FakeDaemon::Acquire(const wire::Acquire& request, wire::Down* down) 
   grant.lease = LeaseId{next_id_++};
   grant.word = TakeWord(grant.lease.value);
   leases_.emplace(grant.lease, grant.word);
+  if (options_.read_mode == ReadMode::kCopied) CopyOut(request, &grant, down);
   return grant;
+}
+
+// Every block of the grant, and those that were pending, lie in the room that the request names.
+void FakeDaemon::CopyOut(const wire::Acquire& request, wire::Grant* grant, wire::Down* down) {
+  std::vector<wire::BlockReady> ready = std::exchange(down->ready, {});
+  for (uint32_t i = 0; i < grant->blocks.size(); ++i) {
+    wire::BlockGrant& block = grant->blocks[i];
+    if (block.status != BlockStatus::kOk) continue;
+    ready.push_back({request.id, i, std::exchange(block, {})});
+    block.status = BlockStatus::kPending;
+  }
+  uint64_t at = 0;
+  for (wire::BlockReady& one : ready) {
+    wire::ExtentGrant& extent = one.block.extent;
+    if (one.id == request.id) {
+      if (request.staging_id >= staging_.size() || at > request.staging_bytes ||
+          extent.bytes > request.staging_bytes - at) {
+        down->failed.push_back({one.id, one.key, BlockStatus::kFull, extent.bytes});
+        continue;
+      }
+      const uint64_t to = request.staging_offset + at;
+      std::memcpy(staging_[request.staging_id] + to, slab_->data() + extent.offset, extent.bytes);
+      at += RoundUp(extent.bytes, kSegmentAlign);
+      extent.offset = to;
+    }
+    down->ready.push_back(std::move(one));
+  }
 }
 
 }  // namespace larder

@@ -22,8 +22,10 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
  public:
   struct Options {
     WriteMode write_mode = WriteMode::kMapped;
+    ReadMode read_mode = ReadMode::kMapped;  // kCopied: no slab is mapped
     ByteCount pool = MiB(16);
     ByteCount lease_bytes_max = MiB(8);
+    ByteCount staging_bytes_max = GiB(1);
     bool tables = false;               // every grant comes with the segment table
     bool encodes = false;              // keeps blocks encoded, as far as they shrink
     std::vector<Digest> pending = {};  // these are answered PENDING, then READY
@@ -47,7 +49,7 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   [[nodiscard]] absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) override;
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(
       SessionId session) override;
-  [[nodiscard]] absl::StatusOr<uint32_t> SendStaging(int descriptor, ByteCount bytes) override;
+  [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes) override;
   [[nodiscard]] absl::Status DropStaging(uint32_t id) override;
   [[nodiscard]] size_t staging_dropped() const { return staging_dropped_; }
 
@@ -67,6 +69,8 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
     __atomic_store_n(&(*words_)[word], uint64_t{0}, __ATOMIC_RELEASE);
   }
   [[nodiscard]] std::weak_ptr<std::vector<std::byte>> slab() const { return slab_; }
+  // Slabs asked for; a session that reads by copies never asks.
+  [[nodiscard]] size_t slabs_mapped() const { return slabs_mapped_.load(); }
   [[nodiscard]] size_t encoded() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     return encoded_;
@@ -86,6 +90,8 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   void Run() LARDER_EXCLUDES(mu_);
   void Handle(const wire::Up& up, wire::Down* down) LARDER_REQUIRES(mu_);
   wire::Grant Acquire(const wire::Acquire& request, wire::Down* down) LARDER_REQUIRES(mu_);
+  void CopyOut(const wire::Acquire& request, wire::Grant* grant, wire::Down* down)
+      LARDER_REQUIRES(mu_);
   wire::Reserved Reserve(const wire::Reserve& request) LARDER_REQUIRES(mu_);
   wire::Published Publish(const wire::Publish& request) LARDER_REQUIRES(mu_);
   void Encode(Stored* stored) LARDER_REQUIRES(mu_);
@@ -101,6 +107,7 @@ class FakeDaemon final : public SessionChannel, public SharedMemory {
   std::vector<std::byte*> staging_;  // mapped
   std::vector<size_t> staging_bytes_;
   size_t staging_dropped_ = 0;
+  std::atomic<size_t> slabs_mapped_{0};
   std::atomic<bool> cancelled_{false};
   SessionCore* core_ = nullptr;
   std::thread thread_;

@@ -27,7 +27,7 @@ class SessionCoreTest : public ::testing::Test {
  protected:
   void Start(const FakeDaemon::Options& options = {}, ByteCount staging_bytes = MiB(1)) {
     daemon_ = std::make_shared<FakeDaemon>(options);
-    core_ = std::make_unique<SessionCore>(daemon_);
+    core_ = std::make_unique<SessionCore>(daemon_, DirectiveRunner::Handler(), beside_);
     pool_ = std::make_unique<CopyPool>(1);
     transport_ = std::make_unique<ShmTransport>(*core_, AllKernels().back(), *pool_);
     ASSERT_TRUE(daemon_->Attach(*core_, staging_bytes).ok());
@@ -110,6 +110,7 @@ class SessionCoreTest : public ::testing::Test {
                        [](const wire::Up& up) { return !up.releases.empty(); });
   }
 
+  std::shared_ptr<std::atomic<size_t>> beside_;
   std::shared_ptr<FakeDaemon> daemon_;
   std::unique_ptr<SessionCore> core_;
   std::unique_ptr<CopyPool> pool_;
@@ -163,6 +164,21 @@ TEST_F(SessionCoreTest, SecondPutNeedsNoReserveFirst) {
   ASSERT_GT(ups.size(), before);
   EXPECT_FALSE(
       ups[before].publishes.empty());  // the very first message of the second Put publishes
+}
+
+// What a process may hold is one share.
+TEST_F(SessionCoreTest, SessionsOfAProcessShareWhatTheyStock) {
+  beside_ = std::make_shared<std::atomic<size_t>>(3);
+  const ByteCount block(RoundUp(kLayerBytes, kSegmentAlign) + kLayerBytes);
+  Start({.lease_bytes_max = ByteCount(64 * block.value())});
+  EXPECT_EQ(beside_->load(), 4u);
+  ExpectAll(Put(0, 4), BlockStatus::kOk);
+  while (daemon_->open_extents() != 2) std::this_thread::yield();
+  *beside_ = 1;  // the others ended
+  ExpectAll(Put(4, 4), BlockStatus::kOk);
+  while (daemon_->open_extents() != 8) std::this_thread::yield();
+  (void)core_->Close();
+  EXPECT_EQ(beside_->load(), 0u);
 }
 
 TEST_F(SessionCoreTest, CloseGivesTheStockBackAndSaysGoodbyeLast) {
@@ -320,6 +336,16 @@ TEST_F(SessionCoreTest, BatchesLargerThanTheStagingSegmentGoThrough) {
   Start({.write_mode = WriteMode::kStaged}, KiB(24));  // three blocks
   ExpectAll(Put(0, 100), BlockStatus::kOk);
   ExpectAll(Get(0, 100), BlockStatus::kOk);
+}
+
+TEST_F(SessionCoreTest, ASmallerStagingSegmentDoesWhereThereIsNoRoomForMore) {
+  Start({.write_mode = WriteMode::kStaged, .staging_bytes_max = MiB(5)}, MiB(64));
+  EXPECT_EQ(core_->staging()->size(), MiB(4));
+  ExpectAll(Put(0, 2), BlockStatus::kOk);
+  ExpectAll(Get(0, 2), BlockStatus::kOk);
+  const auto room = core_->staging()->Allocate(MiB(6), Soon());
+  EXPECT_THAT(std::string(room.status().message()), ::testing::HasSubstr("too large"))
+      << "it says what the daemon said, as to ask for more would not help";
 }
 
 TEST_F(SessionCoreTest, StagingOfAPutThatTimedOutComesBackWithTheLateAnswer) {

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/storage/disk/disk_blocks.h"
+#include "tests/test_scale.h"
 
 namespace larder::testing {
 
@@ -44,6 +45,12 @@ class DiskTierContract
       return std::pair(a.variant, a.digest) < std::pair(b.variant, b.digest);
     }
   };
+  [[nodiscard]] std::optional<DiskTier::Description> Untold(const BlockKey& key) const {
+    auto found = tier_->FindUntold(key);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found.ok() ? *std::move(found) : std::nullopt;
+  }
+
   std::unique_ptr<DiskTierMaker> maker_ = GetParam()();
   std::unique_ptr<DiskTier> tier_;
   std::map<BlockKey, DiskTier::Entry, KeyLess> entries_;
@@ -189,6 +196,26 @@ TEST_P(DiskTierContract, ErasingAnOlderCopyKeepsTheNewerOne) {
   EXPECT_TRUE(Has(*tier_, block, entries_.at(block.key()).location));
 }
 
+// As when a block is dropped while it is read, and its name given to other bytes: a start finds
+// those, wherever most room was.
+TEST_P(DiskTierContract, TheNewerRecordIsFoundThoughTheOlderIsNotErased) {
+  constexpr uint64_t kNames = 8;
+  for (uint64_t number = 1; number <= kNames; ++number) {
+    for (const uint32_t segments : {4u, 3u, 2u})
+      ASSERT_EQ(PutOne(*tier_, DiskBlock(number, segments, 50'000)).status,
+                DiskTier::PutStatus::kOk);
+  }
+  tier_.reset();
+  tier_ = maker_->Make();
+  const std::vector<DiskTier::Entry> found = RecoverFirsts(*tier_);
+  ASSERT_EQ(found.size(), kNames);
+  for (const DiskTier::Entry& entry : found) {
+    uint64_t number = 0;
+    std::memcpy(&number, entry.key.digest.bytes.data(), sizeof number);
+    EXPECT_TRUE(Has(*tier_, DiskBlock(number, 2, 50'000), entry.location)) << number;
+  }
+}
+
 // In so many copies that two lie in one shard: whichever goes first, each gives its room back.
 TEST_P(DiskTierContract, EveryCopyGivesItsRoomBack) {
   constexpr size_t kCopies = 10;
@@ -266,6 +293,96 @@ TEST_P(DiskTierContract, ErasesWhatTheOwnerDoesNotWant) {
   EXPECT_EQ(entries_.size(), 1u);
 }
 
+// No want of room in memory costs a block that was promised to be durable.
+TEST_P(DiskTierContract, KeepsWhatCannotBePlacedNowAndTellsItAgain) {
+  const DiskBlock a(1, 4, 70'000), b(2, 4, 70'000), c(3, 4, 70'000);
+  ASSERT_EQ(PutOne(*tier_, a).status, DiskTier::PutStatus::kOk);
+  ASSERT_EQ(PutOne(*tier_, b).status, DiskTier::PutStatus::kOk);
+  tier_.reset();
+  tier_ = maker_->Make();
+  std::vector<DiskTier::Entry> told;
+  uint32_t owner_of_b = DiskTier::kUnplaced;
+  const auto recover = [&] {
+    told.clear();
+    return tier_->Recover(
+        [&](const DiskTier::Entry& entry) {
+          told.push_back(entry);
+          return entry.key == b.key() ? owner_of_b : 9u;
+        },
+        [] { return false; });
+  };
+  ASSERT_TRUE(recover().ok());
+  EXPECT_EQ(told.size(), 2u);
+  EXPECT_EQ(tier_->stats().blocks, 2u);
+  for (int times = 0; times < 2; ++times) {
+    EXPECT_EQ(tier_->stats().unplaced, 1u);
+    ASSERT_TRUE(recover().ok());
+    ASSERT_EQ(told.size(), 1u) << "that one again";
+    EXPECT_EQ(told[0].key, b.key());
+  }
+  EXPECT_EQ(PutOne(*tier_, c).status, DiskTier::PutStatus::kOk) << "others go on";
+  owner_of_b = 7;
+  ASSERT_TRUE(recover().ok());
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(Has(*tier_, b, told[0].location));
+  EXPECT_EQ(tier_->stats().unplaced, 0u);
+  ASSERT_TRUE(recover().ok());
+  EXPECT_TRUE(told.empty());
+  Reopen();
+  EXPECT_EQ(entries_.size(), 3u);
+}
+
+// And what is not placed in this process is there in the next.
+TEST_P(DiskTierContract, WhatWasNeverPlacedIsToldToTheNextProcess) {
+  const DiskBlock block(1, 4, 70'000);
+  ASSERT_EQ(PutOne(*tier_, block).status, DiskTier::PutStatus::kOk);
+  tier_.reset();
+  tier_ = maker_->Make();
+  ASSERT_TRUE(tier_
+                  ->Recover([](const DiskTier::Entry&) { return DiskTier::kUnplaced; },
+                            [] { return false; })
+                  .ok());
+  Reopen();
+  ASSERT_EQ(entries_.size(), 1u);
+  EXPECT_TRUE(Has(*tier_, block, entries_.at(block.key()).location));
+}
+
+// The record that is there unplaced is the block: it gets no second one, and keeps its bytes.
+TEST_P(DiskTierContract, APutOfWhatIsUnplacedWritesNoSecondRecord) {
+  const DiskBlock block(1, 4, 70'000), other(1, 2, 50'000);
+  DiskBlock says_more(1, 4, 70'000);
+  says_more.SetContent(DigestOf(99));
+  ASSERT_EQ(block.key(), other.key());
+  ASSERT_EQ(PutOne(*tier_, block).status, DiskTier::PutStatus::kOk);
+  tier_.reset();
+  tier_ = maker_->Make();
+  DiskLocation there = DiskLocation::kNone;
+  ASSERT_TRUE(tier_
+                  ->Recover(
+                      [&](const DiskTier::Entry& entry) {
+                        there = entry.location;
+                        return DiskTier::kUnplaced;
+                      },
+                      [] { return false; })
+                  .ok());
+  const ByteCount used = tier_->stats().used;
+  EXPECT_EQ(PutOne(*tier_, other).status, DiskTier::PutStatus::kTaken);
+  EXPECT_EQ(tier_->stats().unplaced, 1u);
+  const auto found = Untold(block.key());
+  ASSERT_TRUE(found) << "it has its name still";
+  EXPECT_EQ(found->header, block.header());
+  EXPECT_FALSE(Untold(DiskBlock(2, 1, 100).key()));
+  const DiskTier::PutResult put = PutOne(*tier_, says_more);
+  EXPECT_EQ(put.status, DiskTier::PutStatus::kOk) << "the same bytes, as an older daemon put them";
+  EXPECT_EQ(put.location, there);
+  EXPECT_EQ(tier_->stats().unplaced, 0u);
+  EXPECT_FALSE(Untold(block.key())) << "its putter knows it";
+  EXPECT_EQ(tier_->stats().used, used);
+  Reopen();
+  ASSERT_EQ(entries_.size(), 1u);
+  EXPECT_TRUE(Has(*tier_, block, entries_.at(block.key()).location));
+}
+
 TEST_P(DiskTierContract, StopsLookingWhenTold) {
   ASSERT_EQ(PutOne(*tier_, DiskBlock(1, 1, 100)).status, DiskTier::PutStatus::kOk);
   tier_.reset();
@@ -280,6 +397,23 @@ TEST_P(DiskTierContract, TakesNothingBeforeItHasLooked) {
   EXPECT_EQ(PutOne(*tier_, DiskBlock(1, 1, 100)).status, DiskTier::PutStatus::kFailed);
   EXPECT_EQ(tier_->free_bytes(), ByteCount(0));
   EXPECT_FALSE(tier_->Erase({}).ok()) << "nothing that may be erased gives room";
+}
+
+TEST_P(DiskTierContract, AnswersForNamesThatItHasYetToTell) {
+  const DiskBlock there(1, 4, 70'000), erased(2, 1, 100), other(3, 1, 100);
+  ASSERT_EQ(PutOne(*tier_, there).status, DiskTier::PutStatus::kOk);
+  const DiskAddress gone{erased.key(), PutOne(*tier_, erased).location};
+  ASSERT_TRUE(tier_->Erase({&gone, 1}).ok());
+  EXPECT_FALSE(Untold(there.key())) << "its putter knows it";
+  tier_.reset();
+  tier_ = maker_->Make();
+  const auto found = Untold(there.key());
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->header, there.header());
+  EXPECT_FALSE(Untold(erased.key()));
+  EXPECT_FALSE(Untold(other.key()));
+  EXPECT_EQ(RecoverAll(*tier_).size(), 1u);
+  EXPECT_FALSE(Untold(there.key())) << "it has told it";
 }
 
 TEST_P(DiskTierContract, SaysWhenThereIsNoRoomAndWhenThereIsAgain) {
@@ -346,6 +480,25 @@ TEST_P(DiskTierContract, KeepsManyFactsAtOnce) {
   EXPECT_EQ(there, facts.size() / 2);
 }
 
+// Each kind has its part: the others', and blocks, find room though it is used up.
+TEST_P(DiskTierContract, FactsOfAKindHaveTheirPart) {
+  absl::Status status;
+  for (int i = 0; i < 100'000 && status.ok(); ++i)
+    status = tier_->PutFact(absl::StrCat("registration/", i), std::string(10'000, 'x'));
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  for (int starts = 0; starts < 2; ++starts) {
+    EXPECT_FALSE(tier_->PutFact("registration/another", std::string(10'000, 'x')).ok());
+    EXPECT_TRUE(tier_->PutFact("pin/1", "until tomorrow").ok());
+    EXPECT_EQ(PutOne(*tier_, DiskBlock(1, 4, 64 << 10)).status, DiskTier::PutStatus::kOk);
+    const DiskTier::FactUse use = tier_->stats().facts[1];
+    EXPECT_GT(use.facts, 0u);
+    EXPECT_LE(use.bytes, use.bytes_max);
+    Reopen();
+  }
+  EXPECT_TRUE(tier_->PutFact("registration/0", "").ok());
+  EXPECT_TRUE(tier_->PutFact("registration/another", std::string(9'000, 'x')).ok());
+}
+
 TEST_P(DiskTierContract, ManyThreadsPutGetAndErase) {
   constexpr int kThreads = 4;
   std::atomic<int> wrong{0};
@@ -369,7 +522,7 @@ TEST_P(DiskTierContract, ManyThreadsPutGetAndErase) {
 
 // Random puts, gets, erasures and processes, against a map.
 TEST_P(DiskTierContract, AgreesWithAMap) {
-  const uint64_t seed = std::random_device{}();
+  const uint64_t seed = TestSeed();
   SCOPED_TRACE(absl::StrCat("seed ", seed));
   std::mt19937_64 random(seed);
   struct Known {

@@ -12,7 +12,8 @@ namespace {
 class FakeShmWorld final : public TransportWorld {
  public:
   FakeShmWorld(const FakeDaemon::Options& options, uint32_t copy_threads, bool accept_encoded)
-      : daemon_(std::make_shared<FakeDaemon>(options)),
+      : by_copies_(options.read_mode == ReadMode::kCopied),
+        daemon_(std::make_shared<FakeDaemon>(options)),
         core_(daemon_),
         pool_(copy_threads),
         transport_(core_, AllKernels().back(), pool_, accept_encoded) {
@@ -23,6 +24,9 @@ class FakeShmWorld final : public TransportWorld {
     daemon_->Stop();
     EXPECT_EQ(daemon_->leases(), 0u);
     EXPECT_EQ(daemon_->open_extents(), 0u);
+    if (by_copies_) {
+      EXPECT_EQ(daemon_->slabs_mapped(), 0u);
+    }
   }
   Transport& transport() override { return transport_; }
   FakeDaemon& daemon() { return *daemon_; }
@@ -40,6 +44,7 @@ class FakeShmWorld final : public TransportWorld {
   }
 
  private:
+  const bool by_copies_;
   std::shared_ptr<FakeDaemon> daemon_;
   SessionCore core_;
   CopyPool pool_;
@@ -53,13 +58,20 @@ TransportRoad Road(std::string name, const FakeDaemon::Options& options,
           }};
 }
 
+const FakeDaemon::Options kByCopies{.write_mode = WriteMode::kStaged,
+                                    .read_mode = ReadMode::kCopied};
+
 INSTANTIATE_TEST_SUITE_P(
     FakeShm, TransportContract,
     ::testing::Values(Road("mapped", {}), Road("mapped_checked", {.tables = true}),
                       Road("mapped_three_threads", {.tables = true}, 3),
                       Road("mapped_encoded", {.encodes = true}, 2),
                       Road("staged", {.write_mode = WriteMode::kStaged}),
-                      Road("staged_checked", {.write_mode = WriteMode::kStaged, .tables = true})),
+                      Road("staged_checked", {.write_mode = WriteMode::kStaged, .tables = true}),
+                      Road("copied", kByCopies), Road("copied_three_threads", kByCopies, 3),
+                      Road("copied_encoded", {.write_mode = WriteMode::kStaged,
+                                              .read_mode = ReadMode::kCopied,
+                                              .encodes = true})),
     [](const auto& road) { return road.param.name; });
 
 // A daemon that says other lengths or hashes than those of what lies there, or gives what nobody

@@ -150,6 +150,23 @@ TEST_F(ClearTest, RefusesWhatItCannotMean) {
   refused("blocks.content", kInvalid,
           [](Request* r) { r->set_scope(v1::SELECTION_SCOPE_CONTENT); });
   refused("blocks", kInvalid, [](Request* r) { r->set_scope(v1::SELECTION_SCOPE_BLOCKS); });
+  refused("blocks.writer", kInvalid,
+          [](Request* r) { r->mutable_blocks()->mutable_writer()->set_uid(0); });
+  refused("blocks.writer", kInvalid, [](Request* r) { r->set_scope(v1::SELECTION_SCOPE_WRITER); });
+  refused("blocks.writer.engine", kInvalid, [](Request* r) {
+    r->set_scope(v1::SELECTION_SCOPE_WRITER);
+    r->mutable_blocks()->mutable_writer()->set_engine(65'536);
+  });
+  refused("blocks.content", kInvalid, [](Request* r) {
+    r->set_scope(v1::SELECTION_SCOPE_WRITER);
+    r->mutable_blocks()->mutable_writer()->set_uid(0);
+    r->mutable_blocks()->mutable_content()->set_model("m");
+  });
+  refused("tiers", kInvalid, [](Request* r) {
+    r->set_scope(v1::SELECTION_SCOPE_WRITER);
+    r->mutable_blocks()->mutable_writer()->set_uid(0);
+    r->add_tiers(v1::TIER_DEVICE);
+  });
   refused("tiers[1]", kInvalid, [](Request* r) {
     r->add_tiers(v1::TIER_HOST);
     r->add_tiers(v1::TIER_UNSPECIFIED);
@@ -158,7 +175,7 @@ TEST_F(ClearTest, RefusesWhatItCannotMean) {
           [](Request* r) { r->add_tiers(v1::TIER_REMOTE); });
   refused("tenant", grpc::StatusCode::PERMISSION_DENIED, [](Request* r) { r->set_tenant("x"); });
   EXPECT_EQ(daemon_->Tenant().blocks(), 1u);
-  EXPECT_EQ(daemon_->Metric("larder_invalid_messages_total"), 12);
+  EXPECT_EQ(daemon_->Metric("larder_invalid_messages_total"), 17);
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
-// The public client library against the real daemon: every road, and what happens when the daemon goes.
+// The public client library against the real daemon: every road, and what happens when the daemon
+// goes.
 #include <algorithm>
 #include <csignal>
+#include <string>
+
+#include <unistd.h>
 
 #include "client/client.h"
 #include "client/sideband.h"
@@ -33,14 +37,20 @@ class SessionTransport final : public Transport {
   Session& session_;
 };
 
+// Whom a daemon trusts that does not trust the test.
+const std::string kSomebodyElse = std::to_string(geteuid() + 4242);
+
 class DaemonWorld final : public TransportWorld {
  public:
-  explicit DaemonWorld(WriteMode mode, const char* session_sockets = "true")
+  explicit DaemonWorld(WriteMode mode, const char* session_sockets = "true",
+                       const std::string& trusted = "self", ReadMode read_mode = ReadMode::kMapped)
       : daemon_({"--pool", "80MiB", "--check-host-reads", "always", "--session-sockets",
-                 session_sockets}) {
+                 session_sockets, "--trusted-uids", trusted}) {
     client_ = *Client::Connect({.socket_dir = daemon_.folder()->path()});
     session_ = *client_->Attach({.engine_id = "contract", .write_mode = mode});
     EXPECT_EQ(session_->write_mode(), mode) << session_->write_mode_reason();
+    const bool stream = mode == WriteMode::kStream;
+    EXPECT_EQ(session_->read_mode(), stream ? ReadMode::kStream : read_mode);
     transport_.emplace(*session_);
   }
   Transport& transport() override { return *transport_; }
@@ -67,6 +77,18 @@ INSTANTIATE_TEST_SUITE_P(
                       [] { return std::make_unique<DaemonWorld>(WriteMode::kMapped, "false"); }},
         TransportRoad{"staged_session_over_grpc",
                       [] { return std::make_unique<DaemonWorld>(WriteMode::kStaged, "false"); }},
+        TransportRoad{"copied",
+                      [] {
+                        return std::make_unique<DaemonWorld>(WriteMode::kStaged, "true",
+                                                             kSomebodyElse, ReadMode::kCopied);
+                      }},
+        TransportRoad{"copied_session_over_grpc",
+                      [] {
+                        return std::make_unique<DaemonWorld>(WriteMode::kStaged, "false",
+                                                             kSomebodyElse, ReadMode::kCopied);
+                      }},
+        TransportRoad{"sealed",
+                      [] { return std::make_unique<DaemonWorld>(WriteMode::kStaged, "true", ""); }},
         TransportRoad{"stream", [] { return std::make_unique<DaemonWorld>(WriteMode::kStream); }}),
     [](const auto& road) { return road.param.name; });
 
@@ -342,6 +364,18 @@ TEST_P(ClientTest, StagedSessionsComeAndGo) {
   }
 }
 
+// Together they have one share of the pool: what each reserves ahead leaves the others theirs.
+TEST_P(ClientTest, ManySessionsOfAProcessPut) {
+  Start({"--pool", "64MiB", "--lease-share", "0.01"});
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (uint32_t i = 0; i < 16; ++i) {
+    ExpectOne(Put(i), BlockStatus::kOk);
+    sessions.push_back(std::move(session_));
+    Attach(WriteMode::kMapped);
+  }
+  ExpectOne(Put(16), BlockStatus::kOk);
+}
+
 TEST_P(ClientTest, HandlesAreOfOneSession) {
   Start();
   ExpectOne(Put(1), BlockStatus::kOk);
@@ -421,8 +455,8 @@ TEST_P(ClientTest, StoppedDaemonKeepsNobodyForEver) {
   daemon_->Signal(SIGCONT);
 }
 
-// More than the socket takes: messages queue, callers keep to their deadlines, and the session goes on
-// when the daemon does.
+// More than the socket takes: messages queue, callers keep to their deadlines, and the session goes
+// on when the daemon does.
 TEST_P(ClientTest, FullSocketHoldsNoCaller) {
   Start();
   const std::vector<Digest> many(wire::kKeysMax, maker_.Block(1).digest);  // 64 KiB a message

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 
 #include "client/file_descriptor.h"
 #include "storage/check.h"
+#include "tests/e2e/die_with.h"
 
 namespace larder::e2e {
 namespace {
@@ -32,14 +32,15 @@ struct Pipe {
   FileDescriptor read, write;
 };
 
-[[noreturn]] void Become(const std::vector<std::string>& arguments, const CtlOptions& options) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+[[noreturn]] void Become(const std::vector<std::string>& arguments, const CtlOptions& options,
+                         pid_t parent) {
   setenv("LARDER_SOCKET_DIR", options.socket_dir.c_str(), 1);
   for (const std::string& variable : options.environment) {
     const size_t end = variable.find('=');
     setenv(variable.substr(0, end).c_str(), variable.substr(end + 1).c_str(), 1);
   }
   if (options.uid && (setgid(*options.uid) != 0 || setuid(*options.uid) != 0)) _exit(126);
+  DieWith(parent);
   if (!options.folder.empty() && chdir(options.folder.c_str()) != 0) _exit(125);
   if (!options.shell_line.empty()) {
     const std::string path = LARDERCTL_PATH;
@@ -101,9 +102,10 @@ int CodeOf(pid_t pid) {
 CtlOutcome RunOnTerminal(const std::vector<std::string>& arguments, const CtlOptions& options) {
   const winsize size = {.ws_row = 50, .ws_col = options.columns, .ws_xpixel = 0, .ws_ypixel = 0};
   int terminal = -1;
+  const pid_t parent = getpid();
   const pid_t pid = forkpty(&terminal, nullptr, nullptr, &size);
   LARDER_CHECK(pid >= 0);
-  if (pid == 0) Become(arguments, options);
+  if (pid == 0) Become(arguments, options, parent);
   const FileDescriptor closes(terminal);
   CtlOutcome outcome;
   std::string signal_at = options.signal_at, question = "[y/N]";
@@ -121,13 +123,14 @@ CtlOutcome RunCtl(const std::vector<std::string>& arguments, const CtlOptions& o
   if (options.columns != 0) return RunOnTerminal(arguments, options);
   Pipe in, out, err;
   if (options.reader_gone) out.read = FileDescriptor();
+  const pid_t parent = getpid();
   const pid_t pid = fork();
   LARDER_CHECK(pid >= 0);
   if (pid == 0) {
     dup2(in.read.get(), STDIN_FILENO);
     dup2(out.write.get(), STDOUT_FILENO);
     dup2(err.write.get(), STDERR_FILENO);
-    Become(arguments, options);
+    Become(arguments, options, parent);
   }
   in.read = FileDescriptor();
   out.write = FileDescriptor();

@@ -11,6 +11,7 @@
 #include "client/sideband.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "larder/v1/cache.grpc.pb.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/raw_session.h"
 
@@ -151,6 +152,30 @@ TEST_F(DaemonEndHeld, HealthTurnsFirst) {
   session_->Send(up);
   EXPECT_TRUE(session_->End().ok()) << "ended by the daemon, as nothing is held any more";
   EXPECT_EQ(daemon_->Wait(), 0) << daemon_->errors();
+}
+
+// Like a session, they may finish what was on its way.
+TEST_F(DaemonEndHeld, ByteStreamsAndPinsAreRefusedSoon) {
+  Hold({});
+  daemon_->Signal(SIGTERM);
+  const auto refused = [](const grpc::Status& status) {
+    return status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+           status.error_message().find("larderd is draining") != std::string::npos;
+  };
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::StoreBlocksReply reply;
+    const auto stub = v1::Engine::NewStub(daemon_->DataChannel());
+    const auto stream = stub->StoreBlocks(&context, &reply);
+    stream->WritesDone();
+    return refused(stream->Finish());
+  }));
+  EXPECT_TRUE(Eventually([&] {
+    grpc::ClientContext context;
+    v1::PinReply reply;
+    return refused(v1::Cache::NewStub(daemon_->DataChannel())->Pin(&context, {}, &reply));
+  }));
+  EXPECT_TRUE(daemon_->alive());
 }
 
 TEST_F(DaemonEndHeld, TheLimitOfADrainHolds) {

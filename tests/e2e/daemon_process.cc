@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -21,6 +20,7 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include "storage/check.h"
+#include "tests/e2e/die_with.h"
 
 namespace larder::e2e {
 namespace {
@@ -85,7 +85,8 @@ std::string HttpGet(uint16_t port, const std::string& path) {
   return answer;
 }
 
-// grpc.health.v1 without its generated code: an empty request, and a reply whose field 1 is the status.
+// grpc.health.v1 without its generated code: an empty request, and a reply whose field 1 is the
+// status.
 std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
@@ -113,8 +114,7 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel) {
 
 // In the child, between fork and exec: async-signal-safe calls only, unless a test says otherwise.
 [[noreturn]] void Become(char* const* arguments, int out, int err,
-                         const DaemonProcess::Options& options) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+                         const DaemonProcess::Options& options, pid_t parent) {
   if (options.address_space_max != 0) {
     const rlimit limit{options.address_space_max, options.address_space_max};
     setrlimit(RLIMIT_AS, &limit);
@@ -122,6 +122,7 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel) {
   dup2(out, STDOUT_FILENO);
   dup2(err, STDERR_FILENO);
   if (options.in_child) options.in_child();
+  DieWith(parent);  // whatever user that has made it
   execv(arguments[0], arguments);
   _exit(127);
 }
@@ -181,9 +182,10 @@ void DaemonProcess::Start(const std::vector<std::string>& flags, const Options& 
   const int err = open((stem + ".err").c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
   LARDER_CHECK(out >= 0 && err >= 0);
   stem_ = stem;
+  const pid_t parent = getpid();
   pid_ = fork();
   LARDER_CHECK(pid_ >= 0);
-  if (pid_ == 0) Become(arguments.data(), out, err, options);
+  if (pid_ == 0) Become(arguments.data(), out, err, options, parent);
   close(out);
   close(err);
 }
@@ -236,6 +238,9 @@ std::string DaemonProcess::output() const { return ReadAll(stem_ + ".out"); }
 
 std::shared_ptr<grpc::Channel> DaemonProcess::DataChannel() const {
   return FreshChannel(data_socket());
+}
+std::shared_ptr<grpc::Channel> DaemonProcess::ControlChannel() const {
+  return FreshChannel(control_socket());
 }
 std::shared_ptr<grpc::Channel> DaemonProcess::AdminChannel() const {
   return FreshChannel(admin_socket());

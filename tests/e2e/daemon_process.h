@@ -1,11 +1,13 @@
-// The real larderd as a child of a test, with everything that a test wants to know about it from outside.
+// The real larderd as a child of a test, with everything that a test wants to know about it from
+// outside.
 //
 //   DaemonProcess daemon({"--pool", "64MiB"});
 //   ASSERT_TRUE(daemon.serves()) << daemon.errors();
 //
-// It gets a private folder for its socket files, a free metrics port, and a small pool unless a flag says otherwise.
-// Ownership: the child process and, unless it was given one, the folder; both end with this object.  The child dies
-// with the thread that started it, whatever happens to the test.
+// It gets a private folder for its socket files, a free metrics port, and a small pool unless a
+// flag says otherwise.
+// Ownership: the child process and, unless it was given one, the folder; both end with this object.
+// The child dies with the thread that started it, whatever happens to the test.
 // Thread-safety: none, but for Stats and the paths.
 #pragma once
 
@@ -39,7 +41,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// Polls until the condition holds; false when `limit` passed first.  The only way in which these tests wait.
+// Polls until the condition holds; false when `limit` passed first.  The only way in which these
+// tests wait.
 [[nodiscard]] bool Eventually(const std::function<bool()>& condition,
                               std::chrono::milliseconds limit = std::chrono::seconds(30));
 
@@ -77,6 +80,7 @@ class DaemonProcess {
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] const std::shared_ptr<TemporaryFolder>& folder() const { return folder_; }
   [[nodiscard]] std::string data_socket() const { return folder_->File("data.sock"); }
+  [[nodiscard]] std::string control_socket() const { return folder_->File("control.sock"); }
   [[nodiscard]] std::string admin_socket() const { return folder_->File("admin.sock"); }
   [[nodiscard]] std::string sideband_socket() const { return folder_->File("sideband.sock"); }
   // What it wrote to standard error and to standard output so far.
@@ -85,12 +89,14 @@ class DaemonProcess {
 
   // A fresh connection each, as another program would have it.
   [[nodiscard]] std::shared_ptr<grpc::Channel> DataChannel() const;
+  [[nodiscard]] std::shared_ptr<grpc::Channel> ControlChannel() const;
   [[nodiscard]] std::shared_ptr<grpc::Channel> AdminChannel() const;
 
   // Admin.Stats; an empty reply when the daemon does not answer.
   [[nodiscard]] v1::StatsReply Stats() const;
   [[nodiscard]] v1::TenantStats Tenant() const;
-  // One sample of /metrics, by its whole name with label: every counter and gauge, the sideband's too.  -1: absent.
+  // One sample of /metrics, by its whole name with label: every counter and gauge, the sideband's
+  // too.  -1: absent.
   [[nodiscard]] double Metric(const std::string& sample) const;
   // All of /metrics, with the header of its HTTP answer; empty when it does not answer.
   [[nodiscard]] std::string Scrape() const;

@@ -1,7 +1,8 @@
-// One daemon for a whole program of hostile tests.  After each test it must be alive and healthy, and hold nothing.
+// One daemon for a whole program of hostile tests.  After each test it must be alive and healthy,
+// and hold nothing.
 //
-// The test's process is the client: what a lost session of it held waits in quarantine until CLEAN, which TearDown
-// sends.
+// The test's process is the client: what a lost session of it held waits in quarantine until CLEAN,
+// which TearDown sends.
 #pragma once
 
 #include <memory>
@@ -21,12 +22,14 @@ namespace larder::e2e {
 
 class HostileTest : public ::testing::Test {
  protected:
-  static constexpr int kSessionsMax = 8;
+  static constexpr int kSessionsMax = 8;  // of one process
+  // Of the callers of a user without a sideband, who count as a process.
+  static constexpr int kUnnamedSessionsMax = kSessionsMax;
   static constexpr uint32_t kLayerBytes = 5000;  // no multiple of anything
 
   static void SetUpTestSuite() {
     daemon_ = std::make_unique<DaemonProcess>(std::vector<std::string>{
-        "--sessions-max", std::to_string(kSessionsMax), "--check-host-reads", "always"});
+        "--sessions-max", std::to_string(2 * kSessionsMax), "--check-host-reads", "always"});
     ASSERT_TRUE(daemon_->serves()) << daemon_->errors();
   }
   static void TearDownTestSuite() {

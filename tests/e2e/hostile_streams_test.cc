@@ -1,12 +1,16 @@
 // Byte streams that break off or lie, and bytes on the socket files that are no protocol of ours.
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <random>
 
 #include "client/file_descriptor.h"
 #include "gmock/gmock.h"
+#include "tests/e2e/die_with.h"
 #include "tests/e2e/hostile_fixture.h"
 #include "tests/test_scale.h"
 
@@ -46,6 +50,73 @@ class HostileStream : public HostileTest {
   }
   const TestBlock block_ = maker_.Block(1000);
 };
+
+// What a session of gRPC's said once is not kept while it says nothing.
+TEST_F(HostileStream, LargeMessagesOfIdleSessionsAreNotKept) {
+  constexpr const char* kResident = "larder_resident_bytes{kind=\"anonymous\"}";
+  constexpr int kSessions = kSessionsMax;  // as many as callers without a sideband get
+  std::vector<std::unique_ptr<RawSession>> sessions;
+  for (int i = 0; i < kSessions; ++i) sessions.push_back(Attach(v1::WRITE_MODE_STREAM));
+  for (const auto& session : sessions) Register(*session);
+  v1::Up large;  // 4 MiB
+  for (int i = 0; i < 64; ++i) large.add_damaged()->set_digests(std::string(4'096 * 16, 'x'));
+  v1::Up after;
+  after.add_acquires()->set_id(1);
+  after.mutable_acquires(0)->set_digests(Packed(block_.digest));
+  after.mutable_acquires(0)->set_what(v1::ACQUIRE_WHAT_PROMISE);
+  const double before = daemon_->Metric(kResident);
+  for (const auto& session : sessions) {
+    ASSERT_TRUE(session->Send(large));
+    ASSERT_TRUE(session->Ask(after).has_value()) << session->End().error_message();
+  }
+  const double grown = daemon_->Metric(kResident) - before;
+  std::printf("resident: %.1f MiB more, of %d sessions\n", grown / (1 << 20), kSessions);
+  EXPECT_LT(grown, kSessions * (6 << 20)) << "each keeps 12 MiB: bytes, message and what it says";
+  for (const auto& session : sessions) EXPECT_TRUE(session->Bye().ok());
+}
+
+// A message takes room of what all share while it is handled, whatever its session travels on.
+TEST(SessionMessages, WaitForRoomAlsoOverGrpc) {
+  DaemonProcess daemon(std::vector<std::string>{"--memory-limit", "32MiB"});
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const auto sideband = SidebandClient::Connect(daemon.sideband_socket(), std::chrono::seconds(10));
+  ASSERT_TRUE(sideband.ok()) << sideband.status();
+  auto socket = (*sideband)->OpenSession();
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  const auto keeps = std::make_unique<RawSocket>(*std::move(socket));
+  v1::Up hello;
+  hello.mutable_hello()->set_engine_id("keeps");
+  hello.mutable_hello()->set_role(v1::ROLE_BOTH);
+  hello.mutable_hello()->set_write_mode(v1::WRITE_MODE_STREAM);
+  v1::Down attached;
+  ASSERT_TRUE(keeps->Write(hello) && keeps->Read(&attached));
+  const auto header = EncodeSessionFrameHeader(SessionFrameType::kMessage, 16 << 20);
+  ASSERT_TRUE(keeps->WriteBytes(std::string(header.data(), header.size()) +
+                                std::string(15 << 20, '\0')));  // and no more of it
+  const auto held = [&] { return daemon.Metric("larder_share_held{kind=\"message_bytes\"}"); };
+  ASSERT_TRUE(Eventually([&] { return held() >= 24 << 20; }));
+  RawSession waits(daemon.DataChannel(), {.engine_id = "waits"});
+  v1::Up large;  // 4.3 MiB, which take twice as much
+  const std::string digests(4'096 * 16, 'x');
+  for (int i = 0; i < 64; ++i) large.add_damaged()->set_digests(digests);
+  for (uint64_t id = 1; id <= 4; ++id) {
+    v1::Acquire* const acquire = large.add_acquires();
+    acquire->set_id(id);
+    acquire->set_what(v1::ACQUIRE_WHAT_PROMISE);
+    acquire->set_digests(digests);
+  }
+  ASSERT_TRUE(waits.Send(large));
+  EXPECT_TRUE(Eventually([&] { return daemon.Metric("larder_calls_overloaded_total") > 0; }))
+      << "it was handled without a charge";
+  EXPECT_EQ(daemon.Metric("larder_share_held{kind=\"waiting_bytes\"}"), large.ByteSizeLong());
+  keeps->Cancel();
+  const std::optional<v1::Down> down = waits.Receive();
+  ASSERT_TRUE(down) << waits.End().error_message();
+  EXPECT_EQ(down->grants_size(), 4);
+  EXPECT_EQ(daemon.Metric("larder_share_held{kind=\"waiting_bytes\"}"), 0);
+  EXPECT_TRUE(waits.Bye().ok());
+  EXPECT_TRUE(Eventually([&] { return held() == 0; }));
+}
 
 TEST_F(HostileStream, StoreWithoutAHead) {
   ExpectInvalid({OnlyData("bytes of nothing")}, "content and variant");
@@ -194,7 +265,9 @@ TEST_F(HostileStream, StalledWithoutADeadline) {
   v1::StoreBlocksReply reply;
   const auto stub = v1::Engine::NewStub(channel_);
   const auto stream = stub->StoreBlocks(&context, &reply);
-  stream->Write(StoreHead(block_));
+  v1::StoreBlocksRequest head = StoreHead(block_);
+  head.set_data(Data(block_).substr(0, 100));
+  stream->Write(head);
   EXPECT_TRUE(Eventually([] { return daemon_->Tenant().pool_reserved() > 0; }));
   EXPECT_TRUE(
       Eventually([] { return daemon_->Tenant().pool_reserved() == 0; }, std::chrono::seconds(45)));
@@ -268,10 +341,10 @@ TEST_F(HostileBytes, OnTheSideband) {
     return packet;
   };
   const std::vector<std::string> all = {
-      Random(8, 4),        Random(272, 5),     Random(60'000, 6),  // the last is no packet of the protocol at all
-      hello(1, 2, 4, 4),   hello(99, 1, 4, 4), hello(1, 1, 400, 4), hello(1, 1, 4, 40),
-      hello(5, 1, 8, 8),    // MAP_SLAB before HELLO
-      hello(4, 1, 80, 80),  // WELCOME, which is the daemon's to say
+      Random(8, 4),        Random(272, 5),     Random(60'000, 6),  // the last is no packet
+      hello(1, 2, 4, 4),   hello(99, 1, 4, 4), hello(1, 1, 400, 4),
+      hello(1, 1, 4, 40),  hello(5, 1, 8, 8),  // MAP_SLAB before HELLO
+      hello(4, 1, 80, 80),                     // WELCOME, which is the daemon's to say
   };
   for (const std::string& packet : all) {
     const FileDescriptor fd = Connect(daemon_->sideband_socket(), SOCK_SEQPACKET);
@@ -302,11 +375,48 @@ TEST_F(HostileBytes, NewerSidebandClient) {
   EXPECT_TRUE(std::holds_alternative<ChallengeFrame>(*frame)) << "unknown flags are ignored";
 }
 
+// Another process that opens connections, says nothing on them, and ends with this.
+class SilentProcess {
+ public:
+  SilentProcess(const std::string& path, int connections) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    const FileDescriptor done(ends[0]);
+    FileDescriptor say(ends[1]);
+    const pid_t parent = getpid();
+    pid_ = fork();
+    if (pid_ == 0) {  // async-signal-safe calls only: other threads may have held locks
+      DieWith(parent);
+      for (int i = 0; i < connections; ++i) {
+        const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) _exit(1);
+      }
+      if (write(say.get(), "x", 1) != 1) _exit(1);
+      for (;;) pause();
+    }
+    say = FileDescriptor();
+    char byte = 0;
+    EXPECT_EQ(read(done.get(), &byte, 1), 1) << "it could not connect";
+  }
+  ~SilentProcess() {
+    kill(pid_, SIGKILL);
+    EXPECT_EQ(waitpid(pid_, nullptr, 0), pid_);
+  }
+  SilentProcess(const SilentProcess&) = delete;
+  SilentProcess& operator=(const SilentProcess&) = delete;
+
+ private:
+  pid_t pid_ = -1;
+};
+
 TEST_F(HostileBytes, ManySilentConnections) {
   const size_t descriptors = daemon_->OpenDescriptors();
   {
-    std::vector<FileDescriptor> open;
-    for (int i = 0; i < 100; ++i) open.push_back(Connect(daemon_->data_socket(), SOCK_STREAM));
+    // More than the share of a process, which is refused further ones; this one is not.
+    const SilentProcess silent(daemon_->data_socket(), 100);
     EXPECT_EQ(daemon_->Health(), "SERVING");
   }
   EXPECT_TRUE(Eventually([&] { return daemon_->OpenDescriptors() <= descriptors; }));
@@ -316,7 +426,7 @@ TEST_F(HostileBytes, AskingForWhatIsNotTheirs) {
   EXPECT_EQ(sideband_->MapSlab(SlabId{60'000}, false).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(sideband_->MapSessionPage(SessionId{1}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(sideband_->DropStaging(77).code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(sideband_->SendStaging(STDERR_FILENO, MiB(1)).ok()) << "no sealed memfd";
+  EXPECT_FALSE(sideband_->MakeStaging(GiB(1024)).ok()) << "beyond every share";
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace larder::e2e {
 namespace {
 
 using nlohmann::json;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -115,6 +116,12 @@ TEST_F(LarderctlTest, WrongCommandLines) {
   ExpectError(Line("pin"), 2, "no blocks are named", "larderctl pin --help");
   ExpectError(Line("unpin --all --tokens 1"), 2, "or --all of the owner", "larderctl unpin");
   ExpectError(Line("clear --all --content --yes"), 2, "more than one way", "larderctl clear");
+  ExpectError(Line("clear --writer-uid root"), 2, "\"root\" is neither a number of a user",
+              "larderctl clear");
+  ExpectError(Line("clear --writer-engine e"), 2, "--writer-engine goes with --writer-uid",
+              "larderctl clear");
+  ExpectError(Line("clear --writer-uid 1 --model m"), 2, "leave out --model", "larderctl clear");
+  ExpectError(Line("clear --writer-uid 1 --all"), 2, "more than one way", "larderctl clear");
   ExpectError(Line("lookup --tokens 1"), 2, "--model is missing", "larderctl lookup --help");
   ExpectError(Line("dump /nonexistent"), 2, "cannot open /nonexistent", "larderctl dump --help");
   CtlOptions slip;
@@ -159,9 +166,19 @@ TEST_F(LarderctlTest, NoRights) {
   ExpectError(Line("status", nobody), 4, "admin.sock, which is for the user that runs larderd",
               "next: sudo larderctl status");
   ExpectError(Line("drain --yes", nobody), 4, "no rights", "next: sudo larderctl drain");
-  ExpectError(Line("instances", nobody), 4, "data.sock, which is for engines",
+  ExpectError(Line("instances", nobody), 4, "control.sock, which is for routers",
               "next: sudo larderctl instances");
   ExpectError(Line("instances --tenant other"), 4, "tenant", "next: larderctl");
+}
+
+// As an older larderctl does, or one that is told so.
+TEST_F(LarderctlTest, TheEnginesSocket) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const std::string at_data = "--socket " + folder_->File("data.sock") + " ";
+  ExpectError(Line(at_data + "clear --all --yes"), 4,
+              "Clear is not served at data.sock but at " + folder_->File("control.sock"),
+              "next: larderctl clear --help");
+  EXPECT_EQ(Line(at_data + "instances").code, 0);
 }
 
 TEST_F(LarderctlTest, AReaderThatHasGone) {
@@ -230,6 +247,14 @@ TEST_F(LarderctlTest, WhatDestroysAsksFirst) {
   EXPECT_EQ(would.at("dry_run"), true);
   EXPECT_EQ(would.at("host").at("blocks"), kBlocks);
   EXPECT_EQ(would.at("disk").at("blocks"), kBlocks);
+  const std::string user = std::to_string(geteuid());
+  EXPECT_EQ(Json("clear --dry-run --writer-uid " + user).at("host").at("blocks"), kBlocks);
+  EXPECT_EQ(Json("clear --dry-run --writer-uid 64999").at("host").at("blocks"), 0);
+  EXPECT_EQ(Json("clear --dry-run --writer-uid unknown").at("host").at("blocks"), 0);
+  EXPECT_EQ(
+      Json("clear --dry-run --writer-engine other --writer-uid " + user).at("host").at("blocks"),
+      0);
+  EXPECT_THAT(Line("watch --once --with-tokens").out, HasSubstr(" 0 uid " + user + "\n"));
   CtlOutcome asked = OnTerminal({"clear", "--all"}, 80, "n\n");
   EXPECT_EQ(asked.code, 2);
   EXPECT_THAT(asked.out, HasSubstr("Clear in host 20 blocks"));
@@ -277,7 +302,8 @@ TEST_F(LarderctlTest, StateOfTheDaemon) {
   EXPECT_EQ(status.at("tenants")[0].at("blocks"), kBlocks);
   EXPECT_EQ(status.at("gauges").at("larder_disk_blocks{where=\"all\"}"), kBlocks);
   EXPECT_EQ(status.at("counters").at("larder_blocks_put_total{result=\"published\"}"), kBlocks);
-  EXPECT_THAT(Line("status").out, HasSubstr("blocks   20 in host, 20 on disk, 0 of them there"));
+  EXPECT_THAT(Line("status").out,
+              ContainsRegex("\nblocks +20 in host, 20 on disk, 0 of them there"));
   EXPECT_TRUE(Json("top --interval 10ms").contains("per_second"));
   EXPECT_THAT(Line("top --once --interval 10ms").out, HasSubstr("blocks put"));
   EXPECT_THAT(Json("config").at("toml").get<std::string>(), HasSubstr("disk_limit = \"400MiB\""));

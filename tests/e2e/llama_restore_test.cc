@@ -75,7 +75,7 @@ class LlamaRestoreTest : public LlamaFixture {
     v1::ClearReply reply;
     grpc::ClientContext context;
     const auto cleared =
-        v1::Cache::NewStub(daemon_->DataChannel())->Clear(&context, request, &reply);
+        v1::Cache::NewStub(daemon_->ControlChannel())->Clear(&context, request, &reply);
     ASSERT_TRUE(cleared.ok()) << cleared.error_message();
     ASSERT_EQ(reply.tiers(0).blocks(), 1u);
   }

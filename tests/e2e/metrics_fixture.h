@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/e2e/frozen.h"
 #include "tests/e2e/verb_fixture.h"
 
 namespace larder::e2e {
@@ -28,6 +29,7 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
   std::unique_ptr<ChildEngine> engine_;
   std::unique_ptr<RawSession> raw_;
   FileDescriptor socket_;
+  std::vector<std::shared_ptr<grpc::Channel>> connections_;
   VariantHandle device_variant_;
 
   using DiskTest::Attach;
@@ -115,7 +117,7 @@ class MetricsTest : public VerbTest, public ::testing::WithParamInterface<Happen
     v1::WatchEventsRequest request;
     request.set_snapshot(true);
     grpc::ClientContext context;
-    const auto stub = v1::Cache::NewStub(daemon_->DataChannel());
+    const auto stub = v1::Cache::NewStub(daemon_->ControlChannel());
     const auto reader = stub->WatchEvents(&context, request);
     v1::WatchEventsReply reply;
     EXPECT_TRUE(reader->Read(&reply));

@@ -24,9 +24,10 @@ namespace larder::e2e {
 namespace {
 
 constexpr int kCallsMax = 32;
-constexpr int kSessionsMax = 64;
-constexpr int kStreamsMax = 64;  // byte streams that fit the default memory limit
-constexpr int kPlaces = 8;       // sessions left for those who come and go
+constexpr int kSessionsMax = 64;     // of callers without a sideband, who have a share
+constexpr int kSessionsOfAll = 128;  // half of which that is
+constexpr int kStreamsMax = 32;      // byte streams of theirs that fit the default memory limit
+constexpr int kPlaces = 8;           // sessions left for those who come and go
 constexpr int kTimes = 10;
 
 std::chrono::milliseconds Duration() {
@@ -169,8 +170,8 @@ class OverloadTest : public ::testing::Test {
 
   static constexpr uint32_t kLayerBytes = 1 << 20;
   const BlockMaker maker_;
-  DaemonProcess daemon_{
-      {"--calls-max", std::to_string(kCallsMax), "--sessions-max", std::to_string(kSessionsMax)}};
+  DaemonProcess daemon_{{"--calls-max", std::to_string(kCallsMax), "--sessions-max",
+                         std::to_string(kSessionsOfAll), "--connections-per-process", "1000"}};
   std::atomic<bool> end_{false};
   Answers answers_;
   std::vector<std::thread> threads_;

@@ -1,9 +1,13 @@
 // Pin, Unpin and Prefetch of the real daemon, by a caller that knows the contract alone.
+#include <unistd.h>
+
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "client/sideband.h"
 #include "tests/e2e/verb_fixture.h"
 
 namespace larder::e2e {
@@ -178,7 +182,7 @@ TEST_F(PinTest, ACallsPlaceIsFreeWhenItIsAnswered) {
   constexpr int kCallers = 8;
   ASSERT_NO_FATAL_FAILURE(Start({"--calls-max", std::to_string(kCallers)}));
   ASSERT_NO_FATAL_FAILURE(PutDurable(1));
-  const auto stub = v1::Cache::NewStub(daemon_->DataChannel());
+  const auto stub = v1::Cache::NewStub(daemon_->ControlChannel());
   const v1::PinRequest pin = PinOf(0, 1, v1::TIER_DEVICE);
   std::atomic<int> refused{0};
   std::vector<std::thread> callers;
@@ -193,6 +197,85 @@ TEST_F(PinTest, ACallsPlaceIsFreeWhenItIsAnswered) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(refused.load(), 0);
+}
+
+// ---- at data.sock, where engines pin
+
+class EnginesPinTest : public PinTest {
+ protected:
+  void SetUp() override {
+    ASSERT_NO_FATAL_FAILURE(Start());
+    ASSERT_NO_FATAL_FAILURE(PutDurable(kPinned));
+    auto sideband = SidebandClient::Connect(daemon_->sideband_socket(), std::chrono::seconds(10));
+    ASSERT_TRUE(sideband.ok()) << sideband.status();
+    sideband_ = *std::move(sideband);
+  }
+  template <class Call>
+  grpc::Status AskAsEngine(const std::string& token, Call call) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    if (!token.empty()) context.AddMetadata("larder-token", token);
+    return call(*v1::Cache::NewStub(daemon_->DataChannel()), context);
+  }
+  grpc::Status PinAsEngine(const v1::PinRequest& request, const std::string& token) {
+    v1::PinReply reply;
+    return AskAsEngine(
+        token, [&](auto& stub, auto& context) { return stub.Pin(&context, request, &reply); });
+  }
+  uint64_t UnpinnedByEngine(const std::string& owner) {
+    v1::UnpinRequest request;
+    request.set_owner(owner);
+    request.set_all(true);
+    v1::UnpinReply reply;
+    const grpc::Status status = AskAsEngine(sideband_->TokenHex(), [&](auto& stub, auto& context) {
+      return stub.Unpin(&context, request, &reply);
+    });
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply.unpinned();
+  }
+  uint64_t UnpinnedByOperator(const std::string& owner) {
+    v1::UnpinRequest request;
+    request.set_owner(owner);
+    request.set_all(true);
+    return Unpinned(request);
+  }
+  std::unique_ptr<SidebandClient> sideband_;
+};
+
+TEST_F(EnginesPinTest, TheirOwnersAreOfTheirUserAlone) {
+  const std::string user = "uid:" + std::to_string(geteuid()) + "/";
+  EXPECT_THAT(Pinned(PinOf(0, 3, v1::TIER_HOST, "router")), Each(v1::BLOCK_STATUS_OK));
+  const grpc::Status status =
+      PinAsEngine(PinOf(0, 5, v1::TIER_HOST, "router"), sideband_->TokenHex());
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(daemon_->Metric("larder_pins"), 8) << "two owners";
+  EXPECT_EQ(UnpinnedByEngine("router"), 5u) << "its own, and not the router's";
+  EXPECT_EQ(UnpinnedByEngine("router"), 0u);
+  EXPECT_EQ(UnpinnedByEngine(user + "router"), 0u);
+  EXPECT_EQ(daemon_->Metric("larder_pins"), 3);
+
+  EXPECT_TRUE(PinAsEngine(PinOf(0, 4, v1::TIER_HOST, "mine"), sideband_->TokenHex()).ok());
+  EXPECT_EQ(UnpinnedByOperator("mine"), 0u);
+  EXPECT_EQ(UnpinnedByOperator(user + "mine"), 4u) << "the operator lets go of any";
+  EXPECT_EQ(UnpinnedByOperator("router"), 3u);
+}
+
+TEST_F(EnginesPinTest, RefusesWhatIsNotTheirs) {
+  const auto refused = [&](const v1::PinRequest& request, const std::string& token,
+                           grpc::StatusCode code, const char* why) {
+    const grpc::Status status = PinAsEngine(request, token);
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    EXPECT_THAT(status.error_message(), HasSubstr(why));
+  };
+  constexpr auto kDenied = grpc::StatusCode::PERMISSION_DENIED;
+  const v1::PinRequest pin = PinOf(0, 1, v1::TIER_HOST);
+  const std::string token = sideband_->TokenHex();
+  refused(pin, "", kDenied, "no larder-token says which");
+  refused(pin, std::string(32, '0'), grpc::StatusCode::UNAUTHENTICATED, "of no live sideband");
+  refused(PinOf(0, 1, v1::TIER_DEVICE), token, kDenied, "control.sock");
+  refused(PinOf(0, 1, v1::TIER_HOST, std::string(256, 'o')), token,
+          grpc::StatusCode::INVALID_ARGUMENT, "choose a shorter one");
+  EXPECT_EQ(daemon_->Metric("larder_pins"), 0);
 }
 
 }  // namespace

@@ -21,12 +21,14 @@ def main():
     from larder.v1 import (admin_pb2, admin_pb2_grpc, cache_pb2, cache_pb2_grpc, engine_pb2 as pb, engine_pb2_grpc,
                            types_pb2 as types)
     data = grpc.insecure_channel(f"unix:{SOCKETS}/data.sock")
-    control = grpc.insecure_channel(f"unix:{SOCKETS}/admin.sock")
-    engine, cache = engine_pb2_grpc.EngineStub(data), cache_pb2_grpc.CacheStub(data)
-    admin = admin_pb2_grpc.AdminStub(control)
+    control = grpc.insecure_channel(f"unix:{SOCKETS}/control.sock")
+    operator = grpc.insecure_channel(f"unix:{SOCKETS}/admin.sock")
+    engine, cache = engine_pb2_grpc.EngineStub(data), cache_pb2_grpc.CacheStub(control)
+    admin = admin_pb2_grpc.AdminStub(operator)
 
-    assert check_health(data) == check_health(control) == "SERVING"
-    services = reflected_services(data) + reflected_services(control)
+    sockets = data, control, operator
+    assert {check_health(socket) for socket in sockets} == {"SERVING"}
+    services = [service for socket in sockets for service in reflected_services(socket)]
     assert set(services) == {"larder.v1.Cache", "larder.v1.Engine", "larder.v1.Admin"}, services
     print("health SERVING; reflection shows", ", ".join(sorted(set(services))))
 
@@ -91,6 +93,15 @@ def main():
     (listed,) = cache.ListInstances(cache_pb2.ListInstancesRequest(), timeout=LIMIT_S).instances
     assert listed.attached and listed.blocks == 5 and listed.sessions[0].write_mode == "stream"
     assert listed.contents[0] == content and listed.variants[0] == variant
+    engines_view = cache_pb2_grpc.CacheStub(data)
+    (seen,) = engines_view.ListInstances(cache_pb2.ListInstancesRequest(), timeout=LIMIT_S).instances
+    assert not seen.contents[0].salt and seen.contents[0].model == content.model
+    try:
+        engines_view.Clear(cache_pb2.ClearRequest(scope=types.SELECTION_SCOPE_ALL), timeout=LIMIT_S)
+        raise AssertionError("an engine cleared")
+    except grpc.RpcError as error:
+        assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "control.sock" in error.details(), error
+    print("at data.sock, an engine sees no salts, and hears that Clear is served at control.sock")
     session.bye(pb.Up(release=pb.Release(lease_ids=[grant.lease_id]), bye=True))
     (listed,) = cache.ListInstances(cache_pb2.ListInstancesRequest(), timeout=LIMIT_S).instances
     assert not listed.attached and not listed.sessions, "detached, as blocks of it are stored"

@@ -28,7 +28,7 @@ TEST(PythonFromProto, DrivesEveryVerb) {
 // On what a real model's engine stored.
 TEST(PythonFromProto, DrivesEveryVerbOnTheKvOfARealModel) {
 #ifndef LARDER_LLAMA_PATH
-  GTEST_SKIP() << "built without llama.cpp; deploy/quickstart.sh builds with it";
+  GTEST_SKIP() << "built without llama.cpp; tests/run.sh builds with it";
 #else
   ASSERT_EQ(std::system("/usr/bin/python3 -B " LARDER_PYTHON_VERBS " " LARDER_PROTO_DIR
                         " " LARDERD_PATH " " LARDER_LLAMA_PATH " $(" LARDER_SOURCE_DIR

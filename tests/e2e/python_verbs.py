@@ -47,12 +47,13 @@ class Daemon:
             [LARDERD, "--socket-dir", self.folder, "--metrics-listen", "127.0.0.1:0", "--pool", str(POOL), "--slab",
              "8MiB", "--disk", f"{self.folder}/disk", "--disk-limit", "1GiB"],
             stdout=self.log, stderr=self.log, env={"PATH": os.environ["PATH"]})
-        self.data = until(self.connect)
+        self.control = until(lambda: self.connect("control.sock"))
+        self.data = until(lambda: self.connect("data.sock"))
         return self
 
-    def connect(self):
+    def connect(self, socket):
         """A channel that met nobody waits for seconds before it tries again, so each try has its own."""
-        channel = grpc.insecure_channel(f"unix:{self.folder}/data.sock", options=[("grpc.use_local_subchannel_pool", 1)])
+        channel = grpc.insecure_channel(f"unix:{self.folder}/{socket}", options=[("grpc.use_local_subchannel_pool", 1)])
         try:
             return check_health(channel) == "SERVING" and channel
         except grpc.RpcError:
@@ -63,6 +64,7 @@ class Daemon:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.data.close()
+        self.control.close()
 
 
 def until(condition):
@@ -146,7 +148,7 @@ class Caller:
     def __init__(self, daemon, types):
         from larder.v1 import cache_pb2, cache_pb2_grpc, engine_pb2, engine_pb2_grpc
         self.pb, self.engine_pb, self.types = cache_pb2, engine_pb2, types
-        self.cache = cache_pb2_grpc.CacheStub(daemon.data)
+        self.cache = cache_pb2_grpc.CacheStub(daemon.control)
         self.engine = engine_pb2_grpc.EngineStub(daemon.data)
 
     def store(self, chain_of):

@@ -1,11 +1,12 @@
-// A session without the client library: says exactly what a test tells it to, right or wrong, over gRPC or on a
-// session socket.
+// A session without the client library: says exactly what a test tells it to, right or wrong, over
+// gRPC or on a session socket.
 //
 //   RawSession session(channel, {.token = sideband->TokenHex(), .mode = v1::WRITE_MODE_MAPPED});
 //   v1::Down down = session.Ask(up);   // sends, and waits for the next message
 //
 // Ownership: the stream; broken off when dropped, as a broken client's would be.
-// Thread-safety: one writer and one reader at a time.  A stream lasts kLimit at most, so no test hangs.
+// Thread-safety: one writer and one reader at a time.  A stream lasts kLimit at most, so no test
+// hangs.
 #pragma once
 
 #include <sys/socket.h>
@@ -84,8 +85,7 @@ class RawSocket final : public RawStream {
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   }
   bool Write(const v1::Up& up) override {
-    const auto header =
-        EncodeSessionFrameHeader(SessionFrameType::kMessage, up.ByteSizeLong());
+    const auto header = EncodeSessionFrameHeader(SessionFrameType::kMessage, up.ByteSizeLong());
     return WriteBytes(std::string(header.data(), header.size()) + up.SerializeAsString());
   }
   // Frames or not.
@@ -137,7 +137,7 @@ class RawSession {
     std::string engine_id = "raw";
     v1::WriteMode mode = v1::WRITE_MODE_STREAM;
     bool hello = true;  // sends it and takes `attached`
-    uint64_t feature_bits = v1::FEATURE_BIT_TIERS;
+    uint64_t feature_bits = v1::FEATURE_BIT_TIERS | v1::FEATURE_BIT_COPIED_READS;
   };
   RawSession(const std::shared_ptr<grpc::Channel>& channel, const Options& options)
       : RawSession(std::make_unique<RawCall>(channel, options.token), options) {}

@@ -72,11 +72,11 @@ std::string Shown(const std::string& text) {
 // Without what differs from run to run.
 std::string Shape(std::string text) {
   const std::pair<const char*, const char*> kRules[] = {
+      {"[ \n]+", " "},  // first: a line may end between a number and its unit
       {"[0-9a-f]{8}-[0-9a-f-]{27}", "UUID"},
       {kFolderShown, "FOLDER"},
       {"[0-9][0-9.,]*( ?(B|KiB|MiB|GiB|us|ms|s|min)\\b( [0-9]+ s)?)?", "N"},
       {"N [A-Z]{3,5}\\b", "N ZONE"},
-      {"[ \n]+", " "},
   };
   for (const auto& [pattern, with] : kRules)
     text = std::regex_replace(text, std::regex(pattern), with);

@@ -1,11 +1,9 @@
 // The daemon under a service manager, whom the test plays: what it is told, its watchdog, and
 // sockets that it listened on before the daemon was there.
 #include <fcntl.h>
-#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -18,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/child_engine.h"
 #include "tests/e2e/daemon_process.h"
+#include "tests/e2e/frozen.h"
 
 namespace larder::e2e {
 namespace {
@@ -57,6 +56,17 @@ class Manager {
       return false;
     });
   }
+  // Nothing more can be told to it until it hears what it has.
+  void FillQueue() const {
+    const FileDescriptor other(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, sizeof address.sun_path - 1);
+    const auto* to = reinterpret_cast<const sockaddr*>(&address);
+    while (sendto(other.get(), "X", 1, 0, to, sizeof address) == 1) {
+    }
+    EXPECT_EQ(errno, EAGAIN);
+  }
   void SetEnvironment(uint64_t watchdog_usec) const {
     setenv("NOTIFY_SOCKET", path_.c_str(), 1);
     if (watchdog_usec > 0) setenv("WATCHDOG_USEC", std::to_string(watchdog_usec).c_str(), 1);
@@ -66,34 +76,6 @@ class Manager {
   const TemporaryFolder folder_;
   const std::string path_;
   const FileDescriptor socket_;
-};
-
-// Threads of another process that stand still while this lives.
-class Frozen {
- public:
-  Frozen(pid_t process, const std::function<bool(const std::string& name)>& which) {
-    const std::string tasks = "/proc/" + std::to_string(process) + "/task";
-    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
-      const pid_t thread = std::stoi(task.path().filename());
-      std::string name;
-      std::getline(std::ifstream(task.path() / "comm"), name);
-      if (thread == process || !which(name)) continue;
-      if (ptrace(PTRACE_SEIZE, thread, nullptr, nullptr) != 0) continue;
-      ptrace(PTRACE_INTERRUPT, thread, nullptr, nullptr);
-      int status = 0;
-      EXPECT_EQ(waitpid(thread, &status, __WALL), thread);
-      threads_.push_back(thread);
-    }
-  }
-  ~Frozen() {
-    for (const pid_t thread : threads_) ptrace(PTRACE_DETACH, thread, nullptr, nullptr);
-  }
-  Frozen(const Frozen&) = delete;
-  Frozen& operator=(const Frozen&) = delete;
-  [[nodiscard]] size_t size() const { return threads_.size(); }
-
- private:
-  std::vector<pid_t> threads_;
 };
 
 size_t CountOf(const std::string& words, const std::string& text) {
@@ -111,6 +93,17 @@ TEST(ServiceManagerTest, HearsOfReadinessAndOfTheDrain) {
   // More than the limit of the drain, whatever the unit's TimeoutStopSec says.
   EXPECT_THAT(manager.Hear(),
               Contains(AllOf(HasSubstr("STOPPING=1"), HasSubstr("EXTEND_TIMEOUT_USEC=55000000"))));
+}
+
+TEST(ServiceManagerTest, OneThatDoesNotListenHoldsUpNothing) {
+  Manager manager;
+  manager.FillQueue();
+  DaemonProcess daemon({}, {.in_child = [&] { manager.SetEnvironment(200'000); }});
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  EXPECT_TRUE(manager.HearsSoon("READY=1")) << "once there is room";
+  EXPECT_TRUE(manager.HearsSoon("WATCHDOG=1"));
+  manager.FillQueue();
+  EXPECT_EQ(daemon.Terminate(), 0) << daemon.errors();
 }
 
 class WatchdogTest : public ::testing::Test {
@@ -152,16 +145,22 @@ TEST_F(WatchdogTest, ASessionLoopThatHangsIsNoticed) {
 }
 TEST_F(WatchdogTest, AGrpcThatHangsIsNoticed) {
   ExpectNoticed("grpc", [](const std::string& name) {
-    for (const char* ours : {"signals", "housekeeper", "sideband", "session-loop"})
+    for (const char* ours : {"signals", "housekeeper", "sideband", "session-loop", "accept"})
       if (name == ours) return false;
     return true;
   });
+}
+
+// Connections that are there work, and new ones wait.
+TEST_F(WatchdogTest, AnAcceptLoopThatHangsIsNoticed) {
+  ExpectNoticed("\"accept grpc\"", [](const std::string& name) { return name == "accept"; });
 }
 
 class InheritedSocketsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     Listen("data.sock", SOCK_STREAM);
+    Listen("control.sock", SOCK_STREAM);
     Listen("admin.sock", SOCK_STREAM);
     Listen("sideband.sock", SOCK_SEQPACKET);
   }
@@ -197,7 +196,7 @@ TEST_F(InheritedSocketsTest, WhoConnectsBeforeTheDaemonIsThereIsServed) {
   EXPECT_EQ(first.Terminate(), 0) << first.errors();
 
   // The files are the manager's, and so serve the next one.
-  for (const char* name : {"data.sock", "admin.sock", "sideband.sock"})
+  for (const char* name : {"data.sock", "control.sock", "admin.sock", "sideband.sock"})
     EXPECT_TRUE(std::filesystem::is_socket(folder_->File(name))) << name;
   DaemonProcess second({}, Options());
   ASSERT_TRUE(second.serves()) << second.errors();

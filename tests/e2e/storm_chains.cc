@@ -210,6 +210,25 @@ std::vector<StormChain::Asked> StormChain::Below(size_t prefix) const {
   return below;
 }
 
+void StormChain::SettlePut(size_t block, std::optional<BlockStatus> answer, uint32_t writer) {
+  Block& put = blocks[block];
+  if (!answer) {
+    put.writers.insert(writer);
+  } else if (*answer == BlockStatus::kOk) {
+    put.former_writers.merge(put.writers);
+    put.writers = {writer};
+  }
+}
+
+std::string StormChain::SettleWriter(size_t block, uint32_t writer) {
+  Block& given = blocks[block];
+  const bool known = given.writers.contains(writer);
+  given.writers = {writer};
+  if (known) return "";
+  return absl::StrCat("chain ", number, ", block ", block, " has the bytes of another writer (",
+                      writer, ") than the first who was told that they are stored");
+}
+
 void StormChain::EndRound() {
   for (Block& block : blocks) {
     block.may_promote = block.recoded = false;
@@ -223,6 +242,7 @@ void StormChain::Crash() {
   for (Block& block : blocks) {
     LetTimePass(block, &block.possible);
     block.possible.Crash(block.ghost);
+    if (block.ghost) block.writers.insert(block.former_writers.begin(), block.former_writers.end());
     block.holders.clear();
     block.late.clear();
     block.later.clear();

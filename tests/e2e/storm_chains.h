@@ -43,6 +43,8 @@ class StormChain {
     bool ghost = false, may_promote = false, recoded = false;  // see StormAround, Possible::Crash
     std::chrono::steady_clock::time_point prefetch_end = {};
     std::vector<StormLaw> late, later;  // of calls that were cancelled in this round, or the last
+    // Whose bytes it may have; and of former lives, of which a disk may have kept some (ghost).
+    std::set<uint32_t> writers = {}, former_writers = {};
     // In device memory, of which all is known; a bit for each owner that pins it there.
     struct {
       bool there = false;
@@ -63,6 +65,11 @@ class StormChain {
                                    const std::optional<StormCounts>& sums = {});
   // A call that ended without an answer, or half-way: it did its work, or did not.
   void SettleUnknown(const std::string& what, const StormLaw& law, std::span<const Asked> asked);
+  // The first writer of a name has it for as long as it is stored.  A put by this writer was
+  // answered so; nullopt: not at all.
+  void SettlePut(size_t block, std::optional<BlockStatus> answer, uint32_t writer);
+  // These bytes were given.  Empty, or what is wrong with that.
+  [[nodiscard]] std::string SettleWriter(size_t block, uint32_t writer);
   // A round has ended, and the daemon has nothing to do.
   void EndRound();
   // Everything that is stored of `prefix` blocks and below; with prefix 0 of the content.

@@ -44,6 +44,8 @@ const char* Name(SelectionScope scope) {
       return "prefix";
     case SelectionScope::kContent:
       return "content";
+    case SelectionScope::kWriter:
+      return "writer";
     case SelectionScope::kAll:
       break;
   }
@@ -53,11 +55,11 @@ const char* Name(SelectionScope scope) {
 }  // namespace
 
 void StormController::Connect() {
-  const RpcOptions data = {
-      .socket_path = world_.daemon->data_socket(), .retry_budget = 0, .retries_max = 0};
+  const RpcOptions control = {
+      .socket_path = world_.daemon->control_socket(), .retry_budget = 0, .retries_max = 0};
   const RpcOptions admin = {
       .socket_path = world_.daemon->admin_socket(), .retry_budget = 0, .retries_max = 0};
-  cache_ = std::make_unique<RpcStub>(data);
+  cache_ = std::make_unique<RpcStub>(control);
   admin_ = std::make_unique<AdminStub>(admin);
 }
 
@@ -382,80 +384,92 @@ wire::BlockSelection StormController::DrawOpen(uint32_t first, uint32_t range) {
 
 void StormController::StepOnOpen() {
   const uint32_t numbers = world_.pressure ? kOpenStorm : kOpenCalm;
-  const auto count = [this](StormVerb verb) { world_.tally.Count(verb); };
   switch (Random(8)) {
-    case 0: {
-      count(StormVerb::kPin);
-      const wire::PinQuery query = {
-          .tenant = {}, .blocks = DrawOpen(0, 10), .owner = kOpenOwner, .tier = DrawTier()};
-      (void)world_.Answered(cache_->Pin(query, kCallLimit).status(), "pin of open blocks");
-      return;
-    }
-    case 1: {
-      count(StormVerb::kUnpin);
-      const wire::UnpinQuery query = {
-          .tenant = {}, .blocks = DrawOpen(0, 10), .owner = kOpenOwner, .tier = DrawTier()};
-      (void)world_.Answered(cache_->Unpin(query, kCallLimit).status(), "unpin of open blocks");
-      return;
-    }
-    case 2: {
-      count(StormVerb::kPrefetch);
-      const wire::PrefetchQuery query = {.tenant = {},
-                                         .blocks = DrawOpen(10, 10),
-                                         .ttl = std::chrono::milliseconds(1 + Random(20))};
-      (void)world_.Answered(cache_->Prefetch(query, kCallLimit).status(), "prefetch, open");
-      return;
-    }
-    case 3: {
-      count(StormVerb::kMove);
-      wire::MoveQuery query = {
-          .tenant = {}, .scope = SelectionScope::kBlocks, .blocks = DrawOpen(0, numbers)};
-      if (Random(2) == 0) std::swap(query.from, query.to);
-      query.copy = Random(2) == 0;
-      const absl::Status status = cache_->Move(query, kCallLimit, [](const auto&) { return true; });
-      if (!absl::IsFailedPrecondition(status)) (void)world_.Answered(status, "move, open");
-      return;
-    }
-    case 4: {
-      count(StormVerb::kCompress);
-      const wire::CompressQuery query = {
-          .tenant = {},
-          .scope = SelectionScope::kBlocks,
-          .blocks = DrawOpen(0, numbers),
-          .tiers = kBothTiers,
-          .codec = Random(2) == 0 ? Codec::kLossless : Codec::kIdentity};
-      (void)world_.Answered(cache_->Compress(query, kCallLimit, [](const auto&) { return true; }),
-                            "compress, open");
-      return;
-    }
+    case 0:
+      return PinOpen();
+    case 1:
+      return UnpinOpen();
+    case 2:
+      return PrefetchOpen();
+    case 3:
+      return MoveOpen(numbers);
+    case 4:
+      return CompressOpen(numbers);
     case 5:
-    case 6: {
-      count(StormVerb::kClear);
-      wire::ClearQuery query = {.tenant = {},
-                                .scope = SelectionScope::kBlocks,
-                                .blocks = DrawOpen(0, numbers),
-                                .tiers = Random(2) == 0 ? kBothTiers : TierBit(DrawTier()),
-                                .pinned = Random(4) == 0};
-      if (Random(40) == 0) {
-        query.scope = SelectionScope::kContent;
-        query.blocks = {};
-        query.blocks.content = WithoutTenant(OpenContent());
-      } else if (Random(20) == 0) {
-        query.scope = SelectionScope::kAll;
-        query.blocks = {};
-        query.dry_run = true;
-      }
-      (void)world_.Answered(cache_->Clear(query, kCallLimit).status(), "clear, open");
-      return;
-    }
-    default: {
-      count(StormVerb::kLookup);
-      wire::LookupQuery query;
-      query.content = WithoutTenant(OpenContent());
-      query.tokens = OpenBlock(static_cast<uint32_t>(Random(numbers))).tokens;
-      (void)world_.Answered(cache_->Lookup(query, kCallLimit).status(), "lookup, open");
-    }
+    case 6:
+      return ClearOpen(numbers);
+    default:
+      return LookUpOpen(numbers);
   }
+}
+
+void StormController::PinOpen() {
+  world_.tally.Count(StormVerb::kPin);
+  const wire::PinQuery query = {
+      .tenant = {}, .blocks = DrawOpen(0, 10), .owner = kOpenOwner, .tier = DrawTier()};
+  (void)world_.Answered(cache_->Pin(query, kCallLimit).status(), "pin of open blocks");
+}
+
+void StormController::UnpinOpen() {
+  world_.tally.Count(StormVerb::kUnpin);
+  const wire::UnpinQuery query = {
+      .tenant = {}, .blocks = DrawOpen(0, 10), .owner = kOpenOwner, .tier = DrawTier()};
+  (void)world_.Answered(cache_->Unpin(query, kCallLimit).status(), "unpin of open blocks");
+}
+
+void StormController::PrefetchOpen() {
+  world_.tally.Count(StormVerb::kPrefetch);
+  const wire::PrefetchQuery query = {
+      .tenant = {}, .blocks = DrawOpen(10, 10), .ttl = std::chrono::milliseconds(1 + Random(20))};
+  (void)world_.Answered(cache_->Prefetch(query, kCallLimit).status(), "prefetch, open");
+}
+
+void StormController::MoveOpen(uint32_t numbers) {
+  world_.tally.Count(StormVerb::kMove);
+  wire::MoveQuery query = {
+      .tenant = {}, .scope = SelectionScope::kBlocks, .blocks = DrawOpen(0, numbers)};
+  if (Random(2) == 0) std::swap(query.from, query.to);
+  query.copy = Random(2) == 0;
+  const absl::Status status = cache_->Move(query, kCallLimit, [](const auto&) { return true; });
+  if (!absl::IsFailedPrecondition(status)) (void)world_.Answered(status, "move, open");
+}
+
+void StormController::CompressOpen(uint32_t numbers) {
+  world_.tally.Count(StormVerb::kCompress);
+  const wire::CompressQuery query = {.tenant = {},
+                                     .scope = SelectionScope::kBlocks,
+                                     .blocks = DrawOpen(0, numbers),
+                                     .tiers = kBothTiers,
+                                     .codec = Random(2) == 0 ? Codec::kLossless : Codec::kIdentity};
+  (void)world_.Answered(cache_->Compress(query, kCallLimit, [](const auto&) { return true; }),
+                        "compress, open");
+}
+
+void StormController::ClearOpen(uint32_t numbers) {
+  world_.tally.Count(StormVerb::kClear);
+  wire::ClearQuery query = {.tenant = {},
+                            .scope = SelectionScope::kBlocks,
+                            .blocks = DrawOpen(0, numbers),
+                            .tiers = Random(2) == 0 ? kBothTiers : TierBit(DrawTier()),
+                            .pinned = Random(4) == 0};
+  if (Random(40) == 0) {
+    query.scope = SelectionScope::kContent;
+    query.blocks = {};
+    query.blocks.content = WithoutTenant(OpenContent());
+  } else if (Random(20) == 0) {
+    query.scope = SelectionScope::kAll;
+    query.blocks = {};
+    query.dry_run = true;
+  }
+  (void)world_.Answered(cache_->Clear(query, kCallLimit).status(), "clear, open");
+}
+
+void StormController::LookUpOpen(uint32_t numbers) {
+  world_.tally.Count(StormVerb::kLookup);
+  wire::LookupQuery query;
+  query.content = WithoutTenant(OpenContent());
+  query.tokens = OpenBlock(static_cast<uint32_t>(Random(numbers))).tokens;
+  (void)world_.Answered(cache_->Lookup(query, kCallLimit).status(), "lookup, open");
 }
 
 void StormController::StepOnNode() {

@@ -62,6 +62,14 @@ class StormController {
   void Clear(StormChain& chain);
   void Move(StormChain& chain);
   void Compress(StormChain& chain);
+  // Of open blocks, with numbers below this one.
+  void PinOpen();
+  void UnpinOpen();
+  void PrefetchOpen();
+  void MoveOpen(uint32_t numbers);
+  void CompressOpen(uint32_t numbers);
+  void ClearOpen(uint32_t numbers);
+  void LookUpOpen(uint32_t numbers);
   // Of device memory, of which the model knows all.
   void StepOnDevice(StormChain& chain);
   void PinOnDevice(StormChain& chain);

@@ -1,6 +1,8 @@
 #include "tests/e2e/storm_engine.h"
 
 #include <cstring>
+#include <optional>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +28,7 @@ absl::Status StormEngine::Connect(const std::string& folder, const std::string& 
                                   std::span<const ContentSpec> contents, WriteMode mode,
                                   bool accept_encoded) {
   maker_.floats = true;
+  maker_.writer = std::random_device()() | 1;
   auto client = Client::Connect({.socket_dir = folder, .retry_budget = 0, .retries_max = 0});
   if (!client.ok()) return client.status();
   client_ = *std::move(client);
@@ -49,10 +52,18 @@ void StormEngine::Disconnect() {
   client_.reset();
 }
 
-void StormEngine::Check(const Digest& digest, uint32_t layer, std::span<const std::byte> bytes,
-                        const char* where) {
-  if (maker_.IsRight(digest, layer, bytes)) return;
-  tally_.WrongBytes(absl::StrCat(where, ", layer ", layer, " of ", digest.Hex()));
+uint32_t StormEngine::Check(const Digest& digest, std::span<const std::byte> first,
+                            std::span<const std::byte> second, const char* where) {
+  const std::optional<uint32_t> writers[] = {maker_.WriterOf(digest, 0, first),
+                                             maker_.WriterOf(digest, 1, second)};
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    if (!writers[layer])
+      tally_.WrongBytes(absl::StrCat(where, ", layer ", layer, " of ", digest.Hex()));
+  }
+  if (!writers[0] || !writers[1]) return 0;
+  if (*writers[0] != *writers[1])
+    tally_.WrongBytes(absl::StrCat(where, ", two writers in one block: ", digest.Hex()));
+  return *writers[0];
 }
 
 absl::StatusOr<BlockStatus> StormEngine::Put(const Digest& content,
@@ -80,7 +91,8 @@ absl::StatusOr<BlockStatus> StormEngine::Put(const Digest& content,
   return status->front();
 }
 
-absl::StatusOr<BlockStatus> StormEngine::Get(const TestBlock& block, size_t layer_bytes) {
+absl::StatusOr<BlockStatus> StormEngine::Get(const TestBlock& block, size_t layer_bytes,
+                                             uint32_t* writer) {
   auto layers = Layers(layer_bytes);
   const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
   const GetBlock get{.digest = block.digest, .segments = views};
@@ -88,7 +100,8 @@ absl::StatusOr<BlockStatus> StormEngine::Get(const TestBlock& block, size_t laye
   if (!status.ok()) return status.status();
   if (status->front() != BlockStatus::kOk) return status->front();
   ++tally_.hits;
-  for (uint32_t i = 0; i < layers.size(); ++i) Check(block.digest, i, layers[i], "get");
+  const uint32_t seen = Check(block.digest, layers[0], layers[1], "get");
+  if (writer != nullptr) *writer = seen;
   return BlockStatus::kOk;
 }
 
@@ -111,8 +124,8 @@ void StormEngine::CheckView(const Held& held) {
   if (view.size() < second + held.layer_bytes) {
     tally_.WrongBytes(absl::StrCat("a view of ", view.size(), " bytes"));
   } else if (held.lease.Valid()) {
-    Check(held.digest, 0, view.first(held.layer_bytes), "view");
-    Check(held.digest, 1, view.subspan(second, held.layer_bytes), "view");
+    Check(held.digest, view.first(held.layer_bytes), view.subspan(second, held.layer_bytes),
+          "view");
   }
 }
 

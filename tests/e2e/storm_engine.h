@@ -1,5 +1,5 @@
 // An engine of the storm: a client and its session, blocks of floats, and a look at every byte that
-// it is given.
+// it is given: all of a block are one writer's, whoever that is.
 //
 // Blocks that nobody predicts ("open") are numbered, and each begins a chain of its own.
 // Ownership: client, session, and what it holds.  Thread-safety: none.
@@ -41,7 +41,9 @@ class StormEngine {
   [[nodiscard]] absl::StatusOr<BlockStatus> Put(const Digest& content,
                                                 std::span<const TestBlock> blocks,
                                                 size_t layer_bytes);
-  [[nodiscard]] absl::StatusOr<BlockStatus> Get(const TestBlock& block, size_t layer_bytes);
+  // *writer: whose bytes it was given, if it was.
+  [[nodiscard]] absl::StatusOr<BlockStatus> Get(const TestBlock& block, size_t layer_bytes,
+                                                uint32_t* writer = nullptr);
   [[nodiscard]] absl::StatusOr<BlockStatus> Hold(const TestBlock& block, size_t layer_bytes,
                                                  uint64_t id);
   struct Held {
@@ -51,14 +53,17 @@ class StormEngine {
     Lease lease;
   };
   [[nodiscard]] const std::deque<Held>& held() const { return held_; }
+  // The nonce in what it puts: another one each time that it connects.
+  [[nodiscard]] uint32_t writer() const { return maker_.writer; }
   // Of the oldest.  False: it was revoked.
   [[nodiscard]] bool Release();
   // Room that is half written and never published.
   void HalfWrite(size_t layer_bytes);
 
  private:
-  void Check(const Digest& digest, uint32_t layer, std::span<const std::byte> bytes,
-             const char* where);
+  // Of both layers; whose they are, or 0.
+  uint32_t Check(const Digest& digest, std::span<const std::byte> first,
+                 std::span<const std::byte> second, const char* where);
   void CheckView(const Held& held);
 
   StormTally& tally_;

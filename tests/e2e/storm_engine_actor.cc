@@ -91,12 +91,18 @@ void StormSessionActor::StepOnChain() {
     const uint64_t draw = random_() % 10;
     if (draw < 5) {
       world_.tally.Count(StormVerb::kPut);
-      gone = !Settle(*chain, index, PutLaw(),
-                     engine_.Put(chain->seed, {&block.names, 1}, kChainLayerBytes), "put");
+      const auto answer = engine_.Put(chain->seed, {&block.names, 1}, kChainLayerBytes);
+      gone = !Settle(*chain, index, PutLaw(), answer, "put");
+      chain->SettlePut(index, gone ? std::nullopt : std::optional(*answer), engine_.writer());
     } else if (draw < 9 || engine_.streams()) {
       world_.tally.Count(StormVerb::kGet);
-      gone = !Settle(*chain, index, GetLaw(engine_.streams()),
-                     engine_.Get(block.names, kChainLayerBytes), "get");
+      uint32_t writer = 0;
+      const auto answer = engine_.Get(block.names, kChainLayerBytes, &writer);
+      gone = !Settle(*chain, index, GetLaw(engine_.streams()), answer, "get");
+      if (!gone && *answer == BlockStatus::kOk) {
+        const std::string wrong = chain->SettleWriter(index, writer);
+        if (!wrong.empty()) world_.tally.Differs(wrong);
+      }
     } else {
       world_.tally.Count(StormVerb::kLease);
       const uint64_t id = next_id_++;

@@ -53,12 +53,11 @@ StormLaw LookupLaw() {
 StormLaw PutLaw() {
   return [](StormState s, const StormAround& around) {
     StormOutcomes all;
-    if ((s & kInHost) != 0) {
+    // The first writer of a name wins, in whatever tier its block is.
+    if (Copies(s) != 0) {
       all.push_back({s, Said(BlockStatus::kDuplicate), {}});
     } else {
-      const auto there = static_cast<StormState>(s | kInHost);
-      all.push_back({there, Said(BlockStatus::kOk), {}});
-      if ((s & kOnDisk) != 0) all.push_back({s, Said(BlockStatus::kDuplicate), {}});
+      all.push_back({static_cast<StormState>(s | kInHost), Said(BlockStatus::kOk), {}});
     }
     if (around.pressure) all.push_back({s, Said(BlockStatus::kFull), {}});
     return all;

@@ -1,4 +1,5 @@
-// Blocks whose bytes follow from their names, so that any process can tell right bytes from wrong ones.
+// Blocks whose bytes follow from their names and from the nonce of their writer, so that any
+// process can tell right bytes from wrong ones, and whose they are.
 //
 // Thread-safety: const after construction.
 #pragma once
@@ -7,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,14 +19,20 @@
 
 namespace larder::e2e {
 
-// Byte i of layer `layer` of a block.  Any change of the name, the layer or the place gives other bytes.
-inline void FillLayer(const Digest& digest, uint32_t layer, std::span<std::byte> bytes) {
-  uint64_t state = digest.Hash64() ^ ((uint64_t{layer} + 1) * 0x9E3779B97F4A7C15u);
+// Byte i of layer `layer` of a block as this writer puts it.  Any change of the name, the layer,
+// the place or the writer gives other bytes.
+inline void FillLayer(const Digest& digest, uint32_t layer, std::span<std::byte> bytes,
+                      uint32_t writer = 0) {
+  uint64_t state = digest.Hash64() ^ ((uint64_t{layer} + 1) * 0x9E3779B97F4A7C15u) ^
+                   (writer * 0xD1B54A32D192ED03u);
   for (size_t at = 0; at < bytes.size(); at += sizeof state) {
     state += 0x9E3779B97F4A7C15u;
     const uint64_t word = (state ^ (state >> 31)) * 0xBF58476D1CE4E5B9u;
     std::memcpy(bytes.data() + at, &word, std::min(sizeof word, bytes.size() - at));
   }
+  // Where it is read again: in bytes that FillFloats leaves alone.
+  for (size_t i = 0; i < sizeof writer && writer != 0 && 2 * i < bytes.size(); ++i)
+    bytes[2 * i] = static_cast<std::byte>(writer >> (8 * i));
 }
 
 [[nodiscard]] inline bool LayerIsRight(const Digest& digest, uint32_t layer,
@@ -35,8 +43,9 @@ inline void FillLayer(const Digest& digest, uint32_t layer, std::span<std::byte>
 }
 
 // The same with as few exponents as 16-bit floats of KV have, so that it can be encoded.
-inline void FillFloats(const Digest& digest, uint32_t layer, std::span<std::byte> bytes) {
-  FillLayer(digest, layer, bytes);
+inline void FillFloats(const Digest& digest, uint32_t layer, std::span<std::byte> bytes,
+                       uint32_t writer = 0) {
+  FillLayer(digest, layer, bytes, writer);
   for (size_t at = 1; at < bytes.size(); at += 2)
     bytes[at] = std::byte{0x3c} | (bytes[at] & std::byte{0x83});
 }
@@ -64,15 +73,26 @@ struct BlockMaker {
                       .first_layer = 0};
 
   bool floats = false;  // their bytes are FillFloats, not FillLayer
+  uint32_t writer = 0;  // the nonce of who puts them; 0: it is not among the bytes
 
   void Fill(const Digest& digest, uint32_t layer, std::span<std::byte> bytes) const {
-    (floats ? FillFloats : FillLayer)(digest, layer, bytes);
+    (floats ? FillFloats : FillLayer)(digest, layer, bytes, writer);
   }
   [[nodiscard]] bool IsRight(const Digest& digest, uint32_t layer,
                              std::span<const std::byte> bytes) const {
     std::vector<std::byte> want(bytes.size());
     Fill(digest, layer, want);
     return std::ranges::equal(want, bytes);
+  }
+  // Whose bytes these are, all of them; nullopt: no writer's.  REQUIRES: 8 bytes at least.
+  [[nodiscard]] std::optional<uint32_t> WriterOf(const Digest& digest, uint32_t layer,
+                                                 std::span<const std::byte> bytes) const {
+    BlockMaker maker = *this;
+    maker.writer = 0;
+    for (size_t i = 0; i < sizeof maker.writer; ++i)
+      maker.writer |= static_cast<uint32_t>(bytes[2 * i]) << (8 * i);
+    if (!maker.IsRight(digest, layer, bytes)) return std::nullopt;
+    return maker.writer;
   }
   [[nodiscard]] TestBlock Block(uint32_t number) const {
     TestBlock block;

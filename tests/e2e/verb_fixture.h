@@ -26,7 +26,7 @@ class VerbTest : public DiskTest {
   grpc::Status Ask(Call call) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    return call(*v1::Cache::NewStub(daemon_->DataChannel()), context);
+    return call(*v1::Cache::NewStub(daemon_->ControlChannel()), context);
   }
   static std::vector<v1::BlockStatus> StatusesOf(const v1::BlockAnswers& answers) {
     std::vector<v1::BlockStatus> statuses;

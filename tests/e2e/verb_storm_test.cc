@@ -269,7 +269,7 @@ class VerbStormTest : public ::testing::Test {
 
   void ExpectNothingIsLeft() {
     {
-      RpcStub cache({.socket_path = world_.daemon->data_socket()});
+      RpcStub cache({.socket_path = world_.daemon->control_socket()});
       const wire::ClearQuery all = {.tenant = {},
                                     .scope = wire::SelectionScope::kAll,
                                     .blocks = {},
@@ -300,13 +300,13 @@ class VerbStormTest : public ::testing::Test {
     EXPECT_EQ(SharedMappings(), 0u) << "in this process";
     const uint64_t memory = world_.daemon->ResidentBytesBesidePool();
     EXPECT_LE(memory, memory_ + kMemoryGrowthMax);
-    const size_t of_disk = DiskDescriptors(*world_.daemon, disk_);
+    const auto of_disk = [&] { return DiskDescriptors(*world_.daemon, disk_); };
     std::printf(
         "daemon: %zu descriptors beside its disk's at first, %zu at the end; %.1f and %.1f ",
-        descriptors_, world_.daemon->OpenDescriptors() - of_disk,
+        descriptors_, world_.daemon->OpenDescriptors() - of_disk(),
         static_cast<double>(memory_) / (1 << 20), static_cast<double>(memory) / (1 << 20));
     std::printf("MiB beside the pool\n");
-    ExpectNothingLeft(*world_.daemon, descriptors_ + of_disk);
+    ExpectNothingLeft(*world_.daemon, descriptors_, of_disk);
   }
   void Report() {
     const StormTally& tally = world_.tally;

@@ -216,7 +216,7 @@ TEST_F(WatchTest, ASlowWatcherIsCutOffAndSlowsNobody) {
   grpc::ChannelArguments small;  // what it takes without being asked
   small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
-  const auto channel = grpc::CreateCustomChannel("unix:" + folder_->File("data.sock"),
+  const auto channel = grpc::CreateCustomChannel("unix:" + folder_->File("control.sock"),
                                                  grpc::InsecureChannelCredentials(), small);
   const auto stub = v1::Cache::NewStub(channel);
   grpc::ClientContext context;

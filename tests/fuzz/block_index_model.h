@@ -9,9 +9,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "storage/block_index.h"
@@ -19,6 +22,48 @@
 namespace larder {
 
 using ModelKey = std::pair<uint64_t, uint64_t>;  // variant, name
+
+inline Digest Name(uint64_t i) {
+  Digest digest;
+  // Some names share their first half, so that tags and cells collide.  None has the hash 0.
+  const uint64_t words[2] = {(i / 4 + 100) * 0x9E3779B97F4A7C15, i};
+  std::memcpy(digest.bytes.data(), words, sizeof words);
+  return digest;
+}
+inline uint64_t NumberOf(const Digest& digest) {
+  uint64_t number;
+  std::memcpy(&number, digest.bytes.data() + 8, sizeof number);
+  return number;
+}
+inline ModelKey KeyOf(VariantIndex variant, const Digest& digest) {
+  return {static_cast<uint64_t>(variant), NumberOf(digest)};
+}
+
+// What a run of some length has met, lest the instructions come to miss it.
+inline constexpr std::array<std::string_view, 23> kCorners = {
+    "doomed",
+    "a room of a doomed block",
+    "published while on disk alone",
+    "claimed while found on disk",
+    "in HOST while found on disk",
+    "damaged in HOST, kept on disk",
+    "promoted",
+    "not promoted",
+    "dropped while promoted",
+    "published while promoted",
+    "evicted, kept on disk as a parent",
+    "evicted as a parent for want of others",
+    "evicted from disk as a parent for want of others",
+    "a disk copy for want of others",
+    "evicted from HOST, pinned on disk",
+    "published while on disk alone, pinned in HOST",
+    "cleared of one tier alone",
+    "cleared while leased",
+    "not cleared for its pin",
+    "not cleared while in use",
+    "cleared of HOST, pinned on disk",
+    "written anew",
+    "dropped while written anew"};
 
 struct ModelBlock {
   ModelKey key;
@@ -70,8 +115,7 @@ class BlockIndexModel {
 
   // ---- entering; `parent` nullopt: without metadata.  The caller notes the ref of what is new.
   Result Insert(const ModelKey& key, const Extent& extent, std::optional<uint64_t> parent) {
-    const ModelBlock* const known = Find(key);
-    if (known != nullptr && known->state != BlockState::kDisk) return Result::kDuplicate;
+    if (Find(key) != nullptr) return Result::kDuplicate;
     BecomeHost(AddOrFind(key), extent, parent);
     return Result::kInserted;
   }
@@ -84,9 +128,11 @@ class BlockIndexModel {
     BecomeHost(named_.at(key), extent, parent);
   }
   void Abandon(const ModelKey& key) { named_.erase(key); }
-  Result InsertOnDisk(const ModelKey& key, uint32_t pages, uint64_t parent, uint64_t location) {
+  Result InsertOnDisk(const ModelKey& key, uint32_t pages, uint64_t parent, uint64_t location,
+                      EntryRef same) {
     ModelBlock& block = AddOrFind(key);
     if (block.state == BlockState::kReserved) return Result::kBusy;
+    if (block.state == BlockState::kHost && block.ref != same) return Result::kBusy;
     if (block.state != BlockState::kAbsent && block.state != BlockState::kHost)
       return Result::kDuplicate;
     block.location = location;
@@ -164,6 +210,21 @@ class BlockIndexModel {
     block.state = BlockState::kDoomed;
     doomed_[block.ref.value] = block;
     return {};
+  }
+  // What is on disk too stays in the index, where it has another ref, which the caller notes; its
+  // bytes in HOST are as those of one that left.  REQUIRES: in HOST, held.
+  void DropHostCopy(const ModelKey& key) {
+    ModelBlock& block = named_.at(key);
+    if (block.state != BlockState::kHostDisk) {
+      Leave(key);
+      return;
+    }
+    ModelBlock& damaged = doomed_[block.ref.value] = block;
+    damaged.state = BlockState::kDoomed;
+    damaged.location = 0;
+    block.ref = {};
+    block.holds = 0;
+    EvictFromHost(key);
   }
   // What is on disk too stays in the index: as a child, and as a parent.
   void EvictFromHost(const ModelKey& key) {

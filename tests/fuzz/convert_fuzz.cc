@@ -43,7 +43,7 @@ constexpr Decoder kDecoders[] = {
     DecodeAndEncode<v1::Down, wire::Down>,
     DecodeAndEncode<v1::LookupRequest, wire::LookupQuery>,
     DecodeAndEncode<v1::LookupReply, wire::LookupResult>,
-    DecodeAndEncode<v1::ListInstancesReply, std::vector<wire::InstanceInfo>>,
+    DecodeAndEncode<v1::ListInstancesReply, wire::InstancesPage>,
     DecodeAndEncode<v1::StoreBlocksRequest, wire::StoreBlocksPart>,
     DecodeAndEncode<v1::StoreBlocksReply, wire::StoreBlocksResult>,
     DecodeAndEncode<v1::FetchBlocksRequest, wire::FetchBlocksQuery>,

@@ -209,7 +209,7 @@ class Fuzz {
     if (run_.OneIn(10)) cursor_ = run_.rng()();
     const std::vector<Owner> owners = allocator_.FindWindow(pages, &cursor_, [&](Owner owner) {
       EXPECT_TRUE(live_.contains(owner)) << "asked about somebody who is gone";
-      return !pinned.contains(owner);
+      return pinned.contains(owner) ? std::nullopt : std::optional<double>(1);
     });
     const std::set<uint32_t> distinct(owners.begin(), owners.end());
     ASSERT_EQ(distinct.size(), owners.size());

@@ -55,7 +55,9 @@ std::vector<std::string> FuzzSeeds() {
           PacketOf(SharedMemoryFrame{}),
           PacketOf(SharedHandleFrame{}),
           PacketOf(DropSharedFrame{}),
-          PacketOf(DropSharedOkFrame{})};
+          PacketOf(DropSharedOkFrame{}),
+          PacketOf(MakeStagingFrame{}),
+          PacketOf(StagingMadeFrame{})};
 }
 
 }  // namespace larder

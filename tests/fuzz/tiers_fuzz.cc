@@ -2,7 +2,9 @@
 // encoding, decoding, evicting and dropping in any order, over the reference tier, against what
 // must hold after each:
 //
-//   - what a lease reads are the bytes that its writer put, where they were when it began
+//   - what a lease reads are the bytes of the first who put them under that name, all of them,
+//     where they were when it began, whoever puts others meanwhile; after a crash, of the last who
+//     had them written to the disk
 //   - every place that the index names is in the tier, under that name
 //   - when all is released and all rooms are given back, the tier has nothing else
 #include <map>
@@ -58,7 +60,8 @@ class TiersFuzz {
   struct Read {
     EntryRef ref;
     uint32_t seed = 0;
-    Extent extent;  // pages 0: it was on disk alone
+    Extent extent;       // pages 0: it was on disk alone
+    std::byte writer{};  // whose bytes it has
   };
   struct Reading {
     BlockLease lease;
@@ -72,6 +75,7 @@ class TiersFuzz {
     f_ = std::make_unique<StoreFixture>(MiB(4), MiB(2));
     tier_ = std::make_unique<MemoryDiskTier>(MiB(6), medium_);
     testing::RecoverInto(store(), *tier_);
+    writers_ = written_;
   }
   void EndAll() {
     for (Promotion& promotion : promotions_) {
@@ -84,7 +88,6 @@ class TiersFuzz {
   }
   [[nodiscard]] BlockStore& store() { return f_->store(); }
   static Digest Name(uint32_t seed) { return Chain(Digest{}, TestTokens(seed)).back(); }
-  static std::byte Fill(uint32_t seed) { return static_cast<std::byte>(seed * 37 + 11); }
   static uint32_t BytesOf(uint32_t seed) { return 1 + seed * 7919 % kBytesMax; }
   uint32_t SomeSeed() { return static_cast<uint32_t>(run_.Below(kSeeds)); }
 
@@ -133,7 +136,12 @@ class TiersFuzz {
     }
   }
 
-  void Put(uint32_t seed) { (void)f_->Put(Digest{}, seed, BytesOf(seed), Fill(seed)); }
+  // Each put is another writer's: all of its bytes say whose.
+  void Put(uint32_t seed) {
+    const std::byte writer{++last_writer_};
+    const BlockStatus status = f_->Put(Digest{}, seed, BytesOf(seed), writer);
+    if (status == BlockStatus::kOk) writers_[seed] = writer;
+  }
 
   void Spill(uint32_t seed) {
     const BlockIndex::Held held = store().HoldUntouched(f_->variant(), Name(seed));
@@ -154,6 +162,7 @@ class TiersFuzz {
       DiskTier::PutResult put;
       tier_->Put({&block, 1}, {&put, 1});
       if (put.status == DiskTier::PutStatus::kOk) {
+        written_[seed] = writers_.at(seed);
         if (run_.OneIn(8)) (void)store().Drop(f_->variant(), Name(seed));  // meanwhile
         if (!store().SetOnDisk(held.ref, static_cast<uint64_t>(put.location))) {
           const DiskAddress gone{header.key, put.location};
@@ -177,7 +186,9 @@ class TiersFuzz {
       const BlockIndex::Held& held = got.blocks[i];
       if (held.ref.value == 0) continue;
       ASSERT_TRUE(InHost(held.state) || (OnDiskAlone(held.state) && held.disk_location != 0));
-      reading.blocks.push_back({held.ref, seeds[i], InHost(held.state) ? held.extent : Extent{}});
+      ASSERT_TRUE(writers_.contains(seeds[i])) << "nobody put it";
+      reading.blocks.push_back(
+          {held.ref, seeds[i], InHost(held.state) ? held.extent : Extent{}, writers_.at(seeds[i])});
     }
     reading.lease = std::move(got.lease);
     leases_.push_back(std::move(reading));
@@ -185,15 +196,15 @@ class TiersFuzz {
     if (leases_.size() > 6) Release();
   }
 
-  void CheckBytes(const Reading& reading) {
-    for (const auto& [ref, seed, extent] : reading.blocks) {
+  void CheckBytes(Reading& reading) {
+    for (auto& [ref, seed, extent, writer] : reading.blocks) {
       const BlockIndex::Held now = store().index().LookAt(ref);
       ASSERT_TRUE(extent.pages == 0 || now.extent == extent) << "it moved while it is read";
       if (!InHost(now.state)) continue;
       SegmentTable table = now.metadata->Table();
       std::vector<std::byte> bytes(BytesOf(seed));
       ASSERT_TRUE(codec_.Decode(store().Bytes(now.extent), table, bytes, &table).ok()) << seed;
-      ASSERT_TRUE(bytes.front() == Fill(seed) && bytes.back() == Fill(seed)) << seed;
+      ASSERT_EQ(bytes, std::vector(bytes.size(), writer)) << seed;
     }
   }
 
@@ -209,7 +220,7 @@ class TiersFuzz {
     if (leases_.empty()) return;
     const Reading& reading = leases_[run_.Below(leases_.size())];
     if (reading.blocks.empty()) return;
-    const auto& [ref, seed, extent] = reading.blocks[run_.Below(reading.blocks.size())];
+    const auto& [ref, seed, extent, writer] = reading.blocks[run_.Below(reading.blocks.size())];
     if (!store().HoldAgain({&ref, 1})) return;
     const BlockIndex::Held before = store().index().LookAt(ref);
     if (!store().index().BeginPromote(ref)) {
@@ -307,7 +318,8 @@ class TiersFuzz {
       known->header.table = *table;
       const DiskTier::NewBlock block{.header = &known->header,
                                      .tokens = known->tokens,
-                                     .payload = std::span(to).first(table->PayloadBytes().value())};
+                                     .payload = std::span(to).first(table->PayloadBytes().value()),
+                                     .instead_of = address.location};
       tier_->Put({&block, 1}, {&put, 1});
     }
     rewrites_.push_back(
@@ -380,6 +392,9 @@ class TiersFuzz {
   std::vector<Promotion> promotions_;
   std::vector<Rewrite> rewrites_;
   std::vector<Reading> leases_;
+  std::map<uint32_t, std::byte> writers_;  // of what is stored, by seed
+  std::map<uint32_t, std::byte> written_;  // of what was last written to the disk
+  uint8_t last_writer_ = 0;
   PayloadCodec codec_;
 };
 

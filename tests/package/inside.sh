@@ -3,7 +3,8 @@
 set -euo pipefail
 
 ENGINE=/srv/build/tests/e2e/engine_process
-UNITS=(larderd.service larderd.socket larderd-admin.socket)
+UNITS=(larderd.service larderd.socket larderd-control.socket larderd-admin.socket)
+LARDERCTL=/usr/bin/larderctl
 
 step() { printf '%s\n' "inside: $*"; }
 fail() { printf '%s\n' "inside: FAILED: $*"; systemctl status larderd --no-pager -l -n 30 || true; exit 1; }
@@ -31,6 +32,7 @@ names() {  # of all files where a package puts some; the homes of the machine li
 }
 systemctl start basic.target  # it makes folders of its own
 useradd --no-create-home engine
+useradd --no-create-home router
 useradd --no-create-home stranger
 names >/srv/before
 
@@ -47,6 +49,7 @@ step "install"
 dpkg -i /srv/larder_*.deb /srv/liblarder-dev_*.deb >/srv/dpkg.log 2>&1 || { cat /srv/dpkg.log; fail "dpkg -i"; }
 [ "$(property ActiveState)" = active ] || fail "installed, but not running"
 usermod --append --groups larder engine
+usermod --append --groups larder-control router
 wrong=$(systemd-analyze verify "${UNITS[@]}" 2>&1 | grep -i larder || true)
 [ -z "$wrong" ] || fail "systemd-analyze verify: $wrong"
 for word in '^CapEff:.0*$' '^NoNewPrivs:.1$' '^Seccomp:.2$'; do
@@ -60,9 +63,28 @@ get mapped as larder
 ! as stranger "$ENGINE" /run/larder staged get 0 >/dev/null 2>&1 || fail "a user outside the group was served"
 [ "$(metric 'larder_sideband_refused_total{cause="process_unseen"}')" = 0 ] || fail "no pidfds"
 
+step "sockets by group: engines, routers, the operator"
+modes() { stat -c '%U %G %a' /run/larder/{data,sideband,control,admin}.sock | tr '\n' ' '; }
+MODES="larder larder 660 larder larder 660 larder larder-control 660 larder larder 600 "
+[ "$(modes)" = "$MODES" ] || fail "the daemon's sockets: $(modes)"
+as router "$LARDERCTL" instances >/dev/null || fail "a router was not served"
+! as router "$ENGINE" /run/larder staged get 0 >/dev/null 2>&1 || fail "a router was served as an engine"
+! as engine "$LARDERCTL" instances >/dev/null 2>&1 || fail "an engine was served at control.sock"
+! as router "$LARDERCTL" status >/dev/null 2>&1 || fail "a router was served at admin.sock"
+
+step "control.sock: the group that the configuration names"
+sed -i 's/^control_socket_group = .*/control_socket_group = "larder"/' /etc/larder/larderd.toml
+systemctl restart larderd || fail "restart"
+[ "$(stat -c %G /run/larder/control.sock)" = larder ] || fail "the file's control_socket_group does not count"
+sed -i 's/^control_socket_group = .*/control_socket_group = "larder-control"/' /etc/larder/larderd.toml
+systemctl restart larderd || fail "restart"
+[ "$(modes)" = "$MODES" ] || fail "the daemon's sockets: $(modes)"
+
 step "stop drains; the next one has all on disk"
+as engine "$ENGINE" /run/larder staged put 32 >/dev/null || fail "put"
 systemctl restart larderd || fail "restart"
 get staged as engine
+as engine "$ENGINE" /run/larder staged get 32 >/dev/null || fail "what was put last is not there"
 [ "$(metric 'larder_blocks_got_total{result="disk"}')" -ge 32 ] || fail "not from disk"
 
 step "kill -9: it is started again"
@@ -107,12 +129,12 @@ cp /srv/larderd.toml /etc/larder/
 
 step "socket units: who connects starts it, and waits"
 systemctl reset-failed larderd
-systemctl enable --now larderd.socket larderd-admin.socket 2>/dev/null
+systemctl enable --now larderd.socket larderd-control.socket larderd-admin.socket 2>/dev/null
 [ "$(property ActiveState)" = inactive ] || fail "it runs already"
-[ "$(stat -c '%U %G %a' /run/larder/{data,sideband,admin}.sock | tr '\n' ' ')" = \
-  "larder larder 660 larder larder 660 larder larder 600 " ] || fail "modes of the sockets"
+[ "$(modes)" = "$MODES" ] || fail "the units' sockets: $(modes)"
 get staged as engine
 [ "$(property ActiveState)" = active ] || fail "it was not started"
+as router "$LARDERCTL" instances >/dev/null || fail "a router was not served"
 systemctl restart larderd
 get mapped as larder
 

@@ -20,7 +20,7 @@ mkdir -p "$2"
 WORK=$(realpath "$2")
 
 for tool in cpack dpkg-deb lintian systemd-analyze; do
-  command -v "$tool" >/dev/null || skip "no $tool; deploy/install-deps.sh --with-package-tools installs it"
+  command -v "$tool" >/dev/null || skip "no $tool; deploy/install-deps.sh installs it"
 done
 
 say "building"

@@ -98,6 +98,50 @@ TEST_F(BlockCleanerTest, AContentWithAHole) {
   }
 }
 
+// In HOST, on disk too, and after a restart there alone, where the engine is not known.
+TEST_F(BlockCleanerTest, WhatAWriterStored) {
+  const BlockWriter bad{.uid = 7, .engine = 1}, mate{.uid = 7, .engine = 2}, good{.uid = 8};
+  for (const bool restart : {false, true}) {
+    SCOPED_TRACE(restart);
+    Start();
+    ASSERT_NO_FATAL_FAILURE(PutChain("bad", 2, /*spilled=*/true, bad));
+    ASSERT_NO_FATAL_FAILURE(PutChain("mate", 1, /*spilled=*/true, mate));
+    ASSERT_NO_FATAL_FAILURE(PutChain("good", 2, /*spilled=*/true, good));
+    ASSERT_NO_FATAL_FAILURE(PutChain("unknown", 1));
+    const TierSet there = restart ? kDiskBit : kBoth;
+    if (restart) Start();
+    const wire::ClearResult of_engine = Clear(ScopeOf(bad));
+    EXPECT_EQ(of_engine.disk.blocks, restart ? 0u : 2u);
+    EXPECT_THAT(TiersOf("mate", 1), ElementsAre(there)) << "of the same user";
+    EXPECT_EQ(Clear(ScopeOf({.uid = 7})).disk.blocks, restart ? 3u : 1u);
+    EXPECT_THAT(TiersOf("bad", 2), ElementsAre(0, 0));
+    EXPECT_THAT(TiersOf("mate", 1), ElementsAre(0));
+    EXPECT_THAT(TiersOf("good", 2), ElementsAre(there, there));
+    EXPECT_EQ(Clear(ScopeOf({})).disk.blocks, 1u) << "of nobody that is known";
+    EXPECT_THAT(TiersOf("good", 2), ElementsAre(there, there));
+    Clear(Scope(SelectionScope::kAll));
+  }
+}
+
+// Their pins end with --pinned, others' do not; and of some variants alone.
+TEST_F(BlockCleanerTest, WhatAWriterStoredThatIsPinned) {
+  Start();
+  ASSERT_NO_FATAL_FAILURE(PutChain("bad", 1, /*spilled=*/true, {.uid = 7}));
+  ASSERT_NO_FATAL_FAILURE(PutChain("good", 1, /*spilled=*/true, {.uid = 8}));
+  ASSERT_THAT(process_->Pin({process_->Key(Name("bad", 1)), process_->Key(Name("good", 1))},
+                            testing::kNow_ms + 1'000'000),
+              ElementsAre(BlockStatus::kOk, BlockStatus::kOk));
+  EXPECT_EQ(Clear(ScopeOf({.uid = 7})).kept_pinned, 1u);
+  BlockScope elsewhere = ScopeOf({.uid = 7});
+  elsewhere.variants.emplace();
+  EXPECT_EQ(Clear(std::move(elsewhere), kBoth, /*pinned=*/true).host.blocks, 0u);
+  const wire::ClearResult gone = Clear(ScopeOf({.uid = 7}), kBoth, /*pinned=*/true);
+  EXPECT_EQ(gone.host.blocks, 1u);
+  EXPECT_EQ(gone.pins_ended, 1u);
+  EXPECT_THAT(TiersOf("good", 1), ElementsAre(kBoth));
+  EXPECT_EQ(store().stats().pins, 1u);
+}
+
 TEST_F(BlockCleanerTest, OneTierAlone) {
   Start();
   ASSERT_NO_FATAL_FAILURE(PutChain("a", 2));

@@ -49,7 +49,7 @@ class ByteStreamTest : public ::testing::Test {
     return Chain(content.Id(), TestTokens(seed)).back();
   }
   std::unique_ptr<BlockReceiver> Open() {
-    auto receiver = std::make_unique<BlockReceiver>(f_.deps());
+    auto receiver = std::make_unique<BlockReceiver>(f_.deps(), f_.shares().Of({}));
     EXPECT_TRUE(receiver->Open(Content(), TestVariant(16, kLayers), "engine").ok());
     return receiver;
   }
@@ -79,7 +79,8 @@ TEST_F(ByteStreamTest, WhatWasStoredComesBackByteForByte) {
   ASSERT_EQ(receiver->status(), std::vector<BlockStatus>{BlockStatus::kOk}) << receiver->message();
   EXPECT_EQ(receiver->digests(), std::vector<Digest>{Name(1)});
 
-  BlockSender sender(f_.deps(), TestVariant(16, kLayers), {Name(2), Name(1)}, 0, 0);
+  BlockSender sender(f_.deps(), f_.shares().Of({}), TestVariant(16, kLayers), {Name(2), Name(1)}, 0,
+                     0);
   BlockSender::Piece piece;
   ASSERT_TRUE(sender.Next(&piece));
   EXPECT_EQ(piece.status, BlockStatus::kMissing);
@@ -97,7 +98,7 @@ TEST_F(ByteStreamTest, WhatWasStoredComesBackByteForByte) {
 
 TEST_F(ByteStreamTest, ARangeOfLayers) {
   Store(1);
-  BlockSender sender(f_.deps(), TestVariant(16, kLayers), {Name(1)}, 1, 1);
+  BlockSender sender(f_.deps(), f_.shares().Of({}), TestVariant(16, kLayers), {Name(1)}, 1, 1);
   BlockSender::Piece piece;
   ASSERT_TRUE(sender.Next(&piece));
   EXPECT_EQ(piece.first_segment, 1u);
@@ -142,7 +143,7 @@ TEST_F(ByteStreamTest, BrokenStreamsAreRefusedAndLeaveNothing) {
     block.tokens.resize(32);
     EXPECT_TRUE(absl::IsInvalidArgument(receiver->Begin(block)));
   }
-  BlockReceiver unopened(f_.deps());
+  BlockReceiver unopened(f_.deps(), f_.shares().Of({}));
   EXPECT_TRUE(absl::IsInvalidArgument(unopened.Begin(sent.block)));
   EXPECT_EQ(f_.store().stats().reservations, 0u);
   EXPECT_EQ(f_.store().stats().pool_reserved, ByteCount(0));
@@ -154,7 +155,7 @@ TEST_F(ByteStreamTest, DamageInThePoolIsNotSent) {
   const VariantIndex variant = *f_.store().index().FindVariant(TestVariant(16, kLayers).Id());
   f_.store().Bytes(f_.store().Acquire(variant, {&name, 1}, GiB(1)).blocks[0].extent)[300] ^=
       std::byte{1};
-  BlockSender sender(f_.deps(), TestVariant(16, kLayers), {name}, 0, 0);
+  BlockSender sender(f_.deps(), f_.shares().Of({}), TestVariant(16, kLayers), {name}, 0, 0);
   BlockSender::Piece piece;
   ASSERT_TRUE(sender.Next(&piece));
   EXPECT_EQ(piece.status, BlockStatus::kDamaged);
@@ -163,7 +164,7 @@ TEST_F(ByteStreamTest, DamageInThePoolIsNotSent) {
 }
 
 TEST_F(ByteStreamTest, UnknownVariantHasNothing) {
-  BlockSender sender(f_.deps(), TestVariant(32), {Name(1)}, 0, 0);
+  BlockSender sender(f_.deps(), f_.shares().Of({}), TestVariant(32), {Name(1)}, 0, 0);
   BlockSender::Piece piece;
   ASSERT_TRUE(sender.Next(&piece));
   EXPECT_EQ(piece.status, BlockStatus::kMissing);

@@ -65,6 +65,9 @@ TEST(ConfigTest, DefaultsAreGood) {
   EXPECT_EQ(c.pool, GiB(1));
   EXPECT_EQ(c.slab, ByteCount(0));
   EXPECT_EQ(c.data_socket_mode, mode_t{0660});
+  EXPECT_EQ(c.ControlSocket(), "/run/larder/control.sock");
+  EXPECT_EQ(c.control_socket_mode, mode_t{0660});
+  EXPECT_EQ(c.control_socket_group, "");
   EXPECT_THAT(c.trusted_uids, ElementsAre(0));
   EXPECT_EQ(c.lease_share, 0.25);
   EXPECT_EQ(c.evict_watermark, 0.04);
@@ -77,6 +80,7 @@ TEST(ConfigTest, DefaultsAreGood) {
   EXPECT_EQ(c.disk, "");
   EXPECT_EQ(c.disk_limit, GiB(16));
   EXPECT_EQ(c.disk_verify_rate, MiB(8));
+  EXPECT_EQ(c.host_verify_rate, MiB(16));
 }
 
 TEST(ConfigTest, Disk) {
@@ -88,6 +92,7 @@ TEST(ConfigTest, Disk) {
   EXPECT_EQ(loaded->config.disk_verify_rate, KiB(512));
   EXPECT_EQ(loaded->config.disk_readers, 16u);
   EXPECT_EQ(Load("", {}, {{"disk_verify_rate", "0"}})->config.disk_verify_rate, ByteCount(0));
+  EXPECT_EQ(Load("", {}, {{"host_verify_rate", "0"}})->config.host_verify_rate, ByteCount(0));
   EXPECT_EQ(Load("disk = \"/d\"\n", {}, {{"disk", ""}})->config.disk, "") << "turned off again";
   EXPECT_EQ(Load("", {}, {{"disk_limit", "96MiB"}})->config.disk_limit, MiB(96));
 }
@@ -218,6 +223,8 @@ TEST(ConfigTest, CheckPolicies) {
 TEST(ConfigTest, PrintedConfigReadsBackTheSame) {
   const auto loaded = Load("data_socket_mode = 0o666\n", {"LARDER_METRICS_LISTEN="},
                            {{"pool", "1.5GiB"},
+                            {"control_socket_mode", "0600"},
+                            {"control_socket_group", "routers"},
                             {"socket_dir", "/run/\"quoted\\\" dir"},
                             {"trusted_uids", "self,1001"},
                             {"evict_watermark", "7.5%"},

@@ -59,6 +59,38 @@ TEST_F(EventFeedTest, ASnapshotIsOfAllTiersAndWhatFollowsComesAfter) {
   EXPECT_THAT(next->events[0].digests, ::testing::ElementsAre(second));
 }
 
+// Each writer's apart, though they are one chain; on disk alone without an engine.
+TEST_F(EventFeedTest, SaysWhoStoredABlock) {
+  const BlockWriter writer{.uid = 7, .engine = 3};
+  for (const bool restart : {false, true}) {
+    SCOPED_TRACE(restart);
+    if (restart) {
+      devices_.reset();  // of the store that goes
+      Start();
+    } else {
+      ASSERT_NO_FATAL_FAILURE(PutChain("a", 2, /*spilled=*/true, writer));
+    }
+    wire::WatchQuery query;
+    query.snapshot = query.with_tokens = true;
+    query.tiers = testing::kBoth;
+    auto feed = EventFeed::Make(query, store(), &process_->tier, nullptr, "boot");
+    ASSERT_TRUE(feed.ok()) << feed.status();
+    size_t told = 0;
+    for (bool end = false; !end;) {
+      const auto reply = feed->Next();
+      ASSERT_TRUE(reply.ok()) << reply.status();
+      end = reply->snapshot_end;
+      for (const wire::BlockEvent& event : reply->events) {
+        ASSERT_TRUE(event.chain);
+        const BlockWriter want{.uid = 7, .engine = static_cast<uint16_t>(restart ? 0 : 3)};
+        EXPECT_EQ(event.chain->writer, want);
+        told += event.digests.size();
+      }
+    }
+    EXPECT_EQ(told, restart ? 2u : 4u);
+  }
+}
+
 // The ring went round between what was read and what it says: nobody knows whose it was.
 TEST_F(EventFeedTest, AnEventOfAnEngineThatWasForgottenCutsOff) {
   EventFeed feed = Watch(/*snapshot=*/false);

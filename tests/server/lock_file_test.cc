@@ -107,6 +107,34 @@ TEST_F(LockFileTest, DoesNotFollowALinkToAnotherFile) {
   EXPECT_EQ(fs::file_size(dir_ + "/precious"), 5u);
 }
 
+TEST_F(LockFileTest, NoOtherUserMayOpenTheFile) {
+  const std::string path = dir_ + "/larderd.lock";
+  const auto mode = [&] {
+    struct stat st {};
+    EXPECT_EQ(stat(path.c_str(), &st), 0);
+    return st.st_mode & 07777;
+  };
+  const mode_t before = umask(0);
+  EXPECT_TRUE(LockFile::Acquire(dir_).ok());
+  umask(before);
+  EXPECT_EQ(mode(), mode_t{0600});
+  // As daemons before this one left it.
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  EXPECT_TRUE(LockFile::Acquire(dir_).ok());
+  EXPECT_EQ(mode(), mode_t{0600});
+}
+
+TEST_F(LockFileTest, AFileOfAnotherUserIsNotTrusted) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to give a file away";
+  const std::string path = dir_ + "/larderd.lock";
+  std::ofstream(path).close();
+  ASSERT_EQ(chown(path.c_str(), 65534, 65534), 0);
+  EXPECT_THAT(Message(LockFile::Acquire(dir_).status()), HasSubstr("belongs to uid 65534"));
+  // In that user's own directory it is that user's daemon that runs there at other times.
+  ASSERT_EQ(chown(dir_.c_str(), 65534, 65534), 0);
+  EXPECT_TRUE(LockFile::Acquire(dir_).ok());
+}
+
 TEST_F(LockFileTest, RemovesOnlySocketsOfTheDead) {
   const auto lock = LockFile::Acquire(dir_);
   ASSERT_TRUE(lock.ok());

@@ -73,8 +73,17 @@ TEST(MetricsTableTest, CountersByName) {
   ++counters.requests_lookup;
   counters.staged_bytes += 4096;
   std::map<std::string, uint64_t> all;
-  VisitCounters(counters, [&](const std::string& name, uint64_t value) { all[name] = value; });
-  EXPECT_EQ(all.size() * sizeof(Counter), kCountersBytes);
+  MetricReadings readings;
+  readings.daemon.store.evicted_demand = 7;
+  VisitCounters(counters, readings,
+                [&](const std::string& name, uint64_t value) { all[name] = value; });
+  VisitReadings(readings, [&](const std::string& name, double) {
+    EXPECT_FALSE(all.contains(name)) << name << " is a counter and a gauge";
+    EXPECT_TRUE(name.find("_total") == std::string::npos || name.find("_seconds_total") < 64)
+        << name;
+  });
+  EXPECT_EQ(all.at("larder_blocks_evicted_total{cause=\"demand\"}"), 7u);
+  EXPECT_GT(all.size() * sizeof(Counter), kCountersBytes);
   EXPECT_EQ(all.at("larder_requests_total{kind=\"lookup\"}"), 1u);
   EXPECT_EQ(all.at("larder_moved_bytes_total{road=\"staged\"}"), 4096u);
   EXPECT_EQ(all.at("larder_calls_overloaded_total"), 0u);

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <future>
+#include <memory>
 #include <vector>
 
 #include "tests/server/child_process.h"
@@ -18,6 +19,7 @@ namespace larder {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 // Collects deaths, and lets a test wait for them.
 class Deaths {
@@ -237,6 +239,43 @@ TEST_F(ProcessTableTest, Limits) {
   EXPECT_TRUE(table_->Find(third.token));
   EXPECT_EQ(ProcessTable::Create({.processes_max = 0}).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// Forked children of one user, each with one handshake, leave room for the next user.
+TEST_F(ProcessTableTest, AUidHasAShareOfTheEntries) {
+  Shares::Sizes sizes;
+  sizes.sessions_max = 8;
+  Shares shares(Shares::LimitsOf(sizes));
+  std::vector<std::unique_ptr<ChildProcess>> children;
+  for (int i = 0; i < 8; ++i) children.push_back(std::make_unique<ChildProcess>(WaitForEnd));
+  Make({.processes_max = 8, .shares = &shares});
+  Start();
+  const auto attach = [&](size_t child, uid_t uid) {
+    return table_->Attach(*PeerProcess::OfPid(children[child]->pid(), uid), false);
+  };
+  std::vector<ProcessTable::Attachment> attached;
+  absl::Status refused;
+  for (size_t i = 0; i < 7 && refused.ok(); ++i) {
+    const auto attachment = attach(i, 1000);
+    refused = attachment.status();
+    if (attachment.ok()) attached.push_back(*attachment);
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("share of processes: uid 1000 holds 6"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--sessions-max"));
+  EXPECT_TRUE(attach(0, 1000).ok()) << "a process that is known takes no more";
+  EXPECT_TRUE(attach(7, 2000).ok()) << "another user";
+  // What outlives the connection keeps the place, and a death gives it back.
+  ASSERT_TRUE(table_->AddQuarantine(attached[1].process));
+  table_->Detach(attached[1].token);
+  EXPECT_EQ(shares.held(ShareKind::kProcesses), 7u);
+  children[1]->Kill();
+  EXPECT_THAT(deaths_.Wait(1), ElementsAre(attached[1].process));
+  EXPECT_EQ(shares.held(ShareKind::kProcesses), 6u);
+  table_->Detach(attached[2].token);
+  EXPECT_EQ(shares.held(ShareKind::kProcesses), 5u);
+  table_.reset();
+  EXPECT_EQ(shares.held(ShareKind::kProcesses), 0u);
 }
 
 TEST_F(ProcessTableTest, NoDescriptorLeaks) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/memory_disk_tier.h"
+#include "storage/look.h"
 #include "tests/storage/store_fixture.h"
 
 namespace larder {
@@ -107,6 +108,45 @@ TEST_F(RegistrationStoreTest, EndsThoughNothingCanBeWritten) {
     tier.AwaitCalls(1);
   }
   EXPECT_GE(counters_.registrations_failed.value(), 2u) << "tried once more";
+}
+
+// One that finds no part left on disk keeps no other from it, and waits until there is some.
+TEST_F(RegistrationStoreTest, WhatFindsNoPartLeftIsWrittenWhenAnotherIsForgotten) {
+  MemoryDiskTier tier(MiB(2), medium_);  // 8 KiB for registrations
+  InstanceTable instances(f_.store(), f_.clock(), {});
+  RegistrationStore store(tier, instances, "default", counters_,
+                          [this](const std::string& text) { warnings_.push_back(text); });
+  instances.SetOnChange([&](const std::string& engine_id) { store.Save(engine_id); });
+  const auto on_disk = [&](const std::string& engine_id) {
+    MutexLock lock(medium_.mu);
+    return medium_.facts.contains("registration/" + engine_id);
+  };
+  const auto eventually = [](const std::function<bool()>& condition) {
+    return LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20), condition);
+  };
+  const auto register_one = [&](const std::string& engine_id, size_t contents) {
+    std::vector<ContentSpec> all(contents);
+    for (size_t i = 0; i < contents; ++i) {
+      all[i].tenant = "default";
+      all[i].model = engine_id + std::string(240, static_cast<char>('a' + i));
+      all[i].revision = all[i].lora = std::string(250, 'r');
+    }
+    const VariantSpec variant = TestVariant();
+    ASSERT_TRUE(instances.Register(engine_id, all, {&variant, 1}).ok());
+  };
+  register_one("first", 8);
+  ASSERT_TRUE(eventually([&] { return on_disk("first"); }));
+  ASSERT_TRUE(instances.SessionBegan("large", {}).ok());
+  ASSERT_TRUE(instances.SessionBegan("small", {}).ok());
+  register_one("large", 8);
+  register_one("small", 1);
+  EXPECT_TRUE(eventually([&] { return on_disk("small"); }));
+  EXPECT_TRUE(eventually([&] { return counters_.registrations_failed.value() == 1; }));
+  EXPECT_FALSE(on_disk("large"));
+  instances.Collect();  // "first" is neither attached nor has it blocks
+  EXPECT_TRUE(eventually([&] { return on_disk("large") && !on_disk("first"); }));
+  ASSERT_EQ(warnings_.size(), 1u);
+  EXPECT_THAT(warnings_[0], HasSubstr("'large'"));
 }
 
 }  // namespace

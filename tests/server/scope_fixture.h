@@ -55,13 +55,14 @@ class ScopeTest : public ::testing::Test {
     return Chain(ContentOf(model).Id(), Tokens(number)).back();
   }
   // `spilled`: they are on disk too when this returns.
-  void PutChain(const std::string& model, uint32_t blocks, bool spilled = true) {
+  void PutChain(const std::string& model, uint32_t blocks, bool spilled = true,
+                const BlockWriter& writer = {}) {
     const Digest content = ContentOf(model).Id();
     Digest parent = content;
     for (uint32_t number = 1; number <= blocks; ++number) {
-      ASSERT_EQ(
-          process_->f.Put(parent, number, DiskProcess::kBlockBytes, std::byte{1}, &parent, content),
-          BlockStatus::kOk);
+      ASSERT_EQ(process_->f.Put(parent, number, DiskProcess::kBlockBytes, std::byte{1}, &parent,
+                                content, writer),
+                BlockStatus::kOk);
       if (spilled) process_->work->spiller().Offer(SessionId{1}, process_->f.variant(), parent);
     }
     ASSERT_TRUE(process_->work->spiller().WaitIdle(std::chrono::steady_clock::now() +
@@ -83,6 +84,13 @@ class ScopeTest : public ::testing::Test {
                           Tokens(blocks), *instances_, store());
     EXPECT_TRUE(made.ok()) << made.status();
     return *std::move(made);
+  }
+
+  static BlockScope ScopeOf(const BlockWriter& writer) {
+    BlockScope scope;
+    scope.scope = wire::SelectionScope::kWriter;
+    scope.writer = writer;
+    return scope;
   }
 
   ByteCount disk_bytes_ = GiB(1);

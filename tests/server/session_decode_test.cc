@@ -1,7 +1,9 @@
 // Blocks that HOST has encoded, to sessions that accept that and others.
 #include <algorithm>
+#include <atomic>
 #include <latch>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -67,7 +69,7 @@ class SessionDecodeTest : public SessionTest {
   std::shared_ptr<std::latch> Occupy() {
     const auto begun = std::make_shared<std::latch>(2), go = std::make_shared<std::latch>(1);
     for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(f_.deps().workers.Submit(0, [begun, go] {
+      EXPECT_TRUE(f_.deps().workers.Submit(ProcessId{}, 0, [begun, go] {
         begun->count_down();
         go->wait();
       }));
@@ -166,13 +168,28 @@ TEST_F(SessionDecodeTest, WhatIsReleasedOrCancelledBeforeIsNotDecoded) {
 TEST_F(SessionDecodeTest, IsFullWhereTooMuchWaits) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const std::shared_ptr<std::latch> go = Occupy();
-  while (f_.deps().workers.Submit(0, [] {})) {
+  while (f_.deps().workers.Submit(session_->process(), 0, [] {})) {
   }
   const wire::Grant grant = Acquire({Name(1)});
   EXPECT_EQ(Statuses(grant), std::vector{BlockStatus::kPending});
   EXPECT_EQ(Failed(), BlockStatus::kFull);
   go->count_down();
   Release(grant.lease);
+}
+
+TEST_F(SessionDecodeTest, IsDecodedWhereAnotherProcessHasFilledTheQueue) {
+  ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
+  const std::shared_ptr<std::latch> go = Occupy();
+  const ProcessId other{session_->process().value + 1};
+  std::atomic<size_t> done = 0;
+  size_t queued = 0;
+  while (f_.deps().workers.Submit(other, 0, [&done] { ++done; })) ++queued;
+  const wire::Grant grant = Acquire({Name(1)});
+  EXPECT_EQ(Statuses(grant), std::vector{BlockStatus::kPending});
+  go->count_down();
+  ASSERT_NO_FATAL_FAILURE(ExpectReady(0, 1));
+  Release(grant.lease);
+  while (done < queued) std::this_thread::yield();
 }
 
 TEST_F(SessionDecodeTest, DamageIsFoundAndTheNameGoes) {

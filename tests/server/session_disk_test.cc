@@ -310,6 +310,42 @@ TEST_F(SessionDiskTest, RevokedBeforeItsTurnIsNotRead) {
   ExpectReadable(kOther, kBytes);
 }
 
+// The process may still write there, so what is charged for it waits beside it, once.
+TEST_F(SessionDiskTest, LostWhileItsBlocksArePublished) {
+  tier_.Open();  // publishing asks it
+  const uint64_t before = f_.shares().held(ShareKind::kReservedBytes);
+  const AttachedProcess process = f_.Process(getpid(), true);
+  for (uint32_t round = 0; round < 500; ++round) {
+    testing::RecordingSink sink;
+    const std::shared_ptr<AttachedSession> session = f_.Open(process, sink);
+    wire::Up up;
+    up.hello.emplace();
+    up.hello->engine_id = "lost";
+    up.hello->write_mode = wire::WriteMode::kMapped;
+    up.registers.push_back({.id = 1, .contents = {Content()}, .variants = {TestVariant()}});
+    up.reserves.push_back(
+        {.id = 2, .bytes = std::vector(3, ByteCount(kBytes)), .deadline_ms = 60'000});
+    ASSERT_TRUE(session->OnUp(up).ok());
+    ReservationId reserved;
+    while (!reserved) {
+      const wire::Down down = sink.Next();
+      if (!down.reserved.empty()) reserved = down.reserved[0].reservation;
+    }
+    wire::Up publish;
+    publish.publishes.push_back({.id = 3, .reservation = reserved, .variant = 0, .blocks = {}});
+    for (uint32_t i = 0; i < 2; ++i) {
+      publish.publishes[0].blocks.push_back(Block(100 + 2 * round + i, UniformTable(1, kBytes)));
+      publish.publishes[0].blocks[i].extent = i;
+    }
+    ASSERT_TRUE(session->OnUp(publish).ok());
+    session->OnClosed();
+    f_.sessions().Remove(session->id());
+  }
+  (void)f_.quarantine().Release(process.id);
+  EXPECT_TRUE(Eventually([&] { return f_.shares().held(ShareKind::kReservedBytes) == before; }))
+      << f_.shares().held(ShareKind::kReservedBytes);
+}
+
 TEST_F(SessionDiskTest, SaysWhereItFoundEach) {
   for (const auto what : {wire::AcquireWhat::kBytes, wire::AcquireWhat::kPromise}) {
     const wire::Grant grant = Acquire(Names({kSmall, kHost}), 1000, what);

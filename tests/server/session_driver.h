@@ -26,7 +26,7 @@ class SessionTest : public ::testing::Test {
     StartAs(f_.Process(getpid(), writable), mode);
   }
   void StartAs(std::optional<AttachedProcess> process, wire::WriteMode mode,
-               uint64_t features = wire::kFeatureTiers) {
+               uint64_t features = wire::kFeatureTiers | wire::kFeatureCopiedReads) {
     session_ = f_.Open(std::move(process), sink_);
     wire::Up up;
     up.hello.emplace();

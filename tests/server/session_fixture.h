@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/damage_checks.h"
 #include "server/device_table.h"
 #include "server/directive_desk.h"
 #include "server/session.h"
@@ -58,7 +59,8 @@ class RecordingSink final : public SessionSink {
 
 class SessionFixture {
  public:
-  SessionFixture() {
+  explicit SessionFixture(const Shares::Sizes& sizes = {.sessions_max = 16, .pool = MiB(32)})
+      : shares_(Shares::LimitsOf(sizes)) {
     processes_->Start([this](ProcessId process) { quarantine_.Release(process); });
   }
   ~SessionFixture() { processes_->Stop(); }
@@ -71,7 +73,8 @@ class SessionFixture {
   }
   [[nodiscard]] std::shared_ptr<AttachedSession> Open(std::optional<AttachedProcess> process,
                                                       RecordingSink& sink) {
-    auto session = sessions_.Add(deps_, std::move(process), "test", sink);
+    auto session =
+        sessions_.Add(deps_, process, process ? HolderOf(*process) : ShareHolder{}, "test", sink);
     LARDER_CHECK(session.ok());
     return *session;
   }
@@ -84,16 +87,20 @@ class SessionFixture {
   [[nodiscard]] SessionTable& sessions() { return sessions_; }
   [[nodiscard]] Counters& counters() { return counters_; }
   [[nodiscard]] SessionDeps& deps() { return deps_; }
+  [[nodiscard]] Shares& shares() { return shares_; }
 
  private:
   StoreFixture store_{MiB(32), MiB(2)};
+  Shares shares_;
   Quarantine quarantine_;
   InstanceTable instances_{store_.store(), store_.clock(), {{Tier::kHost, 1e10}}};
   StagingTable staging_{StagingTable::Options{}};
   std::unique_ptr<ProcessTable> processes_ = *ProcessTable::Create({});
+  ConnectionPeers peers_;
   WorkerPool workers_{2, 64, 1 << 20};
   Counters counters_;
-  SessionTable sessions_{8};
+  SessionTable sessions_;
+  DamageChecks damage_checks_{store_.store(), counters_};
   DeviceTable devices_{store_.store().index().events()};
   DirectiveDesk directives_{devices_, store_.clock(), UnixMilliseconds, counters_,
                             [this](SessionId id, VariantIndex variant, wire::Directive directive) {
@@ -105,6 +112,7 @@ class SessionFixture {
                     .instances = instances_,
                     .quarantine = quarantine_,
                     .processes = *processes_,
+                    .peers = peers_,
                     .staging = staging_,
                     .workers = workers_,
                     .counters = counters_,
@@ -114,7 +122,9 @@ class SessionFixture {
                     .tenant = "default",
                     .check_one_in = 2,
                     .devices = devices_,
-                    .directives = directives_};
+                    .directives = directives_,
+                    .shares = shares_,
+                    .damage_checks = damage_checks_};
 };
 
 }  // namespace larder::testing

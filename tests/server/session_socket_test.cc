@@ -24,7 +24,7 @@ using testing::HelloUp;
 using testing::SessionFixture;
 using testing::SocketPair;
 
-constexpr size_t kKeys = 2000;  // of a large acquire: its frame still passes without a ticket
+constexpr size_t kKeys = 700;  // of a large acquire: its frame still passes without a ticket
 
 // ---- one socket, its loop played by the test: time is what the test says
 
@@ -41,15 +41,17 @@ class SessionSocketTest : public ::testing::Test {
  protected:
   static constexpr TimePoint kStart{std::chrono::hours(1)};
 
-  void SetUp() override { Start({}); }
-  void Start(const Admission::Limits& limits) {
+  void SetUp() override { Start(Shares::Sizes().memory_limit); }
+  // `room`: for messages.
+  void Start(ByteCount room) {
     socket_.reset();
-    admission_.emplace(limits);
+    session_.reset();
+    fixture_.emplace(Shares::Sizes{.memory_limit = room, .pool = MiB(32)});
     SocketPair ends;
-    socket_ = std::make_unique<SessionSocket>(
-        SessionSocket::Context{f_.deps(), f_.sessions(), *admission_}, std::move(ends.ours), 7,
-        waker_);
-    auto session = f_.sessions().Add(f_.deps(), f_.Process(getpid(), true), "test", *socket_);
+    socket_ = std::make_unique<SessionSocket>(SessionSocket::Context{f().deps(), f().sessions()},
+                                              std::move(ends.ours), 7, waker_);
+    const AttachedProcess process = f().Process(getpid(), true);
+    auto session = f().sessions().Add(f().deps(), process, HolderOf(process), "test", *socket_);
     ASSERT_TRUE(session.ok()) << session.status();
     session_ = *session;
     socket_->Begin(*std::move(session));
@@ -81,7 +83,7 @@ class SessionSocketTest : public ::testing::Test {
   }
   void ExpectLate(TimePoint now) {
     EXPECT_TRUE(socket_->OnEvent(now).over) << "its last word has left";
-    EXPECT_EQ(f_.sessions().size(), 0u);
+    EXPECT_EQ(f().sessions().size(), 0u);
     const auto end = client_->NextEnd();
     ASSERT_TRUE(end);
     EXPECT_TRUE(absl::IsDeadlineExceeded(end->status)) << end->status;
@@ -113,12 +115,19 @@ class SessionSocketTest : public ::testing::Test {
       socket_->Send(down);
     }
   }
-  uint64_t acquires() { return f_.counters().requests_acquire.value(); }
-  uint64_t admitted_bytes() { return admission_->inside(Admission::Gate::kBytes); }
+  uint64_t acquires() { return f().counters().requests_acquire.value(); }
+  uint64_t admitted_bytes() { return f().shares().held(ShareKind::kMessageBytes); }
+  // Of another user's process; or of another process of the session's user.
+  Shares::Answer OthersTake(ByteCount bytes, uid_t uid = 4711) {
+    return f()
+        .shares()
+        .Of({.uid = uid, .process = ProcessId{4711}, .pid = 1})
+        .Take(ShareKind::kMessageBytes, bytes);
+  }
+  SessionFixture& f() { return *fixture_; }
 
-  SessionFixture f_;
+  std::optional<SessionFixture> fixture_;
   CountingWaker waker_;
-  std::optional<Admission> admission_;
   std::shared_ptr<AttachedSession> session_;
   std::unique_ptr<SessionSocket> socket_;
   std::optional<Client> client_;
@@ -156,7 +165,7 @@ TEST_F(SessionSocketTest, AMessageThatCreepsEndsTheSession) {
 
 // Late is what is not there: a daemon that was stopped for a while reads first.
 TEST_F(SessionSocketTest, ADaemonThatSleptDoesNotBlameTheClient) {
-  const std::string frame = client_->Frame(AcquireUp(1, 1000));
+  const std::string frame = client_->Frame(AcquireUp(1, 600));
   ASSERT_GT(frame.size(), SessionFrameReader::kRoomBytes / 2);
   ASSERT_TRUE(client_->SendBytes(frame.substr(0, 10)));
   EXPECT_TRUE(socket_->OnEvent(kStart).read);
@@ -221,6 +230,30 @@ TEST_F(SessionSocketTest, AnswersToAClientThatDoesNotReadAreBounded) {
   EXPECT_TRUE(next.read && !next.write && !next.over);
 }
 
+// A client that says much at once gets its turn, and then others do.
+TEST_F(SessionSocketTest, MessagesOfOneReceiveAreHandledInTurns) {
+  constexpr uint64_t kRequests = 100;
+  std::string bytes;
+  for (uint64_t id = 1; id <= kRequests; ++id) bytes += client_->Frame(AcquireUp(id));
+  ASSERT_LT(bytes.size(), SessionFrameReader::kRoomBytes);
+  ASSERT_TRUE(client_->SendBytes(bytes));
+  uint64_t turns = 0;
+  for (uint64_t before = 0; acquires() < kRequests; before = acquires(), ++turns) {
+    ASSERT_LT(turns, kRequests);
+    const int woken = waker_.wakes;
+    const SessionSocket::Next next = socket_->OnEvent(kStart);
+    EXPECT_TRUE(next.heard);
+    EXPECT_LE(acquires() - before, 16u);
+    if (acquires() < kRequests) {
+      EXPECT_EQ(waker_.wakes, woken + 1) << "nothing else would come back to it";
+    }
+  }
+  EXPECT_GE(turns, kRequests / 16);
+  for (uint64_t id = 1; id <= kRequests; ++id)
+    EXPECT_EQ(client_->NextMessage().grants.at(0).id, id);
+  EXPECT_TRUE(RunDry(kStart).read);
+}
+
 // The requests of one receive may have more answers than there is room for.
 TEST_F(SessionSocketTest, RequestsThatWaitAreHandledWhenThereIsRoom) {
   const size_t filled = FillQueueTo(SessionSocket::kQueuedMax - 1000);
@@ -282,7 +315,7 @@ TEST_F(SessionSocketTest, LastWordsWaitForAClientThatReadsLate) {
   ASSERT_LT(answered, last);
   session_->Abandon();
   const SessionSocket::Next next = socket_->OnEvent(kStart);
-  EXPECT_EQ(f_.sessions().size(), 0u) << "what the session holds does not wait";
+  EXPECT_EQ(f().sessions().size(), 0u) << "what the session holds does not wait";
   EXPECT_TRUE(next.write && !next.read && !next.over);
   EXPECT_EQ(next.due, kStart + SessionSocket::kLinger);
   Beside(next.due - milliseconds(1), [&] {
@@ -325,7 +358,7 @@ TEST_F(SessionSocketTest, ADeadProcessIsToldNothing) {
   (void)Flood();
   session_->OnUnmapped();
   EXPECT_TRUE(socket_->OnEvent(kStart).over) << "without lingering";
-  EXPECT_EQ(f_.sessions().size(), 0u);
+  EXPECT_EQ(f().sessions().size(), 0u);
 }
 
 TEST_F(SessionSocketTest, LongMessagesPassTheAdmissionAndGoToAWorker) {
@@ -357,9 +390,8 @@ TEST_F(SessionSocketTest, MessagesBehindALongOneWaitForIt) {
 }
 
 TEST_F(SessionSocketTest, AMessageForWhichThereIsNoRoomWaits) {
-  session_.reset();
-  Start({.bytes_max = KiB(500)});
-  std::optional<Admission::Answer> others = admission_->EnterBytes(KiB(450));
+  Start(KiB(500));
+  std::optional<Shares::Answer> others = OthersTake(KiB(450));
   const std::string frame = client_->Frame(AcquireUp(1, wire::kKeysMax));
   std::thread writer([&] { EXPECT_TRUE(client_->SendBytes(frame)); });
   TimePoint now = kStart;
@@ -367,7 +399,7 @@ TEST_F(SessionSocketTest, AMessageForWhichThereIsNoRoomWaits) {
   while (next.read) next = socket_->OnEvent(now);
   EXPECT_FALSE(next.over);
   EXPECT_EQ(next.due, now + SessionSocket::kRetry);
-  EXPECT_GT(f_.counters().calls_overloaded.value(), 0u);
+  EXPECT_GT(f().counters().calls_overloaded.value(), 0u);
   now += SessionSocket::kMessageMax / 2;
   EXPECT_FALSE(socket_->OnEvent(now).over) << "it is not late: the daemon does not read";
   others.reset();
@@ -377,13 +409,12 @@ TEST_F(SessionSocketTest, AMessageForWhichThereIsNoRoomWaits) {
     while (admitted_bytes() > 0) std::this_thread::yield();  // the worker is done with it then
   });
   writer.join();
-  EXPECT_EQ(f_.counters().calls_overloaded.value(), 1u) << "a message, however often it asked";
+  EXPECT_EQ(f().counters().calls_overloaded.value(), 1u) << "a message, however often it asked";
 }
 
 // What came of it stays charged while it waits for more.
 TEST_F(SessionSocketTest, AMessageThatWaitsForRoomKeepsWhatItHas) {
-  session_.reset();
-  Start({.bytes_max = KiB(500)});
+  Start(KiB(500));
   wire::Up large = AcquireUp(1, wire::kKeysMax);
   for (uint64_t id = 2; id <= 4; ++id) {
     large.acquires.push_back(AcquireUp(id, wire::kKeysMax).acquires[0]);
@@ -393,20 +424,47 @@ TEST_F(SessionSocketTest, AMessageThatWaitsForRoomKeepsWhatItHas) {
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(socket_->OnEvent(kStart).read);
   const uint64_t charged = admitted_bytes();
   EXPECT_GT(charged, 0u);
-  const Admission::Answer others = admission_->EnterBytes(ByteCount(KiB(500).value() - charged));
-  ASSERT_TRUE(others.admitted());
+  std::optional<Shares::Answer> others = OthersTake(ByteCount(KiB(500).value() - charged));
+  ASSERT_TRUE(others->admitted());
   ASSERT_TRUE(client_->SendBytes(frame.substr(20'000, 150'000)));
   SessionSocket::Next next = socket_->OnEvent(kStart);
   while (next.read) next = socket_->OnEvent(kStart);
   EXPECT_EQ(admitted_bytes(), KiB(500).value());
   EXPECT_FALSE(socket_->OnEvent(kStart + SessionSocket::kMessageMax - milliseconds(1)).over);
-  EXPECT_TRUE(socket_->OnEvent(kStart + SessionSocket::kMessageMax).over) << "it waits no longer";
-  EXPECT_TRUE(absl::IsResourceExhausted(client_->NextEnd().value().status));
+  EXPECT_FALSE(socket_->OnEvent(kStart + 10 * SessionSocket::kMessageMax).over)
+      << "it is ended for room that others keep";
+  others.reset();
+  const TimePoint later = kStart + 11 * SessionSocket::kMessageMax;
+  EXPECT_TRUE(RunDry(later).read) << "it is not late: the daemon did not read";
+}
+
+// Else two could wait for each other's room.
+TEST_F(SessionSocketTest, AMessageThatWaitsForRoomAndHasItsPartEnds) {
+  Start(KiB(500));
+  wire::Up large = AcquireUp(1, wire::kKeysMax);
+  for (uint64_t id = 2; id <= 4; ++id) {
+    large.acquires.push_back(AcquireUp(id, wire::kKeysMax).acquires[0]);
+  }
+  const std::string frame = client_->Frame(large);
+  ASSERT_TRUE(client_->SendBytes(frame.substr(0, 150'000)));
+  SessionSocket::Next next = socket_->OnEvent(kStart);
+  for (int i = 0; i < 20; ++i) next = socket_->OnEvent(kStart);
+  const uint64_t charged = admitted_bytes();
+  ASSERT_GT(charged, KiB(250).value());
+  const Shares::Answer others = OthersTake(ByteCount(KiB(500).value() - charged));
+  ASSERT_TRUE(others.admitted());
+  std::thread writer([&] { (void)client_->SendBytes(frame.substr(150'000)); });
+  next = socket_->OnEvent(kStart);
+  while (next.read) next = socket_->OnEvent(kStart);
+  EXPECT_FALSE(socket_->OnEvent(kStart + SessionSocket::kMessageMax - milliseconds(1)).over);
+  next = socket_->OnEvent(kStart + SessionSocket::kMessageMax);
+  EXPECT_EQ(f().sessions().size(), 0u) << "it waits no longer";
+  socket_.reset();
+  writer.join();
 }
 
 TEST_F(SessionSocketTest, AMessageForWhichThereNeverIsRoomEndsTheSession) {
-  session_.reset();
-  Start({.bytes_max = KiB(50)});
+  Start(KiB(50));
   ASSERT_TRUE(client_->SendBytes(client_->Frame(AcquireUp(1, wire::kKeysMax)).substr(0, 60'000)));
   SessionSocket::Next next = socket_->OnEvent(kStart);
   while (!next.over && next.read) next = socket_->OnEvent(kStart);
@@ -432,7 +490,7 @@ TEST_F(SessionSocketTest, AClientThatTakesNoAnswersLosesItsSession) {
   ASSERT_EQ(shutdown(client_->socket(), SHUT_RD), 0);
   ASSERT_TRUE(client_->Send(AcquireUp(1)));
   EXPECT_TRUE(RunDry(kStart).over);
-  EXPECT_EQ(f_.sessions().size(), 0u);
+  EXPECT_EQ(f().sessions().size(), 0u);
 }
 
 TEST_F(SessionSocketTest, AnEndedSessionGivesItsRoomBack) {
@@ -447,7 +505,7 @@ TEST_F(SessionSocketTest, AnEndedSessionGivesItsRoomBack) {
 
 TEST_F(SessionSocketTest, DestroyedItEndsItsSession) {
   socket_.reset();
-  EXPECT_EQ(f_.sessions().size(), 0u);
+  EXPECT_EQ(f().sessions().size(), 0u);
   EXPECT_TRUE(absl::IsUnavailable(client_->NextEnd().value().status));
   EXPECT_TRUE(client_->Next().none());
 }

@@ -1,7 +1,5 @@
 #include "server/session.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -179,26 +177,25 @@ TEST_F(SessionTest, PublishIsCheckedBlockByBlock) {
 
 TEST_F(SessionTest, StagedPublishIsCopiedAndHashed) {
   Start(wire::WriteMode::kStaged, false);
-  const int memfd = memfd_create("staging", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-  ASSERT_EQ(ftruncate(memfd, 1 << 20), 0);
-  ASSERT_EQ(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  const auto made = f_.staging().Make(session_->process(), getuid(), MiB(1));
+  ASSERT_TRUE(made.ok()) << made.status();
   std::vector<std::byte> bytes(kBytes, std::byte{3});
-  ASSERT_EQ(pwrite(memfd, bytes.data(), bytes.size(), 4096), kBytes);
-  const auto id = f_.staging().Add(session_->process(), FileDescriptor(memfd), MiB(1));
-  ASSERT_TRUE(id.ok()) << id.status();
+  ASSERT_EQ(pwrite(made->descriptor.get(), bytes.data(), bytes.size(), 4096), kBytes);
   const wire::Reserved r = Reserve({ByteCount(kBytes), ByteCount(kBytes)});
   EXPECT_EQ(r.extents.at(0).offset, 0u);  // places are the daemon's own business
   std::vector<wire::PublishBlock> blocks = {Block(1, UniformTable(1, kBytes)),
                                             Block(2, UniformTable(1, kBytes))};
-  blocks[0].staging_id = blocks[1].staging_id = *id;
+  blocks[0].staging_id = blocks[1].staging_id = made->id;
   blocks[0].staging_offset = 4096;
   blocks[1].extent = 1;
   blocks[1].staging_offset = (1 << 20) - 100;  // reaches over the end
   const wire::Published p = Publish(r.reservation, blocks);
   EXPECT_EQ(p.status, (std::vector<BlockStatus>{BlockStatus::kOk, BlockStatus::kInvalid}));
-  const wire::Grant grant = Acquire({Name(1)});
-  ASSERT_EQ(grant.blocks.at(0).status, BlockStatus::kOk);
-  EXPECT_EQ(Place(grant.blocks[0].extent)[0], std::byte{3});
+  const std::vector<Digest> name = {Name(1)};
+  const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
+  const auto held = f_.store().Acquire(variant, name, MiB(1));
+  ASSERT_NE(held.blocks.at(0).ref.value, 0u);
+  EXPECT_EQ(f_.store().Bytes(held.blocks[0].extent)[0], std::byte{3});
 }
 
 TEST_F(SessionTest, DeadlinesRevokeAndKeepUntilAcknowledged) {
@@ -284,6 +281,90 @@ TEST_F(SessionTest, OneSessionHoldsAtMostItsShare) {
   EXPECT_GT(more.retry_after_ms, 0u);
 }
 
+// Which is what a client may do that has lost count, and to which a node's other engines are
+// neighbours.
+TEST_F(SessionTest, NoSessionTakesAllHoldsOfABlock) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  for (int i = 0; i < 17; ++i) {  // more than 65,535 in all
+    const wire::Grant grant = Acquire(std::vector<Digest>(wire::kKeysMax, Name(1)));
+    for (const wire::BlockGrant& block : grant.blocks) ASSERT_EQ(block.status, BlockStatus::kOk);
+  }
+  uint32_t holds = 0;
+  const auto look = [&](const BlockIndex::View& view) { holds = view.holds; };
+  f_.store().index().ForEach(look);
+  EXPECT_EQ(holds, 17u) << "one a lease";
+  // Of one that many hold, a session has its share, and has it again when it has released.
+  const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
+  const BlockIndex::Held held = f_.store().HoldUntouched(variant, Name(1));
+  std::vector<EntryRef> others = {held.ref};
+  while (others.size() < kCrowdedHolds) {
+    ASSERT_TRUE(f_.store().HoldAgain({&held.ref, 1}));
+    others.push_back(held.ref);
+  }
+  for (int round = 0; round < 2; ++round) {
+    std::vector<LeaseId> mine;
+    for (uint32_t i = 0; i < AttachedSession::kCrowdedMax; ++i) {
+      const wire::Grant grant = Acquire({Name(1)});
+      ASSERT_EQ(grant.blocks.at(0).status, BlockStatus::kOk);
+      mine.push_back(grant.lease);
+    }
+    const wire::Grant over = Acquire({Name(1)});
+    EXPECT_EQ(over.blocks.at(0).status, BlockStatus::kFull);
+    EXPECT_GT(over.retry_after_ms, 0u);
+    for (const LeaseId lease : mine) Release(lease);
+  }
+  // Its neighbour reads it, and the house clears it.
+  testing::RecordingSink sink;
+  const auto neighbour = f_.Open(f_.Process(getpid(), true), sink);
+  wire::Up up;
+  up.hello.emplace();
+  up.hello->engine_id = "neighbour";
+  up.hello->write_mode = wire::WriteMode::kMapped;
+  up.registers.push_back({.id = 1, .contents = {Content()}, .variants = {TestVariant()}});
+  wire::Acquire& acquire = up.acquires.emplace_back();
+  acquire.id = 2;
+  acquire.digests = {Name(1)};
+  acquire.deadline_ms = 1000;
+  acquire.accepted_codecs = {Codec::kIdentity};
+  ASSERT_TRUE(neighbour->OnUp(up).ok());
+  std::vector<wire::Grant> grants;
+  while (grants.empty()) grants = sink.Next().grants;
+  EXPECT_EQ(grants[0].blocks.at(0).status, BlockStatus::kOk);
+  EXPECT_EQ(
+      f_.store()
+          .Clear(variant, Name(1), TierBit(Tier::kHost) | TierBit(Tier::kDisk), ClearHow::kAll)
+          .status,
+      ClearedBlock::Status::kCleared);
+  neighbour->OnClosed();
+  f_.sessions().Remove(neighbour->id());
+  f_.store().Unhold(others);
+}
+
+// What expired is no part of it.
+TEST_F(SessionTest, PromisesThatExpiredLeaveTheShareOfHolds) {
+  Start(wire::WriteMode::kMapped);
+  ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
+  const VariantIndex variant = *f_.store().index().FindVariant(TestVariant().Id());
+  const BlockIndex::Held held = f_.store().HoldUntouched(variant, Name(1));
+  std::vector<EntryRef> others = {held.ref};
+  while (others.size() < kCrowdedHolds) {
+    ASSERT_TRUE(f_.store().HoldAgain({&held.ref, 1}));
+    others.push_back(held.ref);
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t i = 0; i < AttachedSession::kCrowdedMax; ++i) {
+      const wire::Grant grant = Acquire({Name(1)}, 100, wire::AcquireWhat::kPromise);
+      EXPECT_EQ(grant.blocks.at(0).status, BlockStatus::kOk) << round << " " << i;
+    }
+    f_.clock().Advance(std::chrono::milliseconds(100));
+    session_->Tick(f_.clock().Now());
+    EXPECT_EQ(sink_.Next().revocations.at(0).leases.size(), AttachedSession::kCrowdedMax);
+    EXPECT_EQ(f_.store().stats().leases, 0u);
+  }
+  f_.store().Unhold(others);
+}
+
 // A message's releases come before its acquires, as engine.proto says, whenever it can be told.
 TEST_F(SessionTest, AnAcquireMayUseWhatItsMessageReleases) {
   Start(wire::WriteMode::kMapped);
@@ -345,10 +426,16 @@ TEST_F(SessionTest, DrainEndsWhatHoldsNothing) {
 TEST_F(SessionTest, SampledReadsCarryTheirTable) {
   Start(wire::WriteMode::kMapped);  // one in two
   ASSERT_EQ(Put(1, std::byte{1}), BlockStatus::kOk);
-  const wire::Grant grant = Acquire({Name(1), Name(1), Name(1), Name(1)});
-  int tables = 0;
-  for (const wire::BlockGrant& block : grant.blocks) tables += block.table ? 1 : 0;
-  EXPECT_EQ(tables, 2);
+  ASSERT_EQ(Put(2, std::byte{2}), BlockStatus::kOk);
+  constexpr int kWindows = 2000;
+  std::array<int, 2> tables = {};  // by the key's place in its window
+  for (int i = 0; i < kWindows; ++i) {
+    const wire::Grant grant = Acquire({Name(1), Name(2), Name(1)});
+    EXPECT_FALSE(grant.blocks[2].table) << "what is named again is checked with the first";
+    for (size_t key = 0; key < tables.size(); ++key) tables[key] += grant.blocks[key].table ? 1 : 0;
+    Release(grant.lease);
+  }
+  for (const int count : tables) EXPECT_NEAR(count, kWindows / 2, kWindows / 14);  // 6 sigma
 }
 
 TEST_F(SessionTest, DamageReportIsCheckedBeforeItIsBelieved) {

@@ -46,17 +46,20 @@ inline FileDescriptor Memfd(uint64_t bytes, int seals = F_SEAL_SHRINK | F_SEAL_G
 class FakeHost final : public SidebandHost {
  public:
   FakeHost() {
+    MakePool(/*sealed=*/false);
+    page_ = *SessionPage::Create();
+  }
+  void MakePool(bool sealed) {
     auto pool = SlabPool::Create({.bytes = MiB(2),
                                   .slab_bytes = MiB(2),
                                   .name = "test",
-                                  .seal_future_write = false,
+                                  .seal_future_write = sealed,
                                   .lock_memory = false,
                                   .huge_pages = false,
                                   .host_memory = [] { return ReadHostMemory(); }});
     EXPECT_TRUE(pool.ok()) << pool.status();
     pool_ = *std::move(pool);
     EXPECT_TRUE(pool_->PopulateAll().ok());
-    page_ = *SessionPage::Create();
   }
   absl::StatusOr<int> OpenSlab(ProcessId, uint32_t slab, bool writable) override {
     return pool_->OpenDescriptor(static_cast<SlabId>(slab), writable);
@@ -80,6 +83,7 @@ class FakeHost final : public SidebandHost {
     return std::exchange(quarantine_[process], ByteCount(0));
   }
   ByteCount slab_bytes() override { return MiB(2); }
+  bool slabs_sealed() override { return pool_->sealed(); }
   std::string boot_id() override { return "01234567-89ab-cdef-0123-456789abcdef"; }
 
   void SetQuarantine(ProcessId process, ByteCount bytes) {

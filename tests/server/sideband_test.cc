@@ -111,28 +111,40 @@ TEST_F(SidebandTest, WhatIsSharedEndsWithItsConnection) {
 TEST_F(SidebandTest, StagingComesAndGoes) {
   Start();
   auto client = Connect();
-  const FileDescriptor memfd = Memfd(8192);
-  const auto id = client->SendStaging(memfd.get(), ByteCount(8192));
-  ASSERT_TRUE(id.ok()) << id.status();
-  ASSERT_EQ(pwrite(memfd.get(), "s", 1, 0), 1);
-  ASSERT_NE(staging_.Get(client->process_id(), *id), nullptr);
-  EXPECT_EQ(staging_.Get(client->process_id(), *id)->bytes()[0], std::byte{'s'});
+  const auto made = client->MakeStaging(ByteCount(8192));
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->bytes, ByteCount(8192));
+  ASSERT_EQ(pwrite(made->descriptor.get(), "s", 1, 0), 1);
+  ASSERT_NE(staging_.Get(client->process_id(), made->id), nullptr);
+  EXPECT_EQ(staging_.Get(client->process_id(), made->id)->bytes()[0], std::byte{'s'});
   const auto other = Connect();
-  EXPECT_TRUE(other->DropStaging(*id).ok());  // of this process, whichever connection
-  EXPECT_EQ(client->DropStaging(*id).code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(client->SendStaging(memfd.get(), ByteCount(4096)).status().code(),
+  EXPECT_TRUE(other->DropStaging(made->id).ok());  // of this process, whichever connection
+  EXPECT_EQ(client->DropStaging(made->id).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(client->MakeStaging(ByteCount(4095)).status().code(),
             absl::StatusCode::kInvalidArgument);
-  const FileDescriptor unsealed = Memfd(4096, 0);
-  EXPECT_EQ(client->SendStaging(unsealed.get(), ByteCount(4096)).status().code(),
-            absl::StatusCode::kInvalidArgument);
-  const FileDescriptor large = Memfd(MiB(2).value());
-  EXPECT_EQ(client->SendStaging(large.get(), MiB(2)).status().code(),
-            absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(counters().staging_refused, 3u);
-  ASSERT_TRUE(client->SendStaging(memfd.get(), ByteCount(8192)).ok());
-  client.reset();  // its segments go with the connection that brought them
+  EXPECT_EQ(client->MakeStaging(MiB(2)).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(counters().staging_refused, 2u);
+  ASSERT_TRUE(client->MakeStaging(ByteCount(8192)).ok());
+  client.reset();  // its segments go with the connection that asked for them
   EXPECT_TRUE(Eventually([&] { return staging_.counts().segments == 0; }));
   EXPECT_NE(other->DropStaging(99), absl::OkStatus());
+}
+
+// As a former client library did.
+TEST_F(SidebandTest, StagingOfTheClientsIsRefusedWithASentence) {
+  Start();
+  RawClient raw(options_.path);
+  ASSERT_TRUE(raw.Welcome());
+  const FileDescriptor memfd = Memfd(4096);
+  raw.Send(StagingFrame{.bytes = ByteCount(4096)}, {.descriptor = memfd.get()});
+  const auto answer = raw.Receive();
+  ASSERT_TRUE(answer && TypeOf(*answer) == FrameType::kError);
+  const auto& error = std::get<ErrorFrame>(*answer);
+  EXPECT_EQ(error.code, absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(error.text.find("update the client library"), std::string::npos) << error.text;
+  EXPECT_EQ(staging_.counts().segments, 0u);
+  raw.Send(CleanFrame{});  // the connection goes on
+  EXPECT_TRUE(raw.Receive());
 }
 
 // In a child of another uid: the descriptor is no way to write, by any road.
@@ -179,8 +191,33 @@ TEST_F(SidebandTest, HandsOutNoSessionSocketsWhereTheyAreOff) {
   EXPECT_TRUE(client->MapSessionPage(kSession).ok()) << "and the connection goes on";
 }
 
-TEST_F(SidebandTest, StrangerGetsReadOnlyDescriptors) {
+TEST_F(SidebandTest, StrangerGetsNoSlabBesideMappedWriters) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another uid";
+  options_.mode = 0666;
+  ChildProcess child(
+      [&](const Line& line) {
+        CHILD_CHECK(line.Hear());
+        auto client = SidebandClient::Connect(options_.path, kPatience);
+        CHILD_CHECK(client.ok());
+        for (const bool writable : {false, true}) {
+          CHILD_CHECK((*client)->MapSlab(SlabId{0}, writable).status().code() ==
+                      absl::StatusCode::kPermissionDenied);
+        }
+        CHILD_CHECK((*client)->MapSessionPage(kSession).ok());
+      },
+      kStranger);
+  Start();
+  child.line().Tell(1);
+  EXPECT_EQ(child.Wait(), 0);
+  EXPECT_EQ(counters().slabs_denied, 1u);
+  EXPECT_EQ(counters().writes_denied, 1u);
+  EXPECT_EQ(counters().slabs_read + counters().slabs_write, 0u);
+}
+
+TEST_F(SidebandTest, StrangerGetsReadOnlyDescriptorsOfSealedSlabs) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another uid";
+  host_.MakePool(/*sealed=*/true);
+  options_.trusted_uids = {};
   options_.mode = 0666;
   ChildProcess child(
       [&](const Line& line) {
@@ -225,7 +262,7 @@ TEST_F(SidebandTest, SocketModeKeepsAStrangerOut) {
   EXPECT_EQ(file.st_mode & 0777, 0660u);
   child.line().Tell(1);
   EXPECT_EQ(child.Wait(), 0);
-  EXPECT_EQ(counters().accepted, 0u);
+  EXPECT_EQ(counters().door.accepted, 0u);
 }
 
 TEST_F(SidebandTest, NobodyTrustedMeansNobody) {
@@ -235,6 +272,7 @@ TEST_F(SidebandTest, NobodyTrustedMeansNobody) {
   EXPECT_FALSE(client->writable());
   EXPECT_FALSE(processes_->Find(client->token())->writable);
   EXPECT_EQ(client->MapSlab(SlabId{0}, true).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(client->MapSlab(SlabId{0}, false).status().code(), absl::StatusCode::kPermissionDenied);
 }
 
 TEST_F(SidebandTest, KilledProcessIsDeadThoughAForkKeepsItsSocketOpen) {
@@ -242,10 +280,9 @@ TEST_F(SidebandTest, KilledProcessIsDeadThoughAForkKeepsItsSocketOpen) {
     CHILD_CHECK(line.Hear());
     RawClient raw(options_.path);
     CHILD_CHECK(raw.Welcome());
-    const FileDescriptor memfd = Memfd(4096);
-    raw.Send(StagingFrame{.bytes = ByteCount(4096)}, {.descriptor = memfd.get()});
+    raw.Send(MakeStagingFrame{.bytes = ByteCount(4096)});
     const auto answer = raw.Receive();
-    CHILD_CHECK(answer && TypeOf(*answer) == FrameType::kStagingOk);
+    CHILD_CHECK(answer && TypeOf(*answer) == FrameType::kStagingMade);
     const pid_t fork_of_it = fork();
     if (fork_of_it == 0) {
       for (;;) pause();  // with the socket

@@ -28,47 +28,6 @@ Extent Pages(uint32_t page, uint32_t pages) {
 }
 constexpr uint8_t kInHost = 1u << static_cast<int>(Tier::kHost);
 
-TEST(BlockStateLaw, EveryPair) {
-  using enum BlockState;
-  const std::set<std::pair<BlockState, BlockState>> allowed = {
-      {kAbsent, kReserved},    {kAbsent, kHost},    {kAbsent, kDisk},      {kReserved, kHost},
-      {kReserved, kAbsent},    {kHost, kHostDisk},  {kHost, kAbsent},      {kHost, kDoomed},
-      {kHostDisk, kDisk},      {kHostDisk, kHost},  {kHostDisk, kAbsent},  {kHostDisk, kDoomed},
-      {kDisk, kPromoting},     {kDisk, kAbsent},    {kDisk, kDoomed},      {kDisk, kHostDisk},
-      {kPromoting, kHostDisk}, {kPromoting, kDisk}, {kPromoting, kAbsent}, {kPromoting, kDoomed},
-      {kDoomed, kAbsent},
-  };
-  for (int from = 0; from < kBlockStates; ++from) {
-    for (int to = 0; to < kBlockStates; ++to) {
-      const std::pair pair(static_cast<BlockState>(from), static_cast<BlockState>(to));
-      EXPECT_EQ(TransitionAllowed(pair.first, pair.second), allowed.contains(pair))
-          << from << " -> " << to;
-    }
-  }
-}
-
-TEST(BlockStateLaw, ReadersSeeWholeCopiesOnly) {
-  using enum BlockState;
-  const uint8_t disk = 1u << static_cast<int>(Tier::kDisk);
-  const std::map<BlockState, uint8_t> tiers = {
-      {kAbsent, 0},  {kReserved, 0},     {kHost, kInHost}, {kHostDisk, kInHost | disk},
-      {kDisk, disk}, {kPromoting, disk}, {kDoomed, 0}};
-  ASSERT_EQ(tiers.size(), size_t{kBlockStates});
-  for (const auto& [state, expected] : tiers) {
-    EXPECT_EQ(TiersOf(state), expected);
-    EXPECT_EQ(InHost(state), (expected & kInHost) != 0);
-  }
-}
-
-TEST(PackedExtent, RoundTrips) {
-  for (const Extent& extent :
-       {Extent{}, Pages(7, 9), Extent{SlabId{0xFFFF}, (1u << 24) - 1, (1u << 24) - 1}}) {
-    PackedExtent packed;
-    packed.Set(extent);
-    EXPECT_EQ(packed.Get(), extent);
-  }
-}
-
 class BlockIndexTest : public testing::Test {
  protected:
   BlockIndexTest() : variant_(*index_.InternVariant(Name(1'000'000))) {}
@@ -224,7 +183,7 @@ TEST_F(BlockIndexTest, ClaimsAreInvisibleUntilFilled) {
   EXPECT_EQ(Lookup(1), BlockIndex::Presence{});
   EXPECT_EQ(Hold(1).ref, EntryRef{});
   EXPECT_FALSE(Pin(1, Tier::kHost));
-  EXPECT_FALSE(index_.Evictable(claim));
+  EXPECT_EQ(index_.WorthInHost(claim, 0), std::nullopt);
   EXPECT_FALSE(index_.EvictRef(claim));
   std::optional<Extent> freed;
   EXPECT_FALSE(index_.Drop(variant_, Name(1), &freed));
@@ -237,6 +196,32 @@ TEST_F(BlockIndexTest, ClaimsAreInvisibleUntilFilled) {
   EXPECT_EQ(Hold(1).ref, claim);
   EXPECT_EQ(index_.TotalsOf(variant_).blocks, 1u);
   EXPECT_GT(index_.metadata_bytes(), ByteCount(0));
+}
+
+// The first writer wins, wherever its bytes are by now.
+TEST_F(BlockIndexTest, ATakenNameIsADuplicateInEveryState) {
+  EntryRef other;
+  const auto refuses = [&](BlockState state) {
+    EXPECT_EQ(View(1).state, state);
+    const BlockIndex::View before = View(1);
+    EXPECT_EQ(Insert(1, Pages(40, 2), nullptr, After(9)), InsertResult::kDuplicate);
+    EXPECT_EQ(index_.Claim(variant_, Name(1), &other), InsertResult::kDuplicate);
+    EXPECT_EQ(View(1).state, before.state);
+    EXPECT_EQ(View(1).extent, before.extent);
+    EXPECT_EQ(View(1).disk_location, before.disk_location);
+  };
+  ASSERT_EQ(Insert(1, Pages(5, 2), nullptr, After(8)), InsertResult::kInserted);
+  refuses(BlockState::kHost);
+  SpillOne(1);
+  refuses(BlockState::kHostDisk);
+  ASSERT_TRUE(index_.EvictOne(now_s_));
+  refuses(BlockState::kDisk);
+  const EntryRef ref = Hold(1, HoldWhat::kAnyTier).ref;
+  ASSERT_TRUE(index_.BeginPromote(ref));
+  refuses(BlockState::kPromoting);
+  ASSERT_TRUE(index_.FinishPromote(ref, Pages(7, 2), After(8), now_s_));
+  refuses(BlockState::kHostDisk);
+  EXPECT_THAT(Unhold(ref), IsEmpty());
 }
 
 TEST_F(BlockIndexTest, AbandonedClaimsAreGone) {
@@ -254,11 +239,11 @@ TEST_F(BlockIndexTest, HeldBlocksStay) {
   EXPECT_EQ(held.extent, Pages(5, 2));
   ASSERT_NE(held.metadata, nullptr);
   EXPECT_EQ(held.metadata->parent(), Name(9));
-  EXPECT_FALSE(index_.Evictable(held.ref));
+  EXPECT_EQ(index_.WorthInHost(held.ref, 0), std::nullopt);
   EXPECT_FALSE(index_.EvictRef(held.ref));
   EXPECT_FALSE(index_.EvictOne(now_s_));
   EXPECT_THAT(Unhold(held.ref), IsEmpty());
-  EXPECT_TRUE(index_.Evictable(held.ref));
+  EXPECT_NE(index_.WorthInHost(held.ref, 0), std::nullopt);
   const auto gone = index_.EvictRef(held.ref);
   ASSERT_TRUE(gone);
   EXPECT_EQ(gone->digest, Name(1));
@@ -341,26 +326,35 @@ TEST_F(BlockIndexTest, DropHandsTheExtentOut) {
   EXPECT_EQ(freed, Pages(8, 3));
   EXPECT_FALSE(index_.Drop(ref, &freed)) << "stale";
   EXPECT_EQ(freed, std::nullopt);
-  EXPECT_FALSE(index_.Evictable(ref));
-  EXPECT_FALSE(index_.Evictable(EntryRef{}));
-  EXPECT_FALSE(index_.Evictable(EntryRef{0x0FFFFFFF}));
+  EXPECT_EQ(index_.WorthInHost(ref, 0), std::nullopt);
+  EXPECT_EQ(index_.WorthInHost(EntryRef{}, 0), std::nullopt);
+  EXPECT_EQ(index_.WorthInHost(EntryRef{0x0FFFFFFF}, 0), std::nullopt);
 }
 
-TEST_F(BlockIndexTest, HoldsHaveALimit) {
+TEST_F(BlockIndexTest, HoldsOfClientsHaveALimitAndTheHousesOwnFindRoom) {
   EXPECT_EQ(Insert(1, Pages(5, 2)), InsertResult::kInserted);
   EXPECT_EQ(Insert(2, Pages(8, 2)), InsertResult::kInserted);
-  EntryRef ref;
-  for (int i = 0; i < 65'535; ++i) ref = Hold(1).ref;
+  BlockIndex::Held held;
+  for (int i = 0; i < kClientHoldsMax; ++i) {
+    held = Hold(1);
+    ASSERT_EQ(held.crowded, i >= kCrowdedHolds) << i;
+  }
   const BlockIndex::Held over = Hold(1);
   EXPECT_TRUE(over.full);
   EXPECT_EQ(over.ref, EntryRef{});
   EXPECT_EQ(over.state, BlockState::kHost);
-  const std::vector<EntryRef> refs = {Hold(2).ref, ref};
+  EXPECT_TRUE(Hold(1, HoldWhat::kAnyTier).full);
+  const std::vector<EntryRef> refs = {Hold(2).ref, held.ref};
   EXPECT_FALSE(index_.HoldAgain(refs));
-  EXPECT_EQ(View(1).holds, 65'535u);
+  EXPECT_EQ(View(1).holds, kClientHoldsMax);
   EXPECT_EQ(View(2).holds, 1u) << "all or none";
+  std::vector<EntryRef> all(kClientHoldsMax, held.ref);
+  for (int i = kClientHoldsMax; i < kHoldsMax; ++i) {
+    ASSERT_EQ(Hold(1, HoldWhat::kUntouched).ref, held.ref) << i;
+    all.push_back(held.ref);
+  }
+  EXPECT_TRUE(Hold(1, HoldWhat::kUntouched).full);
   std::vector<Extent> freed;
-  const std::vector<EntryRef> all(65'535, ref);
   index_.Unhold(all, &freed);
   EXPECT_EQ(View(1).holds, 0u);
   EXPECT_FALSE(Hold(1).full);
@@ -500,7 +494,7 @@ TEST_F(BlockIndexTest, ChildrenThatWereFoundFirstAreCountedInTheEnd) {
                                    .parent = Name(i - 1),
                                    .location = i,
                                    .pages = 1},
-                                  now_s_, &ref),
+                                  {}, now_s_, &ref),
               InsertResult::kInserted);
   }
   EXPECT_EQ(View(1).children, 0u);
@@ -522,7 +516,7 @@ TEST_F(BlockIndexTest, AParentDoesNotFollowAChildThatWentForItsPlace) {
                                    .parent = Name(parent),
                                    .location = name,
                                    .pages = 1},
-                                  now_s_, &ref),
+                                  {}, now_s_, &ref),
               InsertResult::kInserted);
     return ref;
   };

@@ -141,6 +141,14 @@ TEST(ChainDeathTest, NextDigestWantsAWholeStep) {
   EXPECT_DEATH((void)NextDigest(Digest{}, Tokens(15)), "invariant");
 }
 
+// The first two bytes of the SHA-256, by another program; 88484 has two zeros there.
+TEST(EngineNumber, IsOfTheId) {
+  EXPECT_EQ(EngineNumber("engine"), 40'941);
+  EXPECT_EQ(EngineNumber("writer-1"), 60'171);
+  EXPECT_EQ(EngineNumber("88484"), 1) << "zero is no number";
+  EXPECT_EQ(EngineNumber("engine-180"), EngineNumber("engine-248")) << "some share one";
+}
+
 TEST(ContentSpec, EveryFieldIsPartOfTheName) {
   const std::vector<std::function<void(ContentSpec&)>> changes = {
       [](auto& s) { s.tenant += "1"; },   [](auto& s) { s.model += "1"; },

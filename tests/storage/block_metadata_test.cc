@@ -57,6 +57,31 @@ TEST(BlockMetadata, MemoryIsAsTheHeaderSays) {
   EXPECT_EQ(raw->memory_bytes(), ByteCount(64 + 4 * 16 + 15 * 3));
 }
 
+TEST(BlockMetadata, KnowsItsWriterInNoMoreRoom) {
+  const std::vector<uint32_t> tokens(16);
+  const auto unknown = BlockMetadata::Make({}, tokens, MixedTable(true));
+  EXPECT_EQ(unknown->writer(), BlockWriter());
+  for (const BlockWriter writer : {BlockWriter{.uid = 0, .engine = 1},
+                                   BlockWriter{.uid = UINT32_MAX - 1, .engine = UINT16_MAX}}) {
+    const auto metadata = BlockMetadata::Make({}, tokens, MixedTable(true), {}, writer);
+    EXPECT_EQ(metadata->writer(), writer);
+    EXPECT_EQ(metadata->Table(), MixedTable(true));
+    EXPECT_EQ(metadata->memory_bytes(), unknown->memory_bytes());
+  }
+}
+
+TEST(BlockWriter, CoversTheEnginesOfAUser) {
+  const BlockWriter user{.uid = 7, .engine = 0}, engine{.uid = 7, .engine = 3};
+  EXPECT_TRUE(user.Covers(engine));
+  EXPECT_TRUE(engine.Covers(engine));
+  EXPECT_FALSE(engine.Covers(user)) << "its engine is not known";
+  EXPECT_FALSE(engine.Covers({.uid = 7, .engine = 4}));
+  EXPECT_FALSE(user.Covers({.uid = 8, .engine = 3}));
+  EXPECT_FALSE(user.Covers({}));
+  EXPECT_TRUE(BlockWriter().Covers({}));
+  EXPECT_FALSE(BlockWriter().Covers(user));
+}
+
 TEST(BlockMetadata, MayBeWithoutTokens) {
   const auto metadata = BlockMetadata::Make({}, {}, UniformTable(1, 1));
   EXPECT_THAT(metadata->tokens(), IsEmpty());

@@ -67,6 +67,20 @@ TEST_F(BlockPinsTest, KeepABlockUntilTheLastOwnerLetsGo) {
   EXPECT_FALSE(InHost(pinned));
 }
 
+// Half of the pool is 16 blocks: a user has 12 of them, the next one 3, and an operator the rest.
+TEST_F(BlockPinsTest, AUserLeavesRoomForOthers) {
+  const auto pin_all = [&](std::string_view owner) {
+    int pinned = 0;
+    for (int i = 0; i < 16; ++i)
+      pinned += pins().Add(owner, Key(Put(next_++)), kLater_ms) == BlockStatus::kOk;
+    return pinned;
+  };
+  EXPECT_EQ(pin_all("uid:7/a"), 12);
+  EXPECT_EQ(pin_all("uid:7/b"), 0) << "another name of the same user";
+  EXPECT_EQ(pin_all("uid:8/a"), 3);
+  EXPECT_EQ(pin_all("router"), 1);
+}
+
 TEST_F(BlockPinsTest, EndAtTheirDeadline) {
   const Digest early = Put(1), late = Put(2);
   EXPECT_EQ(pins().Add("a", Key(early), 100), BlockStatus::kOk);

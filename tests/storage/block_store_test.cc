@@ -1,5 +1,8 @@
 #include "storage/block_store.h"
 
+#include <map>
+#include <tuple>
+
 #include <gtest/gtest.h>
 
 #include "storage/quarantine.h"
@@ -38,6 +41,31 @@ TEST(BlockStore, FirstWriterWins) {
   EXPECT_EQ(f.Put({}, 1, 4096, std::byte{2}), BlockStatus::kDuplicate);
   EXPECT_EQ(f.store().stats().pool_free, free);  // the loser's extent came back
   EXPECT_EQ(f.store().Bytes(AcquireOne(f, digest).blocks[0].extent)[0], std::byte{1});
+}
+
+TEST(BlockStore, ALeaseHoldsABlockOnceHoweverOftenItIsNamed) {
+  StoreFixture f;
+  Digest digest, other;
+  ASSERT_EQ(f.Put({}, 1, 10000, std::byte{1}, &digest), BlockStatus::kOk);
+  ASSERT_EQ(f.Put({}, 2, 10000, std::byte{2}, &other), BlockStatus::kOk);
+  std::vector<Digest> names(4096, digest);
+  names[1] = other;
+  auto got = f.store().Acquire(f.variant(), names, KiB(24));  // there is room for both, once
+  EXPECT_EQ(got.lease.size(), 2u);
+  EXPECT_EQ(got.lease.held_bytes(), KiB(24));
+  for (size_t i = 0; i < names.size(); ++i) {
+    ASSERT_EQ(got.blocks[i].ref, got.blocks[i == 1 ? 1 : 0].ref) << i;
+    ASSERT_EQ(got.blocks[i].repeated, i > 1) << i;
+  }
+  std::map<Digest, uint32_t> holds;
+  f.store().index().ForEach([&](const BlockIndex::View& view) { holds[view.digest] = view.holds; });
+  EXPECT_EQ(holds, (std::map<Digest, uint32_t>{{digest, 1}, {other, 1}}));
+  got.lease.Reset();
+  // Where there is no room for it, there is none for its repetitions.
+  got = f.store().Acquire(f.variant(), names, KiB(4));
+  EXPECT_EQ(got.lease.size(), 0u);
+  for (const BlockIndex::Held& held : got.blocks) EXPECT_TRUE(held.full);
+  f.store().CheckInvariants();
 }
 
 TEST(BlockStore, DroppedReservationIsReturned) {
@@ -111,6 +139,49 @@ TEST(BlockStore, ReserveEvictsWhatNobodyHolds) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(f.store().Bytes(held.blocks[i].extent)[77], std::byte(i));
   const std::vector<ByteCount> six(6, MiB(1));
   EXPECT_EQ(f.store().Reserve(six, kAll).status, BlockStatus::kFull);  // five are evictable
+  f.store().CheckInvariants();
+}
+
+// All that a caller may see of the blocks, with their bytes' first.
+using Seen = std::map<Digest, std::tuple<BlockState, Extent, uint64_t, uint16_t, std::byte>>;
+Seen SeenOf(StoreFixture& f) {
+  Seen seen;
+  f.store().index().ForEach([&](const BlockIndex::View& view) {
+    seen[view.digest] = {view.state, view.extent, view.disk_location, view.holds,
+                         f.store().Bytes(view.extent)[0]};
+  });
+  return seen;
+}
+
+// There is enough in all, and it lies apart: what went to make room of it is there again.
+TEST(BlockStore, AReserveThatFailsHasEvictedNothing) {
+  StoreFixture f;  // four slabs of 2 MiB
+  std::vector<Digest> digests(128);
+  for (uint32_t i = 0; i < digests.size(); ++i) {
+    ASSERT_EQ(f.Put({}, i, 64 << 10, std::byte(i), &digests[i]), BlockStatus::kOk);
+    if (i % 3 != 0) continue;  // some are on disk, too
+    const BlockIndex::Held held = f.store().HoldUntouched(f.variant(), digests[i]);
+    ASSERT_EQ(f.store().SetOnDisk(held.ref, 1000 + i), 0u);
+    f.store().Unhold({&held.ref, 1});
+  }
+  std::vector<Digest> read;  // one in every slab
+  for (uint32_t i = 16; i < digests.size(); i += 32) read.push_back(digests[i]);
+  const auto lease = f.store().Acquire(f.variant(), read, kAll);
+  ASSERT_EQ(lease.lease.size(), 4u);
+  const Seen before = SeenOf(f);
+  const std::vector<std::vector<ByteCount>> wishes = {
+      {MiB(2)}, {KiB(64), KiB(64), MiB(2)}, std::vector<ByteCount>(125, KiB(64))};
+  for (const std::vector<ByteCount>& sizes : wishes) {
+    EXPECT_EQ(f.store().Reserve(sizes, kAll).status, BlockStatus::kFull);
+    EXPECT_EQ(SeenOf(f), before);
+    f.store().CheckInvariants();
+  }
+  const BlockStore::Stats stats = f.store().stats();
+  EXPECT_EQ(stats.evicted_demand + stats.evicted_unspilled, 0u);
+  EXPECT_EQ(stats.pool_reserved + stats.pool_free, ByteCount(0));
+  // They leave, and come back, as ever.
+  EXPECT_EQ(f.store().Reserve(std::vector<ByteCount>(124, KiB(64)), kAll).status, BlockStatus::kOk);
+  EXPECT_EQ(f.store().stats().evicted_demand, 124u);
   f.store().CheckInvariants();
 }
 

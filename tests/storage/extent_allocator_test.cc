@@ -15,7 +15,8 @@ using Owner = ExtentAllocator::Owner;
 constexpr uint32_t kSlabPages = 100;
 constexpr ByteCount kSlabBytes(kSlabPages* kPageBytes);
 
-bool Anybody(Owner) { return true; }
+std::optional<double> Anybody(Owner) { return 1; }
+std::optional<double> If(bool may_go) { return may_go ? std::optional<double>(1) : std::nullopt; }
 
 Extent At(uint16_t slab, uint32_t page, uint32_t pages) {
   return {.slab = static_cast<SlabId>(slab), .page = page, .pages = pages};
@@ -132,7 +133,7 @@ TEST_F(ExtentAllocatorTest, WindowAvoidsWhoMustStay) {
   allocator_.SetOwner(extents[1], ExtentAllocator::kNoOwner);
   allocator_.SetOwner(extents[7], ExtentAllocator::kNoOwner);
   uint64_t cursor = 0;
-  const auto not_5 = [](Owner owner) { return owner != 5; };
+  const auto not_5 = [](Owner owner) { return If(owner != 5); };
   EXPECT_THAT(allocator_.FindWindow(25, &cursor, not_5), IsEmpty());
   EXPECT_THAT(allocator_.FindWindow(20, &cursor, not_5), ElementsAre(3, 4));
   EXPECT_THAT(allocator_.FindWindow(20, &cursor, not_5), ElementsAre(6, 7));
@@ -140,14 +141,26 @@ TEST_F(ExtentAllocatorTest, WindowAvoidsWhoMustStay) {
   EXPECT_THAT(allocator_.FindWindow(20, &cursor, not_5), ElementsAre(3, 4));  // wrapped
 }
 
+TEST_F(ExtentAllocatorTest, WindowIsOfWhatIsWorthLeast) {
+  const std::vector<Extent> extents = Fill(10);
+  allocator_.Free(extents[2]);
+  uint64_t cursor = 0;
+  // One neighbour of the hole would do, but two others together are worth less than either.
+  const auto dear = [](Owner owner) -> std::optional<double> {
+    return owner == 2 || owner == 4 ? 3 : 1;
+  };
+  EXPECT_THAT(allocator_.FindWindow(20, &cursor, dear), ElementsAre(5, 6));
+}
+
 TEST_F(ExtentAllocatorTest, WindowStaysInOneSlab) {
   allocator_.AddSlab(SlabId{1});
   Fill(60);              // owner 1 and a hole of 40 pages, in both slabs (owner 2)
   uint64_t cursor = 55;  // inside owner 1
-  EXPECT_THAT(allocator_.FindWindow(50, &cursor, [](Owner owner) { return owner == 2; }),
+  EXPECT_THAT(allocator_.FindWindow(50, &cursor, [](Owner owner) { return If(owner == 2); }),
               ElementsAre(2));
-  EXPECT_THAT(allocator_.FindWindow(kSlabPages, &cursor, [](Owner owner) { return owner == 1; }),
-              ElementsAre(1));
+  EXPECT_THAT(
+      allocator_.FindWindow(kSlabPages, &cursor, [](Owner owner) { return If(owner == 1); }),
+      ElementsAre(1));
 }
 
 // A search is bounded, so one call may miss the only window; calls with its cursor do not.
@@ -160,7 +173,7 @@ TEST_F(ExtentAllocatorTest, BoundedSearchFindsALoneWindowInAFewCalls) {
   uint64_t asked = 0;
   const auto last_four = [&](Owner owner) {
     ++asked;
-    return owner > kPages - 4;
+    return If(owner > kPages - 4);
   };
   EXPECT_THAT(allocator.FindWindow(4, &cursor, last_four), IsEmpty());
   EXPECT_LE(asked, ExtentAllocator::kWindowTries + 4);

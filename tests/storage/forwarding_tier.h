@@ -26,15 +26,18 @@ class ForwardingTier : public DiskTier {
                                       std::span<std::optional<Description>> out) override {
     return to_.Describe(blocks, out);
   }
+  [[nodiscard]] absl::StatusOr<std::optional<Description>> FindUntold(
+      const BlockKey& key) override {
+    return to_.FindUntold(key);
+  }
   [[nodiscard]] GetStatus Get(const Read& read) override { return to_.Get(read); }
   [[nodiscard]] absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) override {
     return to_.Recover(owner_of, stop);
   }
   void SetOwner(DiskLocation location, uint32_t owner) override { to_.SetOwner(location, owner); }
-  [[nodiscard]] std::vector<uint32_t> FindVictims(
-      ByteCount payload_bytes, absl::FunctionRef<bool(uint32_t)> evictable) override {
-    return to_.FindVictims(payload_bytes, evictable);
+  [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount payload_bytes, WorthOf worth) override {
+    return to_.FindVictims(payload_bytes, worth);
   }
   [[nodiscard]] absl::Status PutFacts(std::span<const Fact> facts) override {
     return to_.PutFacts(facts);

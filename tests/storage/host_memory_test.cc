@@ -98,5 +98,28 @@ TEST_F(HostMemoryTest, ReservedHugePagesAreNotFree) {
   EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, ByteCount(0));
 }
 
+TEST_F(HostMemoryTest, HugePagesOfAGroupAreNoMoreThanItsLimits) {
+  Write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "100\n");
+  Write("/proc/self/cgroup", "0::/engines/larderd\n");
+  const std::string above = "/sys/fs/cgroup/engines";
+  Write(above + "/larderd/hugetlb.2MB.max", "max\n");
+  Write(above + "/larderd/hugetlb.2MB.rsvd.max", "max\n");
+  EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, MiB(200));
+  Write(above + "/hugetlb.2MB.max", "20971520\n");
+  Write(above + "/hugetlb.2MB.current", "4194304\n");
+  EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, MiB(16));
+  Write(above + "/hugetlb.2MB.rsvd.max", "20971520\n");
+  Write(above + "/hugetlb.2MB.rsvd.current", "20971520\n");
+  EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, ByteCount(0));
+}
+
+TEST_F(HostMemoryTest, HugePagesOfAVersion1Group) {
+  Write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "100\n");
+  Write("/proc/self/cgroup", "7:hugetlb:/a\n");
+  Write("/sys/fs/cgroup/hugetlb/a/hugetlb.2MB.limit_in_bytes", "8388608\n");
+  Write("/sys/fs/cgroup/hugetlb/a/hugetlb.2MB.usage_in_bytes", "2097152\n");
+  EXPECT_EQ(ReadHostMemory(root_).huge_pages_free, MiB(6));
+}
+
 }  // namespace
 }  // namespace larder

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -56,7 +58,27 @@ class IndexShardTest : public testing::Test {
     LowerFormer(raised);
     return before;
   }
+  // The name has a block already, in whichever tier.
+  void InsertDuplicate(uint64_t name, uint64_t parent) {
+    IndexShard::Raised raised = Raise(parent, name);
+    IndexedBlock block{.variant = variant_,
+                       .digest = Name(name),
+                       .extent = kOnePage,
+                       .metadata = Metadata(parent)};
+    uint32_t slot = 0;
+    EXPECT_EQ(shard_.Insert(Hash(name), block, raised, kNow_s, &slot), EnterResult::kDuplicate);
+    LowerFormer(raised);
+  }
+  // Beside HOST, too.
   uint32_t InsertOnDisk(uint64_t name, std::optional<uint64_t> parent = {}) {
+    const uint32_t same = Hold(name, HoldWhat::kUntouched, kNow_s).ref.value;
+    const uint32_t slot = InsertOnDiskAs(same, name, parent, EnterResult::kEntered);
+    std::vector<Extent> freed;
+    if (same != 0) shard_.Unhold({&same, 1}, &freed, nullptr);
+    return slot;
+  }
+  uint32_t InsertOnDiskAs(uint32_t same, uint64_t name, std::optional<uint64_t> parent,
+                          EnterResult expected) {
     IndexShard::Raised raised;
     if (parent) raised = Raise(*parent, name);
     uint32_t slot = 0;
@@ -65,7 +87,7 @@ class IndexShardTest : public testing::Test {
                             .parent = parent ? Name(*parent) : Digest{},
                             .location = name + 1,
                             .pages = 1};
-    EXPECT_EQ(shard_.InsertOnDisk(Hash(name), block, raised, kNow_s, &slot), EnterResult::kEntered);
+    EXPECT_EQ(shard_.InsertOnDisk(Hash(name), block, same, raised, kNow_s, &slot), expected);
     LowerFormer(raised);
     return slot;
   }
@@ -250,8 +272,7 @@ TEST_F(IndexShardTest, AChildThatComesBackIsCountedOnce) {
   InsertOnDisk(2, 1);
   Promote(2, 1);
   EXPECT_EQ(EvictColdest(), Name(2));
-  Insert(2, 100, 1);  // published while it is on disk alone
-  EXPECT_EQ(EvictColdest(), Name(2));
+  InsertDuplicate(2, 1);  // published while it is on disk alone
   EXPECT_EQ(EvictColdestFromDisk(), Name(2));
   EXPECT_EQ(EvictColdestFromDisk(), Name(1)) << "no child is left";
 }
@@ -292,6 +313,66 @@ TEST_F(IndexShardTest, ReadBlocksOutliveUnreadOnes) {
   ASSERT_EQ(gone.size(), 40u);
   for (uint64_t i = 0; i < 30; ++i) EXPECT_EQ(gone[i], Name(10 + i)) << i;
   for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(gone[30 + i], Name(9 - i)) << "tails first";
+}
+
+// Nobody has compared the two, unless he says so.
+TEST_F(IndexShardTest, WhatIsInHostHasARecordOnlyByTheWordOfWhoHoldsIt) {
+  uint32_t slot = 0, other = 0;
+  Insert(1, kNow_s, {}, &slot);
+  Insert(2, kNow_s, {}, &other);
+  InsertOnDiskAs(/*same=*/0, 1, {}, EnterResult::kBusy);
+  InsertOnDiskAs(other, 1, {}, EnterResult::kBusy);
+  const HeldBlock held = Hold(1, HoldWhat::kUntouched, kNow_s);
+  EXPECT_EQ(shard_.LookAt(slot).state, BlockState::kHost);
+  EXPECT_EQ(InsertOnDiskAs(held.ref.value, 1, {}, EnterResult::kEntered), slot);
+  EXPECT_EQ(shard_.LookAt(slot).state, BlockState::kHostDisk);
+  std::vector<Extent> freed;
+  shard_.Unhold({&slot, 1}, &freed, nullptr);
+}
+
+// Its readers keep their bytes, and all that is known of the block goes on with its name.
+TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskUnderItsName) {
+  uint32_t slot = 0;
+  Insert(1, kNow_s);
+  Insert(2, kNow_s, 1, &slot);
+  Insert(3, kNow_s, 2);
+  const HeldBlock reader = Hold(2, HoldWhat::kHost, kNow_s);
+  InsertOnDisk(2, 1);
+  EXPECT_TRUE(shard_.SetPinned(Hash(2), variant_, Name(2), Tier::kHost, true));
+  EXPECT_TRUE(shard_.SetPinned(Hash(2), variant_, Name(2), Tier::kDisk, true));
+  const auto gone = shard_.DropHostCopy(slot);
+  ASSERT_TRUE(gone);
+  EXPECT_TRUE(gone->doomed);
+  EXPECT_FALSE(gone->counted_by) << "its parent counts it still";
+  EXPECT_EQ(shard_.LookAt(slot).extent, reader.extent) << "the reader has it";
+  std::array<BlockView, 8> views;
+  size_t count = 0;
+  (void)shard_.Views(1, views, &count);
+  const auto now = std::find_if(views.begin(), views.begin() + static_cast<ptrdiff_t>(count),
+                                [](const BlockView& view) { return view.digest == Name(2); });
+  ASSERT_NE(now, views.begin() + static_cast<ptrdiff_t>(count));
+  EXPECT_EQ(now->state, BlockState::kDisk);
+  EXPECT_EQ(now->disk_location, 3u);
+  EXPECT_EQ(now->holds, 0u);
+  EXPECT_EQ(now->children, 1u);
+  EXPECT_TRUE(now->counted_in_parent && now->pinned_host && now->pinned_disk);
+  EXPECT_FALSE(shard_.DropHostCopy(slot)) << "it has left";
+  std::vector<Extent> freed;
+  std::vector<DiskRoom> rooms;
+  shard_.Unhold({&slot, 1}, &freed, &rooms);
+  EXPECT_EQ(freed, std::vector{kOnePage});
+  EXPECT_TRUE(rooms.empty());
+}
+
+TEST_F(IndexShardTest, DamageInHostAloneTakesTheName) {
+  uint32_t slot = 0;
+  Insert(1, kNow_s, {}, &slot);
+  (void)Hold(1, HoldWhat::kHost, kNow_s);
+  ASSERT_TRUE(shard_.DropHostCopy(slot));
+  EXPECT_EQ(Hold(1, HoldWhat::kUntouched, kNow_s).ref, EntryRef{});
+  std::vector<Extent> freed;
+  shard_.Unhold({&slot, 1}, &freed, nullptr);
+  EXPECT_EQ(freed.size(), 1u);
 }
 
 }  // namespace

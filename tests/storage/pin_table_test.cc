@@ -99,5 +99,20 @@ TEST_F(PinTableTest, ShowsEveryPin) {
   EXPECT_THAT(seen, UnorderedElementsAre("a", "b"));
 }
 
+TEST_F(PinTableTest, KnowsWhatEachUserHolds) {
+  EXPECT_EQ(table_.HoldingOf("router"), std::nullopt) << "an operator's";
+  EXPECT_EQ(table_.Add("uid:7/a", Key(1), 100, 5), AddResult::kAdded);
+  EXPECT_EQ(table_.Add("uid:7/a", Key(1), 200, 5), AddResult::kMoved) << "counts once";
+  EXPECT_EQ(table_.Add("uid:7/b", Key(1, Tier::kDisk), 100, 5), AddResult::kAdded);
+  EXPECT_EQ(table_.Add("", Key(2), 100, 3), AddResult::kAdded);
+  const PinTable::Holding both{.pins = 2, .host_pages = 5, .disk_pages = 5};
+  EXPECT_EQ(table_.HoldingOf("uid:7/another"), both);
+  EXPECT_EQ(table_.HoldingOf("uid:70/a"), PinTable::Holding{});
+  EXPECT_EQ(table_.HoldingOf("")->host_pages, 3u);
+  EXPECT_TRUE(table_.Remove("uid:7/a", Key(1)));
+  EXPECT_EQ(table_.Expire(100).size(), 2u);
+  EXPECT_EQ(table_.HoldingOf("uid:7/a"), PinTable::Holding{});
+}
+
 }  // namespace
 }  // namespace larder

@@ -142,7 +142,11 @@ TEST(Record, RoundTripsOfSmallestAndLargest) {
   RecordHeader encoded = EncodedHeader(), encoded_of_content = EncodedHeader();
   encoded_of_content.content = Filled(4);
   EXPECT_EQ(encoded.version(), 3u);
-  for (const RecordHeader& header : {SomeHeader(), smallest, largest, of_content,
+  RecordHeader written = SomeHeader();
+  written.writer_uid = 1000;
+  largest.writer_uid = BlockWriter::kUnknownUid - 1;
+  smallest.writer_uid = 0;
+  for (const RecordHeader& header : {SomeHeader(), written, smallest, largest, of_content,
                                      largest_of_content, encoded, encoded_of_content}) {
     const std::string bytes = EncodeRecordHeader(header);
     EXPECT_EQ(bytes.size() % kSegmentAlign, 0u);
@@ -169,6 +173,16 @@ TEST(Record, RoundTripsOfAllNameLengths) {
     ASSERT_TRUE(decoded.ok()) << decoded.status();
     EXPECT_EQ(decoded->header, header);
   }
+}
+
+TEST(Record, AWriterTakesNoRoomAndZeroIsNone) {
+  RecordHeader header = SomeHeader();
+  const std::string without = EncodeRecordHeader(header);
+  EXPECT_EQ(without.substr(12, 4), std::string(4, '\0')) << "as older daemons wrote it";
+  header.writer_uid = 0x01020304;
+  const std::string with = EncodeRecordHeader(header);
+  EXPECT_EQ(with.size(), without.size());
+  EXPECT_EQ(with.substr(12, 4), "\x05\x03\x02\x01");
 }
 
 TEST(Record, OtherKeyIsDamage) {
@@ -217,7 +231,6 @@ TEST(Record, SealedNonsenseIsDamage) {
   constexpr size_t kTable = 112;
   using Change = std::function<void(std::string*)>;
   const std::pair<const char*, Change> changes[] = {
-      {"prefix not zero", [](auto* b) { Set(b, 12, uint32_t{1}); }},
       {"header too long", [](auto* b) { Set(b, 8, uint32_t{320}); }},
       {"header too short", [](auto* b) { Set(b, 8, uint32_t{192}); }},
       {"header not aligned", [](auto* b) { Set(b, 8, uint32_t{255}); }},

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -220,10 +222,43 @@ TEST(SlabPool, MemoryRunningOutKeepsWhatIsOnline) {
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(pool->populate_status(), status);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("after 2 of 4 slabs"), HasSubstr("smaller --pool")));
+              AllOf(HasSubstr("2 of 4 slabs"), HasSubstr("smaller --pool")));
   EXPECT_EQ(pool->online_count(), 2u);
   pool->Bytes(FirstPage(1))[0] = std::byte{1};
   EXPECT_TRUE(absl::IsNotFound(pool->OpenDescriptor(SlabId{2}, false).status()));
+}
+
+TEST(SlabPool, MemoryThatComesBackIsTaken) {
+  std::atomic<bool> scarce = false;
+  SlabPool::Options options = Small();
+  options.host_memory = [&] { return HostMemory{.available = scarce ? MiB(3) : GiB(1)}; };
+  options.retry_period = std::chrono::milliseconds(1);
+  const auto pool = *SlabPool::Create(options);
+  scarce = true;
+  Mutex mu;
+  CondVar changed;
+  int stalled = 0;
+  uint32_t online = 0;
+  pool->StartPopulating(
+      [&](SlabId) {
+        MutexLock lock(mu);
+        ++online;
+        changed.NotifyAll();
+      },
+      [&](const absl::Status& why) {
+        EXPECT_EQ(why, pool->populate_status());
+        EXPECT_TRUE(absl::IsResourceExhausted(why)) << why;
+        MutexLock lock(mu);
+        ++stalled;
+        changed.NotifyAll();
+      });
+  MutexLock lock(mu);
+  while (stalled == 0) changed.Wait(mu);
+  EXPECT_EQ(online, 0u);
+  scarce = false;
+  while (online < 2) changed.Wait(mu);
+  EXPECT_EQ(stalled, 1);  // though it was asked many times
+  EXPECT_TRUE(pool->populate_status().ok());
 }
 
 // The thread waits in its first call until the pool is about to go; what it would still have to do

@@ -45,16 +45,21 @@ inline std::vector<uint32_t> TestTokens(uint32_t seed, uint32_t n = 16) {
   return t;
 }
 
-// What a start does: `store` hears of all that is on `tier`; how many blocks that is.
+// What a start does: `store` hears of all that is on `tier`; how many blocks that is.  REQUIRES:
+// what is in HOST already has the same bytes there.
 inline size_t RecoverInto(BlockStore& store, DiskTier& tier) {
   size_t found = 0;
   const absl::Status status = tier.Recover(
       [&](const DiskTier::Entry& entry) {
         ++found;
-        return store
-            .EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
-                           static_cast<uint64_t>(entry.location), entry.raw_pages)
-            .value;
+        BlockIndex::Held same;
+        if (const auto variant = store.index().FindVariant(entry.key.variant))
+          same = store.HoldUntouched(*variant, entry.key.digest);
+        const EntryRef ref =
+            store.EnterFromDisk(entry.key.variant, entry.key.digest, entry.parent,
+                                static_cast<uint64_t>(entry.location), entry.raw_pages, same.ref);
+        if (same.ref.value != 0) store.Unhold({&same.ref, 1});
+        return ref.value;
       },
       [] { return false; });
   LARDER_CHECK(status.ok());
@@ -78,7 +83,8 @@ class StoreFixture {
 
   // Reserves, fills with `fill` and publishes; the digest follows from parent and seed.
   BlockStatus Put(const Digest& parent, uint32_t seed, uint32_t bytes, std::byte fill,
-                  Digest* digest = nullptr, const Digest& content = {}) {
+                  Digest* digest = nullptr, const Digest& content = {},
+                  const BlockWriter& writer = {}) {
     const ByteCount size(bytes);
     BlockStore::ReserveResult r = store_->Reserve({&size, 1}, pool_->total_bytes());
     if (r.status != BlockStatus::kOk) return r.status;
@@ -88,8 +94,8 @@ class StoreFixture {
     std::memset(to.data(), static_cast<int>(fill), to.size());
     SegmentTable table = UniformTable(1, bytes);
     HashPayload(to, &table);
-    const BlockStatus status =
-        store_->Publish(r.reservation, 0, {variant_, name, parent, tokens, &table, content});
+    const BlockStatus status = store_->Publish(
+        r.reservation, 0, {variant_, name, parent, tokens, &table, content, writer});
     if (digest != nullptr) *digest = name;  // which may be `parent`
     return status;
   }

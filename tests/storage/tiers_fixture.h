@@ -45,6 +45,10 @@ class Process {
     EXPECT_TRUE(status == BlockStatus::kOk || status == BlockStatus::kDuplicate);
     return digest;
   }
+  // The same name with other bytes.
+  BlockStatus PublishBytes(uint32_t seed, std::byte fill) {
+    return fixture_.Put(Digest{}, seed, kBlockBytes, fill);
+  }
   Digest Put(uint32_t seed) {
     const Digest digest = Publish(seed);
     spiller_->Offer(kWho, fixture_.variant(), digest);

@@ -1,4 +1,8 @@
 // From HOST to disk and out of both: a store with a spiller over the reference tier.
+#include <array>
+#include <map>
+
+#include "storage/host_verifier.h"
 #include "tests/storage/gated_tier.h"
 #include "tests/storage/tiers_fixture.h"
 
@@ -87,7 +91,7 @@ class PickyTier final : public MemoryDiskTier {
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override {
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (std::ranges::find(bad, blocks[i].header->key.digest) != bad.end()) {
-        results[i] = {};
+        results[i] = {.status = as};
         ++failures;
       } else {
         MemoryDiskTier::Put(blocks.subspan(i, 1), results.subspan(i, 1));
@@ -95,6 +99,7 @@ class PickyTier final : public MemoryDiskTier {
     }
   }
   std::vector<Digest> bad;
+  PutStatus as = PutStatus::kFailed;
   std::atomic<size_t> failures{0};
 };
 
@@ -163,6 +168,31 @@ TEST_F(Tiers, TwoBadBlocksThatAreWrittenTogetherAreGivenUp) {
   EXPECT_EQ(spiller.stats().spilled, seed - 2);
 }
 
+// A name that the disk cannot take now is no fault of the disk's: all others are written at once, and
+// after some tries it is given up.
+TEST_F(Tiers, ANameThatMustWaitKeepsNoOtherBlockWaiting) {
+  PickyTier tier(MiB(64), medium_);
+  tier.as = DiskTier::PutStatus::kNotNow;
+  StoreFixture fixture(MiB(32), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  ManualClock clock;  // stands still: what a breaker kept away would wait for ever
+  Spiller spiller({.threads = 1, .paused = true}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    Digest digest;
+    ASSERT_EQ(fixture.Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+    if (seed == 1) tier.bad = {digest};
+    spiller.Offer(kWho, fixture.variant(), digest);
+  }
+  spiller.Resume();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  const Spiller::Stats stats = spiller.stats();
+  EXPECT_EQ(stats.spilled, 7u);
+  EXPECT_EQ(stats.dropped_room, 1u);
+  EXPECT_EQ(stats.breaker_opened, 0u);
+  EXPECT_GT(tier.failures, 1u) << "it is tried again";
+}
+
 // However often it fails, for others could not be written either.
 TEST_F(Tiers, ABlockThatFailsWithTheDiskIsKept) {
   PickyTier tier(MiB(64), medium_);
@@ -225,11 +255,12 @@ TEST_F(Tiers, FoundWhileItIsWritten) {
   tier.Shut();
   spiller.Offer(kWho, fixture.variant(), digest);
   tier.AwaitCalls(1);
-  EXPECT_NE(fixture.store()
-                .EnterFromDisk(found->key.variant, digest, found->parent,
-                               static_cast<uint64_t>(found->location), found->raw_pages)
-                .value,
-            0u);
+  const BlockIndex::Held same = fixture.store().HoldUntouched(fixture.variant(), digest);
+  EXPECT_EQ(fixture.store().EnterFromDisk(found->key.variant, digest, found->parent,
+                                          static_cast<uint64_t>(found->location), found->raw_pages,
+                                          same.ref),
+            same.ref);
+  fixture.store().Unhold({&same.ref, 1});
   tier.Open();
   ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
   EXPECT_EQ(durable, 1u);
@@ -321,20 +352,18 @@ TEST_F(Tiers, PublishedAgainBeforeItIsFound) {
   fixture.store().CheckInvariants();
 }
 
-// The disk cannot be read, so the engine computes it again: then HOST has it.
+// Its name is taken, whatever bytes come: the first writer's are read from the disk.
 TEST_F(Tiers, PublishedAgainWhileOnDiskAlone) {
-  Digest digest;
-  {
-    Process process(medium_, MiB(64));
-    digest = process.PutThrough(1);
-  }
+  const Digest digest = LeftOnDisk(1)[0];
   Process process(medium_, MiB(64));
   EXPECT_EQ(process.Tiers(digest), kDiskBit);
-  process.Put(1);
-  EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+  for (const std::byte fill : {std::byte{1}, std::byte{99}}) {
+    EXPECT_EQ(process.PublishBytes(1, fill), BlockStatus::kDuplicate);
+    EXPECT_EQ(process.Tiers(digest), kDiskBit);
+  }
   EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kOk);
+  EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
   process.Settle();
-  EXPECT_EQ(process.durable_, 1u);
   EXPECT_EQ(process.tier_.stats().puts, 0u);
   process.store().CheckInvariants();
 }
@@ -488,6 +517,101 @@ TEST_F(Tiers, TheQueueKeepsItsLimit) {
   tier.Open();
   ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
   EXPECT_EQ(spiller.stats().dropped_queue, 8u);
+}
+
+// One bit of it, in the pool.
+void Flip(Process& process, const Digest& digest) {
+  const BlockIndex::Held held = process.store().HoldUntouched(process.variant(), digest);
+  LARDER_CHECK(InHost(held.state));
+  process.store().Bytes(held.extent)[kBlockBytes / 2] ^= std::byte{4};
+  process.store().Unhold({&held.ref, 1});
+}
+
+// Whoever writes where he should not costs no block that is durable, be it that others read it.
+TEST_F(Tiers, WhatIsDamagedInThePoolIsReadFromItsDisk) {
+  for (const bool leased : {false, true}) {
+    SCOPED_TRACE(leased);
+    MemoryDiskTier::Medium medium;
+    Process process(medium, MiB(64));
+    const Digest digest = process.PutThrough(1);
+    const ByteCount free = process.store().stats().pool_free;
+    BlockLease reader;
+    if (leased) reader = process.store().Acquire(process.variant(), {&digest, 1}, MiB(1)).lease;
+    Flip(process, digest);
+    {
+      const HostVerifier verifier({.bytes_per_s = GiB(1), .pause = 1ms}, process.store());
+      EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                            [&] { return verifier.stats().damaged > 0; }));
+    }
+    EXPECT_EQ(process.store().stats().damaged, 1u);
+    EXPECT_EQ(process.Tiers(digest), kDiskBit);
+    EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kOk) << "with its right bytes";
+    EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+    EXPECT_EQ(process.tier_.stats().blocks, 1u);
+    process.store().CheckInvariants();
+    reader.Reset();
+    EXPECT_EQ(process.store().stats().pool_free, free) << "the damaged bytes are gone";
+    EXPECT_EQ(process.tier_.stats().blocks, 1u);
+    process.store().CheckInvariants();
+  }
+}
+
+// Remembers whom it was told to ask.
+class OwnersTier final : public MemoryDiskTier {
+ public:
+  using MemoryDiskTier::MemoryDiskTier;
+  void SetOwner(DiskLocation location, uint32_t owner) override {
+    MutexLock lock(mu_);
+    owners_[location] = owner;
+  }
+  [[nodiscard]] uint32_t OwnerOf(DiskLocation location) {
+    MutexLock lock(mu_);
+    return owners_[location];
+  }
+
+ private:
+  Mutex mu_;
+  std::map<DiskLocation, uint32_t> owners_ LARDER_GUARDED_BY(mu_);
+};
+
+// Room is made of it there, by its name of then.
+TEST_F(Tiers, WhatCameBackAfterDamageIsAskedForByItsNewEntry) {
+  OwnersTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  ASSERT_EQ(RecoverInto(fixture.store(), tier), 0u);
+  SteadyClock clock;
+  Digest digest;
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+  {
+    Spiller spiller({}, fixture.store(), tier, clock,
+                    [](SessionId, VariantIndex, std::span<const Digest>) {});
+    spiller.Offer(kWho, fixture.variant(), digest);
+    ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  }
+  const BlockIndex::Held damaged = fixture.store().HoldUntouched(fixture.variant(), digest);
+  const DiskLocation place{damaged.disk_location};
+  EXPECT_EQ(tier.OwnerOf(place), damaged.ref.value);
+  fixture.store().DropDamaged(damaged.ref);
+  const BlockIndex::Held now = fixture.store().HoldUntouched(fixture.variant(), digest);
+  ASSERT_EQ(now.state, BlockState::kDisk);
+  EXPECT_NE(now.ref, damaged.ref);
+  EXPECT_EQ(now.disk_location, damaged.disk_location);
+  std::atomic<bool> there{false};
+  {
+    Promoter promoter(1, fixture.store(), tier, clock);
+    Promoter::Job job;
+    job.variant = fixture.variant();
+    job.blocks.push_back({0, now.ref, digest, now.disk_location, now.extent.bytes()});
+    job.ready = [&](const Promoter::Wanted&, BlockStatus status, const BlockIndex::Held&) {
+      there = status == BlockStatus::kOk;
+    };
+    promoter.Submit(promoter.Prepare(std::move(job)));
+    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] { return there.load(); }));
+  }
+  EXPECT_EQ(tier.OwnerOf(place), now.ref.value);
+  const std::array held = {damaged.ref, now.ref};
+  fixture.store().Unhold(held);
+  fixture.store().CheckInvariants();
 }
 
 }  // namespace

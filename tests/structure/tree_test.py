@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds what every file and folder owes its reader: length, first lines, a README, and no paths of one machine.
+"""Holds what every file and folder owes its reader: first lines, a README, and no paths of one machine.
 
 tree_test.py --self-test breaks a small tree in every way that it knows and expects to notice.
 """
@@ -11,7 +11,6 @@ import tempfile
 
 import source_tree
 
-LINES_MAX = 600
 CODE = {".h", ".cc", ".py", ".sh", ".cmake", ".proto"}
 COMMENT = {".h": "//", ".proto": "//", ".cmake": "#"}
 # Homes and mounts of whoever wrote it.  /tmp, /run and /usr are everybody's.
@@ -31,8 +30,6 @@ def text_of(path):
 def check_file(name, text):
     lines = text.splitlines()
     suffix = pathlib.PurePosixPath(name).suffix
-    if suffix in CODE and len(lines) > LINES_MAX:
-        yield name, LINES_MAX, f"has {len(lines)} lines, more than {LINES_MAX}: it is two files"
     if suffix in COMMENT and not text.startswith(COMMENT[suffix]):
         yield name, 1, "does not begin with a comment: what it is, what it does not promise, ownership, threads"
     if suffix == ".h" and "#pragma once" not in lines:
@@ -86,7 +83,6 @@ def self_test():
         "a/b/good.cc": 'const char* a = "$XDG/home/user"; // /tmp/file, /run/larder\n',
     }
     broken = {
-        "a/long.cc": ("\n" * (LINES_MAX + 1), "it is two files"),
         "a/bare.h": ("#pragma once\n", "does not begin with a comment"),
         "a/twice.h": ("// What it is.\n", "no #pragma once"),
         "a/mine.sh": ("cd /ho" + "me/someone\n", "path of one machine"),

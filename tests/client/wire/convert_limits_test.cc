@@ -108,8 +108,8 @@ TEST(ConvertLimits, Register) {
         [](v1::Up* up) { up->mutable_registers(0)->clear_id(); }},
        {"registers: 65 entries; allowed are 64",
         [](v1::Up* up) { Fill(up->mutable_registers(), 65); }},
-       {"registers[0].contents: 65 entries",
-        [](v1::Up* up) { Fill(up->mutable_registers(0)->mutable_contents(), 65); }},
+       {"registers[0].contents: 1025 entries",
+        [](v1::Up* up) { Fill(up->mutable_registers(0)->mutable_contents(), 1025); }},
        {"registers[0].variants: 1025 entries",
         [](v1::Up* up) { Fill(up->mutable_registers(0)->mutable_variants(), 1025); }},
        {"registers[0].contents[0].model: 0 bytes", [&](v1::Up* up) { content(up)->clear_model(); }},
@@ -446,8 +446,11 @@ TEST(ConvertLimits, Lookup) {
 TEST(ConvertLimits, ListInstances) {
   v1::ListInstancesRequest request;
   request.set_tenant(Text(65));
-  std::string tenant;
-  EXPECT_EQ(Decode(request, &tenant).message(), "tenant: 65 bytes; allowed are 0 to 64");
+  InstancesQuery query;
+  EXPECT_EQ(Decode(request, &query).message(), "tenant: 65 bytes; allowed are 0 to 64");
+  request.clear_tenant();
+  request.set_page_token(Text(257));
+  EXPECT_EQ(Decode(request, &query).message(), "page_token: 257 bytes; allowed are 0 to 256");
 
   using Reply = v1::ListInstancesReply;
   const auto session = [](Reply* r) { return r->mutable_instances(0)->mutable_sessions(0); };

@@ -69,17 +69,23 @@ TEST(Convert, EveryMessageSurvives) {
   ExpectViewRoundTrip<v1::FetchBlocksReply>(sample::FullFetchPart());
 
   v1::ListInstancesRequest list;
-  Encode("tenant", &list);
-  std::string tenant;
-  ASSERT_TRUE(Decode(list, &tenant).ok());
-  EXPECT_EQ(tenant, "tenant");
+  const InstancesQuery query{.tenant = "tenant", .page_size = 7, .page_token = "engine"};
+  Encode(query, &list);
+  InstancesQuery decoded;
+  ASSERT_TRUE(Decode(list, &decoded).ok());
+  EXPECT_TRUE(decoded == query);
+  for (const uint32_t size : {0u, kInstancesPerPage + 1}) {
+    list.set_page_size(size);
+    ASSERT_TRUE(Decode(list, &decoded).ok());
+    EXPECT_EQ(decoded.page_size, kInstancesPerPage);
+  }
 }
 
 TEST(Convert, NearlyEmptyMessagesSurvive) {
   ExpectRoundTrip<v1::Up>(Up{});
   ExpectRoundTrip<v1::Down>(Down{});
   ExpectRoundTrip<v1::LookupReply>(LookupResult{});
-  ExpectRoundTrip<v1::ListInstancesReply>(std::vector<InstanceInfo>{});
+  ExpectRoundTrip<v1::ListInstancesReply>(InstancesPage{});
   ExpectViewRoundTrip<v1::StoreBlocksRequest>(StoreBlocksPart{});
   ExpectViewRoundTrip<v1::FetchBlocksReply>(FetchBlocksPart{});
 }

@@ -70,6 +70,18 @@ TEST(VerbCalls, RequestsSurvive) {
                                            .scope = SelectionScope::kAll,
                                            .blocks = {},
                                            .tiers = TierBit(Tier::kDisk) | TierBit(Tier::kHost)});
+  const auto clear_of = [](BlockWriter writer) {
+    ClearQuery query{.tenant = {},
+                     .scope = SelectionScope::kWriter,
+                     .blocks = {},
+                     .tiers = TierBit(Tier::kHost)};
+    query.blocks.variants = Digests(2);
+    query.blocks.writer = writer;
+    return query;
+  };
+  for (const BlockWriter writer :
+       {BlockWriter{.uid = 0}, BlockWriter{.uid = 7, .engine = 65'535}, BlockWriter{.engine = 1}})
+    ExpectAsked<v1::ClearRequest>(clear_of(writer));
   ExpectAsked<v1::MoveRequest>(MoveQuery{.tenant = "t",
                                          .scope = SelectionScope::kBlocks,
                                          .blocks = Named(),
@@ -126,7 +138,8 @@ WatchReply Watched() {
                           .chain = BlockEvent::Chain{.parent = AnyDigest(5),
                                                      .content = AnyDigest(6),
                                                      .block_tokens = 16,
-                                                     .tokens = sample::Tokens(32)}});
+                                                     .tokens = sample::Tokens(32),
+                                                     .writer = {.uid = 7, .engine = 8}}});
   reply.events.push_back({.sequence = 4,
                           .stored = false,
                           .variant = AnyDigest(9),
@@ -265,7 +278,8 @@ TEST(VerbCalls, StatsSurvive) {
                                 .draining = true,
                                 .tenants = {want},
                                 .counters = {{"c", 3}},
-                                .gauges = {{"g", 0.5}}}));
+                                .gauges = {{"g", 0.5}},
+                                .shares = {}}));
 }
 
 template <class Value, class Wire>

@@ -107,7 +107,10 @@ inline Up FullUp() {
                   .accepted_codecs = {Codec::kLossless, Codec::kIdentity},
                   .what = AcquireWhat::kView,
                   .want_tables = true,
-                  .promised_lease = LeaseId{8}};
+                  .promised_lease = LeaseId{8},
+                  .staging_id = 3,
+                  .staging_offset = 128,
+                  .staging_bytes = 4096};
   Acquire plain = acquire;
   plain.accepted_codecs = {Codec::kIdentity};
   up.acquires = {acquire, plain};
@@ -135,7 +138,9 @@ inline Down FullDown() {
                            .slab_bytes = MiB(256),
                            .lease_bytes_max = GiB(1),
                            .check_one_in = 16,
-                           .keys_max = 128};
+                           .keys_max = 128,
+                           .read_mode = ReadMode::kCopied,
+                           .read_mode_reason = "uid"};
   down.registered = {{.id = 1,
                       .status = BlockStatus::kFull,
                       .message = "x",
@@ -160,7 +165,7 @@ inline Down FullDown() {
                   .blocks = {block, {}, block},
                   .retry_after_ms = 8}};
   down.ready = {{.id = 5, .key = 4095, .block = block}};
-  down.failed = {{.id = 6, .key = 1, .status = BlockStatus::kCancelled}};
+  down.failed = {{.id = 6, .key = 1, .status = BlockStatus::kCancelled, .bytes = 64}};
   down.durable = {{.variant = 1, .digests = Digests(3)}};
   down.revocations = {{.leases = {LeaseId{1}},
                        .reservations = {ReservationId{2}},
@@ -196,7 +201,7 @@ inline LookupResult FullLookupResult() {
   return {.instances = {{.engine_id = "e", .attached = true, .tiers = {hit}}}, .boot_id = "b"};
 }
 
-inline std::vector<InstanceInfo> FullInstances() {
+inline InstancesPage FullInstances() {
   const InstanceSession session{.session = SessionId{1},
                                 .role = Role::kScheduler,
                                 .rank = 2,
@@ -204,13 +209,14 @@ inline std::vector<InstanceInfo> FullInstances() {
                                 .write_mode = WriteMode::kMapped,
                                 .age_s = 1.5,
                                 .device = Device()};
-  return {{.engine_id = "e",
-           .attached = true,
-           .sessions = {session},
-           .contents = {Content()},
-           .variants = {Variant()},
-           .blocks = 3,
-           .bytes = ByteCount(4)}};
+  return {.instances = {{.engine_id = "e",
+                         .attached = true,
+                         .sessions = {session},
+                         .contents = {Content()},
+                         .variants = {Variant()},
+                         .blocks = 3,
+                         .bytes = ByteCount(4)}},
+          .next_page_token = "e"};
 }
 
 inline StoreBlocksPart FullStorePart() {

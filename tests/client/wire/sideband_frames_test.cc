@@ -68,6 +68,8 @@ std::vector<Example> Examples() {
        "1700 0100 48000000 0000200000000000 a1" + std::string(124, '0') + "a2"},
       {DropSharedFrame{ticket}, "1800 0100 10000000 b1" + std::string(28, '0') + "b2"},
       {DropSharedOkFrame{}, "1900 0100 00000000"},
+      {MakeStagingFrame{MiB(2)}, "1a00 0100 08000000 0000200000000000"},
+      {StagingMadeFrame{3, MiB(2)}, "1b00 0100 10000000 03000000 00000000 0000200000000000"},
   };
 }
 
@@ -138,7 +140,7 @@ TEST(SidebandFrames, LengthMustBeThatOfThePacket) {
 }
 
 TEST(SidebandFrames, UnknownTypesAndVersionsAreUnimplemented) {
-  for (const uint16_t type : {uint16_t{0}, uint16_t{26}, uint16_t{256}, uint16_t{65'535}}) {
+  for (const uint16_t type : {uint16_t{0}, uint16_t{28}, uint16_t{256}, uint16_t{65'535}}) {
     std::vector<std::byte> packet = Encoded(CleanFrame{});
     std::memcpy(packet.data(), &type, sizeof type);
     EXPECT_EQ(CodeOf(packet), kUnimplemented) << type;
@@ -210,12 +212,13 @@ TEST(SidebandFrames, StatusRoundTrips) {
 TEST(SidebandFrames, SomeTypesCarryADescriptor) {
   int carriers = 0;
   for (const Example& e : Examples()) carriers += CarriesDescriptor(TypeOf(e.frame)) ? 1 : 0;
-  EXPECT_EQ(carriers, 6);
+  EXPECT_EQ(carriers, 7);
   EXPECT_TRUE(CarriesDescriptor(FrameType::kSlab));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kSessionPage));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kStaging));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kShareMemory));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kSharedMemory));
+  EXPECT_TRUE(CarriesDescriptor(FrameType::kStagingMade));
   EXPECT_FALSE(CarriesDescriptor(FrameType::kSharedHandle));
   EXPECT_TRUE(CarriesDescriptor(FrameType::kSessionSocket));
 }

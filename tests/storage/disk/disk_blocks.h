@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "storage/disk/disk_tier.h"
 #include "storage/disk/page_buffer.h"
 
@@ -49,6 +50,9 @@ class DiskBlock {
       segment.raw_bytes = raw_bytes_each;
     }
   }
+
+  // Whose chain it is of, which blocks of older daemons do not say.
+  void SetContent(const Digest& content) { header_.content = content; }
 
   [[nodiscard]] const RecordHeader& header() const { return header_; }
   [[nodiscard]] const BlockKey& key() const { return header_.key; }
@@ -124,6 +128,21 @@ inline std::vector<DiskTier::Entry> RecoverAll(DiskTier& tier) {
   std::vector<DiskTier::Entry> entries;
   const absl::Status status = tier.Recover(
       [&](const DiskTier::Entry& entry) {
+        entries.push_back(entry);
+        return static_cast<uint32_t>(entries.size());
+      },
+      [] { return false; });
+  LARDER_CHECK(status.ok());
+  return entries;
+}
+
+// As the daemon takes it: the first record of a name is the block, others are erased.
+inline std::vector<DiskTier::Entry> RecoverFirsts(DiskTier& tier) {
+  std::vector<DiskTier::Entry> entries;
+  absl::flat_hash_set<BlockKey> names;
+  const absl::Status status = tier.Recover(
+      [&](const DiskTier::Entry& entry) {
+        if (!names.insert(entry.key).second) return 0u;
         entries.push_back(entry);
         return static_cast<uint32_t>(entries.size());
       },

@@ -1,4 +1,7 @@
 // Facts on a disk of several shards: what is forgotten takes no room, and does not come back.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <random>
@@ -10,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/disk/block_catalog.h"
 #include "storage/disk/file_disk_tier.h"
+#include "storage/look.h"
 #include "tests/storage/disk/disk_blocks.h"
 #include "tests/temporary_directory.h"
 
@@ -25,7 +29,10 @@ class DiskFacts : public ::testing::Test {
                                       .limit = MiB(160),
                                       .faults = &faults_,
                                       .faulty_shard = kFaulty,
-                                      .warn = {}});
+                                      .warn = [this](const std::string& text) {
+                                        MutexLock lock(mu_);
+                                        warnings_.push_back(text);
+                                      }});
     ASSERT_TRUE(opened.ok()) << opened.status();
     tier_ = *std::move(opened);
     (void)tier_->Recover([](const DiskTier::Entry&) { return 1; }, [] { return false; });
@@ -53,9 +60,18 @@ class DiskFacts : public ::testing::Test {
     return stored;
   }
 
+  // Its catalog is damaged beyond use.
+  void Lose(uint32_t shard) {
+    tier_.reset();
+    ASSERT_TRUE(std::filesystem::remove(
+        absl::StrCat(directory_.path(), "/disk/shard-0", shard, "/catalog/CURRENT")));
+  }
+
   static constexpr uint32_t kFaulty = 1;
   const TemporaryDirectory directory_;
   FaultPoints faults_;
+  Mutex mu_;
+  std::vector<std::string> warnings_;  // read while no tier is busy
   std::unique_ptr<FileDiskTier> tier_;
 };
 
@@ -85,17 +101,124 @@ TEST_F(DiskFacts, ForgottenTheyDoNotComeBackFromAShardThatWasAway) {
   EXPECT_EQ(StoredIn(kFaulty), 0u) << "now all have heard of it";
 }
 
-TEST_F(DiskFacts, AFullCatalogForgets) {
+// However many shards are lost, one after the other: those that are left fill the others up.
+TEST_F(DiskFacts, AShardThatBeganEmptyHasThemAgain) {
+  const std::map<std::string, std::string> facts = {{"pin/1", "until tomorrow"},
+                                                    {"registration/1", "an engine"}};
+  for (const auto& [key, value] : facts) ASSERT_TRUE(tier_->PutFact(key, value).ok());
+  for (uint32_t shard = 0; shard < 4; ++shard) {
+    SCOPED_TRACE(shard);
+    Lose(shard);
+    ASSERT_NO_FATAL_FAILURE(Open());
+    EXPECT_EQ(tier_->stats().shards_set_aside, 1u);
+    EXPECT_EQ(All(), facts);
+  }
+  for (uint32_t shard = 0; shard < 4; ++shard) EXPECT_EQ(StoredIn(shard), 2u) << shard;
+}
+
+// And one that was away has what was said meanwhile, and nothing older.
+TEST_F(DiskFacts, AShardThatWasAwayHearsOfWhatItMissed) {
+  ASSERT_TRUE(tier_->PutFact("pin/1", "until tomorrow").ok());
+  ASSERT_TRUE(faults_.Arm("catalog.open=error").ok());
+  ASSERT_NO_FATAL_FAILURE(Open());
+  ASSERT_TRUE(tier_->PutFact("pin/1", "until Sunday").ok());
+  ASSERT_TRUE(tier_->PutFact("pin/2", "until Monday").ok());
+  ASSERT_TRUE(faults_.Arm("").ok());
+  ASSERT_NO_FATAL_FAILURE(Open());
+  for (const uint32_t shard : {0u, 2u, 3u}) Lose(shard);
+  ASSERT_NO_FATAL_FAILURE(Open());
+  EXPECT_EQ(tier_->stats().shards_set_aside, 3u);
+  EXPECT_EQ(All(), (std::map<std::string, std::string>{{"pin/1", "until Sunday"},
+                                                       {"pin/2", "until Monday"}}));
+}
+
+std::string Random(size_t bytes, uint32_t seed) {  // cannot be compressed
+  std::string text(bytes, '\0');
+  std::mt19937_64 random(seed);
+  for (char& c : text) c = static_cast<char>(random());
+  return text;
+}
+
+TEST_F(DiskFacts, AFullPartForgets) {
   ASSERT_TRUE(tier_->PutFact("pin", "until tomorrow").ok());
-  std::string large(1 << 20, '\0');  // that cannot be compressed
-  std::mt19937_64 random(1);
-  for (char& c : large) c = static_cast<char>(random());
   absl::Status status;
-  for (int i = 0; i < 100 && status.ok(); ++i) status = tier_->PutFact(absl::StrCat(i), large);
+  for (uint32_t i = 0; i < 10'000 && status.ok(); ++i)
+    status = tier_->PutFact(absl::StrCat(i), Random(1000, i));
   ASSERT_TRUE(absl::IsResourceExhausted(status)) << status;
-  EXPECT_FALSE(tier_->PutFact("pin", "until next week").ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(tier_->PutFact("pin", Random(2000, 1))));
+  EXPECT_TRUE(tier_->PutFact("pin", "until now").ok()) << "smaller";
   EXPECT_TRUE(tier_->PutFact("pin", "").ok());
   EXPECT_FALSE(All().contains("pin"));
+  EXPECT_TRUE(tier_->PutFact("0", "").ok());
+  EXPECT_TRUE(tier_->PutFact("1", "").ok());
+  EXPECT_TRUE(tier_->PutFact("pin", Random(1000, 1)).ok()) << "there is room again";
+}
+
+// What engines say of themselves takes no room of blocks or pins, in this process and the next.
+TEST_F(DiskFacts, RegistrationsDoNotEndDurability) {
+  uint32_t refused = 0;
+  for (uint32_t i = 0; i < 400; ++i) {
+    const absl::Status status =
+        tier_->PutFact(absl::StrCat("registration/", i), Random(100'000, i));
+    if (status.ok()) continue;
+    ASSERT_TRUE(absl::IsResourceExhausted(status)) << status;
+    ++refused;
+  }
+  EXPECT_GT(refused, 300u);
+  for (uint64_t start = 0; start < 3; ++start) {
+    const DiskTier::FactUses uses = tier_->stats().facts;
+    EXPECT_EQ(uses[1].facts, 400u - refused);
+    EXPECT_GT(uses[1].bytes, ByteCount(100'000));
+    EXPECT_LE(uses[1].bytes, uses[1].bytes_max);
+    EXPECT_TRUE(tier_->PutFact(absl::StrCat("pin/", start), "until tomorrow").ok());
+    for (uint64_t number = 1; number <= 8; ++number) {
+      EXPECT_EQ(PutOne(*tier_, DiskBlock(start * 100 + number, 2, 50'000)).status,
+                DiskTier::PutStatus::kOk);
+    }
+    ASSERT_NO_FATAL_FAILURE(Open());
+  }
+  EXPECT_EQ(tier_->stats().blocks, 24u);
+}
+
+// As an older daemon filled it: the oldest registrations go, and blocks become durable again.
+TEST_F(DiskFacts, WhatAnOlderDaemonLeftTooMuchOfGoesOldestFirst) {
+  tier_.reset();
+  constexpr uint32_t kRegistrations = 64, kShards = 4;
+  for (uint32_t shard = 0; shard < kShards; ++shard) {
+    CatalogMemory memory(MiB(8));
+    const auto catalog = BlockCatalog::Open(
+        {.directory = absl::StrCat(directory_.path(), "/disk/shard-0", shard, "/catalog"),
+         .disk_bytes_max = MiB(16),
+         .memory = &memory,
+         .faults = &faults_,
+         .warn = {}});
+    ASSERT_TRUE(catalog.ok()) << catalog.status();
+    for (uint64_t i = 0; i <= kRegistrations; ++i) {
+      std::string sequence(sizeof i, '\0');
+      std::memcpy(sequence.data(), &i, sizeof i);
+      const DiskTier::Fact fact =
+          i == 0 ? DiskTier::Fact{"pin/the oldest", sequence + "until tomorrow"}
+                 : DiskTier::Fact{absl::StrCat("registration/", i),
+                                  sequence + Random(100'000, static_cast<uint32_t>(i))};
+      ASSERT_TRUE((*catalog)->PutFacts({&fact, 1}).ok());
+    }
+  }
+  for (int start = 0; start < 2; ++start) {
+    ASSERT_NO_FATAL_FAILURE(Open());
+    const auto all = All();
+    EXPECT_TRUE(all.contains("pin/the oldest"));
+    EXPECT_TRUE(all.contains(absl::StrCat("registration/", kRegistrations)));
+    EXPECT_FALSE(all.contains("registration/1"));
+    EXPECT_LE(tier_->stats().facts[1].bytes, tier_->stats().facts[1].bytes_max);
+    const DiskBlock block(static_cast<uint64_t>(start) + 1, 2, 50'000);
+    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20), [&] {
+      return PutOne(*tier_, block).status == DiskTier::PutStatus::kOk;
+    }));
+  }
+  EXPECT_EQ(
+      std::ranges::count_if(
+          warnings_, [](const std::string& text) { return text.find("forgotten") != text.npos; }),
+      1);
 }
 
 }  // namespace

@@ -3,13 +3,16 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <string>
 
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/look.h"
+#include "storage/mutex.h"
 #include "storage/spiller.h"
+#include "tests/storage/disk/disk_blocks.h"
 #include "tests/storage/forwarding_tier.h"
 #include "tests/storage/store_fixture.h"
 #include "tests/temporary_directory.h"
@@ -60,6 +63,10 @@ class FileSpill : public ::testing::Test {
     options.limit = kLimit;
     options.faults = &faults_;
     options.faulty_shard = faulty_shard;
+    options.warn = [this](const std::string& text) {
+      MutexLock lock(warned_mu_);
+      warned_ += text;
+    };
     auto tier = FileDiskTier::Open(options);
     ASSERT_TRUE(tier.ok()) << tier.status();
     tier_ = *std::move(tier);
@@ -114,6 +121,8 @@ class FileSpill : public ::testing::Test {
   }
 
   TemporaryDirectory directory_;
+  Mutex warned_mu_;
+  std::string warned_ LARDER_GUARDED_BY(warned_mu_);
   FaultPoints faults_;
   SteadyClock clock_;
   std::unique_ptr<StoreFixture> fixture_;
@@ -122,6 +131,26 @@ class FileSpill : public ::testing::Test {
   std::optional<Spiller> spiller_;
   std::map<uint32_t, Digest> digests_;  // by seed
 };
+
+// Nothing else may have it, so an operator hears how much that is.
+TEST_F(FileSpill, WhatCannotBeNamedKeepsItsRoomAndIsSaid) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Recover().ok());
+  spiller_->Resume();
+  ASSERT_NO_FATAL_FAILURE(PutThrough(1, 6));
+  const ByteCount used = tier_->stats().used;
+  ASSERT_GT(used, ByteCount(6 * kBlockBytes));
+  ASSERT_NO_FATAL_FAILURE(Start());
+  const auto nobody = [](const DiskTier::Entry&) { return DiskTier::kUnplaced; };
+  ASSERT_TRUE(tier_->Recover(nobody, [] { return false; }).ok());
+  EXPECT_EQ(tier_->stats().used, used);
+  MutexLock lock(warned_mu_);
+  EXPECT_NE(warned_.find(absl::StrCat("6 blocks cannot be named in memory now; they stay on disk, "
+                                      "where they keep ",
+                                      used.value(), " bytes")),
+            std::string::npos)
+      << warned_;
+}
 
 // Room that one thread makes another may take: that is no reason to lose a block.
 TEST_F(FileSpill, WhatFindsNoRoomComesBack) {
@@ -214,6 +243,37 @@ TEST_F(FileSpill, FoundOnDiskBetweenItsHoldAndItsPut) {
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_TRUE(Recover().ok());
   for (const auto& [each, digest] : digests_) EXPECT_TRUE(InIndex(each)) << each;
+}
+
+// Its reader has its record still, under the name that others have by then.
+TEST_F(FileSpill, ABlockThatIsDroppedWhileItIsReadDoesNotComeBack) {
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Recover().ok());
+  spiller_->Resume();
+  ASSERT_NO_FATAL_FAILURE(PutThrough(1, 1));
+  auto read = store().Acquire(fixture_->variant(), {&digests_[1], 1}, MiB(4), HoldWhat::kAnyTier);
+  ASSERT_NE(read.blocks[0].ref, EntryRef{});
+  store().DropDamaged(read.blocks[0].ref, Tier::kDisk);
+  ASSERT_EQ(fixture_->Put(Digest{}, 1, kBlockBytes, std::byte{2}), BlockStatus::kOk);
+  spiller_->Offer(kWho, fixture_->variant(), digests_[1]);
+  ASSERT_TRUE(Settle());
+  ASSERT_EQ(spiller_->stats().spilled, 2u) << "it is durable";
+  // Killed, the lease with it.
+  spiller_.reset();
+  tier_.reset();
+  read = {};
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_TRUE(Recover().ok());
+  const BlockIndex::Held held = store().HoldUntouched(fixture_->variant(), digests_[1]);
+  const DiskAddress there{.key = {store().index().VariantId(fixture_->variant()), digests_[1]},
+                          .location = DiskLocation{held.disk_location}};
+  const auto known = DescribeOne(*tier_, there);
+  ASSERT_TRUE(known);
+  const Got got = GetRange(*tier_, there, known->header, {0, 1, 0, kBlockBytes});
+  EXPECT_EQ(got.status, DiskTier::GetStatus::kOk);
+  EXPECT_EQ(got.bytes, std::vector<std::byte>(kBlockBytes, std::byte{2}));
+  store().Unhold({&held.ref, 1});
+  EXPECT_EQ(tier_->stats().blocks, 1u);
 }
 
 // Where none gives anything back, no more goes from the index than is found out by.

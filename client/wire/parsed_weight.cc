@@ -1,0 +1,93 @@
+#include "client/wire/parsed_weight.h"
+
+#include <algorithm>
+#include <climits>
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
+namespace larder {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
+
+// An object with the pointer to it and the allocator's own; beside it a field of its own takes at
+// most a pointer.
+constexpr uint64_t kMessage = 64, kField = 8;
+constexpr uint64_t kString = 48;
+constexpr uint64_t kNumber = 8, kHalf = 4;
+
+class Scale {
+ public:
+  explicit Scale(uint64_t most) : most_(most) {}
+  [[nodiscard]] uint64_t weight() const { return weight_; }
+
+  // False: it is more than the most.
+  [[nodiscard]] bool Weigh(const Descriptor& type, CodedInputStream& in) {
+    if (!Add(kMessage + kField * static_cast<uint64_t>(type.field_count()))) return false;
+    while (const uint32_t tag = in.ReadTag()) {
+      if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+        if (!Add(kNumber) || !WireFormatLite::SkipField(&in, tag)) break;
+        continue;
+      }
+      int length = 0;
+      if (!in.ReadVarintSizeAsInt(&length)) break;
+      const auto* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+      if (!WeighContent(field, length, in)) break;
+    }
+    return weight_ <= most_;
+  }
+
+ private:
+  bool Add(uint64_t bytes) {
+    weight_ += bytes;
+    return weight_ <= most_;
+  }
+
+  // False: too much, or malformed.
+  bool WeighContent(const FieldDescriptor* field, int length, CodedInputStream& in) {
+    const bool number = field != nullptr && field->is_packable();
+    const bool half = number && (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32 ||
+                                 field->cpp_type() == FieldDescriptor::CPPTYPE_INT32 ||
+                                 field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM);
+    if (field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE) {
+      const CodedInputStream::Limit limit = in.PushLimit(length);
+      const bool fits = Weigh(*field->message_type(), in);
+      const bool whole = in.Skip(std::max(0, in.BytesUntilLimit()));
+      in.PopLimit(limit);
+      return fits && whole;
+    }
+    if (number) return Add((half ? kHalf : kNumber) * Numbers(length, in)) && in.Skip(length);
+    return Add(kString + static_cast<uint64_t>(length)) && in.Skip(length);
+  }
+
+  // Of packed numbers that lie there: each varint ends with a byte below 0x80; those of fixed size
+  // are at most as many as that counts.
+  static uint64_t Numbers(int length, CodedInputStream& in) {
+    const void* data = nullptr;
+    int there = 0;
+    if (!in.GetDirectBufferPointer(&data, &there)) return 0;
+    const auto* bytes = static_cast<const uint8_t*>(data);
+    return static_cast<uint64_t>(std::count_if(bytes, bytes + std::min(length, there),
+                                               [](uint8_t byte) { return byte < 0x80; }));
+  }
+
+  const uint64_t most_;
+  uint64_t weight_ = 0;
+};
+
+}  // namespace
+
+uint64_t ParsedWeight(const Descriptor& type, std::span<const std::byte> serialized,
+                      uint64_t most) {
+  CodedInputStream in(reinterpret_cast<const uint8_t*>(serialized.data()),
+                      static_cast<int>(std::min<size_t>(serialized.size(), INT_MAX)));
+  Scale scale(most);
+  (void)scale.Weigh(type, in);
+  return scale.weight();
+}
+
+}  // namespace larder

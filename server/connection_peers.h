@@ -1,0 +1,32 @@
+// Who is at the other end of each connection that gRPC serves, by the name that it gives a
+// connection that it was handed as a descriptor: "fd:12" (ServerContext::peer).
+//
+// A caller that shows no sideband token is known by it: by its user, as the kernel named whoever
+// connected.
+// Ownership: by Daemon, outlives the servers.  Thread-safety: all methods from any thread.
+// Lifecycle: Put, before gRPC gets the connection -> Forget, when it is seen to be closed, or
+// another Put of that number.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "server/connection_shares.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class ConnectionPeers {
+ public:
+  void Put(int fd, const SocketPeer& peer) LARDER_EXCLUDES(mu_);
+  void Forget(int fd) LARDER_EXCLUDES(mu_);
+  // Nothing: it is no such name, or of a connection that is not known.
+  [[nodiscard]] std::optional<SocketPeer> Of(const std::string& name) const LARDER_EXCLUDES(mu_);
+
+ private:
+  mutable Mutex mu_;
+  absl::flat_hash_map<int, SocketPeer> peers_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder

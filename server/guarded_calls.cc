@@ -1,0 +1,113 @@
+#include "server/guarded_calls.h"
+
+#include <dlfcn.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+
+#include "client/file_descriptor.h"
+#include "server/passed_rights.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LARDER_GUARDS_CALLS 0
+#else
+#define LARDER_GUARDS_CALLS 1
+#endif
+
+namespace larder {
+namespace {
+
+constexpr size_t kDescriptorsMax = size_t{1} << 20;
+constexpr size_t kPartsMax = 16;  // gRPC reads into four
+
+// By number; its pages are touched where sockets are.
+std::array<std::atomic<bool>, kDescriptorsMax> guarded;
+
+bool IsGuarded(int fd) {
+  return static_cast<size_t>(fd) < kDescriptorsMax &&  // a negative one is not
+         guarded[static_cast<size_t>(fd)].load(std::memory_order_relaxed);
+}
+
+#if LARDER_GUARDS_CALLS
+
+ssize_t KernelRecvmsg(int fd, msghdr* message, int flags) {
+  return syscall(SYS_recvmsg, fd, message, flags);
+}
+
+// Peeks, and reads what was looked at unless it carries descriptors.
+ssize_t GuardedRecvmsg(int fd, msghdr* message, int flags) {
+  std::array<iovec, kPartsMax> parts;
+  msghdr limited = *message;
+  limited.msg_iovlen = std::min<size_t>(message->msg_iovlen, kPartsMax);
+  std::copy_n(message->msg_iov, limited.msg_iovlen, parts.begin());
+  limited.msg_iov = parts.data();
+  const ssize_t seen = KernelRecvmsg(fd, &limited, flags | MSG_PEEK);
+  if (seen <= 0) return seen;
+  if ((limited.msg_flags & MSG_CTRUNC) != 0) {
+    errno = ECONNRESET;  // gRPC closes it, and close hands it on
+    return -1;
+  }
+  auto left = static_cast<size_t>(seen);
+  for (size_t i = 0; i < limited.msg_iovlen; ++i) {
+    parts[i].iov_len = std::min(parts[i].iov_len, left);
+    left -= parts[i].iov_len;
+  }
+  const ssize_t got = KernelRecvmsg(fd, &limited, flags);
+  message->msg_flags = limited.msg_flags;
+  message->msg_controllen = limited.msg_controllen;
+  message->msg_namelen = limited.msg_namelen;
+  return got;
+}
+
+#endif
+
+}  // namespace
+
+bool GuardSocket(int socket) {
+  if (!GuardsWork() || socket < 0 || static_cast<size_t>(socket) >= kDescriptorsMax) return false;
+  guarded[static_cast<size_t>(socket)].store(true);
+  return true;
+}
+
+bool GuardsWork() {
+#if LARDER_GUARDS_CALLS
+  // What a shared library would find.
+  static const bool work = dlsym(RTLD_DEFAULT, "recvmsg") == reinterpret_cast<void*>(&::recvmsg) &&
+                           dlsym(RTLD_DEFAULT, "close") == reinterpret_cast<void*>(&::close);
+  return work;
+#else
+  return false;
+#endif
+}
+
+}  // namespace larder
+
+#if LARDER_GUARDS_CALLS
+
+extern "C" {
+
+__attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  const bool plain = message->msg_control == nullptr || message->msg_controllen == 0;
+  if (larder::IsGuarded(fd) && plain && (flags & MSG_PEEK) == 0) {
+    return larder::GuardedRecvmsg(fd, message, flags);
+  }
+  return larder::KernelRecvmsg(fd, message, flags);
+}
+
+__attribute__((visibility("default"))) int close(int fd) {
+  if (larder::IsGuarded(fd) && larder::guarded[static_cast<size_t>(fd)].exchange(false)) {
+    larder::CloseSocket(larder::FileDescriptor(fd), /*kernel_refuses=*/false);
+    return 0;
+  }
+  return static_cast<int>(syscall(SYS_close, fd));
+}
+
+}  // extern "C"
+
+#endif

@@ -1,0 +1,47 @@
+// Which reads of a session are checked: each by a choice of its own, one in so many on the average.
+//
+// A count of reads would meet the windows in which clients ask: with windows of 16 keys and every
+// 64th key checked, the first of a window is all that is ever looked at.  So the gap between two is
+// drawn, such that every read has the same chance whatever came before it.
+// Thread-safety: none, under its session's lock.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace larder {
+
+class ReadSampler {
+ public:
+  // `one_in`: 0 is none, 1 is all.  Sessions differ by `seed`.
+  ReadSampler(uint32_t one_in, uint64_t seed) : one_in_(one_in), state_(seed) { Draw(); }
+
+  [[nodiscard]] bool Next() {
+    if (one_in_ == 0) return false;
+    if (gap_ > 0) {
+      --gap_;
+      return false;
+    }
+    Draw();
+    return true;
+  }
+
+ private:
+  // Reads to pass over: as often as a coin that says "check" once in one_in_ says other things.
+  void Draw() {
+    if (one_in_ <= 1) return;
+    // SplitMix64.
+    uint64_t z = state_ += 0x9E3779B97F4A7C15;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+    z ^= z >> 31;
+    const double uniform = static_cast<double>((z >> 11) + 1) * 0x1p-53;  // (0, 1]
+    gap_ = static_cast<uint64_t>(std::log(uniform) / std::log1p(-1.0 / one_in_));
+  }
+
+  const uint32_t one_in_;
+  uint64_t state_;
+  uint64_t gap_ = 0;
+};
+
+}  // namespace larder

@@ -1,0 +1,181 @@
+// What a shard does at a start, about blocks that its caller could not take then, and about names
+// that it may have a record of when they are put again.
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "storage/disk/disk_shard.h"
+#include "storage/record.h"
+
+namespace larder {
+
+using PutStatus = DiskTier::PutStatus;
+
+namespace {
+
+// Whether a record has these bytes: the hashes of all segments are in its table.  Of the rest older
+// records say less.
+bool IsOf(const RecordHeader& header, const BlockCatalog::Description& record) {
+  const auto decoded = DecodeRecordHeaderOf(header.key, std::as_bytes(std::span(record.header)));
+  return decoded.ok() && decoded->header.table == header.table;
+}
+
+std::vector<BlockKey> KeysOf(std::span<const DiskTier::NewBlock> blocks) {
+  std::vector<BlockKey> keys;
+  keys.reserve(blocks.size());
+  for (const DiskTier::NewBlock& block : blocks) keys.push_back(block.header->key);
+  return keys;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
+  std::vector<Entry> entries;
+  const absl::Status status =
+      catalog_->ForEachPlace([&](const BlockKey& key, const CatalogPlace& place) {
+        entries.push_back({key, place});
+        return true;
+      });
+  if (!status.ok()) return status;
+  std::vector<Room> homeless;
+  {
+    MutexLock lock(mu_);
+    std::erase_if(entries, [&](const Entry& entry) LARDER_NO_THREAD_SAFETY_ANALYSIS {
+      if (allocator_.AllocateAt(entry.place.extent)) return false;
+      homeless.push_back({entry.key, entry.place.extent});
+      return true;
+    });
+    blocks_ = entries.size();
+    share_.Found(entries.size());
+    recovered_ = true;
+    NoteFree();
+  }
+  damaged_ += homeless.size();
+  if (!homeless.empty() && !catalog_->Erase(homeless).ok()) ++catalog_failures_;
+  return entries;
+}
+
+void DiskShard::SetOwner(const Extent& extent, uint32_t owner) {
+  MutexLock lock(mu_);
+  // Somebody may have taken the block from the disk again as soon as he knew of it.
+  if (allocator_.IsLive(extent)) SetOwnerLocked(extent, owner);
+}
+
+void DiskShard::SetOwnerLocked(const Extent& extent, uint32_t owner) {
+  if (allocator_.owner(extent) == DiskTier::kUnplaced) {
+    --unplaced_;
+    unplaced_bytes_ -= extent.bytes().value();
+  }
+  if (owner == DiskTier::kUnplaced) {
+    ++unplaced_;
+    unplaced_bytes_ += extent.bytes().value();
+  }
+  allocator_.SetOwner(extent, owner);
+}
+
+bool DiskShard::IsUnplaced(const Extent& extent) const {
+  MutexLock lock(mu_);
+  return allocator_.IsLive(extent) && allocator_.owner(extent) == DiskTier::kUnplaced;
+}
+
+// What was told is read before the catalog: a block that is told in between has its name in the
+// index, where its asker looks next.
+//
+// Most names are not there, which places say without a look at the disk: they have filters.
+absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const BlockKey& key) {
+  const bool told = told_;
+  std::optional<DiskTier::Description> found;
+  if (told && unplaced_ == 0) return found;
+  std::optional<CatalogPlace> place;
+  if (absl::Status status = catalog_->Places({&key, 1}, {&place, 1}); !status.ok()) {
+    ++catalog_failures_;
+    return status;
+  }
+  if (!place || (told && !IsUnplaced(place->extent))) return found;
+  if (absl::Status status = Describe({&key, 1}, {&found, 1}); !status.ok()) return status;
+  return found;
+}
+
+// Which they are the allocator remembers, so they take no memory of their own between two calls.
+absl::Status DiskShard::TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
+                                     absl::FunctionRef<bool()> stop) {
+  std::vector<Entry> entries;
+  const absl::Status status =
+      catalog_->ForEachPlace([&](const BlockKey& key, const CatalogPlace& place) {
+        if (IsUnplaced(place.extent)) entries.push_back({key, place});
+        return !stop();
+      });
+  if (!status.ok()) return status;
+  std::vector<Room> unwanted;
+  for (const Entry& entry : entries) {
+    if (stop()) return absl::CancelledError("stopped while it told what is on the disk");
+    MutexLock placing(placing_mu_);
+    if (!IsUnplaced(entry.place.extent)) continue;  // put again meanwhile
+    const uint32_t owner = owner_of(entry);
+    if (owner == DiskTier::kUnplaced) continue;
+    SetOwner(entry.place.extent, owner);
+    if (owner == 0) unwanted.push_back({entry.key, entry.place.extent});
+  }
+  (void)Erase(unwanted);  // else the next start finds them again
+  return absl::OkStatus();
+}
+
+absl::Status DiskShard::PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
+                                    std::span<PutResult> results) {
+  const std::vector<BlockKey> keys = KeysOf(blocks);
+  std::vector<std::optional<CatalogPlace>> places(keys.size());
+  MutexLock placing(placing_mu_);
+  if (absl::Status status = catalog_->Places(keys, places); !status.ok()) return status;
+  std::vector<std::optional<BlockCatalog::Description>> known(keys.size());
+  if (absl::Status status = catalog_->Describe(keys, known); !status.ok()) return status;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!places[i] || !IsUnplaced(places[i]->extent)) continue;
+    if (known[i] && IsOf(*blocks[i].header, *known[i])) {
+      SetOwner(places[i]->extent, ExtentAllocator::kNoOwner);
+      results[i] = {.status = PutStatus::kOk, .extent = places[i]->extent};
+    } else {
+      results[i] = {.status = PutStatus::kTaken, .extent = {}};
+    }
+  }
+  return absl::OkStatus();
+}
+
+// In the order in which a name goes, so that one that goes meanwhile is seen by one look or the
+// other: its place, what is held back of it, what a loss of power may bring back.
+std::vector<DiskShard::Former> DiskShard::FormersOf(std::span<const DiskTier::NewBlock> blocks,
+                                                    std::span<const Extent> instead_of) {
+  const bool told = told_;
+  const std::vector<BlockKey> keys = KeysOf(blocks);
+  std::vector<Former> formers(keys.size(), Former::kNone);
+  std::vector<std::optional<CatalogPlace>> places(keys.size());
+  if (!catalog_->Places(keys, places).ok()) {
+    ++catalog_failures_;
+    if (told) formers.assign(keys.size(), Former::kThere);
+    return formers;
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!places[i] || places[i]->extent == instead_of[i]) continue;
+    if (told || !HasBytesOf(blocks[i])) formers[i] = Former::kThere;
+  }
+  {
+    MutexLock lock(mu_);
+    absl::flat_hash_set<BlockKey> held_back;
+    for (const auto& [room, ours] : held_back_) held_back.insert(room.key);
+    for (size_t i = 0; i < keys.size() && !held_back.empty(); ++i) {
+      if (held_back.contains(keys[i])) formers[i] = Former::kThere;
+    }
+  }
+  const std::vector<bool> may_come_back = catalog_->MayComeBack(keys);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (formers[i] == Former::kNone && may_come_back[i]) formers[i] = Former::kErased;
+  }
+  return formers;
+}
+
+bool DiskShard::HasBytesOf(const DiskTier::NewBlock& block) {
+  std::optional<BlockCatalog::Description> known;
+  return catalog_->Describe({&block.header->key, 1}, {&known, 1}).ok() && known &&
+         IsOf(*block.header, *known);
+}
+
+}  // namespace larder

@@ -1,0 +1,86 @@
+// ParsedWeight against what protobuf says that a message takes, and what SessionCodec refuses by it.
+#include "client/wire/parsed_weight.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "client/wire/convert.h"
+#include "client/wire/session_codec.h"
+#include "larder/v1/engine.pb.h"
+#include "storage/layout.h"
+
+namespace larder {
+namespace {
+
+std::span<const std::byte> Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+uint64_t WeightOf(const v1::Up& up, uint64_t most = UINT64_MAX) {
+  return ParsedWeight(*v1::Up::descriptor(), Bytes(up.SerializeAsString()), most);
+}
+absl::Status Parsed(const v1::Up& up) {
+  wire::Up out;
+  return SessionCodec().Parse(Bytes(up.SerializeAsString()), &out);
+}
+
+v1::Up PublishOf(int blocks, uint32_t token) {
+  v1::Up up;
+  v1::Publish* const publish = up.add_publishes();
+  publish->set_id(1);
+  for (int i = 0; i < blocks; ++i) {
+    v1::PublishBlock* const block = publish->add_blocks();
+    block->set_digest(std::string(16, 'd'));
+    block->set_parent(std::string(16, 'p'));
+    for (int t = 0; t < 16; ++t) block->add_tokens(token);
+    wire::Encode(UniformTable(2, 4'096), block->mutable_segments());
+  }
+  return up;
+}
+
+// It says at least what the parsed message takes, and not many times more.
+TEST(ParsedWeight, IsAboutWhatProtobufTakes) {
+  v1::Up aborts, ids;
+  for (int i = 0; i < 10'000; ++i) aborts.add_aborts();
+  for (uint64_t i = 0; i < 60'000; ++i) ids.mutable_release()->add_lease_ids(i);
+  for (const v1::Up& up : {PublishOf(4'000, 7), PublishOf(4'000, 150'000), aborts, ids}) {
+    v1::Up parsed;
+    ASSERT_TRUE(parsed.ParseFromString(up.SerializeAsString()));
+    const uint64_t takes = parsed.SpaceUsedLong();
+    EXPECT_GE(WeightOf(up) * 2, takes);
+    EXPECT_LE(WeightOf(up), takes * 3);
+  }
+}
+
+TEST(ParsedWeight, StopsAtTheMost) {
+  v1::Up up;
+  for (int i = 0; i < 10'000; ++i) up.add_aborts();
+  EXPECT_GT(WeightOf(up, 1'000), 1'000u);
+  EXPECT_LT(WeightOf(up, 1'000), 1'200u);
+}
+
+TEST(ParsedWeight, GarbageEndsIt) {
+  const std::string garbage(1'000, '\xff');
+  EXPECT_LT(ParsedWeight(*v1::Up::descriptor(), Bytes(garbage), UINT64_MAX), 2'000u);
+  std::string nested;  // lengths beyond the end
+  for (int i = 0; i < 100; ++i) nested += "\x12\x7f";
+  EXPECT_LT(ParsedWeight(*v1::Up::descriptor(), Bytes(nested), UINT64_MAX), 20'000u);
+}
+
+TEST(SessionCodec, TakesWhatEnginesSayAndNotWhatOnlyTakesMemory) {
+  for (const uint32_t token : {1u, 150'000u, UINT32_MAX})
+    EXPECT_TRUE(Parsed(PublishOf(4'096, token)).ok()) << token;
+  v1::Up promises;
+  for (int i = 0; i < 64; ++i) {
+    promises.add_acquires()->set_id(static_cast<uint64_t>(i) + 1);
+    promises.mutable_acquires(i)->set_what(v1::ACQUIRE_WHAT_PROMISE);
+    promises.mutable_acquires(i)->set_digests(std::string(4'096 * 16, 'd'));
+  }
+  EXPECT_TRUE(Parsed(promises).ok()) << Parsed(promises);
+  v1::Up empty;
+  for (int i = 0; i < 1'000'000; ++i) empty.add_aborts();
+  const absl::Status refused = Parsed(empty);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_NE(refused.message().find("it repeats what is empty"), std::string::npos) << refused;
+}
+
+}  // namespace
+}  // namespace larder

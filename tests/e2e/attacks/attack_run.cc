@@ -1,0 +1,492 @@
+#include "tests/e2e/attacks/attack_run.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "client/wire/convert.h"
+#include "larder/v1/cache.grpc.pb.h"
+#include "storage/check.h"
+#include "tests/e2e/attacks/daemon_words.h"
+#include "tests/e2e/attacks/other_user.h"
+#include "tests/e2e/attacks/router.h"
+#include "tests/e2e/attacks/written_blocks.h"
+#include "tests/e2e/die_with.h"
+
+namespace larder::e2e {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr uint64_t kMemoryLimitMib = 256;
+constexpr milliseconds kLookPause{100};
+constexpr milliseconds kReadyLimit{30'000};
+constexpr milliseconds kEndLimit{6'000};
+// A bystander that lost its daemon looks for the next one each 50 ms, and then attaches.
+constexpr int64_t kReattachNs = 1'000'000'000;
+
+void SleepUntil(int64_t ns) {
+  while (NowNs() < ns) std::this_thread::sleep_for(milliseconds(1));
+}
+int64_t Ns(milliseconds time) { return std::chrono::nanoseconds(time).count(); }
+double Ms(int64_t ns) { return static_cast<double>(ns) / 1e6; }
+
+double P99(std::vector<double>& all) {
+  if (all.empty()) return 0;
+  std::sort(all.begin(), all.end());
+  return all[(all.size() * 99 + 99) / 100 - 1];
+}
+
+}  // namespace
+
+// ---- programs
+
+PipedProgram::PipedProgram(const std::string& path, const std::vector<std::string>& arguments) {
+  int ends[2];
+  LARDER_CHECK(pipe2(ends, O_CLOEXEC) == 0);
+  out_ = FileDescriptor(ends[0]);
+  const FileDescriptor write_end(ends[1]);
+  const std::string program = ProgramAt(path);
+  std::vector<char*> pointers = {const_cast<char*>(program.c_str())};
+  for (const std::string& argument : arguments)
+    pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+  const pid_t parent = getpid();
+  pid_ = fork();
+  LARDER_CHECK(pid_ >= 0);
+  if (pid_ == 0) {
+    DieWith(parent);  // until it becomes another user
+    dup2(write_end.get(), STDOUT_FILENO);
+    execv(pointers[0], pointers.data());
+    _exit(127);
+  }
+}
+
+PipedProgram::~PipedProgram() {
+  Signal(SIGKILL);
+  if (!ended_) waitpid(pid_, nullptr, 0);
+}
+
+void PipedProgram::Signal(int signal) const {
+  if (!ended_) kill(pid_, signal);
+}
+
+bool PipedProgram::WaitFor(milliseconds limit) {
+  return Eventually(
+      [this] {
+        ended_ = ended_ || waitpid(pid_, nullptr, WNOHANG) == pid_;
+        return ended_;
+      },
+      limit);
+}
+
+// ---- the run
+
+AttackRun::AttackRun(Options options)
+    : options_(std::move(options)), folder_(std::make_shared<TemporaryFolder>()) {}
+
+AttackRun::~AttackRun() {
+  {
+    const MutexLock lock(mu_);
+    end_ = true;
+    looked_at_ = nullptr;
+  }
+  attackers_.clear();
+  if (daemon_) daemon_->Kill9();
+  for (Bystander& bystander : bystanders_) bystander.program->Signal(SIGKILL);
+  if (listener_.joinable()) listener_.join();
+  if (looker_.joinable()) looker_.join();
+  if (taker_.joinable()) taker_.join();
+}
+
+std::string AttackRun::WhyNot() {
+  if (geteuid() != 0) return "needs root: attackers run as other users";
+  return "";
+}
+
+void AttackRun::StartDaemon() {
+  std::vector<std::string> flags = {"--pool",
+                                    "64MiB",
+                                    "--slab",
+                                    "32MiB",
+                                    "--memory-limit",
+                                    std::to_string(kMemoryLimitMib) + "MiB",
+                                    "--disk",
+                                    folder_->File("disk"),
+                                    "--disk-limit",
+                                    "512MiB",
+                                    "--data-socket-mode",
+                                    "0666"};
+  flags.insert(flags.end(), options_.flags.begin(), options_.flags.end());
+  DaemonProcess::Options how{.folder = folder_};
+  if (options_.descriptors != 0) {
+    how.in_child = [count = options_.descriptors] {
+      const rlimit limit{count, count};
+      setrlimit(RLIMIT_NOFILE, &limit);
+    };
+  }
+  daemon_ = std::make_shared<DaemonProcess>(flags, how);
+}
+
+std::string AttackRun::Start() {
+  // Others look into the directory of the socket files; the disk's is the daemon's own.
+  std::filesystem::permissions(folder_->path(), std::filesystem::perms(0755));
+  StartDaemon();
+  if (!daemon_->serves()) return "the daemon does not serve: " + daemon_->errors();
+  const std::vector<std::pair<std::string, uid_t>> roles = {
+      {"mapped", 0}, {"staged", kStagedVictimUid}, {"router", kStagedVictimUid}};
+  for (const auto& [role, uid] : roles) {
+    bystanders_.push_back(
+        {role, std::make_unique<PipedProgram>(
+                   LARDER_BYSTANDER_PATH,
+                   std::vector<std::string>{role, folder_->path(), std::to_string(uid)})});
+  }
+  listener_ = std::thread([this] { Listen(); });
+  if (!Eventually([this] { return AllReady(); }, kReadyLimit)) {
+    const MutexLock lock(mu_);
+    std::string why = "a bystander is not ready:";
+    for (const Sample& sample : samples_) {
+      if (sample.record.outcome != Outcome::kOk)
+        why += " " + sample.call + ": " + sample.record.why.data();
+    }
+    return why;
+  }
+  {
+    const MutexLock lock(mu_);
+    looked_at_ = daemon_;
+  }
+  looker_ = std::thread([this] { Look(); });
+  return "";
+}
+
+bool AttackRun::AllReady() {
+  const MutexLock lock(mu_);
+  return ready_.size() == bystanders_.size();
+}
+
+void AttackRun::Before(milliseconds time) {
+  log_before_ = daemon_->errors();
+  metrics_before_ = daemon_->Scrape();
+  before_ = NowNs();
+  SleepUntil(before_ + Ns(time));
+}
+
+void AttackRun::During(milliseconds time, const std::function<void()>& begin,
+                       const std::function<void()>& each) {
+  during_ = NowNs();
+  begin();
+  const int64_t until = during_ + Ns(time);
+  // What the daemon says is taken while the attack goes on, and before its end.
+  const int64_t take_at = during_ + Ns(time) * 2 / 3;
+  for (bool taken = false; NowNs() < until; std::this_thread::sleep_for(milliseconds(20))) {
+    if (!taken && NowNs() > take_at) {
+      // On a thread of its own: a daemon that hangs does not hold up the run.
+      taker_ = std::thread([this, daemon = daemon_] { TakeSaid(*daemon); });
+      taken = true;
+    }
+    each();
+    died_ = died_ || !daemon_->alive();
+  }
+  EndAttackers();
+  ended_ = NowNs();
+}
+
+void AttackRun::Attack(const std::string& name, milliseconds time) {
+  attackers_.push_back(
+      {name, std::make_unique<PipedProgram>(
+                 LARDER_ATTACKER_PATH,
+                 std::vector<std::string>{name, folder_->path(),
+                                          std::to_string(static_cast<double>(time.count()) / 1e3),
+                                          std::to_string(kAttackerUid)})});
+  attacker_pids_.push_back(attackers_.back().program->pid());
+}
+
+void AttackRun::Reap() {
+  for (Attacker& attacker : attackers_) {
+    pollfd look{.fd = attacker.program->out(), .events = POLLIN, .revents = 0};
+    if (poll(&look, 1, 0) != 1) continue;
+    char words[400];
+    const ssize_t n = read(attacker.program->out(), words, sizeof words);
+    std::string text(words, n > 0 ? static_cast<size_t>(n) : 0);
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    attacker_words_[attacker.name] = n > 0 ? text : "it ended without a word";
+    attacker.program = nullptr;
+  }
+  std::erase_if(attackers_, [](const Attacker& attacker) { return attacker.program == nullptr; });
+}
+
+void AttackRun::EndAttackers() {
+  static_cast<void>(Eventually(
+      [this] {
+        Reap();
+        return attackers_.empty();
+      },
+      milliseconds(5'000)));
+  for (const Attacker& attacker : attackers_)
+    attacker_words_[attacker.name] = "it had to be killed";
+  attackers_.clear();
+}
+
+void AttackRun::TakeSaid(const DaemonProcess& daemon) {
+  // What is held comes and goes: the most of some looks.
+  constexpr int kLooks = 20;
+  for (int i = 0; i < kLooks; ++i) {
+    for (const auto& [kind, amount] : SharesHeld(daemon.Scrape()))
+      held_[kind] = std::max(held_[kind], amount);
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  status_text_ = StatusOf(folder_->path());
+  metrics_text_ = daemon.Scrape();
+}
+
+void AttackRun::After(milliseconds limit) {
+  if (!Eventually([this] { return Served(ended_, &after_ms_, &after_call_); }, limit))
+    after_ms_ = static_cast<double>(limit.count());
+}
+
+// The first good answer of each kind of call that began later than `since`.
+bool AttackRun::Served(int64_t since, double* after_ms, std::string* call) {
+  const MutexLock lock(mu_);
+  std::map<std::string, int64_t> served;
+  for (const Sample& sample : samples_) {
+    const Record& record = sample.record;
+    if (record.op == Op::kReady || record.op == Op::kDurable || record.op == Op::kWatch) continue;
+    int64_t& at = served[sample.call];
+    if (at != 0 || record.begin_ns < since || record.outcome != Outcome::kOk) continue;
+    at = record.end_ns;
+  }
+  *after_ms = 0;
+  for (const auto& [name, at] : served) {
+    if (at == 0) {
+      *call = name;
+      return false;
+    }
+    if (Ms(at - since) <= *after_ms) continue;
+    *after_ms = Ms(at - since);
+    *call = name;
+  }
+  return true;
+}
+
+bool AttackRun::RestartDaemon() {
+  {
+    const MutexLock lock(mu_);
+    looked_at_ = nullptr;
+  }
+  Interval interval{.begin = NowNs(), .end = 0};
+  logs_ += daemon_->errors();
+  daemon_->Kill9();
+  daemon_.reset();
+  StartDaemon();
+  interval.end = NowNs() + kReattachNs;
+  restarts_.push_back(interval);
+  const MutexLock lock(mu_);
+  looked_at_ = daemon_;
+  return daemon_->serves();
+}
+
+AttackFigures AttackRun::End() {
+  {
+    const MutexLock lock(mu_);
+    looked_at_ = nullptr;
+  }
+  for (Bystander& bystander : bystanders_) bystander.program->Signal(SIGTERM);
+  AttackFigures figures;
+  for (Bystander& bystander : bystanders_) {
+    if (bystander.program->WaitFor(kEndLimit)) continue;
+    ++figures.failed;
+    ++figures.reasons[bystander.role + ": a call does not end"];
+    bystander.program->Signal(SIGKILL);
+  }
+  figures.alive = !died_ && daemon_->alive();
+  {
+    const MutexLock lock(mu_);
+    end_ = true;
+    figures.above_mib = above_mib_;
+  }
+  listener_.join();
+  looker_.join();
+  if (taker_.joinable()) taker_.join();
+  AddLatencies(&figures);
+  figures.after_ms = after_ms_;
+  figures.after_call = after_call_;
+  const std::string logs = logs_ + daemon_->errors();
+  const Attackers who{.uid = kAttackerUid, .pids = attacker_pids_, .unnamed = options_.unnamed};
+  figures.log = LinesThatName(logs, log_before_, who);
+  figures.metrics = MetricsThatGrew(metrics_before_, metrics_text_);
+  figures.status = LinesThatName(status_text_, "", who);
+  figures.held = held_;
+  figures.pool = PoolText(metrics_text_);
+  for (const auto& [name, words] : attacker_words_)
+    figures.attackers += (figures.attackers.empty() ? "" : "; ") + name + ": " + words;
+  return figures;
+}
+
+// ---- listening and looking
+
+void AttackRun::Listen() {
+  std::vector<pollfd> ends;
+  for (const Bystander& bystander : bystanders_)
+    ends.push_back({.fd = bystander.program->out(), .events = POLLIN, .revents = 0});
+  for (size_t open = ends.size(); open > 0;) {
+    poll(ends.data(), ends.size(), 100);
+    for (size_t i = 0; i < ends.size(); ++i) {
+      if (ends[i].fd < 0 || (ends[i].revents & (POLLIN | POLLHUP)) == 0) continue;
+      Record record;
+      if (read(ends[i].fd, &record, sizeof record) != sizeof record) {
+        ends[i].fd = -1;  // poll passes it over
+        --open;
+        continue;
+      }
+      const MutexLock lock(mu_);
+      const std::string& role = bystanders_[i].role;
+      if (record.op == Op::kReady && record.outcome == Outcome::kOk) ready_[role] = true;
+      samples_.push_back({role + " " + std::string(ToString(record.op)), record});
+    }
+  }
+}
+
+void AttackRun::Look() {
+  for (uint64_t turn = 0;; ++turn) {
+    {
+      const MutexLock lock(mu_);
+      if (end_) return;
+    }
+    LookOnce(turn);
+    std::this_thread::sleep_for(kLookPause);
+  }
+}
+
+void AttackRun::LookOnce(uint64_t turn) {
+  std::shared_ptr<DaemonProcess> daemon;
+  {
+    const MutexLock lock(mu_);
+    daemon = looked_at_;
+  }
+  if (daemon == nullptr) return;
+  const double mib = static_cast<double>(BytesBesidePool(daemon->pid())) / (1 << 20);
+  {
+    const MutexLock lock(mu_);
+    if (mib > 0) above_mib_ = std::max(above_mib_, mib - kMemoryLimitMib);
+  }
+  if (turn % 3 == 0) TakeColdOnes();
+  if (turn % 2 == 0) return;
+  Record record{.op = Op::kHealth, .outcome = Outcome::kOk, .begin_ns = NowNs()};
+  const std::string health = daemon->Health();
+  record.end_ns = NowNs();
+  if (health != "SERVING") {
+    record.outcome = Outcome::kFailed;
+    std::memcpy(record.why.data(), health.data(), std::min(health.size(), record.why.size() - 1));
+  }
+  const MutexLock lock(mu_);
+  if (looked_at_ == daemon) samples_.push_back({"test health", record});
+}
+
+// So that they are on disk alone, as what has not been wanted for a while.
+void AttackRun::TakeColdOnes() {
+  const auto channel = grpc::CreateChannel("unix:" + ControlSocketIn(folder_->path()),
+                                           grpc::InsecureChannelCredentials());
+  for (const char* const role : {"mapped", "staged"}) {
+    const BlockMaker maker = MakerOf(role);
+    v1::ClearRequest request;
+    request.set_scope(v1::SELECTION_SCOPE_BLOCKS);
+    std::string digests;
+    for (uint32_t i = 0; i < kColdBlocks; ++i)
+      digests += Packed(maker.Block(kColdBegin + i).digest);
+    request.mutable_blocks()->set_digests(digests);
+    request.add_tiers(v1::TIER_HOST);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    v1::ClearReply reply;
+    static_cast<void>(v1::Cache::NewStub(channel)->Clear(&context, request, &reply));
+  }
+}
+
+// ---- what came of it
+
+AttackRun::Phase AttackRun::PhaseOf(const Record& record) const {
+  if (record.op == Op::kReady || record.begin_ns < before_) return Phase::kNone;
+  for (const Interval& restart : restarts_) {
+    if (record.begin_ns < restart.end && record.end_ns > restart.begin) return Phase::kNone;
+  }
+  // A call that began before the attack and ended in it is of it.
+  if (record.end_ns < during_) return Phase::kBefore;
+  return Phase::kDuring;
+}
+
+void AttackRun::AddLatencies(AttackFigures* figures) {
+  std::map<std::string, std::pair<std::vector<double>, std::vector<double>>> took;
+  const MutexLock lock(mu_);
+  for (const Sample& sample : samples_) {
+    const Record& record = sample.record;
+    const Phase phase = PhaseOf(record);
+    if (phase == Phase::kNone) continue;
+    auto& [before, during] = took[sample.call];
+    const double ms = Ms(record.end_ns - record.begin_ns);
+    if (phase == Phase::kBefore) before.push_back(ms);
+    if (phase == Phase::kDuring && record.begin_ns <= ended_) during.push_back(ms);
+    if (phase == Phase::kDuring) ++figures->calls;
+    if (record.outcome == Outcome::kOk) continue;
+    (record.outcome == Outcome::kComputed ? figures->computed
+     : record.outcome == Outcome::kMissed ? figures->missed
+     : record.outcome == Outcome::kWrong  ? figures->wrong
+                                          : figures->failed) += 1;
+    ++figures->reasons[sample.call + ": " + record.why.data() +
+                       (phase == Phase::kBefore ? " (before the attack)" : "")];
+  }
+  for (auto& [call, phases] : took) {
+    auto& [before, during] = phases;
+    AttackFigures::Latency latency{.call = call,
+                                   .before_calls = before.size(),
+                                   .during_calls = during.size(),
+                                   .before_p99 = P99(before),
+                                   .during_p99 = P99(during)};
+    latency.during_max = during.empty() ? 0 : during.back();
+    figures->latencies.push_back(latency);
+    // How often events come follows from how often victims put; the disk has its own limit.
+    if (call.ends_with(" watch") || call.ends_with(" durable")) continue;
+    if (latency.during_max > figures->longest_ms) {
+      figures->longest_ms = latency.during_max;
+      figures->longest_call = call;
+    }
+    if (latency.ratio() > figures->worst.ratio()) figures->worst = latency;
+  }
+}
+
+void AttackFigures::Print(const std::string& name) const {
+  const auto said = [](const std::vector<std::string>& lines) {
+    return lines.empty() ? "no" : "yes";
+  };
+  std::printf(
+      "%s: %lu calls, %lu failed, %lu missed, %lu wrong, %lu restores computed; p99 %.2f -> %.2f "
+      "ms (x %.1f, %s), "
+      "longest %.0f ms (%s); "
+      "served %.0f ms after (%s); %.0f MiB above; said in log %s, metric %s, status %s%s\n",
+      name.c_str(), calls, failed, missed, wrong, computed, worst.before_p99, worst.during_p99,
+      worst.ratio(), worst.call.c_str(), longest_ms, longest_call.c_str(), after_ms,
+      after_call.c_str(), above_mib, said(log), said(metrics), said(status),
+      alive ? "" : "; THE DAEMON DIED");
+  std::printf("    attacker: %s\n    pool: %s\n", attackers.c_str(), pool.c_str());
+  for (const Latency& one : latencies) {
+    std::printf(
+        "    %-16s %5zu calls, p99 %8.2f ms; then %5zu, p99 %8.2f ms (x %.1f), max %.2f ms\n",
+        one.call.c_str(), one.before_calls, one.before_p99, one.during_calls, one.during_p99,
+        one.ratio(), one.during_max);
+  }
+  for (const auto& [reason, count] : reasons) std::printf("    %lu x %s\n", count, reason.c_str());
+  for (const auto* lines : {&log, &metrics, &status}) {
+    for (size_t i = 0; i < std::min<size_t>(lines->size(), 3); ++i)
+      std::printf("    said: %s\n", (*lines)[i].c_str());
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace larder::e2e

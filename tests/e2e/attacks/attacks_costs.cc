@@ -1,0 +1,195 @@
+// Attacks by what the daemon's work costs: messages that are within every share, and cheap to say.
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/wire/convert.h"
+#include "tests/e2e/attacks/attacker_tools.h"
+
+namespace larder::e2e {
+namespace {
+
+constexpr uint32_t kHourMs = 600'000;
+constexpr int kPartsMax = 64;
+
+// A session on a socket of its own, registered with content and variant of a victim.
+struct Caller {
+  std::unique_ptr<SidebandClient> sideband;
+  std::unique_ptr<RawSession> session;
+};
+Caller Call(Attack& attack, const BlockMaker& maker) {
+  for (;;) {
+    Caller caller{.sideband = Handshake(attack), .session = nullptr};
+    if (caller.sideband != nullptr)
+      caller.session = AttachBySocket(attack, *caller.sideband, "attacker");
+    if (caller.session != nullptr && RegisterOf(attack, *caller.session, maker)) return caller;
+    Pause(100);
+  }
+}
+
+// As fast as the daemon takes them, while another thread reads the answers.
+void Flood(Attack& attack, RawSession& session, const v1::Up& up) {
+  std::thread reader([&session] {
+    while (session.Receive()) {
+    }
+  });
+  while (session.Send(up)) attack.tally.Done();
+  reader.join();
+  attack.tally.Refused(session.End().error_message());
+}
+
+// Registers much once, and then nothing, 64 times in each message.
+void EmptyRegisters(Attack& attack) {
+  const Caller caller = Call(attack, MakerOf("attacker"));
+  v1::Up much;
+  v1::Register* const request = much.add_registers();
+  request->set_id(1);
+  for (uint32_t i = 0; i < 1'000; ++i) {
+    v1::Variant* const variant = request->add_variants();
+    wire::Encode(MakerOf("attacker").variant, variant);
+    variant->set_group("g" + std::to_string(i));
+  }
+  static_cast<void>(caller.session->Ask(much));
+  v1::Up up;
+  for (int i = 0; i < kPartsMax; ++i) up.add_registers()->set_id(static_cast<uint64_t>(i) + 2);
+  Flood(attack, *caller.session, up);
+}
+
+// Cancels what was never asked for, beside thousands of leases of the same session.
+void Cancels(Attack& attack) {
+  const BlockMaker maker = MakerOf("mapped");
+  const Caller caller = Call(attack, maker);
+  for (uint64_t id = 1; id <= 4'000;) {
+    v1::Up up;
+    for (int i = 0; i < kPartsMax; ++i) {
+      v1::Acquire* const acquire = up.add_acquires();
+      acquire->set_id(id++);
+      acquire->set_digests(Packed(maker.Block(0).digest));
+      acquire->set_what(v1::ACQUIRE_WHAT_PROMISE);
+      acquire->set_deadline_ms(kHourMs);
+    }
+    const auto down = caller.session->Ask(up);
+    if (!down) break;
+    attack.tally.Done(kPartsMax);
+  }
+  v1::Up up;
+  for (int i = 0; i < kPartsMax; ++i)
+    up.add_cancels()->set_id(1'000'000 + static_cast<uint64_t>(i));
+  Flood(attack, *caller.session, up);
+}
+
+// Thousands of engine ids that have a victim's content and variant, so that all of them are asked
+// about when somebody looks up that content.
+void NamedEngines(Attack& attack) {
+  const BlockMaker maker = MakerOf("mapped");
+  for (uint32_t i = 0; i < 4'000; ++i) {
+    const auto session = AttachByGrpc(attack, "attacker-" + std::to_string(i));
+    if (session != nullptr && RegisterOf(attack, *session, maker)) {
+      attack.tally.Done();
+      session->Bye();
+    } else {
+      Pause(20);
+    }
+  }
+}
+
+// One block, as often as a message can name it, into the same staging memory, of many sessions that
+// do not wait for answers.
+void SameKeys(Attack& attack) {
+  constexpr uint64_t kSegment = 16 << 20;
+  const BlockMaker maker = MakerOf("mapped");
+  RawSideband staging(attack);
+  const std::string packet = RawSideband::Packet(26, kSegment);  // FrameType::kMakeStaging
+  const auto made = staging.Ask(std::as_bytes(std::span(packet)));
+  uint32_t id = 0;
+  if (made && made->size >= kFrameHeaderBytes + sizeof id)
+    std::memcpy(&id, made->data.data() + kFrameHeaderBytes, sizeof id);
+  v1::Up up;
+  v1::Acquire* const acquire = up.add_acquires();
+  std::string digests;
+  for (int i = 0; i < 2'000; ++i) digests += Packed(maker.Block(0).digest);
+  acquire->set_digests(digests);
+  acquire->set_what(v1::ACQUIRE_WHAT_BYTES);
+  acquire->set_deadline_ms(kHourMs);
+  acquire->set_staging_id(id);
+  acquire->set_staging_bytes(kSegment);
+  OnThreads(32, [&](int) {
+    const Caller caller = Call(attack, maker);
+    v1::Up mine = up;
+    for (uint64_t request = 1;; ++request) {
+      mine.mutable_acquires(0)->set_id(request);
+      if (!caller.session->Send(mine)) break;
+      attack.tally.Done();
+    }
+    attack.tally.Refused(caller.session->End().error_message());
+  });
+}
+
+// Asks for descriptors on the sideband, again and again, and reads none of them.
+void UnreadAnswers(Attack& attack) {
+  const Caller caller = Call(attack, MakerOf("attacker"));
+  const std::string packet = RawSideband::Packet(16, 0);  // FrameType::kOpenSession
+  std::vector<std::unique_ptr<RawSideband>> held;
+  for (int i = 0;; ++i) {
+    auto sideband = std::make_unique<RawSideband>(attack);
+    if (!*sideband) {
+      Pause(20);
+      continue;
+    }
+    while (sideband->Say(std::as_bytes(std::span(packet).first(kFrameHeaderBytes)))) {
+      attack.tally.Done();
+      Pause(1);
+    }
+    attack.tally.Refused("closed by the daemon");
+    if (held.size() < 8) held.push_back(std::move(sideband));
+  }
+}
+
+// A message of 16 MiB that says nothing, millions of times.
+void EmptyParts(Attack& attack) {
+  constexpr size_t kBytes = 16 << 20;
+  std::string body;
+  body.reserve(kBytes);
+  // "aborts", each empty: its field's tag, and a length of 0.
+  v1::Up one;
+  one.add_aborts();
+  const std::string part = one.SerializeAsString();
+  while (body.size() + part.size() <= kBytes) body += part;
+  const auto header = EncodeSessionFrameHeader(SessionFrameType::kMessage, body.size());
+  const std::string frame = std::string(header.data(), header.size()) + body;
+  OnThreads(4, [&](int thread) {
+    if (thread % 2 == 0) {
+      const auto sideband = Handshake(attack);
+      if (sideband == nullptr) return Pause(100);
+      auto socket = sideband->OpenSession();
+      if (!socket.ok()) return Pause(100);
+      RawSocket raw(*std::move(socket));
+      v1::Up hello;
+      hello.mutable_hello()->set_engine_id("attacker");
+      v1::Down down;
+      if (raw.Write(hello) && raw.Read(&down) && raw.WriteBytes(frame)) attack.tally.Done();
+      while (raw.Read(&down)) {
+      }
+    } else {
+      const auto session = AttachByGrpc(attack, "attacker");
+      if (session == nullptr) return Pause(100);
+      v1::Up up;
+      for (int i = 0; i < 200'000; ++i) up.add_aborts();
+      if (session->Send(up)) attack.tally.Done();
+      attack.tally.Refused(session->End().error_message());
+    }
+    Pause(20);
+  });
+}
+
+}  // namespace
+
+std::vector<NamedAttack> CostAttacks() {
+  return {{"empty_registers", EmptyRegisters}, {"cancels", Cancels},
+          {"named_engines", NamedEngines},     {"same_keys", SameKeys},
+          {"unread_answers", UnreadAnswers},   {"empty_parts", EmptyParts}};
+}
+
+}  // namespace larder::e2e

@@ -1,0 +1,389 @@
+// Who is beside an attacker: an engine by the client library, or a router by the protos, that says
+// of each of its calls when it began and ended, and how (bystander_record.h), on standard output.
+//
+//   bystander mapped|staged|router SOCKET_DIR UID
+//
+// An engine stores what it reads, waits until that is on disk, says kReady and then puts, gets,
+// looks up and restores until SIGTERM; a second thread attaches as a new client again and again.
+// All that it reads must be its own bytes. After a daemon has gone it attaches to the next one.
+#include <csignal>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "client/client.h"
+#include "client/restorer.h"
+#include "tests/e2e/attacks/bystander_record.h"
+#include "tests/e2e/attacks/other_user.h"
+#include "tests/e2e/attacks/router.h"
+#include "tests/e2e/attacks/written_blocks.h"
+
+namespace larder::e2e {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr uint32_t kBlockTokens = 16;
+constexpr milliseconds kPause{2};
+constexpr milliseconds kAttachPause{40};
+constexpr milliseconds kReconnectPause{50};
+constexpr uint32_t kGetBlocks = 4;
+constexpr size_t kPlannedBlocks = 2'048;
+constexpr int64_t kDurableLimitNs = 10'000'000'000;
+
+volatile std::sig_atomic_t end_asked = 0;
+
+// An engine whose KV is what it wrote itself.  A chunk takes it 5 ms.
+class OwnEngine final : public RestoreEngine {
+ public:
+  OwnEngine(const BlockMaker& maker, uint64_t writer, std::span<const Digest> blocks)
+      : maker_(maker), writer_(writer), blocks_(blocks) {}
+
+  absl::Status Compute(TokenRange tokens) override {
+    std::this_thread::sleep_for(milliseconds(5));
+    for (uint32_t b = tokens.begin / kBlockTokens; b < tokens.end / kBlockTokens; ++b) {
+      std::vector<std::byte>& block =
+          cache_.emplace_back(maker_.variant.layers * kWrittenLayerBytes);
+      for (uint32_t layer = 0; layer < maker_.variant.layers; ++layer)
+        FillWritten(writer_, blocks_[b], layer, LayerOf(block, layer));
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Place(TokenRange, std::span<const Layers> blocks) override {
+    for (const Layers& layers : blocks) {
+      std::vector<std::byte>& block = cache_.emplace_back();
+      for (const std::span<const std::byte> layer : layers)
+        block.insert(block.end(), layer.begin(), layer.end());
+    }
+    return absl::OkStatus();
+  }
+  [[nodiscard]] bool IsRight() {
+    if (cache_.size() != blocks_.size()) return false;
+    for (size_t b = 0; b < cache_.size(); ++b) {
+      for (uint32_t layer = 0; layer < maker_.variant.layers; ++layer) {
+        if (!IsWritten(writer_, blocks_[b], layer, LayerOf(cache_[b], layer))) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  static std::span<std::byte> LayerOf(std::vector<std::byte>& block, uint32_t layer) {
+    return std::span(block).subspan(layer * kWrittenLayerBytes, kWrittenLayerBytes);
+  }
+  const BlockMaker& maker_;
+  const uint64_t writer_;
+  const std::span<const Digest> blocks_;
+  std::vector<std::vector<std::byte>> cache_;
+};
+
+// How a call went, of those that answer a status for each block.
+struct Answer {
+  Outcome outcome = Outcome::kOk;
+  std::string why = {};
+};
+
+class Engine {
+ public:
+  Engine(std::string role, std::string dir)
+      : role_(std::move(role)),
+        dir_(std::move(dir)),
+        maker_(MakerOf(role_)),
+        writer_((uint64_t{random_()} << 32 | random_()) | 1) {
+    chain_tokens_.resize(kChainBlocks * kBlockTokens);
+    for (uint32_t i = 0; i < chain_tokens_.size(); ++i) chain_tokens_[i] = 5'000'000 + i;
+  }
+
+  // Another client, with a session of its own.
+  struct Attached {
+    std::unique_ptr<Client> client;
+    std::unique_ptr<Session> session;
+    VariantHandle variant;
+  };
+  [[nodiscard]] absl::StatusOr<Attached> Attach(const std::string& engine_id) const {
+    Attached attached;
+    auto client = Client::Connect({.socket_dir = dir_});
+    if (!client.ok()) return client.status();
+    attached.client = *std::move(client);
+    const WriteMode mode = role_ == "mapped" ? WriteMode::kMapped : WriteMode::kStaged;
+    auto session = attached.client->Attach(
+        {.engine_id = engine_id, .write_mode = mode, .staging_bytes = MiB(4)});
+    if (!session.ok()) return session.status();
+    attached.session = *std::move(session);
+    if (attached.session->write_mode() != mode)
+      return absl::FailedPreconditionError(attached.session->write_mode_reason());
+    const auto variants = attached.session->Register({&maker_.content, 1}, {&maker_.variant, 1});
+    if (!variants.ok()) return variants.status();
+    attached.variant = variants->front();
+    return attached;
+  }
+
+  // Stores what it will read, and waits until that is on disk.
+  [[nodiscard]] absl::Status SetUp() {
+    auto attached = Attach(EngineOf(role_));
+    if (!attached.ok()) return attached.status();
+    own_ = *std::move(attached);
+    std::vector<TestBlock> blocks;
+    for (uint32_t i = 0; i < kHotBlocks; ++i) blocks.push_back(maker_.Block(i));
+    for (uint32_t i = 0; i < kColdBlocks; ++i) blocks.push_back(maker_.Block(kColdBegin + i));
+    chain_ = Chain(own_.session->Seed(maker_.content), chain_tokens_);
+    for (uint32_t i = 0; i < kChainBlocks; ++i) {
+      const auto tokens = std::span(chain_tokens_).subspan(i * kBlockTokens, kBlockTokens);
+      blocks.push_back({.digest = chain_[i],
+                        .parent = i == 0 ? own_.session->Seed(maker_.content) : chain_[i - 1],
+                        .tokens = {tokens.begin(), tokens.end()}});
+    }
+    for (const TestBlock& block : blocks) {
+      if (const Answer put = Put(block); put.outcome != Outcome::kOk)
+        return absl::InternalError(put.why);
+    }
+    for (int i = 0; own_.session->counters().blocks_durable < blocks.size(); ++i) {
+      if (i == 3'000) return absl::DeadlineExceededError("what was put is not on disk after 30 s");
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    return absl::OkStatus();
+  }
+
+  void Run() {
+    std::thread newcomer([this] { ComeAgain(); });
+    for (uint64_t turn = 0; end_asked == 0; ++turn) {
+      Turn(turn);
+      std::this_thread::sleep_for(kPause);
+    }
+    newcomer.join();
+  }
+
+ private:
+  void Turn(uint64_t turn) {
+    if (const absl::Status status = own_.session->status(); !status.ok()) {
+      Emit(Op::kAttach, Outcome::kFailed, NowNs(), status.ToString());
+      return Reattach();
+    }
+    switch (turn % 8) {
+      case 0:
+        return PutNew();
+      case 1:
+      case 3:
+      case 5:
+        return Tell(Op::kGet, [this] { return Get(own_, HotNumbers()); });
+      case 2:
+        return Tell(Op::kLookup, [this] { return LookUp(); });
+      case 4:
+        return Tell(Op::kCold,
+                    [this] { return Get(own_, {kColdBegin + random_() % kColdBlocks}); });
+      case 6:
+        if (turn % 16 == 6) return Tell(Op::kPlan, [this] { return Plan(); });
+        return Tell(Op::kRestore, [this] { return Restore(); });
+      default:
+        return LookAtDurable();
+    }
+  }
+  template <class Call>
+  void Tell(Op op, const Call& call) {
+    const int64_t begin = NowNs();
+    const Answer answer = call();
+    Emit(op, answer.outcome, begin, answer.why);
+  }
+  // The daemon or the session has gone.
+  void Reattach() {
+    durable_waits_ = 0;
+    durable_base_ = put_ = 0;
+    own_.session.reset();
+    own_.client.reset();
+    while (end_asked == 0 && own_.session == nullptr) {
+      std::this_thread::sleep_for(kReconnectPause);
+      const int64_t begin = NowNs();
+      if (auto attached = Attach(EngineOf(role_)); attached.ok()) {
+        own_ = *std::move(attached);
+      } else {
+        Emit(Op::kAttach, Outcome::kFailed, begin, attached.status().ToString());
+      }
+    }
+  }
+  void ComeAgain() {
+    while (end_asked == 0) {
+      const int64_t begin = NowNs();
+      Answer answer;
+      if (const auto attached = Attach("newcomer-" + role_); attached.ok()) {
+        answer = Get(*attached, {0});
+      } else {
+        answer = {Outcome::kFailed, attached.status().ToString()};
+      }
+      Emit(Op::kAttach, answer.outcome, begin, answer.why);
+      std::this_thread::sleep_for(kAttachPause);
+    }
+  }
+
+  Answer Put(const TestBlock& block) {
+    std::vector<std::vector<std::byte>> layers(maker_.variant.layers,
+                                               std::vector<std::byte>(kWrittenLayerBytes));
+    for (uint32_t i = 0; i < layers.size(); ++i) FillWritten(writer_, block.digest, i, layers[i]);
+    const std::vector<std::span<const std::byte>> views(layers.begin(), layers.end());
+    const PutBlock put{
+        .digest = block.digest, .parent = block.parent, .tokens = block.tokens, .segments = views};
+    const auto status = own_.session->Put(own_.variant, {&put, 1});
+    if (!status.ok()) return {Outcome::kFailed, status.status().ToString()};
+    if (status->front() != BlockStatus::kOk)
+      return {Outcome::kFailed, absl::StrCat("put: ", Name(status->front()))};
+    ++put_;
+    return {};
+  }
+  void PutNew() {
+    const bool waits = durable_waits_ != 0;
+    const int64_t begin = NowNs();
+    const Answer answer = Put(maker_.Block(kNewBegin + new_++));
+    Emit(Op::kPut, answer.outcome, begin, answer.why);
+    if (waits || answer.outcome != Outcome::kOk) return;
+    durable_waits_ = put_;
+    durable_since_ = begin;
+  }
+  // One put at a time is followed until the daemon says that it is on disk.
+  void LookAtDurable() {
+    if (durable_waits_ == 0) return;
+    if (own_.session->counters().blocks_durable + durable_base_ >= durable_waits_) {
+      Emit(Op::kDurable, Outcome::kOk, durable_since_);
+    } else if (NowNs() - durable_since_ > kDurableLimitNs) {
+      Emit(Op::kDurable, Outcome::kFailed, durable_since_, "a put is not on disk after 10 s");
+      // What is lost is lost: the next one is waited for.
+      durable_base_ = put_ - own_.session->counters().blocks_durable;
+    } else {
+      return;
+    }
+    durable_waits_ = 0;
+  }
+
+  std::vector<uint32_t> HotNumbers() {
+    std::vector<uint32_t> numbers;
+    for (uint32_t i = 0; i < kGetBlocks; ++i) numbers.push_back((random_() % 4) * kGetBlocks + i);
+    return numbers;
+  }
+  Answer Get(const Attached& by, const std::vector<uint32_t>& numbers) const {
+    std::vector<TestBlock> blocks;
+    std::vector<std::vector<std::vector<std::byte>>> layers;
+    std::vector<std::vector<std::span<std::byte>>> views;
+    std::vector<GetBlock> gets;
+    for (const uint32_t number : numbers) {
+      blocks.push_back(maker_.Block(number));
+      layers.emplace_back(maker_.variant.layers, std::vector<std::byte>(kWrittenLayerBytes));
+      views.emplace_back(layers.back().begin(), layers.back().end());
+    }
+    for (size_t i = 0; i < numbers.size(); ++i)
+      gets.push_back({.digest = blocks[i].digest, .segments = views[i]});
+    const auto status = by.session->Get(by.variant, gets);
+    if (!status.ok()) return {Outcome::kFailed, status.status().ToString()};
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if ((*status)[i] == BlockStatus::kMissing)
+        return {Outcome::kMissed, absl::StrCat("block ", numbers[i], " is missing")};
+      if ((*status)[i] != BlockStatus::kOk)
+        return {Outcome::kFailed, absl::StrCat("block ", numbers[i], ": ", Name((*status)[i]))};
+      for (uint32_t layer = 0; layer < layers[i].size(); ++layer) {
+        if (IsWritten(writer_, blocks[i].digest, layer, layers[i][layer])) continue;
+        return {Outcome::kWrong, absl::StrCat("block ", numbers[i], " has bytes of writer ",
+                                              WriterOf(layers[i][layer]), ", not ", writer_)};
+      }
+    }
+    return {};
+  }
+
+  Answer LookUp() {
+    const TestBlock block = maker_.Block(random_() % kHotBlocks);
+    wire::LookupQuery query;
+    query.content = maker_.content;
+    query.content.tenant.clear();
+    query.tokens = block.tokens;
+    query.engine_id = EngineOf(role_);
+    const auto found = own_.client->Lookup(query);
+    if (!found.ok()) return {Outcome::kFailed, found.status().ToString()};
+    if (found->instances.empty() || found->instances[0].tiers.empty())
+      return {Outcome::kMissed, "the look-up finds nothing"};
+    return {};
+  }
+
+  // A message that is larger than what a session always has room for.
+  Answer Plan() {
+    if (planned_.empty()) {
+      for (uint32_t i = 0; i < kHotBlocks; ++i) planned_.push_back(maker_.Block(i).digest);
+      while (planned_.size() < kPlannedBlocks)
+        planned_.push_back(NextDigest(planned_.back(), std::vector<uint32_t>(kBlockTokens)));
+    }
+    const auto lease = own_.session->Acquire(own_.variant, planned_);
+    if (!lease.ok()) return {Outcome::kFailed, lease.status().ToString()};
+    for (size_t i = 0; i < kHotBlocks; ++i) {
+      if (lease->status(i) == BlockStatus::kMissing)
+        return {Outcome::kMissed, absl::StrCat("block ", i, " of a plan is missing")};
+      if (lease->status(i) != BlockStatus::kOk)
+        return {Outcome::kFailed,
+                absl::StrCat("block ", i, " of a plan: ", Name(lease->status(i)))};
+    }
+    return {};
+  }
+
+  Answer Restore() {
+    const std::vector<ByteCount> layer_bytes(maker_.variant.layers, ByteCount(kWrittenLayerBytes));
+    const RestorePrefix prefix{
+        .blocks = chain_,
+        .channel_of_block = std::vector<ChannelId>(kChainBlocks, ChannelId{1}),
+        .layer_bytes = layer_bytes,
+        .chunk_tokens = 64};
+    // Computing all of it would take 20 ms, loading it one.
+    Restorer restorer(*own_.session, own_.variant,
+                      {.model = "attacks",
+                       .layers = static_cast<uint16_t>(maker_.variant.layers),
+                       .compute = {.fixed_s = 1e-4, .linear_s = 5e-3 / 64, .quadratic_s = 0},
+                       .channels = {{"pool", 500e6}}},
+                      {});
+    OwnEngine engine(maker_, writer_, chain_);
+    const auto restored = restorer.Restore(prefix, engine);
+    if (!restored.ok()) return {Outcome::kFailed, restored.status().ToString()};
+    if (!engine.IsRight()) return {Outcome::kWrong, "the restored prefix has other bytes"};
+    if (restored->loaded_tokens == 0)
+      return {Outcome::kComputed, "all of the prefix had to be computed"};
+    return {};
+  }
+
+  static std::string Name(BlockStatus status) {
+    return absl::StrCat("status ", static_cast<int>(status));
+  }
+
+  const std::string role_;
+  const std::string dir_;
+  const BlockMaker maker_;
+  std::random_device random_;
+  const uint64_t writer_;
+  std::vector<uint32_t> chain_tokens_;
+  std::vector<Digest> chain_;
+  std::vector<Digest> planned_;
+  Attached own_;
+  uint32_t new_ = 0;
+  uint64_t put_ = 0;            // by this session
+  uint64_t durable_waits_ = 0;  // so many must be durable; 0: none is waited for
+  uint64_t durable_base_ = 0;   // puts that were given up
+  int64_t durable_since_ = 0;
+};
+
+int RunBystander(const std::string& role, const std::string& dir, uid_t uid) {
+  // A router is of the group of control.sock, which is the daemon's.
+  BecomeUser(uid, role == "router" ? getegid() : static_cast<gid_t>(uid));
+  std::signal(SIGTERM, [](int) { end_asked = 1; });
+  if (role == "router") return RunRouter(dir, end_asked);
+  Engine engine(role, dir);
+  if (const absl::Status status = engine.SetUp(); !status.ok()) {
+    Emit(Op::kReady, Outcome::kFailed, NowNs(), status.ToString());
+    return 1;
+  }
+  Emit(Op::kReady, Outcome::kOk, NowNs());
+  engine.Run();
+  return 0;
+}
+
+}  // namespace
+}  // namespace larder::e2e
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "bystander mapped|staged|router SOCKET_DIR UID\n");
+    return 2;
+  }
+  return larder::e2e::RunBystander(argv[1], argv[2], static_cast<uid_t>(std::atoi(argv[3])));
+}

@@ -1,0 +1,112 @@
+// The same attacks by eight processes at once, in turns drawn at random, while the daemon is killed
+// now and then.
+//
+// LARDER_TEST_SCALE (default 0.1) of 10 minutes, in the short run less than a half of that.  As
+// attacks_test.cc has it, how slow calls become is part of the verdict in the whole run alone.
+#include <algorithm>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "tests/e2e/attacks/attack_run.h"
+#include "tests/test_scale.h"
+
+namespace larder::e2e {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kAttackers = 8;
+constexpr double kRatioMax = 5;
+constexpr double kAboveMibMax = 64;
+constexpr double kAfterMsMax = 1'000;
+constexpr double kSharedMachineFactor = 3;
+constexpr double kStallMs = 3'000;  // eight attackers share the cores with the rest
+
+constexpr const char* kAttacks[] = {"descriptor_sideband",
+                                    "descriptor_session",
+                                    "descriptor_grpc",
+                                    "connections_held",
+                                    "connections_churned",
+                                    "connections_half_open",
+                                    "idle",
+                                    "damage_reports",
+                                    "holds",
+                                    "revoked_leases",
+                                    "promises",
+                                    "sessions",
+                                    "device_reports",
+                                    "staging",
+                                    "deadlines",
+                                    "idle_byte_streams",
+                                    "store_heads",
+                                    "overwrite",
+                                    "metadata",
+                                    "watchers",
+                                    "pins",
+                                    "registrations",
+                                    "variants",
+                                    "contents",
+                                    "engine_ids",
+                                    "empty_registers",
+                                    "cancels",
+                                    "named_engines",
+                                    "same_keys",
+                                    "unread_answers",
+                                    "empty_parts"};
+
+TEST(MixedAttacks, HurtNobodyElse) {
+  if (const std::string why = AttackRun::WhyNot(); !why.empty()) GTEST_SKIP() << why;
+  const double scale = testing::TestScale();
+  const bool whole = scale >= 1;
+  const milliseconds during(static_cast<int64_t>(600'000 * scale * (whole ? 1 : 0.4)));
+  const milliseconds turn_max = during / 6;
+  std::mt19937 random(testing::TestSeed());
+  AttackRun run({.unnamed = true});
+  ASSERT_EQ(run.Start(), "");
+  run.Before(milliseconds(static_cast<int64_t>(std::max(2'000.0, 15'000 * scale))));
+
+  const auto begun = std::chrono::steady_clock::now();
+  const auto past = [&] {
+    return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begun);
+  };
+  const auto send = [&] {
+    run.Reap();
+    while (run.attackers() < kAttackers) {
+      const milliseconds turn(500 + random() % static_cast<uint32_t>(turn_max.count()));
+      run.Attack(kAttacks[random() % std::size(kAttacks)], std::min(turn, during - past()));
+    }
+  };
+  // The last two fifths are without: what has piled up by then shows.
+  int restarts = 0;
+  const auto each = [&] {
+    if (past() > during / 5 * (restarts + 1) && restarts < 3) {
+      ++restarts;
+      ASSERT_TRUE(run.RestartDaemon());
+    }
+    if (past() < during - milliseconds(500)) send();
+  };
+  run.During(during, send, each);
+  run.After(std::chrono::seconds(20));
+  const AttackFigures figures = run.End();
+  figures.Print("mixed");
+
+  EXPECT_TRUE(figures.alive);
+  EXPECT_GT(figures.calls, 0u);
+  EXPECT_EQ(figures.failed, 0u);
+  EXPECT_EQ(figures.missed, 0u);
+  EXPECT_EQ(figures.wrong, 0u);
+  // An engine that does not hear of its blocks in 50 ms computes them, and is right, too.
+  EXPECT_LE(figures.computed, figures.calls / 1'000);
+  EXPECT_LE(figures.after_ms, kAfterMsMax * (whole ? 1 : kSharedMachineFactor));
+  EXPECT_LE(figures.above_mib, kAboveMibMax);
+  EXPECT_LE(figures.longest_ms, kStallMs) << figures.longest_call << " stood still";
+  EXPECT_FALSE(figures.metrics.empty()) << "no metric says so";
+  EXPECT_FALSE(figures.log.empty()) << "no line of the log names the attacker";
+  EXPECT_FALSE(figures.status.empty()) << "larderctl status does not name the attacker";
+  if (whole) {
+    EXPECT_LE(figures.worst.ratio(), kRatioMax);
+  }
+}
+
+}  // namespace
+}  // namespace larder::e2e

@@ -1,0 +1,61 @@
+// Blocks that carry the nonce of the process that wrote them, so that a reader sees whose bytes it
+// got: those of its own engine, of an attacker that took or overwrote the name, or old ones under a
+// new put.
+//
+// Names follow from a victim's model and a number, as BlockMaker makes them: an attacker that knows
+// the model knows the names, too.
+// Thread-safety: const after construction; pure functions.
+#pragma once
+
+#include <cstring>
+#include <string>
+
+#include "tests/e2e/test_blocks.h"
+
+namespace larder::e2e {
+
+inline constexpr uint32_t kWrittenLayerBytes = 16 << 10;  // two layers: a block of 32 KiB
+
+// Block numbers of a victim.
+inline constexpr uint32_t kHotBlocks = 16;   // 0 .. 15: read again and again
+inline constexpr uint32_t kColdBegin = 100;  // on disk alone, most of the time
+inline constexpr uint32_t kColdBlocks = 8;
+inline constexpr uint32_t kNewBegin = 10'000;  // stored while the victim runs
+inline constexpr uint32_t kChainBlocks = 16;   // of one prefix, to be restored
+
+inline constexpr uint64_t kAttackersNonce = 0xBADBADBADBADBAD1u;
+
+// Any change of the writer, the name, the layer or the place gives other bytes.
+inline void FillWritten(uint64_t writer, Digest digest, uint32_t layer,
+                        std::span<std::byte> bytes) {
+  uint64_t word = 0;
+  std::memcpy(&word, digest.bytes.data(), sizeof word);
+  word ^= writer * 0x9E3779B97F4A7C15u;
+  std::memcpy(digest.bytes.data(), &word, sizeof word);
+  FillLayer(digest, layer, bytes);
+  if (bytes.size() >= sizeof writer) std::memcpy(bytes.data(), &writer, sizeof writer);
+}
+
+[[nodiscard]] inline bool IsWritten(uint64_t writer, const Digest& digest, uint32_t layer,
+                                    std::span<const std::byte> bytes) {
+  std::vector<std::byte> want(bytes.size());
+  FillWritten(writer, digest, layer, want);
+  return std::memcmp(want.data(), bytes.data(), want.size()) == 0;
+}
+
+// Whose they say they are.
+[[nodiscard]] inline uint64_t WriterOf(std::span<const std::byte> bytes) {
+  uint64_t writer = 0;
+  if (bytes.size() >= sizeof writer) std::memcpy(&writer, bytes.data(), sizeof writer);
+  return writer;
+}
+
+// The blocks of one victim, by its role: "mapped" or "staged".
+[[nodiscard]] inline BlockMaker MakerOf(const std::string& role) {
+  BlockMaker maker;
+  maker.content.model = "attacks/" + role;
+  return maker;
+}
+[[nodiscard]] inline std::string EngineOf(const std::string& role) { return "victim-" + role; }
+
+}  // namespace larder::e2e

@@ -1,0 +1,92 @@
+// A descriptor that hurts: closing its last reference waits for as long as was asked.
+#pragma once
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/file_descriptor.h"
+#include "storage/check.h"
+
+namespace larder {
+
+// sendmsg of bytes with descriptors beside them.  0, or the errno.
+inline int SendRights(int socket, std::string_view bytes, const std::vector<int>& fds,
+                      int flags = 0) {
+  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  return sendmsg(socket, &message, MSG_NOSIGNAL | flags) >= 0 ? 0 : errno;
+}
+
+// A TCP connection on the loopback with more bytes under way than its receiver takes.
+class LingeringSocket {
+ public:
+  explicit LingeringSocket(int seconds) {
+    const FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    const int little = 4096;  // of memory, so that there may be hundreds
+    LARDER_CHECK(setsockopt(listener.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little) == 0);
+    socklen_t size = sizeof address;
+    LARDER_CHECK(bind(listener.get(), generic, size) == 0 && listen(listener.get(), 1) == 0);
+    LARDER_CHECK(getsockname(listener.get(), generic, &size) == 0);
+    sender_ = FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    LARDER_CHECK(setsockopt(sender_.get(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little) == 0);
+    LARDER_CHECK(connect(sender_.get(), generic, size) == 0);
+    receiver_ = FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    LARDER_CHECK(bool{receiver_});
+    const std::vector<char> bytes(64 << 10);
+    while (send(sender_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT) > 0) {
+    }
+    const linger wish{.l_onoff = 1, .l_linger = seconds};
+    LARDER_CHECK(setsockopt(sender_.get(), SOL_SOCKET, SO_LINGER, &wish, sizeof wish) == 0);
+  }
+  // Sends it beside `bytes` and lets go of it, so that the reference that was sent is the last.
+  // Returns false if it was not sent; then it does not linger.
+  bool SendTo(int socket, std::string_view bytes, int flags = 0) {
+    const bool sent = SendRights(socket, bytes, {sender_.get()}, flags) == 0;
+    const linger off{};
+    if (!sent) setsockopt(sender_.get(), SOL_SOCKET, SO_LINGER, &off, sizeof off);
+    LetGo();
+    return sent;
+  }
+
+ private:
+  // The receiver may have closed its own already: then this close is the one that waits, and the
+  // test must not take that for the receiver's.
+  void LetGo() {
+    std::packaged_task<void()> close(
+        [sender = std::move(sender_)]() mutable { sender = FileDescriptor(); });
+    const std::future<void> closed = close.get_future();
+    std::thread(std::move(close)).detach();
+    closed.wait_for(std::chrono::milliseconds(100));
+  }
+
+  FileDescriptor sender_;
+  FileDescriptor receiver_;
+};
+
+}  // namespace larder
