@@ -44,11 +44,11 @@ void DamageReports(Attack& attack) {
   std::string digests;
   for (int i = 0; i < 4'096; ++i) digests += Packed(maker.Block(0).digest);
   for (int i = 0; i < 64; ++i) up.add_damaged()->set_digests(digests);
-  std::atomic<int> left{100};
+  std::atomic<int> left{4'000};
   OnThreads(4, [&](int) {
     if (--left < 0) return Pause(1'000);
     const Seat seat = SitDown(attack, maker);
-    Pour(attack, *seat.session, up, 50);
+    Pour(attack, *seat.session, up, 1'000'000);
     Pause(100);
   });
 }
