@@ -13,9 +13,10 @@
 namespace larder {
 namespace {
 
-// A message may take so much in memory for each byte of it, and so much whatever its length.  Blocks
-// of 16 short token ids take about 6.
-constexpr uint64_t kParsedTimes = 12, kParsedLeast = 256 << 10;
+// A message may take so much in memory for each byte of it.  Blocks of 16 short token ids take about
+// 6; short messages are not looked at.
+constexpr uint64_t kParsedTimes = 12;
+constexpr size_t kShort = 16 << 10;
 
 template <class Message>
 void AppendFrame(SessionFrameType type, const Message& message, std::string* out) {
@@ -60,8 +61,8 @@ void SessionCodec::Append(const wire::Down& down, std::string* out) {
 }
 
 absl::Status SessionCodec::Parse(std::span<const std::byte> body, wire::Up* up) {
-  const uint64_t most = kParsedTimes * body.size() + kParsedLeast;
-  if (ParsedWeight(*v1::Up::descriptor(), body, most) > most) {
+  const uint64_t most = kParsedTimes * body.size();
+  if (body.size() > kShort && ParsedWeight(*v1::Up::descriptor(), body, most) > most) {
     return absl::InvalidArgumentError(absl::StrCat("a message of ", body.size(),
                                                    " bytes would take more than ", most,
                                                    " in memory: it repeats what is empty"));

@@ -101,6 +101,23 @@ TEST_F(DiskFacts, ForgottenTheyDoNotComeBackFromAShardThatWasAway) {
   EXPECT_EQ(StoredIn(kFaulty), 0u) << "now all have heard of it";
 }
 
+// A shard that fails for a moment keeps a word of what is forgotten, which counts: the next write
+// takes it away.
+TEST_F(DiskFacts, WhatAShardCouldNotForgetGoesWithTheNextWrite) {
+  const auto pins = [&] {
+    return tier_->stats().facts[static_cast<size_t>(DiskTier::FactKind::kPin)].facts;
+  };
+  ASSERT_TRUE(tier_->PutFact("pin/1", "one").ok());
+  ASSERT_TRUE(faults_.Arm("catalog.facts=error").ok());
+  EXPECT_TRUE(tier_->PutFact("pin/1", "").ok()) << "the others have heard of it";
+  EXPECT_EQ(pins(), 1u);
+  ASSERT_TRUE(faults_.Arm("").ok());
+  ASSERT_TRUE(tier_->PutFact("pin/2", "two").ok());
+  EXPECT_EQ(pins(), 1u) << "and that is the new one";
+  EXPECT_EQ(All(), (std::map<std::string, std::string>{{"pin/2", "two"}}));
+  EXPECT_EQ(StoredIn(kFaulty), 1u);
+}
+
 // However many shards are lost, one after the other: those that are left fill the others up.
 TEST_F(DiskFacts, AShardThatBeganEmptyHasThemAgain) {
   const std::map<std::string, std::string> facts = {{"pin/1", "until tomorrow"},

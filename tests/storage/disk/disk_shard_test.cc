@@ -2,8 +2,10 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "storage/disk/disk_shard.h"
@@ -23,7 +25,9 @@ class DiskShardTest : public ::testing::Test {
                                    .catalog_bytes_max = MiB(16),
                                    .memory = &memory_,
                                    .faults = &faults_,
-                                   .warn = {}});
+                                   .warn = [this](const std::string& text) {
+                                     warnings_.push_back(text);
+                                   }});
     ASSERT_TRUE(opened.ok()) << opened.status();
     shard_ = *std::move(opened);
     ASSERT_TRUE(shard_->Recover().ok());
@@ -54,6 +58,7 @@ class DiskShardTest : public ::testing::Test {
   FaultPoints faults_;
   CatalogMemory memory_{MiB(8)};
   DiskBlock block_{1, 1, 50'000};
+  std::vector<std::string> warnings_;
   std::unique_ptr<DiskShard> shard_;
 };
 
@@ -87,6 +92,27 @@ TEST_F(DiskShardTest, GivesBackAllThatItOwes) {
                         [&] { return shard_->Erase({}).ok(); }));
   EXPECT_EQ(stats().used, ByteCount(0));
   EXPECT_EQ(stats().blocks, 0u);
+}
+
+// There is room for the bytes of many more, and none to say where they lie.
+TEST_F(DiskShardTest, SaysWhenItIsTheCatalogThatIsFull) {
+  (void)Put();
+  EXPECT_EQ(stats().refused_catalog, 0u);
+  shard_->SetFactBytes(MiB(12));
+  EXPECT_EQ(shard_->free_bytes(), ByteCount(0));
+  const DiskBlock block(2, 1, 50'000);
+  const DiskTier::NewBlock next = block.AsNew();
+  for (uint64_t refused = 1; refused <= 3; ++refused) {
+    DiskShard::PutResult result;
+    shard_->Put({&next, 1}, {&result, 1});
+    EXPECT_EQ(result.status, DiskTier::PutStatus::kNoRoom);
+    EXPECT_EQ(stats().refused_catalog, refused);
+  }
+  ASSERT_EQ(warnings_.size(), 1u) << "once in a while";
+  EXPECT_THAT(warnings_[0], ::testing::HasSubstr("found no room in the catalog"));
+  shard_->SetFactBytes(ByteCount(0));
+  (void)Put();
+  EXPECT_EQ(stats().refused_catalog, 3u);
 }
 
 // A name that the catalog cannot look up can be given all the same.
