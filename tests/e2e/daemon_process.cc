@@ -287,6 +287,17 @@ uint64_t DaemonProcess::ResidentBytesBesidePool() const {
   return kib << 10;
 }
 
+std::string DaemonProcess::DescriptorTexts() const {
+  std::string texts;
+  std::error_code gone;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd")) {
+    texts += "\n  " + entry.path().filename().string() + " " +
+             std::filesystem::read_symlink(entry.path(), gone).string();
+  }
+  return texts;
+}
+
 size_t DaemonProcess::OpenDescriptors() const {
   size_t count = 0;
   for (const auto& entry :

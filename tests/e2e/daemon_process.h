@@ -104,6 +104,8 @@ class DaemonProcess {
   // Resident memory that is not the pool's.
   [[nodiscard]] uint64_t ResidentBytesBesidePool() const;
   [[nodiscard]] size_t OpenDescriptors() const;
+  // What each of them is, a line each, for people.
+  [[nodiscard]] std::string DescriptorTexts() const;
 
  private:
   void Start(const std::vector<std::string>& flags, const Options& options);

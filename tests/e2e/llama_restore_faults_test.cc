@@ -115,8 +115,10 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
         .store = false,
         .profile = Believed(alone_s / static_cast<double>(prompt_->size()), rate),
         .link = &link};
-    const std::chrono::duration<double> moment(alone_s *
-                                               std::uniform_real_distribution<>(0, 0.6)(random_));
+    // What is damaged after it was read harms nothing, and half of it is read by the middle.
+    const double latest = fault == Fault::kDamage ? 0.2 : 0.6;
+    const std::chrono::duration<double> moment(
+        alone_s * std::uniform_real_distribution<>(0, latest)(random_));
     std::thread striker([&] {
       std::this_thread::sleep_for(moment);  // a moment of the fault's own choosing
       Strike(fault);

@@ -21,19 +21,22 @@ inline size_t SettledDescriptors(const DaemonProcess& daemon) {
   return daemon.OpenDescriptors();
 }
 
-// Ends it.  `apart`: descriptors that do not count, as many as there are at the time.
-inline void ExpectNothingLeft(
-    DaemonProcess& daemon, size_t descriptors_before,
-    const std::function<size_t()>& apart = [] { return size_t{0}; }) {
+// Ends it.  `open`: how many descriptors it has that count.
+inline void ExpectNothingLeft(DaemonProcess& daemon, size_t descriptors_before,
+                              const std::function<size_t()>& open) {
   EXPECT_TRUE(Eventually([&] {
     const v1::TenantStats t = daemon.Tenant();
     return HoldsNothing(t) && t.sessions() == 0;
   })) << daemon.Tenant().ShortDebugString();
   EXPECT_TRUE(Eventually([&] { return daemon.Metric("larder_processes") == 0; }));
   EXPECT_EQ(daemon.Metric("larder_sideband_connections_open"), 0);
-  EXPECT_TRUE(Eventually([&] { return daemon.OpenDescriptors() <= descriptors_before + apart(); }))
-      << daemon.OpenDescriptors() << " descriptors, " << descriptors_before + apart() << " before";
+  EXPECT_TRUE(Eventually([&] { return open() <= descriptors_before; }))
+      << open() << " descriptors, " << descriptors_before << " before:" << daemon.DescriptorTexts();
   EXPECT_EQ(daemon.Terminate(), 0) << daemon.errors();
+}
+
+inline void ExpectNothingLeft(DaemonProcess& daemon, size_t descriptors_before) {
+  ExpectNothingLeft(daemon, descriptors_before, [&] { return daemon.OpenDescriptors(); });
 }
 
 }  // namespace larder::e2e
