@@ -261,7 +261,8 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
     impl = AttachOnce(wanted, "", &no_staging);
   }
   if (no_staging.empty()) return impl;
-  // Its bytes have to go by stream, and it says why.  The one that was attached in vain ends first.
+  // The bytes of this session have to go by stream, and write_mode_reason() says why.  The session
+  // that was attached without success ends first.
   if (absl::Status status = Recover(); !status.ok()) return status;
   const std::string by_stream =
       absl::StrCat("no staging memory, so bytes go by stream: ", no_staging);

@@ -16,8 +16,9 @@ namespace {
 constexpr size_t kEnginesMax = 4096;
 constexpr size_t kContentsMax = 64;
 constexpr size_t kVariantsMax = 1024;
-// Engines of one user that a Lookup answers for: somebody who registers what others store, under
-// any number of ids, must not make the Lookups of routers long.
+// Engines of one user that a Lookup answers for.  A user may register the content and variants of
+// other users' engines under thousands of ids; without this limit each Lookup of that content would
+// ask about all of them.
 constexpr size_t kCandidatesPerUser = 64;
 constexpr size_t kRegistrationBytesMax = KiB(128).value();  // in memory and, as much, on disk
 
@@ -158,7 +159,7 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
   Part* const part = PartOf(engine, who);
   const Registration none;
   const Registration& before = part == nullptr ? none : *part->registration;
-  // What says nothing new must cost nothing: a message may say so many times.
+  // A Register that adds nothing copies nothing: a message may hold 64 of them.
   if (part != nullptr && said.IsIn(before)) {
     return Extended{.registration = part->registration, .changed = false, .owner = {}};
   }

@@ -21,7 +21,8 @@ constexpr uint64_t kAnswerBytes = 1 << 20;
 constexpr size_t kAnswerBlocks = 64;
 constexpr uint64_t kJobBytes = 16 << 20;  // then it is others' turn
 constexpr size_t kWaitingMax = 64;        // acquires of a session
-// Of one acquire, keys that it named before: a lease holds and charges their block once.
+// Keys of one acquire that name a block again.  The lease holds and charges that block once, so
+// without this limit a short message could queue any number of copies free of charge.
 constexpr size_t kRepeatsMax = 128;
 
 // Copies a range of a payload; false: a segment does not have its hash.  A writer that maps the

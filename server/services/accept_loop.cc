@@ -146,7 +146,8 @@ void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
   HandOver(endpoint, std::move(socket), *peer, own);
 }
 
-// Now and then: who is refused and comes again at once must cost no more than that.
+// At most every kTellAgain: a peer that connects again as soon as it is refused may do so tens of
+// thousands of times per second, and composing the text costs more than the refusal.
 void AcceptLoop::TellRefused(Served& served, const SocketPeer& peer, ShareRefusal refusal) {
   const Time now = Now();
   if (now < served.told + kTellAgain) return;

@@ -343,8 +343,8 @@ TEST_F(InstanceTableTest, OneUidDoesNotTakeAllNumbers) {
   EXPECT_TRUE(table_.Register("victim", {}, {&mine, 1}, &victim).ok());
 }
 
-// Whoever registers what others store, under any number of ids, makes no Lookup longer than for so
-// many engines of his; and nobody else's are left out.
+// A user who registers another user's content under many ids adds at most 64 engines to a Lookup,
+// and no engine of the other user is left out.
 TEST_F(InstanceTableTest, LookupAnswersForSomeEnginesOfEachUser) {
   Shares shares(Shares::LimitsOf({}));
   const Shares::Account greedy = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
