@@ -1,28 +1,31 @@
 #include "server/connection_peers.h"
 
+#include <utility>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 
 namespace larder {
 
 void ConnectionPeers::Put(int fd, const SocketPeer& peer) {
+  Shares::Account account = shares_.Of(UnattachedOf(peer.uid));
   MutexLock lock(mu_);
-  peers_.insert_or_assign(fd, peer);
+  accounts_.insert_or_assign(fd, std::move(account));
 }
 
 void ConnectionPeers::Forget(int fd) {
   MutexLock lock(mu_);
-  peers_.erase(fd);
+  accounts_.erase(fd);
 }
 
-std::optional<SocketPeer> ConnectionPeers::Of(const std::string& name) const {
+std::optional<Shares::Account> ConnectionPeers::AccountOf(const std::string& name) const {
   absl::string_view number = name;
   int fd = -1;
   if (!absl::ConsumePrefix(&number, "fd:") || !absl::SimpleAtoi(number, &fd)) return std::nullopt;
   MutexLock lock(mu_);
-  const auto peer = peers_.find(fd);
-  if (peer == peers_.end()) return std::nullopt;
-  return peer->second;
+  const auto account = accounts_.find(fd);
+  if (account == accounts_.end()) return std::nullopt;
+  return account->second;
 }
 
 }  // namespace larder

@@ -3,7 +3,7 @@
 //
 // A caller that shows no sideband token is known by it: by its user, as the kernel named whoever
 // connected.
-// Ownership: by Daemon, outlives the servers.  Thread-safety: all methods from any thread.
+// Ownership: by Daemon, outlives the servers; borrows the shares.  Thread-safety: all methods from any thread.
 // Lifecycle: Put, before gRPC gets the connection -> Forget, when it is seen to be closed, or
 // another Put of that number.
 #pragma once
@@ -13,20 +13,26 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "server/connection_shares.h"
+#include "server/shares.h"
 #include "storage/mutex.h"
 
 namespace larder {
 
 class ConnectionPeers {
  public:
+  explicit ConnectionPeers(Shares& shares) : shares_(shares) {}
+
   void Put(int fd, const SocketPeer& peer) LARDER_EXCLUDES(mu_);
   void Forget(int fd) LARDER_EXCLUDES(mu_);
-  // Nothing: it is no such name, or of a connection that is not known.
-  [[nodiscard]] std::optional<SocketPeer> Of(const std::string& name) const LARDER_EXCLUDES(mu_);
+  // Of all that the user of the other end calls without a token.  Nothing: it is no such name, or
+  // of a connection that is not known.
+  [[nodiscard]] std::optional<Shares::Account> AccountOf(const std::string& name) const
+      LARDER_EXCLUDES(mu_);
 
  private:
+  Shares& shares_;
   mutable Mutex mu_;
-  absl::flat_hash_map<int, SocketPeer> peers_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<int, Shares::Account> accounts_ LARDER_GUARDED_BY(mu_);
 };
 
 }  // namespace larder

@@ -227,7 +227,7 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<AdminService> admin;
   Served at_data, at_control, at_admin;
   SocketCounters socket_counters;
-  ConnectionPeers peers;
+  ConnectionPeers peers{shares};
   std::optional<AcceptLoop> accepting;
   std::optional<SelfCall> self;   // once somebody asks what is stuck
   std::optional<SelfCall> wakes;  // keeps gRPC listening

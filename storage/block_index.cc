@@ -40,7 +40,7 @@ class Grouping {
 
 BlockIndex::BlockIndex(size_t events_max) : events_(events_max) {
   for (auto& shard : shards_)
-    shard = std::make_unique<IndexShard>(variants_, EntrySlots::kSlotsMax, &events_);
+    shard = std::make_unique<IndexShard>(variants_, IndexShard::kEntriesMax, &events_);
 }
 
 BlockIndex::~BlockIndex() = default;

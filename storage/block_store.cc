@@ -22,18 +22,17 @@ constexpr size_t kEvictionBatch = 32;
 // The entries that one call holds.
 class HeldOnce {
  public:
-  explicit HeldOnce(size_t keys) : slots_(std::bit_ceil(2 * keys)) {}
-  [[nodiscard]] bool Contains(EntryRef ref) const { return slots_[Find(ref)] == ref.value; }
-  void Add(EntryRef ref) { slots_[Find(ref)] = ref.value; }
+  explicit HeldOnce(size_t keys) : places_(std::bit_ceil(2 * keys)) {}
+  // Where `ref` is once the caller writes it there; 0 is there until then.
+  // References are the daemon's numbers, so no client chooses which of them meet.
+  [[nodiscard]] uint32_t& PlaceOf(EntryRef ref) {
+    size_t at = (ref.value * uint64_t{0x9E3779B97F4A7C15}) >> 32;
+    while (places_[at &= places_.size() - 1] != 0 && places_[at] != ref.value) ++at;
+    return places_[at];
+  }
 
  private:
-  // References are the daemon's numbers, so no client chooses which of them meet.
-  [[nodiscard]] size_t Find(EntryRef ref) const {
-    size_t at = (ref.value * uint64_t{0x9E3779B97F4A7C15}) >> 32;
-    while (slots_[at &= slots_.size() - 1] != 0 && slots_[at] != ref.value) ++at;
-    return at;
-  }
-  std::vector<uint32_t> slots_;
+  std::vector<uint32_t> places_;
 };
 
 ByteCount ShareOf(ByteCount of, double share) {
@@ -365,7 +364,8 @@ BlockStore::AcquireResult BlockStore::Acquire(VariantIndex variant, std::span<co
   HeldOnce once(digests.size());
   for (BlockIndex::Held& held : result.blocks) {
     if (held.ref.value == 0) continue;
-    if (once.Contains(held.ref)) {
+    uint32_t& place = once.PlaceOf(held.ref);
+    if (place == held.ref.value) {
       surplus.push_back(held.ref);
       held.repeated = true;
       continue;
@@ -376,7 +376,7 @@ BlockStore::AcquireResult BlockStore::Acquire(VariantIndex variant, std::span<co
       held.full = refused = true;
       continue;
     }
-    once.Add(held.ref);
+    place = held.ref.value;
     lease.held_ += held.extent.bytes();
     lease.refs_.push_back(held.ref);
   }

@@ -22,7 +22,8 @@ std::array<RecencyList, sizeof...(kClasses)> MakeLists(EntrySlots& entries,
 IndexShard::IndexShard(VariantTable& variants, uint32_t entries_max, EventRing* events)
     : variants_(variants),
       events_(events),
-      entries_(entries_max),
+      entries_max_(entries_max),
+      entries_(entries_max + kSpareEntries),
       host_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())),
       copied_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())),
       disk_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())) {}
@@ -249,15 +250,21 @@ void IndexShard::Unlist(uint32_t slot) {
 IndexShard::EnterResult IndexShard::Enter(uint64_t hash, VariantIndex variant, const Digest& digest,
                                           uint32_t* slot) {
   if (Find(hash, variant, digest) != kNone) return EnterResult::kDuplicate;
-  *slot = entries_.Allocate();
-  if (*slot == kNone) return EnterResult::kFull;
-  entries_[*slot].variant = variant;
-  entries_[*slot].digest = digest;
+  if (entries_.used() >= entries_max_) return EnterResult::kFull;
+  *slot = AddNamed(hash, variant, digest);
+  return *slot == kNone ? EnterResult::kFull : EnterResult::kEntered;
+}
+
+uint32_t IndexShard::AddNamed(uint64_t hash, VariantIndex variant, const Digest& digest) {
+  const uint32_t slot = entries_.Allocate();
+  if (slot == kNone) return kNone;
+  entries_[slot].variant = variant;
+  entries_[slot].digest = digest;
   table_.Insert(
-      hash, *slot,
+      hash, slot,
       [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { return HashOf(entries_[s]); },
       [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { __builtin_prefetch(&entries_[s]); });
-  return EnterResult::kEntered;
+  return slot;
 }
 
 void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,

@@ -6,7 +6,7 @@
 // before or after, never under this lock.
 // Ownership: made by BlockIndex; owns metadata.  The VariantTable must outlive it.
 // Thread-safety: all methods from any thread.
-// Limits: `entries_max`, at most EntrySlots::kSlotsMax.
+// Limits: `entries_max`, at most kEntriesMax.
 #pragma once
 
 #include <array>
@@ -35,9 +35,13 @@ class IndexShard {
  public:
   static constexpr size_t kKeysMax = 1024;       // in a group
   static constexpr uint32_t kEvictionLook = 16;  // coldest of a class that one eviction looks at
+  // Beyond those that blocks enter by: a block whose copy in HOST is damaged needs a second entry
+  // for its copy on disk, also when the shard is full (DropHostCopy).
+  static constexpr uint32_t kSpareEntries = 64;
+  static constexpr uint32_t kEntriesMax = EntrySlots::kSlotsMax - kSpareEntries;
 
   // `events`: hears of all that comes to a tier or leaves one; may be null.
-  IndexShard(VariantTable& variants, uint32_t entries_max = EntrySlots::kSlotsMax,
+  IndexShard(VariantTable& variants, uint32_t entries_max = kEntriesMax,
              EventRing* events = nullptr);
   ~IndexShard();
   IndexShard(const IndexShard&) = delete;
@@ -279,6 +283,9 @@ class IndexShard {
   [[nodiscard]] bool EvictableFromDiskLocked(uint32_t slot) const LARDER_REQUIRES(mu_);
   [[nodiscard]] EnterResult Enter(uint64_t hash, VariantIndex variant, const Digest& digest,
                                   uint32_t* slot) LARDER_REQUIRES(mu_);
+  // kNone: no entry is left, the spare ones included.  REQUIRES: no entry has the name.
+  [[nodiscard]] uint32_t AddNamed(uint64_t hash, VariantIndex variant, const Digest& digest)
+      LARDER_REQUIRES(mu_);
   void BecomeHost(uint32_t slot, const Extent& extent,
                   std::unique_ptr<const BlockMetadata> metadata, Raised& raised, uint32_t now_s)
       LARDER_REQUIRES(mu_);
@@ -356,6 +363,7 @@ class IndexShard {
 
   VariantTable& variants_;
   EventRing* const events_;
+  const uint32_t entries_max_;
   mutable Mutex mu_;
   EntrySlots entries_ LARDER_GUARDED_BY(mu_);
   SlotTable table_ LARDER_GUARDED_BY(mu_);

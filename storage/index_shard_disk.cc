@@ -63,10 +63,9 @@ std::optional<IndexShard::Departure> IndexShard::DropHostCopy(uint32_t slot) {
   const uint64_t parent = ParentHash(before).value_or(0);
   const uint32_t pages = PagesFromDisk(before);
   Departure gone = Leave(slot);
-  uint32_t moved = kNone;
-  if (before.state != BlockState::kHostDisk ||
-      Enter(HashOf(before), before.variant, before.digest, &moved) != EnterResult::kEntered)
-    return gone;
+  if (before.state != BlockState::kHostDisk) return gone;
+  const uint32_t moved = AddNamed(HashOf(before), before.variant, before.digest);
+  if (moved == kNone) return gone;
   IndexEntry& entry = entries_[moved];
   entry.disk_location = std::exchange(entries_[slot].disk_location, 0);
   entry.counted_in_parent = std::exchange(gone.counted_by, std::nullopt).has_value();

@@ -40,16 +40,16 @@ absl::StatusOr<std::optional<AttachedProcess>> CallerOf(const grpc::ServerContex
   return process;
 }
 
-ShareHolder HolderOf(const grpc::ServerContextBase& context,
-                     const std::optional<AttachedProcess>& caller, const ConnectionPeers& peers) {
-  if (caller) return HolderOf(*caller);
-  const std::optional<SocketPeer> peer = peers.Of(context.peer());
-  return peer ? UnattachedOf(peer->uid) : ShareHolder{};
+Shares::Account AccountOf(const grpc::ServerContextBase& context,
+                          const std::optional<AttachedProcess>& caller, const SessionDeps& deps) {
+  if (caller) return deps.shares.Of(HolderOf(*caller));
+  std::optional<Shares::Account> account = deps.peers.AccountOf(context.peer());
+  return account ? *std::move(account) : deps.shares.Of({});
 }
 
 Shares::Account AccountOf(const grpc::ServerContextBase& context, const SessionDeps& deps) {
   const auto caller = CallerOf(context, deps.processes);
-  return deps.shares.Of(HolderOf(context, caller.ok() ? *caller : std::nullopt, deps.peers));
+  return AccountOf(context, caller.ok() ? *caller : std::nullopt, deps);
 }
 
 absl::Status CheckTenant(std::string_view named, std::string_view own) {

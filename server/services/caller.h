@@ -30,10 +30,10 @@ inline constexpr char kRetryMetadata[] =
 
 // Who holds what a call takes: the process of its token; without one, all callers without of the
 // user that connected, as one process of his; and those of whom the kernel names no user together.
-[[nodiscard]] ShareHolder HolderOf(const grpc::ServerContextBase& context,
-                                   const std::optional<AttachedProcess>& caller,
-                                   const ConnectionPeers& peers);
-// Whose share a call is of.  One with a token that is of no use is as good as one without.
+[[nodiscard]] Shares::Account AccountOf(const grpc::ServerContextBase& context,
+                                        const std::optional<AttachedProcess>& caller,
+                                        const SessionDeps& deps);
+// Likewise; a call with a token that is of no use is as good as one without.
 [[nodiscard]] Shares::Account AccountOf(const grpc::ServerContextBase& context,
                                         const SessionDeps& deps);
 

@@ -44,7 +44,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* EngineService::Atta
   std::string peer =
       *caller ? absl::StrCat("uid ", (*caller)->uid, " pid ", (*caller)->pid) : context->peer();
   auto* stream = new AttachStream(*context, deps_, sessions_);
-  const ShareHolder holder = HolderOf(*context, *caller, deps_.peers);
+  const ShareHolder holder = AccountOf(*context, *caller, deps_).holder();
   stream->Start(*std::move(caller), holder, std::move(peer));
   return stream;
 }
@@ -85,7 +85,7 @@ absl::StatusOr<StreamShare> EngineService::EnterStream(
   if (sessions_.RefusesCalls(deps_.clock.Now()))
     return absl::UnavailableError("larderd is draining: try again when it is back");
   absl::StatusOr<StreamShare> share =
-      StreamShare::Enter(context, deps_.shares.Of(HolderOf(context, caller, deps_.peers)));
+      StreamShare::Enter(context, AccountOf(context, caller, deps_));
   if (!share.ok()) ++deps_.counters.calls_overloaded;
   return share;
 }

@@ -96,7 +96,7 @@ class SessionFixture {
   InstanceTable instances_{store_.store(), store_.clock(), {{Tier::kHost, 1e10}}};
   StagingTable staging_{StagingTable::Options{}};
   std::unique_ptr<ProcessTable> processes_ = *ProcessTable::Create({});
-  ConnectionPeers peers_;
+  ConnectionPeers peers_{shares_};
   WorkerPool workers_{2, 64, 1 << 20};
   Counters counters_;
   SessionTable sessions_;

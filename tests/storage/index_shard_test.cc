@@ -364,6 +364,37 @@ TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskUnderItsName) {
   EXPECT_TRUE(rooms.empty());
 }
 
+TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskOfAFullShard) {
+  IndexShard full(variants_, /*entries_max=*/1);
+  IndexShard::Raised raised;
+  IndexedBlock block{
+      .variant = variant_, .digest = Name(1), .extent = kOnePage, .metadata = Metadata(99)};
+  uint32_t slot = 0;
+  ASSERT_EQ(full.Insert(Hash(1), block, raised, kNow_s, &slot), EnterResult::kEntered);
+  const Digest key = Name(1);
+  const uint64_t hash = Hash(1);
+  const uint16_t first = 0;
+  const IndexShard::Group group{
+      .variant = variant_, .keys = {&key, 1}, .hashes = {&hash, 1}, .order = {&first, 1}};
+  HeldBlock held;
+  full.Hold(group, HoldWhat::kHost, kNow_s, {&held, 1});
+  ASSERT_EQ(held.ref.value, slot);
+  ASSERT_EQ(full.SetOnDisk(slot, 7), 0u);
+  ASSERT_TRUE(full.DropHostCopy(slot));
+  BlockPresence now;
+  full.Lookup(group, {&now, 1});
+  EXPECT_EQ(now.tiers, TierBit(Tier::kDisk));
+  IndexedBlock other{
+      .variant = variant_, .digest = Name(2), .extent = kOnePage, .metadata = Metadata(99)};
+  uint32_t none = 0;
+  EXPECT_EQ(full.Insert(Hash(2), other, raised, kNow_s, &none), EnterResult::kFull);
+  std::vector<Extent> freed;
+  std::vector<DiskRoom> rooms;
+  full.Unhold({&slot, 1}, &freed, &rooms);
+  EXPECT_EQ(freed.size(), 1u);
+  EXPECT_TRUE(rooms.empty()) << "its room on disk is the block's still";
+}
+
 TEST_F(IndexShardTest, DamageInHostAloneTakesTheName) {
   uint32_t slot = 0;
   Insert(1, kNow_s, {}, &slot);
