@@ -3,9 +3,9 @@
 // the daemon's memory stays bounded, and it says what goes on.
 //
 // LARDER_TEST_SCALE (default 0.1) of 60 s each.  How slow calls become is printed and no part of the
-// verdict, but for a call that stood still: it says as much of the machine as of the daemon.  Where
-// an attacker takes a core, so do "spin" and whatever else runs there.  The attacks "nothing" and "spin" are controls: they send nothing, so what they show is
-// the machine's.
+// verdict, except for a call that stood still: it says as much of the machine as of the daemon.
+// Where an attacker takes a core, so do "spin" and whatever else runs there.  The attacks "nothing"
+// and "spin" are controls: they send nothing, so what they show is the machine's.
 #include <algorithm>
 
 #include "gmock/gmock.h"
@@ -199,7 +199,8 @@ TEST_P(Attacks, HurtNobodyElse) {
     EXPECT_THAT(figures.status, IsEmpty());
   }
   ExpectSaid(GetParam(), figures, whole);
-  std::printf("    p99 of the slowest kind of call x %.1f, of %.0f\n", figures.worst.ratio(), kRatioMax);
+  std::printf("    p99 of the slowest kind of call x %.1f, of %.0f\n", figures.worst.ratio(),
+              kRatioMax);
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 // now and then.
 //
 // LARDER_TEST_SCALE (default 0.1) of 10 minutes, in the short run less than a half of that.  How slow
-// calls become is printed, as in attacks_test.cc.
+// calls become is printed, as in attacks_test.cc, and beside it how slow they become where eight
+// processes take the cores and do nothing else.
 #include <algorithm>
 #include <random>
 
@@ -103,7 +104,31 @@ TEST(MixedAttacks, HurtNobodyElse) {
   EXPECT_FALSE(figures.metrics.empty()) << "no metric says so";
   EXPECT_FALSE(figures.log.empty()) << "no line of the log names the attacker";
   EXPECT_FALSE(figures.status.empty()) << "larderctl status does not name the attacker";
-  std::printf("    p99 of the slowest kind of call x %.1f, of %.0f\n", figures.worst.ratio(), kRatioMax);
+  std::printf("    p99 of the slowest kind of call x %.1f, of %.0f\n", figures.worst.ratio(),
+              kRatioMax);
+}
+
+// A control: what it shows is the machine's.
+TEST(MixedAttacks, EightThatSpinHurtNobodyElse) {
+  if (const std::string why = AttackRun::WhyNot(); !why.empty()) GTEST_SKIP() << why;
+  const double scale = testing::TestScale();
+  const milliseconds during(static_cast<int64_t>(std::max(2'500.0, 60'000 * scale)));
+  AttackRun run({});
+  ASSERT_EQ(run.Start(), "");
+  run.Before(milliseconds(static_cast<int64_t>(std::max(2'000.0, 15'000 * scale))));
+  run.During(during, [&] {
+    for (size_t i = 0; i < kAttackers; ++i) run.Attack("spin", during);
+  });
+  run.After(std::chrono::seconds(20));
+  const AttackFigures figures = run.End();
+  figures.Print("eight that spin");
+
+  EXPECT_TRUE(figures.alive);
+  EXPECT_GT(figures.calls, 0u);
+  EXPECT_EQ(figures.failed, 0u);
+  EXPECT_EQ(figures.missed, 0u);
+  EXPECT_EQ(figures.wrong, 0u);
+  std::printf("    p99 of the slowest kind of call x %.1f\n", figures.worst.ratio());
 }
 
 }  // namespace
