@@ -32,7 +32,7 @@ bool HasAnswers(const wire::Down& down) {
 
 BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id) {
   BlockWriter writer;
-  if (account.holder().uid) writer.uid = *account.holder().uid;
+  if (account.holder().uid && !account.holder().unattached()) writer.uid = *account.holder().uid;
   if (!engine_id.empty()) writer.engine = EngineNumber(engine_id);
   return writer;
 }

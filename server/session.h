@@ -71,7 +71,9 @@ class SessionSink {
 // the pool, so that all of it never takes more than half of the pool.  InvalidArgument.
 [[nodiscard]] absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments);
 
-// Of what a process stores for an engine.  A caller without a sideband proves no user.
+// Of what a process stores for an engine.  A caller without a sideband proves no
+// writer, though its connection tells whose share it takes: the daemon knows a connection by the
+// number of its descriptor alone, which another one may have had a moment ago.
 [[nodiscard]] BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id);
 
 // The parts of the daemon that sessions share.  All outlive every session.

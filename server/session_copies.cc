@@ -103,8 +103,9 @@ bool AttachedSession::AddToFilling(size_t key, const BlockIndex::Held& held,
     (void)held.metadata->Table().Range(plan.request.first_layer, plan.request.layers, &range);
   block.as_it_is = range;
   block.check = sampler_.Next();
-  block.grant = grant;
-  block.grant.extent = {};
+  block.wants_table = grant.table.has_value();
+  block.grant.status = grant.status;
+  block.grant.tier = grant.tier;
   return true;
 }
 
@@ -177,6 +178,7 @@ wire::BlockGrant AttachedSession::CopyOne(const Filling& plan, const FillingBloc
   if (block.as_it_is) {
     const SegmentRange& range = *block.as_it_is;
     from = deps_.store.Bytes(block.held.extent).subspan(range.begin, range.end - range.begin);
+    if (block.wants_table) grant.table = block.held.metadata->Table(range);
   } else {
     decoded.emplace(static_cast<uint32_t>(PagesFor(block.held.metadata->raw_payload_bytes())));
     grant = Decoded(plan.request, block.held, decoded->bytes(), codec);

@@ -79,7 +79,8 @@ struct AttachedSession::FillingBlock {
   // To be copied as it lies there, this part of its payload; else to be decoded.
   std::optional<SegmentRange> as_it_is;
   bool check = false;           // of those: against its hashes, as it arrives
-  wire::BlockGrant grant = {};  // of those: all but the place
+  bool wants_table = false;     // of those: it is made when the block is answered
+  wire::BlockGrant grant = {};  // of those: all but the place and the table
 };
 
 struct AttachedSession::Filling {

@@ -97,7 +97,7 @@ void SessionLoop::RunOnce(Events* events) {
       TakeAdded();
       heartbeat_.Answer();
     } else {
-      LookAt(id, now);
+      LookAt(id, now, ((*events)[static_cast<size_t>(i)].events & (EPOLLHUP | EPOLLERR)) != 0);
     }
   }
   if (now < next_due_) return;
@@ -142,17 +142,17 @@ void SessionLoop::TakeAdded() {
   for (const uint64_t id : woken) LookAt(id, Now());
 }
 
-void SessionLoop::LookAt(uint64_t id, TimePoint now) {
+void SessionLoop::LookAt(uint64_t id, TimePoint now, bool hung_up) {
   const auto found = served_.find(id);
   if (found == served_.end()) return;
-  const SessionSocket::Next next = found->second.socket->OnEvent(now);
+  const SessionSocket::Next next = found->second.socket->OnEvent(now, hung_up);
   if (next.over) {
     Erase(id);
     return;
   }
   if (next.heard) look_until_ = Now() + kLook;
   next_due_ = std::min(next_due_, next.due);
-  Watch(found->second, next);
+  Watch(found->second, next, hung_up);
   if (next.lingers) Linger(id);
 }
 
@@ -169,14 +169,18 @@ void SessionLoop::Erase(uint64_t id) {
   lingering_.erase(id);
 }
 
-void SessionLoop::Watch(Served& served, const SessionSocket::Next& next) {
+void SessionLoop::Watch(Served& served, const SessionSocket::Next& next, bool hung_up) {
   const uint32_t events = (next.read ? EPOLLIN : 0U) | (next.write ? EPOLLOUT : 0U);
-  if (events == served.events) return;
+  // A hang-up is reported whatever is asked for, and over and over.
+  const bool watched = events != 0 || (served.watched && !hung_up);
+  if (events == served.events && watched == served.watched) return;
+  const int what = !watched ? EPOLL_CTL_DEL : served.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
   served.events = events;
+  served.watched = watched;
   epoll_event event{};
   event.events = events;
   event.data.u64 = served.socket->id();
-  LARDER_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, served.socket->socket(), &event) == 0);
+  LARDER_CHECK(epoll_ctl(epoll_.get(), what, served.socket->socket(), &event) == 0);
 }
 
 void SessionLoop::LookAtAll(TimePoint now) {

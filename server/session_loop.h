@@ -57,6 +57,7 @@ class SessionLoop final : public SessionSocket::Waker {
   struct Served {
     std::unique_ptr<SessionSocket> socket;
     uint32_t events = 0;  // that the epoll reports
+    bool watched = true;  // it is in the epoll
   };
   SessionLoop(FileDescriptor epoll, FileDescriptor wake);
 
@@ -66,12 +67,12 @@ class SessionLoop final : public SessionSocket::Waker {
   // How many of *events happened.
   [[nodiscard]] int Wait(Events* events);
   void TakeAdded() LARDER_EXCLUDES(mu_);
-  void LookAt(uint64_t id, TimePoint now);
+  void LookAt(uint64_t id, TimePoint now, bool hung_up = false);
   void Erase(uint64_t id);
   void LookAtAll(TimePoint now);
   // One more lingers: the oldest that does ends, when they are too many.
   void Linger(uint64_t id);
-  void Watch(Served& served, const SessionSocket::Next& next);
+  void Watch(Served& served, const SessionSocket::Next& next, bool hung_up);
 
   const FileDescriptor epoll_;
   const FileDescriptor wake_;

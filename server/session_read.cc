@@ -201,10 +201,7 @@ wire::BlockGrant AttachedSession::GrantOne(const wire::Acquire& request,
       sampled && request.what == wire::AcquireWhat::kBytes && held.metadata->hashed();
   if (checked_there) ++deps_.counters.host_checks;
   if (request.want_tables || held.metadata->encoded() || checked_there) {
-    SegmentTable table = held.metadata->Table();
-    table.segments = {table.segments.begin() + range.first,
-                      table.segments.begin() + range.first + range.count};
-    grant.table = std::move(table);
+    grant.table = held.metadata->Table(range);
   }
   grant.extent.slab = static_cast<uint32_t>(held.extent.slab);
   grant.extent.offset = held.extent.offset() + range.begin;

@@ -56,6 +56,7 @@ void SessionSocket::Send(wire::Down message) {
         "an answer is longer than ", wire::kMessageBytesMax, " bytes: ask for fewer keys at once"));
   }
   Flush();
+  ChargeAnswers();
   if (!queue_.empty() || deaf_ || end_) Wake();
 }
 
@@ -79,13 +80,15 @@ void SessionSocket::Wake() {
 
 // ---- the loop
 
-SessionSocket::Next SessionSocket::OnEvent(TimePoint now) {
+SessionSocket::Next SessionSocket::OnEvent(TimePoint now, bool hung_up) {
   Next next;
+  hung_up_ = hung_up_ || hung_up;
   {
     MutexLock lock(mu_);
     looking_ = true;
     woken_ = false;
     Flush();
+    if (answers_) ChargeAnswers();
   }
   if (session_) LookAtSession(now, &next);
   MutexLock lock(mu_);
@@ -123,7 +126,9 @@ void SessionSocket::LookAtSession(TimePoint now, Next* next) {
   if (input_->working) return;
   if (const auto end = WantedEnd()) return End(*end, now);
   // Half-closed or broken: which of them, the session knows by whether it was told `bye`.
-  if (input_->eof && !input_->stopped) End(absl::OkStatus(), now);
+  if (input_->eof && !input_->stopped) return End(absl::OkStatus(), now);
+  // What it waits for would come to nobody.
+  if (hung_up_ && input_->stopped) End(absl::OkStatus(), now);
 }
 
 absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
@@ -164,8 +169,11 @@ absl::Status SessionSocket::MakeRoom(TimePoint now) {
   // Messages that wait for each other's room must end; those of a process that has less of it than
   // its part wait on, however long others keep it.
   if (!input_->waits_from) input_->waits_from = now;
-  const bool over =
-      now >= *input_->waits_from + kMessageMax && account_.HasItsPart(ShareKind::kMessageBytes);
+  bool over = false;
+  if (now >= std::max(*input_->waits_from + kMessageMax, input_->asked + kAskAgain)) {
+    input_->asked = now;  // the answer is looked for in all accounts
+    over = account_.HasItsPart(ShareKind::kMessageBytes);
+  }
   if (answer.retry_after == Duration::zero() || over) {
     return absl::ResourceExhaustedError(absl::StrCat("no room for a message: ", answer.why));
   }
@@ -214,7 +222,9 @@ absl::Status SessionSocket::HandleFrames(TimePoint now, Next* next) {
     next->heard = true;
     bytes += input_->frame->body.size();
     const SessionFrame frame = *std::exchange(input_->frame, std::nullopt);
-    if (absl::Status status = Handle(frame, input_->parser, input_->up); !status.ok()) {
+    absl::Status status = Handle(frame, input_->parser, input_->up);
+    input_->parser.Release(&input_->up);
+    if (!status.ok()) {
       return status;
     }
     if (WantedEnd()) return absl::OkStatus();
@@ -294,6 +304,16 @@ void SessionSocket::End(const absl::Status& why, TimePoint now) {
   if (deaf_) return;
   SessionCodec::AppendEnd({.status = why}, queue_.tail());
   Flush();
+}
+
+void SessionSocket::ChargeAnswers() {
+  const uint64_t waiting = queue_.waiting() > kFreeAnswerBytes ? queue_.waiting() : 0;
+  if (waiting == 0) return answers_.Reset();
+  answers_.ShrinkTo(waiting);
+  if (waiting == answers_.amount()) return;
+  Shares::Answer more = account_.Take(ShareKind::kMessageBytes, waiting - answers_.amount());
+  if (more.admitted()) return answers_.Merge(std::move(more.ticket));
+  if (!end_) end_ = absl::ResourceExhaustedError(absl::StrCat("answers are not read: ", more.why));
 }
 
 void SessionSocket::Flush() {

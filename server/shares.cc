@@ -70,8 +70,7 @@ std::string ShareHolder::ToString() const {
 }
 
 ShareHolder UnattachedOf(uid_t uid) {
-  constexpr uint64_t kNoAttached = uint64_t{1} << 63;  // above all that the table numbers
-  return {.uid = uid, .process = ProcessId{kNoAttached | uid}};
+  return {.uid = uid, .process = ProcessId{ShareHolder::kUnattached | uid}};
 }
 
 Shares::Limits Shares::LimitsOf(const Sizes& sizes) {

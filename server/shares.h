@@ -63,9 +63,12 @@ inline constexpr size_t kShareKinds = 16;
 
 // Who holds: a process as the sideband proved it, or (without a uid) all callers that named none.
 struct ShareHolder {
+  static constexpr uint64_t kUnattached = uint64_t{1} << 63;  // above all that the table numbers
   std::optional<uid_t> uid;
   ProcessId process;
   pid_t pid = 0;
+  // All processes of the user that show no token, as one.
+  [[nodiscard]] bool unattached() const { return uid && (process.value & kUnattached) != 0; }
   // "uid 1000 pid 77"; "uid 1000"; "uid 1000 without a sideband"; "callers without a sideband".
   [[nodiscard]] std::string ToString() const;
 };

@@ -79,12 +79,14 @@ Segment BlockMetadata::segment(uint32_t i) const {
                  .raw_bytes = encoded_ ? raw_lengths()[i] : 0};
 }
 
-SegmentTable BlockMetadata::Table() const {
+SegmentTable BlockMetadata::Table() const { return Table({0, segment_count_, 0, 0}); }
+
+SegmentTable BlockMetadata::Table(const SegmentRange& range) const {
   SegmentTable table;
   // Asked once: hashes that arrive meanwhile must not make a half-hashed table.
   table.hashed = hashed();
-  table.segments.reserve(segment_count_);
-  for (uint32_t i = 0; i < segment_count_; ++i) {
+  table.segments.reserve(range.count);
+  for (uint32_t i = range.first; i < range.first + range.count; ++i) {
     table.segments.push_back(Segment{.layers = layers()[i],
                                      .codec = codecs()[i],
                                      .bytes = lengths()[i],

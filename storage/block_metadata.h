@@ -44,6 +44,8 @@ class BlockMetadata {
   // Its xxh3 is 0 until hashed().  REQUIRES: i < segment_count().
   [[nodiscard]] Segment segment(uint32_t i) const;
   [[nodiscard]] SegmentTable Table() const;
+  // With the segments of `range` alone.
+  [[nodiscard]] SegmentTable Table(const SegmentRange& range) const;
   [[nodiscard]] ByteCount payload_bytes() const {
     return payload_bytes_;
   }  // as SegmentTable::PayloadBytes

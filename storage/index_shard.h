@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "storage/departed_table.h"
 #include "storage/event_ring.h"
 #include "storage/eviction.h"
@@ -105,7 +106,8 @@ class IndexShard {
   // nullopt: it has left meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
       LARDER_EXCLUDES(mu_);
-  // As BlockIndex says of them.
+  // As BlockIndex says of them.  Between the two the entry keeps its name on disk: DropHostCopy
+  // does nothing.
   [[nodiscard]] bool BeginRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool FinishRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool ReplaceInHost(uint32_t slot, const Extent& extent,
@@ -366,6 +368,7 @@ class IndexShard {
   const uint32_t entries_max_;
   mutable Mutex mu_;
   EntrySlots entries_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_set<uint32_t> rewritten_ LARDER_GUARDED_BY(mu_);  // slots, just now
   SlotTable table_ LARDER_GUARDED_BY(mu_);
   // By class: what is in HOST alone, on disk too, on disk alone.
   Lists host_lists_ LARDER_GUARDED_BY(mu_);

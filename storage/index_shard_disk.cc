@@ -58,6 +58,9 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
 std::optional<IndexShard::Departure> IndexShard::DropHostCopy(uint32_t slot) {
   MutexLock lock(mu_);
   if (!InUse(slot) || !InHost(entries_[slot].state)) return std::nullopt;
+  // The disk knows the name by its new place already, and only this entry will hear of that.  What
+  // is damaged here is found again.
+  if (rewritten_.contains(slot)) return std::nullopt;
   const IndexEntry before = entries_[slot];
   LARDER_CHECK(before.holds > 0);
   const uint64_t parent = ParentHash(before).value_or(0);
@@ -96,8 +99,9 @@ bool IndexShard::BeginRewrite(uint32_t slot, uint64_t location) {
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(InUse(slot) && entry.holds > 0);
   if (entry.holds > 1 || entry.disk_location != location) return false;
+  if (entry.state != BlockState::kHostDisk && entry.state != BlockState::kDisk) return false;
+  rewritten_.insert(slot);
   if (entry.state == BlockState::kHostDisk) return true;
-  if (entry.state != BlockState::kDisk) return false;
   Unlist(slot);  // held untouched
   SetState(entry, BlockState::kPromoting);
   return true;
@@ -107,6 +111,7 @@ bool IndexShard::FinishRewrite(uint32_t slot, uint64_t location) {
   MutexLock lock(mu_);
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(InUse(slot) && entry.holds > 0);
+  rewritten_.erase(slot);
   if (entry.state == BlockState::kPromoting) SetState(entry, BlockState::kDisk);
   if (location == 0) return false;
   if (entry.state != BlockState::kDisk && entry.state != BlockState::kHostDisk) return false;

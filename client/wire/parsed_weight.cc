@@ -19,6 +19,9 @@ using google::protobuf::io::CodedInputStream;
 constexpr uint64_t kMessage = 64, kField = 8;
 constexpr uint64_t kString = 48;
 constexpr uint64_t kNumber = 8, kHalf = 4;
+// Of a field that the message does not have, which the parser keeps: in a vector that grows by
+// doubling.
+constexpr uint64_t kUnknown = 32;
 
 class Scale {
  public:
@@ -29,13 +32,17 @@ class Scale {
   [[nodiscard]] bool Weigh(const Descriptor& type, CodedInputStream& in) {
     if (!Add(kMessage + kField * static_cast<uint64_t>(type.field_count()))) return false;
     while (const uint32_t tag = in.ReadTag()) {
-      if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-        if (!Add(kNumber) || !WireFormatLite::SkipField(&in, tag)) break;
+      const auto* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+      const auto wire_type = WireFormatLite::GetTagWireType(tag);
+      // No message of ours has groups.  The parser would keep what is in one, whatever it takes.
+      if (wire_type == WireFormatLite::WIRETYPE_START_GROUP) return Add(most_ + 1);
+      if (wire_type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+        if (!Add(field == nullptr ? kUnknown : kNumber) || !WireFormatLite::SkipField(&in, tag))
+          break;
         continue;
       }
       int length = 0;
       if (!in.ReadVarintSizeAsInt(&length)) break;
-      const auto* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
       if (!WeighContent(field, length, in)) break;
     }
     return weight_ <= most_;
@@ -60,12 +67,28 @@ class Scale {
       in.PopLimit(limit);
       return fits && whole;
     }
+    if (number && IsFixed(*field)) return Add(static_cast<uint64_t>(length)) && in.Skip(length);
     if (number) return Add((half ? kHalf : kNumber) * Numbers(length, in)) && in.Skip(length);
-    return Add(kString + static_cast<uint64_t>(length)) && in.Skip(length);
+    return Add((field == nullptr ? kUnknown : 0) + kString + static_cast<uint64_t>(length)) &&
+           in.Skip(length);
   }
 
-  // Of packed numbers that lie there: each varint ends with a byte below 0x80; those of fixed size
-  // are at most as many as that counts.
+  // Packed numbers of fixed size take in memory what they take here.
+  static bool IsFixed(const FieldDescriptor& field) {
+    switch (field.type()) {
+      case FieldDescriptor::TYPE_FIXED32:
+      case FieldDescriptor::TYPE_FIXED64:
+      case FieldDescriptor::TYPE_SFIXED32:
+      case FieldDescriptor::TYPE_SFIXED64:
+      case FieldDescriptor::TYPE_FLOAT:
+      case FieldDescriptor::TYPE_DOUBLE:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  // Of packed varints that lie there: each ends with a byte below 0x80.
   static uint64_t Numbers(int length, CodedInputStream& in) {
     const void* data = nullptr;
     int there = 0;

@@ -1,5 +1,6 @@
 #include "client/wire/session_codec.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
 
@@ -14,9 +15,9 @@ namespace larder {
 namespace {
 
 // A message may take so much in memory for each byte of it.  Blocks of 16 short token ids take about
-// 6; short messages are not looked at.
+// 6, but a message of a few bytes is an object too.
 constexpr uint64_t kParsedTimes = 12;
-constexpr size_t kShort = 16 << 10;
+constexpr uint64_t kParsedBytes = 32 << 10;
 
 template <class Message>
 void AppendFrame(SessionFrameType type, const Message& message, std::string* out) {
@@ -42,6 +43,36 @@ absl::Status Decode(std::span<const std::byte> body, Message* message, Value* va
 
 }  // namespace
 
+size_t WeightOf(const wire::Down& down) {
+  const auto of_block = [](const wire::BlockGrant& block) {
+    const size_t segments = block.table ? block.table->segments.size() : 0;
+    return sizeof(block) + segments * sizeof(Segment);
+  };
+  size_t bytes = sizeof(down);
+  for (const wire::Grant& grant : down.grants) {
+    bytes += sizeof(grant);
+    for (const wire::BlockGrant& block : grant.blocks) bytes += of_block(block);
+  }
+  for (const wire::BlockReady& r : down.ready) bytes += sizeof(r) + of_block(r.block);
+  bytes += down.failed.size() * sizeof(wire::BlockFailed);
+  for (const wire::Durable& d : down.durable)
+    bytes += sizeof(d) + d.digests.size() * sizeof(Digest);
+  for (const wire::Registered& r : down.registered) {
+    bytes += sizeof(r) + r.message.size() + r.variants.size() * sizeof(uint32_t) +
+             (r.variant_ids.size() + r.content_ids.size()) * sizeof(Digest);
+  }
+  for (const wire::Reserved& r : down.reserved)
+    bytes += sizeof(r) + r.extents.size() * sizeof(r.extents[0]);
+  for (const wire::Published& p : down.published)
+    bytes += sizeof(p) + p.status.size() * sizeof(p.status[0]);
+  for (const wire::Revocation& r : down.revocations) {
+    bytes += sizeof(r) + (r.leases.size() + r.reservations.size()) * sizeof(uint64_t);
+  }
+  for (const wire::Directive& d : down.directives)
+    bytes += sizeof(d) + d.digests.size() * sizeof(Digest) + d.owner.size();
+  return bytes;
+}
+
 struct SessionCodec::Messages {
   v1::Up up;
   v1::Down down;
@@ -58,11 +89,19 @@ void SessionCodec::Append(const wire::Up& up, std::string* out) {
 void SessionCodec::Append(const wire::Down& down, std::string* out) {
   wire::Encode(down, &messages_->down);
   AppendFrame(SessionFrameType::kMessage, messages_->down, out);
+  down_kept_ += WeightOf(down);
+  if (down_kept_ <= kKeptBytes) return;
+  down_kept_ = messages_->down.SpaceUsedLong();
+  if (down_kept_ <= kKeptBytes) return;
+  messages_->down = v1::Down();
+  down_kept_ = 0;
 }
 
 absl::Status SessionCodec::Parse(std::span<const std::byte> body, wire::Up* up) {
-  const uint64_t most = kParsedTimes * body.size();
-  if (body.size() > kShort && ParsedWeight(*v1::Up::descriptor(), body, most) > most) {
+  const uint64_t most = std::max(kParsedBytes, kParsedTimes * body.size());
+  const uint64_t weight = ParsedWeight(*v1::Up::descriptor(), body, most);
+  up_kept_ += weight;
+  if (weight > most) {
     return absl::InvalidArgumentError(absl::StrCat("a message of ", body.size(),
                                                    " bytes would take more than ", most,
                                                    " in memory: it repeats what is empty"));
@@ -72,6 +111,13 @@ absl::Status SessionCodec::Parse(std::span<const std::byte> body, wire::Up* up) 
 
 absl::Status SessionCodec::Parse(std::span<const std::byte> body, wire::Down* down) {
   return Decode(body, &messages_->down, down);
+}
+
+void SessionCodec::Release(wire::Up* up) {
+  if (up_kept_ <= kKeptBytes) return;
+  up_kept_ = 0;
+  messages_->up = v1::Up();
+  *up = wire::Up();
 }
 
 void SessionCodec::AppendEnd(const SessionEnd& end, std::string* out) {

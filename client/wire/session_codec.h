@@ -2,7 +2,10 @@
 // nor bytes.
 //
 // Append checks nothing; Parse treats its input as hostile (convert.h has what it refuses).
-// Ownership: keeps generated messages to use again, so that a busy session stops allocating.
+// Ownership: keeps generated messages to use again, so that a busy session stops allocating.  What a
+// message leaves in them stays when it is cleared, and many that differ leave more than any of them
+// takes: so it goes when it may be more than kKeptBytes, of a Down with Append, of an Up with
+// Release.
 // Thread-safety: none; one object a direction.
 #pragma once
 
@@ -24,8 +27,13 @@ struct SessionEnd {
   uint32_t retry_after_ms = 0;  // with ResourceExhausted: when to attach again
 };
 
+// About the bytes of memory that an answer takes.
+[[nodiscard]] size_t WeightOf(const wire::Down& down);
+
 class SessionCodec {
  public:
+  static constexpr size_t kKeptBytes = 64 << 10;
+
   SessionCodec();
   ~SessionCodec();
   SessionCodec(const SessionCodec&) = delete;
@@ -38,6 +46,9 @@ class SessionCodec {
   // memory, which is seen before it takes any.  *out is then some mixture.
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Up* up);
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Down* down);
+  // Called when an Up was handled: lets go of what is kept, and of what lies in `*up`, which every
+  // Parse since filled, once it may be more than kKeptBytes.
+  void Release(wire::Up* up);
 
   // Text beyond 256 bytes is cut off.
   static void AppendEnd(const SessionEnd& end, std::string* out);
@@ -46,6 +57,7 @@ class SessionCodec {
  private:
   struct Messages;
   const std::unique_ptr<Messages> messages_;
+  size_t up_kept_ = 0, down_kept_ = 0;  // at most
 };
 
 }  // namespace larder

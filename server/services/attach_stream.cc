@@ -1,5 +1,6 @@
 #include "server/services/attach_stream.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -12,31 +13,10 @@
 #include "storage/check.h"
 
 namespace larder {
-namespace {
-
-// About the bytes that a message waits with.
-size_t Weight(const wire::Down& message) {
-  size_t bytes = sizeof(message);
-  for (const wire::Grant& grant : message.grants) {
-    bytes += grant.blocks.size() * sizeof(wire::BlockGrant);
-    for (const wire::BlockGrant& block : grant.blocks) {
-      if (block.table) bytes += block.table->segments.size() * sizeof(Segment);
-    }
-  }
-  for (const wire::Reserved& r : message.reserved) bytes += r.extents.size() * sizeof(r.extents[0]);
-  for (const wire::Published& p : message.published) bytes += p.status.size();
-  for (const wire::Revocation& r : message.revocations) {
-    bytes += (r.leases.size() + r.reservations.size()) * sizeof(uint64_t);
-  }
-  for (const wire::Directive& d : message.directives)
-    bytes += d.digests.size() * sizeof(Digest) + d.owner.size();
-  return bytes;
-}
-
-}  // namespace
 
 void AttachStream::Start(std::optional<AttachedProcess> process, const ShareHolder& holder,
                          std::string peer) {
+  account_ = deps_.shares.Of(holder);
   absl::StatusOr<std::shared_ptr<AttachedSession>> session =
       sessions_.Add(deps_, std::move(process), holder, std::move(peer), *this);
   if (!session.ok()) {
@@ -97,14 +77,10 @@ bool AttachStream::HandleMessage() {
   if (!room) return false;
   absl::Status status = room->status();
   if (status.ok()) {
-    const bool large = up_.Length() > kSmallBytes;
     status = Parse();
     if (status.ok()) status = session_->OnUp(message_);
     if (!status.ok()) ++deps_.counters.invalid_messages;
-    if (large) {
-      parser_.reset();
-      message_ = wire::Up();
-    }
+    parser_->Release(&message_);
   }
   up_.Clear();
   if (!status.ok()) {
@@ -126,7 +102,7 @@ std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
   constexpr size_t kCopies = 2;  // its bytes, and what they say
   const size_t bytes = up_.Length();
   if (bytes <= kSmallBytes) return Shares::Ticket();
-  Shares::Answer answer = session_->account().Take(ShareKind::kMessageBytes, kCopies * bytes);
+  Shares::Answer answer = account_.Take(ShareKind::kMessageBytes, kCopies * bytes);
   if (answer.admitted()) {
     waits_from_.reset();
     waits_.Reset();
@@ -136,13 +112,16 @@ std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
   if (!waits_from_) {
     ++deps_.counters.calls_overloaded;
     waits_from_ = now;
-    Shares::Answer place = session_->account().Take(ShareKind::kWaitingBytes, bytes);
+    Shares::Answer place = account_.Take(ShareKind::kWaitingBytes, bytes);
     if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
     waits_ = std::move(place.ticket);
   }
   // As on a session socket: messages that wait for each other's room must end.
-  const bool over =
-      now >= *waits_from_ + kWaitMax && session_->account().HasItsPart(ShareKind::kMessageBytes);
+  bool over = false;
+  if (now >= std::max(*waits_from_ + kWaitMax, asked_ + kAskAgain)) {
+    asked_ = now;  // the answer is looked for in all accounts
+    over = account_.HasItsPart(ShareKind::kMessageBytes);
+  }
   if (answer.retry_after != Duration::zero() && !over) return std::nullopt;
   return absl::ResourceExhaustedError(absl::StrCat("no room for a message: ", answer.why));
 }
@@ -150,17 +129,18 @@ std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
 void AttachStream::Send(wire::Down message) {
   MutexLock lock(mu_);
   if (finished_ || finish_) return;
-  queued_ += Weight(message);
+  queued_ += WeightOf(message);
   queue_.push_back(std::move(message));
   if (!writing_) WriteNext();
+  ChargeAnswers();
 }
 
 void AttachStream::WriteNext() {
   down_.Clear();
   wire::Encode(queue_.front(), &down_);
-  const size_t bytes = Weight(queue_.front());
-  large_ = bytes > kSmallAnswer;
-  queued_ -= bytes;
+  written_weight_ = WeightOf(queue_.front());
+  kept_ += written_weight_;
+  queued_ -= written_weight_;
   queue_.pop_front();
   writing_ = true;
   written_.Clear();
@@ -173,12 +153,17 @@ void AttachStream::WriteNext() {
 void AttachStream::OnWriteDone(bool ok) {
   MutexLock lock(mu_);
   writing_ = false;
-  if (std::exchange(large_, false)) down_ = v1::Down();
+  written_weight_ = 0;
+  if (kept_ > SessionCodec::kKeptBytes) {
+    down_ = v1::Down();
+    kept_ = 0;
+  }
   if (!ok) {
     // Answers are lost: a stream without them is of no use to its client.
     DropQueue();
     if (!finish_) finish_ = absl::UnavailableError("an answer could not be sent");
   }
+  ChargeAnswers();
   if (!queue_.empty()) {
     WriteNext();
   } else {
@@ -188,6 +173,19 @@ void AttachStream::OnWriteDone(bool ok) {
     read_paused_ = false;
     StartRead(&up_);
   }
+}
+
+void AttachStream::ChargeAnswers() {
+  const size_t all = queued_ + written_weight_;
+  const uint64_t waiting = all > kFreeAnswerBytes ? all : 0;
+  if (waiting == 0) return answers_.Reset();
+  answers_.ShrinkTo(waiting);
+  if (waiting == answers_.amount()) return;
+  Shares::Answer more = account_.Take(ShareKind::kMessageBytes, waiting - answers_.amount());
+  if (more.admitted()) return answers_.Merge(std::move(more.ticket));
+  DropQueue();
+  if (!finish_)
+    finish_ = absl::ResourceExhaustedError(absl::StrCat("answers are not read: ", more.why));
 }
 
 void AttachStream::Finish(absl::Status status) {

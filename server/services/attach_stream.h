@@ -7,7 +7,8 @@
 // Memory: gRPC hands over bytes, which are parsed here once they are charged: a message beyond
 // kSmallBytes to its process's share while it is handled.  Where there is no room for it, it waits
 // as bytes, and those are charged to what may wait; where that is used up, the session ends.
-// Between messages at most kKeptBytes of each direction stay.
+// Answers that wait beyond kFreeAnswerBytes are charged, too: where there is no room for them the
+// stream ends.  Between messages about SessionCodec::kKeptBytes of each direction stay.
 #pragma once
 
 #include <chrono>
@@ -46,9 +47,9 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
  private:
   static constexpr size_t kQueuedMax = 1 << 20;           // bytes
   static constexpr size_t kSmallBytes = 32 << 10;         // of a message that takes what all share
-  static constexpr size_t kKeptBytes = 64 << 10;          // of messages whose memory is reused
-  static constexpr size_t kSmallAnswer = 16 << 10;        // bytes; as a message it takes kKeptBytes
+  static constexpr size_t kFreeAnswerBytes = 64 << 10;    // that wait without a charge
   static constexpr std::chrono::seconds kWaitMax{60};     // for room, where others wait for ours
+  static constexpr std::chrono::seconds kAskAgain{1};     // whether others wait for its bytes
   static constexpr std::chrono::milliseconds kRetry{10};  // when there is no room for it
 
   void OnReadDone(bool ok) override;
@@ -69,10 +70,13 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   [[nodiscard]] bool TakeEnd() LARDER_REQUIRES(mu_);
   void FinishIfDone() LARDER_REQUIRES(mu_);
   void DropQueue() LARDER_REQUIRES(mu_);
+  // For answers that wait; ends the stream where there is no room for them.
+  void ChargeAnswers() LARDER_REQUIRES(mu_);
 
   grpc::CallbackServerContext& context_;
   SessionDeps& deps_;
   SessionTable& sessions_;
+  Shares::Account account_;                   // likewise, the session's
   std::shared_ptr<AttachedSession> session_;  // const after Start
   grpc::ByteBuffer up_;                       // of the read under way
   std::optional<SessionCodec> parser_;        // its memory is reused, as is
@@ -81,13 +85,16 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   grpc::ByteBuffer written_;                  // its bytes
   Shares::Ticket waits_;                      // of up_, for as long as it waits for room
   std::optional<TimePoint> waits_from_;       // up_, for room
+  TimePoint asked_;                           // whether others wait for its bytes
   std::optional<grpc::Alarm> retry_;          // likewise
 
   Mutex mu_;
   std::deque<wire::Down> queue_ LARDER_GUARDED_BY(mu_);
   size_t queued_ LARDER_GUARDED_BY(mu_) = 0;  // their weight
   bool writing_ LARDER_GUARDED_BY(mu_) = false;
-  bool large_ LARDER_GUARDED_BY(mu_) = false;  // down_ takes more than is kept
+  size_t written_weight_ LARDER_GUARDED_BY(mu_) = 0;  // of down_, while it is written
+  size_t kept_ LARDER_GUARDED_BY(mu_) = 0;            // in down_, at most
+  Shares::Ticket answers_ LARDER_GUARDED_BY(mu_);     // for queued_ and written_weight_
   bool read_paused_ LARDER_GUARDED_BY(mu_) = false;
   // A read is looked at, perhaps by a callback of retry_, of which gRPC does not know: the end
   // waits, as it deletes this.

@@ -463,6 +463,36 @@ TEST_F(SessionSocketTest, AMessageThatWaitsForRoomAndHasItsPartEnds) {
   writer.join();
 }
 
+// The room that it waits for would come to nobody.
+TEST_F(SessionSocketTest, AClientThatHangsUpWhileItsMessageWaitsEndsTheSession) {
+  Start(KiB(500));
+  const Shares::Answer others = OthersTake(KiB(450));
+  const std::string frame = client_->Frame(AcquireUp(1, wire::kKeysMax));
+  ASSERT_TRUE(client_->SendBytes(frame.substr(0, 60'000)));
+  SessionSocket::Next next = socket_->OnEvent(kStart);
+  while (next.read) next = socket_->OnEvent(kStart);
+  ASSERT_EQ(next.due, kStart + SessionSocket::kRetry);
+  client_.reset();
+  EXPECT_FALSE(socket_->OnEvent(kStart).over) << "nothing says so yet";
+  EXPECT_TRUE(socket_->OnEvent(kStart, /*hung_up=*/true).over);
+  EXPECT_EQ(f().sessions().size(), 0u);
+}
+
+TEST_F(SessionSocketTest, AnswersThatWaitAreChargedUntilTheyAreRead) {
+  Start(KiB(500));
+  const size_t messages = FillQueueTo(SessionSocket::kFreeAnswerBytes + 1'000);
+  EXPECT_GT(admitted_bytes(), SessionSocket::kFreeAnswerBytes);
+  for (size_t i = 0; i < messages; ++i) {
+    (void)client_->NextMessage();
+    (void)socket_->OnEvent(kStart);
+  }
+  EXPECT_EQ(admitted_bytes(), 0u);
+  const Shares::Answer others = OthersTake(KiB(450));
+  (void)FillQueueTo(SessionSocket::kFreeAnswerBytes + 1'000);
+  (void)socket_->OnEvent(kStart);
+  EXPECT_EQ(f().sessions().size(), 0u) << "it ends where there is no room for them";
+}
+
 TEST_F(SessionSocketTest, AMessageForWhichThereNeverIsRoomEndsTheSession) {
   Start(KiB(50));
   ASSERT_TRUE(client_->SendBytes(client_->Frame(AcquireUp(1, wire::kKeysMax)).substr(0, 60'000)));

@@ -364,6 +364,25 @@ TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskUnderItsName) {
   EXPECT_TRUE(rooms.empty());
 }
 
+// Else the name would stay with the former place, which the disk has forgotten.
+TEST_F(IndexShardTest, DamageInHostWaitsForARewriteOnDisk) {
+  uint32_t slot = 0;
+  Insert(1, kNow_s, {}, &slot);
+  (void)Hold(1, HoldWhat::kUntouched, kNow_s);
+  ASSERT_EQ(shard_.SetOnDisk(slot, 7), 0u);
+  ASSERT_TRUE(shard_.BeginRewrite(slot, 7));
+  EXPECT_FALSE(shard_.DropHostCopy(slot));
+  ASSERT_TRUE(shard_.FinishRewrite(slot, 8));
+  ASSERT_TRUE(shard_.DropHostCopy(slot));
+  const HeldBlock now = Hold(1, HoldWhat::kUntouched, kNow_s);
+  EXPECT_EQ(now.state, BlockState::kDisk);
+  EXPECT_EQ(now.disk_location, 8u);
+  std::vector<Extent> freed;
+  std::vector<DiskRoom> rooms;
+  shard_.Unhold({&slot, 1}, &freed, &rooms);
+  shard_.Unhold({&now.ref.value, 1}, &freed, &rooms);
+}
+
 TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskOfAFullShard) {
   IndexShard full(variants_, /*entries_max=*/1);
   IndexShard::Raised raised;

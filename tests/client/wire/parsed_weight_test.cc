@@ -2,6 +2,7 @@
 #include "client/wire/parsed_weight.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <string>
 
@@ -63,6 +64,50 @@ TEST(ParsedWeight, GarbageEndsIt) {
   std::string nested;  // lengths beyond the end
   for (int i = 0; i < 100; ++i) nested += "\x12\x7f";
   EXPECT_LT(ParsedWeight(*v1::Up::descriptor(), Bytes(nested), UINT64_MAX), 20'000u);
+}
+
+// The parser keeps what it does not know.
+TEST(ParsedWeight, SeesThroughUnknownFields) {
+  std::string group = "\x73";  // field 14, a group
+  for (int i = 0; i < 10'000; ++i) group += std::string("\x0a\x00", 2);
+  group += "\x74";
+  std::string numbers;
+  for (int i = 0; i < 10'000; ++i) numbers += std::string("\x70\x01", 2);
+  for (const std::string& text : {group, numbers}) {
+    v1::Up parsed;
+    ASSERT_TRUE(parsed.ParseFromString(text));
+    const uint64_t weight = ParsedWeight(*v1::Up::descriptor(), Bytes(text), 100'000);
+    EXPECT_GT(weight, 100'000u) << parsed.SpaceUsedLong();
+    wire::Up out;
+    EXPECT_TRUE(absl::IsInvalidArgument(SessionCodec().Parse(Bytes(text), &out)));
+  }
+}
+
+// Each message is short; all together name many places for something in a message.
+TEST(SessionCodec, KeepsLittleOfManyDifferentMessages) {
+  SessionCodec codec;
+  wire::Up up;
+  const size_t before = mallinfo2().uordblks;
+  for (int publish = 0; publish < 60; ++publish) {
+    v1::Up message;
+    for (int i = 0; i <= publish; ++i) message.add_publishes()->set_id(static_cast<uint64_t>(i));
+    *message.mutable_publishes(publish)->mutable_blocks() = PublishOf(100, 7).publishes(0).blocks();
+    const std::string bytes = message.SerializeAsString();
+    (void)codec.Parse(Bytes(bytes), &up);
+    codec.Release(&up);
+  }
+  EXPECT_LT(mallinfo2().uordblks - before, 4 * SessionCodec::kKeptBytes);
+  wire::Down down;
+  std::string frame;
+  for (size_t grant = 0; grant < 60; ++grant) {
+    down.grants.assign(grant + 1, {});
+    down.grants[grant].blocks.resize(500);
+    frame.clear();
+    codec.Append(down, &frame);
+  }
+  down = {};
+  frame = {};
+  EXPECT_LT(mallinfo2().uordblks - before, 6 * SessionCodec::kKeptBytes);
 }
 
 TEST(SessionCodec, TakesWhatEnginesSayAndNotWhatOnlyTakesMemory) {
