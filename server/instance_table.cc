@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "server/device_table.h"
@@ -197,6 +198,15 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
 }
 
 absl::Status InstanceTable::Intern(Registration& registration, const Shares::Account* who) {
+  // All numbers or none: one that was given is not taken back.
+  if (who != nullptr) {
+    absl::flat_hash_set<Digest> unknown;
+    for (const Variant& variant : registration.variants) {
+      if (!store_.index().FindVariant(variant.spec.Id())) unknown.insert(variant.spec.Id());
+    }
+    const Shares::Answer all = who->OfUid().Take(ShareKind::kNumbers, unknown.size());
+    if (!all.admitted()) return absl::ResourceExhaustedError(all.why);
+  }
   for (Variant& variant : registration.variants) {
     if (variant.index != VariantIndex::kNone) continue;
     absl::StatusOr<VariantIndex> index = NumberLocked(variant.spec, who);

@@ -425,6 +425,23 @@ TEST_F(InstanceTableTest, OneUidDoesNotTakeAllTheRoomOfRegistrations) {
   EXPECT_TRUE(table_.Register("victim", {&content, 1}, {}, &victim).ok());
 }
 
+// Numbers are not taken back, so a registration that has too many gets none.
+TEST_F(InstanceTableTest, ARefusedRegistrationUsesUpNoNumbers) {
+  Shares::Limits limits = Shares::LimitsOf({});
+  limits[static_cast<size_t>(ShareKind::kNumbers)].all = 8;
+  Shares shares(limits);
+  const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
+  const ContentSpec content = Content();
+  std::vector<VariantSpec> variants;
+  for (uint32_t rank = 0; rank < 10; ++rank) variants.push_back(Variant(rank, 10));
+  const auto refused = table_.Register("e", {&content, 1}, variants, &who);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  EXPECT_EQ(shares.held(ShareKind::kNumbers), 0u);
+  variants.resize(4);
+  EXPECT_TRUE(table_.Register("e", {&content, 1}, variants, &who).ok());
+  EXPECT_EQ(shares.held(ShareKind::kNumbers), 4u);
+}
+
 TEST_F(InstanceTableTest, ANumberThatThereIsNotIsNotCharged) {
   Shares shares(Shares::LimitsOf({}));
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});

@@ -502,5 +502,13 @@ TEST_F(SessionTest, TicksAndMessagesRunTogether) {
   housekeeper.join();
 }
 
+TEST(WriterOf, AUserThatShowsNoTokenIsNoWriter) {
+  Shares shares(Shares::LimitsOf({}));
+  const ShareHolder process{.uid = 1000, .process = ProcessId{1}, .pid = 11};
+  EXPECT_EQ(WriterOf(shares.Of(process), "e").uid, 1000u);
+  EXPECT_EQ(WriterOf(shares.Of(UnattachedOf(1000)), "e").uid, BlockWriter::kUnknownUid);
+  EXPECT_EQ(WriterOf(shares.Of({}), "e").uid, BlockWriter::kUnknownUid);
+}
+
 }  // namespace
 }  // namespace larder
