@@ -3,7 +3,8 @@
 //
 // A caller that shows no sideband token is known by it: by its user, as the kernel named whoever
 // connected.
-// Ownership: by Daemon, outlives the servers; borrows the shares.  Thread-safety: all methods from any thread.
+// Ownership: by Daemon, outlives the servers; borrows the shares.
+// Thread-safety: all methods from any thread.
 // Lifecycle: Put, before gRPC gets the connection -> Forget, when it is seen to be closed, or
 // another Put of that number.
 #pragma once
@@ -24,8 +25,8 @@ class ConnectionPeers {
 
   void Put(int fd, const SocketPeer& peer) LARDER_EXCLUDES(mu_);
   void Forget(int fd) LARDER_EXCLUDES(mu_);
-  // Of all that the user of the other end calls without a token.  Nothing: it is no such name, or
-  // of a connection that is not known.
+  // The account of the user at the other end, for calls without a token.  Returns nothing if `name`
+  // names no connection that was Put.
   [[nodiscard]] std::optional<Shares::Account> AccountOf(const std::string& name) const
       LARDER_EXCLUDES(mu_);
 

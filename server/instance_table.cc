@@ -198,11 +198,12 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
 }
 
 absl::Status InstanceTable::Intern(Registration& registration, const Shares::Account* who) {
-  // All numbers or none: one that was given is not taken back.
+  // A number that was given is not taken back, so the caller must have a share for all of them.
   if (who != nullptr) {
     absl::flat_hash_set<Digest> unknown;
     for (const Variant& variant : registration.variants) {
-      if (!store_.index().FindVariant(variant.spec.Id())) unknown.insert(variant.spec.Id());
+      if (variant.index == VariantIndex::kNone && !store_.index().FindVariant(variant.spec.Id()))
+        unknown.insert(variant.spec.Id());
     }
     const Shares::Answer all = who->OfUid().Take(ShareKind::kNumbers, unknown.size());
     if (!all.admitted()) return absl::ResourceExhaustedError(all.why);

@@ -30,6 +30,21 @@ bool HasAnswers(const wire::Down& down) {
 
 }  // namespace
 
+absl::Status ChargeAnswers(const Shares::Account& account, size_t waiting,
+                           Shares::Ticket* charged) {
+  const uint64_t wanted = waiting > SessionSink::kFreeAnswerBytes ? waiting : 0;
+  if (wanted == 0) charged->Reset();
+  if (wanted <= charged->amount()) {
+    charged->ShrinkTo(wanted);
+    return absl::OkStatus();
+  }
+  Shares::Answer more = account.Take(ShareKind::kMessageBytes, wanted - charged->amount());
+  if (!more.admitted())
+    return absl::ResourceExhaustedError(absl::StrCat("answers are not read: ", more.why));
+  charged->Merge(std::move(more.ticket));
+  return absl::OkStatus();
+}
+
 BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id) {
   BlockWriter writer;
   if (account.holder().uid && !account.holder().unattached()) writer.uid = *account.holder().uid;

@@ -55,6 +55,9 @@ class DiskWork;       // server/disk_work.h
 // Where a session's answers go.
 class SessionSink {
  public:
+  // Answers of a session that may wait for its client to read them without a charge.
+  static constexpr size_t kFreeAnswerBytes = 64 << 10;
+
   virtual ~SessionSink() = default;
   virtual void Send(wire::Down message) = 0;
   // Ends the stream once what was sent has left.
@@ -62,6 +65,12 @@ class SessionSink {
   // Ends it now: nobody is there to read.
   virtual void Abort() { Finish(absl::CancelledError("the process of this session is dead")); }
 };
+
+// Charges a session's process for the answers that its client has not read: afterwards *charged
+// covers `waiting` bytes, or nothing up to SessionSink::kFreeAnswerBytes.  ResourceExhausted: the
+// process has no share left for them, *charged stays as it was, and the session is to end.
+[[nodiscard]] absl::Status ChargeAnswers(const Shares::Account& account, size_t waiting,
+                                         Shares::Ticket* charged);
 
 [[nodiscard]] inline uint32_t RetryAfterMs(Duration d) {
   return static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
@@ -71,9 +80,10 @@ class SessionSink {
 // the pool, so that all of it never takes more than half of the pool.  InvalidArgument.
 [[nodiscard]] absl::Status CheckMetadata(size_t tokens, const SegmentTable& segments);
 
-// Of what a process stores for an engine.  A caller without a sideband proves no
-// writer, though its connection tells whose share it takes: the daemon knows a connection by the
-// number of its descriptor alone, which another one may have had a moment ago.
+// The writer that is kept with a block which the process behind `account` stores for an engine.
+// The writer of a caller without a sideband token is unknown, although the call counts as its
+// user's share: the daemon knows its connection by a descriptor number alone, and another
+// connection may have had that number a moment ago.
 [[nodiscard]] BlockWriter WriterOf(const Shares::Account& account, std::string_view engine_id);
 
 // The parts of the daemon that sessions share.  All outlive every session.

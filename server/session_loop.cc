@@ -171,7 +171,8 @@ void SessionLoop::Erase(uint64_t id) {
 
 void SessionLoop::Watch(Served& served, const SessionSocket::Next& next, bool hung_up) {
   const uint32_t events = (next.read ? EPOLLIN : 0U) | (next.write ? EPOLLOUT : 0U);
-  // A hang-up is reported whatever is asked for, and over and over.
+  // epoll reports a hang-up whatever it is asked for, and again at once.  A socket that waits for
+  // something else meanwhile, a worker or room, is woken or due.
   const bool watched = events != 0 || (served.watched && !hung_up);
   if (events == served.events && watched == served.watched) return;
   const int what = !watched ? EPOLL_CTL_DEL : served.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;

@@ -57,7 +57,7 @@ class SessionLoop final : public SessionSocket::Waker {
   struct Served {
     std::unique_ptr<SessionSocket> socket;
     uint32_t events = 0;  // that the epoll reports
-    bool watched = true;  // it is in the epoll
+    bool watched = true;  // the epoll has it
   };
   SessionLoop(FileDescriptor epoll, FileDescriptor wake);
 

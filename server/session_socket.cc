@@ -56,7 +56,7 @@ void SessionSocket::Send(wire::Down message) {
         "an answer is longer than ", wire::kMessageBytesMax, " bytes: ask for fewer keys at once"));
   }
   Flush();
-  ChargeAnswers();
+  ChargeQueue();
   if (!queue_.empty() || deaf_ || end_) Wake();
 }
 
@@ -88,7 +88,7 @@ SessionSocket::Next SessionSocket::OnEvent(TimePoint now, bool hung_up) {
     looking_ = true;
     woken_ = false;
     Flush();
-    if (answers_) ChargeAnswers();
+    if (answers_) ChargeQueue();
   }
   if (session_) LookAtSession(now, &next);
   MutexLock lock(mu_);
@@ -127,8 +127,8 @@ void SessionSocket::LookAtSession(TimePoint now, Next* next) {
   if (const auto end = WantedEnd()) return End(*end, now);
   // Half-closed or broken: which of them, the session knows by whether it was told `bye`.
   if (input_->eof && !input_->stopped) return End(absl::OkStatus(), now);
-  // What it waits for would come to nobody.
-  if (hung_up_ && input_->stopped) End(absl::OkStatus(), now);
+  // No client is left to wait for the rest of its message, however long others keep the room.
+  if (hung_up_ && input_->waits_from) End(absl::OkStatus(), now);
 }
 
 absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
@@ -171,7 +171,7 @@ absl::Status SessionSocket::MakeRoom(TimePoint now) {
   if (!input_->waits_from) input_->waits_from = now;
   bool over = false;
   if (now >= std::max(*input_->waits_from + kMessageMax, input_->asked + kAskAgain)) {
-    input_->asked = now;  // the answer is looked for in all accounts
+    input_->asked = now;  // HasItsPart looks at all accounts
     over = account_.HasItsPart(ShareKind::kMessageBytes);
   }
   if (answer.retry_after == Duration::zero() || over) {
@@ -306,14 +306,9 @@ void SessionSocket::End(const absl::Status& why, TimePoint now) {
   Flush();
 }
 
-void SessionSocket::ChargeAnswers() {
-  const uint64_t waiting = queue_.waiting() > kFreeAnswerBytes ? queue_.waiting() : 0;
-  if (waiting == 0) return answers_.Reset();
-  answers_.ShrinkTo(waiting);
-  if (waiting == answers_.amount()) return;
-  Shares::Answer more = account_.Take(ShareKind::kMessageBytes, waiting - answers_.amount());
-  if (more.admitted()) return answers_.Merge(std::move(more.ticket));
-  if (!end_) end_ = absl::ResourceExhaustedError(absl::StrCat("answers are not read: ", more.why));
+void SessionSocket::ChargeQueue() {
+  absl::Status status = ChargeAnswers(account_, queue_.waiting(), &answers_);
+  if (!status.ok() && !end_) end_ = std::move(status);
 }
 
 void SessionSocket::Flush() {

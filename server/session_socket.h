@@ -10,8 +10,8 @@
 // Refuse -> destroyed.
 // Limits: reading stops while more than kQueuedMax bytes of answers wait, so a client that does not
 // read cannot make the daemon grow, and while there is no room (Shares) or no worker for a
-// message beyond kSmallBodyBytes.  Answers that wait beyond kFreeAnswerBytes are charged to the
-// process; where its share has no room for them, the session ends.  A message that has begun must come on, and come to its end.
+// message beyond kSmallBodyBytes.  Answers that wait are charged (ChargeAnswers).  A message that
+// has begun must come on, and come to its end.
 #pragma once
 
 #include <memory>
@@ -34,14 +34,14 @@ namespace larder {
 
 class SessionSocket final : public SessionSink {
  public:
-  static constexpr size_t kQueuedMax = 1 << 20;  // bytes
-  static constexpr size_t kFreeAnswerBytes = 64 << 10;
+  static constexpr size_t kQueuedMax = 1 << 20;           // bytes
   static constexpr size_t kSmallBodyBytes = 12 << 10;     // longer ones take what all share
   static constexpr std::chrono::seconds kPauseMax{10};    // within a message
   static constexpr std::chrono::seconds kMessageMax{60};  // from its first byte to its last
   static constexpr std::chrono::milliseconds kRetry{10};  // when there is no room for it
-  static constexpr std::chrono::seconds kAskAgain{1};     // whether others wait for its bytes
-  static constexpr std::chrono::seconds kLinger{1};       // of the last words, for who reads late
+  static constexpr std::chrono::seconds kAskAgain{
+      1};                                            // between two questions whether it HasItsPart
+  static constexpr std::chrono::seconds kLinger{1};  // of the last words, for who reads late
 
   struct Context {
     SessionDeps& deps;
@@ -100,7 +100,7 @@ class SessionSocket final : public SessionSink {
     Shares::Ticket charged;               // for its bytes, more as it comes
     bool refused = false;                 // once there was no room for it
     std::optional<TimePoint> waits_from;  // while there is none
-    TimePoint asked;                      // whether others wait for its bytes
+    TimePoint asked;                      // when HasItsPart was asked last
   };
   void LookAtSession(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status LookAtInput(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
@@ -125,8 +125,8 @@ class SessionSocket final : public SessionSink {
   // session has ended finds nothing of it any more.
   void End(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
   void Flush() LARDER_REQUIRES(mu_);
-  // For answers that wait; ends the session where there is no room for them.
-  void ChargeAnswers() LARDER_REQUIRES(mu_);
+  // Charges for the answers in queue_, or wants the session to end.
+  void ChargeQueue() LARDER_REQUIRES(mu_);
   void Wake() LARDER_REQUIRES(mu_);
 
   const Context context_;
@@ -140,7 +140,7 @@ class SessionSocket final : public SessionSink {
   Shares::Account account_;                   // the session's
   std::optional<Input> input_;
   TimePoint due_ = TimePoint::max();
-  bool hung_up_ = false;
+  bool hung_up_ = false;  // the peer has closed both ways
 
   Mutex mu_;
   SessionCodec writer_ LARDER_GUARDED_BY(mu_);

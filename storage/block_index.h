@@ -110,7 +110,8 @@ class BlockIndex {
   // As Drop, of a held block in HOST whose bytes are wrong there.  Of one that is on disk too the
   // name stays with that copy, in an entry that nobody holds; who holds `held` has neither any
   // more.  The owner word of the copy is the old one until the block is promoted.  False: it has
-  // left HOST, or its copy on disk is written anew just now: the caller finds the damage again.
+  // left HOST, or a rewrite of its copy on disk has begun and not finished: a later check finds the
+  // damage again.
   bool DropHostCopy(EntryRef held, std::optional<Extent>* freed, DiskRoom* room);
   // Takes a block from these tiers, and from the index where it is in no other: then as Drop, also
   // while it is held.  Not while it is pinned, or held in a tier that it is to leave for another.

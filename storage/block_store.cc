@@ -23,7 +23,7 @@ constexpr size_t kEvictionBatch = 32;
 class HeldOnce {
  public:
   explicit HeldOnce(size_t keys) : places_(std::bit_ceil(2 * keys)) {}
-  // Where `ref` is once the caller writes it there; 0 is there until then.
+  // The place of `ref`: holds ref.value if the caller has written it there, otherwise 0.
   // References are the daemon's numbers, so no client chooses which of them meet.
   [[nodiscard]] uint32_t& PlaceOf(EntryRef ref) {
     size_t at = (ref.value * uint64_t{0x9E3779B97F4A7C15}) >> 32;

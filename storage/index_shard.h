@@ -106,8 +106,7 @@ class IndexShard {
   // nullopt: it has left meanwhile.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(uint32_t slot, uint64_t location)
       LARDER_EXCLUDES(mu_);
-  // As BlockIndex says of them.  Between the two the entry keeps its name on disk: DropHostCopy
-  // does nothing.
+  // As BlockIndex says of them.  Between the two DropHostCopy leaves the entry alone.
   [[nodiscard]] bool BeginRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool FinishRewrite(uint32_t slot, uint64_t location) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool ReplaceInHost(uint32_t slot, const Extent& extent,
@@ -368,7 +367,8 @@ class IndexShard {
   const uint32_t entries_max_;
   mutable Mutex mu_;
   EntrySlots entries_ LARDER_GUARDED_BY(mu_);
-  absl::flat_hash_set<uint32_t> rewritten_ LARDER_GUARDED_BY(mu_);  // slots, just now
+  // Slots between BeginRewrite and FinishRewrite.
+  absl::flat_hash_set<uint32_t> rewritten_ LARDER_GUARDED_BY(mu_);
   SlotTable table_ LARDER_GUARDED_BY(mu_);
   // By class: what is in HOST alone, on disk too, on disk alone.
   Lists host_lists_ LARDER_GUARDED_BY(mu_);

@@ -58,8 +58,8 @@ IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDis
 std::optional<IndexShard::Departure> IndexShard::DropHostCopy(uint32_t slot) {
   MutexLock lock(mu_);
   if (!InUse(slot) || !InHost(entries_[slot].state)) return std::nullopt;
-  // The disk knows the name by its new place already, and only this entry will hear of that.  What
-  // is damaged here is found again.
+  // The disk may know the name by the new place already, and FinishRewrite tells that to this entry
+  // alone: a second entry would keep the old place.  A later check finds the damage again.
   if (rewritten_.contains(slot)) return std::nullopt;
   const IndexEntry before = entries_[slot];
   LARDER_CHECK(before.holds > 0);

@@ -19,7 +19,7 @@ using google::protobuf::io::CodedInputStream;
 constexpr uint64_t kMessage = 64, kField = 8;
 constexpr uint64_t kString = 48;
 constexpr uint64_t kNumber = 8, kHalf = 4;
-// Of a field that the message does not have, which the parser keeps: in a vector that grows by
+// Of a field that the message type does not declare: the parser keeps it, in a vector that grows by
 // doubling.
 constexpr uint64_t kUnknown = 32;
 
@@ -34,7 +34,7 @@ class Scale {
     while (const uint32_t tag = in.ReadTag()) {
       const auto* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
       const auto wire_type = WireFormatLite::GetTagWireType(tag);
-      // No message of ours has groups.  The parser would keep what is in one, whatever it takes.
+      // No proto3 message has groups, and the parser keeps an unknown group with all that is in it.
       if (wire_type == WireFormatLite::WIRETYPE_START_GROUP) return Add(most_ + 1);
       if (wire_type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
         if (!Add(field == nullptr ? kUnknown : kNumber) || !WireFormatLite::SkipField(&in, tag))

@@ -14,8 +14,8 @@
 namespace larder {
 namespace {
 
-// A message may take so much in memory for each byte of it.  Blocks of 16 short token ids take about
-// 6, but a message of a few bytes is an object too.
+// A message may take kParsedTimes its length in memory: blocks of 16 short token ids take about 6
+// times.  Up to kParsedBytes the length does not matter, as a message of a few bytes is an object.
 constexpr uint64_t kParsedTimes = 12;
 constexpr uint64_t kParsedBytes = 32 << 10;
 

@@ -2,10 +2,9 @@
 // nor bytes.
 //
 // Append checks nothing; Parse treats its input as hostile (convert.h has what it refuses).
-// Ownership: keeps generated messages to use again, so that a busy session stops allocating.  What a
-// message leaves in them stays when it is cleared, and many that differ leave more than any of them
-// takes: so it goes when it may be more than kKeptBytes, of a Down with Append, of an Up with
-// Release.
+// Ownership: keeps generated messages to use again, so that a busy session stops allocating.
+// Protobuf frees nothing when it clears a message, so many messages of different shapes add up:
+// Append frees the kept Down, and Release the kept Up, once it may take more than kKeptBytes.
 // Thread-safety: none; one object a direction.
 #pragma once
 
@@ -46,8 +45,8 @@ class SessionCodec {
   // memory, which is seen before it takes any.  *out is then some mixture.
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Up* up);
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Down* down);
-  // Called when an Up was handled: lets go of what is kept, and of what lies in `*up`, which every
-  // Parse since filled, once it may be more than kKeptBytes.
+  // To be called after a parsed Up was handled: frees the kept Up, and what *up holds, once they
+  // may take more than kKeptBytes.  REQUIRES: every Parse since the last Release filled this *up.
   void Release(wire::Up* up);
 
   // Text beyond 256 bytes is cut off.
@@ -57,7 +56,7 @@ class SessionCodec {
  private:
   struct Messages;
   const std::unique_ptr<Messages> messages_;
-  size_t up_kept_ = 0, down_kept_ = 0;  // at most
+  size_t up_kept_ = 0, down_kept_ = 0;  // upper bounds of what messages_ takes
 };
 
 }  // namespace larder

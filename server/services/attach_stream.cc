@@ -119,7 +119,7 @@ std::optional<absl::StatusOr<Shares::Ticket>> AttachStream::TakeRoom() {
   // As on a session socket: messages that wait for each other's room must end.
   bool over = false;
   if (now >= std::max(*waits_from_ + kWaitMax, asked_ + kAskAgain)) {
-    asked_ = now;  // the answer is looked for in all accounts
+    asked_ = now;  // HasItsPart looks at all accounts
     over = account_.HasItsPart(ShareKind::kMessageBytes);
   }
   if (answer.retry_after != Duration::zero() && !over) return std::nullopt;
@@ -132,7 +132,7 @@ void AttachStream::Send(wire::Down message) {
   queued_ += WeightOf(message);
   queue_.push_back(std::move(message));
   if (!writing_) WriteNext();
-  ChargeAnswers();
+  ChargeQueue();
 }
 
 void AttachStream::WriteNext() {
@@ -163,7 +163,7 @@ void AttachStream::OnWriteDone(bool ok) {
     DropQueue();
     if (!finish_) finish_ = absl::UnavailableError("an answer could not be sent");
   }
-  ChargeAnswers();
+  ChargeQueue();
   if (!queue_.empty()) {
     WriteNext();
   } else {
@@ -175,17 +175,11 @@ void AttachStream::OnWriteDone(bool ok) {
   }
 }
 
-void AttachStream::ChargeAnswers() {
-  const size_t all = queued_ + written_weight_;
-  const uint64_t waiting = all > kFreeAnswerBytes ? all : 0;
-  if (waiting == 0) return answers_.Reset();
-  answers_.ShrinkTo(waiting);
-  if (waiting == answers_.amount()) return;
-  Shares::Answer more = account_.Take(ShareKind::kMessageBytes, waiting - answers_.amount());
-  if (more.admitted()) return answers_.Merge(std::move(more.ticket));
+void AttachStream::ChargeQueue() {
+  absl::Status status = ChargeAnswers(account_, queued_ + written_weight_, &answers_);
+  if (status.ok()) return;
   DropQueue();
-  if (!finish_)
-    finish_ = absl::ResourceExhaustedError(absl::StrCat("answers are not read: ", more.why));
+  if (!finish_) finish_ = std::move(status);
 }
 
 void AttachStream::Finish(absl::Status status) {

@@ -7,8 +7,8 @@
 // Memory: gRPC hands over bytes, which are parsed here once they are charged: a message beyond
 // kSmallBytes to its process's share while it is handled.  Where there is no room for it, it waits
 // as bytes, and those are charged to what may wait; where that is used up, the session ends.
-// Answers that wait beyond kFreeAnswerBytes are charged, too: where there is no room for them the
-// stream ends.  Between messages about SessionCodec::kKeptBytes of each direction stay.
+// Answers that wait are charged (ChargeAnswers).  Between messages about SessionCodec::kKeptBytes of
+// each direction stay.
 #pragma once
 
 #include <chrono>
@@ -45,11 +45,11 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void Abort() override { context_.TryCancel(); }
 
  private:
-  static constexpr size_t kQueuedMax = 1 << 20;           // bytes
-  static constexpr size_t kSmallBytes = 32 << 10;         // of a message that takes what all share
-  static constexpr size_t kFreeAnswerBytes = 64 << 10;    // that wait without a charge
-  static constexpr std::chrono::seconds kWaitMax{60};     // for room, where others wait for ours
-  static constexpr std::chrono::seconds kAskAgain{1};     // whether others wait for its bytes
+  static constexpr size_t kQueuedMax = 1 << 20;        // bytes
+  static constexpr size_t kSmallBytes = 32 << 10;      // of a message that takes what all share
+  static constexpr std::chrono::seconds kWaitMax{60};  // for room, where others wait for ours
+  static constexpr std::chrono::seconds kAskAgain{
+      1};  // between two questions whether it HasItsPart
   static constexpr std::chrono::milliseconds kRetry{10};  // when there is no room for it
 
   void OnReadDone(bool ok) override;
@@ -70,13 +70,13 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   [[nodiscard]] bool TakeEnd() LARDER_REQUIRES(mu_);
   void FinishIfDone() LARDER_REQUIRES(mu_);
   void DropQueue() LARDER_REQUIRES(mu_);
-  // For answers that wait; ends the stream where there is no room for them.
-  void ChargeAnswers() LARDER_REQUIRES(mu_);
+  // Charges for the answers in queue_ and for the one that is written, or ends the stream.
+  void ChargeQueue() LARDER_REQUIRES(mu_);
 
   grpc::CallbackServerContext& context_;
   SessionDeps& deps_;
   SessionTable& sessions_;
-  Shares::Account account_;                   // likewise, the session's
+  Shares::Account account_;                   // the session's, const after Start
   std::shared_ptr<AttachedSession> session_;  // const after Start
   grpc::ByteBuffer up_;                       // of the read under way
   std::optional<SessionCodec> parser_;        // its memory is reused, as is
@@ -85,7 +85,7 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   grpc::ByteBuffer written_;                  // its bytes
   Shares::Ticket waits_;                      // of up_, for as long as it waits for room
   std::optional<TimePoint> waits_from_;       // up_, for room
-  TimePoint asked_;                           // whether others wait for its bytes
+  TimePoint asked_;                           // when HasItsPart was asked last
   std::optional<grpc::Alarm> retry_;          // likewise
 
   Mutex mu_;

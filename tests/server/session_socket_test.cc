@@ -463,7 +463,7 @@ TEST_F(SessionSocketTest, AMessageThatWaitsForRoomAndHasItsPartEnds) {
   writer.join();
 }
 
-// The room that it waits for would come to nobody.
+// Others may keep the room that its message waits for as long as they like.
 TEST_F(SessionSocketTest, AClientThatHangsUpWhileItsMessageWaitsEndsTheSession) {
   Start(KiB(500));
   const Shares::Answer others = OthersTake(KiB(450));

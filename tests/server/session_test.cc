@@ -502,6 +502,24 @@ TEST_F(SessionTest, TicksAndMessagesRunTogether) {
   housekeeper.join();
 }
 
+TEST(ChargeAnswers, CoversWhatWaitsOrLeavesTheCharge) {
+  Shares::Sizes sizes;
+  sizes.memory_limit = MiB(1);
+  Shares shares(Shares::LimitsOf(sizes));
+  const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
+  Shares::Ticket charged;
+  EXPECT_TRUE(ChargeAnswers(who, SessionSink::kFreeAnswerBytes, &charged).ok());
+  EXPECT_EQ(shares.held(ShareKind::kMessageBytes), 0u);
+  for (const ByteCount waiting : {KiB(300), KiB(700), KiB(100)}) {
+    EXPECT_TRUE(ChargeAnswers(who, waiting.value(), &charged).ok());
+    EXPECT_EQ(shares.held(ShareKind::kMessageBytes), waiting.value());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(ChargeAnswers(who, MiB(2).value(), &charged)));
+  EXPECT_EQ(shares.held(ShareKind::kMessageBytes), KiB(100).value());
+  EXPECT_TRUE(ChargeAnswers(who, 1'000, &charged).ok());
+  EXPECT_EQ(shares.held(ShareKind::kMessageBytes), 0u);
+}
+
 TEST(WriterOf, AUserThatShowsNoTokenIsNoWriter) {
   Shares shares(Shares::LimitsOf({}));
   const ShareHolder process{.uid = 1000, .process = ProcessId{1}, .pid = 11};

@@ -364,7 +364,7 @@ TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskUnderItsName) {
   EXPECT_TRUE(rooms.empty());
 }
 
-// Else the name would stay with the former place, which the disk has forgotten.
+// If the name moved to a second entry, that would keep the old place, which the disk has forgotten.
 TEST_F(IndexShardTest, DamageInHostWaitsForARewriteOnDisk) {
   uint32_t slot = 0;
   Insert(1, kNow_s, {}, &slot);

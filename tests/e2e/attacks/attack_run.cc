@@ -12,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include <gtest/gtest.h>
+
 #include "client/wire/convert.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "storage/check.h"
@@ -459,6 +461,14 @@ void AttackRun::AddLatencies(AttackFigures* figures) {
     }
     if (latency.ratio() > figures->worst.ratio()) figures->worst = latency;
   }
+}
+
+void ExpectAllServed(const AttackFigures& figures) {
+  EXPECT_TRUE(figures.alive);
+  EXPECT_GT(figures.calls, 0u);
+  EXPECT_EQ(figures.failed, 0u);
+  EXPECT_EQ(figures.missed, 0u);
+  EXPECT_EQ(figures.wrong, 0u);
 }
 
 void AttackFigures::Print(const std::string& name) const {

@@ -82,6 +82,9 @@ struct AttackFigures {
   void Print(const std::string& name) const;
 };
 
+// Expects that the daemon lives and that no call of a bystander failed, missed or read wrong bytes.
+void ExpectAllServed(const AttackFigures& figures);
+
 class AttackRun {
  public:
   struct Options {
