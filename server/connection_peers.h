@@ -3,10 +3,10 @@
 //
 // A caller that shows no sideband token is known by it: by its user, as the kernel named whoever
 // connected.
-// Ownership: by Daemon, outlives the servers; borrows the shares.
+// Ownership: Daemon owns it; it outlives the servers and borrows the shares.
 // Thread-safety: all methods from any thread.
 // Lifecycle: Put, before gRPC gets the connection -> Forget, when it is seen to be closed, or
-// another Put of that number.
+// another Put of that descriptor number.
 #pragma once
 
 #include <optional>

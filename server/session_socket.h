@@ -125,7 +125,8 @@ class SessionSocket final : public SessionSink {
   // session has ended finds nothing of it any more.
   void End(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
   void Flush() LARDER_REQUIRES(mu_);
-  // Charges for the answers in queue_, or wants the session to end.
+  // Charges the process for the answers in queue_; where its share has no room for them, the next
+  // OnEvent ends the session.
   void ChargeQueue() LARDER_REQUIRES(mu_);
   void Wake() LARDER_REQUIRES(mu_);
 

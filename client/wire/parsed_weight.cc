@@ -19,8 +19,8 @@ using google::protobuf::io::CodedInputStream;
 constexpr uint64_t kMessage = 64, kField = 8;
 constexpr uint64_t kString = 48;
 constexpr uint64_t kNumber = 8, kHalf = 4;
-// Of a field that the message type does not declare: the parser keeps it, in a vector that grows by
-// doubling.
+// What the parser keeps of a field that the message type does not declare: an entry of a vector
+// that grows by doubling.
 constexpr uint64_t kUnknown = 32;
 
 class Scale {
@@ -73,7 +73,8 @@ class Scale {
            in.Skip(length);
   }
 
-  // Packed numbers of fixed size take in memory what they take here.
+  // Returns true if each number of the packed field has a fixed size: then the numbers take as many
+  // bytes in memory as in the message.
   static bool IsFixed(const FieldDescriptor& field) {
     switch (field.type()) {
       case FieldDescriptor::TYPE_FIXED32:
@@ -88,7 +89,7 @@ class Scale {
     }
   }
 
-  // Of packed varints that lie there: each ends with a byte below 0x80.
+  // How many varints the packed field holds: each ends with a byte below 0x80.
   static uint64_t Numbers(int length, CodedInputStream& in) {
     const void* data = nullptr;
     int there = 0;

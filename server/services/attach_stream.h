@@ -7,8 +7,8 @@
 // Memory: gRPC hands over bytes, which are parsed here once they are charged: a message beyond
 // kSmallBytes to its process's share while it is handled.  Where there is no room for it, it waits
 // as bytes, and those are charged to what may wait; where that is used up, the session ends.
-// Answers that wait are charged (ChargeAnswers).  Between messages about SessionCodec::kKeptBytes of
-// each direction stay.
+// The process is charged for answers that wait (ChargeAnswers).  Between two messages the stream
+// keeps about SessionCodec::kKeptBytes of each direction, to use their memory again.
 #pragma once
 
 #include <chrono>

@@ -425,7 +425,8 @@ TEST_F(InstanceTableTest, OneUidDoesNotTakeAllTheRoomOfRegistrations) {
   EXPECT_TRUE(table_.Register("victim", {&content, 1}, {}, &victim).ok());
 }
 
-// Numbers are not taken back, so a registration that has too many gets none.
+// A variant's number is never taken back, so a registration that needs more numbers than its user's
+// share has left gets none.
 TEST_F(InstanceTableTest, ARefusedRegistrationUsesUpNoNumbers) {
   Shares::Limits limits = Shares::LimitsOf({});
   limits[static_cast<size_t>(ShareKind::kNumbers)].all = 8;
