@@ -19,23 +19,33 @@ DamageChecks::~DamageChecks() {
   thread_.join();
 }
 
-void DamageChecks::Report(ProcessId process, VariantIndex variant,
+DamageChecks::Waiting* DamageChecks::PlaceOf(const ShareHolder& reporter) {
+  const auto found = waiting_.find(reporter.process);
+  if (found != waiting_.end()) return &found->second;
+  const auto of_uid = processes_.find(reporter.uid);
+  const bool uid_full = of_uid != processes_.end() &&
+                        of_uid->second >= std::max<size_t>(limits_.processes_max / 2, 1);
+  if (waiting_.size() >= limits_.processes_max || uid_full) return nullptr;
+  ++processes_[reporter.uid];
+  turns_.push_back(reporter.process);
+  Waiting& waiting = waiting_[reporter.process];
+  waiting.uid = reporter.uid;
+  return &waiting;
+}
+
+void DamageChecks::Report(const ShareHolder& reporter, VariantIndex variant,
                           std::span<const Digest> digests) {
   if (digests.empty()) return;
   uint64_t dropped = 0;
   {
     MutexLock lock(mu_);
-    auto found = waiting_.find(process);
-    if (found == waiting_.end() && waiting_.size() < limits_.processes_max) {
-      found = waiting_.try_emplace(process).first;
-      turns_.push_back(process);
-    }
+    Waiting* const waiting = PlaceOf(reporter);
     for (const Digest& digest : digests) {
       const Name name{variant, digest};
-      if (found == waiting_.end() || found->second.known.size() >= limits_.process_max) {
+      if (waiting == nullptr || waiting->known.size() >= limits_.process_max) {
         ++dropped;
-      } else if (found->second.known.insert(name).second) {
-        found->second.blocks.push_back(name);
+      } else if (waiting->known.insert(name).second) {
+        waiting->blocks.push_back(name);
       }
     }
   }
@@ -59,6 +69,8 @@ DamageChecks::Name DamageChecks::TakeNext() {
   waiting.blocks.pop_front();
   waiting.known.erase(name);
   if (waiting.blocks.empty()) {
+    const auto of_uid = processes_.find(waiting.uid);
+    if (--of_uid->second == 0) processes_.erase(of_uid);
     waiting_.erase(of_process);
   } else {
     turns_.push_back(process);

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "server/counters.h"
+#include "server/shares.h"
 #include "storage/block_store.h"
 #include "storage/mutex.h"
 
@@ -26,7 +28,8 @@ class DamageChecks {
  public:
   struct Limits {
     size_t process_max = 1024;         // blocks that wait for one
-    size_t processes_max = 1024;       // for which any wait
+    size_t processes_max = 1024;       // for which any wait, those that have ended included;
+                                       // of a uid at most half as many
     ByteCount bytes_per_s = MiB(256);  // a block counts as kLeast at least
   };
   static constexpr ByteCount kLeast = KiB(64);
@@ -37,18 +40,22 @@ class DamageChecks {
   DamageChecks(const DamageChecks&) = delete;
   DamageChecks& operator=(const DamageChecks&) = delete;
 
-  // `process`: whose reader says so (ShareHolder::process).
-  void Report(ProcessId process, VariantIndex variant, std::span<const Digest> digests)
+  // `reporter`: whose reader says so.
+  void Report(const ShareHolder& reporter, VariantIndex variant, std::span<const Digest> digests)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] size_t waiting() const LARDER_EXCLUDES(mu_);
 
  private:
   using Name = std::pair<VariantIndex, Digest>;
+  using User = std::optional<uid_t>;
   struct Waiting {
+    User uid;
     std::deque<Name> blocks;
     absl::flat_hash_set<Name> known;
   };
   void Run() LARDER_EXCLUDES(mu_);
+  // Null: there is no place for it.
+  [[nodiscard]] Waiting* PlaceOf(const ShareHolder& reporter) LARDER_REQUIRES(mu_);
   // The next block, of the process whose turn it is.  REQUIRES: some wait.
   [[nodiscard]] Name TakeNext() LARDER_REQUIRES(mu_);
   // How much it read.
@@ -61,6 +68,7 @@ class DamageChecks {
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<ProcessId, Waiting> waiting_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<User, size_t> processes_ LARDER_GUARDED_BY(mu_);  // of waiting_, by uid
   std::deque<ProcessId> turns_ LARDER_GUARDED_BY(mu_);  // those of waiting_, the next one first
   std::thread thread_;
 };

@@ -4,6 +4,7 @@
 #include <climits>
 
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <google/protobuf/wire_format_lite.h>
 
 namespace larder {
@@ -68,7 +69,7 @@ class Scale {
       return fits && whole;
     }
     if (number && IsFixed(*field)) return Add(static_cast<uint64_t>(length)) && in.Skip(length);
-    if (number) return Add((half ? kHalf : kNumber) * Numbers(length, in)) && in.Skip(length);
+    if (number) return WeighVarints(length, half ? kHalf : kNumber, in);
     return Add((field == nullptr ? kUnknown : 0) + kString + static_cast<uint64_t>(length)) &&
            in.Skip(length);
   }
@@ -89,14 +90,21 @@ class Scale {
     }
   }
 
-  // How many varints the packed field holds: each ends with a byte below 0x80.
-  static uint64_t Numbers(int length, CodedInputStream& in) {
-    const void* data = nullptr;
-    int there = 0;
-    if (!in.GetDirectBufferPointer(&data, &there)) return 0;
-    const auto* bytes = static_cast<const uint8_t*>(data);
-    return static_cast<uint64_t>(std::count_if(bytes, bytes + std::min(length, there),
-                                               [](uint8_t byte) { return byte < 0x80; }));
+  // A packed field, each varint of which takes `each` and ends with a byte below 0x80.  The bytes
+  // may lie in several pieces.
+  bool WeighVarints(int length, uint64_t each, CodedInputStream& in) {
+    while (length > 0) {
+      const void* data = nullptr;
+      int there = 0;
+      if (!in.GetDirectBufferPointer(&data, &there)) return false;
+      const auto* const bytes = static_cast<const uint8_t*>(data);
+      const int piece = std::min(length, there);
+      const auto numbers =
+          std::count_if(bytes, bytes + piece, [](uint8_t byte) { return byte < 0x80; });
+      if (!Add(each * static_cast<uint64_t>(numbers)) || !in.Skip(piece)) return false;
+      length -= piece;
+    }
+    return true;
   }
 
   const uint64_t most_;
@@ -107,11 +115,23 @@ class Scale {
 
 uint64_t ParsedWeight(const Descriptor& type, std::span<const std::byte> serialized,
                       uint64_t most) {
-  CodedInputStream in(reinterpret_cast<const uint8_t*>(serialized.data()),
-                      static_cast<int>(std::min<size_t>(serialized.size(), INT_MAX)));
+  google::protobuf::io::ArrayInputStream in(
+      serialized.data(), static_cast<int>(std::min<size_t>(serialized.size(), INT_MAX)));
+  return ParsedWeight(type, in, most);
+}
+
+uint64_t ParsedWeight(const Descriptor& type, google::protobuf::io::ZeroCopyInputStream& serialized,
+                      uint64_t most) {
+  CodedInputStream in(&serialized);
   Scale scale(most);
   (void)scale.Weigh(type, in);
   return scale.weight();
+}
+
+uint64_t ParsedWeightMax(uint64_t length) {
+  constexpr uint64_t kTimes = 12;
+  constexpr uint64_t kShort = 32 << 10;
+  return std::max(kShort, kTimes * length);
 }
 
 }  // namespace larder

@@ -4,8 +4,8 @@
 //
 // An upper bound within a factor of about two: of messages by what is in them, of numbers by their
 // count.  What is malformed is left to the parser.
-// Ownership: none.  Thread-safety: pure.  Cost: one look at each field, and at each byte of packed
-// numbers.
+// Ownership: none.  Thread-safety: pure, but for the stream that it reads.  Cost: one look at each
+// field, and at each byte of packed numbers.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,21 @@
 #include <span>
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/io/zero_copy_stream.h>
 
 namespace larder {
 
 // Stops, and answers more than `most`, as soon as it is more.
 [[nodiscard]] uint64_t ParsedWeight(const google::protobuf::Descriptor& type,
                                     std::span<const std::byte> serialized, uint64_t most);
+// Of what the stream holds, which it reads once.
+[[nodiscard]] uint64_t ParsedWeight(const google::protobuf::Descriptor& type,
+                                    google::protobuf::io::ZeroCopyInputStream& serialized,
+                                    uint64_t most);
+
+// How much a message of `length` bytes may take once it is parsed.  What is honest takes at most
+// about 6 times its length (blocks of 16 short token ids); a short message may take more, as a
+// message of a few bytes is an object.
+[[nodiscard]] uint64_t ParsedWeightMax(uint64_t length);
 
 }  // namespace larder

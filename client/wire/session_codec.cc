@@ -14,11 +14,6 @@
 namespace larder {
 namespace {
 
-// A message may take kParsedTimes its length in memory: blocks of 16 short token ids take about 6
-// times.  Up to kParsedBytes the length does not matter, as a message of a few bytes is an object.
-constexpr uint64_t kParsedTimes = 12;
-constexpr uint64_t kParsedBytes = 32 << 10;
-
 template <class Message>
 void AppendFrame(SessionFrameType type, const Message& message, std::string* out) {
   const auto header = EncodeSessionFrameHeader(type, message.ByteSizeLong());
@@ -98,7 +93,7 @@ void SessionCodec::Append(const wire::Down& down, std::string* out) {
 }
 
 absl::Status SessionCodec::Parse(std::span<const std::byte> body, wire::Up* up) {
-  const uint64_t most = std::max(kParsedBytes, kParsedTimes * body.size());
+  const uint64_t most = ParsedWeightMax(body.size());
   const uint64_t weight = ParsedWeight(*v1::Up::descriptor(), body, most);
   up_kept_ += weight;
   if (weight > most) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/wire/convert.h"
 #include "server/services/caller.h"
+#include "server/services/charged_request.h"
 #include "server/services/rpc_status.h"
 
 namespace larder {
@@ -42,10 +43,9 @@ absl::StatusOr<StreamShare> StreamShare::Enter(grpc::CallbackServerContext& cont
   return share;
 }
 
-bool StreamShare::ChargeMessage(size_t bytes) {
-  constexpr size_t kCopies = 2;  // ours and gRPC's
+bool StreamShare::ChargeMessage(size_t memory) {
   message_.Reset();
-  message_ = account_.Take(ShareKind::kMessageBytes, kCopies * bytes).ticket;
+  message_ = account_.Take(ShareKind::kMessageBytes, memory).ticket;
   return static_cast<bool>(message_);
 }
 
@@ -61,32 +61,41 @@ StoreStream::StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps
       receiver_(std::in_place, deps, share_.account()),
       deadline_(context, CallDeadline::kBytes),
       reply_(reply) {
-  StartRead(&request_);
+  StartRead(&bytes_);
 }
 
 void StoreStream::OnReadDone(bool ok) {
   if (!ok) return End(receiver_->Close());
   deadline_.Moved();
-  HandleMessage();
+  // What no message needs does not wait for room either.
+  if (bytes_.Length() > kStoreMessageMax) {
+    return End(absl::InvalidArgumentError(
+        absl::StrCat("a message of ", bytes_.Length(), " bytes; allowed are ", wire::kDataBytesMax,
+                     " of data, and what a block says beside them")));
+  }
+  const absl::StatusOr<size_t> memory = MemoryOf(bytes_, *v1::StoreBlocksRequest::descriptor());
+  if (!memory.ok()) return End(memory.status());
+  HandleMessage(*memory);
 }
 
-void StoreStream::HandleMessage() {
-  // What no message needs does not wait for room either.
-  if (request_.ByteSizeLong() > kStoreMessageMax) {
-    return End(absl::InvalidArgumentError(
-        absl::StrCat("a message of ", request_.ByteSizeLong(), " bytes; allowed are ",
-                     wire::kDataBytesMax, " of data, and what a block says beside them")));
-  }
-  if (!share_.ChargeMessage(request_.ByteSizeLong())) {
+void StoreStream::HandleMessage(size_t memory) {
+  if (!share_.ChargeMessage(memory)) {
     if (context_.IsCancelled()) return End(absl::CancelledError("there was no room in time"));
     retry_.emplace();
-    retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { HandleMessage(); });
+    retry_->Set(std::chrono::system_clock::now() + kRetry,
+                [this, memory](bool) { HandleMessage(memory); });
     return;
   }
-  const absl::Status status = OnMessage();
+  absl::Status status;
+  {
+    v1::StoreBlocksRequest request;
+    status = Parse(bytes_, &request);
+    bytes_.Clear();
+    if (status.ok()) status = OnMessage(request);
+  }
   share_.EndMessage();
   if (!status.ok()) return End(status);
-  StartRead(&request_);
+  StartRead(&bytes_);
 }
 
 void StoreStream::End(const absl::Status& status) {
@@ -98,15 +107,15 @@ void StoreStream::End(const absl::Status& status) {
     ++deps_.counters.invalid_messages;
   }
   receiver_.reset();
-  request_ = {};
+  bytes_.Clear();
   share_.EndMessage();
   share_.End();
   Finish(ToRpcStatus(status));
 }
 
-absl::Status StoreStream::OnMessage() {
+absl::Status StoreStream::OnMessage(const v1::StoreBlocksRequest& request) {
   wire::StoreBlocksPart part;
-  if (absl::Status s = wire::Decode(request_, &part); !s.ok()) return s;
+  if (absl::Status s = wire::Decode(request, &part); !s.ok()) return s;
   if (part.head.has_value() != first_) {
     return absl::InvalidArgumentError(
         "content and variant: in the first message of the stream, and only there");
@@ -158,7 +167,8 @@ void FetchStream::WriteNext() {
 }
 
 void FetchStream::Write() {
-  if (share_.ChargeMessage(reply_.ByteSizeLong())) return StartWrite(&reply_);
+  constexpr size_t kCopies = 2;  // ours and gRPC's
+  if (share_.ChargeMessage(kCopies * reply_.ByteSizeLong())) return StartWrite(&reply_);
   if (context_.IsCancelled()) {
     return End(grpc::Status(grpc::StatusCode::CANCELLED, "there was no room in time"));
   }

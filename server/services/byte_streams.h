@@ -1,9 +1,10 @@
 // The gRPC side of StoreBlocks and FetchBlocks: reactors that pump messages between the wire and
 // server/byte_stream.
 //
-// Ownership: each deletes itself in OnDone.  Memory: one message at a time each way; it is charged
-// to the caller's share while it is under way, and waits where there is no room for it, so that a
-// stream that is idle takes a place and little else.
+// Ownership: each deletes itself in OnDone.  Memory: one message at a time each way; its bytes, and
+// what they say, are charged to the caller's share while it is under way.  Where there is no room
+// it waits, one that came in as bytes that are not parsed; a stream that is idle takes a place and
+// little else.
 // Limits: an idle stream ends after half a minute, any after an hour.
 // What a stream holds (its place at the admission, leases, a reservation, messages) is back before
 // its answer goes out, but for what gRPC itself still keeps of it: gRPC calls OnDone when it finds
@@ -13,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
 #include "larder/v1/engine.pb.h"
@@ -28,8 +30,8 @@ class StreamShare {
   // ResourceExhausted, with the hint in the trailing metadata: there is no place.
   [[nodiscard]] static absl::StatusOr<StreamShare> Enter(grpc::CallbackServerContext& context,
                                                          const Shares::Account& account);
-  // Room for a message, in place of the one before.  False: there is none now.
-  [[nodiscard]] bool ChargeMessage(size_t bytes);
+  // Room for a message, in place of the one before: for so much memory.  False: there is none now.
+  [[nodiscard]] bool ChargeMessage(size_t memory);
   void EndMessage() { message_.Reset(); }
   // What gRPC may keep until OnDone stays charged.
   void End();
@@ -41,16 +43,16 @@ class StreamShare {
   Shares::Ticket place_, base_, message_;
 };
 
-class StoreStream final : public grpc::ServerReadReactor<v1::StoreBlocksRequest> {
+class StoreStream final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
   StoreStream(grpc::CallbackServerContext& context, SessionDeps& deps, v1::StoreBlocksReply* reply,
               StreamShare share);
 
  private:
   void OnReadDone(bool ok) override;
-  void HandleMessage();  // as soon as there is room for it
+  void HandleMessage(size_t memory);  // as soon as there is room for so much
   void OnDone() override { delete this; }
-  [[nodiscard]] absl::Status OnMessage();
+  [[nodiscard]] absl::Status OnMessage(const v1::StoreBlocksRequest& request);
   void End(const absl::Status& status);
 
   grpc::CallbackServerContext& context_;
@@ -59,7 +61,7 @@ class StoreStream final : public grpc::ServerReadReactor<v1::StoreBlocksRequest>
   std::optional<BlockReceiver> receiver_;  // until the end
   CallDeadline deadline_;
   std::optional<grpc::Alarm> retry_;
-  v1::StoreBlocksRequest request_;
+  grpc::ByteBuffer bytes_;  // of the message that was read
   v1::StoreBlocksReply* const reply_;
   bool first_ = true;
 };

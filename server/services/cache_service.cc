@@ -24,13 +24,34 @@ void HideSalts(std::vector<wire::InstanceInfo>* instances) {
 
 }  // namespace
 
+CacheService::CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions,
+                           PinKeeper& pins, LongCalls long_calls, EventStreams& events)
+    : ChargedAt(socket, deps),
+      for_engines_(socket == Socket::kData),
+      deps_(deps),
+      sessions_(sessions),
+      pins_(pins),
+      long_calls_(long_calls),
+      events_(events) {
+  using Api = v1::Cache;
+  Charge<Api::WithCallbackMethod_Lookup>(&CacheService::Lookup);
+  Charge<Api::WithCallbackMethod_ListInstances>(&CacheService::ListInstances);
+  Charge<Api::WithCallbackMethod_QueryIp>(&CacheService::QueryIp);
+  Charge<Api::WithCallbackMethod_Pin>(&CacheService::Pin);
+  Charge<Api::WithCallbackMethod_Unpin>(&CacheService::Unpin);
+  Charge<Api::WithCallbackMethod_Prefetch>(&CacheService::Prefetch);
+  Charge<Api::WithCallbackMethod_Clear>(&CacheService::Clear);
+  Charge<Api::WithCallbackMethod_Move>(&CacheService::Move);
+  Charge<Api::WithCallbackMethod_Compress>(&CacheService::Compress);
+  Charge<Api::WithCallbackMethod_WatchEvents>(&CacheService::WatchEvents);
+}
+
 grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* context,
                                                const v1::LookupRequest* request,
                                                v1::LookupReply* reply) {
   ++deps_.counters.requests_lookup;
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
-  if (!call) return reactor;
+  auto* const call = new UnaryCall(*context, *reply, deps_);
+  if (!Begin(context, *call, Draining::kServed)) return call;
   const TimePoint begun = deps_.clock.Now();
   wire::LookupQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
@@ -47,16 +68,15 @@ grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* cont
   wire::Encode(result, reply);
   deps_.counters.latencies.lookup.Observe(deps_.clock.Now() - begun);
   call->Finish(absl::OkStatus());
-  return reactor;
+  return call;
 }
 
 grpc::ServerUnaryReactor* CacheService::ListInstances(grpc::CallbackServerContext* context,
                                                       const v1::ListInstancesRequest* request,
                                                       v1::ListInstancesReply* reply) {
   ++deps_.counters.requests_list_instances;
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
-  if (!call) return reactor;
+  auto* const call = new UnaryCall(*context, *reply, deps_);
+  if (!Begin(context, *call, Draining::kServed)) return call;
   wire::InstancesQuery query;
   absl::Status status = wire::Decode(*request, &query);
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
@@ -70,16 +90,15 @@ grpc::ServerUnaryReactor* CacheService::ListInstances(grpc::CallbackServerContex
     wire::Encode(page, reply);
   }
   call->Finish(status);
-  return reactor;
+  return call;
 }
 
 grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* context,
                                                 const v1::QueryIpRequest* request,
                                                 v1::QueryIpReply* reply) {
   ++deps_.counters.requests_query_ip;
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
-  if (!call) return reactor;
+  auto* const call = new UnaryCall(*context, *reply, deps_);
+  if (!Begin(context, *call, Draining::kServed)) return call;
   absl::Status status = CheckTenant(request->tenant(), deps_.tenant);
   const wire::InstanceInfo info =
       status.ok() ? deps_.instances.Find(request->engine_id()) : wire::InstanceInfo{};
@@ -89,18 +108,19 @@ grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* con
   // Only socket files are served so far, so every session is on this host.
   for (size_t i = 0; i < info.sessions.size(); ++i) reply->add_addresses("local");
   call->Finish(status);
-  return reactor;
+  return call;
 }
 
 // ---- what all calls have in common
 
-std::shared_ptr<UnaryCall> CacheService::Begin(grpc::CallbackServerContext* context,
-                                               grpc::ServerUnaryReactor* reactor,
-                                               Draining draining) {
-  absl::StatusOr<Shares::Ticket> ticket = Admit(context, draining);
-  if (ticket.ok()) return std::make_shared<UnaryCall>(reactor, *std::move(ticket));
-  reactor->Finish(ToRpcStatus(ticket.status()));
-  return nullptr;
+bool CacheService::Begin(grpc::CallbackServerContext* context, UnaryCall& call, Draining draining) {
+  absl::StatusOr<Shares::Ticket> place = Admit(context, draining);
+  if (!place.ok()) {
+    call.Finish(place.status());
+    return false;
+  }
+  call.Hold(*std::move(place));
+  return true;
 }
 
 absl::StatusOr<Shares::Ticket> CacheService::Admit(grpc::CallbackServerContext* context,
@@ -121,7 +141,7 @@ absl::Status CacheService::TooManyLongCalls(grpc::CallbackServerContext* context
 grpc::ServerUnaryReactor* CacheService::Refuse(UnaryCall& call, const absl::Status& status) {
   ++deps_.counters.invalid_messages;
   call.Finish(status);
-  return call.reactor();
+  return &call;
 }
 
 }  // namespace larder

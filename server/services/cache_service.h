@@ -26,6 +26,7 @@
 #include "server/directive_desk.h"
 #include "server/pin_keeper.h"
 #include "server/services/caller.h"
+#include "server/services/charged_request.h"
 #include "server/services/event_streams.h"
 #include "server/services/method_table.h"
 #include "server/services/progress_stream.h"
@@ -35,7 +36,7 @@
 
 namespace larder {
 
-class CacheService final : public ServedAt<CacheMethods> {
+class CacheService final : public ChargedAt<CacheMethods> {
  public:
   // Verbs of many blocks, and the threads that they run on: of their own, since a Move may take
   // hours.
@@ -50,14 +51,7 @@ class CacheService final : public ServedAt<CacheMethods> {
   };
   static constexpr TierSet kStoredTiers = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
   CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions, PinKeeper& pins,
-               LongCalls long_calls, EventStreams& events)
-      : ServedAt(socket),
-        for_engines_(socket == Socket::kData),
-        deps_(deps),
-        sessions_(sessions),
-        pins_(pins),
-        long_calls_(long_calls),
-        events_(events) {}
+               LongCalls long_calls, EventStreams& events);
 
   grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
                                    const v1::LookupRequest* request,
@@ -94,10 +88,9 @@ class CacheService final : public ServedAt<CacheMethods> {
                                                      Draining draining = Draining::kRefused);
   // Likewise of the threads that long calls run on.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
-  // As Admit; null: there is none, and the call was finished.  Shared with who answers later.
-  [[nodiscard]] std::shared_ptr<UnaryCall> Begin(grpc::CallbackServerContext* context,
-                                                 grpc::ServerUnaryReactor* reactor,
-                                                 Draining draining = Draining::kRefused);
+  // As Admit.  False: there is none, and the call was finished.
+  [[nodiscard]] bool Begin(grpc::CallbackServerContext* context, UnaryCall& call,
+                           Draining draining = Draining::kRefused);
   [[nodiscard]] grpc::ServerUnaryReactor* Refuse(UnaryCall& call, const absl::Status& status);
   void RunClear(const BlockCleaner::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);

@@ -67,4 +67,21 @@ absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
       absl::StrCat(absl::string_view(what.data(), what.size()), ": retry after ", ms, " ms"));
 }
 
+void UnaryCall::Finish(const absl::Status& status) {
+  absl::Status end = status;
+  constexpr size_t kCopies = 2;  // ours and gRPC's
+  const size_t bytes = end.ok() ? reply_.ByteSizeLong() : 0;
+  if (bytes > kFreeBytes) {
+    Shares::Answer room =
+        AccountOf(context_, deps_).Take(ShareKind::kMessageBytes, kCopies * bytes);
+    answer_ = std::move(room.ticket);
+    if (!answer_) {
+      ++deps_.counters.calls_overloaded;
+      end = Overloaded(context_, room.retry_after, room.why);
+    }
+  }
+  place_.Reset();
+  grpc::ServerUnaryReactor::Finish(ToRpcStatus(end));
+}
+
 }  // namespace larder

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include <google/protobuf/message_lite.h>
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/statusor.h"
@@ -44,23 +45,30 @@ inline constexpr char kRetryMetadata[] =
 [[nodiscard]] absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
                                       std::string_view what);
 
-// A unary call that was admitted, and its place, which is free before the caller hears the end: who
-// asks for one thing at a time never finds it taken.
+// The reactor of a unary call, with its place, which is free before the caller hears the end: who
+// asks for one thing at a time never finds it taken.  An answer beyond kFreeBytes is charged to the
+// caller until he has read it.
+// Ownership: deletes itself when gRPC is done with it, which is after Finish.
 // Thread-safety: one thread at a time.
-class UnaryCall {
+class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
-  UnaryCall(grpc::ServerUnaryReactor* reactor, Shares::Ticket ticket)
-      : reactor_(reactor), ticket_(std::move(ticket)) {}
+  static constexpr size_t kFreeBytes = 64 << 10;
+
+  // `reply`: what Finish sends.
+  UnaryCall(grpc::CallbackServerContext& context, const google::protobuf::MessageLite& reply,
+            const SessionDeps& deps)
+      : context_(context), reply_(reply), deps_(deps) {}
+  void Hold(Shares::Ticket place) { place_ = std::move(place); }
   // Exactly once.
-  void Finish(const absl::Status& status) {
-    ticket_.Reset();
-    reactor_->Finish(ToRpcStatus(status));
-  }
-  [[nodiscard]] grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+  void Finish(const absl::Status& status);
 
  private:
-  grpc::ServerUnaryReactor* const reactor_;
-  Shares::Ticket ticket_;
+  void OnDone() override { delete this; }
+
+  grpc::CallbackServerContext& context_;
+  const google::protobuf::MessageLite& reply_;
+  const SessionDeps& deps_;
+  Shares::Ticket place_, answer_;
 };
 
 }  // namespace larder

@@ -25,9 +25,8 @@ grpc::ServerUnaryReactor* CacheService::Clear(grpc::CallbackServerContext* conte
                                               const v1::ClearRequest* request,
                                               v1::ClearReply* reply) {
   ++deps_.counters.requests_clear;
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
-  if (!call) return reactor;
+  auto* const call = new UnaryCall(*context, *reply, deps_);
+  if (!Begin(context, *call, Draining::kServed)) return call;
   wire::ClearQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok())
@@ -47,7 +46,7 @@ grpc::ServerUnaryReactor* CacheService::Clear(grpc::CallbackServerContext* conte
     RunClear(*what, reply, [call](const absl::Status& done) { call->Finish(done); });
   });
   if (!taken) call->Finish(TooManyLongCalls(context));
-  return reactor;
+  return call;
 }
 
 // What engines have is found before the rest is cleared, and waited for by nobody's thread.

@@ -7,38 +7,36 @@
 #include "server/services/attach_stream.h"
 #include "server/services/byte_streams.h"
 #include "server/services/caller.h"
-#include "server/services/rpc_status.h"
+#include "server/services/refused_call.h"
 
 namespace larder {
-namespace {
 
-// Ends a call before it began.
-template <class Base>
-class Refused final : public Base {
- public:
-  explicit Refused(const absl::Status& status) { this->Finish(ToRpcStatus(status)); }
-  void OnDone() override { delete this; }
-};
-
-}  // namespace
-
-// In place of the handler that parses first, as the generated WithRawCallbackMethod_Attach does it;
+// In place of the handlers that parse first, as the generated WithRawCallbackMethod_Attach does it;
 // that one cannot stand above a class that has the other.
 EngineService::EngineService(SessionDeps& deps, SessionTable& sessions)
-    : ServedAt(Socket::kData), deps_(deps), sessions_(sessions) {
-  constexpr int kAttach = 0;  // the first of engine.proto
+    : ChargedAt(Socket::kData, deps), deps_(deps), sessions_(sessions) {
+  using grpc::ByteBuffer;
+  using Api = v1::Engine;
   MarkMethodRawCallback(
-      kAttach, new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
-                   [this](grpc::CallbackServerContext* context) { return AttachRaw(context); }));
+      EngineMethods::IndexOf<Api::WithCallbackMethod_Attach>(),
+      new grpc::internal::CallbackBidiHandler<ByteBuffer, ByteBuffer>(
+          [this](grpc::CallbackServerContext* context) { return AttachRaw(context); }));
+  MarkMethodRawCallback(
+      EngineMethods::IndexOf<Api::WithCallbackMethod_StoreBlocks>(),
+      new grpc::internal::CallbackClientStreamingHandler<ByteBuffer, v1::StoreBlocksReply>(
+          [this](grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply) {
+            return StoreRaw(context, reply);
+          }));
+  Charge<Api::WithCallbackMethod_FetchBlocks>(&EngineService::FetchBlocks);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* EngineService::AttachRaw(
     grpc::CallbackServerContext* context) {
   using Base = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
   absl::StatusOr<std::optional<AttachedProcess>> caller = CallerOf(*context, deps_.processes);
-  if (!caller.ok()) return new Refused<Base>(caller.status());
+  if (!caller.ok()) return new RefusedCall<Base>(caller.status());
   if (sessions_.draining()) {
-    return new Refused<Base>(
+    return new RefusedCall<Base>(
         absl::UnavailableError("larderd is draining: attach again when it is back"));
   }
   std::string peer =
@@ -49,14 +47,14 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* EngineService::Atta
   return stream;
 }
 
-grpc::ServerReadReactor<v1::StoreBlocksRequest>* EngineService::StoreBlocks(
+grpc::ServerReadReactor<grpc::ByteBuffer>* EngineService::StoreRaw(
     grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply) {
-  using Base = grpc::ServerReadReactor<v1::StoreBlocksRequest>;
+  using Base = grpc::ServerReadReactor<grpc::ByteBuffer>;
   ++deps_.counters.requests_store_blocks;
   auto caller = CallerOf(*context, deps_.processes);
-  if (!caller.ok()) return new Refused<Base>(caller.status());
+  if (!caller.ok()) return new RefusedCall<Base>(caller.status());
   absl::StatusOr<StreamShare> share = EnterStream(*context, *caller);
-  if (!share.ok()) return new Refused<Base>(share.status());
+  if (!share.ok()) return new RefusedCall<Base>(share.status());
   return new StoreStream(*context, deps_, reply, *std::move(share));
 }
 
@@ -65,16 +63,16 @@ grpc::ServerWriteReactor<v1::FetchBlocksReply>* EngineService::FetchBlocks(
   using Base = grpc::ServerWriteReactor<v1::FetchBlocksReply>;
   ++deps_.counters.requests_fetch_blocks;
   auto caller = CallerOf(*context, deps_.processes);
-  if (!caller.ok()) return new Refused<Base>(caller.status());
+  if (!caller.ok()) return new RefusedCall<Base>(caller.status());
   wire::FetchBlocksQuery query;
   absl::Status status = wire::Decode(*request, &query);
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
   if (!status.ok()) {
     ++deps_.counters.invalid_messages;
-    return new Refused<Base>(status);
+    return new RefusedCall<Base>(status);
   }
   absl::StatusOr<StreamShare> share = EnterStream(*context, *caller);
-  if (!share.ok()) return new Refused<Base>(share.status());
+  if (!share.ok()) return new RefusedCall<Base>(share.status());
   BlockSender sender(deps_, share->account(), std::move(query.variant), std::move(query.digests),
                      query.first_layer, query.layers);
   return new FetchStream(*context, std::move(sender), *std::move(share));

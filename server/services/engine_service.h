@@ -9,24 +9,25 @@
 
 #include "larder/v1/engine.grpc.pb.h"
 #include "server/services/byte_streams.h"
+#include "server/services/charged_request.h"
 #include "server/services/method_table.h"
 #include "server/session_table.h"
 
 namespace larder {
 
-class EngineService final : public ServedAt<EngineMethods> {
+class EngineService final : public ChargedAt<EngineMethods> {
  public:
   EngineService(SessionDeps& deps, SessionTable& sessions);
 
-  grpc::ServerReadReactor<v1::StoreBlocksRequest>* StoreBlocks(
-      grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply) override;
   grpc::ServerWriteReactor<v1::FetchBlocksReply>* FetchBlocks(
       grpc::CallbackServerContext* context, const v1::FetchBlocksRequest* request) override;
 
  private:
-  // Attach, as bytes: the stream parses them when it has room for what they say.
+  // Attach and StoreBlocks, as bytes: the stream parses them when it has room for what they say.
   [[nodiscard]] grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* AttachRaw(
       grpc::CallbackServerContext* context);
+  [[nodiscard]] grpc::ServerReadReactor<grpc::ByteBuffer>* StoreRaw(
+      grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply);
 
   SessionDeps& deps_;
   SessionTable& sessions_;

@@ -8,7 +8,7 @@
 #include "client/wire/convert.h"
 #include "server/services/call_deadline.h"
 #include "server/services/caller.h"
-#include "server/services/rpc_status.h"
+#include "server/services/refused_call.h"
 #include "storage/clock.h"
 
 namespace larder {
@@ -20,13 +20,6 @@ constexpr Duration kRetryAfterWatchers = std::chrono::seconds(10);
 constexpr uint64_t kUntold = 4096;  // events
 
 absl::Status Ending() { return absl::UnavailableError("the daemon ends: watch the next one"); }
-
-// Ends at once.
-class RefusedStream final : public EventStreams::Reactor {
- public:
-  explicit RefusedStream(const absl::Status& why) { Finish(ToRpcStatus(why)); }
-  void OnDone() override { delete this; }
-};
 
 }  // namespace
 
@@ -113,7 +106,7 @@ void EventStreams::EndAll() {
 }
 
 EventStreams::Reactor* EventStreams::Refuse(const absl::Status& why) {
-  return new RefusedStream(why);
+  return new RefusedCall<Reactor>(why);
 }
 
 EventStreams::Reactor* EventStreams::Watch(grpc::CallbackServerContext& context,

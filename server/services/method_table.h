@@ -59,11 +59,14 @@ struct WithMethods<Base, Line<Method, kSockets>, Rest...> {
   using Type = Method<typename WithMethods<Base, Rest...>::Type>;
 };
 
+template <template <class> class Method>
+struct Name {};
 template <class OneLine>
-struct SocketsOf;
+struct PartsOf;
 template <template <class> class Method, SocketSet kSockets>
-struct SocketsOf<Line<Method, kSockets>> {
+struct PartsOf<Line<Method, kSockets>> {
   static constexpr SocketSet kValue = kSockets;
+  using MethodName = Name<Method>;
 };
 
 }  // namespace method_table_internal
@@ -73,11 +76,21 @@ struct MethodTable {
   using Service = Api;
   // In the order of the .proto file.
   static constexpr std::array<SocketSet, sizeof...(Lines)> kSockets = {
-      method_table_internal::SocketsOf<Lines>::kValue...};
+      method_table_internal::PartsOf<Lines>::kValue...};
   // Every method has a line, and in its place.
   static constexpr bool kWhole = std::is_same_v<
       typename method_table_internal::WithMethods<typename Api::Service, Lines...>::Type,
       typename Api::CallbackService>;
+  // The place of a method, as gRPC numbers it.
+  template <template <class> class Method>
+  static constexpr int IndexOf() {
+    constexpr std::array<bool, sizeof...(Lines)> kIs = {
+        std::is_same_v<typename method_table_internal::PartsOf<Lines>::MethodName,
+                       method_table_internal::Name<Method>>...};
+    int i = 0;
+    while (!kIs[static_cast<size_t>(i)]) ++i;
+    return i;
+  }
 };
 
 // clang-format off: a line a method

@@ -72,9 +72,8 @@ absl::Status CacheService::BindOwner(const grpc::CallbackServerContext& context,
 grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context,
                                             const v1::PinRequest* request, v1::PinReply* reply) {
   ++deps_.counters.requests_pin;
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
-  if (!call) return reactor;
+  auto* const call = new UnaryCall(*context, *reply, deps_);
+  if (!Begin(context, *call)) return call;
   wire::PinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok()) status = CheckPinnedTier(query.tier);
@@ -103,16 +102,15 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
   } else {
     pins_.Pin(query.owner, keys, deadline_ms, std::move(answer));
   }
-  return reactor;
+  return call;
 }
 
 grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* context,
                                               const v1::UnpinRequest* request,
                                               v1::UnpinReply* reply) {
   ++deps_.counters.requests_unpin;
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor, Draining::kServed);
-  if (!call) return reactor;
+  auto* const call = new UnaryCall(*context, *reply, deps_);
+  if (!Begin(context, *call, Draining::kServed)) return call;
   wire::UnpinQuery query;
   absl::Status status = wire::DecodeInPlace(*request, &query);
   if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier);
@@ -123,7 +121,7 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
     if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok())
       return Refuse(*call, status);
     UnpinAll(order, reply, [call](const absl::Status& done) { call->Finish(done); });
-    return reactor;
+    return call;
   }
   auto selected = SelectBlocks(query.tenant, *query.blocks, request->blocks());
   if (!selected.ok()) return Refuse(*call, selected.status());
@@ -143,7 +141,7 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
   } else {
     pins_.Unpin(query.owner, keys, std::move(answer));
   }
-  return reactor;
+  return call;
 }
 
 // What the daemon keeps ends at once, whatever engines do; the answer waits for both.
@@ -182,9 +180,8 @@ grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* co
                                                  const v1::PrefetchRequest* request,
                                                  v1::PrefetchReply* reply) {
   ++deps_.counters.requests_prefetch;
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const std::shared_ptr<UnaryCall> call = Begin(context, reactor);
-  if (!call) return reactor;
+  auto* const call = new UnaryCall(*context, *reply, deps_);
+  if (!Begin(context, *call)) return call;
   wire::PrefetchQuery query;
   if (absl::Status status = wire::DecodeInPlace(*request, &query); !status.ok())
     return Refuse(*call, status);
@@ -194,7 +191,7 @@ grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* co
       pins_.Prefetch(KeysOf(*selected, Tier::kHost), pins_.DeadlineIn(query.ttl));
   wire::Encode(AnswersOf(*selected, statuses), reply->mutable_blocks());
   call->Finish(absl::OkStatus());
-  return reactor;
+  return call;
 }
 
 absl::StatusOr<SelectedBlocks> CacheService::SelectBlocks(const std::string& tenant,

@@ -1,6 +1,7 @@
 // ParsedWeight against what protobuf says that a message takes, and what SessionCodec refuses by it.
 #include "client/wire/parsed_weight.h"
 
+#include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -48,6 +49,16 @@ TEST(ParsedWeight, IsAboutWhatProtobufTakes) {
     const uint64_t takes = parsed.SpaceUsedLong();
     EXPECT_GE(WeightOf(up) * 2, takes);
     EXPECT_LE(WeightOf(up), takes * 3);
+  }
+}
+
+// Also where the bytes lie in many pieces, as gRPC has them.
+TEST(ParsedWeight, IsThatOfItsBytesWhereverTheyLie) {
+  const std::string text = PublishOf(300, 150'000).SerializeAsString();
+  const uint64_t whole = ParsedWeight(*v1::Up::descriptor(), Bytes(text), UINT64_MAX);
+  for (const int piece : {1, 7, 4'096}) {
+    google::protobuf::io::ArrayInputStream in(text.data(), static_cast<int>(text.size()), piece);
+    EXPECT_EQ(ParsedWeight(*v1::Up::descriptor(), in, UINT64_MAX), whole) << piece;
   }
 }
 

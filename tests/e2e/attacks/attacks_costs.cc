@@ -1,4 +1,5 @@
 // Attacks by what the daemon's work costs: messages that are within every share, and cheap to say.
+#include <array>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -6,7 +7,9 @@
 #include <vector>
 
 #include "client/wire/convert.h"
+#include "larder/v1/cache.grpc.pb.h"
 #include "tests/e2e/attacks/attacker_tools.h"
+#include "tests/e2e/open_call.h"
 
 namespace larder::e2e {
 namespace {
@@ -184,12 +187,47 @@ void EmptyParts(Attack& attack) {
   });
 }
 
+// Requests of 15 MiB that would become half a GiB where they are parsed, to methods of all kinds; and
+// beside them answers of a MiB that nobody reads, as many as the daemon begins.
+void HeavyRequests(Attack& attack) {
+  constexpr size_t kBytes = 15 << 20;
+  std::string nothing = "\x73";  // field 14, a group with empty fields, which no message has
+  nothing.reserve(kBytes);
+  while (nothing.size() + 3 <= kBytes) nothing.append("\x0a\x00", 2);
+  nothing += "\x74";
+  v1::PrefetchRequest prefetch;
+  wire::Encode(MakerOf("mapped").content, prefetch.mutable_blocks()->mutable_content());
+  for (uint32_t i = 0; i < 1 << 20; ++i) prefetch.mutable_blocks()->add_tokens(i);
+  const std::string unread = prefetch.SerializeAsString();
+  OnThreads(5, [&](int thread) {
+    constexpr std::array<const char*, 4> kMethods = {
+        "/larder.v1.Cache/Lookup", "/larder.v1.Cache/Pin", "/larder.v1.Engine/FetchBlocks",
+        "/larder.v1.Engine/StoreBlocks"};
+    const bool reads = thread < 4;
+    std::vector<std::unique_ptr<OpenCall>> calls;
+    const auto channel = ChannelThatTakesLittle(attack.data());
+    for (int i = 0; i < (reads ? 4 : 128); ++i) {
+      calls.push_back(std::make_unique<OpenCall>(
+          channel, reads ? kMethods[static_cast<size_t>(thread)] : "/larder.v1.Cache/Prefetch",
+          reads ? nothing : unread));
+      attack.tally.Done();
+    }
+    for (const auto& call : calls) {
+      if (!reads) continue;
+      const grpc::Status status = call->End();
+      if (!status.ok()) attack.tally.Refused(status.error_message());
+    }
+    if (!reads) Pause(2'000);
+  });
+}
+
 }  // namespace
 
 std::vector<NamedAttack> CostAttacks() {
   return {{"empty_registers", EmptyRegisters}, {"cancels", Cancels},
           {"named_engines", NamedEngines},     {"same_keys", SameKeys},
-          {"unread_answers", UnreadAnswers},   {"empty_parts", EmptyParts}};
+          {"unread_answers", UnreadAnswers},   {"empty_parts", EmptyParts},
+          {"heavy_requests", HeavyRequests}};
 }
 
 }  // namespace larder::e2e

@@ -1,0 +1,183 @@
+// Requests and answers of single calls that would take more memory than their length says: nothing
+// is parsed before it is weighed and charged, and an answer that nobody reads is charged, too.
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <google/protobuf/descriptor.h>
+
+#include "gmock/gmock.h"
+#include "tests/e2e/hostile_fixture.h"
+#include "tests/e2e/open_call.h"
+
+namespace larder::e2e {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Of `bytes` bytes, a group that no message of ours has, with nothing in it but empty fields.
+std::string EmptyThings(size_t bytes) {
+  std::string text = "\x73";  // field 14, a group
+  while (text.size() + 3 <= bytes) text += std::string("\x0a\x00", 2);
+  return text + "\x74";
+}
+
+// Every method of data.sock and control.sock, each with a channel to a socket that serves it.
+std::vector<std::pair<std::string, std::shared_ptr<grpc::Channel>>> Methods(
+    const DaemonProcess& daemon) {
+  std::vector<std::pair<std::string, std::shared_ptr<grpc::Channel>>> methods;
+  const auto add = [&](const google::protobuf::FileDescriptor& file,
+                       const std::shared_ptr<grpc::Channel>& channel) {
+    const google::protobuf::ServiceDescriptor& service = *file.service(0);
+    for (int i = 0; i < service.method_count(); ++i)
+      methods.emplace_back("/" + service.full_name() + "/" + service.method(i)->name(), channel);
+  };
+  add(*v1::Up::descriptor()->file(), daemon.DataChannel());
+  add(*v1::LookupRequest::descriptor()->file(), daemon.ControlChannel());
+  return methods;
+}
+
+// The most memory that a process has had since the last call, or 0 where the kernel does not say.
+uint64_t PeakSince(pid_t pid) {
+  const std::string proc = "/proc/" + std::to_string(pid);
+  std::ifstream status(proc + "/status");
+  uint64_t kib = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) kib = std::stoull(line.substr(6));
+  }
+  std::ofstream(proc + "/clear_refs") << 5;
+  return kib << 10;
+}
+
+class HostileRequest : public HostileTest {};
+
+TEST_F(HostileRequest, EachIsWeighedBeforeItIsParsed) {
+  const std::string empty = EmptyThings(1 << 20);
+  for (const auto& [method, channel] : Methods(*daemon_)) {
+    const uint64_t invalid = Invalid();
+    const grpc::Status status = OpenCall(channel, method, empty).End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("would take more than")) << method;
+    EXPECT_EQ(Invalid(), invalid + 1) << method;
+  }
+}
+
+TEST_F(HostileRequest, WhatIsNoMessageIsSaidToBeNone) {
+  for (const auto& [method, channel] : Methods(*daemon_)) {
+    const grpc::Status status = OpenCall(channel, method, "\xff\xff\xff\xff garbage").End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT)
+        << method << ": " << status.error_message();
+    EXPECT_FALSE(status.error_message().empty()) << method;
+  }
+}
+
+// What 15 MiB of nothing become where they are parsed: half a GiB.
+TEST_F(HostileRequest, TakesLittleMoreThanItsLength) {
+  constexpr uint64_t kLength = 15 << 20;
+  const std::string empty = EmptyThings(kLength);
+  (void)PeakSince(daemon_->pid());
+  const uint64_t before = PeakSince(daemon_->pid());
+  if (before == 0) GTEST_SKIP() << "this kernel does not say how much memory a process has had";
+  for (const auto& [method, channel] : Methods(*daemon_)) {
+    (void)OpenCall(channel, method, empty).End();
+    const uint64_t peak = PeakSince(daemon_->pid());
+    EXPECT_LT(peak, before + 4 * kLength) << method;
+  }
+}
+
+// A daemon of which somebody holds nearly all that messages may take.
+class FullOfMessages : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(daemon_.serves()) << daemon_.errors();
+    auto sideband = SidebandClient::Connect(daemon_.sideband_socket(), std::chrono::seconds(10));
+    ASSERT_TRUE(sideband.ok()) << sideband.status();
+    sideband_ = *std::move(sideband);
+    auto socket = sideband_->OpenSession();
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    holder_ = std::make_unique<RawSocket>(*std::move(socket));
+    v1::Up hello;
+    hello.mutable_hello()->set_engine_id("holds");
+    hello.mutable_hello()->set_role(v1::ROLE_BOTH);
+    hello.mutable_hello()->set_write_mode(v1::WRITE_MODE_STREAM);
+    v1::Down attached;
+    ASSERT_TRUE(holder_->Write(hello) && holder_->Read(&attached));
+    // A message that never ends.
+    const auto header = EncodeSessionFrameHeader(SessionFrameType::kMessage, 16 << 20);
+    ASSERT_TRUE(holder_->WriteBytes(std::string(header.data(), header.size()) +
+                                    std::string(15 << 20, '\0')));
+    ASSERT_TRUE(Eventually([&] { return Held() >= 24 << 20; }));
+  }
+  [[nodiscard]] double Held() const {
+    return daemon_.Metric("larder_share_held{kind=\"message_bytes\"}");
+  }
+
+  DaemonProcess daemon_{std::vector<std::string>{"--memory-limit", "32MiB"}};
+  std::unique_ptr<SidebandClient> sideband_;
+  std::unique_ptr<RawSocket> holder_;
+};
+
+TEST_F(FullOfMessages, ALongRequestIsRefusedAndSaysWhenToComeBack) {
+  const BlockMaker maker;
+  v1::LookupRequest request;
+  wire::Encode(maker.content, request.mutable_content());
+  for (uint32_t i = 0; i < 1 << 20; ++i) request.add_tokens(i);
+  const auto channel = daemon_.DataChannel();
+  const std::string text = request.SerializeAsString();
+  {
+    OpenCall call(channel, "/larder.v1.Cache/Lookup", text);
+    const grpc::Status status = call.End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("message_bytes"));
+    EXPECT_TRUE(call.SaysWhenToComeBack());
+  }
+  v1::LookupRequest small = request;
+  small.mutable_tokens()->Truncate(64);
+  EXPECT_TRUE(OpenCall(channel, "/larder.v1.Cache/Lookup", small.SerializeAsString()).End().ok());
+  holder_->Cancel();
+  ASSERT_TRUE(Eventually([&] { return Held() == 0; }));
+  EXPECT_TRUE(OpenCall(channel, "/larder.v1.Cache/Lookup", text).End().ok());
+  EXPECT_TRUE(Eventually([&] { return Held() == 0; }));
+}
+
+// Answers of a MiB, of which none is read.
+TEST(UnreadAnswers, AreChargedUntilTheyAreRead) {
+  constexpr uint64_t kLimit = 32 << 20;
+  DaemonProcess daemon(std::vector<std::string>{"--memory-limit", "32MiB"});
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const BlockMaker maker;
+  v1::PrefetchRequest request;
+  wire::Encode(maker.content, request.mutable_blocks()->mutable_content());
+  request.mutable_blocks()->set_engine_id("engine");
+  for (uint32_t i = 0; i < 1 << 20; ++i) request.mutable_blocks()->add_tokens(i);
+  RawSession session(daemon.DataChannel(), {.engine_id = "engine"});
+  v1::Up up;
+  up.add_registers()->set_id(1);
+  wire::Encode(maker.content, up.mutable_registers(0)->add_contents());
+  wire::Encode(maker.variant, up.mutable_registers(0)->add_variants());
+  ASSERT_TRUE(session.Ask(up).has_value());
+  const std::string text = request.SerializeAsString();
+  const auto held = [&] { return daemon.Metric("larder_share_held{kind=\"message_bytes\"}"); };
+  const uint64_t before = daemon.ResidentBytesBesidePool();
+  {
+    std::vector<std::unique_ptr<OpenCall>> calls;
+    const auto channel = ChannelThatTakesLittle(daemon.data_socket());
+    for (int i = 0; i < 60; ++i) {
+      calls.push_back(std::make_unique<OpenCall>(channel, "/larder.v1.Cache/Prefetch", text));
+      EXPECT_LE(held(), kLimit);
+    }
+    EXPECT_TRUE(Eventually([&] { return daemon.Metric("larder_calls_overloaded_total") >= 30; }))
+        << daemon.Metric("larder_calls_overloaded_total");
+    EXPECT_GT(held(), 8 << 20);
+    EXPECT_LT(daemon.ResidentBytesBesidePool(), before + kLimit + (32 << 20));
+    // Who reads has his answer.
+    EXPECT_TRUE(calls.front()->End().ok());
+  }
+  EXPECT_TRUE(Eventually([&] { return held() == 0; })) << held();
+  EXPECT_TRUE(OpenCall(daemon.DataChannel(), "/larder.v1.Cache/Prefetch", text).End().ok());
+  EXPECT_TRUE(session.Bye().ok());
+}
+
+}  // namespace
+}  // namespace larder::e2e

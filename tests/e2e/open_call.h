@@ -1,0 +1,73 @@
+// A call of gRPC by the name of its method and the bytes of its request, of which each step is the
+// test's: one that is begun and not read stays so.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+namespace larder::e2e {
+
+// One whose gRPC takes no more than 64 KiB of an answer before its caller reads.
+inline std::shared_ptr<grpc::Channel> ChannelThatTakesLittle(const std::string& socket) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 64 << 10);
+  return grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// A call of which each step is taken by its test: one that is begun and not read stays so.
+class OpenCall {
+ public:
+  OpenCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+           const std::string& request)
+      : stub_(channel) {
+    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    call_ = stub_.PrepareCall(&context_, method, &done_);
+    call_->StartCall(nullptr);
+    (void)Await();
+    const grpc::Slice slice(request);
+    call_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+    (void)Await();
+  }
+  ~OpenCall() {
+    context_.TryCancel();
+    if (!ended_) (void)End();
+    done_.Shutdown();
+    (void)Await();
+  }
+  // Reads what is left of it.
+  grpc::Status End() {
+    ended_ = true;
+    grpc::ByteBuffer reply;
+    do {
+      call_->Read(&reply, nullptr);
+    } while (Await());
+    grpc::Status status;
+    call_->Finish(&status, nullptr);
+    (void)Await();
+    return status;
+  }
+  [[nodiscard]] bool SaysWhenToComeBack() const {
+    return context_.GetServerTrailingMetadata().contains("larder-retry-after-ms");
+  }
+
+ private:
+  [[nodiscard]] bool Await() {
+    void* tag = nullptr;
+    bool ok = false;
+    return done_.Next(&tag, &ok) && ok;
+  }
+  grpc::CompletionQueue done_;
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  bool ended_ = false;
+};
+
+}  // namespace larder::e2e
