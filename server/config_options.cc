@@ -248,11 +248,11 @@ constexpr ConfigOption kOptions[] = {
      }},
     {"memory_limit", kLimits, "SIZE", "256MiB", true,
      "Memory for messages and byte streams under way, at least 32MiB, beside the pool and its "
-     "index. What does not fit is refused, with a hint when to try again. gRPC has as much again "
-     "for its own buffers, on each of the three sockets.",
+     "index. What does not fit is refused, with a hint when to try again. Beside it gRPC has "
+     "64MiB for what comes in, for each user at data.sock and each of the two other sockets.",
      AssignMemoryLimit},
     {"rpc_threads_max", kLimits, "COUNT", "0", false,
-     "Threads that gRPC may start for each of the three sockets. 0: it decides.",
+     "Threads that gRPC may start for each of its servers. 0: it decides.",
      [](std::string_view t, uid_t, Config* c) {
        return Store(ParseCount(t, 0, 4096), &c->rpc_threads_max);
      }},

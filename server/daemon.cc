@@ -24,6 +24,7 @@
 #include "server/device_table.h"
 #include "server/directive_desk.h"
 #include "server/guarded_calls.h"
+#include "server/heap.h"
 #include "server/heartbeat.h"
 #include "server/instance_table.h"
 #include "server/listening_socket.h"
@@ -62,8 +63,11 @@ constexpr std::chrono::seconds kStuckLimit{10};
 constexpr size_t kEvictionsPerPeriod = 512;
 constexpr size_t kJobsMax = 1024;
 constexpr size_t kJobBytesMax = 64 << 20;
+constexpr std::chrono::milliseconds kTrimPeriod{500};
 constexpr size_t kLongCalls = 2;  // verbs of many blocks of each kind, at once
 constexpr size_t kLongCallsWaiting = 64;
+constexpr size_t kAnswering = 2;  // long requests at once
+constexpr size_t kRequestsWaiting = 1024;
 constexpr size_t kHoldersShown = 8;  // of each share
 
 // Threads of Compress: half of the cores are others'.
@@ -187,7 +191,9 @@ struct Daemon::Parts final : SidebandHost {
   void AwaitNone(TimePoint deadline, const std::function<bool()>& none) LARDER_EXCLUDES(mu);
   void AwaitSpilled(TimePoint deadline);
   [[nodiscard]] AdminService::Hooks AdminHooks(Daemon* daemon);
-  [[nodiscard]] auto all_served() const { return std::array{&at_data, &at_control, &at_admin}; }
+  [[nodiscard]] auto all_served() const {
+    return std::array{at_data.get(), at_control.get(), at_admin.get()};
+  }
 
   const DaemonOptions options;
   BlockStore& store;
@@ -216,6 +222,7 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<BlockVerifier> verifier;
   std::optional<HostVerifier> host_verifier;
   WorkerPool workers;  // ends before what its jobs look at
+  WorkerPool answering{kAnswering, kRequestsWaiting, SIZE_MAX};     // likewise
   WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};     // likewise
   WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};       // likewise
   WorkerPool compressing{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
@@ -225,7 +232,7 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<EngineService> engine;
   std::optional<CacheService> cache, control_cache;  // at data.sock, at control.sock
   std::optional<AdminService> admin;
-  Served at_data, at_control, at_admin;
+  std::unique_ptr<GrpcServers> at_data, at_control, at_admin;
   SocketCounters socket_counters;
   ConnectionPeers peers{shares};
   std::optional<AcceptLoop> accepting;
@@ -273,7 +280,8 @@ absl::Status Daemon::Parts::StartServers() {
     std::vector<grpc::Service*> services;
     const ConnectionShares::Limits& limits;
     ConnectionCounters& counters;
-    Served& served;
+    size_t servers;
+    std::unique_ptr<GrpcServers>& served;
   };
   const File files[] = {
       {Socket::kData,
@@ -283,6 +291,7 @@ absl::Status Daemon::Parts::StartServers() {
        {&*engine, &*cache},
        options.connections.data,
        socket_counters.data,
+       kUserServers,
        at_data},
       {Socket::kControl,
        options.control_socket_mode,
@@ -291,6 +300,7 @@ absl::Status Daemon::Parts::StartServers() {
        {&*control_cache},
        options.connections.control,
        socket_counters.control,
+       1,
        at_control},
       {Socket::kAdmin,
        0600,
@@ -299,6 +309,7 @@ absl::Status Daemon::Parts::StartServers() {
        {&*admin},
        options.connections.admin,
        socket_counters.admin,
+       1,
        at_admin},
   };
   if (!KernelRefusesRights() && !GuardsWork() && options.warn_sockets) {
@@ -306,7 +317,8 @@ absl::Status Daemon::Parts::StartServers() {
         "this kernel cannot refuse descriptors (SO_PASSRIGHTS, Linux 6.16) and this build cannot "
         "look for them: a client may hold up gRPC's threads");
   }
-  const ServeOptions serving{options.socket_dir, options.memory_limit, options.rpc_threads_max};
+  const GrpcServers::Options serving{options.socket_dir, options.memory_limit,
+                                     options.rpc_threads_max};
   std::vector<AcceptLoop::Endpoint> endpoints;
   for (const File& file : files) {
     const char* const name = FileNameOf(file.socket);
@@ -316,17 +328,17 @@ absl::Status Daemon::Parts::StartServers() {
                                          .group = file.group,
                                          .handed_over = file.listener});
     if (!socket.ok()) return socket.status();
-    file.served = Serve(file.socket, serving, counters, file.services);
-    if (!file.served.server) {
+    file.served = GrpcServers::Start(file.socket, file.servers, serving, counters, file.services);
+    if (!file.served) {
       return absl::UnavailableError(absl::StrCat("gRPC cannot serve ", (*socket)->path()));
     }
     endpoints.push_back({.name = name,
                          .socket = *std::move(socket),
-                         .server = file.served.server.get(),
+                         .servers = file.served.get(),
                          .limits = file.limits,
                          .counters = &file.counters});
   }
-  wakes.emplace(*at_data.server, kSelfCallLimit);
+  wakes.emplace(at_data->any(), kSelfCallLimit);
   accepting.emplace(std::move(endpoints), peers, options.warn_sockets);
   return absl::OkStatus();
 }
@@ -343,8 +355,8 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions);
-  const CacheService::LongCalls long_calls{clearing,    *cleaner,    moving,   *mover,
-                                           compressing, *compressor, *director};
+  const CacheService::LongCalls long_calls{answering, clearing,    *cleaner,    moving,
+                                           *mover,    compressing, *compressor, *director};
   cache.emplace(Socket::kData, *deps, sessions, *pins, long_calls, *events);
   control_cache.emplace(Socket::kControl, *deps, sessions, *pins, long_calls, *events);
   if (absl::Status status = StartServers(); !status.ok()) return status;
@@ -366,7 +378,7 @@ absl::Status Daemon::Parts::Start() {
 
 void Daemon::Parts::Housekeep() {
   int periods = 0;
-  TimePoint woken;
+  TimePoint woken, trimmed;
   MutexLock lock(mu);
   while (!stop) {
     changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
@@ -376,6 +388,10 @@ void Daemon::Parts::Housekeep() {
     if (now - woken >= kSelfCallPeriod) {
       wakes->Ask();
       woken = now;
+    }
+    if (now - trimmed >= kTrimPeriod) {
+      TrimHeap();
+      trimmed = now;
     }
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
     store.EvictToWatermark(kEvictionsPerPeriod);
@@ -398,9 +414,7 @@ void Daemon::Parts::ShowHealth() {
   const bool serves = accepting->Accepting() && !store.pool().starved();
   if (draining || serves == health_shown) return;
   health_shown = serves;
-  for (const Served* served : all_served()) {
-    if (auto* health = served->server->GetHealthCheckService()) health->SetServingStatus(serves);
-  }
+  for (const GrpcServers* served : all_served()) served->SetServing(serves);
 }
 
 void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
@@ -416,7 +430,7 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
   const auto grace = std::chrono::system_clock::now() + kLastAnswers;
   accepting->Stop();
   wakes->Close();
-  for (const Served* served : all_served()) served->server->Shutdown(grace);
+  for (const GrpcServers* served : all_served()) served->Shutdown(grace);
   if (disk) AwaitSpilled(deadline);  // nobody publishes any more
   MutexLock lock(mu);
   drained = true;
@@ -503,11 +517,11 @@ Daemon::~Daemon() {
   if (p.wakes) p.wakes->Close();
   if (p.accepting) p.accepting->Stop();
   const auto now = std::chrono::system_clock::now();
-  for (const Served* served : p.all_served()) {
-    if (served->server) served->server->Shutdown(now);
+  for (const GrpcServers* served : p.all_served()) {
+    if (served != nullptr) served->Shutdown(now);
   }
-  for (const Served* served : p.all_served()) {
-    if (served->server) served->server->Wait();
+  for (const GrpcServers* served : p.all_served()) {
+    if (served != nullptr) served->Wait();
   }
   if (p.processes) p.processes->Stop();
   p.sideband.reset();  // its thread asks for sessions
@@ -524,9 +538,7 @@ size_t Daemon::Drain(std::chrono::milliseconds limit) {
     MutexLock lock(p.mu);
     if (std::exchange(p.draining, true)) return 0;
   }
-  for (const Served* served : p.all_served()) {
-    if (auto* health = served->server->GetHealthCheckService()) health->SetServingStatus(false);
-  }
+  for (const GrpcServers* served : p.all_served()) served->SetServing(false);
   const size_t told = p.sessions.Drain(p.clock.Now());
   MutexLock lock(p.mu);
   p.drainer = std::thread([&p, limit] { p.RunDrain(limit); });

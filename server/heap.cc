@@ -10,4 +10,8 @@ void KeepHeapWarm() {
   (void)mallopt(M_TRIM_THRESHOLD, kHeapKeptBytes);
 }
 
+void TrimHeap() {
+  if (mallinfo2().fordblks > kHeapFreeBytes) (void)malloc_trim(0);
+}
+
 }  // namespace larder

@@ -4,14 +4,21 @@
 // message and unmaps after it: 450 us of page faults for 30 us of parsing.
 #pragma once
 
+#include <cstddef>
+
 namespace larder {
 
 // Allocations of more than this are mapped, and go back to the kernel at once.
 inline constexpr int kHeapMappedBytes = 4 << 20;
 // So much may lie free at the top of each malloc arena (there is about one per RPC thread) before
-// it goes back.  What lies free below a live allocation stays in any case.
+// it goes back.  What lies free below a live allocation stays, until TrimHeap.
 inline constexpr int kHeapKeptBytes = 16 << 20;
+// So much may lie free in all arenas together.
+inline constexpr size_t kHeapFreeBytes = 32 << 20;
 // Sets both for this process.  REQUIRES: before any thread is started.
 void KeepHeapWarm();
+// Gives free memory back to the kernel where more than kHeapFreeBytes of it lies free.  Thread-safe;
+// takes some ms where it gives back much, for which allocations of other threads may wait.
+void TrimHeap();
 
 }  // namespace larder

@@ -170,9 +170,7 @@ void AcceptLoop::HandOver(size_t endpoint, FileDescriptor socket, const SocketPe
   const int fd = socket.Release();
   // The number may still stand for a connection that gRPC closed since.
   if (const auto found = connections_.find(fd); found != connections_.end()) {
-    Served& former = served_[found->second.endpoint];
-    if (!found->second.own) former.shares.Give(found->second.peer);
-    --former.counters.open;
+    GiveBack(found->second);
     connections_.erase(found);
   }
   connections_.try_emplace(
@@ -181,7 +179,14 @@ void AcceptLoop::HandOver(size_t endpoint, FileDescriptor socket, const SocketPe
   ++served.counters.open;
   // A connection that gRPC's own listener had taken would not say which one it is.
   peers_.Put(fd, peer);
-  grpc::AddInsecureChannelFromFd(&served.server, fd);
+  grpc::AddInsecureChannelFromFd(&served.servers.Enter(peer.uid), fd);
+}
+
+void AcceptLoop::GiveBack(const Connection& connection) {
+  Served& served = served_[connection.endpoint];
+  if (!connection.own) served.shares.Give(connection.peer);
+  served.servers.Leave(connection.peer.uid);
+  --served.counters.open;
 }
 
 void AcceptLoop::ForgetClosed(Time now) {
@@ -189,9 +194,7 @@ void AcceptLoop::ForgetClosed(Time now) {
   for (auto it = connections_.begin(); it != connections_.end();) {
     const auto connection = it++;
     if (InodeOf(connection->first) == connection->second.inode) continue;
-    Served& served = served_[connection->second.endpoint];
-    if (!connection->second.own) served.shares.Give(connection->second.peer);
-    --served.counters.open;
+    GiveBack(connection->second);
     peers_.Forget(connection->first);
     connections_.erase(connection);
   }

@@ -31,8 +31,6 @@
 #include <thread>
 #include <vector>
 
-#include <grpcpp/server.h>
-
 #include "absl/container/flat_hash_map.h"
 #include "client/file_descriptor.h"
 #include "server/connection_peers.h"
@@ -40,6 +38,7 @@
 #include "server/doorkeeper.h"
 #include "server/heartbeat.h"
 #include "server/listening_socket.h"
+#include "server/services/grpc_server.h"
 #include "storage/mutex.h"
 
 namespace larder {
@@ -53,7 +52,7 @@ class AcceptLoop {
   struct Endpoint {
     std::string name;  // in log lines: "data.sock"
     std::unique_ptr<ListeningSocket> socket;
-    grpc::Server* server = nullptr;  // borrowed
+    GrpcServers* servers = nullptr;  // borrowed
     ConnectionShares::Limits limits;
     ConnectionCounters* counters = nullptr;  // borrowed
   };
@@ -79,11 +78,11 @@ class AcceptLoop {
   struct Served {
     Served(Endpoint endpoint, const Doorkeeper::Report& report)
         : door(std::move(endpoint.name), std::move(endpoint.socket), *endpoint.counters, report),
-          server(*endpoint.server),
+          servers(*endpoint.servers),
           shares(endpoint.limits),
           counters(*endpoint.counters) {}
     Doorkeeper door;
-    grpc::Server& server;
+    GrpcServers& servers;
     ConnectionShares shares;
     ConnectionCounters& counters;
     Time told;  // when a refusal was last told of
@@ -103,6 +102,8 @@ class AcceptLoop {
   [[nodiscard]] ShareRefusal TakePlace(Served& served, const SocketPeer& peer);
   void HandOver(size_t endpoint, FileDescriptor socket, const SocketPeer& peer, bool own);
   void ForgetClosed(Time now);
+  // gRPC has closed it.
+  void GiveBack(const Connection& connection);
 
   ConnectionPeers& peers_;
   const FileDescriptor wake_;

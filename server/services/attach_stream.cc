@@ -47,7 +47,16 @@ void AttachStream::OnReadDone(bool ok) {
     MutexLock lock(mu_);
     handling_ = true;
   }
-  HandleRead();
+  if (up_.Length() <= kSmallBytes) return HandleRead();
+  HandToWorker();
+}
+
+void AttachStream::HandToWorker() {
+  if (deps_.workers.Submit(account_.holder().process, up_.Length(), [this] { HandleRead(); }))
+    return;
+  MutexLock lock(mu_);
+  retry_.emplace();
+  retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { HandToWorker(); });
 }
 
 void AttachStream::HandleRead() {
@@ -57,7 +66,7 @@ void AttachStream::HandleRead() {
     MutexLock lock(mu_);
     if (!done && !finish_) {
       retry_.emplace();
-      retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { HandleRead(); });
+      retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { HandToWorker(); });
       return;
     }
     handling_ = false;

@@ -59,6 +59,8 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void EndSession();  // idempotent
   // Handles up_, and what is next: another read, the end, or the same again later.
   void HandleRead() LARDER_EXCLUDES(mu_);
+  // As HandleRead, on a thread that long messages have: gRPC's few threads serve all.
+  void HandToWorker() LARDER_EXCLUDES(mu_);
   // False: there is no room for it yet.
   [[nodiscard]] bool HandleMessage() LARDER_EXCLUDES(mu_);
   // Of up_, into message_.

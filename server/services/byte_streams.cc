@@ -89,8 +89,7 @@ void StoreStream::HandleMessage(size_t memory) {
   absl::Status status;
   {
     v1::StoreBlocksRequest request;
-    status = Parse(bytes_, &request);
-    bytes_.Clear();
+    status = Parse(&bytes_, &request);
     if (status.ok()) status = OnMessage(request);
   }
   share_.EndMessage();

@@ -26,7 +26,7 @@ void HideSalts(std::vector<wire::InstanceInfo>* instances) {
 
 CacheService::CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions,
                            PinKeeper& pins, LongCalls long_calls, EventStreams& events)
-    : ChargedAt(socket, deps),
+    : ChargedAt(socket, deps, long_calls.answering),
       for_engines_(socket == Socket::kData),
       deps_(deps),
       sessions_(sessions),
@@ -34,51 +34,46 @@ CacheService::CacheService(Socket socket, SessionDeps& deps, const SessionTable&
       long_calls_(long_calls),
       events_(events) {
   using Api = v1::Cache;
-  Charge<Api::WithCallbackMethod_Lookup>(&CacheService::Lookup);
-  Charge<Api::WithCallbackMethod_ListInstances>(&CacheService::ListInstances);
-  Charge<Api::WithCallbackMethod_QueryIp>(&CacheService::QueryIp);
-  Charge<Api::WithCallbackMethod_Pin>(&CacheService::Pin);
-  Charge<Api::WithCallbackMethod_Unpin>(&CacheService::Unpin);
-  Charge<Api::WithCallbackMethod_Prefetch>(&CacheService::Prefetch);
-  Charge<Api::WithCallbackMethod_Clear>(&CacheService::Clear);
+  Charge<Api::WithCallbackMethod_Lookup>(&CacheService::AnswerLookup);
+  Charge<Api::WithCallbackMethod_ListInstances>(&CacheService::AnswerListInstances);
+  Charge<Api::WithCallbackMethod_QueryIp>(&CacheService::AnswerQueryIp);
+  Charge<Api::WithCallbackMethod_Pin>(&CacheService::AnswerPin);
+  Charge<Api::WithCallbackMethod_Unpin>(&CacheService::AnswerUnpin);
+  Charge<Api::WithCallbackMethod_Prefetch>(&CacheService::AnswerPrefetch);
+  Charge<Api::WithCallbackMethod_Clear>(&CacheService::AnswerClear);
   Charge<Api::WithCallbackMethod_Move>(&CacheService::Move);
   Charge<Api::WithCallbackMethod_Compress>(&CacheService::Compress);
   Charge<Api::WithCallbackMethod_WatchEvents>(&CacheService::WatchEvents);
 }
 
-grpc::ServerUnaryReactor* CacheService::Lookup(grpc::CallbackServerContext* context,
-                                               const v1::LookupRequest* request,
-                                               v1::LookupReply* reply) {
+void CacheService::AnswerLookup(UnaryCall& call, const v1::LookupRequest& request,
+                                v1::LookupReply* reply) {
   ++deps_.counters.requests_lookup;
-  auto* const call = new UnaryCall(*context, *reply, deps_);
-  if (!Begin(context, *call, Draining::kServed)) return call;
+  if (!Begin(call, Draining::kServed)) return;
   const TimePoint begun = deps_.clock.Now();
   wire::LookupQuery query;
-  absl::Status status = wire::DecodeInPlace(*request, &query);
+  absl::Status status = wire::DecodeInPlace(request, &query);
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
-  if (!status.ok()) return Refuse(*call, status);
+  if (!status.ok()) return call.Refuse(status);
   query.content.tenant = deps_.tenant;
   const Digest content_id = query.content.Id();
-  const std::span<const uint32_t> tokens(request->tokens().data(),
-                                         static_cast<size_t>(request->tokens_size()));
+  const std::span<const uint32_t> tokens(request.tokens().data(),
+                                         static_cast<size_t>(request.tokens_size()));
   if (!tokens.empty()) query.digests = Chain(content_id, tokens);
   wire::LookupResult result;
   result.boot_id = deps_.boot_id;
   result.instances = deps_.instances.Lookup(content_id, query.digests, query.engine_id);
   wire::Encode(result, reply);
   deps_.counters.latencies.lookup.Observe(deps_.clock.Now() - begun);
-  call->Finish(absl::OkStatus());
-  return call;
+  call.Finish(absl::OkStatus());
 }
 
-grpc::ServerUnaryReactor* CacheService::ListInstances(grpc::CallbackServerContext* context,
-                                                      const v1::ListInstancesRequest* request,
-                                                      v1::ListInstancesReply* reply) {
+void CacheService::AnswerListInstances(UnaryCall& call, const v1::ListInstancesRequest& request,
+                                       v1::ListInstancesReply* reply) {
   ++deps_.counters.requests_list_instances;
-  auto* const call = new UnaryCall(*context, *reply, deps_);
-  if (!Begin(context, *call, Draining::kServed)) return call;
+  if (!Begin(call, Draining::kServed)) return;
   wire::InstancesQuery query;
-  absl::Status status = wire::Decode(*request, &query);
+  absl::Status status = wire::Decode(request, &query);
   if (status.ok()) status = CheckTenant(query.tenant, deps_.tenant);
   if (status.ok()) {
     wire::InstancesPage page;
@@ -89,32 +84,28 @@ grpc::ServerUnaryReactor* CacheService::ListInstances(grpc::CallbackServerContex
     if (found.more) page.next_page_token = page.instances.back().engine_id;
     wire::Encode(page, reply);
   }
-  call->Finish(status);
-  return call;
+  call.Finish(status);
 }
 
-grpc::ServerUnaryReactor* CacheService::QueryIp(grpc::CallbackServerContext* context,
-                                                const v1::QueryIpRequest* request,
-                                                v1::QueryIpReply* reply) {
+void CacheService::AnswerQueryIp(UnaryCall& call, const v1::QueryIpRequest& request,
+                                 v1::QueryIpReply* reply) {
   ++deps_.counters.requests_query_ip;
-  auto* const call = new UnaryCall(*context, *reply, deps_);
-  if (!Begin(context, *call, Draining::kServed)) return call;
-  absl::Status status = CheckTenant(request->tenant(), deps_.tenant);
+  if (!Begin(call, Draining::kServed)) return;
+  absl::Status status = CheckTenant(request.tenant(), deps_.tenant);
   const wire::InstanceInfo info =
-      status.ok() ? deps_.instances.Find(request->engine_id()) : wire::InstanceInfo{};
+      status.ok() ? deps_.instances.Find(request.engine_id()) : wire::InstanceInfo{};
   if (status.ok() && info.engine_id.empty())
     status = absl::NotFoundError("engine_id: no such engine is or was attached");
   reply->set_attached(info.attached);
   // Only socket files are served so far, so every session is on this host.
   for (size_t i = 0; i < info.sessions.size(); ++i) reply->add_addresses("local");
-  call->Finish(status);
-  return call;
+  call.Finish(status);
 }
 
 // ---- what all calls have in common
 
-bool CacheService::Begin(grpc::CallbackServerContext* context, UnaryCall& call, Draining draining) {
-  absl::StatusOr<Shares::Ticket> place = Admit(context, draining);
+bool CacheService::Begin(UnaryCall& call, Draining draining) {
+  absl::StatusOr<Shares::Ticket> place = Admit(&call.context(), draining);
   if (!place.ok()) {
     call.Finish(place.status());
     return false;
@@ -136,12 +127,6 @@ absl::StatusOr<Shares::Ticket> CacheService::Admit(grpc::CallbackServerContext* 
 absl::Status CacheService::TooManyLongCalls(grpc::CallbackServerContext* context) {
   ++deps_.counters.calls_overloaded;
   return Overloaded(*context, kRetryAfterLongCalls, "too many calls that take long");
-}
-
-grpc::ServerUnaryReactor* CacheService::Refuse(UnaryCall& call, const absl::Status& status) {
-  ++deps_.counters.invalid_messages;
-  call.Finish(status);
-  return &call;
 }
 
 }  // namespace larder

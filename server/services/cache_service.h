@@ -1,7 +1,8 @@
 // Cache: Lookup, ListInstances, QueryIp (cache_service.cc), Pin, Unpin, Prefetch (pin_calls.cc),
 // Clear (clear_calls.cc), Move (move_calls.cc), Compress (compress_calls.cc), WatchEvents
 // (watch_call.cc).
-// Answers from memory on the RPC thread; a pin when it is on disk; what takes long on others.
+// Answers from memory on the RPC thread, long requests on others (charged_request.h); a pin when it
+// is on disk; what takes long on others.
 //
 // There is one at each socket that has a method of Cache (method_table.h).  That of data.sock tells
 // engines no salts, and keeps their pins apart by user.
@@ -41,6 +42,7 @@ class CacheService final : public ChargedAt<CacheMethods> {
   // Verbs of many blocks, and the threads that they run on: of their own, since a Move may take
   // hours.
   struct LongCalls {
+    WorkerPool& answering;  // of long requests
     WorkerPool& clearing;
     BlockCleaner& cleaner;
     WorkerPool& moving;
@@ -53,25 +55,17 @@ class CacheService final : public ChargedAt<CacheMethods> {
   CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions, PinKeeper& pins,
                LongCalls long_calls, EventStreams& events);
 
-  grpc::ServerUnaryReactor* Lookup(grpc::CallbackServerContext* context,
-                                   const v1::LookupRequest* request,
-                                   v1::LookupReply* reply) override;
-  grpc::ServerUnaryReactor* ListInstances(grpc::CallbackServerContext* context,
-                                          const v1::ListInstancesRequest* request,
-                                          v1::ListInstancesReply* reply) override;
-  grpc::ServerUnaryReactor* QueryIp(grpc::CallbackServerContext* context,
-                                    const v1::QueryIpRequest* request,
-                                    v1::QueryIpReply* reply) override;
+  // The single calls.  Each finishes `call`, now or later.
+  void AnswerLookup(UnaryCall& call, const v1::LookupRequest& request, v1::LookupReply* reply);
+  void AnswerListInstances(UnaryCall& call, const v1::ListInstancesRequest& request,
+                           v1::ListInstancesReply* reply);
+  void AnswerQueryIp(UnaryCall& call, const v1::QueryIpRequest& request, v1::QueryIpReply* reply);
 
-  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context, const v1::PinRequest* request,
-                                v1::PinReply* reply) override;
-  grpc::ServerUnaryReactor* Unpin(grpc::CallbackServerContext* context,
-                                  const v1::UnpinRequest* request, v1::UnpinReply* reply) override;
-  grpc::ServerUnaryReactor* Prefetch(grpc::CallbackServerContext* context,
-                                     const v1::PrefetchRequest* request,
-                                     v1::PrefetchReply* reply) override;
-  grpc::ServerUnaryReactor* Clear(grpc::CallbackServerContext* context,
-                                  const v1::ClearRequest* request, v1::ClearReply* reply) override;
+  void AnswerPin(UnaryCall& call, const v1::PinRequest& request, v1::PinReply* reply);
+  void AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request, v1::UnpinReply* reply);
+  void AnswerPrefetch(UnaryCall& call, const v1::PrefetchRequest& request,
+                      v1::PrefetchReply* reply);
+  void AnswerClear(UnaryCall& call, const v1::ClearRequest& request, v1::ClearReply* reply);
   grpc::ServerWriteReactor<v1::MoveProgress>* Move(grpc::CallbackServerContext* context,
                                                    const v1::MoveRequest* request) override;
   grpc::ServerWriteReactor<v1::CompressProgress>* Compress(
@@ -89,9 +83,7 @@ class CacheService final : public ChargedAt<CacheMethods> {
   // Likewise of the threads that long calls run on.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
   // As Admit.  False: there is none, and the call was finished.
-  [[nodiscard]] bool Begin(grpc::CallbackServerContext* context, UnaryCall& call,
-                           Draining draining = Draining::kRefused);
-  [[nodiscard]] grpc::ServerUnaryReactor* Refuse(UnaryCall& call, const absl::Status& status);
+  [[nodiscard]] bool Begin(UnaryCall& call, Draining draining = Draining::kRefused);
   void RunClear(const BlockCleaner::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);
   void RunCompress(const BlockCompressor::What& what, ProgressStream<v1::CompressProgress>* stream);

@@ -84,4 +84,9 @@ void UnaryCall::Finish(const absl::Status& status) {
   grpc::ServerUnaryReactor::Finish(ToRpcStatus(end));
 }
 
+void UnaryCall::Refuse(const absl::Status& status) {
+  ++deps_.counters.invalid_messages;
+  Finish(status);
+}
+
 }  // namespace larder

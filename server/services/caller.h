@@ -58,9 +58,12 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
   UnaryCall(grpc::CallbackServerContext& context, const google::protobuf::MessageLite& reply,
             const SessionDeps& deps)
       : context_(context), reply_(reply), deps_(deps) {}
+  [[nodiscard]] grpc::CallbackServerContext& context() const { return context_; }
   void Hold(Shares::Ticket place) { place_ = std::move(place); }
-  // Exactly once.
+  // Exactly once, or Refuse.
   void Finish(const absl::Status& status);
+  // As Finish, of a request that breaks the contract: it is counted.
+  void Refuse(const absl::Status& status);
 
  private:
   void OnDone() override { delete this; }

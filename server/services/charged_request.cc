@@ -1,6 +1,6 @@
 #include "server/services/charged_request.h"
 
-#include <climits>
+#include <utility>
 
 #include <grpcpp/support/proto_buffer_reader.h>
 
@@ -10,11 +10,32 @@
 namespace larder {
 namespace {
 
-constexpr size_t kSmallBytes = 64 << 10;  // of a request that is not charged
+// One that waits for a thread.
+struct LongRequest {
+  grpc::ByteBuffer bytes;
+  Shares::Ticket charge;
+};
 
-// Reads bytes, and does not change them, as gRPC's reader promises nowhere.
-grpc::ByteBuffer* Readable(const grpc::ByteBuffer& bytes) {
-  return const_cast<grpc::ByteBuffer*>(&bytes);
+absl::StatusOr<Shares::Ticket> Charge(grpc::CallbackServerContext& context, const SessionDeps& deps,
+                                      size_t memory) {
+  Shares::Answer room = AccountOf(context, deps).Take(ShareKind::kMessageBytes, memory);
+  if (room.admitted()) return std::move(room.ticket);
+  ++deps.counters.calls_overloaded;
+  return Overloaded(context, room.retry_after, room.why);
+}
+
+// `request` is charged for its bytes so far.
+void AnswerLong(UnaryCall& call, const SessionDeps& deps, const google::protobuf::Descriptor& type,
+                LongRequest& request, const AnswerBytes& answer) {
+  if (call.context().IsCancelled()) return call.Finish(absl::CancelledError("the caller has gone"));
+  const absl::StatusOr<size_t> memory = MemoryOf(request.bytes, type);
+  if (!memory.ok()) return call.Refuse(memory.status());
+  absl::StatusOr<Shares::Ticket> more =
+      Charge(call.context(), deps, *memory - request.bytes.Length());
+  if (!more.ok()) return call.Finish(more.status());
+  request.charge.Merge(*std::move(more));
+  if (const absl::Status status = answer(std::exchange(request.bytes, {})); !status.ok())
+    call.Refuse(status);
 }
 
 }  // namespace
@@ -23,38 +44,69 @@ absl::StatusOr<size_t> MemoryOf(const grpc::ByteBuffer& bytes,
                                 const google::protobuf::Descriptor& type) {
   const size_t length = bytes.Length();
   const uint64_t most = ParsedWeightMax(length);
-  grpc::ProtoBufferReader reader(Readable(bytes));
+  grpc::ProtoBufferReader reader(const_cast<grpc::ByteBuffer*>(&bytes));  // which it only reads
   const uint64_t weight = ParsedWeight(type, reader, most);
   if (weight <= most) return length + static_cast<size_t>(weight);
   return absl::InvalidArgumentError(
-      absl::StrCat("a request of ", length, " bytes would take more than ", most,
+      absl::StrCat("a message of ", length, " bytes would take more than ", most,
                    " in memory: it repeats what is empty, or what no ", type.full_name(), " has"));
 }
 
-absl::Status Parse(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
-  grpc::ProtoBufferReader reader(Readable(bytes));
-  if (message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
+absl::Status Parse(grpc::ByteBuffer* bytes, google::protobuf::Message* message) {
+  bool parsed = false;
+  {
+    grpc::ProtoBufferReader reader(bytes);
+    parsed = message->ParseFromZeroCopyStream(&reader);
+  }
+  bytes->Clear();
+  if (parsed) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("not a ", message->GetDescriptor()->full_name(), " of protocol buffers"));
 }
 
 absl::StatusOr<Shares::Ticket> ParseCharged(grpc::CallbackServerContext& context,
-                                            const SessionDeps& deps, const grpc::ByteBuffer& bytes,
-                                            google::protobuf::Message* request) {
-  const absl::StatusOr<size_t> memory = MemoryOf(bytes, *request->GetDescriptor());
+                                            const SessionDeps& deps, grpc::ByteBuffer bytes,
+                                            size_t length_max, google::protobuf::Message* request) {
+  const size_t length = bytes.Length();
+  absl::StatusOr<size_t> memory =
+      length <= length_max ? MemoryOf(bytes, *request->GetDescriptor())
+                           : absl::InvalidArgumentError(absl::StrCat(
+                                 "a request of ", length, " bytes; allowed are ", length_max));
   Shares::Ticket ticket;
-  if (memory.ok() && *memory > kSmallBytes) {
-    Shares::Answer room = AccountOf(context, deps).Take(ShareKind::kMessageBytes, *memory);
-    if (!room.admitted()) {
-      ++deps.counters.calls_overloaded;
-      return Overloaded(context, room.retry_after, room.why);
-    }
-    ticket = std::move(room.ticket);
+  if (memory.ok() && length > kSmallRequestBytes) {
+    absl::StatusOr<Shares::Ticket> room = Charge(context, deps, *memory);
+    if (!room.ok()) return room;
+    ticket = *std::move(room);
   }
-  absl::Status status = memory.ok() ? Parse(bytes, request) : memory.status();
+  absl::Status status = memory.ok() ? Parse(&bytes, request) : memory.status();
   if (status.ok()) return ticket;
   ++deps.counters.invalid_messages;
   return status;
+}
+
+void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests,
+                   grpc::ByteBuffer bytes, const google::protobuf::Descriptor& type,
+                   AnswerBytes answer) {
+  const size_t length = bytes.Length();
+  if (length <= kSmallRequestBytes) {
+    absl::Status status = MemoryOf(bytes, type).status();
+    if (status.ok()) status = answer(std::move(bytes));
+    if (!status.ok()) call.Refuse(status);
+    return;
+  }
+  absl::StatusOr<Shares::Ticket> charge = Charge(call.context(), deps, length);
+  if (!charge.ok()) return call.Finish(charge.status());
+  // A job can be copied, so what it holds is shared.
+  const auto request = std::make_shared<LongRequest>(std::move(bytes), *std::move(charge));
+  const bool taken =
+      long_requests.Submit(AccountOf(call.context(), deps).holder().process, 0,
+                           [&call, &deps, &type, request, answer = std::move(answer)] {
+                             AnswerLong(call, deps, type, *request, answer);
+                             request->charge.Reset();
+                           });
+  if (taken) return;
+  ++deps.counters.calls_overloaded;
+  call.Finish(Overloaded(call.context(), std::chrono::seconds(1), "too many long requests"));
 }
 
 }  // namespace larder

@@ -21,32 +21,30 @@ absl::Status CheckClearedTiers(TierSet tiers, bool some_named, bool disk) {
 
 }  // namespace
 
-grpc::ServerUnaryReactor* CacheService::Clear(grpc::CallbackServerContext* context,
-                                              const v1::ClearRequest* request,
-                                              v1::ClearReply* reply) {
+void CacheService::AnswerClear(UnaryCall& call, const v1::ClearRequest& request,
+                               v1::ClearReply* reply) {
   ++deps_.counters.requests_clear;
-  auto* const call = new UnaryCall(*context, *reply, deps_);
-  if (!Begin(context, *call, Draining::kServed)) return call;
+  if (!Begin(call, Draining::kServed)) return;
   wire::ClearQuery query;
-  absl::Status status = wire::DecodeInPlace(*request, &query);
+  absl::Status status = wire::DecodeInPlace(request, &query);
   if (status.ok())
-    status = CheckClearedTiers(query.tiers, !request->tiers().empty(), pins_.durable());
-  if (!status.ok()) return Refuse(*call, status);
-  auto scope = ScopeOf(query.tenant, query.scope, query.blocks, request->blocks());
-  if (!scope.ok()) return Refuse(*call, scope.status());
+    status = CheckClearedTiers(query.tiers, !request.tiers().empty(), pins_.durable());
+  if (!status.ok()) return call.Refuse(status);
+  auto scope = ScopeOf(query.tenant, query.scope, query.blocks, request.blocks());
+  if (!scope.ok()) return call.Refuse(scope.status());
   auto what = std::make_shared<BlockCleaner::What>(BlockCleaner::What{
       .scope = *std::move(scope),
       .tiers = query.tiers,
       .pinned = query.pinned,
       .dry_run = query.dry_run,
   });
-  const bool taken = long_calls_.clearing.Submit([this, context, reply, what, call] {
+  const bool taken = long_calls_.clearing.Submit([this, &call, reply, what] {
     // It may have waited for long: who asked must not find later that he cleared what came since.
-    if (context->IsCancelled()) return call->Finish(absl::CancelledError("the caller has gone"));
-    RunClear(*what, reply, [call](const absl::Status& done) { call->Finish(done); });
+    if (call.context().IsCancelled())
+      return call.Finish(absl::CancelledError("the caller has gone"));
+    RunClear(*what, reply, [&call](const absl::Status& done) { call.Finish(done); });
   });
-  if (!taken) call->Finish(TooManyLongCalls(context));
-  return call;
+  if (!taken) call.Finish(TooManyLongCalls(&call.context()));
 }
 
 // What engines have is found before the rest is cleared, and waited for by nobody's thread.

@@ -14,7 +14,7 @@ namespace larder {
 // In place of the handlers that parse first, as the generated WithRawCallbackMethod_Attach does it;
 // that one cannot stand above a class that has the other.
 EngineService::EngineService(SessionDeps& deps, SessionTable& sessions)
-    : ChargedAt(Socket::kData, deps), deps_(deps), sessions_(sessions) {
+    : ChargedAt(Socket::kData, deps, deps.workers), deps_(deps), sessions_(sessions) {
   using grpc::ByteBuffer;
   using Api = v1::Engine;
   MarkMethodRawCallback(
@@ -27,7 +27,9 @@ EngineService::EngineService(SessionDeps& deps, SessionTable& sessions)
           [this](grpc::CallbackServerContext* context, v1::StoreBlocksReply* reply) {
             return StoreRaw(context, reply);
           }));
-  Charge<Api::WithCallbackMethod_FetchBlocks>(&EngineService::FetchBlocks);
+  // Names of the most blocks that one may ask for, and what it says beside them.
+  constexpr size_t kFetchRequestMax = wire::kKeysMax * sizeof(Digest) + (64 << 10);
+  Charge<Api::WithCallbackMethod_FetchBlocks>(&EngineService::FetchBlocks, kFetchRequestMax);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* EngineService::AttachRaw(

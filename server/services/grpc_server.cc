@@ -1,29 +1,78 @@
 #include "server/services/grpc_server.h"
 
+#include <algorithm>
+
 #include <grpcpp/resource_quota.h>
 
 #include "client/wire/messages.h"
+#include "storage/check.h"
 
 namespace larder {
+namespace {
 
-Served Serve(Socket socket, const ServeOptions& options, Counters& counters,
-             const std::vector<grpc::Service*>& services) {
-  Served served;
-  grpc::ServerBuilder builder;
-  for (grpc::Service* service : services) builder.RegisterService(service);
-  served.wrong = std::make_unique<WrongSocket>(socket, options.socket_dir, counters);
-  builder.RegisterCallbackGenericService(served.wrong.get());
-  builder.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
-  builder.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleLimit_ms);
-  // Of this server alone: three of them have it three times, as the options say.
-  grpc::ResourceQuota quota("larderd");
-  quota.Resize(options.memory_limit.value());
-  if (options.rpc_threads_max > 0) quota.SetMaxThreads(options.rpc_threads_max);
-  builder.SetResourceQuota(quota);
-  served.server = builder.BuildAndStart();
-  return served;
+// What the messages of a server may take while they come in.  Those that have come are charged to
+// their callers (server/shares.h) in memory_limit.
+constexpr ByteCount kIncoming = MiB(64);
+
+}  // namespace
+
+std::unique_ptr<GrpcServers> GrpcServers::Start(Socket socket, size_t servers,
+                                                const Options& options, Counters& counters,
+                                                const std::vector<grpc::Service*>& services) {
+  auto started = std::make_unique<GrpcServers>();
+  for (size_t i = 0; i < servers; ++i) {
+    Lane lane;
+    grpc::ServerBuilder builder;
+    for (grpc::Service* service : services) builder.RegisterService(service);
+    lane.wrong = std::make_unique<WrongSocket>(socket, options.socket_dir, counters);
+    builder.RegisterCallbackGenericService(lane.wrong.get());
+    builder.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
+    builder.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleLimit_ms);
+    grpc::ResourceQuota quota("larderd");
+    quota.Resize(std::min(kIncoming, options.memory_limit).value());
+    if (options.rpc_threads_max > 0) quota.SetMaxThreads(options.rpc_threads_max);
+    builder.SetResourceQuota(quota);
+    lane.server = builder.BuildAndStart();
+    if (!lane.server) return nullptr;
+    started->lanes_.push_back(std::move(lane));
+  }
+  return started;
+}
+
+grpc::Server& GrpcServers::Enter(uid_t uid) {
+  const auto [found, is_new] = users_.try_emplace(uid);
+  User& user = found->second;
+  if (is_new) {
+    const auto fewest = std::ranges::min_element(lanes_, {}, &Lane::users);
+    ++fewest->users;
+    user.lane = static_cast<size_t>(fewest - lanes_.begin());
+  }
+  ++user.connections;
+  return *lanes_[user.lane].server;
+}
+
+void GrpcServers::Leave(uid_t uid) {
+  const auto found = users_.find(uid);
+  LARDER_CHECK(found != users_.end());
+  if (--found->second.connections != 0) return;
+  --lanes_[found->second.lane].users;
+  users_.erase(found);
+}
+
+void GrpcServers::SetServing(bool serves) const {
+  for (const Lane& lane : lanes_) {
+    if (auto* health = lane.server->GetHealthCheckService()) health->SetServingStatus(serves);
+  }
+}
+
+void GrpcServers::Shutdown(std::chrono::system_clock::time_point deadline) const {
+  for (const Lane& lane : lanes_) lane.server->Shutdown(deadline);
+}
+
+void GrpcServers::Wait() const {
+  for (const Lane& lane : lanes_) lane.server->Wait();
 }
 
 }  // namespace larder

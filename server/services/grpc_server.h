@@ -1,20 +1,29 @@
-// One gRPC server of the daemon: the services of one socket file, over connections that an
-// AcceptLoop accepts.
+// The gRPC servers of one socket file: the same services, over connections that an AcceptLoop
+// accepts.
 //
-// Ownership: values; the services and counters outlive the server.
-// Thread-safety: as gRPC's.
-// Lifecycle: Serve -> connections by AddInsecureChannelFromFd -> server->Shutdown, Wait -> destroyed.
+// gRPC bounds what a server's messages take while they come in, and ends calls of that server,
+// anybody's, once that is used up.  So where users do not trust one another there are several, and
+// all connections of a user are one server's: kUserServers users have one each, more share them.
+//
+// Ownership: the services and counters outlive it; it outlives the AcceptLoop.
+// Thread-safety: Enter and Leave from one thread at a time; all else from any.
+// Lifecycle: Start -> connections by AddInsecureChannelFromFd -> Shutdown -> Wait -> destroyed.
 // Limits: kStreamsPerConnectionMax calls at once on a connection; one that has no call for
 // kIdleLimit_ms is closed, so that a silent peer does not keep its place.  gRPC's clients connect
 // again with their next call.
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <grpcpp/grpcpp.h>
 
+#include "absl/container/flat_hash_map.h"
 #include "server/counters.h"
 #include "server/services/method_table.h"
 #include "server/services/wrong_socket.h"
@@ -24,18 +33,46 @@ namespace larder {
 
 inline constexpr int kStreamsPerConnectionMax = 128;
 inline constexpr int kIdleLimit_ms = 60'000;
+inline constexpr size_t kUserServers = 8;  // of data.sock
 
-struct Served {
-  std::unique_ptr<WrongSocket> wrong;
-  std::unique_ptr<grpc::Server> server;  // null: it cannot start
-};
+class GrpcServers {
+ public:
+  struct Options {
+    std::string socket_dir;   // for what a caller at the wrong socket is told
+    ByteCount memory_limit;   // of messages under way
+    int rpc_threads_max = 0;  // 0: gRPC decides
+  };
+  // Null: they cannot start.
+  [[nodiscard]] static std::unique_ptr<GrpcServers> Start(
+      Socket socket, size_t servers, const Options& options, Counters& counters,
+      const std::vector<grpc::Service*>& services);
 
-struct ServeOptions {
-  std::string socket_dir;   // for what a caller at the wrong socket is told
-  ByteCount memory_limit;   // of messages under way
-  int rpc_threads_max = 0;  // 0: gRPC decides
+  // The server that takes a connection of this user, until Leave: that of his others, else that of
+  // the fewest users.
+  [[nodiscard]] grpc::Server& Enter(uid_t uid);
+  // REQUIRES: an Enter of this user that was not left.
+  void Leave(uid_t uid);
+
+  // One of them, for calls in the process.
+  [[nodiscard]] grpc::Server& any() const { return *lanes_.front().server; }
+  // What health says.
+  void SetServing(bool serves) const;
+  // Refuses calls, and cancels at `deadline` those that still go on.
+  void Shutdown(std::chrono::system_clock::time_point deadline) const;
+  void Wait() const;
+
+ private:
+  struct Lane {
+    std::unique_ptr<WrongSocket> wrong;
+    std::unique_ptr<grpc::Server> server;
+    size_t users = 0;
+  };
+  struct User {
+    size_t lane = 0;
+    size_t connections = 0;
+  };
+  std::vector<Lane> lanes_;
+  absl::flat_hash_map<uid_t, User> users_;  // that have connections
 };
-[[nodiscard]] Served Serve(Socket socket, const ServeOptions& options, Counters& counters,
-                           const std::vector<grpc::Service*>& services);
 
 }  // namespace larder

@@ -69,29 +69,27 @@ absl::Status CacheService::BindOwner(const grpc::CallbackServerContext& context,
                                                  ": choose a shorter one"));
 }
 
-grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context,
-                                            const v1::PinRequest* request, v1::PinReply* reply) {
+void CacheService::AnswerPin(UnaryCall& call, const v1::PinRequest& request, v1::PinReply* reply) {
   ++deps_.counters.requests_pin;
-  auto* const call = new UnaryCall(*context, *reply, deps_);
-  if (!Begin(context, *call)) return call;
+  if (!Begin(call)) return;
   wire::PinQuery query;
-  absl::Status status = wire::DecodeInPlace(*request, &query);
+  absl::Status status = wire::DecodeInPlace(request, &query);
   if (status.ok()) status = CheckPinnedTier(query.tier);
-  if (status.ok()) status = BindOwner(*context, &query.owner);
-  if (!status.ok()) return Refuse(*call, status);
-  auto selected = SelectBlocks(query.tenant, query.blocks, request->blocks());
-  if (!selected.ok()) return Refuse(*call, selected.status());
+  if (status.ok()) status = BindOwner(call.context(), &query.owner);
+  if (!status.ok()) return call.Refuse(status);
+  auto selected = SelectBlocks(query.tenant, query.blocks, request.blocks());
+  if (!selected.ok()) return call.Refuse(selected.status());
   const uint64_t deadline_ms = pins_.DeadlineIn(query.ttl);
   reply->set_deadline_unix_ms(deadline_ms);
   const bool device = query.tier == Tier::kDevice;
   reply->set_durable(pins_.durable() && !device);
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
   std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
-  PinKeeper::Answer answer = [call, reply, selected = *std::move(selected)](
+  PinKeeper::Answer answer = [&call, reply, selected = *std::move(selected)](
                                  const absl::Status& written,
                                  const std::vector<BlockStatus>& statuses) {
     wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
-    call->Finish(written);
+    call.Finish(written);
   };
   if (device) {
     deps_.directives.Give({.kind = wire::DirectiveKind::kPin,
@@ -102,38 +100,34 @@ grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context
   } else {
     pins_.Pin(query.owner, keys, deadline_ms, std::move(answer));
   }
-  return call;
 }
 
-grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* context,
-                                              const v1::UnpinRequest* request,
-                                              v1::UnpinReply* reply) {
+void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
+                               v1::UnpinReply* reply) {
   ++deps_.counters.requests_unpin;
-  auto* const call = new UnaryCall(*context, *reply, deps_);
-  if (!Begin(context, *call, Draining::kServed)) return call;
+  if (!Begin(call, Draining::kServed)) return;
   wire::UnpinQuery query;
-  absl::Status status = wire::DecodeInPlace(*request, &query);
+  absl::Status status = wire::DecodeInPlace(request, &query);
   if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier);
-  if (status.ok()) status = BindOwner(*context, &query.owner);
-  if (!status.ok()) return Refuse(*call, status);
+  if (status.ok()) status = BindOwner(call.context(), &query.owner);
+  if (!status.ok()) return call.Refuse(status);
   DirectiveDesk::Order order{.kind = wire::DirectiveKind::kUnpin, .owner = query.owner};
   if (!query.blocks) {
-    if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok())
-      return Refuse(*call, status);
-    UnpinAll(order, reply, [call](const absl::Status& done) { call->Finish(done); });
-    return call;
+    if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok()) return call.Refuse(status);
+    UnpinAll(order, reply, [&call](const absl::Status& done) { call.Finish(done); });
+    return;
   }
-  auto selected = SelectBlocks(query.tenant, *query.blocks, request->blocks());
-  if (!selected.ok()) return Refuse(*call, selected.status());
+  auto selected = SelectBlocks(query.tenant, *query.blocks, request.blocks());
+  if (!selected.ok()) return call.Refuse(selected.status());
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
   std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
-  PinKeeper::Answer answer = [call, reply, selected = *std::move(selected)](
+  PinKeeper::Answer answer = [&call, reply, selected = *std::move(selected)](
                                  const absl::Status& written,
                                  const std::vector<BlockStatus>& statuses) {
     reply->set_unpinned(
         static_cast<uint64_t>(std::count(statuses.begin(), statuses.end(), BlockStatus::kOk)));
     wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
-    call->Finish(written);
+    call.Finish(written);
   };
   if (query.tier == Tier::kDevice) {
     order.engine_id = query.blocks->engine_id;
@@ -141,7 +135,6 @@ grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* conte
   } else {
     pins_.Unpin(query.owner, keys, std::move(answer));
   }
-  return call;
 }
 
 // What the daemon keeps ends at once, whatever engines do; the answer waits for both.
@@ -176,22 +169,19 @@ void CacheService::UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* r
                            });
 }
 
-grpc::ServerUnaryReactor* CacheService::Prefetch(grpc::CallbackServerContext* context,
-                                                 const v1::PrefetchRequest* request,
-                                                 v1::PrefetchReply* reply) {
+void CacheService::AnswerPrefetch(UnaryCall& call, const v1::PrefetchRequest& request,
+                                  v1::PrefetchReply* reply) {
   ++deps_.counters.requests_prefetch;
-  auto* const call = new UnaryCall(*context, *reply, deps_);
-  if (!Begin(context, *call)) return call;
+  if (!Begin(call)) return;
   wire::PrefetchQuery query;
-  if (absl::Status status = wire::DecodeInPlace(*request, &query); !status.ok())
-    return Refuse(*call, status);
-  const auto selected = SelectBlocks(query.tenant, query.blocks, request->blocks());
-  if (!selected.ok()) return Refuse(*call, selected.status());
+  if (absl::Status status = wire::DecodeInPlace(request, &query); !status.ok())
+    return call.Refuse(status);
+  const auto selected = SelectBlocks(query.tenant, query.blocks, request.blocks());
+  if (!selected.ok()) return call.Refuse(selected.status());
   const std::vector<BlockStatus> statuses =
       pins_.Prefetch(KeysOf(*selected, Tier::kHost), pins_.DeadlineIn(query.ttl));
   wire::Encode(AnswersOf(*selected, statuses), reply->mutable_blocks());
-  call->Finish(absl::OkStatus());
-  return call;
+  call.Finish(absl::OkStatus());
 }
 
 absl::StatusOr<SelectedBlocks> CacheService::SelectBlocks(const std::string& tenant,

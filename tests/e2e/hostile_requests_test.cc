@@ -1,8 +1,10 @@
 // Requests and answers of single calls that would take more memory than their length says: nothing
 // is parsed before it is weighed and charged, and an answer that nobody reads is charged, too.
+#include <atomic>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <google/protobuf/descriptor.h>
@@ -53,7 +55,7 @@ uint64_t PeakSince(pid_t pid) {
 class HostileRequest : public HostileTest {};
 
 TEST_F(HostileRequest, EachIsWeighedBeforeItIsParsed) {
-  const std::string empty = EmptyThings(1 << 20);
+  const std::string empty = EmptyThings(100 << 10);
   for (const auto& [method, channel] : Methods(*daemon_)) {
     const uint64_t invalid = Invalid();
     const grpc::Status status = OpenCall(channel, method, empty).End();
@@ -84,6 +86,51 @@ TEST_F(HostileRequest, TakesLittleMoreThanItsLength) {
     const uint64_t peak = PeakSince(daemon_->pid());
     EXPECT_LT(peak, before + 4 * kLength) << method;
   }
+}
+
+// What one user's messages may take while they come in is bounded; as many streams as he may have
+// stay within it.
+TEST(ManyStreams, OfOneUserAreAllServed) {
+  constexpr int kStreams = 30;  // of callers without a sideband: half of the 64 that there are
+  constexpr uint32_t kLayerBytes = 2 << 20;
+  DaemonProcess daemon(std::vector<std::string>{"--pool", "512MiB"});
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  std::atomic<int> served{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kStreams; ++i) {
+    threads.emplace_back([&, i] {
+      const BlockMaker maker;
+      const auto stub = v1::Engine::NewStub(daemon.DataChannel());
+      for (uint32_t number = 0; number < 3; ++number) {
+        const TestBlock block = maker.Block(100 * static_cast<uint32_t>(i) + number);
+        v1::StoreBlocksRequest request;
+        wire::Encode(maker.content, request.mutable_content());
+        wire::Encode(maker.variant, request.mutable_variant());
+        request.mutable_block()->mutable_tokens()->Add(block.tokens.begin(), block.tokens.end());
+        wire::Encode(maker.Table(block.digest, kLayerBytes),
+                     request.mutable_block()->mutable_segments());
+        std::string data(size_t{2} * kLayerBytes, '\0');
+        const auto bytes = std::as_writable_bytes(std::span(data));
+        for (uint32_t layer = 0; layer < 2; ++layer)
+          FillLayer(block.digest, layer, bytes.subspan(size_t{layer} * kLayerBytes, kLayerBytes));
+        grpc::ClientContext context;
+        v1::StoreBlocksReply reply;
+        const auto stream = stub->StoreBlocks(&context, &reply);
+        for (size_t at = 0; at < data.size(); at += 1 << 20) {
+          request.set_data(data.substr(at, 1 << 20));
+          if (!stream->Write(request)) break;
+          request.Clear();
+        }
+        stream->WritesDone();
+        const grpc::Status status = stream->Finish();
+        EXPECT_TRUE(status.ok()) << status.error_message();
+        if (status.ok() && reply.status_size() == 1 && reply.status(0) == v1::BLOCK_STATUS_OK)
+          ++served;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(served, 3 * kStreams);
 }
 
 // A daemon of which somebody holds nearly all that messages may take.
@@ -170,7 +217,7 @@ TEST(UnreadAnswers, AreChargedUntilTheyAreRead) {
     EXPECT_TRUE(Eventually([&] { return daemon.Metric("larder_calls_overloaded_total") >= 30; }))
         << daemon.Metric("larder_calls_overloaded_total");
     EXPECT_GT(held(), 8 << 20);
-    EXPECT_LT(daemon.ResidentBytesBesidePool(), before + kLimit + (32 << 20));
+    EXPECT_LT(daemon.ResidentBytesBesidePool(), before + kLimit + (64 << 20));
     // Who reads has his answer.
     EXPECT_TRUE(calls.front()->End().ok());
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -24,33 +25,41 @@ inline std::shared_ptr<grpc::Channel> ChannelThatTakesLittle(const std::string& 
 // A call of which each step is taken by its test: one that is begun and not read stays so.
 class OpenCall {
  public:
+  // What is awaited of the request.
+  enum Await : uint8_t { kSent, kNothing };
   OpenCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
            const std::string& request)
+      : OpenCall(channel, method, grpc::Slice(request), kSent) {}
+  OpenCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+           const grpc::Slice& request, Await await)
       : stub_(channel) {
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
     call_ = stub_.PrepareCall(&context_, method, &done_);
     call_->StartCall(nullptr);
-    (void)Await();
-    const grpc::Slice slice(request);
-    call_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
-    (void)Await();
+    (void)Next();
+    call_->WriteLast(grpc::ByteBuffer(&request, 1), grpc::WriteOptions(), nullptr);
+    if (await == kSent)
+      (void)Next();
+    else
+      sending_ = true;
   }
   ~OpenCall() {
     context_.TryCancel();
     if (!ended_) (void)End();
     done_.Shutdown();
-    (void)Await();
+    (void)Next();
   }
   // Reads what is left of it.
   grpc::Status End() {
     ended_ = true;
+    if (sending_) (void)Next();
     grpc::ByteBuffer reply;
     do {
       call_->Read(&reply, nullptr);
-    } while (Await());
+    } while (Next());
     grpc::Status status;
     call_->Finish(&status, nullptr);
-    (void)Await();
+    (void)Next();
     return status;
   }
   [[nodiscard]] bool SaysWhenToComeBack() const {
@@ -58,7 +67,7 @@ class OpenCall {
   }
 
  private:
-  [[nodiscard]] bool Await() {
+  [[nodiscard]] bool Next() {
     void* tag = nullptr;
     bool ok = false;
     return done_.Next(&tag, &ok) && ok;
@@ -67,7 +76,7 @@ class OpenCall {
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
-  bool ended_ = false;
+  bool sending_ = false, ended_ = false;
 };
 
 }  // namespace larder::e2e

@@ -221,13 +221,31 @@ void HeavyRequests(Attack& attack) {
   });
 }
 
+// Long requests, hundreds at once on a few connections, so that of most a part has come.
+void PartialRequests(Attack& attack) {
+  const grpc::Slice long_one(std::string(15 << 20, '\x0a'));
+  OnThreads(4, [&](int) {
+    std::vector<std::unique_ptr<OpenCall>> calls;
+    const auto channel = attack.Channel();
+    for (int i = 0; i < 128; ++i) {
+      calls.push_back(std::make_unique<OpenCall>(channel, "/larder.v1.Cache/Lookup", long_one,
+                                                 OpenCall::kNothing));
+      attack.tally.Done();
+    }
+    for (const auto& call : calls) {
+      const grpc::Status status = call->End();
+      if (!status.ok()) attack.tally.Refused(status.error_message());
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<NamedAttack> CostAttacks() {
   return {{"empty_registers", EmptyRegisters}, {"cancels", Cancels},
           {"named_engines", NamedEngines},     {"same_keys", SameKeys},
           {"unread_answers", UnreadAnswers},   {"empty_parts", EmptyParts},
-          {"heavy_requests", HeavyRequests}};
+          {"heavy_requests", HeavyRequests},   {"partial_requests", PartialRequests}};
 }
 
 }  // namespace larder::e2e

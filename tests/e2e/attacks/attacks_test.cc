@@ -90,6 +90,7 @@ constexpr Case kCases[] = {
     {"unread_answers", kMetric},
     {"empty_parts", kMetric, true},
     {"heavy_requests", kMetric, true},
+    {"partial_requests", kMetric, true},
 };
 
 // Controls: what they show is the machine's, and nothing of it may count as said of an attack.
