@@ -184,7 +184,7 @@ absl::StatusOr<std::vector<BlockCompressor::Item>> BlockCompressor::ItemsOf(
 size_t BlockCompressor::Prepare(Codec to, std::span<Copy> copies, PayloadCodec& codec) {
   const auto window = std::make_shared<Window>(recoder_, to, copies);
   for (size_t i = 0; i < std::min(encoders_.threads(), copies.size() - 1); ++i) {
-    encoders_.Help(ProcessId{}, [window] {
+    encoders_.Help(ShareHolder{}, [window] {
       (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
       PayloadCodec own;
       window->Help(own);

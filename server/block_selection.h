@@ -4,6 +4,7 @@
 // Limits: kBlocksMax blocks a selection.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -47,5 +48,11 @@ struct SelectedBlocks {
 // REQUIRES: a status for each block.
 [[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
                                                        std::span<const BlockStatus> statuses);
+
+// How many bytes of a message they take at most.
+[[nodiscard]] inline size_t AnswerBytesOf(const SelectedBlocks& selected) {
+  constexpr size_t kEach = sizeof(Digest) + 1, kBeside = 64;  // a status is a varint of a byte
+  return kBeside + kEach * selected.names.size();
+}
 
 }  // namespace larder

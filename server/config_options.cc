@@ -248,8 +248,9 @@ constexpr ConfigOption kOptions[] = {
      }},
     {"memory_limit", kLimits, "SIZE", "256MiB", true,
      "Memory for messages and byte streams under way, at least 32MiB, beside the pool and its "
-     "index. What does not fit is refused, with a hint when to try again. Beside it gRPC has "
-     "64MiB for what comes in, for each user at data.sock and each of the two other sockets.",
+     "index: half of it while they come in, half for those that have come and for answers that "
+     "wait to be read. What does not fit is refused, with a hint when to try again. At data.sock "
+     "each of eight users has the first half for himself.",
      AssignMemoryLimit},
     {"rpc_threads_max", kLimits, "COUNT", "0", false,
      "Threads that gRPC may start for each of its servers. 0: it decides.",

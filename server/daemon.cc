@@ -9,7 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
@@ -109,7 +108,9 @@ struct Daemon::Parts final : SidebandHost {
                      return session ? session->Direct(variant, std::move(directive))
                                     : BlockStatus::kMissing;
                    }),
-        workers(o.copy_threads, kJobsMax, kJobBytesMax) {
+        workers(o.copy_threads, kJobsMax, kJobBytesMax),
+        // What waits here takes room of what gRPC has for messages that come in.
+        answering(kAnswering, kRequestsWaiting, o.memory_limit.value() / 4) {
     director.emplace(s, d, devices, directives);
     if (o.host_verify_rate.value() > 0) {
       host_verifier.emplace(
@@ -221,8 +222,8 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<BlockDirector> director;
   std::optional<BlockVerifier> verifier;
   std::optional<HostVerifier> host_verifier;
-  WorkerPool workers;  // ends before what its jobs look at
-  WorkerPool answering{kAnswering, kRequestsWaiting, SIZE_MAX};     // likewise
+  WorkerPool workers;    // ends before what its jobs look at
+  WorkerPool answering;  // likewise
   WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};     // likewise
   WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};       // likewise
   WorkerPool compressing{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
@@ -379,6 +380,7 @@ absl::Status Daemon::Parts::Start() {
 void Daemon::Parts::Housekeep() {
   int periods = 0;
   TimePoint woken, trimmed;
+  HeapTrimmer heap;
   MutexLock lock(mu);
   while (!stop) {
     changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
@@ -390,7 +392,7 @@ void Daemon::Parts::Housekeep() {
       woken = now;
     }
     if (now - trimmed >= kTrimPeriod) {
-      TrimHeap();
+      heap.Look();
       trimmed = now;
     }
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
@@ -488,7 +490,6 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
                                                       BlockStore& store, Counters& counters,
                                                       const Clock& clock, DiskTier* disk) {
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<Daemon> daemon(
       new Daemon(std::make_unique<Parts>(options, store, counters, clock, disk)));
   Parts& parts = *daemon->parts_;

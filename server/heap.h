@@ -13,12 +13,19 @@ inline constexpr int kHeapMappedBytes = 4 << 20;
 // So much may lie free at the top of each malloc arena (there is about one per RPC thread) before
 // it goes back.  What lies free below a live allocation stays, until TrimHeap.
 inline constexpr int kHeapKeptBytes = 16 << 20;
-// So much may lie free in all arenas together.
-inline constexpr size_t kHeapFreeBytes = 32 << 20;
+// By so much may the process grow before what lies free of it is looked for.
+inline constexpr size_t kHeapGrowthBytes = 32 << 20;
 // Sets both for this process.  REQUIRES: before any thread is started.
 void KeepHeapWarm();
-// Gives free memory back to the kernel where more than kHeapFreeBytes of it lies free.  Thread-safe;
-// takes some ms where it gives back much, for which allocations of other threads may wait.
-void TrimHeap();
+// Gives free memory back to the kernel when the process has grown by kHeapGrowthBytes since the
+// last time.  Returns at once otherwise.  It takes some ms where it gives back much, for which
+// allocations of other threads may wait.
+class HeapTrimmer {
+ public:
+  void Look();
+
+ private:
+  size_t least_ = 0;  // bytes that it has had since it was trimmed last
+};
 
 }  // namespace larder

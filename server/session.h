@@ -57,6 +57,7 @@ class SessionSink {
  public:
   // Answers of a session that may wait for its client to read them without a charge.
   static constexpr size_t kFreeAnswerBytes = 64 << 10;
+  static constexpr size_t kQueuedMax = 1 << 20;  // of answers, beyond which nothing more is read
 
   virtual ~SessionSink() = default;
   virtual void Send(wire::Down message) = 0;
@@ -67,8 +68,9 @@ class SessionSink {
 };
 
 // Charges a session's process for the answers that its client has not read: afterwards *charged
-// covers `waiting` bytes, or nothing up to SessionSink::kFreeAnswerBytes.  ResourceExhausted: the
-// process has no share left for them, *charged stays as it was, and the session is to end.
+// covers `waiting` bytes, or nothing up to SessionSink::kFreeAnswerBytes.  Where others hold the room
+// for it, up to SessionSink::kQueuedMax of them go uncharged.  ResourceExhausted: the process has no
+// share left for them, *charged stays as it was, and the session is to end.
 [[nodiscard]] absl::Status ChargeAnswers(const Shares::Account& account, size_t waiting,
                                          Shares::Ticket* charged);
 

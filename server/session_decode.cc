@@ -67,7 +67,7 @@ void AttachedSession::StartFillings() {
 
 bool AttachedSession::SubmitFilling(const std::shared_ptr<Filling>& plan) {
   plan->waits.Reset();
-  return deps_.workers.Submit(process(), plan->bytes(), [self = shared_from_this(), plan] {
+  return deps_.workers.Submit(account_.holder(), plan->bytes(), [self = shared_from_this(), plan] {
     plan->room != nullptr ? self->CopyOut(plan) : self->Decode(plan);
   });
 }

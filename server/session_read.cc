@@ -226,8 +226,7 @@ void AttachedSession::Release(std::span<const LeaseId> leases) {
 // A reader's word alone drops nothing: the daemon looks at the bytes itself.
 void AttachedSession::Handle(const wire::DamageReport& report) {
   if (report.variant >= variants_.size()) return;
-  deps_.damage_checks.Report(account_.holder(), variants_[report.variant].index,
-                             report.digests);
+  deps_.damage_checks.Report(account_.holder(), variants_[report.variant].index, report.digests);
 }
 
 void AttachedSession::Handle(const wire::RevokeAck& ack) {

@@ -252,7 +252,7 @@ bool SessionSocket::HandToWorker(const SessionFrame& frame) {
     worked_ = std::move(status);
     Wake();
   };
-  input_->working = context_.deps.workers.Submit(session_->process(), frame.body.size(), handle);
+  input_->working = context_.deps.workers.Submit(account_.holder(), frame.body.size(), handle);
   return input_->working;
 }
 

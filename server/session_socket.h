@@ -34,7 +34,6 @@ namespace larder {
 
 class SessionSocket final : public SessionSink {
  public:
-  static constexpr size_t kQueuedMax = 1 << 20;           // bytes
   static constexpr size_t kSmallBodyBytes = 12 << 10;     // longer ones take what all share
   static constexpr std::chrono::seconds kPauseMax{10};    // within a message
   static constexpr std::chrono::seconds kMessageMax{60};  // from its first byte to its last

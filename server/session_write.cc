@@ -306,10 +306,10 @@ bool AttachedSession::SubmitStaged(wire::Publish request, const SessionVariant& 
   const auto publish =
       std::make_shared<StagedPublish>(std::move(request), variant, std::move(record));
   const auto copy = [self = shared_from_this(), publish] { self->CopyBlocks(*publish); };
-  if (!deps_.workers.Submit(process(), weight, copy)) return false;
+  if (!deps_.workers.Submit(account_.holder(), weight, copy)) return false;
   ++copies_;
   // Helpers: those that come too late, or not at all, leave the blocks to the others.
-  for (size_t i = 1; i < threads; ++i) deps_.workers.Help(process(), copy);
+  for (size_t i = 1; i < threads; ++i) deps_.workers.Help(account_.holder(), copy);
   return true;
 }
 

@@ -84,7 +84,9 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kProcesses) = {.all = sizes.sessions_max};
   of(ShareKind::kByteStreams) = {
       .all = std::max<uint64_t>(1, sizes.memory_limit.value() / kStream.value())};
-  of(ShareKind::kMessageBytes) = {.all = sizes.memory_limit.value(), .floor = kMessage.value()};
+  // gRPC has the other half, for what comes in.
+  of(ShareKind::kMessageBytes) = {.all = std::max(sizes.memory_limit.value() / 2, kMessage.value()),
+                                  .floor = kMessage.value()};
   of(ShareKind::kWaitingBytes) = {.all = std::max(sizes.memory_limit.value() / 4, kWaiting.value()),
                                   .floor = kWaiting.value()};
   of(ShareKind::kWatchers) = {.all = 64};

@@ -27,11 +27,11 @@ WorkerPool::~WorkerPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool WorkerPool::Submit(ProcessId who, size_t bytes, std::function<void()> job) {
+bool WorkerPool::Submit(const ShareHolder& who, size_t bytes, std::function<void()> job) {
   {
     MutexLock lock(mu_);
     if (stop_) return false;
-    const auto line = lines_.find(who);
+    const auto line = lines_.find(who.process);
     if (line != lines_.end() && !(Fits(line->second.jobs.size(), 1, waiting_, jobs_max_) &&
                                   Fits(line->second.bytes, bytes, bytes_, bytes_max_))) {
       return false;
@@ -46,16 +46,16 @@ bool WorkerPool::Submit(std::function<void()> job) {
   {
     MutexLock lock(mu_);
     if (stop_ || (waiting_ >= jobs_max_ && waiting_ > 0)) return false;
-    Add(ProcessId{}, 0, std::move(job));
+    Add(ShareHolder{}, 0, std::move(job));
   }
   wake_.NotifyOne();
   return true;
 }
 
-void WorkerPool::Help(ProcessId who, std::function<void()> job) {
+void WorkerPool::Help(const ShareHolder& who, std::function<void()> job) {
   {
     MutexLock lock(mu_);
-    const auto line = lines_.find(who);
+    const auto line = lines_.find(who.process);
     const size_t own = line == lines_.end() ? 0 : line->second.jobs.size();
     if (stop_ || !Fits(2 * own, 1, waiting_, jobs_max_)) return;
     Add(who, 0, std::move(job));
@@ -63,9 +63,13 @@ void WorkerPool::Help(ProcessId who, std::function<void()> job) {
   wake_.NotifyOne();
 }
 
-void WorkerPool::Add(ProcessId who, size_t bytes, std::function<void()> job) {
-  Line& line = lines_[who];
-  if (line.jobs.empty()) turns_.push_back(who);
+void WorkerPool::Add(const ShareHolder& who, size_t bytes, std::function<void()> job) {
+  Line& line = lines_[who.process];
+  if (line.jobs.empty()) {
+    std::deque<ProcessId>& of_user = processes_[who.uid];
+    if (of_user.empty()) users_.push_back(who.uid);
+    of_user.push_back(who.process);
+  }
   if (spare_.empty()) {
     line.jobs.emplace_back();
   } else {
@@ -78,8 +82,11 @@ void WorkerPool::Add(ProcessId who, size_t bytes, std::function<void()> job) {
 }
 
 void WorkerPool::TakeNext(Jobs* to) {
-  const ProcessId who = turns_.front();
-  turns_.pop_front();
+  const User user = users_.front();
+  users_.pop_front();
+  const auto of_user = processes_.find(user);
+  const ProcessId who = of_user->second.front();
+  of_user->second.pop_front();
   const auto line = lines_.find(who);
   to->splice(to->begin(), line->second.jobs, line->second.jobs.begin());
   line->second.bytes -= to->front().bytes;
@@ -88,7 +95,12 @@ void WorkerPool::TakeNext(Jobs* to) {
   if (line->second.jobs.empty()) {
     lines_.erase(line);
   } else {
-    turns_.push_back(who);
+    of_user->second.push_back(who);
+  }
+  if (of_user->second.empty()) {
+    processes_.erase(of_user);
+  } else {
+    users_.push_back(user);
   }
 }
 
@@ -102,8 +114,8 @@ void WorkerPool::Run() {
       MutexLock lock(mu_);
       if (spare_.size() < kSpareMax) spare_.splice(spare_.end(), job);
       job.clear();
-      while (turns_.empty() && !stop_) wake_.Wait(mu_);
-      if (turns_.empty()) return;
+      while (users_.empty() && !stop_) wake_.Wait(mu_);
+      if (users_.empty()) return;
       TakeNext(&job);
     }
     job.front().run();

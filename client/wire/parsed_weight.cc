@@ -38,7 +38,9 @@ class Scale {
       // No proto3 message has groups, and the parser keeps an unknown group with all that is in it.
       if (wire_type == WireFormatLite::WIRETYPE_START_GROUP) return Add(most_ + 1);
       if (wire_type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-        if (!Add(field == nullptr ? kUnknown : kNumber) || !WireFormatLite::SkipField(&in, tag))
+        // A number where a string is declared is kept as what is not known, too.
+        if (!Add(field == nullptr || !field->is_packable() ? kUnknown : kNumber) ||
+            !WireFormatLite::SkipField(&in, tag))
           break;
         continue;
       }
@@ -129,9 +131,9 @@ uint64_t ParsedWeight(const Descriptor& type, google::protobuf::io::ZeroCopyInpu
 }
 
 uint64_t ParsedWeightMax(uint64_t length) {
-  constexpr uint64_t kTimes = 12;
-  constexpr uint64_t kShort = 32 << 10;
-  return std::max(kShort, kTimes * length);
+  constexpr uint64_t kTimes = 12, kLongTimes = 2;
+  constexpr uint64_t kShort = 32 << 10, kBeside = 2 << 20;
+  return std::max(kShort, std::min(kTimes * length, kLongTimes * length + kBeside));
 }
 
 }  // namespace larder

@@ -25,9 +25,9 @@ namespace larder {
                                     google::protobuf::io::ZeroCopyInputStream& serialized,
                                     uint64_t most);
 
-// How much a message of `length` bytes may take once it is parsed.  What is honest takes at most
-// about 6 times its length (blocks of 16 short token ids); a short message may take more, as a
-// message of a few bytes is an object.
+// How much a message of `length` bytes may take once it is parsed.  Blocks of 16 short token ids
+// take about 6 times their length, a message of a few bytes more, as it is an object; long messages
+// are mostly digests and token ids, which take little more than their length.
 [[nodiscard]] uint64_t ParsedWeightMax(uint64_t length);
 
 }  // namespace larder

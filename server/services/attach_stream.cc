@@ -47,28 +47,52 @@ void AttachStream::OnReadDone(bool ok) {
     MutexLock lock(mu_);
     handling_ = true;
   }
+  AwaitRoom();
+}
+
+void AttachStream::AwaitRoom() {
+  std::optional<absl::StatusOr<Shares::Ticket>> room = TakeRoom();
+  if (!room) {
+    MutexLock lock(mu_);
+    if (!finish_) return RetryLater([this] { AwaitRoom(); });
+    room = *finish_;
+  }
+  if (!room->ok()) return EndRead(room->status());
+  room_ = **std::move(room);
   if (up_.Length() <= kSmallBytes) return HandleRead();
   HandToWorker();
 }
 
 void AttachStream::HandToWorker() {
-  if (deps_.workers.Submit(account_.holder().process, up_.Length(), [this] { HandleRead(); }))
-    return;
+  if (deps_.workers.Submit(account_.holder(), up_.Length(), [this] { HandleRead(); })) return;
   MutexLock lock(mu_);
+  RetryLater([this] { HandToWorker(); });
+}
+
+void AttachStream::RetryLater(std::function<void()> again) {
   retry_.emplace();
-  retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { HandToWorker(); });
+  retry_->Set(std::chrono::system_clock::now() + kRetry,
+              [again = std::move(again)](bool) { again(); });
 }
 
 void AttachStream::HandleRead() {
-  const bool done = HandleMessage();
+  absl::Status status = Parse();
+  if (status.ok()) status = session_->OnUp(message_);
+  if (!status.ok()) ++deps_.counters.invalid_messages;
+  parser_->Release(&message_);
+  EndRead(std::move(status));
+}
+
+void AttachStream::EndRead(absl::Status status) {
+  up_.Clear();
+  room_.Reset();
+  if (!status.ok()) {
+    EndSession();
+    Finish(std::move(status));
+  }
   grpc::Status end;
   {
     MutexLock lock(mu_);
-    if (!done && !finish_) {
-      retry_.emplace();
-      retry_->Set(std::chrono::system_clock::now() + kRetry, [this](bool) { HandToWorker(); });
-      return;
-    }
     handling_ = false;
     if (!TakeEnd()) {
       read_paused_ = queued_ > kQueuedMax;
@@ -79,24 +103,6 @@ void AttachStream::HandleRead() {
   }
   // Without the lock, which may be gone before this returns.
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>::Finish(end);
-}
-
-bool AttachStream::HandleMessage() {
-  std::optional<absl::StatusOr<Shares::Ticket>> room = TakeRoom();
-  if (!room) return false;
-  absl::Status status = room->status();
-  if (status.ok()) {
-    status = Parse();
-    if (status.ok()) status = session_->OnUp(message_);
-    if (!status.ok()) ++deps_.counters.invalid_messages;
-    parser_->Release(&message_);
-  }
-  up_.Clear();
-  if (!status.ok()) {
-    EndSession();
-    Finish(std::move(status));
-  }
-  return true;
 }
 
 absl::Status AttachStream::Parse() {

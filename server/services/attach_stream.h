@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -45,7 +46,6 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void Abort() override { context_.TryCancel(); }
 
  private:
-  static constexpr size_t kQueuedMax = 1 << 20;        // bytes
   static constexpr size_t kSmallBytes = 32 << 10;      // of a message that takes what all share
   static constexpr std::chrono::seconds kWaitMax{60};  // for room, where others wait for ours
   static constexpr std::chrono::seconds kAskAgain{
@@ -57,12 +57,14 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   void OnCancel() override;
   void OnDone() override;
   void EndSession();  // idempotent
-  // Handles up_, and what is next: another read, the end, or the same again later.
-  void HandleRead() LARDER_EXCLUDES(mu_);
-  // As HandleRead, on a thread that long messages have: gRPC's few threads serve all.
+  // What becomes of up_, step by step: it waits for room, is handled by a thread that long messages
+  // have (gRPC's few serve all), and then there is another read, or the end.
+  void AwaitRoom() LARDER_EXCLUDES(mu_);
   void HandToWorker() LARDER_EXCLUDES(mu_);
-  // False: there is no room for it yet.
-  [[nodiscard]] bool HandleMessage() LARDER_EXCLUDES(mu_);
+  void HandleRead() LARDER_EXCLUDES(mu_);
+  // Not OK: ends the session with it.
+  void EndRead(absl::Status status) LARDER_EXCLUDES(mu_);
+  void RetryLater(std::function<void()> again) LARDER_REQUIRES(mu_);
   // Of up_, into message_.
   [[nodiscard]] absl::Status Parse();
   // nullopt: not yet.  ResourceExhausted: never, or not soon enough.
@@ -85,10 +87,11 @@ class AttachStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
   wire::Up message_;                          // what it says
   v1::Down down_;                             // of the write under way, and
   grpc::ByteBuffer written_;                  // its bytes
+  Shares::Ticket room_;                       // for up_ and what it says
   Shares::Ticket waits_;                      // of up_, for as long as it waits for room
   std::optional<TimePoint> waits_from_;       // up_, for room
   TimePoint asked_;                           // when HasItsPart was asked last
-  std::optional<grpc::Alarm> retry_;          // likewise
+  std::optional<grpc::Alarm> retry_;          // looks at up_ again
 
   Mutex mu_;
   std::deque<wire::Down> queue_ LARDER_GUARDED_BY(mu_);

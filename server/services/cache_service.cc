@@ -105,7 +105,7 @@ void CacheService::AnswerQueryIp(UnaryCall& call, const v1::QueryIpRequest& requ
 // ---- what all calls have in common
 
 bool CacheService::Begin(UnaryCall& call, Draining draining) {
-  absl::StatusOr<Shares::Ticket> place = Admit(&call.context(), draining);
+  absl::StatusOr<Shares::Ticket> place = Admit(call.context(), call.account(), draining);
   if (!place.ok()) {
     call.Finish(place.status());
     return false;
@@ -114,14 +114,15 @@ bool CacheService::Begin(UnaryCall& call, Draining draining) {
   return true;
 }
 
-absl::StatusOr<Shares::Ticket> CacheService::Admit(grpc::CallbackServerContext* context,
+absl::StatusOr<Shares::Ticket> CacheService::Admit(grpc::CallbackServerContext& context,
+                                                   const Shares::Account& account,
                                                    Draining draining) {
   if (draining == Draining::kRefused && sessions_.RefusesCalls(deps_.clock.Now()))
     return absl::UnavailableError("larderd is draining: try again when it is back");
-  Shares::Answer answer = AccountOf(*context, deps_).Take(ShareKind::kCalls);
+  Shares::Answer answer = account.Take(ShareKind::kCalls);
   if (answer.admitted()) return std::move(answer.ticket);
   ++deps_.counters.calls_overloaded;
-  return Overloaded(*context, answer.retry_after, answer.why);
+  return Overloaded(context, answer.retry_after, answer.why);
 }
 
 absl::Status CacheService::TooManyLongCalls(grpc::CallbackServerContext* context) {

@@ -78,7 +78,8 @@ class CacheService final : public ChargedAt<CacheMethods> {
   enum class Draining : uint8_t { kServed, kRefused };
   // A place for as long as the call goes on.  ResourceExhausted: there is none.  Unavailable: the
   // daemon drains.
-  [[nodiscard]] absl::StatusOr<Shares::Ticket> Admit(grpc::CallbackServerContext* context,
+  [[nodiscard]] absl::StatusOr<Shares::Ticket> Admit(grpc::CallbackServerContext& context,
+                                                     const Shares::Account& account,
                                                      Draining draining = Draining::kRefused);
   // Likewise of the threads that long calls run on.
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);

@@ -61,24 +61,50 @@ absl::Status CheckTenant(std::string_view named, std::string_view own) {
 
 absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
                         std::string_view what) {
+  if (retry_after == Duration::zero())
+    return absl::ResourceExhaustedError(absl::string_view(what.data(), what.size()));
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(retry_after).count();
   context.AddTrailingMetadata(kRetryMetadata, absl::StrCat(ms));
   return absl::ResourceExhaustedError(
       absl::StrCat(absl::string_view(what.data(), what.size()), ": retry after ", ms, " ms"));
 }
 
+absl::Status UnaryCall::ReserveAnswer(size_t bytes) {
+  const std::optional<Shares::Answer> refusal = ChargeAnswer(bytes);
+  return refusal ? NoRoom(*refusal) : absl::OkStatus();
+}
+
+std::optional<Shares::Answer> UnaryCall::ChargeAnswer(size_t bytes) {
+  constexpr size_t kCopies = 2;         // ours and gRPC's
+  constexpr size_t kCallBytes = 4'096;  // about what gRPC keeps of a call
+  const size_t wanted = kCallBytes + kCopies * bytes;
+  if (wanted <= answer_.amount()) return std::nullopt;
+  Shares::Answer room = account_.Take(ShareKind::kMessageBytes, wanted - answer_.amount());
+  if (!room.admitted()) return room;
+  answer_.Merge(std::move(room.ticket));
+  return std::nullopt;
+}
+
+absl::Status UnaryCall::NoRoom(const Shares::Answer& refusal) {
+  ++deps_.counters.calls_overloaded;
+  return Overloaded(context_, refusal.retry_after, refusal.why);
+}
+
 void UnaryCall::Finish(const absl::Status& status) {
+  constexpr size_t kShortAnswer = 16 << 10, kLongAnswer = 32 << 10;
   absl::Status end = status;
-  constexpr size_t kCopies = 2;  // ours and gRPC's
-  const size_t bytes = end.ok() ? reply_.ByteSizeLong() : 0;
-  if (bytes > kFreeBytes) {
-    Shares::Answer room =
-        AccountOf(context_, deps_).Take(ShareKind::kMessageBytes, kCopies * bytes);
-    answer_ = std::move(room.ticket);
-    if (!answer_) {
-      ++deps_.counters.calls_overloaded;
-      end = Overloaded(context_, room.retry_after, room.why);
-    }
+  const size_t bytes = status.ok() ? reply_.ByteSizeLong() : 0;
+  if (status.ok()) {
+    const std::optional<Shares::Answer> refusal = ChargeAnswer(bytes);
+    // A short answer is not refused for what others hold.
+    if (refusal && (bytes > kShortAnswer || account_.HasItsPart(ShareKind::kMessageBytes)))
+      end = NoRoom(*refusal);
+  }
+  if (!end.ok()) {
+    reply_.Clear();
+    answer_.Reset();
+  } else if (bytes > kLongAnswer) {
+    deadline_.emplace(context_, CallDeadline::kLinger);
   }
   place_.Reset();
   grpc::ServerUnaryReactor::Finish(ToRpcStatus(end));

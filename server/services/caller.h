@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "server/connection_peers.h"
 #include "server/process_table.h"
+#include "server/services/call_deadline.h"
 #include "server/services/rpc_status.h"
 #include "server/session.h"
 #include "server/shares.h"
@@ -41,25 +42,30 @@ inline constexpr char kRetryMetadata[] =
 // PermissionDenied unless `named` is empty or the caller's own tenant.
 [[nodiscard]] absl::Status CheckTenant(std::string_view named, std::string_view own);
 
-// RESOURCE_EXHAUSTED with the retry hint in the trailing metadata.
+// RESOURCE_EXHAUSTED with the retry hint in the trailing metadata; without one where it is 0, since
+// to ask for so much again is of no use.
 [[nodiscard]] absl::Status Overloaded(grpc::ServerContextBase& context, Duration retry_after,
                                       std::string_view what);
 
 // The reactor of a unary call, with its place, which is free before the caller hears the end: who
-// asks for one thing at a time never finds it taken.  An answer beyond kFreeBytes is charged to the
-// caller until he has read it.
+// asks for one thing at a time never finds it taken.  The answer is charged to the caller until he
+// has read it, for which a long one leaves him 30 s; a short one is not refused for what others
+// hold.
 // Ownership: deletes itself when gRPC is done with it, which is after Finish.
 // Thread-safety: one thread at a time.
 class UnaryCall final : public grpc::ServerUnaryReactor {
  public:
-  static constexpr size_t kFreeBytes = 64 << 10;
-
   // `reply`: what Finish sends.
-  UnaryCall(grpc::CallbackServerContext& context, const google::protobuf::MessageLite& reply,
+  UnaryCall(grpc::CallbackServerContext& context, google::protobuf::MessageLite& reply,
             const SessionDeps& deps)
-      : context_(context), reply_(reply), deps_(deps) {}
+      : context_(context), reply_(reply), deps_(deps), account_(AccountOf(context, deps)) {}
   [[nodiscard]] grpc::CallbackServerContext& context() const { return context_; }
+  // Of the caller, as he was when the call began: his token may go with his sideband meanwhile.
+  [[nodiscard]] const Shares::Account& account() const { return account_; }
   void Hold(Shares::Ticket place) { place_ = std::move(place); }
+  // Charges for an answer of about so many bytes, so that work is not done whose answer cannot be
+  // given.  ResourceExhausted: there is no room; the call is to be finished with that.
+  [[nodiscard]] absl::Status ReserveAnswer(size_t bytes);
   // Exactly once, or Refuse.
   void Finish(const absl::Status& status);
   // As Finish, of a request that breaks the contract: it is counted.
@@ -67,11 +73,16 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
  private:
   void OnDone() override { delete this; }
+  // What was refused of it; nullopt: it is charged.
+  [[nodiscard]] std::optional<Shares::Answer> ChargeAnswer(size_t bytes);
+  [[nodiscard]] absl::Status NoRoom(const Shares::Answer& refusal);
 
   grpc::CallbackServerContext& context_;
-  const google::protobuf::MessageLite& reply_;
+  google::protobuf::MessageLite& reply_;
   const SessionDeps& deps_;
+  const Shares::Account account_;
   Shares::Ticket place_, answer_;
+  std::optional<CallDeadline> deadline_;
 };
 
 }  // namespace larder

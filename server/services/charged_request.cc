@@ -17,8 +17,8 @@ struct LongRequest {
 };
 
 absl::StatusOr<Shares::Ticket> Charge(grpc::CallbackServerContext& context, const SessionDeps& deps,
-                                      size_t memory) {
-  Shares::Answer room = AccountOf(context, deps).Take(ShareKind::kMessageBytes, memory);
+                                      const Shares::Account& account, size_t memory) {
+  Shares::Answer room = account.Take(ShareKind::kMessageBytes, memory);
   if (room.admitted()) return std::move(room.ticket);
   ++deps.counters.calls_overloaded;
   return Overloaded(context, room.retry_after, room.why);
@@ -31,7 +31,7 @@ void AnswerLong(UnaryCall& call, const SessionDeps& deps, const google::protobuf
   const absl::StatusOr<size_t> memory = MemoryOf(request.bytes, type);
   if (!memory.ok()) return call.Refuse(memory.status());
   absl::StatusOr<Shares::Ticket> more =
-      Charge(call.context(), deps, *memory - request.bytes.Length());
+      Charge(call.context(), deps, call.account(), *memory - request.bytes.Length());
   if (!more.ok()) return call.Finish(more.status());
   request.charge.Merge(*std::move(more));
   if (const absl::Status status = answer(std::exchange(request.bytes, {})); !status.ok())
@@ -74,7 +74,7 @@ absl::StatusOr<Shares::Ticket> ParseCharged(grpc::CallbackServerContext& context
                                  "a request of ", length, " bytes; allowed are ", length_max));
   Shares::Ticket ticket;
   if (memory.ok() && length > kSmallRequestBytes) {
-    absl::StatusOr<Shares::Ticket> room = Charge(context, deps, *memory);
+    absl::StatusOr<Shares::Ticket> room = Charge(context, deps, AccountOf(context, deps), *memory);
     if (!room.ok()) return room;
     ticket = *std::move(room);
   }
@@ -94,16 +94,15 @@ void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_re
     if (!status.ok()) call.Refuse(status);
     return;
   }
-  absl::StatusOr<Shares::Ticket> charge = Charge(call.context(), deps, length);
+  absl::StatusOr<Shares::Ticket> charge = Charge(call.context(), deps, call.account(), length);
   if (!charge.ok()) return call.Finish(charge.status());
   // A job can be copied, so what it holds is shared.
   const auto request = std::make_shared<LongRequest>(std::move(bytes), *std::move(charge));
-  const bool taken =
-      long_requests.Submit(AccountOf(call.context(), deps).holder().process, 0,
-                           [&call, &deps, &type, request, answer = std::move(answer)] {
-                             AnswerLong(call, deps, type, *request, answer);
-                             request->charge.Reset();
-                           });
+  const bool taken = long_requests.Submit(
+      call.account().holder(), length, [&call, &deps, &type, request, answer = std::move(answer)] {
+        AnswerLong(call, deps, type, *request, answer);
+        request->charge.Reset();
+      });
   if (taken) return;
   ++deps.counters.calls_overloaded;
   call.Finish(Overloaded(call.context(), std::chrono::seconds(1), "too many long requests"));

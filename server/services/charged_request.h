@@ -5,8 +5,8 @@
 // of data.sock and control.sock bytes, and each is parsed here.  The parsed request lives while its
 // method runs; what the call needs later, the method copies.
 //
-// A request beyond kSmallRequestBytes is a long one: its bytes are charged as they come, and what
-// they say before they are parsed.  A single call of one is answered by threads of their own, which
+// A request beyond kSmallRequestBytes is a long one: its bytes are charged once they have all come,
+// and what they say before they are parsed.  A single call of one is answered by threads of their own, which
 // take callers in turn: to weigh and parse the longest, and to answer it, takes a thread 20 ms and
 // more, and gRPC's few threads serve all.
 //

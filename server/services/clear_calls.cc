@@ -32,6 +32,8 @@ void CacheService::AnswerClear(UnaryCall& call, const v1::ClearRequest& request,
   if (!status.ok()) return call.Refuse(status);
   auto scope = ScopeOf(query.tenant, query.scope, query.blocks, request.blocks());
   if (!scope.ok()) return call.Refuse(scope.status());
+  if (status = call.ReserveAnswer(AnswerBytesOf(scope->blocks)); !status.ok())
+    return call.Finish(status);
   auto what = std::make_shared<BlockCleaner::What>(BlockCleaner::What{
       .scope = *std::move(scope),
       .tiers = query.tiers,

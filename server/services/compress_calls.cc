@@ -35,7 +35,7 @@ grpc::ServerWriteReactor<v1::CompressProgress>* CacheService::Compress(
 absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
                                          const v1::CompressRequest& request,
                                          ProgressStream<v1::CompressProgress>* stream) {
-  absl::StatusOr<Shares::Ticket> call = Admit(context);
+  absl::StatusOr<Shares::Ticket> call = Admit(*context, AccountOf(*context, deps_));
   if (!call.ok()) return call.status();
   stream->Hold(*std::move(call));
   wire::CompressQuery query;

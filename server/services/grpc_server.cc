@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/resource_quota.h>
 
 #include "client/wire/messages.h"
@@ -10,9 +12,21 @@
 namespace larder {
 namespace {
 
-// What the messages of a server may take while they come in.  Those that have come are charged to
-// their callers (server/shares.h) in memory_limit.
-constexpr ByteCount kIncoming = MiB(64);
+// What the messages of a server may take while they come in.  It must hold the requests of a user
+// who floods the daemon with honest ones, as those that find no room here end without a hint.
+// Those that have come are charged to their callers (server/shares.h) in memory_limit.
+ByteCount Incoming(ByteCount memory_limit) { return ByteCount(memory_limit.value() / 2); }
+
+// Leaves out gRPC's reflection, which every server has in a program that is linked with it.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins, [](const auto& plugin) {
+      return dynamic_cast<grpc::reflection::ProtoServerReflectionPlugin*>(plugin.get()) != nullptr;
+    });
+  }
+};
 
 }  // namespace
 
@@ -28,10 +42,16 @@ std::unique_ptr<GrpcServers> GrpcServers::Start(Socket socket, size_t servers,
     builder.RegisterCallbackGenericService(lane.wrong.get());
     builder.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
     builder.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
+    // A compressed message of a MiB may become a GiB before anybody is asked.
+    builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+    builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+    // Reflection takes a thread for each of its streams, and keeps what a caller sent there.
+    if (socket == Socket::kData) builder.SetOption(std::make_unique<WithoutReflection>());
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleLimit_ms);
     grpc::ResourceQuota quota("larderd");
-    quota.Resize(std::min(kIncoming, options.memory_limit).value());
+    quota.Resize(Incoming(options.memory_limit).value());
     if (options.rpc_threads_max > 0) quota.SetMaxThreads(options.rpc_threads_max);
     builder.SetResourceQuota(quota);
     lane.server = builder.BuildAndStart();

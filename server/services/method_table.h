@@ -3,7 +3,8 @@
 // A method of proto/larder/v1 without a line does not compile, nor does a line without its method.
 // A service is served at a socket by ServedAt alone, which leaves the methods that the table does
 // not declare there to WrongSocket (wrong_socket.h), so they are refused before gRPC decodes a
-// request.  Health and reflection are gRPC's own, and served at every socket.
+// request.  Health and reflection are gRPC's own: health is served at
+// every socket, reflection where callers are trusted, at control.sock and admin.sock.
 //
 // Does not say who may open a socket file: its owner, group and mode do.
 // Ownership: none.  Thread-safety: constants; a ServedAt is as its service.

@@ -33,7 +33,7 @@ grpc::ServerWriteReactor<v1::MoveProgress>* CacheService::Move(grpc::CallbackSer
 absl::Status CacheService::BeginMove(grpc::CallbackServerContext* context,
                                      const v1::MoveRequest& request,
                                      ProgressStream<v1::MoveProgress>* stream) {
-  absl::StatusOr<Shares::Ticket> call = Admit(context);
+  absl::StatusOr<Shares::Ticket> call = Admit(*context, AccountOf(*context, deps_));
   if (!call.ok()) return call.status();
   stream->Hold(*std::move(call));
   wire::MoveQuery query;

@@ -79,6 +79,8 @@ void CacheService::AnswerPin(UnaryCall& call, const v1::PinRequest& request, v1:
   if (!status.ok()) return call.Refuse(status);
   auto selected = SelectBlocks(query.tenant, query.blocks, request.blocks());
   if (!selected.ok()) return call.Refuse(selected.status());
+  if (status = call.ReserveAnswer(AnswerBytesOf(*selected)); !status.ok())
+    return call.Finish(status);
   const uint64_t deadline_ms = pins_.DeadlineIn(query.ttl);
   reply->set_deadline_unix_ms(deadline_ms);
   const bool device = query.tier == Tier::kDevice;
@@ -119,6 +121,8 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
   }
   auto selected = SelectBlocks(query.tenant, *query.blocks, request.blocks());
   if (!selected.ok()) return call.Refuse(selected.status());
+  if (status = call.ReserveAnswer(AnswerBytesOf(*selected)); !status.ok())
+    return call.Finish(status);
   const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
   std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
   PinKeeper::Answer answer = [&call, reply, selected = *std::move(selected)](
@@ -178,6 +182,8 @@ void CacheService::AnswerPrefetch(UnaryCall& call, const v1::PrefetchRequest& re
     return call.Refuse(status);
   const auto selected = SelectBlocks(query.tenant, query.blocks, request.blocks());
   if (!selected.ok()) return call.Refuse(selected.status());
+  if (absl::Status room = call.ReserveAnswer(AnswerBytesOf(*selected)); !room.ok())
+    return call.Finish(room);
   const std::vector<BlockStatus> statuses =
       pins_.Prefetch(KeysOf(*selected, Tier::kHost), pins_.DeadlineIn(query.ttl));
   wire::Encode(AnswersOf(*selected, statuses), reply->mutable_blocks());

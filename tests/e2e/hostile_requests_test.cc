@@ -88,19 +88,60 @@ TEST_F(HostileRequest, TakesLittleMoreThanItsLength) {
   }
 }
 
+// 15 MiB of zeros are 15 KiB, compressed.
+TEST_F(HostileRequest, IsNotInflated) {
+  const grpc::Slice zeros(std::string(15 << 20, '\0'));
+  (void)PeakSince(daemon_->pid());
+  const uint64_t before = PeakSince(daemon_->pid());
+  for (const auto& [method, channel] : Methods(*daemon_)) {
+    OpenCall call(channel, method, zeros, {.gzip = true});
+    const grpc::Status status = call.End();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("gzip")) << method;
+    EXPECT_LT(PeakSince(daemon_->pid()), before + (8 << 20)) << method;
+  }
+}
+
+// A caller is who he was when his call began, whatever becomes of his sideband while it waits.
+TEST_F(HostileRequest, OutlivesItsToken) {
+  v1::LookupRequest request;
+  wire::Encode(maker_.content, request.mutable_content());
+  for (uint32_t i = 0; i < 1 << 20; ++i) request.add_tokens(i);
+  const grpc::Slice bytes(request.SerializeAsString());
+  for (int turn = 0; turn < 6; ++turn) {
+    auto sideband = SidebandClient::Connect(daemon_->sideband_socket(), std::chrono::seconds(10));
+    ASSERT_TRUE(sideband.ok()) << sideband.status();
+    std::vector<std::unique_ptr<OpenCall>> calls;
+    for (int i = 0; i < 16; ++i) {
+      calls.push_back(std::make_unique<OpenCall>(
+          channel_, "/larder.v1.Cache/Lookup", bytes,
+          OpenCall::Options{.await_sent = i < 2 * turn, .token = (*sideband)->TokenHex()}));
+    }
+    sideband->reset();
+    for (const auto& call : calls) {
+      const grpc::StatusCode code = call->End().error_code();
+      EXPECT_TRUE(code == grpc::StatusCode::OK || code == grpc::StatusCode::RESOURCE_EXHAUSTED)
+          << code;
+    }
+    ASSERT_TRUE(daemon_->alive()) << daemon_->errors();
+  }
+}
+
 // What one user's messages may take while they come in is bounded; as many streams as he may have
 // stay within it.
 TEST(ManyStreams, OfOneUserAreAllServed) {
-  constexpr int kStreams = 30;  // of callers without a sideband: half of the 64 that there are
+  constexpr int kStreams = 60;  // of callers without a sideband: half of the 128 that there are
   constexpr uint32_t kLayerBytes = 2 << 20;
-  DaemonProcess daemon(std::vector<std::string>{"--pool", "512MiB"});
+  DaemonProcess daemon(std::vector<std::string>{"--pool", "1GiB", "--memory-limit", "512MiB"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   std::atomic<int> served{0};
   std::vector<std::thread> threads;
+  std::shared_ptr<grpc::Channel> channel;
   for (int i = 0; i < kStreams; ++i) {
-    threads.emplace_back([&, i] {
+    if (i % 8 == 0) channel = daemon.DataChannel();
+    threads.emplace_back([&, i, channel] {
       const BlockMaker maker;
-      const auto stub = v1::Engine::NewStub(daemon.DataChannel());
+      const auto stub = v1::Engine::NewStub(channel);
       for (uint32_t number = 0; number < 3; ++number) {
         const TestBlock block = maker.Block(100 * static_cast<uint32_t>(i) + number);
         v1::StoreBlocksRequest request;
@@ -190,8 +231,8 @@ TEST_F(FullOfMessages, ALongRequestIsRefusedAndSaysWhenToComeBack) {
 
 // Answers of a MiB, of which none is read.
 TEST(UnreadAnswers, AreChargedUntilTheyAreRead) {
-  constexpr uint64_t kLimit = 32 << 20;
-  DaemonProcess daemon(std::vector<std::string>{"--memory-limit", "32MiB"});
+  constexpr uint64_t kLimit = 64 << 20;
+  DaemonProcess daemon(std::vector<std::string>{"--memory-limit", "64MiB"});
   ASSERT_TRUE(daemon.serves()) << daemon.errors();
   const BlockMaker maker;
   v1::PrefetchRequest request;

@@ -22,26 +22,27 @@ inline std::shared_ptr<grpc::Channel> ChannelThatTakesLittle(const std::string& 
   return grpc::CreateCustomChannel("unix:" + socket, grpc::InsecureChannelCredentials(), arguments);
 }
 
-// A call of which each step is taken by its test: one that is begun and not read stays so.
 class OpenCall {
  public:
-  // What is awaited of the request.
-  enum Await : uint8_t { kSent, kNothing };
+  struct Options {
+    bool await_sent = true;  // the whole request, before the constructor returns
+    bool gzip = false;
+    std::string token = {};  // hex; empty: none
+  };
   OpenCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
            const std::string& request)
-      : OpenCall(channel, method, grpc::Slice(request), kSent) {}
+      : OpenCall(channel, method, grpc::Slice(request), Options()) {}
   OpenCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-           const grpc::Slice& request, Await await)
-      : stub_(channel) {
+           const grpc::Slice& request, const Options& options)
+      : stub_(channel), sending_(!options.await_sent) {
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    if (options.gzip) context_.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    if (!options.token.empty()) context_.AddMetadata("larder-token", options.token);
     call_ = stub_.PrepareCall(&context_, method, &done_);
     call_->StartCall(nullptr);
     (void)Next();
     call_->WriteLast(grpc::ByteBuffer(&request, 1), grpc::WriteOptions(), nullptr);
-    if (await == kSent)
-      (void)Next();
-    else
-      sending_ = true;
+    if (!sending_) (void)Next();
   }
   ~OpenCall() {
     context_.TryCancel();
@@ -76,7 +77,8 @@ class OpenCall {
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
-  bool sending_ = false, ended_ = false;
+  const bool sending_;
+  bool ended_ = false;
 };
 
 }  // namespace larder::e2e

@@ -83,7 +83,8 @@ TEST_F(PinTest, KeepsBlocksOnDisk) {
     EXPECT_TRUE(status == v1::BLOCK_STATUS_OK || status == v1::BLOCK_STATUS_PENDING);
   ASSERT_TRUE(Eventually([&] { return CountIn(Tier::kDisk, 0, kPinned) == kPinned; }));
   constexpr double kDiskBlocks = 3'300;  // as many as fit, of which all others leave
-  for (int i = 0; i < 60 && daemon_->Metric("larder_disk_evicted_total") < kDiskBlocks; ++i)
+  // Where the disk is busy the spiller leaves some out.
+  for (int i = 0; i < 600 && daemon_->Metric("larder_disk_evicted_total") < kDiskBlocks; ++i)
     ASSERT_NO_FATAL_FAILURE(Press(2));
   EXPECT_GE(daemon_->Metric("larder_disk_evicted_total"), kDiskBlocks);
   EXPECT_EQ(CountIn(Tier::kHost, 0, kPinned), 0u);

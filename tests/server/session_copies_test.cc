@@ -135,7 +135,7 @@ class SessionCopiesTest : public SessionTest {
   std::shared_ptr<std::latch> Occupy() {
     const auto begun = std::make_shared<std::latch>(2), go = std::make_shared<std::latch>(1);
     for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(f_.deps().workers.Submit(ProcessId{}, 0, [begun, go] {
+      EXPECT_TRUE(f_.deps().workers.Submit(ShareHolder{}, 0, [begun, go] {
         begun->count_down();
         go->wait();
       }));

@@ -69,7 +69,7 @@ class SessionDecodeTest : public SessionTest {
   std::shared_ptr<std::latch> Occupy() {
     const auto begun = std::make_shared<std::latch>(2), go = std::make_shared<std::latch>(1);
     for (int i = 0; i < 2; ++i) {
-      EXPECT_TRUE(f_.deps().workers.Submit(ProcessId{}, 0, [begun, go] {
+      EXPECT_TRUE(f_.deps().workers.Submit(ShareHolder{}, 0, [begun, go] {
         begun->count_down();
         go->wait();
       }));
@@ -168,7 +168,8 @@ TEST_F(SessionDecodeTest, WhatIsReleasedOrCancelledBeforeIsNotDecoded) {
 TEST_F(SessionDecodeTest, IsFullWhereTooMuchWaits) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const std::shared_ptr<std::latch> go = Occupy();
-  while (f_.deps().workers.Submit(session_->process(), 0, [] {})) {
+  while (
+      f_.deps().workers.Submit(ShareHolder{.uid = {}, .process = session_->process()}, 0, [] {})) {
   }
   const wire::Grant grant = Acquire({Name(1)});
   EXPECT_EQ(Statuses(grant), std::vector{BlockStatus::kPending});
@@ -180,7 +181,7 @@ TEST_F(SessionDecodeTest, IsFullWhereTooMuchWaits) {
 TEST_F(SessionDecodeTest, IsDecodedWhereAnotherProcessHasFilledTheQueue) {
   ASSERT_NO_FATAL_FAILURE(PutEncoded(1));
   const std::shared_ptr<std::latch> go = Occupy();
-  const ProcessId other{session_->process().value + 1};
+  const ShareHolder other{.uid = {}, .process = ProcessId{session_->process().value + 1}};
   std::atomic<size_t> done = 0;
   size_t queued = 0;
   while (f_.deps().workers.Submit(other, 0, [&done] { ++done; })) ++queued;

@@ -13,7 +13,12 @@
 namespace larder {
 namespace {
 
-constexpr ProcessId kGreedy{1}, kVictim{2}, kThird{3};
+// Of one user, but for the other one.
+ShareHolder Process(uint64_t number, uid_t uid = 1000) {
+  return {.uid = uid, .process = ProcessId{number}, .pid = static_cast<pid_t>(number)};
+}
+const ShareHolder kGreedy = Process(1), kVictim = Process(2), kThird = Process(3);
+const ShareHolder kOther = Process(77, 2000);
 
 class WorkerPoolTest : public ::testing::Test {
  protected:
@@ -30,14 +35,14 @@ class WorkerPoolTest : public ::testing::Test {
     if (pool_ != nullptr) Finish();
   }
   // How many jobs of so many bytes are taken of it.
-  size_t Fill(ProcessId who, size_t bytes) {
+  size_t Fill(const ShareHolder& who, size_t bytes) {
     size_t taken = 0;
     while (pool_->Submit(who, bytes, [this, who] { Done(who); })) ++taken;
     return taken;
   }
-  void Done(ProcessId who) {
+  void Done(const ShareHolder& who) {
     MutexLock lock(mu_);
-    done_.push_back(who);
+    done_.push_back(who.process);
   }
   // In what order they were done.
   std::vector<ProcessId> Finish() {
@@ -58,8 +63,21 @@ class WorkerPoolTest : public ::testing::Test {
 TEST_F(WorkerPoolTest, OneJobOfEachProcessInTurn) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(pool_->Submit(kGreedy, 0, [this] { Done(kGreedy); }));
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(pool_->Submit(kVictim, 0, [this] { Done(kVictim); }));
-  const std::vector<ProcessId> expected = {kGreedy, kVictim, kGreedy, kVictim, kGreedy, kGreedy};
+  const ProcessId greedy = kGreedy.process, victim = kVictim.process;
+  const std::vector<ProcessId> expected = {greedy, victim, greedy, victim, greedy, greedy};
   EXPECT_EQ(Finish(), expected);
+}
+
+TEST_F(WorkerPoolTest, OneJobOfEachUserInTurnHoweverManyProcessesHeHas) {
+  for (uint64_t process = 1; process <= 6; ++process) {
+    const ShareHolder who = Process(process);
+    EXPECT_TRUE(pool_->Submit(who, 0, [this, who] { Done(who); }));
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(pool_->Submit(kOther, 0, [this] { Done(kOther); }));
+  const std::vector<ProcessId> done = Finish();
+  ASSERT_EQ(done.size(), 8u);
+  EXPECT_EQ(done[1], kOther.process);
+  EXPECT_EQ(done[3], kOther.process);
 }
 
 TEST_F(WorkerPoolTest, AProcessGetsHalfOfTheQueueAndOthersHalfOfTheRest) {
@@ -67,7 +85,7 @@ TEST_F(WorkerPoolTest, AProcessGetsHalfOfTheQueueAndOthersHalfOfTheRest) {
   EXPECT_EQ(Fill(kVictim, 0), kJobs / 4);
   EXPECT_EQ(Fill(kThird, 0), kJobs / 8);
   for (uint64_t id = 4; id < 40; ++id)
-    EXPECT_GE(Fill(ProcessId{id}, 0), 1u) << "who has none is taken, however many there are";
+    EXPECT_GE(Fill(Process(id), 0), 1u) << "who has none is taken, however many there are";
 }
 
 TEST_F(WorkerPoolTest, AndOfTheBytes) {

@@ -229,7 +229,7 @@ void PartialRequests(Attack& attack) {
     const auto channel = attack.Channel();
     for (int i = 0; i < 128; ++i) {
       calls.push_back(std::make_unique<OpenCall>(channel, "/larder.v1.Cache/Lookup", long_one,
-                                                 OpenCall::kNothing));
+                                                 OpenCall::Options{.await_sent = false}));
       attack.tally.Done();
     }
     for (const auto& call : calls) {

@@ -54,7 +54,8 @@ constexpr const char* kAttacks[] = {"descriptor_sideband",
                                     "same_keys",
                                     "unread_answers",
                                     "empty_parts",
-                                    "heavy_requests"};
+                                    "heavy_requests",
+                                    "partial_requests"};
 
 TEST(MixedAttacks, HurtNobodyElse) {
   if (const std::string why = AttackRun::WhyNot(); !why.empty()) GTEST_SKIP() << why;
