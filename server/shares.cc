@@ -85,7 +85,8 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kByteStreams) = {
       .all = std::max<uint64_t>(1, sizes.memory_limit.value() / kStream.value())};
   // gRPC has the other half, for what comes in.
-  of(ShareKind::kMessageBytes) = {.all = std::max(sizes.memory_limit.value() / 2, kMessage.value()),
+  of(ShareKind::kMessageBytes) = {.all = std::max(sizes.memory_limit.value() / 2,
+                                                  std::min(sizes.memory_limit, kMessage).value()),
                                   .floor = kMessage.value()};
   of(ShareKind::kWaitingBytes) = {.all = std::max(sizes.memory_limit.value() / 4, kWaiting.value()),
                                   .floor = kWaiting.value()};

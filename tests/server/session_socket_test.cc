@@ -51,7 +51,8 @@ class SessionSocketTest : public ::testing::Test {
     socket_ = std::make_unique<SessionSocket>(SessionSocket::Context{f().deps(), f().sessions()},
                                               std::move(ends.ours), 7, waker_);
     const AttachedProcess process = f().Process(getpid(), true);
-    auto session = f().sessions().Add(f().deps(), process, HolderOf(process), "test", *socket_);
+    holder_ = HolderOf(process);
+    auto session = f().sessions().Add(f().deps(), process, holder_, "test", *socket_);
     ASSERT_TRUE(session.ok()) << session.status();
     session_ = *session;
     socket_->Begin(*std::move(session));
@@ -127,6 +128,7 @@ class SessionSocketTest : public ::testing::Test {
   SessionFixture& f() { return *fixture_; }
 
   std::optional<SessionFixture> fixture_;
+  ShareHolder holder_;  // the session's process
   CountingWaker waker_;
   std::shared_ptr<AttachedSession> session_;
   std::unique_ptr<SessionSocket> socket_;
@@ -487,10 +489,18 @@ TEST_F(SessionSocketTest, AnswersThatWaitAreChargedUntilTheyAreRead) {
     (void)socket_->OnEvent(kStart);
   }
   EXPECT_EQ(admitted_bytes(), 0u);
-  const Shares::Answer others = OthersTake(KiB(450));
-  (void)FillQueueTo(SessionSocket::kFreeAnswerBytes + 1'000);
+  {
+    const Shares::Answer others = OthersTake(KiB(450));
+    (void)FillQueueTo(SessionSocket::kFreeAnswerBytes + 1'000);
+    (void)socket_->OnEvent(kStart);
+    EXPECT_EQ(f().sessions().size(), 1u) << "it does not end for what others hold";
+  }
+  const Shares::Answer own =
+      f().shares().Of(holder_).Take(ShareKind::kMessageBytes, admitted_bytes() + KiB(450).value());
+  ASSERT_TRUE(own.admitted());
+  (void)FillQueueTo(2 * SessionSocket::kFreeAnswerBytes);
   (void)socket_->OnEvent(kStart);
-  EXPECT_EQ(f().sessions().size(), 0u) << "it ends where there is no room for them";
+  EXPECT_EQ(f().sessions().size(), 0u) << "it ends where its process holds the room for them";
 }
 
 TEST_F(SessionSocketTest, AMessageForWhichThereNeverIsRoomEndsTheSession) {
