@@ -102,7 +102,9 @@ class Undertaker {
   std::atomic<pid_t> thread_{0};
 };
 
-void CloseAll(std::vector<FileDescriptor> batch) {
+// `hand_over`: for as long as there may be copies of what others of these calls close, since the
+// last of them would be closed here, by a thread that does not exit.
+void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
   std::vector<int> numbers;
   for (const FileDescriptor& descriptor : batch) {
     const linger off{};  // where a plain close must do; its sender may ask for it again
@@ -111,9 +113,11 @@ void CloseAll(std::vector<FileDescriptor> batch) {
   }
   std::ranges::sort(numbers);
   const auto undertaker = std::make_shared<Undertaker>(std::move(numbers));
-  const bool has_copies = Undertaker::Start(undertaker);
-  batch.clear();
-  if (!has_copies) return;
+  {
+    MutexLock lock(hand_over);
+    if (!Undertaker::Start(undertaker)) return;
+    batch.clear();
+  }
   undertaker->Release();
   undertaker->AwaitEnd();
 }
@@ -167,7 +171,7 @@ void DescriptorCloser::Run() {
     ++busy_;
     if (!queue_.empty()) AddThread();
     mu_.Unlock();
-    CloseAll(std::move(batch));
+    CloseAll(std::move(batch), hand_over_);
     mu_.Lock();
     --busy_;
     counts_.closing -= closing;
