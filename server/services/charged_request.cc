@@ -10,8 +10,7 @@
 namespace larder {
 namespace {
 
-// One that waits for a thread.
-struct LongRequest {
+struct ChargedRequest {
   grpc::ByteBuffer bytes;
   Shares::Ticket charge;
 };
@@ -24,16 +23,18 @@ absl::StatusOr<Shares::Ticket> Charge(grpc::CallbackServerContext& context, cons
   return Overloaded(context, room.retry_after, room.why);
 }
 
-// `request` is charged for its bytes so far.
-void AnswerLong(UnaryCall& call, const SessionDeps& deps, const google::protobuf::Descriptor& type,
-                LongRequest& request, const AnswerBytes& answer) {
-  if (call.context().IsCancelled()) return call.Finish(absl::CancelledError("the caller has gone"));
+// `request` may be charged for its bytes so far; one that is not small is, for all, afterwards.
+void AnswerNow(UnaryCall& call, const SessionDeps& deps, const google::protobuf::Descriptor& type,
+               ChargedRequest& request, const AnswerBytes& answer) {
+  const size_t length = request.bytes.Length();
   const absl::StatusOr<size_t> memory = MemoryOf(request.bytes, type);
   if (!memory.ok()) return call.Refuse(memory.status());
-  absl::StatusOr<Shares::Ticket> more =
-      Charge(call.context(), deps, call.account(), *memory - request.bytes.Length());
-  if (!more.ok()) return call.Finish(more.status());
-  request.charge.Merge(*std::move(more));
+  if (length > kSmallRequestBytes) {
+    absl::StatusOr<Shares::Ticket> more =
+        Charge(call.context(), deps, call.account(), *memory - request.charge.amount());
+    if (!more.ok()) return call.Finish(more.status());
+    request.charge.Merge(*std::move(more));
+  }
   if (const absl::Status status = answer(std::exchange(request.bytes, {})); !status.ok())
     call.Refuse(status);
 }
@@ -88,19 +89,21 @@ void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_re
                    grpc::ByteBuffer bytes, const google::protobuf::Descriptor& type,
                    AnswerBytes answer) {
   const size_t length = bytes.Length();
-  if (length <= kSmallRequestBytes) {
-    absl::Status status = MemoryOf(bytes, type).status();
-    if (status.ok()) status = answer(std::move(bytes));
-    if (!status.ok()) call.Refuse(status);
-    return;
+  if (length <= kInlineRequestBytes) {
+    ChargedRequest request{.bytes = std::move(bytes), .charge = {}};
+    return AnswerNow(call, deps, type, request, answer);
   }
   absl::StatusOr<Shares::Ticket> charge = Charge(call.context(), deps, call.account(), length);
   if (!charge.ok()) return call.Finish(charge.status());
   // A job can be copied, so what it holds is shared.
-  const auto request = std::make_shared<LongRequest>(std::move(bytes), *std::move(charge));
+  const auto request = std::make_shared<ChargedRequest>(std::move(bytes), *std::move(charge));
   const bool taken = long_requests.Submit(
       call.account().holder(), length, [&call, &deps, &type, request, answer = std::move(answer)] {
-        AnswerLong(call, deps, type, *request, answer);
+        if (call.context().IsCancelled()) {
+          call.Finish(absl::CancelledError("the caller has gone"));
+        } else {
+          AnswerNow(call, deps, type, *request, answer);
+        }
         request->charge.Reset();
       });
   if (taken) return;

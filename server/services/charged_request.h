@@ -5,10 +5,10 @@
 // of data.sock and control.sock bytes, and each is parsed here.  The parsed request lives while its
 // method runs; what the call needs later, the method copies.
 //
-// A request beyond kSmallRequestBytes is a long one: its bytes are charged once they have all come,
-// and what they say before they are parsed.  A single call of one is answered by threads of their own, which
-// take callers in turn: to weigh and parse the longest, and to answer it, takes a thread 20 ms and
-// more, and gRPC's few threads serve all.
+// A request beyond kSmallRequestBytes is charged for its bytes, once they have all come, and for
+// what they say, before they are parsed.  A single call of one beyond kInlineRequestBytes is
+// answered by threads of their own, which take callers in turn: to weigh and parse the longest, and
+// to answer it, takes a thread 20 ms and more, and gRPC's few threads serve all.
 //
 // Ownership: none.  Thread-safety: any thread.
 #pragma once
@@ -33,6 +33,7 @@
 namespace larder {
 
 inline constexpr size_t kSmallRequestBytes = 32 << 10;
+inline constexpr size_t kInlineRequestBytes = 1 << 20;
 
 // What the bytes of a message, and the message that they say, take of memory together.
 // InvalidArgument: the message would take many times its length.
