@@ -161,11 +161,34 @@ std::string AttackRun::Start() {
     }
     return why;
   }
+  if (const std::string why = options_.pinned ? PinWhatIsRead() : ""; !why.empty()) return why;
   {
     const MutexLock lock(mu_);
     looked_at_ = daemon_;
   }
   looker_ = std::thread([this] { Look(); });
+  return "";
+}
+
+std::string AttackRun::PinWhatIsRead() {
+  const auto cache = v1::Cache::NewStub(grpc::CreateChannel(
+      "unix:" + ControlSocketIn(folder_->path()), grpc::InsecureChannelCredentials()));
+  for (const char* const role : {"mapped", "staged"}) {
+    v1::PinRequest request;
+    std::string digests;
+    for (const TestBlock& block : ReadBlocksOf(MakerOf(role))) digests += Packed(block.digest);
+    request.mutable_blocks()->set_digests(digests);
+    request.set_owner("attack-run");
+    request.set_tier(v1::TIER_DISK);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+    v1::PinReply reply;
+    if (const grpc::Status status = cache->Pin(&context, request, &reply); !status.ok())
+      return "pin: " + status.error_message();
+    for (const int answer : reply.blocks().status()) {
+      if (answer != v1::BLOCK_STATUS_OK) return "pin: status " + std::to_string(answer);
+    }
+  }
   return "";
 }
 

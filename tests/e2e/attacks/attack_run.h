@@ -91,6 +91,10 @@ class AttackRun {
     uint64_t descriptors = 0;  // RLIMIT_NOFILE of the daemon; 0: that of the test
     std::vector<std::string> flags = {};
     bool unnamed = false;  // attackers come without a sideband, too
+    // What victims read is pinned on disk.  For runs with restarts: a daemon that has just started
+    // does not know what is read often, a flood may take that from all tiers, and the name is then
+    // free for the bytes of whoever puts it first (docs/threat-model.md).
+    bool pinned = false;
   };
   explicit AttackRun(Options options);
   ~AttackRun();
@@ -136,6 +140,7 @@ class AttackRun {
 
   [[nodiscard]] bool AllReady();
   void StartDaemon();
+  [[nodiscard]] std::string PinWhatIsRead();
   void Listen();
   void Look();
   void LookOnce(uint64_t turn);

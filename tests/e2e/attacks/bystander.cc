@@ -91,8 +91,7 @@ class Engine {
         dir_(std::move(dir)),
         maker_(MakerOf(role_)),
         writer_((uint64_t{random_()} << 32 | random_()) | 1) {
-    chain_tokens_.resize(kChainBlocks * kBlockTokens);
-    for (uint32_t i = 0; i < chain_tokens_.size(); ++i) chain_tokens_[i] = 5'000'000 + i;
+    for (const TestBlock& block : PrefixOf(maker_)) chain_.push_back(block.digest);
   }
 
   // Another client, with a session of its own.
@@ -124,16 +123,7 @@ class Engine {
     auto attached = Attach(EngineOf(role_));
     if (!attached.ok()) return attached.status();
     own_ = *std::move(attached);
-    std::vector<TestBlock> blocks;
-    for (uint32_t i = 0; i < kHotBlocks; ++i) blocks.push_back(maker_.Block(i));
-    for (uint32_t i = 0; i < kColdBlocks; ++i) blocks.push_back(maker_.Block(kColdBegin + i));
-    chain_ = Chain(own_.session->Seed(maker_.content), chain_tokens_);
-    for (uint32_t i = 0; i < kChainBlocks; ++i) {
-      const auto tokens = std::span(chain_tokens_).subspan(i * kBlockTokens, kBlockTokens);
-      blocks.push_back({.digest = chain_[i],
-                        .parent = i == 0 ? own_.session->Seed(maker_.content) : chain_[i - 1],
-                        .tokens = {tokens.begin(), tokens.end()}});
-    }
+    const std::vector<TestBlock> blocks = ReadBlocksOf(maker_);
     for (const TestBlock& block : blocks) {
       if (const Answer put = Put(block); put.outcome != Outcome::kOk)
         return absl::InternalError(put.why);
@@ -351,7 +341,6 @@ class Engine {
   const BlockMaker maker_;
   std::random_device random_;
   const uint64_t writer_;
-  std::vector<uint32_t> chain_tokens_;
   std::vector<Digest> chain_;
   std::vector<Digest> planned_;
   Attached own_;

@@ -62,7 +62,7 @@ TEST(MixedAttacks, HurtNobodyElse) {
   const milliseconds during(static_cast<int64_t>(600'000 * scale * (whole ? 1 : 0.4)));
   const milliseconds turn_max = during / 6;
   std::mt19937 random(testing::TestSeed());
-  AttackRun run({.unnamed = true});
+  AttackRun run({.unnamed = true, .pinned = true});
   ASSERT_EQ(run.Start(), "");
   run.Before(milliseconds(static_cast<int64_t>(std::max(2'000.0, 15'000 * scale))));
 

@@ -56,6 +56,29 @@ inline void FillWritten(uint64_t writer, Digest digest, uint32_t layer,
   maker.content.model = "attacks/" + role;
   return maker;
 }
+// One prefix, to be restored.
+[[nodiscard]] inline std::vector<TestBlock> PrefixOf(const BlockMaker& maker) {
+  const uint32_t block_tokens = maker.variant.block_tokens;
+  std::vector<uint32_t> tokens(kChainBlocks * block_tokens);
+  for (uint32_t i = 0; i < tokens.size(); ++i) tokens[i] = 5'000'000 + i;
+  std::vector<TestBlock> blocks;
+  Digest parent = maker.content.Id();
+  for (uint32_t i = 0; i < kChainBlocks; ++i) {
+    const auto of_block = std::span(tokens).subspan(i * block_tokens, block_tokens);
+    blocks.push_back({.digest = NextDigest(parent, of_block),
+                      .parent = parent,
+                      .tokens = {of_block.begin(), of_block.end()}});
+    parent = blocks.back().digest;
+  }
+  return blocks;
+}
+// All that a victim reads.
+[[nodiscard]] inline std::vector<TestBlock> ReadBlocksOf(const BlockMaker& maker) {
+  std::vector<TestBlock> blocks = PrefixOf(maker);
+  for (uint32_t i = 0; i < kHotBlocks; ++i) blocks.push_back(maker.Block(i));
+  for (uint32_t i = 0; i < kColdBlocks; ++i) blocks.push_back(maker.Block(kColdBegin + i));
+  return blocks;
+}
 [[nodiscard]] inline std::string EngineOf(const std::string& role) { return "victim-" + role; }
 
 }  // namespace larder::e2e
