@@ -119,4 +119,10 @@ void Doorkeeper::Tell(const std::string& what) const {
   if (report_) report_(absl::StrCat(name_, what));
 }
 
+void Doorkeeper::TellRefused(uid_t uid, absl::FunctionRef<std::string()> why, Time now) {
+  if (now < told_ + kTellAgain) return;
+  told_ = now;
+  Tell(absl::StrCat(": a connection of uid ", uid, " was refused: ", why()));
+}
+
 }  // namespace larder

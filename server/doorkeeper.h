@@ -9,11 +9,14 @@
 // time -> destroyed.
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "client/file_descriptor.h"
 #include "server/connection_shares.h"
 #include "server/listening_socket.h"
@@ -27,6 +30,8 @@ class Doorkeeper {
   static constexpr std::chrono::milliseconds kExhausted{100};  // no memory for a connection
   static constexpr std::chrono::milliseconds kRetryMin{100};   // of opening a broken socket again
   static constexpr std::chrono::milliseconds kRetryMax{2000};
+  static constexpr std::chrono::milliseconds kTellAgain{20};  // of connections that are refused
+  static constexpr int kBatch = 32;  // connections that a loop accepts before it looks elsewhere
 
   // `report` hears what an operator should know, often the same; may be empty.
   using Report = std::function<void(const std::string&)>;
@@ -52,6 +57,10 @@ class Doorkeeper {
   // As ListeningSocket's.
   [[nodiscard]] bool refuses_rights() const { return socket_->refuses_rights(); }
   void Tell(const std::string& what) const;  // to `report`, with the name before it
+  // Tells that a connection of this uid was refused, and why; at most every kTellAgain, since a
+  // peer that connects again as soon as it is refused may do so tens of thousands of times per
+  // second, and composing the text costs more than the refusal.
+  void TellRefused(uid_t uid, absl::FunctionRef<std::string()> why, Time now);
 
  private:
   void OnError(int error, Time now);
@@ -69,6 +78,7 @@ class Doorkeeper {
   std::chrono::milliseconds retry_ = kRetryMin;
   Time not_before_;  // without memory: nothing is accepted until then
   Time next_look_;
+  Time told_;  // when a refusal was last told of
 };
 
 }  // namespace larder

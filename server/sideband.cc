@@ -149,10 +149,14 @@ void Sideband::Run() {
 
 void Sideband::Accept(uint32_t events) {
   const int at = watched_;
-  FileDescriptor socket = door_->Accept(Now());
+  for (int i = 0; i < Doorkeeper::kBatch; ++i) {
+    FileDescriptor socket = door_->Accept(Now());
+    WatchDoor();  // before a connection has the number of a socket that was replaced
+    if (!socket) break;
+    Admit(std::move(socket));
+  }
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) door_->OnHangup(at, Now());
-  WatchDoor();  // before a connection has the number of a socket that was replaced
-  if (socket) Admit(std::move(socket));
+  WatchDoor();
 }
 
 void Sideband::WatchDoor() {
@@ -178,8 +182,8 @@ void Sideband::Admit(FileDescriptor socket) {
   const ShareRefusal refusal = places_.Take(*peer);
   if (refusal != ShareRefusal::kNone) {
     status = absl::ResourceExhaustedError(places_.Explain(refusal, kConnections));
-    door_->Tell(absl::StrCat(": a connection of uid ", peer->uid,
-                             " was refused: ", std::string(status.message())));
+    door_->TellRefused(
+        peer->uid, [&] { return std::string(status.message()); }, Now());
   }
   const uint64_t id = ++last_id_;
   if (status.ok()) {

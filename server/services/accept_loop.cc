@@ -22,7 +22,6 @@
 namespace larder {
 namespace {
 
-constexpr int kBatch = 32;  // connections of one socket before the others are looked at
 constexpr const char* kConnections = "connections here";
 
 std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
@@ -117,7 +116,7 @@ int AcceptLoop::WaitMs(Time now) const {
 }
 
 void AcceptLoop::AcceptSome(size_t endpoint) {
-  for (int i = 0; i < kBatch && !stop_.load(); ++i) {
+  for (int i = 0; i < Doorkeeper::kBatch && !stop_.load(); ++i) {
     FileDescriptor socket = served_[endpoint].door.Accept(Now());
     if (!socket) return;
     Admit(endpoint, std::move(socket));
@@ -140,20 +139,11 @@ void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
   if (refusal != ShareRefusal::kNone) {
     served.counters.Count(refusal);
     CloseSocket(std::move(socket), always_refused);
-    return TellRefused(served, *peer, refusal);
+    return served.door.TellRefused(
+        peer->uid, [&] { return served.shares.Explain(refusal, kConnections); }, Now());
   }
   if (!refuses) (void)GuardSocket(socket.get());  // where it cannot, StartServers said so
   HandOver(endpoint, std::move(socket), *peer, own);
-}
-
-// At most every kTellAgain: a peer that connects again as soon as it is refused may do so tens of
-// thousands of times per second, and composing the text costs more than the refusal.
-void AcceptLoop::TellRefused(Served& served, const SocketPeer& peer, ShareRefusal refusal) {
-  const Time now = Now();
-  if (now < served.told + kTellAgain) return;
-  served.told = now;
-  served.door.Tell(absl::StrCat(": a connection of uid ", peer.uid,
-                                " was refused: ", served.shares.Explain(refusal, kConnections)));
 }
 
 ShareRefusal AcceptLoop::TakePlace(Served& served, const SocketPeer& peer) {

@@ -47,7 +47,6 @@ class AcceptLoop {
  public:
   static constexpr std::chrono::milliseconds kLook{1000};
   static constexpr std::chrono::milliseconds kLookAgain{10};
-  static constexpr std::chrono::milliseconds kTellAgain{20};
 
   struct Endpoint {
     std::string name;  // in log lines: "data.sock"
@@ -85,7 +84,6 @@ class AcceptLoop {
     GrpcServers& servers;
     ConnectionShares shares;
     ConnectionCounters& counters;
-    Time told;  // when a refusal was last told of
   };
   struct Connection {
     ino_t inode = 0;
@@ -98,7 +96,6 @@ class AcceptLoop {
   [[nodiscard]] int WaitMs(Time now) const;
   void AcceptSome(size_t endpoint);
   void Admit(size_t endpoint, FileDescriptor socket);
-  void TellRefused(Served& served, const SocketPeer& peer, ShareRefusal refusal);
   [[nodiscard]] ShareRefusal TakePlace(Served& served, const SocketPeer& peer);
   void HandOver(size_t endpoint, FileDescriptor socket, const SocketPeer& peer, bool own);
   void ForgetClosed(Time now);

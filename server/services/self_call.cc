@@ -13,13 +13,16 @@
 namespace larder {
 namespace {
 
-constexpr int kReconnectMax_ms = 1000;
+constexpr int kReconnectMin_ms = 20, kReconnectMax_ms = 1000;
+constexpr int kIdleLimit_ms = 1000;  // gRPC's least
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMin_ms);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMax_ms);
+  arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, kIdleLimit_ms);
   return grpc::CreateCustomChannel(absl::StrCat("unix:", socket_path),
                                    grpc::InsecureChannelCredentials(), arguments);
 }
@@ -60,6 +63,8 @@ void SelfCall::Ask() {
     context = &state_->context.emplace();
   }
   context->set_deadline(std::chrono::system_clock::now() + limit_);
+  // While others connect faster than the daemon accepts, the kernel turns some connections away.
+  context->set_wait_for_ready(true);
   state_->stub.UnaryCall(context, "/grpc.health.v1.Health/Check", {}, &state_->request,
                          &state_->reply, [state = state_.get()](const grpc::Status& status) {
                            MutexLock lock(state->mu);

@@ -3,7 +3,8 @@
 //
 // One call at a time, of grpc.health.v1; whatever the server says counts, but not that it says
 // nothing.  Over the socket file the first call of each object proves the listener too, later ones
-// use the same connection; in the process a call costs a fifth of that, and wakes the same threads.
+// may use the same connection, which closes after a second without a call; in the process a call
+// costs a fifth of that, and wakes the same threads.
 // Ownership: the connection and the call, which ends with this.
 // Thread-safety: all calls at once, from any thread.  Lifecycle: destroyed before the server it
 // calls; one that calls in the process is closed before that server shuts down, as gRPC faults at

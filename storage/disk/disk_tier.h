@@ -223,7 +223,7 @@ class DiskTier {
 };
 
 [[nodiscard]] inline const char* ToString(DiskTier::PutStatus status) {
-  constexpr const char* kNames[] = {"ok", "no room", "too large", "failed", "taken"};
+  constexpr const char* kNames[] = {"ok", "no room", "too large", "failed", "taken", "not now"};
   return kNames[static_cast<size_t>(status)];
 }
 [[nodiscard]] inline const char* ToString(DiskTier::GetStatus status) {

@@ -87,9 +87,10 @@ std::string HttpGet(uint16_t port, const std::string& path) {
 
 // grpc.health.v1 without its generated code: an empty request, and a reply whose field 1 is the
 // status.
-std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel) {
+std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel, bool insist) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
+  context.set_wait_for_ready(insist);
   context.set_deadline(std::chrono::system_clock::now() + kCallLimit);
   grpc::CompletionQueue queue;
   grpc::Slice nothing;
@@ -231,7 +232,7 @@ bool DaemonProcess::serves() {
   return tenant.pool_limit() > 0 && tenant.pool_online() == tenant.pool_limit();
 }
 
-std::string DaemonProcess::Health() { return CheckHealth(DataChannel()); }
+std::string DaemonProcess::Health(bool insist) { return CheckHealth(DataChannel(), insist); }
 
 std::string DaemonProcess::errors() const { return ReadAll(stem_ + ".err"); }
 std::string DaemonProcess::output() const { return ReadAll(stem_ + ".out"); }

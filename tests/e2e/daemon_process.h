@@ -65,8 +65,9 @@ class DaemonProcess {
 
   // Health says SERVING, and every slab is online.
   [[nodiscard]] bool serves();
-  // "SERVING", "NOT_SERVING", or the error of the call.
-  [[nodiscard]] std::string Health();
+  // "SERVING", "NOT_SERVING", or the error of the call, which `insist` has connect again and again
+  // until its deadline.
+  [[nodiscard]] std::string Health(bool insist = false);
   [[nodiscard]] bool alive();
 
   void Kill9();

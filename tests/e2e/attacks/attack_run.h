@@ -70,8 +70,9 @@ struct AttackFigures {
   std::string longest_call;
   double after_ms = 0;     // until the last kind of call was served
   std::string after_call;  // that one
-  double above_mib =
-      0;  // the daemon's memory beside pool and memory_limit, at most; may be negative
+  double above_mib = 0;    // the daemon's own memory beside pool and memory_limit, at most; may be
+                           // negative
+  double staging_mib = 0;  // and in staging segments, for which staging_uid_limit is
   bool alive = false;
   std::vector<std::string> log, metrics, status;  // what speaks of the attack
   std::map<std::string, double> held;             // of each kind of share, by anybody
@@ -82,7 +83,8 @@ struct AttackFigures {
   void Print(const std::string& name) const;
 };
 
-// Expects that the daemon lives and that no call of a bystander failed, missed or read wrong bytes.
+// Expects that the daemon lives, that no call of a bystander failed, missed or read wrong bytes, and
+// that staging memory stayed within its limit.
 void ExpectAllServed(const AttackFigures& figures);
 
 class AttackRun {
@@ -177,6 +179,7 @@ class AttackRun {
   std::vector<Sample> samples_ LARDER_GUARDED_BY(mu_);
   std::map<std::string, bool> ready_ LARDER_GUARDED_BY(mu_);
   double above_mib_ LARDER_GUARDED_BY(mu_) = -1e9;
+  double staging_mib_ LARDER_GUARDED_BY(mu_) = 0;
   std::shared_ptr<DaemonProcess> looked_at_ LARDER_GUARDED_BY(mu_);  // null while it restarts
 };
 

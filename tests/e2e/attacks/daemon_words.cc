@@ -26,20 +26,23 @@ std::map<std::string, double> SamplesOf(const std::string& scrape) {
 
 }  // namespace
 
-uint64_t BytesBesidePool(pid_t daemon) {
+ResidentBytes BytesBesidePool(pid_t daemon) {
   static const std::regex slab("/memfd:larder-[0-9]+( |$)");
   std::ifstream maps("/proc/" + std::to_string(daemon) + "/smaps");
-  uint64_t kib = 0;
-  bool counts = false;
+  ResidentBytes resident;
+  uint64_t* counts = nullptr;
   for (std::string line; std::getline(maps, line);) {
     // A mapping begins with its addresses, in small hexadecimal digits; fields with a capital.
     if (!line.empty() && (std::isdigit(line[0]) != 0 || std::islower(line[0]) != 0)) {
-      counts = !std::regex_search(line, slab);
-    } else if (counts && line.starts_with("Rss:")) {
-      kib += std::strtoull(line.c_str() + 4, nullptr, 10);
+      const bool staging = line.find("/memfd:larder-staging") != std::string::npos;
+      counts = staging                         ? &resident.staging
+               : std::regex_search(line, slab) ? nullptr
+                                               : &resident.own;
+    } else if (counts != nullptr && line.starts_with("Rss:")) {
+      *counts += std::strtoull(line.c_str() + 4, nullptr, 10) << 10;
     }
   }
-  return kib << 10;
+  return resident;
 }
 
 std::vector<std::string> LinesThatName(const std::string& text, const std::string& before,

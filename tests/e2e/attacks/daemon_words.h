@@ -13,9 +13,12 @@
 
 namespace larder::e2e {
 
-// Resident memory that is not the pool's: its own, and what it maps of staging memory, session
-// pages and programs. 0: there is no such process.
-[[nodiscard]] uint64_t BytesBesidePool(pid_t daemon);
+// What a daemon has resident beside its pool.  All 0: there is no such process.
+struct ResidentBytes {
+  uint64_t own = 0;      // and what it maps of session pages and programs
+  uint64_t staging = 0;  // of sessions' staging segments, which have limits of their own
+};
+[[nodiscard]] ResidentBytes BytesBesidePool(pid_t daemon);
 
 struct Attackers {
   uid_t uid = 0;

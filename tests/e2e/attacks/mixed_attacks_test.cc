@@ -53,7 +53,9 @@ constexpr const char* kAttacks[] = {"descriptor_sideband",
                                     "named_engines",
                                     "same_keys",
                                     "unread_answers",
-                                    "empty_parts"};
+                                    "empty_parts",
+                                    "heavy_requests",
+                                    "partial_requests"};
 
 TEST(MixedAttacks, HurtNobodyElse) {
   if (const std::string why = AttackRun::WhyNot(); !why.empty()) GTEST_SKIP() << why;
