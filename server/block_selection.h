@@ -4,6 +4,7 @@
 // Limits: kBlocksMax blocks a selection.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -49,10 +50,12 @@ struct SelectedBlocks {
 [[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
                                                        std::span<const BlockStatus> statuses);
 
-// How many bytes of a message they take at most.
+// How many bytes of a message their answers take at most, or what is kept of the selection until
+// there are any, whichever is more.
 [[nodiscard]] inline size_t AnswerBytesOf(const SelectedBlocks& selected) {
   constexpr size_t kEach = sizeof(Digest) + 1, kBeside = 64;  // a status is a varint of a byte
-  return kBeside + kEach * selected.names.size();
+  constexpr size_t kEachBlock = sizeof(SelectedBlocks::Block) + sizeof(BlockStatus);
+  return kBeside + std::max(kEach * selected.names.size(), kEachBlock * selected.blocks.size());
 }
 
 }  // namespace larder

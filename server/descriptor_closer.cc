@@ -102,8 +102,9 @@ class Undertaker {
   std::atomic<pid_t> thread_{0};
 };
 
-// `hand_over`: for as long as there may be copies of what others of these calls close, since the
-// last of them would be closed here, by a thread that does not exit.
+// `hand_over` is held while an undertaker copies all descriptors of the process and closes those that
+// are not its own.  Among them may be what another call of these is about to close; so that this
+// copy is not the last, the other undertaker keeps its own until nobody copies any more.
 void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
   std::vector<int> numbers;
   for (const FileDescriptor& descriptor : batch) {
@@ -116,8 +117,9 @@ void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
   {
     MutexLock lock(hand_over);
     if (!Undertaker::Start(undertaker)) return;
-    batch.clear();
   }
+  batch.clear();  // which may wait for a file system
+  { MutexLock lock(hand_over); }
   undertaker->Release();
   undertaker->AwaitEnd();
 }

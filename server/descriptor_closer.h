@@ -52,7 +52,7 @@ class DescriptorCloser {
   // A thread more that runs Run, if one would help and can be had.
   void AddThread() LARDER_REQUIRES(mu_);
 
-  Mutex hand_over_;  // one thread at a time is given copies of descriptors
+  Mutex hand_over_;  // one thread at a time copies the descriptors of the process
   Mutex mu_;
   CondVar changed_;
   std::deque<FileDescriptor> queue_ LARDER_GUARDED_BY(mu_);

@@ -24,17 +24,18 @@ namespace larder {
 namespace {
 
 constexpr size_t kDescriptorsMax = size_t{1} << 20;
-constexpr size_t kPartsMax = 16;  // gRPC reads into four
 
 // By number; its pages are touched where sockets are.
 std::array<std::atomic<bool>, kDescriptorsMax> guarded;
+
+#if LARDER_GUARDS_CALLS
+
+constexpr size_t kPartsMax = 16;  // gRPC reads into four
 
 bool IsGuarded(int fd) {
   return static_cast<size_t>(fd) < kDescriptorsMax &&  // a negative one is not
          guarded[static_cast<size_t>(fd)].load(std::memory_order_relaxed);
 }
-
-#if LARDER_GUARDS_CALLS
 
 ssize_t KernelRecvmsg(int fd, msghdr* message, int flags) {
   return syscall(SYS_recvmsg, fd, message, flags);

@@ -38,11 +38,7 @@ absl::Status ChargeAnswers(const Shares::Account& account, size_t waiting,
     charged->ShrinkTo(wanted);
     return absl::OkStatus();
   }
-  Shares::Answer more = account.Take(ShareKind::kMessageBytes, wanted - charged->amount());
-  if (!more.admitted() && waiting <= SessionSink::kQueuedMax &&
-      !account.HasItsPart(ShareKind::kMessageBytes)) {
-    return absl::OkStatus();
-  }
+  Shares::Answer more = account.Take(ShareKind::kUnreadBytes, wanted - charged->amount());
   if (!more.admitted())
     return absl::ResourceExhaustedError(absl::StrCat("answers are not read: ", more.why));
   charged->Merge(std::move(more.ticket));

@@ -68,9 +68,8 @@ class SessionSink {
 };
 
 // Charges a session's process for the answers that its client has not read: afterwards *charged
-// covers `waiting` bytes, or nothing up to SessionSink::kFreeAnswerBytes.  Where others hold the room
-// for it, up to SessionSink::kQueuedMax of them go uncharged.  ResourceExhausted: the process has no
-// share left for them, *charged stays as it was, and the session is to end.
+// covers `waiting` bytes, or nothing up to SessionSink::kFreeAnswerBytes.  ResourceExhausted: the
+// process has no share left for them, *charged stays as it was, and the session is to end.
 [[nodiscard]] absl::Status ChargeAnswers(const Shares::Account& account, size_t waiting,
                                          Shares::Ticket* charged);
 

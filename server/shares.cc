@@ -23,6 +23,7 @@ constexpr KindText kTexts[kShareKinds] = {
     {"byte_streams", kSoon, "end streams, or raise --memory-limit"},
     {"message_bytes", kSoon, "send less at once, or raise --memory-limit"},
     {"waiting_bytes", kSoon, "wait for answers before sending more, or raise --memory-limit"},
+    {"unread_bytes", kSoon, "read answers, ask for less at once, or raise --memory-limit"},
     {"watchers", kLater, "end watchers that are not read"},
     {"engines", kLater, "use engine ids again, or clear what is stored of old ones"},
     {"variants", kLater, "register fewer, or clear what is stored of old engines"},
@@ -77,6 +78,7 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   constexpr ByteCount kStream = MiB(4);    // about what the messages of one take, both ways
   constexpr ByteCount kMessage = MiB(32);  // the longest, and what it says
   constexpr ByteCount kWaiting = MiB(16);  // the longest
+  constexpr ByteCount kUnread = MiB(16), kUnreadFloor = MiB(1);
   Limits limits;
   const auto of = [&limits](ShareKind kind) -> Limit& { return limits[Index(kind)]; };
   of(ShareKind::kCalls) = {.all = sizes.calls_max};
@@ -90,6 +92,8 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
                                   .floor = kMessage.value()};
   of(ShareKind::kWaitingBytes) = {.all = std::max(sizes.memory_limit.value() / 4, kWaiting.value()),
                                   .floor = kWaiting.value()};
+  of(ShareKind::kUnreadBytes) = {.all = std::max(sizes.memory_limit.value() / 8, kUnread.value()),
+                                 .floor = kUnreadFloor.value()};
   of(ShareKind::kWatchers) = {.all = 64};
   of(ShareKind::kEngines) = {.all = 4096};
   of(ShareKind::kVariants) = {.all = 65'534};

@@ -45,6 +45,7 @@ enum class ShareKind : uint8_t {
   kByteStreams,        // StoreBlocks and FetchBlocks under way
   kMessageBytes,       // of messages under way
   kWaitingBytes,       // of messages that have come and wait for room in kMessageBytes
+  kUnreadBytes,        // of answers that their callers have not read
   kWatchers,           // WatchEvents under way
   kEngines,            // engine ids that are known
   kVariants,           // of all registrations
@@ -56,7 +57,7 @@ enum class ShareKind : uint8_t {
   kReservedBytes,      // of the pool, promised to writers
   kDevicePlaces,       // blocks that sessions say they have in device memory
 };
-inline constexpr size_t kShareKinds = 16;
+inline constexpr size_t kShareKinds = 17;
 
 // For metrics, status and messages: "sessions".
 [[nodiscard]] std::string_view NameOf(ShareKind kind);

@@ -37,13 +37,13 @@ class Scale {
       const auto wire_type = WireFormatLite::GetTagWireType(tag);
       // No proto3 message has groups, and the parser keeps an unknown group with all that is in it.
       if (wire_type == WireFormatLite::WIRETYPE_START_GROUP) return Add(most_ + 1);
+      // What has another wire type than its field is kept as what is not known, too.
+      const bool known = field != nullptr && Fits(*field, wire_type);
       if (wire_type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-        // A number where a string is declared is kept as what is not known, too.
-        if (!Add(field == nullptr || !field->is_packable() ? kUnknown : kNumber) ||
-            !WireFormatLite::SkipField(&in, tag))
-          break;
+        if (!Add(known ? kNumber : kUnknown) || !WireFormatLite::SkipField(&in, tag)) break;
         continue;
       }
+      if (!known) field = nullptr;
       int length = 0;
       if (!in.ReadVarintSizeAsInt(&length)) break;
       if (!WeighContent(field, length, in)) break;
@@ -70,10 +70,17 @@ class Scale {
       in.PopLimit(limit);
       return fits && whole;
     }
+    if (number && length == 0) return Add(kUnknown);  // it takes time, if no memory
     if (number && IsFixed(*field)) return Add(static_cast<uint64_t>(length)) && in.Skip(length);
     if (number) return WeighVarints(length, half ? kHalf : kNumber, in);
     return Add((field == nullptr ? kUnknown : 0) + kString + static_cast<uint64_t>(length)) &&
            in.Skip(length);
+  }
+
+  [[nodiscard]] static bool Fits(const FieldDescriptor& field, WireFormatLite::WireType wire_type) {
+    const auto type = static_cast<WireFormatLite::FieldType>(field.type());
+    return wire_type == WireFormatLite::WireTypeForFieldType(type) ||
+           (field.is_packable() && wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
   }
 
   // Returns true if each number of the packed field has a fixed size: then the numbers take as many

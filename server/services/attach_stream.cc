@@ -45,6 +45,8 @@ void AttachStream::OnReadDone(bool ok) {
   }
   {
     MutexLock lock(mu_);
+    // The end was told already, so nothing would keep it back while this message is handled.
+    if (finished_) return;
     handling_ = true;
   }
   AwaitRoom();

@@ -79,7 +79,7 @@ std::optional<Shares::Answer> UnaryCall::ChargeAnswer(size_t bytes) {
   constexpr size_t kCallBytes = 4'096;  // about what gRPC keeps of a call
   const size_t wanted = kCallBytes + kCopies * bytes;
   if (wanted <= answer_.amount()) return std::nullopt;
-  Shares::Answer room = account_.Take(ShareKind::kMessageBytes, wanted - answer_.amount());
+  Shares::Answer room = account_.Take(ShareKind::kUnreadBytes, wanted - answer_.amount());
   if (!room.admitted()) return room;
   answer_.Merge(std::move(room.ticket));
   return std::nullopt;
@@ -94,19 +94,19 @@ void UnaryCall::Finish(const absl::Status& status) {
   constexpr size_t kShortAnswer = 16 << 10, kLongAnswer = 32 << 10;
   absl::Status end = status;
   const size_t bytes = status.ok() ? reply_.ByteSizeLong() : 0;
+  bool charged = true;
   if (status.ok()) {
     const std::optional<Shares::Answer> refusal = ChargeAnswer(bytes);
-    // A short answer is not refused for what others hold.
-    if (refusal && (bytes > kShortAnswer || account_.HasItsPart(ShareKind::kMessageBytes)))
-      end = NoRoom(*refusal);
+    charged = !refusal;
+    if (refusal && (bytes > kShortAnswer || !place_)) end = NoRoom(*refusal);
   }
   if (!end.ok()) {
     reply_.Clear();
     answer_.Reset();
-  } else if (bytes > kLongAnswer) {
+  } else if (bytes > kLongAnswer || !charged) {
     deadline_.emplace(context_, CallDeadline::kLinger);
   }
-  place_.Reset();
+  if (charged || !end.ok()) place_.Reset();
   grpc::ServerUnaryReactor::Finish(ToRpcStatus(end));
 }
 

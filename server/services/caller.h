@@ -49,8 +49,8 @@ inline constexpr char kRetryMetadata[] =
 
 // The reactor of a unary call, with its place, which is free before the caller hears the end: who
 // asks for one thing at a time never finds it taken.  The answer is charged to the caller until he
-// has read it, for which a long one leaves him 30 s; a short one is not refused for what others
-// hold.
+// has read it, for which a long one leaves him 30 s.  A short one for which there is no room is sent
+// all the same; the call keeps its place then until it was read, for which there are 30 s, too.
 // Ownership: deletes itself when gRPC is done with it, which is after Finish.
 // Thread-safety: one thread at a time.
 class UnaryCall final : public grpc::ServerUnaryReactor {

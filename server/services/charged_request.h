@@ -33,7 +33,7 @@
 namespace larder {
 
 inline constexpr size_t kSmallRequestBytes = 32 << 10;
-inline constexpr size_t kInlineRequestBytes = 1 << 20;
+inline constexpr size_t kInlineRequestBytes = 128 << 10;
 
 // What the bytes of a message, and the message that they say, take of memory together.
 // InvalidArgument: the message would take many times its length.

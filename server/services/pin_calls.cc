@@ -83,25 +83,23 @@ void CacheService::AnswerPin(UnaryCall& call, const v1::PinRequest& request, v1:
     return call.Finish(status);
   const uint64_t deadline_ms = pins_.DeadlineIn(query.ttl);
   reply->set_deadline_unix_ms(deadline_ms);
-  const bool device = query.tier == Tier::kDevice;
-  reply->set_durable(pins_.durable() && !device);
-  const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
-  std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
-  PinKeeper::Answer answer = [&call, reply, selected = *std::move(selected)](
-                                 const absl::Status& written,
-                                 const std::vector<BlockStatus>& statuses) {
-    wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
-    call.Finish(written);
-  };
-  if (device) {
-    deps_.directives.Give({.kind = wire::DirectiveKind::kPin,
-                           .engine_id = query.blocks.engine_id,
-                           .owner = query.owner,
-                           .deadline_unix_ms = deadline_ms},
-                          std::move(blocks), OfDevice(std::move(answer)));
-  } else {
-    pins_.Pin(query.owner, keys, deadline_ms, std::move(answer));
-  }
+  reply->set_durable(pins_.durable() && query.tier != Tier::kDevice);
+  DirectiveDesk::Order order{.kind = wire::DirectiveKind::kPin,
+                             .engine_id = query.blocks.engine_id,
+                             .owner = query.owner,
+                             .deadline_unix_ms = deadline_ms};
+  InTurn(call, *std::move(selected),
+         [this, &call, reply, tier = query.tier, order](const Selected& blocks) {
+           PinKeeper::Answer answer = [&call, reply, blocks](
+                                          const absl::Status& written,
+                                          const std::vector<BlockStatus>& statuses) {
+             wire::Encode(AnswersOf(*blocks, statuses), reply->mutable_blocks());
+             call.Finish(written);
+           };
+           if (tier == Tier::kDevice)
+             return deps_.directives.Give(order, BlocksOf(*blocks), OfDevice(std::move(answer)));
+           pins_.Pin(order.owner, KeysOf(*blocks, tier), order.deadline_unix_ms, std::move(answer));
+         });
 }
 
 void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
@@ -116,29 +114,30 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
   DirectiveDesk::Order order{.kind = wire::DirectiveKind::kUnpin, .owner = query.owner};
   if (!query.blocks) {
     if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok()) return call.Refuse(status);
-    UnpinAll(order, reply, [&call](const absl::Status& done) { call.Finish(done); });
-    return;
+    // It looks at all pins.
+    return OnLongThread(call, [this, &call, reply, order] {
+      UnpinAll(order, reply, [&call](const absl::Status& done) { call.Finish(done); });
+    });
   }
   auto selected = SelectBlocks(query.tenant, *query.blocks, request.blocks());
   if (!selected.ok()) return call.Refuse(selected.status());
   if (status = call.ReserveAnswer(AnswerBytesOf(*selected)); !status.ok())
     return call.Finish(status);
-  const std::vector<PinKey> keys = KeysOf(*selected, query.tier);
-  std::vector<DirectiveDesk::Block> blocks = BlocksOf(*selected);
-  PinKeeper::Answer answer = [&call, reply, selected = *std::move(selected)](
-                                 const absl::Status& written,
-                                 const std::vector<BlockStatus>& statuses) {
-    reply->set_unpinned(
-        static_cast<uint64_t>(std::count(statuses.begin(), statuses.end(), BlockStatus::kOk)));
-    wire::Encode(AnswersOf(selected, statuses), reply->mutable_blocks());
-    call.Finish(written);
-  };
-  if (query.tier == Tier::kDevice) {
-    order.engine_id = query.blocks->engine_id;
-    deps_.directives.Give(std::move(order), std::move(blocks), OfDevice(std::move(answer)));
-  } else {
-    pins_.Unpin(query.owner, keys, std::move(answer));
-  }
+  order.engine_id = query.blocks->engine_id;
+  InTurn(call, *std::move(selected),
+         [this, &call, reply, tier = query.tier, order](const Selected& blocks) {
+           PinKeeper::Answer answer = [&call, reply, blocks](
+                                          const absl::Status& written,
+                                          const std::vector<BlockStatus>& statuses) {
+             reply->set_unpinned(
+                 static_cast<uint64_t>(std::ranges::count(statuses, BlockStatus::kOk)));
+             wire::Encode(AnswersOf(*blocks, statuses), reply->mutable_blocks());
+             call.Finish(written);
+           };
+           if (tier == Tier::kDevice)
+             return deps_.directives.Give(order, BlocksOf(*blocks), OfDevice(std::move(answer)));
+           pins_.Unpin(order.owner, KeysOf(*blocks, tier), std::move(answer));
+         });
 }
 
 // What the daemon keeps ends at once, whatever engines do; the answer waits for both.
@@ -180,14 +179,35 @@ void CacheService::AnswerPrefetch(UnaryCall& call, const v1::PrefetchRequest& re
   wire::PrefetchQuery query;
   if (absl::Status status = wire::DecodeInPlace(request, &query); !status.ok())
     return call.Refuse(status);
-  const auto selected = SelectBlocks(query.tenant, query.blocks, request.blocks());
+  auto selected = SelectBlocks(query.tenant, query.blocks, request.blocks());
   if (!selected.ok()) return call.Refuse(selected.status());
   if (absl::Status room = call.ReserveAnswer(AnswerBytesOf(*selected)); !room.ok())
     return call.Finish(room);
-  const std::vector<BlockStatus> statuses =
-      pins_.Prefetch(KeysOf(*selected, Tier::kHost), pins_.DeadlineIn(query.ttl));
-  wire::Encode(AnswersOf(*selected, statuses), reply->mutable_blocks());
-  call.Finish(absl::OkStatus());
+  const uint64_t deadline_ms = pins_.DeadlineIn(query.ttl);
+  InTurn(call, *std::move(selected), [this, &call, reply, deadline_ms](const Selected& blocks) {
+    const std::vector<BlockStatus> statuses =
+        pins_.Prefetch(KeysOf(*blocks, Tier::kHost), deadline_ms);
+    wire::Encode(AnswersOf(*blocks, statuses), reply->mutable_blocks());
+    call.Finish(absl::OkStatus());
+  });
+}
+
+void CacheService::InTurn(UnaryCall& call, SelectedBlocks selected,
+                          std::function<void(const Selected&)> work) {
+  const bool few = selected.blocks.size() <= kInlineBlocks;
+  const auto blocks = std::make_shared<const SelectedBlocks>(std::move(selected));
+  if (few) return work(blocks);
+  OnLongThread(call, [work = std::move(work), blocks] { work(blocks); });
+}
+
+void CacheService::OnLongThread(UnaryCall& call, std::function<void()> work) {
+  const bool taken =
+      long_calls_.answering.Submit(call.account().holder(), 0, [&call, work = std::move(work)] {
+        if (call.context().IsCancelled())
+          return call.Finish(absl::CancelledError("the caller has gone"));
+        work();
+      });
+  if (!taken) call.Finish(TooManyLongCalls(&call.context()));
 }
 
 absl::StatusOr<SelectedBlocks> CacheService::SelectBlocks(const std::string& tenant,

@@ -118,6 +118,28 @@ TEST(SessionMessages, WaitForRoomAlsoOverGrpc) {
   EXPECT_TRUE(Eventually([&] { return held() == 0; }));
 }
 
+// A message that a thread of long messages handles, of a call that ends meanwhile, in either order.
+TEST_F(HostileStream, ALongMessageOfACallThatEnds) {
+  v1::Up large;
+  large.add_damaged()->set_digests(std::string(4'096 * 16, 'x'));
+  v1::Up hello;
+  hello.mutable_hello()->set_engine_id("gone");
+  hello.mutable_hello()->set_role(v1::ROLE_BOTH);
+  hello.mutable_hello()->set_write_mode(v1::WRITE_MODE_STREAM);
+  for (int turn = 0; turn < 300; ++turn) {
+    grpc::ClientContext context;
+    const auto stream = v1::Engine::NewStub(channel_)->Attach(&context);
+    if (turn % 3 == 0) stream->Write(hello);
+    stream->Write(large);
+    if (turn % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(50 * (turn % 10)));
+    context.TryCancel();
+    (void)stream->Finish();
+  }
+  EXPECT_TRUE(daemon_->alive()) << daemon_->errors();
+  EXPECT_TRUE(Eventually(
+      [&] { return daemon_->Metric("larder_share_held{kind=\"message_bytes\"}") == 0; }));
+}
+
 TEST_F(HostileStream, StoreWithoutAHead) {
   ExpectInvalid({OnlyData("bytes of nothing")}, "content and variant");
   ExpectInvalid({StoreHead(block_), StoreHead(block_)}, "content and variant");

@@ -503,36 +503,35 @@ TEST_F(SessionTest, TicksAndMessagesRunTogether) {
 }
 
 TEST(ChargeAnswers, CoversWhatWaitsOrLeavesTheCharge) {
-  Shares::Sizes sizes;
-  sizes.memory_limit = MiB(1);
-  Shares shares(Shares::LimitsOf(sizes));
+  Shares shares(Shares::LimitsOf({}));
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
   Shares::Ticket charged;
   EXPECT_TRUE(ChargeAnswers(who, SessionSink::kFreeAnswerBytes, &charged).ok());
-  EXPECT_EQ(shares.held(ShareKind::kMessageBytes), 0u);
+  EXPECT_EQ(shares.held(ShareKind::kUnreadBytes), 0u);
   for (const ByteCount waiting : {KiB(300), KiB(700), KiB(100)}) {
     EXPECT_TRUE(ChargeAnswers(who, waiting.value(), &charged).ok());
-    EXPECT_EQ(shares.held(ShareKind::kMessageBytes), waiting.value());
+    EXPECT_EQ(shares.held(ShareKind::kUnreadBytes), waiting.value());
   }
   EXPECT_TRUE(absl::IsResourceExhausted(ChargeAnswers(who, MiB(64).value(), &charged)));
-  EXPECT_EQ(shares.held(ShareKind::kMessageBytes), KiB(100).value());
+  EXPECT_EQ(shares.held(ShareKind::kUnreadBytes), KiB(100).value());
   EXPECT_TRUE(ChargeAnswers(who, 1'000, &charged).ok());
-  EXPECT_EQ(shares.held(ShareKind::kMessageBytes), 0u);
+  EXPECT_EQ(shares.held(ShareKind::kUnreadBytes), 0u);
 }
 
-TEST(ChargeAnswers, EndsNobodyForWhatOthersHold) {
+TEST(ChargeAnswers, EndsNobodyForMessagesOrAnswersOfOthers) {
   Shares::Sizes sizes;
   sizes.memory_limit = MiB(32);
   Shares shares(Shares::LimitsOf(sizes));
   const Shares::Account other = shares.Of({.uid = 2000, .process = ProcessId{2}, .pid = 22});
   const Shares::Account who = shares.Of({.uid = 1000, .process = ProcessId{1}, .pid = 11});
-  Shares::Ticket all, charged, more;
-  all.Merge(other.Take(ShareKind::kMessageBytes, MiB(32)).ticket);
-  ASSERT_TRUE(all);
-  EXPECT_TRUE(ChargeAnswers(who, KiB(900).value(), &charged).ok());
-  EXPECT_FALSE(charged);
-  EXPECT_TRUE(absl::IsResourceExhausted(ChargeAnswers(who, MiB(2).value(), &charged)));
-  EXPECT_TRUE(absl::IsResourceExhausted(ChargeAnswers(other, KiB(900).value(), &more)));
+  const Shares::Answer messages = other.Take(ShareKind::kMessageBytes, MiB(32));
+  ASSERT_TRUE(messages.admitted());
+  std::vector<Shares::Answer> unread;
+  do {
+    unread.push_back(other.Take(ShareKind::kUnreadBytes, KiB(500)));
+  } while (unread.back().admitted());
+  Shares::Ticket charged;
+  EXPECT_TRUE(ChargeAnswers(who, SessionSink::kQueuedMax, &charged).ok());
 }
 
 TEST(WriterOf, AUserThatShowsNoTokenIsNoWriter) {

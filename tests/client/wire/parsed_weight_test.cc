@@ -9,6 +9,7 @@
 
 #include "client/wire/convert.h"
 #include "client/wire/session_codec.h"
+#include "larder/v1/cache.pb.h"
 #include "larder/v1/engine.pb.h"
 #include "storage/layout.h"
 
@@ -91,6 +92,31 @@ TEST(ParsedWeight, SeesThroughUnknownFields) {
     EXPECT_GT(weight, 100'000u) << parsed.SpaceUsedLong();
     wire::Up out;
     EXPECT_TRUE(absl::IsInvalidArgument(SessionCodec().Parse(Bytes(text), &out)));
+  }
+}
+
+// A field of another type than it is declared with is unknown to the parser; an empty list takes it
+// time.
+TEST(ParsedWeight, SeesFieldsOfOtherTypesAndEmptyLists) {
+  const auto often = [](std::string_view field) {
+    std::string text;
+    for (int i = 0; i < 10'000; ++i) text += field;
+    return text;
+  };
+  const auto weight = [](const google::protobuf::Message& type, const std::string& text) {
+    return ParsedWeight(*type.GetDescriptor(), Bytes(text), UINT64_MAX);
+  };
+  const v1::LookupRequest lookup;
+  const int tokens = lookup.GetDescriptor()->FindFieldByName("tokens")->number();
+  const auto tag = [](int number, int wire_type) {
+    return std::string(1, static_cast<char>(number << 3 | wire_type));
+  };
+  for (const std::string& text :
+       {often(tag(tokens, 0) + "\x01"), often(tag(tokens, 2) + std::string("\0", 1))}) {
+    v1::LookupRequest parsed;
+    ASSERT_TRUE(parsed.ParseFromString(text));
+    EXPECT_EQ(parsed.tokens_size(), 0);
+    EXPECT_GE(weight(lookup, text), 300'000u);
   }
 }
 

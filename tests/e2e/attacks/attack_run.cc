@@ -107,6 +107,7 @@ AttackRun::~AttackRun() {
   if (daemon_) daemon_->Kill9();
   for (Bystander& bystander : bystanders_) bystander.program->Signal(SIGKILL);
   if (listener_.joinable()) listener_.join();
+  if (weigher_.joinable()) weigher_.join();
   if (looker_.joinable()) looker_.join();
   if (taker_.joinable()) taker_.join();
 }
@@ -170,7 +171,8 @@ std::string AttackRun::Start() {
     const MutexLock lock(mu_);
     looked_at_ = daemon_;
   }
-  looker_ = std::thread([this] { Look(); });
+  weigher_ = std::thread([this] { Watch([this](const auto& daemon) { Weigh(*daemon); }); });
+  looker_ = std::thread([this] { Watch([this](const auto& daemon) { Look(daemon); }); });
   return "";
 }
 
@@ -343,6 +345,7 @@ AttackFigures AttackRun::End() {
     figures.staging_mib = staging_mib_;
   }
   listener_.join();
+  weigher_.join();
   looker_.join();
   if (taker_.joinable()) taker_.join();
   AddLatencies(&figures);
@@ -384,32 +387,27 @@ void AttackRun::Listen() {
   }
 }
 
-void AttackRun::Look() {
-  for (uint64_t turn = 0;; ++turn) {
+void AttackRun::Watch(const std::function<void(const std::shared_ptr<DaemonProcess>&)>& once) {
+  for (;; std::this_thread::sleep_for(kLookPause)) {
+    std::shared_ptr<DaemonProcess> daemon;
     {
       const MutexLock lock(mu_);
       if (end_) return;
+      daemon = looked_at_;
     }
-    LookOnce(turn);
-    std::this_thread::sleep_for(kLookPause);
+    if (daemon != nullptr) once(daemon);
   }
 }
 
-void AttackRun::LookOnce(uint64_t turn) {
-  std::shared_ptr<DaemonProcess> daemon;
-  {
-    const MutexLock lock(mu_);
-    daemon = looked_at_;
-  }
-  if (daemon == nullptr) return;
-  const ResidentBytes resident = BytesBesidePool(daemon->pid());
-  {
-    const MutexLock lock(mu_);
-    if (resident.own > 0) above_mib_ = std::max(above_mib_, Mib(resident.own) - kMemoryLimitMib);
-    staging_mib_ = std::max(staging_mib_, Mib(resident.staging));
-  }
-  if (turn % 3 == 0) TakeColdOnes();
-  if (turn % 2 == 0) return;
+void AttackRun::Weigh(const DaemonProcess& daemon) {
+  const ResidentBytes resident = BytesBesidePool(daemon.pid());
+  const MutexLock lock(mu_);
+  if (resident.own > 0) above_mib_ = std::max(above_mib_, Mib(resident.own) - kMemoryLimitMib);
+  staging_mib_ = std::max(staging_mib_, Mib(resident.staging));
+}
+
+void AttackRun::Look(const std::shared_ptr<DaemonProcess>& daemon) {
+  TakeColdOnes();
   Record record{.op = Op::kHealth, .outcome = Outcome::kOk, .begin_ns = NowNs()};
   // While attackers connect faster than the daemon accepts, the kernel's queue is full now and then,
   // and gRPC's client takes that for an error (docs/threat-model.md): how long it takes counts.
@@ -419,6 +417,7 @@ void AttackRun::LookOnce(uint64_t turn) {
     record.outcome = Outcome::kFailed;
     std::memcpy(record.why.data(), health.data(), std::min(health.size(), record.why.size() - 1));
   }
+  std::this_thread::sleep_for(kLookPause);
   const MutexLock lock(mu_);
   if (looked_at_ == daemon) samples_.push_back({"test health", record});
 }

@@ -10,7 +10,7 @@
 //
 // Needs root: attackers and one victim run as other users.
 // Ownership: all processes, which die with it, and their directory.
-// Thread-safety: none; two threads of its own listen to the bystanders and look at the daemon.
+// Thread-safety: none; threads of its own listen to the bystanders, weigh the daemon and look at it.
 // Limits: a daemon with a pool of 64 MiB and a disk; one attacker's line of text is read.
 #pragma once
 
@@ -144,8 +144,10 @@ class AttackRun {
   void StartDaemon();
   [[nodiscard]] std::string PinWhatIsRead();
   void Listen();
-  void Look();
-  void LookOnce(uint64_t turn);
+  // Calls `once` again and again until the end, with a daemon that serves.
+  void Watch(const std::function<void(const std::shared_ptr<DaemonProcess>&)>& once);
+  void Weigh(const DaemonProcess& daemon);
+  void Look(const std::shared_ptr<DaemonProcess>& daemon);
   void TakeColdOnes();
   void TakeSaid(const DaemonProcess& daemon);
   void EndAttackers();
@@ -164,7 +166,7 @@ class AttackRun {
   std::vector<Attacker> attackers_;
   std::vector<pid_t> attacker_pids_;
   std::map<std::string, std::string> attacker_words_;
-  std::thread listener_, looker_, taker_;
+  std::thread listener_, weigher_, looker_, taker_;
 
   int64_t before_ = 0, during_ = 0, ended_ = 0;  // when each phase began; 0: it has not
   double after_ms_ = 0;
