@@ -32,7 +32,7 @@ bool CopyChecked(const CopyKernel& kernel, const BlockMetadata& metadata, const 
   uint64_t at = 0;
   for (uint32_t i = range.first; i < range.first + range.count; ++i) {
     const Segment& segment = metadata.segment(i);
-    if (kernel.CopyAndHashShared(to.subspan(at, segment.bytes), from.subspan(at, segment.bytes)) !=
+    if (kernel.CopyAndHash(to.subspan(at, segment.bytes), from.subspan(at, segment.bytes)) !=
         segment.xxh3) {
       return false;
     }

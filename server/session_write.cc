@@ -17,7 +17,7 @@ void CopyStaged(const CopyKernel& kernel, std::span<const std::byte> from, std::
   uint64_t at = 0;
   for (Segment& segment : table->segments) {
     segment.xxh3 =
-        kernel.CopyAndHashShared(to.subspan(at, segment.bytes), from.subspan(at, segment.bytes));
+        kernel.CopyAndHash(to.subspan(at, segment.bytes), from.subspan(at, segment.bytes));
     const uint64_t end = at + segment.bytes;
     at = std::min<uint64_t>(RoundUp(end, kSegmentAlign), to.size());
     std::memset(to.data() + end, 0, at - end);

@@ -18,28 +18,26 @@ namespace larder {
 class CopyKernel {
  public:
   using Function = void (*)(std::byte* to, const std::byte* from, size_t bytes);
-  constexpr CopyKernel(const char* name, Function function) : name_(name), function_(function) {}
+  // Writes the same to `also`, which stays in the cache; reads each byte of `from` once.
+  using Tee = void (*)(std::byte* to, std::byte* also, const std::byte* from, size_t bytes);
+  // `tee`: null where there is none that is faster than two copies.
+  constexpr CopyKernel(const char* name, Function function, Tee tee = nullptr)
+      : name_(name), function_(function), tee_(tee) {}
 
   [[nodiscard]] const char* name() const { return name_; }
   // Copies all of `from`.  Non-temporal stores may be seen late by other cores: StoreFence() before
   // telling them.
   // REQUIRES: to.size() >= from.size().
   void Copy(std::span<std::byte> to, std::span<const std::byte> from) const;
-  // The same, and XXH3-64 (seed 0) of the bytes.  REQUIRES: nobody writes to `from` meanwhile.
+  // The same, and XXH3-64 (seed 0) of what was written: another process may change `from` at any
+  // moment.
   [[nodiscard]] uint64_t CopyAndHash(std::span<std::byte> to,
                                      std::span<const std::byte> from) const;
-  // The same from memory that another process may change at any moment: the hash is of what was
-  // written.  A tenth slower.
-  [[nodiscard]] uint64_t CopyAndHashShared(std::span<std::byte> to,
-                                           std::span<const std::byte> from) const;
 
  private:
-  template <class CopyPiece>
-  [[nodiscard]] uint64_t HashByPieces(std::span<std::byte> to, std::span<const std::byte> from,
-                                      size_t piece_bytes, CopyPiece copy_piece) const;
-
   const char* name_;
   Function function_;
+  Tee tee_;
 };
 
 // Stores before it are seen before those after it, also non-temporal ones.  Free where nothing is
