@@ -102,9 +102,10 @@ class Undertaker {
   std::atomic<pid_t> thread_{0};
 };
 
-// `hand_over` is held while an undertaker copies all descriptors of the process and closes those that
-// are not its own.  Among them may be what another call of these is about to close; so that this
-// copy is not the last, the other undertaker keeps its own until nobody copies any more.
+// An undertaker starts with copies of all descriptors of the process, and closes those that are not
+// in its batch, while `hand_over` is held.  Such a copy may be of a descriptor in another batch.  If
+// it were the last one, its close would linger in this undertaker, which does not exit.  So each
+// undertaker keeps its own copies until the one that is starting has closed the rest.
 void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
   std::vector<int> numbers;
   for (const FileDescriptor& descriptor : batch) {
@@ -118,8 +119,8 @@ void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
     MutexLock lock(hand_over);
     if (!Undertaker::Start(undertaker)) return;
   }
-  batch.clear();  // which may wait for a file system
-  { MutexLock lock(hand_over); }
+  batch.clear();                  // which may wait for a file system
+  { MutexLock lock(hand_over); }  // the one that was starting has closed its copies of this batch
   undertaker->Release();
   undertaker->AwaitEnd();
 }

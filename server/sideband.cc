@@ -151,8 +151,7 @@ void Sideband::Accept(uint32_t events) {
   const int at = watched_;
   for (int i = 0; i < Doorkeeper::kBatch; ++i) {
     FileDescriptor socket = door_->Accept(Now());
-    WatchDoor();  // before a connection has the number of a socket that was replaced
-    if (!socket) break;
+    if (!socket) break;  // only then the door's socket may be another
     Admit(std::move(socket));
   }
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) door_->OnHangup(at, Now());

@@ -25,14 +25,13 @@ namespace {
 // Below this the call into libc is as fast as any, and its stores stay in the cache.
 constexpr size_t kSmallBytes = 4096;
 
-// How much is copied, then hashed, at a time: a block of XXH3's, in a buffer that stays in L1.  Each
-// line is read from memory once and written both to its destination and to the buffer, whose hash
-// is computed while the stores drain.  Measured (1 MiB segments in order, GB/s; copy alone 26.5):
-// 24.0 by 1 KiB, 21.7 by 2 and 4 KiB, 20.8 by 8 KiB; the source hashed first, then copied, 21.6;
-// copied into the buffer, then out of it, 6 to 16, as loads wait for stores to the same line of
-// another page.
+// CopyAndHash copies so much at a time, and then hashes it in a buffer that stays in L1.  It reads
+// each line from memory once and writes it to both; the hash is computed while the stores drain.
+// 1 KiB is a block of XXH3's.  Measured (1 MiB segments in order, GB/s; copy alone 26.5): 24.0 by 1
+// KiB, 21.7 by 2 and 4 KiB, 20.8 by 8 KiB; the source hashed first, then copied, 21.6; copied into
+// the buffer, then out of it, 6 to 16, as loads wait for stores to the same line of another page.
 constexpr size_t kPieceBytes = 1024;
-constexpr size_t kPieceBytesWithoutTee = 4096;
+constexpr size_t kPieceBytesWithoutTee = 4096;  // of a kernel without one, the fastest was this
 
 void CopyMemcpy(std::byte* to, const std::byte* from, size_t bytes) {
   std::memcpy(to, from, bytes);
@@ -51,10 +50,23 @@ size_t HeadBytes(const std::byte* to, size_t align, size_t bytes) {
   return std::min(past == 0 ? 0 : align - past, bytes);
 }
 
-__attribute__((target("avx2"))) void CopyNt256(std::byte* to, const std::byte* from, size_t bytes) {
+// The bytes before and after what vectors copy.  Where there is a second destination, the first is
+// written out of it: another process may change `from` between two reads.
+template <bool kTwice>
+void CopyEdge(std::byte* to, std::byte* also, const std::byte* from, size_t bytes) {
+  if constexpr (kTwice) std::memcpy(also, from, bytes);
+  std::memcpy(to, kTwice ? also : from, bytes);
+}
+
+// With stores to `to` that go past the cache; kTwice: to `also` as well, by ordinary stores of the
+// same registers.
+template <bool kTwice>
+__attribute__((target("avx2"))) void Nt256(std::byte* to, std::byte* also, const std::byte* from,
+                                           size_t bytes) {
   const size_t head = HeadBytes(to, 64, bytes);
-  std::memcpy(to, from, head);
+  CopyEdge<kTwice>(to, also, from, head);
   to += head, from += head, bytes -= head;
+  if constexpr (kTwice) also += head;
   for (; bytes >= 128; to += 128, from += 128, bytes -= 128) {
     const auto* source = reinterpret_cast<const __m256i*>(from);
     auto* sink = reinterpret_cast<__m256i*>(to);
@@ -66,46 +78,25 @@ __attribute__((target("avx2"))) void CopyNt256(std::byte* to, const std::byte* f
     _mm256_stream_si256(sink + 1, b);
     _mm256_stream_si256(sink + 2, c);
     _mm256_stream_si256(sink + 3, d);
+    if constexpr (kTwice) {
+      auto* second = reinterpret_cast<__m256i*>(also);
+      _mm256_storeu_si256(second, a);
+      _mm256_storeu_si256(second + 1, b);
+      _mm256_storeu_si256(second + 2, c);
+      _mm256_storeu_si256(second + 3, d);
+      also += 128;
+    }
   }
-  std::memcpy(to, from, bytes);
+  CopyEdge<kTwice>(to, also, from, bytes);
 }
 
-// Of what is copied in an ordinary way, both are written out of the second.
-void TeeOrdinary(std::byte* to, std::byte* also, const std::byte* from, size_t bytes) {
-  std::memcpy(also, from, bytes);
-  std::memcpy(to, also, bytes);
-}
-
-__attribute__((target("avx2"))) void TeeNt256(std::byte* to, std::byte* also, const std::byte* from,
+template <bool kTwice>
+__attribute__((target("avx512f"))) void Nt512(std::byte* to, std::byte* also, const std::byte* from,
                                               size_t bytes) {
   const size_t head = HeadBytes(to, 64, bytes);
-  TeeOrdinary(to, also, from, head);
-  to += head, also += head, from += head, bytes -= head;
-  for (; bytes >= 128; to += 128, also += 128, from += 128, bytes -= 128) {
-    const auto* source = reinterpret_cast<const __m256i*>(from);
-    auto* sink = reinterpret_cast<__m256i*>(to);
-    auto* second = reinterpret_cast<__m256i*>(also);
-    const __m256i a = _mm256_loadu_si256(source);
-    const __m256i b = _mm256_loadu_si256(source + 1);
-    const __m256i c = _mm256_loadu_si256(source + 2);
-    const __m256i d = _mm256_loadu_si256(source + 3);
-    _mm256_stream_si256(sink, a);
-    _mm256_stream_si256(sink + 1, b);
-    _mm256_stream_si256(sink + 2, c);
-    _mm256_stream_si256(sink + 3, d);
-    _mm256_storeu_si256(second, a);
-    _mm256_storeu_si256(second + 1, b);
-    _mm256_storeu_si256(second + 2, c);
-    _mm256_storeu_si256(second + 3, d);
-  }
-  TeeOrdinary(to, also, from, bytes);
-}
-
-__attribute__((target("avx512f"))) void CopyNt512(std::byte* to, const std::byte* from,
-                                                  size_t bytes) {
-  const size_t head = HeadBytes(to, 64, bytes);
-  std::memcpy(to, from, head);
+  CopyEdge<kTwice>(to, also, from, head);
   to += head, from += head, bytes -= head;
+  if constexpr (kTwice) also += head;
   for (; bytes >= 256; to += 256, from += 256, bytes -= 256) {
     const __m512i a = _mm512_loadu_si512(from);
     const __m512i b = _mm512_loadu_si512(from + 64);
@@ -115,30 +106,22 @@ __attribute__((target("avx512f"))) void CopyNt512(std::byte* to, const std::byte
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 64), b);
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 128), c);
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 192), d);
+    if constexpr (kTwice) {
+      _mm512_storeu_si512(also, a);
+      _mm512_storeu_si512(also + 64, b);
+      _mm512_storeu_si512(also + 128, c);
+      _mm512_storeu_si512(also + 192, d);
+      also += 256;
+    }
   }
-  std::memcpy(to, from, bytes);
+  CopyEdge<kTwice>(to, also, from, bytes);
 }
 
-__attribute__((target("avx512f"))) void TeeNt512(std::byte* to, std::byte* also,
-                                                 const std::byte* from, size_t bytes) {
-  const size_t head = HeadBytes(to, 64, bytes);
-  TeeOrdinary(to, also, from, head);
-  to += head, also += head, from += head, bytes -= head;
-  for (; bytes >= 256; to += 256, also += 256, from += 256, bytes -= 256) {
-    const __m512i a = _mm512_loadu_si512(from);
-    const __m512i b = _mm512_loadu_si512(from + 64);
-    const __m512i c = _mm512_loadu_si512(from + 128);
-    const __m512i d = _mm512_loadu_si512(from + 192);
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), a);
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 64), b);
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 128), c);
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + 192), d);
-    _mm512_storeu_si512(also, a);
-    _mm512_storeu_si512(also + 64, b);
-    _mm512_storeu_si512(also + 128, c);
-    _mm512_storeu_si512(also + 192, d);
-  }
-  TeeOrdinary(to, also, from, bytes);
+void CopyNt256(std::byte* to, const std::byte* from, size_t bytes) {
+  Nt256<false>(to, nullptr, from, bytes);
+}
+void CopyNt512(std::byte* to, const std::byte* from, size_t bytes) {
+  Nt512<false>(to, nullptr, from, bytes);
 }
 
 #endif  // __x86_64__
@@ -186,8 +169,8 @@ void TimePieces(const CopyKernel& kernel, std::span<std::byte> to, std::span<con
   }
 }
 
-// Of 32 processes that started together on two cores, three took a bad kernel when all pieces
-// counted together, with the time that others had the core.
+// A mean would count the time in which other processes had the core: of 32 processes that started
+// together on two cores, three chose a bad kernel by it.
 double Median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -240,16 +223,18 @@ void StoreFence() {
 CopyKernel MemcpyKernel() { return {"memcpy", CopyMemcpy}; }
 
 std::vector<CopyKernel> AllKernels() {
-  std::vector<CopyKernel> kernels = {MemcpyKernel()};
 #if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2");
   // What copies whole blocks best may be slow by pieces: libc stores past the cache in long copies
   // alone.
-  const CopyKernel::Tee tee = __builtin_cpu_supports("avx2") ? TeeNt256 : nullptr;
-  kernels = {{"memcpy", CopyMemcpy, tee}, {"rep movsb", CopyRepMovsb, tee}};
-  if (__builtin_cpu_supports("avx2")) kernels.emplace_back("avx2 nt", CopyNt256, TeeNt256);
-  if (__builtin_cpu_supports("avx512f")) kernels.emplace_back("avx512 nt", CopyNt512, TeeNt512);
-#endif
+  const CopyKernel::Tee tee = avx2 ? Nt256<true> : nullptr;
+  std::vector<CopyKernel> kernels = {{"memcpy", CopyMemcpy, tee}, {"rep movsb", CopyRepMovsb, tee}};
+  if (avx2) kernels.emplace_back("avx2 nt", CopyNt256, Nt256<true>);
+  if (__builtin_cpu_supports("avx512f")) kernels.emplace_back("avx512 nt", CopyNt512, Nt512<true>);
   return kernels;
+#else
+  return {MemcpyKernel()};
+#endif
 }
 
 CopyKernel ChooseKernel() {

@@ -72,7 +72,7 @@ struct AttackFigures {
   std::string after_call;  // that one
   double above_mib = 0;    // the daemon's own memory beside pool and memory_limit, at most; may be
                            // negative
-  double staging_mib = 0;  // and in staging segments, for which staging_uid_limit is
+  double staging_mib = 0;  // what the daemon maps of staging segments, at most
   bool alive = false;
   std::vector<std::string> log, metrics, status;  // what speaks of the attack
   std::map<std::string, double> held;             // of each kind of share, by anybody
@@ -93,9 +93,9 @@ class AttackRun {
     uint64_t descriptors = 0;  // RLIMIT_NOFILE of the daemon; 0: that of the test
     std::vector<std::string> flags = {};
     bool unnamed = false;  // attackers come without a sideband, too
-    // What victims read is pinned on disk.  For runs with restarts: a daemon that has just started
-    // does not know what is read often, a flood may take that from all tiers, and the name is then
-    // free for the bytes of whoever puts it first (docs/threat-model.md).
+    // The run pins on disk what victims read.  For runs with restarts: a daemon that has just
+    // started does not know which blocks are read often, so a flood can evict a victim's block from
+    // all tiers, and an attacker may then put other bytes under its name (docs/threat-model.md).
     bool pinned = false;
   };
   explicit AttackRun(Options options);
