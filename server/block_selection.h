@@ -50,8 +50,8 @@ struct SelectedBlocks {
 [[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
                                                        std::span<const BlockStatus> statuses);
 
-// How many bytes of a message their answers take at most, or what is kept of the selection until
-// there are any, whichever is more.
+// Bytes that a call with this selection keeps at most: its answer, until the caller has read it, or
+// the selection, while the call waits for one; whichever is more.
 [[nodiscard]] inline size_t AnswerBytesOf(const SelectedBlocks& selected) {
   constexpr size_t kEach = sizeof(Digest) + 1, kBeside = 64;  // a status is a varint of a byte
   constexpr size_t kEachBlock = sizeof(SelectedBlocks::Block) + sizeof(BlockStatus);

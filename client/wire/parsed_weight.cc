@@ -37,7 +37,7 @@ class Scale {
       const auto wire_type = WireFormatLite::GetTagWireType(tag);
       // No proto3 message has groups, and the parser keeps an unknown group with all that is in it.
       if (wire_type == WireFormatLite::WIRETYPE_START_GROUP) return Add(most_ + 1);
-      // What has another wire type than its field is kept as what is not known, too.
+      // The parser keeps a field of another wire type than it is declared with as an unknown one.
       const bool known = field != nullptr && Fits(*field, wire_type);
       if (wire_type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
         if (!Add(known ? kNumber : kUnknown) || !WireFormatLite::SkipField(&in, tag)) break;
@@ -70,7 +70,7 @@ class Scale {
       in.PopLimit(limit);
       return fits && whole;
     }
-    if (number && length == 0) return Add(kUnknown);  // it takes time, if no memory
+    if (number && length == 0) return Add(kUnknown);  // no memory, but the parser's time
     if (number && IsFixed(*field)) return Add(static_cast<uint64_t>(length)) && in.Skip(length);
     if (number) return WeighVarints(length, half ? kHalf : kNumber, in);
     return Add((field == nullptr ? kUnknown : 0) + kString + static_cast<uint64_t>(length)) &&

@@ -101,12 +101,11 @@ class CacheService final : public ChargedAt<CacheMethods> {
   [[nodiscard]] absl::Status BindOwner(const grpc::CallbackServerContext& context,
                                        std::string* owner) const;
   [[nodiscard]] absl::Status CheckPinnedTier(Tier tier) const;
-  // Has `work` finish the call: now where the blocks are few, else as OnLongThread.
+  // Has `work` finish the call: on this thread where the selection has few blocks, else by
+  // OnLongThread, so that gRPC's few threads serve others meanwhile.
   using Selected = std::shared_ptr<const SelectedBlocks>;
   static constexpr size_t kInlineBlocks = 2'048;  // to pin or prefetch them takes about a ms
   void InTurn(UnaryCall& call, SelectedBlocks selected, std::function<void(const Selected&)> work);
-  // On one of the threads that take callers in turn, so that gRPC's few serve others meanwhile.
-  void OnLongThread(UnaryCall& call, std::function<void()> work);
   // Of the order's owner, in all tiers.
   void UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* reply,
                 std::function<void(const absl::Status&)> done);

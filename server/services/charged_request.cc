@@ -97,14 +97,20 @@ void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_re
   if (!charge.ok()) return call.Finish(charge.status());
   // A job can be copied, so what it holds is shared.
   const auto request = std::make_shared<ChargedRequest>(std::move(bytes), *std::move(charge));
-  const bool taken = long_requests.Submit(
-      call.account().holder(), length, [&call, &deps, &type, request, answer = std::move(answer)] {
-        if (call.context().IsCancelled()) {
-          call.Finish(absl::CancelledError("the caller has gone"));
-        } else {
-          AnswerNow(call, deps, type, *request, answer);
-        }
-        request->charge.Reset();
+  OnLongThread(call, deps, long_requests, length,
+               [&call, &deps, &type, request, answer = std::move(answer)] {
+                 AnswerNow(call, deps, type, *request, answer);
+                 request->charge.Reset();
+               });
+}
+
+void OnLongThread(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests, size_t bytes,
+                  std::function<void()> work) {
+  const bool taken =
+      long_requests.Submit(call.account().holder(), bytes, [&call, work = std::move(work)] {
+        if (call.context().IsCancelled())
+          return call.Finish(absl::CancelledError("the caller has gone"));
+        work();
       });
   if (taken) return;
   ++deps.counters.calls_overloaded;

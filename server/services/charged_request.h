@@ -58,6 +58,12 @@ void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_re
                    grpc::ByteBuffer bytes, const google::protobuf::Descriptor& type,
                    AnswerBytes answer);
 
+// Has one of `long_requests` do `work`, which finishes `call`, when it is the caller's turn.  `bytes`:
+// what the work keeps while it waits.  Where too much waits already, or the caller has gone by then,
+// the call is finished with that.
+void OnLongThread(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests, size_t bytes,
+                  std::function<void()> work);
+
 // A service with such requests.  Each method that the table declares for `socket` is handed to
 // Charge in the constructor.
 template <class Table>

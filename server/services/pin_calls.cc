@@ -115,7 +115,7 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
   if (!query.blocks) {
     if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok()) return call.Refuse(status);
     // It looks at all pins.
-    return OnLongThread(call, [this, &call, reply, order] {
+    return OnLongThread(call, deps_, long_calls_.answering, 0, [this, &call, reply, order] {
       UnpinAll(order, reply, [&call](const absl::Status& done) { call.Finish(done); });
     });
   }
@@ -197,17 +197,8 @@ void CacheService::InTurn(UnaryCall& call, SelectedBlocks selected,
   const bool few = selected.blocks.size() <= kInlineBlocks;
   const auto blocks = std::make_shared<const SelectedBlocks>(std::move(selected));
   if (few) return work(blocks);
-  OnLongThread(call, [work = std::move(work), blocks] { work(blocks); });
-}
-
-void CacheService::OnLongThread(UnaryCall& call, std::function<void()> work) {
-  const bool taken =
-      long_calls_.answering.Submit(call.account().holder(), 0, [&call, work = std::move(work)] {
-        if (call.context().IsCancelled())
-          return call.Finish(absl::CancelledError("the caller has gone"));
-        work();
-      });
-  if (!taken) call.Finish(TooManyLongCalls(&call.context()));
+  OnLongThread(call, deps_, long_calls_.answering, 0,
+               [work = std::move(work), blocks] { work(blocks); });
 }
 
 absl::StatusOr<SelectedBlocks> CacheService::SelectBlocks(const std::string& tenant,

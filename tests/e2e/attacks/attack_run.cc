@@ -28,7 +28,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr uint64_t kMemoryLimitMib = 256, kStagingUidLimitMib = 512;
+constexpr uint64_t kMemoryLimitMib = 256, kStagingUidLimitMib = 128;
 constexpr double kVictimsStagingMib = 16;
 constexpr milliseconds kLookPause{100};
 constexpr milliseconds kReadyLimit{30'000};
