@@ -5,27 +5,33 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 
 namespace larder {
 
 // Allocations of more than this are mapped, and go back to the kernel at once.
 inline constexpr int kHeapMappedBytes = 4 << 20;
-// So much may lie free at the top of each malloc arena (there is about one per RPC thread) before
-// it goes back.  What lies free below a live allocation stays, until TrimHeap.
-inline constexpr int kHeapKeptBytes = 16 << 20;
-// By so much may the process grow before what lies free of it is looked for.
-inline constexpr size_t kHeapGrowthBytes = 32 << 20;
-// Sets both for this process.  REQUIRES: before any thread is started.
+// There are as many malloc arenas as cores, or these (glibc: eight for each core).  What one thread
+// has left free in its arena is of no use to a thread of another: eight processes that flooded the
+// daemon with long requests left 60 MiB so in 16 arenas, 35 in four.
+inline constexpr int kHeapArenasLeast = 4;
+// So much may lie free at the top of each arena before it goes back.  What lies free below a live
+// allocation stays, until the HeapTrimmer gives it back.
+inline constexpr int kHeapKeptBytes = 4 << 20;
+// So much may lie free in all arenas together, beyond what is always there, before it goes back.
+inline constexpr size_t kHeapFreeBytes = 16 << 20;
+// Sets all but the last for this process.  REQUIRES: before any thread is started.
 void KeepHeapWarm();
-// Gives free memory back to the kernel when the process has grown by kHeapGrowthBytes since the
-// last time.  Returns at once otherwise.  It takes some ms where it gives back much, for which
-// allocations of other threads may wait.
+// Gives free memory back to the kernel when kHeapFreeBytes more of it are resident than have been
+// at the least since the last time.  Returns at once otherwise.  It takes some ms where it gives
+// back much, for which allocations of other threads may wait.
 class HeapTrimmer {
  public:
   void Look();
 
  private:
-  size_t least_ = 0;  // bytes that it has had since it was trimmed last
+  // Resident bytes that nobody had allocated, at the least since the last trim.
+  size_t least_ = std::numeric_limits<size_t>::max() / 2;
 };
 
 }  // namespace larder
