@@ -330,7 +330,15 @@ TEST(UnreadAnswers, AreChargedUntilTheyAreRead) {
     EXPECT_TRUE(calls.front()->End().ok());
   }
   EXPECT_TRUE(Eventually([&] { return held() == 0; })) << held();
-  EXPECT_TRUE(OpenCall(daemon.DataChannel(), "/larder.v1.Cache/Prefetch", text).End().ok());
+  // Calls that were given up while their requests waited may hold shares for a moment more; who is
+  // refused is told to come back.
+  std::string refused;
+  EXPECT_TRUE(Eventually([&] {
+    const grpc::Status status =
+        OpenCall(daemon.DataChannel(), "/larder.v1.Cache/Prefetch", text).End();
+    refused = status.error_message();
+    return status.ok();
+  })) << refused;
   EXPECT_TRUE(session.Bye().ok());
 }
 

@@ -221,10 +221,23 @@ void HeavyRequests(Attack& attack) {
   });
 }
 
-// Long requests, hundreds at once on a few connections, so that of most a part has come.
+// Connections that end as soon as they have said something.
+void ComeAndGo(Attack& attack) {
+  const grpc::Slice short_one("x");  // of no message
+  for (;;) {
+    const auto channel = attack.Channel();
+    (void)OpenCall(channel, "/larder.v1.Cache/Lookup", short_one, OpenCall::Options()).End();
+    attack.tally.Done();
+  }
+}
+
+// Long requests, hundreds at once on a few connections, so that of most a part has come.  Others
+// come and go meanwhile: gRPC writes to one that has ended, when it makes room for requests
+// (server/services/freed_endpoints.h).
 void PartialRequests(Attack& attack) {
   const grpc::Slice long_one(std::string(15 << 20, '\x0a'));
-  OnThreads(4, [&](int) {
+  OnThreads(6, [&](int number) {
+    if (number < 2) ComeAndGo(attack);
     std::vector<std::unique_ptr<OpenCall>> calls;
     const auto channel = attack.Channel();
     for (int i = 0; i < 128; ++i) {

@@ -1,0 +1,31 @@
+// The memory of gRPC's connections, kept for a while after gRPC has freed it.
+//
+// gRPC 1.51 (Debian 12) writes to a connection that it has freed.  The reclaimer of its memory
+// quota holds the connection without a reference (src/core/lib/iomgr/tcp_posix.cc,
+// maybe_post_reclaimer), so one that runs on one thread while the connection ends on another clears
+// a flag of it and unlocks a mutex of it, in memory that may be anybody's by then.  Whoever may
+// connect brings it about: requests that never come whole fill the quota, while connections come
+// and go; some 10 such writes a minute, and after minutes a crash.  Later releases hold a reference.
+//
+// So a program that is linked with this file frees what is as large as such a connection a second
+// late.  Under a sanitizer, whose heap is its own, it does not.
+//
+// Ownership: none.  Thread-safety: any thread.
+// Limits: kFreedEndpointsMax are kept; beyond, the one that was freed first goes at once.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace larder {
+
+// Of a grpc_tcp, as Debian 12 has compiled it (tests/server/freed_endpoints_test.cc asks gRPC).
+inline constexpr size_t kEndpointBytes = 944;
+inline constexpr std::chrono::seconds kKeepFreedEndpoint{1};
+inline constexpr size_t kFreedEndpointsMax = 8'192;
+
+// How many there have been.
+[[nodiscard]] uint64_t FreedEndpoints();
+
+}  // namespace larder
