@@ -16,14 +16,20 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kPauseFirst{10};
 constexpr Milliseconds kPauseMax{1000};
 
+// Between attempts, always: the daemon is on this host, so one that fails costs nothing, and where
+// others' connections fill the socket's queue the next may find room.  gRPC's least is 100.
+constexpr int kReconnect_ms = 100;
+// A daemon with much to do may take so long to answer on a connection before gRPC tries another; a
+// daemon that is gone fails it at once.
+constexpr int kHandshake_ms = 5'000;
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection per Client
-  // The daemon is on this host: after a restart it is there again at once.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnect_ms);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnect_ms);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kHandshake_ms);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
   arguments.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
   return grpc::CreateCustomChannel(absl::StrCat("unix:", path), grpc::InsecureChannelCredentials(),

@@ -1,0 +1,89 @@
+// How a channel comes by its connection while the daemon is slow, or turns it away.
+#include "client/wire/rpc_channel.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/file_descriptor.h"
+#include "gtest/gtest.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Listens, and says nothing to whom it accepts: it keeps the connection, or ends it at once.
+class MuteListener {
+ public:
+  explicit MuteListener(bool keeps) : keeps_(keeps) {
+    LARDER_CHECK(mkdtemp(folder_.data()) != nullptr);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    LARDER_CHECK(path().size() < sizeof address.sun_path);
+    std::strcpy(address.sun_path, path().c_str());
+    LARDER_CHECK(listener_.get() >= 0);
+    LARDER_CHECK(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    LARDER_CHECK(listen(listener_.get(), 16) == 0);
+    thread_ = std::thread([this] { Serve(); });
+  }
+  ~MuteListener() {
+    (void)shutdown(listener_.get(), SHUT_RDWR);  // accept fails
+    thread_.join();
+    unlink(path().c_str());
+    rmdir(folder_.c_str());
+  }
+  [[nodiscard]] std::string path() const { return folder_ + "/data.sock"; }
+  [[nodiscard]] int connections() const { return connections_; }
+
+ private:
+  void Serve() {
+    for (;;) {
+      FileDescriptor connection(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection) return;
+      ++connections_;
+      if (keeps_) kept_.push_back(std::move(connection));
+    }
+  }
+
+  const bool keeps_;
+  std::string folder_ = testing::TempDir() + "rpcXXXXXX";
+  const FileDescriptor listener_{socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  std::vector<FileDescriptor> kept_;  // of the thread
+  std::atomic<int> connections_ = 0;
+  std::thread thread_;
+};
+
+// An attempt that is given up stays in the queue of a daemon that has too much to do already.
+TEST(RpcChannelTest, ASlowDaemonGetsOneConnection) {
+  const MuteListener slow(/*keeps=*/true);
+  RpcChannel channel({.socket_path = slow.path()});
+  EXPECT_FALSE(channel.WaitConnected(milliseconds(1'500)).ok());
+  EXPECT_EQ(slow.connections(), 1);
+}
+
+// It does not come ever less often: twice a second, say.
+TEST(RpcChannelTest, OneThatIsTurnedAwayKeepsComing) {
+  const MuteListener full(/*keeps=*/false);
+  RpcChannel channel({.socket_path = full.path()});
+  EXPECT_FALSE(channel.WaitConnected(milliseconds(4'000)).ok());
+  EXPECT_GT(full.connections(), 15);
+  EXPECT_LT(full.connections(), 60);
+}
+
+TEST(RpcChannelTest, NoDaemonIsSaidWithItsPath) {
+  RpcChannel channel({.socket_path = "/nowhere/data.sock"});
+  const absl::Status status = channel.WaitConnected(milliseconds(300));
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_NE(status.message().find("/nowhere/data.sock"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace larder
