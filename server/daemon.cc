@@ -237,7 +237,7 @@ struct Daemon::Parts final : SidebandHost {
   SocketCounters socket_counters;
   ConnectionPeers peers{shares};
   std::optional<AcceptLoop> accepting;
-  std::optional<SelfCall> self;   // once somebody asks what is stuck
+  std::optional<SelfCall> self;   // as a client would
   std::optional<SelfCall> wakes;  // keeps gRPC listening
   Heartbeat housekeeping;
 
@@ -339,6 +339,7 @@ absl::Status Daemon::Parts::StartServers() {
                          .limits = file.limits,
                          .counters = &file.counters});
   }
+  self.emplace(options.socket_dir + "/data.sock", kStuckLimit);
   wakes.emplace(at_data->any(), kSelfCallLimit);
   accepting.emplace(std::move(endpoints), peers, options.warn_sockets);
   return absl::OkStatus();
@@ -391,6 +392,7 @@ void Daemon::Parts::Housekeep() {
       wakes->Ask();
       woken = now;
     }
+    self->HangUp();
     if (now - trimmed >= kTrimPeriod) {
       heap.Look();
       trimmed = now;
@@ -514,7 +516,8 @@ Daemon::~Daemon() {
   if (drainer.joinable()) drainer.join();
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
   p.directives.EndAll();  // nobody looks after their patience any more
-  p.self.reset();
+  if (p.self) p.self->Close();
+  if (p.self) p.self->HangUp();
   if (p.wakes) p.wakes->Close();
   if (p.accepting) p.accepting->Stop();
   const auto now = std::chrono::system_clock::now();
@@ -575,11 +578,7 @@ std::vector<std::string> Daemon::Stuck() {
   look(*p.accepting, "accept");
   if (!p.accepting->Accepting() || !p.sideband->Accepting()) stuck.emplace_back("sockets");
   // By a new connection each time: one that is there already proves nothing of the listener.
-  if (p.self && !p.self->Answered()) stuck.emplace_back("grpc");
-  if (!p.self || p.self->Idle()) {
-    p.self.emplace(p.options.socket_dir + "/data.sock", kStuckLimit);
-    p.self->Ask();
-  }
+  look(*p.self, "grpc");
   return stuck;
 }
 

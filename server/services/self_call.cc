@@ -13,16 +13,15 @@
 namespace larder {
 namespace {
 
-constexpr int kReconnectMin_ms = 20, kReconnectMax_ms = 1000;
-constexpr int kIdleLimit_ms = 1000;  // gRPC's least
+// gRPC's least.  While others connect faster than the daemon accepts, the next attempt may find room.
+constexpr int kReconnect_ms = 100;
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMin_ms);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMax_ms);
-  arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, kIdleLimit_ms);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnect_ms);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnect_ms);
   return grpc::CreateCustomChannel(absl::StrCat("unix:", socket_path),
                                    grpc::InsecureChannelCredentials(), arguments);
 }
@@ -30,51 +29,60 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
 }  // namespace
 
 struct SelfCall::State {
-  explicit State(const std::shared_ptr<grpc::Channel>& channel) : stub(channel) {}
-
-  grpc::GenericStub stub;
   const grpc::ByteBuffer request{nullptr, 0};  // an empty HealthCheckRequest: the whole server
   grpc::ByteBuffer reply;                      // the call's while one is under way
 
   Mutex mu;
   CondVar ended;
+  std::unique_ptr<grpc::GenericStub> stub LARDER_GUARDED_BY(mu);  // stays while a call is under way
   std::optional<grpc::ClientContext> context LARDER_GUARDED_BY(mu);
   bool under_way LARDER_GUARDED_BY(mu) = false;
   bool answered LARDER_GUARDED_BY(mu) = true;
   bool closed LARDER_GUARDED_BY(mu) = false;
 };
 
-SelfCall::SelfCall(const std::shared_ptr<grpc::Channel>& channel, std::chrono::milliseconds limit)
-    : limit_(limit), state_(std::make_unique<State>(channel)) {}
-
 SelfCall::SelfCall(const std::string& socket_path, std::chrono::milliseconds limit)
-    : SelfCall(ChannelTo(socket_path), limit) {}
+    : socket_path_(socket_path), limit_(limit), state_(std::make_unique<State>()) {}
 
 SelfCall::SelfCall(grpc::Server& server, std::chrono::milliseconds limit)
-    : SelfCall(server.InProcessChannel({}), limit) {}
+    : limit_(limit), state_(std::make_unique<State>()) {
+  MutexLock lock(state_->mu);
+  state_->stub = std::make_unique<grpc::GenericStub>(server.InProcessChannel({}));
+}
 
 SelfCall::~SelfCall() { Close(); }
 
 void SelfCall::Ask() {
   grpc::ClientContext* context = nullptr;
+  grpc::GenericStub* stub = nullptr;
   {
     MutexLock lock(state_->mu);
     if (state_->closed || std::exchange(state_->under_way, true)) return;
     context = &state_->context.emplace();
+    if (state_->stub == nullptr)
+      state_->stub = std::make_unique<grpc::GenericStub>(ChannelTo(socket_path_));
+    stub = state_->stub.get();
   }
   context->set_deadline(std::chrono::system_clock::now() + limit_);
   // While others connect faster than the daemon accepts, the kernel turns some connections away.
   context->set_wait_for_ready(true);
-  state_->stub.UnaryCall(context, "/grpc.health.v1.Health/Check", {}, &state_->request,
-                         &state_->reply, [state = state_.get()](const grpc::Status& status) {
-                           MutexLock lock(state->mu);
-                           state->under_way = false;
-                           state->answered = status.ok();
-                           state->ended.NotifyAll();
-                         });
+  stub->UnaryCall(context, "/grpc.health.v1.Health/Check", {}, &state_->request, &state_->reply,
+                  [state = state_.get()](const grpc::Status& status) {
+                    MutexLock lock(state->mu);
+                    state->under_way = false;
+                    state->answered = status.ok();
+                    state->ended.NotifyAll();
+                  });
 }
 
-// A thread of gRPC's must not be the last to let go of the channel: it would wait for itself.
+void SelfCall::HangUp() {
+  std::unique_ptr<grpc::GenericStub> ended;
+  MutexLock lock(state_->mu);
+  if (state_->under_way || socket_path_.empty()) return;
+  state_->context.reset();  // holds the channel, too
+  ended = std::move(state_->stub);
+}
+
 void SelfCall::Close() {
   MutexLock lock(state_->mu);
   state_->closed = true;
@@ -85,11 +93,6 @@ void SelfCall::Close() {
 bool SelfCall::Answered() const {
   MutexLock lock(state_->mu);
   return !state_->under_way && state_->answered;
-}
-
-bool SelfCall::Idle() const {
-  MutexLock lock(state_->mu);
-  return !state_->under_way;
 }
 
 }  // namespace larder

@@ -2,9 +2,8 @@
 // keep it awake.
 //
 // One call at a time, of grpc.health.v1; whatever the server says counts, but not that it says
-// nothing.  Over the socket file the first call of each object proves the listener too, later ones
-// may use the same connection, which closes after a second without a call; in the process a call
-// costs a fifth of that, and wakes the same threads.
+// nothing.  Over the socket file a call after HangUp makes a connection, and so proves the listener
+// too; in the process a call costs a fifth of that, and wakes the same threads.
 // Ownership: the connection and the call, which ends with this.
 // Thread-safety: all calls at once, from any thread.  Lifecycle: destroyed before the server it
 // calls; one that calls in the process is closed before that server shuts down, as gRPC faults at
@@ -16,7 +15,6 @@
 #include <string>
 
 namespace grpc {
-class Channel;
 class Server;
 }  // namespace grpc
 
@@ -34,17 +32,18 @@ class SelfCall {
 
   // Begins a call, unless one is under way or this is closed.
   void Ask();
+  // Ends the connection over the socket file, unless a call is under way.  Not on a thread of
+  // gRPC's, which must not be the last to let go of a channel: it would wait for itself.
+  void HangUp();
   // When it returns no call is under way, and none will be.
   void Close();
-  // No call is under way, and the last one was answered.
+  // No call is under way, and the last one was answered, or there has been none.
   [[nodiscard]] bool Answered() const;
-  // No call is under way.
-  [[nodiscard]] bool Idle() const;
 
  private:
   struct State;
-  SelfCall(const std::shared_ptr<grpc::Channel>& channel, std::chrono::milliseconds limit);
 
+  const std::string socket_path_;  // empty: calls in the process
   const std::chrono::milliseconds limit_;
   const std::unique_ptr<State> state_;
 };
