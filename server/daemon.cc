@@ -237,7 +237,7 @@ struct Daemon::Parts final : SidebandHost {
   SocketCounters socket_counters;
   ConnectionPeers peers{shares};
   std::optional<AcceptLoop> accepting;
-  std::optional<SelfCall> self;   // as a client would
+  std::optional<SelfCall> self;   // at data.sock, as a client would; proves that it is served
   std::optional<SelfCall> wakes;  // keeps gRPC listening
   Heartbeat housekeeping;
 
@@ -516,8 +516,7 @@ Daemon::~Daemon() {
   if (drainer.joinable()) drainer.join();
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
   p.directives.EndAll();  // nobody looks after their patience any more
-  if (p.self) p.self->Close();
-  if (p.self) p.self->HangUp();
+  p.self.reset();
   if (p.wakes) p.wakes->Close();
   if (p.accepting) p.accepting->Stop();
   const auto now = std::chrono::system_clock::now();
@@ -577,7 +576,8 @@ std::vector<std::string> Daemon::Stuck() {
   if (p.session_sockets) look(*p.session_sockets, "session_sockets");
   look(*p.accepting, "accept");
   if (!p.accepting->Accepting() || !p.sideband->Accepting()) stuck.emplace_back("sockets");
-  // By a new connection each time: one that is there already proves nothing of the listener.
+  // By a new connection each time, as Housekeep hangs up: one that is there already proves nothing
+  // of the listener.
   look(*p.self, "grpc");
   return stuck;
 }

@@ -13,7 +13,8 @@
 namespace larder {
 namespace {
 
-// gRPC's least.  While others connect faster than the daemon accepts, the next attempt may find room.
+// Between attempts to connect; gRPC's least.  While other processes connect faster than the daemon
+// accepts, the kernel turns some attempts away, and the next may find room.
 constexpr int kReconnect_ms = 100;
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
@@ -64,7 +65,7 @@ void SelfCall::Ask() {
     stub = state_->stub.get();
   }
   context->set_deadline(std::chrono::system_clock::now() + limit_);
-  // While others connect faster than the daemon accepts, the kernel turns some connections away.
+  // An attempt to connect that the kernel turns away is no answer yet.
   context->set_wait_for_ready(true);
   stub->UnaryCall(context, "/grpc.health.v1.Health/Check", {}, &state_->request, &state_->reply,
                   [state = state_.get()](const grpc::Status& status) {

@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Listens, and says nothing to whom it accepts: it keeps the connection, or ends it at once.
+// Listens at a socket file, and says nothing on a connection: it keeps each one, or ends it at once.
 class MuteListener {
  public:
   explicit MuteListener(bool keeps) : keeps_(keeps) {
@@ -61,7 +61,8 @@ class MuteListener {
   std::thread thread_;
 };
 
-// An attempt that is given up stays in the queue of a daemon that has too much to do already.
+// A connection that the client gives up stays in the queue of a daemon that is slow already, so the
+// client must not give up early and come again.
 TEST(RpcChannelTest, ASlowDaemonGetsOneConnection) {
   const MuteListener slow(/*keeps=*/true);
   RpcChannel channel({.socket_path = slow.path()});
@@ -69,7 +70,8 @@ TEST(RpcChannelTest, ASlowDaemonGetsOneConnection) {
   EXPECT_EQ(slow.connections(), 1);
 }
 
-// It does not come ever less often: twice a second, say.
+// Some 40 attempts in 4 s, as gRPC pauses 100 ms at the least; with pauses that grow, as gRPC has
+// them by default, there would be a dozen.
 TEST(RpcChannelTest, OneThatIsTurnedAwayKeepsComing) {
   const MuteListener full(/*keeps=*/false);
   RpcChannel channel({.socket_path = full.path()});

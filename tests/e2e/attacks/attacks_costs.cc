@@ -221,8 +221,8 @@ void HeavyRequests(Attack& attack) {
   });
 }
 
-// Connections that end as soon as they have said something.
-void ComeAndGo(Attack& attack) {
+// Connections that end as soon as they have said something, for ever.
+[[noreturn]] void ComeAndGo(Attack& attack) {
   const grpc::Slice short_one("x");  // of no message
   for (;;) {
     const auto channel = attack.Channel();
