@@ -4,8 +4,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "client/file_descriptor.h"
 #include "client/sideband.h"
@@ -97,6 +99,17 @@ TEST(DaemonStart, TakesOverWhatADeadDaemonLeft) {
   ASSERT_TRUE(second.serves()) << second.errors();
   EXPECT_NE(second.Stats().boot_id(), boot);
   EXPECT_EQ(second.Terminate(), 0);
+}
+
+// It calls itself every two seconds, first two seconds after its start.
+TEST(DaemonLife, ItsCallToItselfLeavesNothingOpen) {
+  DaemonProcess daemon(Flags{});
+  ASSERT_TRUE(daemon.serves()) << daemon.errors();
+  const size_t before = daemon.OpenDescriptors();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2'500));
+  EXPECT_TRUE(
+      Eventually([&] { return daemon.OpenDescriptors() <= before; }, std::chrono::seconds(5)))
+      << before << " before:" << daemon.DescriptorTexts();
 }
 
 TEST(DaemonEnd, DrainsUnderAnOpenSession) {
