@@ -271,12 +271,20 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
   auto impl = std::make_unique<Impl>(options);
+  bool answered = false;
   {
     MutexLock lock(impl->mu);
     impl->ConnectSideband();  // first, so that whatever is asked comes with the token
+    answered = impl->sideband != nullptr;
   }
-  if (absl::Status status = impl->stub.WaitConnected(impl->options.connect_deadline); !status.ok())
+  // The sideband has proved that there is a daemon.  A session may never call it over gRPC, whose
+  // connect the kernel turns away now and then while others connect faster than it is accepted.
+  const std::chrono::milliseconds limit = impl->options.connect_deadline;
+  if (answered) {
+    impl->stub.StartConnecting(limit);
+  } else if (absl::Status status = impl->stub.WaitConnected(limit); !status.ok()) {
     return status;
+  }
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 

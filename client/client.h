@@ -303,6 +303,9 @@ class Session {
 
 class Client {
  public:
+  // Returns once a daemon has answered, at sideband.sock or, where it does not, at data.sock; after
+  // the former, calls wait for the connection to data.sock within the first connect_deadline.
+  // Unavailable: none does within connect_deadline.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Client>> Connect(
       const ClientOptions& options);
   ~Client();

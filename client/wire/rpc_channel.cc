@@ -74,6 +74,26 @@ absl::Status RpcChannel::WaitConnected(Milliseconds deadline) {
                                              ": is it running, may this user open the file?"));
 }
 
+void RpcChannel::StartConnecting(Milliseconds patience) {
+  MutexLock lock(mu_);
+  patient_until_ = std::chrono::steady_clock::now() + patience;
+  (void)channel_->GetState(/*try_to_connect=*/true);
+}
+
+void RpcChannel::Sign(grpc::ClientContext& context) const {
+  MutexLock lock(mu_);
+  if (!token_.empty()) context.AddMetadata("larder-token", token_);
+  if (!patient_until_) return;
+  // Once it was connected, a daemon that is gone is said at once.
+  const bool waits = std::chrono::steady_clock::now() < *patient_until_ &&
+                     channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY;
+  if (waits) {
+    context.set_wait_for_ready(true);
+  } else {
+    patient_until_.reset();
+  }
+}
+
 absl::Status RpcChannel::Call(const CallLimits& limits,
                               const std::function<grpc::Status(grpc::ClientContext&)>& ask) {
   budget_.OnCall();

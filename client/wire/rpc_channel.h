@@ -17,6 +17,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -53,16 +54,17 @@ class RpcChannel {
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   // Unavailable, with the path, when there is no daemon by then.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
+  // Connects meanwhile: calls that begin before it is connected, and within `patience`, wait for the
+  // connection, for as long as they have themselves.
+  void StartConnecting(std::chrono::milliseconds patience) LARDER_EXCLUDES(mu_);
   // Of the sideband, as hex; empty: none.  Goes with all calls that begin later.
   void SetToken(std::string token) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     token_ = std::move(token);
   }
-  // Adds the token.  REQUIRES: before the call starts.
-  void Sign(grpc::ClientContext& context) const LARDER_EXCLUDES(mu_) {
-    MutexLock lock(mu_);
-    if (!token_.empty()) context.AddMetadata("larder-token", token_);
-  }
+  // Adds the token, and whether the call waits for the connection.  REQUIRES: before the call
+  // starts.
+  void Sign(grpc::ClientContext& context) const LARDER_EXCLUDES(mu_);
   void Sign(grpc::ClientContext& context, std::chrono::milliseconds deadline) const {
     // Clamped, so that the sum does not overflow.
     context.set_deadline(std::chrono::system_clock::now() +
@@ -92,6 +94,9 @@ class RpcChannel {
   RetryBudget budget_;
   mutable Mutex mu_;
   std::string token_ LARDER_GUARDED_BY(mu_);
+  // Until then calls wait for the first connection; none: it was there, or nobody waits for it.
+  mutable std::optional<std::chrono::steady_clock::time_point> patient_until_
+      LARDER_GUARDED_BY(mu_);
 };
 
 // The codes have equal numbers in both.

@@ -38,6 +38,10 @@ absl::Status RpcStub::WaitConnected(std::chrono::milliseconds deadline) {
   return channel_->WaitConnected(deadline);
 }
 
+void RpcStub::StartConnecting(std::chrono::milliseconds patience) {
+  channel_->StartConnecting(patience);
+}
+
 absl::StatusOr<wire::LookupResult> RpcStub::Lookup(const wire::LookupQuery& query,
                                                    const CallLimits& limits) {
   return Ask<wire::LookupResult>(*channel_, limits, query, &Stub::Lookup);

@@ -33,6 +33,8 @@ class RpcStub {
 
   // Unavailable, with the path, when there is no daemon by then.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
+  // As RpcChannel.
+  void StartConnecting(std::chrono::milliseconds patience);
   // Goes with all calls that begin later.
   void SetToken(std::string token_hex);
 

@@ -11,6 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
 #include "client/file_descriptor.h"
 #include "gtest/gtest.h"
 #include "storage/check.h"
@@ -78,6 +81,34 @@ TEST(RpcChannelTest, OneThatIsTurnedAwayKeepsComing) {
   EXPECT_FALSE(channel.WaitConnected(milliseconds(4'000)).ok());
   EXPECT_GT(full.connections(), 15);
   EXPECT_LT(full.connections(), 60);
+}
+
+// A call that begins while the channel connects waits for it, and no longer than it may itself.
+TEST(RpcChannelTest, CallsWaitForTheFirstConnection) {
+  const auto code_of_call = [](RpcChannel& channel) {
+    const CallLimits limits(milliseconds(500));
+    grpc::GenericStub stub(channel.channel());
+    const auto ask = [&stub](grpc::ClientContext& context) {
+      const grpc::ByteBuffer request(nullptr, 0);
+      grpc::CompletionQueue queue;
+      const auto call = stub.PrepareUnaryCall(&context, "/a/B", request, &queue);
+      call->StartCall();
+      grpc::ByteBuffer reply;
+      grpc::Status status;
+      call->Finish(&reply, &status, nullptr);
+      void* tag = nullptr;
+      bool ok = false;
+      LARDER_CHECK(queue.Next(&tag, &ok));
+      return status;
+    };
+    return channel.Call(limits, ask).code();
+  };
+  const MuteListener full(/*keeps=*/false);
+  RpcChannel patient({.socket_path = full.path(), .retries_max = 0});
+  patient.StartConnecting(milliseconds(5'000));
+  EXPECT_EQ(code_of_call(patient), absl::StatusCode::kDeadlineExceeded);
+  RpcChannel plain({.socket_path = full.path(), .retries_max = 0});
+  EXPECT_EQ(code_of_call(plain), absl::StatusCode::kUnavailable);
 }
 
 TEST(RpcChannelTest, NoDaemonIsSaidWithItsPath) {
