@@ -70,6 +70,7 @@ struct ConnectionCounters {
   Counter over_process = 0;
   Counter over_descriptors = 0;  // refused, or left waiting, as the process has none left
   Counter carried_rights = 0;    // ended for descriptors that came along
+  Counter held_most = 0;         // ended as too much of messages had come that were not whole
   Counter reopened = 0;          // times that its listener broke and was replaced
   Counter broken = 0;            // now: it cannot accept
   void Count(ShareRefusal refusal);

@@ -13,6 +13,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include "absl/strings/str_cat.h"
+#include "client/wire/messages.h"
 #include "server/block_cleaner.h"
 #include "server/block_compressor.h"
 #include "server/block_director.h"
@@ -25,6 +26,7 @@
 #include "server/guarded_calls.h"
 #include "server/heap.h"
 #include "server/heartbeat.h"
+#include "server/incoming_messages.h"
 #include "server/instance_table.h"
 #include "server/listening_socket.h"
 #include "server/metrics_table.h"
@@ -69,6 +71,12 @@ constexpr size_t kAnswering = 2;  // long requests at once
 constexpr size_t kRequestsWaiting = 1024;
 constexpr size_t kHoldersShown = 8;  // of each share
 
+// What messages may take before they are whole: less than gRPC's quota (services/grpc_server.cc),
+// so that its reclaimers, who end anybody's calls, have nothing to do; and two of the longest.
+ByteCount IncomingLimit(ByteCount memory_limit) {
+  return ByteCount(std::max<uint64_t>(memory_limit.value() / 8 * 3, 2 * wire::kMessageBytesMax));
+}
+
 // Threads of Compress: half of the cores are others'.
 size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
 
@@ -109,7 +117,7 @@ struct Daemon::Parts final : SidebandHost {
                                     : BlockStatus::kMissing;
                    }),
         workers(o.copy_threads, kJobsMax, kJobBytesMax),
-        // What waits here takes room of what gRPC has for messages that come in.
+        // What waits here takes room of gRPC's quota.
         answering(kAnswering, kRequestsWaiting, o.memory_limit.value() / 4) {
     director.emplace(s, d, devices, directives);
     if (o.host_verify_rate.value() > 0) {
@@ -233,8 +241,9 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<EngineService> engine;
   std::optional<CacheService> cache, control_cache;  // at data.sock, at control.sock
   std::optional<AdminService> admin;
-  std::unique_ptr<GrpcServers> at_data, at_control, at_admin;
   SocketCounters socket_counters;
+  IncomingMessages incoming{IncomingLimit(options.memory_limit), options.warn_shares};
+  std::unique_ptr<GrpcServers> at_data, at_control, at_admin;
   ConnectionPeers peers{shares};
   std::optional<AcceptLoop> accepting;
   std::optional<SelfCall> self;   // at data.sock, as a client would; proves that it is served
@@ -313,10 +322,16 @@ absl::Status Daemon::Parts::StartServers() {
        1,
        at_admin},
   };
-  if (!KernelRefusesRights() && !GuardsWork() && options.warn_sockets) {
+  if (!GuardsWork() && options.warn_sockets) {
     options.warn_sockets(
-        "this kernel cannot refuse descriptors (SO_PASSRIGHTS, Linux 6.16) and this build cannot "
-        "look for them: a client may hold up gRPC's threads");
+        "this build cannot see what gRPC reads (server/guarded_calls.h): clients that begin "
+        "messages "
+        "and never end them may take memory without a bound");
+    if (!KernelRefusesRights()) {
+      options.warn_sockets(
+          "this kernel cannot refuse descriptors (SO_PASSRIGHTS, Linux 6.16) and this build cannot "
+          "look for them: a client may hold up gRPC's threads");
+    }
   }
   const GrpcServers::Options serving{options.socket_dir, options.memory_limit,
                                      options.rpc_threads_max};
@@ -341,7 +356,7 @@ absl::Status Daemon::Parts::StartServers() {
   }
   self.emplace(options.socket_dir + "/data.sock", kStuckLimit);
   wakes.emplace(at_data->any(), kSelfCallLimit);
-  accepting.emplace(std::move(endpoints), peers, options.warn_sockets);
+  accepting.emplace(std::move(endpoints), peers, incoming, options.warn_sockets);
   return absl::OkStatus();
 }
 
@@ -606,6 +621,7 @@ Daemon::Gauges Daemon::gauges() const {
   g.staging = p.staging.counts().bytes;
   g.shares = p.shares.Uses(kHoldersShown);
   g.sockets = &p.socket_counters;
+  g.incoming = {.held = p.incoming.held(), .limit = p.incoming.limit().value()};
   g.descriptors = {.open = OpenDescriptors(), .limit = DescriptorLimit()};
   g.closer = DescriptorCloser::OfProcess().counts();
   if (p.disk) g.disk = p.disk->stats();

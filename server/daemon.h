@@ -133,6 +133,9 @@ class Daemon {
     const SidebandCounters* sideband = nullptr;  // lives as long as the daemon
     std::vector<Shares::Use> shares;             // by kind
     const SocketCounters* sockets = nullptr;     // likewise
+    struct Incoming {
+      uint64_t held = 0, limit = 0;  // bytes of messages that are not whole
+    } incoming;
     struct Descriptors {
       size_t open = 0, limit = 0;
     } descriptors;

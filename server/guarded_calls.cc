@@ -13,6 +13,7 @@
 
 #include "client/file_descriptor.h"
 #include "server/passed_rights.h"
+#include "storage/check.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LARDER_GUARDS_CALLS 0
@@ -25,16 +26,34 @@ namespace {
 
 constexpr size_t kDescriptorsMax = size_t{1} << 20;
 
-// By number; its pages are touched where sockets are.
+// By number; their pages are touched where sockets are.
 std::array<std::atomic<bool>, kDescriptorsMax> guarded;
+std::array<std::atomic<SocketWatch*>, kDescriptorsMax> watches;
+
+bool IsInTable(int fd) { return static_cast<size_t>(fd) < kDescriptorsMax; }  // no negative one is
 
 #if LARDER_GUARDS_CALLS
 
 constexpr size_t kPartsMax = 16;  // gRPC reads into four
 
 bool IsGuarded(int fd) {
-  return static_cast<size_t>(fd) < kDescriptorsMax &&  // a negative one is not
-         guarded[static_cast<size_t>(fd)].load(std::memory_order_relaxed);
+  return IsInTable(fd) && guarded[static_cast<size_t>(fd)].load(std::memory_order_relaxed);
+}
+
+SocketWatch* WatchOf(int fd) {
+  return IsInTable(fd) ? watches[static_cast<size_t>(fd)].load(std::memory_order_acquire) : nullptr;
+}
+
+// The first `bytes` of a message's parts, part by part, while `visit` says so.
+template <class Visit>
+bool VisitParts(const msghdr& message, size_t bytes, Visit visit) {
+  for (size_t i = 0; i < message.msg_iovlen && bytes != 0; ++i) {
+    const iovec& part = message.msg_iov[i];
+    const size_t length = std::min(part.iov_len, bytes);
+    if (!visit(std::span(static_cast<const std::byte*>(part.iov_base), length))) return false;
+    bytes -= length;
+  }
+  return true;
 }
 
 ssize_t KernelRecvmsg(int fd, msghdr* message, int flags) {
@@ -71,15 +90,21 @@ ssize_t GuardedRecvmsg(int fd, msghdr* message, int flags) {
 }  // namespace
 
 bool GuardSocket(int socket) {
-  if (!GuardsWork() || socket < 0 || static_cast<size_t>(socket) >= kDescriptorsMax) return false;
+  if (!GuardsWork() || !IsInTable(socket)) return false;
   guarded[static_cast<size_t>(socket)].store(true);
   return true;
+}
+
+void WatchSocket(int socket, std::unique_ptr<SocketWatch> watch) {
+  LARDER_CHECK(GuardsWork());
+  if (IsInTable(socket)) delete watches[static_cast<size_t>(socket)].exchange(watch.release());
 }
 
 bool GuardsWork() {
 #if LARDER_GUARDS_CALLS
   // What a shared library would find.
   static const bool work = dlsym(RTLD_DEFAULT, "recvmsg") == reinterpret_cast<void*>(&::recvmsg) &&
+                           dlsym(RTLD_DEFAULT, "sendmsg") == reinterpret_cast<void*>(&::sendmsg) &&
                            dlsym(RTLD_DEFAULT, "close") == reinterpret_cast<void*>(&::close);
   return work;
 #else
@@ -95,13 +120,33 @@ extern "C" {
 
 __attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr* message, int flags) {
   const bool plain = message->msg_control == nullptr || message->msg_controllen == 0;
-  if (larder::IsGuarded(fd) && plain && (flags & MSG_PEEK) == 0) {
-    return larder::GuardedRecvmsg(fd, message, flags);
+  const bool peeks = (flags & MSG_PEEK) != 0;
+  const ssize_t got = larder::IsGuarded(fd) && plain && !peeks
+                          ? larder::GuardedRecvmsg(fd, message, flags)
+                          : larder::KernelRecvmsg(fd, message, flags);
+  larder::SocketWatch* const watch = got > 0 && !peeks ? larder::WatchOf(fd) : nullptr;
+  if (watch == nullptr ||
+      larder::VisitParts(*message, static_cast<size_t>(got),
+                         [watch](auto part) { return watch->OnReceived(part); }))
+    return got;
+  errno = ECONNRESET;
+  return -1;
+}
+
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  const ssize_t sent = syscall(SYS_sendmsg, fd, message, flags);
+  if (larder::SocketWatch* const watch = sent > 0 ? larder::WatchOf(fd) : nullptr) {
+    (void)larder::VisitParts(*message, static_cast<size_t>(sent), [watch](auto part) {
+      watch->OnSent(part);
+      return true;
+    });
   }
-  return larder::KernelRecvmsg(fd, message, flags);
+  return sent;
 }
 
 __attribute__((visibility("default"))) int close(int fd) {
+  if (larder::WatchOf(fd) != nullptr)
+    delete larder::watches[static_cast<size_t>(fd)].exchange(nullptr);
   if (larder::IsGuarded(fd) && larder::guarded[static_cast<size_t>(fd)].exchange(false)) {
     larder::CloseSocket(larder::FileDescriptor(fd), /*kernel_refuses=*/false);
     return 0;

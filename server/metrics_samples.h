@@ -199,20 +199,26 @@ constexpr MetricSample kConnectionsRefused[] = {
     Read("data_process", OfSocket<&F::data, &N::over_process>),
     Read("data_no_descriptor", OfSocket<&F::data, &N::over_descriptors>),
     Read("data_brought_descriptors", OfSocket<&F::data, &N::carried_rights>),
+    Read("data_incoming", OfSocket<&F::data, &N::held_most>),
     Read("control_all", OfSocket<&F::control, &N::over_all>),
     Read("control_uid", OfSocket<&F::control, &N::over_uid>),
     Read("control_process", OfSocket<&F::control, &N::over_process>),
     Read("control_no_descriptor", OfSocket<&F::control, &N::over_descriptors>),
     Read("control_brought_descriptors", OfSocket<&F::control, &N::carried_rights>),
+    Read("control_incoming", OfSocket<&F::control, &N::held_most>),
     Read("admin_all", OfSocket<&F::admin, &N::over_all>),
     Read("admin_uid", OfSocket<&F::admin, &N::over_uid>),
     Read("admin_process", OfSocket<&F::admin, &N::over_process>),
     Read("admin_no_descriptor", OfSocket<&F::admin, &N::over_descriptors>),
-    Read("admin_brought_descriptors", OfSocket<&F::admin, &N::carried_rights>)};
+    Read("admin_brought_descriptors", OfSocket<&F::admin, &N::carried_rights>),
+    Read("admin_incoming", OfSocket<&F::admin, &N::held_most>)};
 constexpr MetricSample kSocketsReopened[] = {Read("data", OfSocket<&F::data, &N::reopened>),
                                              Read("control", OfSocket<&F::control, &N::reopened>),
                                              Read("admin", OfSocket<&F::admin, &N::reopened>),
                                              Read("sideband", OfSidebandDoor<&N::reopened>)};
+constexpr MetricSample kIncoming[] = {
+    Read("held", [](const R& r) { return static_cast<double>(r.daemon.incoming.held); }),
+    Read("limit", [](const R& r) { return static_cast<double>(r.daemon.incoming.limit); })};
 constexpr MetricSample kDescriptors[] = {
     Read("open", [](const R& r) { return static_cast<double>(r.daemon.descriptors.open); }),
     Read("limit", [](const R& r) { return static_cast<double>(r.daemon.descriptors.limit); }),

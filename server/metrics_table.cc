@@ -96,7 +96,11 @@ constexpr Metric kMetrics[] = {
      "Of these, those that are open; it may take a second until one that was closed is noticed."},
     {"larder_connections_refused_total", kC, "connections", "cause", kConnectionsRefused,
      "Connections refused, by socket and cause: all places are taken, those of the uid or of the "
-     "process, the daemon has no descriptor left, or the peer sent descriptors."},
+     "process, the daemon has no descriptor left, or the peer sent descriptors; and those ended as "
+     "they held most of what had come of messages that were not whole."},
+    {"larder_incoming_bytes", kG, "bytes", "what", kIncoming,
+     "What has come of messages that are not whole, with what gRPC keeps of their calls, and how "
+     "much that may be."},
     {"larder_sockets_reopened_total", kC, "events", "socket", kSocketsReopened,
      "Times that a socket file was made again, because it was gone or took no connections."},
     {"larder_descriptors", kG, "descriptors", "what", kDescriptors,

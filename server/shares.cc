@@ -86,7 +86,7 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kProcesses) = {.all = sizes.sessions_max};
   of(ShareKind::kByteStreams) = {
       .all = std::max<uint64_t>(1, sizes.memory_limit.value() / kStream.value())};
-  // gRPC has the other half, for what comes in.
+  // The rest is for what comes in (incoming_messages.h), waits and is not read.
   of(ShareKind::kMessageBytes) = {.all = std::max(sizes.memory_limit.value() / 2,
                                                   std::min(sizes.memory_limit, kMessage).value()),
                                   .floor = kMessage.value()};

@@ -42,8 +42,8 @@ void TakePrecedence() {
 }  // namespace
 
 AcceptLoop::AcceptLoop(std::vector<Endpoint> endpoints, ConnectionPeers& peers,
-                       const Doorkeeper::Report& report)
-    : peers_(peers), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+                       IncomingMessages& incoming, const Doorkeeper::Report& report)
+    : peers_(peers), incoming_(incoming), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   LARDER_CHECK(bool{wake_});
   for (Endpoint& endpoint : endpoints) {
     counters_.push_back(endpoint.counters);
@@ -169,6 +169,7 @@ void AcceptLoop::HandOver(size_t endpoint, FileDescriptor socket, const SocketPe
   ++served.counters.open;
   // A connection that gRPC's own listener had taken would not say which one it is.
   peers_.Put(fd, peer);
+  if (!own) incoming_.Watch(fd, peer, served.counters.held_most);
   grpc::AddInsecureChannelFromFd(&served.servers.Enter(peer.uid), fd);
 }
 

@@ -15,7 +15,8 @@
 // every kLook, and after a refusal at most every kLookAgain, so a place that was given up serves
 // the next connection within that time.
 //
-// Ownership: its thread, the listening sockets; borrows the servers and what knows their peers.
+// Ownership: its thread, the listening sockets; borrows the servers, what knows their peers and
+// what counts what comes in.
 // Thread-safety: Stop from any thread; counters and Accepting too; the rest from one.
 // Lifecycle: made once the servers serve -> Stop before they are shut down -> destroyed.  What no
 // loop has accepted by then waits for the next daemon where the listener was handed over.
@@ -37,6 +38,7 @@
 #include "server/connection_shares.h"
 #include "server/doorkeeper.h"
 #include "server/heartbeat.h"
+#include "server/incoming_messages.h"
 #include "server/listening_socket.h"
 #include "server/services/grpc_server.h"
 #include "storage/mutex.h"
@@ -56,7 +58,7 @@ class AcceptLoop {
     ConnectionCounters* counters = nullptr;  // borrowed
   };
   // `report` is called on the loop's thread.
-  AcceptLoop(std::vector<Endpoint> endpoints, ConnectionPeers& peers,
+  AcceptLoop(std::vector<Endpoint> endpoints, ConnectionPeers& peers, IncomingMessages& incoming,
              const Doorkeeper::Report& report);
   ~AcceptLoop();
   AcceptLoop(const AcceptLoop&) = delete;
@@ -103,6 +105,7 @@ class AcceptLoop {
   void GiveBack(const Connection& connection);
 
   ConnectionPeers& peers_;
+  IncomingMessages& incoming_;
   const FileDescriptor wake_;
   std::vector<const ConnectionCounters*> counters_;  // of all sockets
   std::atomic<bool> stop_{false};

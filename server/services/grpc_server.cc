@@ -12,10 +12,10 @@
 namespace larder {
 namespace {
 
-// What the messages of a server may take while they come in.  It must hold the requests of a user
-// who floods the daemon with honest ones, as those that find no room here end without a hint.
-// Those that have come are charged to their callers (server/shares.h) in memory_limit.
-ByteCount Incoming(ByteCount memory_limit) { return ByteCount(memory_limit.value() / 2); }
+// What gRPC may hold of a server's messages before it ends calls, anybody's and without a hint.  It
+// gets there late, as IncomingMessages ends connections before.  Messages that have come are charged
+// to their callers (server/shares.h) in memory_limit.
+ByteCount Quota(ByteCount memory_limit) { return ByteCount(memory_limit.value() / 2); }
 
 // Leaves out gRPC's reflection, which every server has in a program that is linked with it.
 class WithoutReflection final : public grpc::ServerBuilderOption {
@@ -51,7 +51,7 @@ std::unique_ptr<GrpcServers> GrpcServers::Start(Socket socket, size_t servers,
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleLimit_ms);
     grpc::ResourceQuota quota("larderd");
-    quota.Resize(Incoming(options.memory_limit).value());
+    quota.Resize(Quota(options.memory_limit).value());
     if (options.rpc_threads_max > 0) quota.SetMaxThreads(options.rpc_threads_max);
     builder.SetResourceQuota(quota);
     lane.server = builder.BuildAndStart();

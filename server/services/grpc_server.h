@@ -1,8 +1,8 @@
 // The gRPC servers of one socket file: the same services, over connections that an AcceptLoop
 // accepts.
 //
-// gRPC bounds what a server's messages take while they come in, and ends calls of that server,
-// anybody's, once that is used up.  So where users do not trust one another there are several, and
+// gRPC has a quota of memory for each server, and ends calls of that server, anybody's, once it is
+// used up.  So where users do not trust one another there are several, and
 // all connections of a user are one server's: kUserServers users have one each, more share them.
 //
 // Ownership: the services and counters outlive it; it outlives the AcceptLoop.

@@ -1,6 +1,7 @@
 // Attacks by what the daemon's work costs: messages that are within every share, and cheap to say.
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -231,17 +232,20 @@ void HeavyRequests(Attack& attack) {
   }
 }
 
-// Long requests, hundreds at once on a few connections, so that of most a part has come.  Others
-// come and go meanwhile: gRPC writes to one that has ended, when it makes room for requests
-// (server/services/freed_endpoints.h).
+// Long messages of calls and streams, hundreds at once on a few connections, so that of most a part
+// has come (server/incoming_messages.h).  Others come and go meanwhile: gRPC writes to one that has
+// ended, when it makes room for requests (server/services/freed_endpoints.h).
 void PartialRequests(Attack& attack) {
+  constexpr const char* kMethods[] = {"/larder.v1.Cache/Lookup", "/larder.v1.Cache/Lookup",
+                                      "/larder.v1.Engine/StoreBlocks", "/larder.v1.Engine/Attach"};
+  constexpr int kComing = 2;
   const grpc::Slice long_one(std::string(15 << 20, '\x0a'));
-  OnThreads(6, [&](int number) {
-    if (number < 2) ComeAndGo(attack);
+  OnThreads(kComing + static_cast<int>(std::size(kMethods)), [&](int number) {
+    if (number < kComing) ComeAndGo(attack);
     std::vector<std::unique_ptr<OpenCall>> calls;
     const auto channel = attack.Channel();
     for (int i = 0; i < 128; ++i) {
-      calls.push_back(std::make_unique<OpenCall>(channel, "/larder.v1.Cache/Lookup", long_one,
+      calls.push_back(std::make_unique<OpenCall>(channel, kMethods[number - kComing], long_one,
                                                  OpenCall::Options{.await_sent = false}));
       attack.tally.Done();
     }

@@ -44,6 +44,7 @@ struct Case {
   const char* held = nullptr;
   double held_min = 0;
   bool kernel_refuses = false;  // where it can (Linux 6.16): then nothing comes to the daemon
+  int processes = 1;            // that attack
 };
 
 constexpr Case kCases[] = {
@@ -90,7 +91,8 @@ constexpr Case kCases[] = {
     {"unread_answers", kMetric},
     {"empty_parts", kMetric, true},
     {"heavy_requests", kMetric, true},
-    {"partial_requests", kMetric, true},
+    // Of one process alone gRPC's memory quota makes some room.
+    {.attack = "partial_requests", .said = kMetric | kLog, .unnamed = true, .processes = 2},
 };
 
 // Controls: what they show is the machine's, and nothing of it may count as said of an attack.
@@ -181,7 +183,9 @@ TEST_P(Attacks, HurtNobodyElse) {
   AttackRun run({.descriptors = GetParam().descriptors, .unnamed = GetParam().unnamed});
   ASSERT_EQ(run.Start(), "");
   run.Before(before);
-  run.During(during, [&] { run.Attack(GetParam().attack, during); });
+  run.During(during, [&] {
+    for (int i = 0; i < GetParam().processes; ++i) run.Attack(GetParam().attack, during);
+  });
   run.After(std::chrono::seconds(whole ? 20 : 5));
   const AttackFigures figures = run.End();
   figures.Print(GetParam().attack);
