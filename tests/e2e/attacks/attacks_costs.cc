@@ -236,8 +236,14 @@ void HeavyRequests(Attack& attack) {
 // has come (server/incoming_messages.h).  Others come and go meanwhile: gRPC writes to one that has
 // ended, when it makes room for requests (server/services/freed_endpoints.h).
 void PartialRequests(Attack& attack) {
-  constexpr const char* kMethods[] = {"/larder.v1.Cache/Lookup", "/larder.v1.Cache/Lookup",
-                                      "/larder.v1.Engine/StoreBlocks", "/larder.v1.Engine/Attach"};
+  // Most of them calls, as places for streams are few.
+  constexpr const char* kLookup = "/larder.v1.Cache/Lookup";
+  constexpr const char* kMethods[] = {kLookup,
+                                      kLookup,
+                                      kLookup,
+                                      kLookup,
+                                      "/larder.v1.Engine/StoreBlocks",
+                                      "/larder.v1.Engine/Attach"};
   constexpr int kComing = 2;
   const grpc::Slice long_one(std::string(15 << 20, '\x0a'));
   OnThreads(kComing + static_cast<int>(std::size(kMethods)), [&](int number) {

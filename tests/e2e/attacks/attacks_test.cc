@@ -17,6 +17,7 @@ namespace larder::e2e {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -43,8 +44,9 @@ struct Case {
   // far more than bystanders hold.
   const char* held = nullptr;
   double held_min = 0;
-  bool kernel_refuses = false;  // where it can (Linux 6.16): then nothing comes to the daemon
-  int processes = 1;            // that attack
+  bool kernel_refuses = false;    // where it can (Linux 6.16): then nothing comes to the daemon
+  int processes = 1;              // that attack
+  const char* counted = nullptr;  // a cause or kind in a counter's name, which must be what grows
 };
 
 constexpr Case kCases[] = {
@@ -92,7 +94,11 @@ constexpr Case kCases[] = {
     {"empty_parts", kMetric, true},
     {"heavy_requests", kMetric, true},
     // Of one process alone gRPC's memory quota makes some room.
-    {.attack = "partial_requests", .said = kMetric | kLog, .unnamed = true, .processes = 2},
+    {.attack = "partial_requests",
+     .said = kMetric | kLog,
+     .unnamed = true,
+     .processes = 2,
+     .counted = "data_incoming"},
 };
 
 // Controls: what they show is the machine's, and nothing of it may count as said of an attack.
@@ -157,6 +163,9 @@ void ExpectSaid(const Case& one, const AttackFigures& figures, bool whole) {
   if (one.kernel_refuses && nothing_came) return;
   if ((one.said & kMetric) != 0) {
     EXPECT_THAT(figures.metrics, Not(IsEmpty())) << "no metric says so";
+  }
+  if (one.counted != nullptr) {
+    EXPECT_THAT(figures.metrics, Contains(HasSubstr(one.counted))) << "it was refused otherwise";
   }
   if (one.held != nullptr) {
     const auto held = figures.held.find(one.held);
