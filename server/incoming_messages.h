@@ -13,7 +13,8 @@
 // Ownership: by Daemon; a connection that is still open when this is gone counts for nobody.
 // Thread-safety: all methods from any thread.
 // Lifecycle: Watch, before gRPC gets a connection -> gRPC closes it.
-// Limits: `limit`, and what gRPC's threads read while the end of a connection is under way.
+// Limits: `limit`; beyond it kUntoldBytes of each connection, which are not counted, and what
+// gRPC's threads read while the end of a connection is under way.
 #pragma once
 
 #include <atomic>
@@ -30,6 +31,7 @@ namespace larder {
 
 class IncomingMessages {
  public:
+  static constexpr uint64_t kUntoldBytes = 16 << 10;
   // Hears of each connection that is ended, and why, as Shares::OnRefused does.
   using OnEnded = std::function<void(const std::string& what, const std::string& why)>;
   IncomingMessages(ByteCount limit, OnEnded on_ended);
