@@ -1,5 +1,6 @@
 #include "client/client.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +28,10 @@ ClientOptions Clamped(ClientOptions options) {
   options.connect_deadline = std::clamp(options.connect_deadline, std::chrono::milliseconds(0),
                                         std::chrono::milliseconds(wire::kDeadlineMaxMs));
   return options;
+}
+
+bool MayConnect(const std::string& path) {
+  return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
 
 }  // namespace
@@ -280,8 +285,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   // The sideband has proved that there is a daemon.  A session may never call it over gRPC, whose
   // connect the kernel turns away now and then while others connect faster than it is accepted.
   const std::chrono::milliseconds limit = impl->options.connect_deadline;
-  if (answered) {
-    impl->stub.StartConnecting(limit);
+  if (answered && MayConnect(absl::StrCat(impl->socket_dir, "/data.sock"))) {
+    constexpr std::chrono::milliseconds kAWhile{200};
+    impl->stub.AwaitConnection(std::min(limit, kAWhile));
   } else if (absl::Status status = impl->stub.WaitConnected(limit); !status.ok()) {
     return status;
   }

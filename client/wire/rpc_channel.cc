@@ -74,24 +74,25 @@ absl::Status RpcChannel::WaitConnected(Milliseconds deadline) {
                                              ": is it running, may this user open the file?"));
 }
 
-void RpcChannel::StartConnecting(Milliseconds patience) {
+// gRPC connects while somebody waits in it, and gives an attempt up after kHandshake_ms.  So one that
+// began before its process computed for a while has failed when the first call comes.
+void RpcChannel::AwaitConnection(Milliseconds at_most) {
+  const bool connected = channel_->WaitForConnected(std::chrono::system_clock::now() + at_most);
   MutexLock lock(mu_);
-  patient_until_ = std::chrono::steady_clock::now() + patience;
-  (void)channel_->GetState(/*try_to_connect=*/true);
+  calls_await_connection_ = !connected;
 }
 
 void RpcChannel::Sign(grpc::ClientContext& context) const {
+  const auto now = std::chrono::steady_clock::now();
   MutexLock lock(mu_);
   if (!token_.empty()) context.AddMetadata("larder-token", token_);
-  if (!patient_until_) return;
-  // Once it was connected, a daemon that is gone is said at once.
-  const bool waits = std::chrono::steady_clock::now() < *patient_until_ &&
-                     channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY;
-  if (waits) {
-    context.set_wait_for_ready(true);
-  } else {
-    patient_until_.reset();
-  }
+  if (!calls_await_connection_) return;
+  if (!first_awaited_) first_awaited_ = now;
+  // After that, a daemon that is gone is said at once.
+  calls_await_connection_ = now < *first_awaited_ + kPatience &&
+                            channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY;
+  const bool ends = context.deadline() != std::chrono::system_clock::time_point::max();
+  context.set_wait_for_ready(calls_await_connection_ && ends);
 }
 
 absl::Status RpcChannel::Call(const CallLimits& limits,

@@ -48,15 +48,16 @@ class RetryBudget {
 
 class RpcChannel {
  public:
+  static constexpr std::chrono::milliseconds kPatience{5'000};
   // Connects when first used.
   explicit RpcChannel(const RpcOptions& options);
 
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   // Unavailable, with the path, when there is no daemon by then.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
-  // Connects meanwhile: calls that begin before it is connected, and within `patience`, wait for the
-  // connection, for as long as they have themselves.
-  void StartConnecting(std::chrono::milliseconds patience) LARDER_EXCLUDES(mu_);
+  // Waits so long for the connection.  If it is not there by then, calls with a deadline wait for it:
+  // the first one and those that begin within kPatience of it, until one finds that it is there.
+  void AwaitConnection(std::chrono::milliseconds at_most) LARDER_EXCLUDES(mu_);
   // Of the sideband, as hex; empty: none.  Goes with all calls that begin later.
   void SetToken(std::string token) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
@@ -94,8 +95,8 @@ class RpcChannel {
   RetryBudget budget_;
   mutable Mutex mu_;
   std::string token_ LARDER_GUARDED_BY(mu_);
-  // Until then calls wait for the first connection; none: it was there, or nobody waits for it.
-  mutable std::optional<std::chrono::steady_clock::time_point> patient_until_
+  mutable bool calls_await_connection_ LARDER_GUARDED_BY(mu_) = false;
+  mutable std::optional<std::chrono::steady_clock::time_point> first_awaited_
       LARDER_GUARDED_BY(mu_);
 };
 

@@ -38,8 +38,8 @@ absl::Status RpcStub::WaitConnected(std::chrono::milliseconds deadline) {
   return channel_->WaitConnected(deadline);
 }
 
-void RpcStub::StartConnecting(std::chrono::milliseconds patience) {
-  channel_->StartConnecting(patience);
+void RpcStub::AwaitConnection(std::chrono::milliseconds at_most) {
+  channel_->AwaitConnection(at_most);
 }
 
 absl::StatusOr<wire::LookupResult> RpcStub::Lookup(const wire::LookupQuery& query,

@@ -34,7 +34,7 @@ class RpcStub {
   // Unavailable, with the path, when there is no daemon by then.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
   // As RpcChannel.
-  void StartConnecting(std::chrono::milliseconds patience);
+  void AwaitConnection(std::chrono::milliseconds at_most);
   // Goes with all calls that begin later.
   void SetToken(std::string token_hex);
 

@@ -83,32 +83,44 @@ TEST(RpcChannelTest, OneThatIsTurnedAwayKeepsComing) {
   EXPECT_LT(full.connections(), 60);
 }
 
-// A call that begins while the channel connects waits for it, and no longer than it may itself.
-TEST(RpcChannelTest, CallsWaitForTheFirstConnection) {
-  const auto code_of_call = [](RpcChannel& channel) {
-    const CallLimits limits(milliseconds(500));
+// How a call of a method that nobody serves ends, within half a second.
+absl::StatusCode CodeOfCall(RpcChannel& channel) {
+  const auto ask = [&channel](grpc::ClientContext& context) {
     grpc::GenericStub stub(channel.channel());
-    const auto ask = [&stub](grpc::ClientContext& context) {
-      const grpc::ByteBuffer request(nullptr, 0);
-      grpc::CompletionQueue queue;
-      const auto call = stub.PrepareUnaryCall(&context, "/a/B", request, &queue);
-      call->StartCall();
-      grpc::ByteBuffer reply;
-      grpc::Status status;
-      call->Finish(&reply, &status, nullptr);
-      void* tag = nullptr;
-      bool ok = false;
-      LARDER_CHECK(queue.Next(&tag, &ok));
-      return status;
-    };
-    return channel.Call(limits, ask).code();
+    grpc::CompletionQueue queue;
+    const grpc::ByteBuffer request(nullptr, 0);
+    const auto call = stub.PrepareUnaryCall(&context, "/a/B", request, &queue);
+    call->StartCall();
+    grpc::ByteBuffer reply;
+    grpc::Status status;
+    call->Finish(&reply, &status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    LARDER_CHECK(queue.Next(&tag, &ok));
+    return status;
   };
+  return channel.Call(CallLimits(milliseconds(500)), ask).code();
+}
+
+// A call waits for the first connection where the channel was told so, and no longer than it may
+// itself.
+TEST(RpcChannelTest, CallsWaitForTheFirstConnection) {
   const MuteListener full(/*keeps=*/false);
   RpcChannel patient({.socket_path = full.path(), .retries_max = 0});
-  patient.StartConnecting(milliseconds(5'000));
-  EXPECT_EQ(code_of_call(patient), absl::StatusCode::kDeadlineExceeded);
+  patient.AwaitConnection(milliseconds(50));
+  EXPECT_EQ(CodeOfCall(patient), absl::StatusCode::kDeadlineExceeded);
   RpcChannel plain({.socket_path = full.path(), .retries_max = 0});
-  EXPECT_EQ(code_of_call(plain), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(CodeOfCall(plain), absl::StatusCode::kUnavailable);
+}
+
+// An engine that computes for longer than an attempt to connect may take, and then calls: nobody has
+// waited in gRPC meanwhile, so the attempt has failed.
+TEST(RpcChannelTest, AnAttemptThatFailedMeanwhileIsNoError) {
+  const MuteListener listener(/*keeps=*/true);
+  RpcChannel channel({.socket_path = listener.path(), .retries_max = 0});
+  channel.AwaitConnection(milliseconds(50));
+  std::this_thread::sleep_for(milliseconds(5'500));
+  EXPECT_EQ(CodeOfCall(channel), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST(RpcChannelTest, NoDaemonIsSaidWithItsPath) {
