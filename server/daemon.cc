@@ -71,8 +71,8 @@ constexpr size_t kAnswering = 2;  // long requests at once
 constexpr size_t kRequestsWaiting = 1024;
 constexpr size_t kHoldersShown = 8;  // of each share
 
-// What messages may take before they are whole: less than gRPC's quota (services/grpc_server.cc),
-// so that its reclaimers, who end anybody's calls, have nothing to do; and two of the longest.
+// What messages may take before they are whole: two of the longest, and from a memory_limit of 64 MiB
+// on less than gRPC's quota (services/grpc_server.cc), whose reclaimers end anybody's calls.
 ByteCount IncomingLimit(ByteCount memory_limit) {
   return ByteCount(std::max<uint64_t>(memory_limit.value() / 8 * 3, 2 * wire::kMessageBytesMax));
 }
@@ -324,9 +324,8 @@ absl::Status Daemon::Parts::StartServers() {
   };
   if (!GuardsWork() && options.warn_sockets) {
     options.warn_sockets(
-        "this build cannot see what gRPC reads (server/guarded_calls.h): clients that begin "
-        "messages "
-        "and never end them may take memory without a bound");
+        "this build cannot see what gRPC reads (server/guarded_calls.h): messages that clients "
+        "begin and never end may take memory without a bound");
     if (!KernelRefusesRights()) {
       options.warn_sockets(
           "this kernel cannot refuse descriptors (SO_PASSRIGHTS, Linux 6.16) and this build cannot "

@@ -44,13 +44,14 @@ SocketWatch* WatchOf(int fd) {
   return IsInTable(fd) ? watches[static_cast<size_t>(fd)].load(std::memory_order_acquire) : nullptr;
 }
 
-// The first `bytes` of a message's parts, part by part, while `visit` says so.
+// The first `bytes` of a message, part by part with the part's capacity, while `visit` says so.
 template <class Visit>
 bool VisitParts(const msghdr& message, size_t bytes, Visit visit) {
   for (size_t i = 0; i < message.msg_iovlen && bytes != 0; ++i) {
     const iovec& part = message.msg_iov[i];
     const size_t length = std::min(part.iov_len, bytes);
-    if (!visit(std::span(static_cast<const std::byte*>(part.iov_base), length))) return false;
+    const std::span piece(static_cast<const std::byte*>(part.iov_base), length);
+    if (!visit(piece, part.iov_len)) return false;
     bytes -= length;
   }
   return true;
@@ -120,15 +121,16 @@ extern "C" {
 
 __attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr* message, int flags) {
   const bool plain = message->msg_control == nullptr || message->msg_controllen == 0;
-  const bool peeks = (flags & MSG_PEEK) != 0;
+  const bool peeks = (flags & (MSG_PEEK | MSG_ERRQUEUE)) != 0;
   const ssize_t got = larder::IsGuarded(fd) && plain && !peeks
                           ? larder::GuardedRecvmsg(fd, message, flags)
                           : larder::KernelRecvmsg(fd, message, flags);
   larder::SocketWatch* const watch = got > 0 && !peeks ? larder::WatchOf(fd) : nullptr;
-  if (watch == nullptr ||
-      larder::VisitParts(*message, static_cast<size_t>(got),
-                         [watch](auto part) { return watch->OnReceived(part); }))
-    return got;
+  if (watch == nullptr) return got;
+  const auto tell = [watch](auto bytes, size_t capacity) {
+    return watch->OnReceived(bytes, capacity);
+  };
+  if (larder::VisitParts(*message, static_cast<size_t>(got), tell)) return got;
   errno = ECONNRESET;
   return -1;
 }
@@ -136,8 +138,8 @@ __attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr* message, 
 __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const msghdr* message, int flags) {
   const ssize_t sent = syscall(SYS_sendmsg, fd, message, flags);
   if (larder::SocketWatch* const watch = sent > 0 ? larder::WatchOf(fd) : nullptr) {
-    (void)larder::VisitParts(*message, static_cast<size_t>(sent), [watch](auto part) {
-      watch->OnSent(part);
+    (void)larder::VisitParts(*message, static_cast<size_t>(sent), [watch](auto bytes, size_t) {
+      watch->OnSent(bytes);
       return true;
     });
   }

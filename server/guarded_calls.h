@@ -26,8 +26,9 @@ class SocketWatch {
  public:
   // The socket is about to be closed.
   virtual ~SocketWatch() = default;
+  // `capacity`: of the buffer that they were read into.
   // False: the read fails with ECONNRESET, so that gRPC closes the socket.
-  [[nodiscard]] virtual bool OnReceived(std::span<const std::byte> bytes) = 0;
+  [[nodiscard]] virtual bool OnReceived(std::span<const std::byte> bytes, size_t capacity) = 0;
   virtual void OnSent(std::span<const std::byte> bytes) = 0;
 };
 

@@ -7,8 +7,9 @@ namespace larder {
 namespace {
 
 // RFC 9113, section 6.
-constexpr uint8_t kData = 0, kHeaders = 1, kResetStream = 3;
-constexpr uint8_t kEndStream = 1;  // the flag of the first two
+constexpr uint8_t kData = 0, kHeaders = 1, kResetStream = 3, kContinuation = 9;
+constexpr uint8_t kEndStream = 1;   // a flag of kData and kHeaders
+constexpr uint8_t kEndHeaders = 4;  // of kHeaders and kContinuation
 
 bool EndsStream(const FrameSplitter::Piece& piece) {
   if (!piece.last) return false;
@@ -59,8 +60,12 @@ void FrameSplitter::Feed(std::span<const std::byte> bytes,
   }
 }
 
-void IncomingFrames::OnReceived(std::span<const std::byte> bytes) {
+bool IncomingFrames::OnReceived(std::span<const std::byte> bytes, size_t capacity) {
+  // Two allocations do not touch, as each has a header.
+  if (bytes.data() != block_.end) block_ = {.number = block_.number + 1, .bytes = capacity};
+  block_.end = bytes.data() + bytes.size();
   received_.Feed(bytes, [this](const FrameSplitter::Piece& piece) { OnFrame(piece); });
+  return !headers_too_long_;
 }
 
 void IncomingFrames::OnSent(std::span<const std::byte> bytes) {
@@ -70,7 +75,12 @@ void IncomingFrames::OnSent(std::span<const std::byte> bytes) {
 }
 
 void IncomingFrames::OnFrame(const FrameSplitter::Piece& piece) {
-  // Of a call that ends, nothing is awaited: what is whole was told its service.
+  if (piece.type == kHeaders || piece.type == kContinuation) {
+    headers_ += piece.payload.size();
+    headers_too_long_ |= headers_ > kHeadersMax;
+    if (piece.last && (piece.flags & kEndHeaders) != 0) headers_ = 0;
+  }
+  // No more of the call comes, so what is not whole will not be.
   if (EndsStream(piece)) return End(piece.stream);
   if (piece.type == kHeaders && piece.first) {
     if (calls_.try_emplace(piece.stream).second) held_ += kCallBytes;
@@ -82,25 +92,29 @@ void IncomingFrames::OnFrame(const FrameSplitter::Piece& piece) {
 
 void IncomingFrames::OnData(Call& call, std::span<const std::byte> data) {
   const size_t before = call.held;
-  if (!data.empty()) call.held += kPieceBytes;
+  if (!data.empty()) Keep(call);
   while (!data.empty()) {
     if (call.message_left == 0) {
-      const size_t moved = Fill(std::span(call.prefix).subspan(call.prefix_bytes), &data);
-      call.prefix_bytes += moved;
-      call.held += moved;
+      call.prefix_bytes += Fill(std::span(call.prefix).subspan(call.prefix_bytes), &data);
       if (call.prefix_bytes < kPrefixBytes) break;
       call.message_left = BigEndian(std::span(call.prefix).last<4>());
     }
     const auto taken = static_cast<size_t>(std::min<uint64_t>(call.message_left, data.size()));
     data = data.subspan(taken);
     call.message_left -= taken;
-    call.held += taken;
-    if (call.message_left == 0) {  // it is whole
-      call.prefix_bytes = 0;
-      call.held = kCallBytes + (data.empty() ? 0 : kPieceBytes);
-    }
+    if (call.message_left != 0) break;
+    // It is whole: its service has it, or may have it, and the call a place of its share.
+    call.prefix_bytes = 0;
+    call.held = 0;
+    call.block = 0;
+    if (!data.empty()) Keep(call);
   }
   held_ += call.held - before;
+}
+
+void IncomingFrames::Keep(Call& call) const {
+  call.held += kPieceBytes + (call.block == block_.number ? 0 : block_.bytes);
+  call.block = block_.number;
 }
 
 void IncomingFrames::End(uint32_t stream) {

@@ -26,8 +26,9 @@ class FrameSplitter {
   struct Piece {
     uint8_t type = 0, flags = 0;
     uint32_t stream = 0;
-    std::span<const std::byte> payload;
-    bool first = false, last = false;  // of its frame; a frame without payload is one piece
+    std::span<const std::byte> payload;  // perhaps none
+    bool first = false;                  // it comes right after the frame's header
+    bool last = false;                   // the frame ends with it
   };
   // `skip`: bytes before the first frame.
   explicit FrameSplitter(size_t skip) : left_(skip) {}
@@ -42,11 +43,16 @@ class FrameSplitter {
 
 class IncomingFrames {
  public:
-  // About what gRPC keeps of a call whose client goes on, and of a piece of a message, beside its
-  // bytes.
+  // About what gRPC keeps of a call whose first message is not whole, and of a piece of a message,
+  // beside the memory that it was read into.
   static constexpr size_t kCallBytes = 8 << 10, kPieceBytes = 64;
+  // gRPC's clients send 8 KiB at most.
+  static constexpr size_t kHeadersMax = 32 << 10;
 
-  void OnReceived(std::span<const std::byte> bytes);
+  // `capacity`: how much the memory could take that gRPC read this into.  gRPC keeps all of it, also
+  // what it reads into the rest of it later, while it keeps a piece of it.
+  // False: the headers of a call are longer than kHeadersMax; gRPC would collect them without end.
+  [[nodiscard]] bool OnReceived(std::span<const std::byte> bytes, size_t capacity);
   void OnSent(std::span<const std::byte> bytes);
 
   // About the memory of what the client has begun and not ended.
@@ -60,15 +66,26 @@ class IncomingFrames {
     std::array<std::byte, kPrefixBytes> prefix{};
     size_t prefix_bytes = 0;    // that have come
     uint64_t message_left = 0;  // of the message, once its prefix is there
-    size_t held = kCallBytes;
+    uint64_t block = 0;         // the last one that holds a piece of its message
+    size_t held = kCallBytes;   // for all of it
+  };
+  // What gRPC reads into: one allocation, which it fills in one read or in several.
+  struct Block {
+    uint64_t number = 0;
+    size_t bytes = 0;
+    const std::byte* end = nullptr;  // of what was read into it
   };
   void OnFrame(const FrameSplitter::Piece& piece);
   void OnData(Call& call, std::span<const std::byte> data);
+  void Keep(Call& call) const;  // a piece of block_
   void End(uint32_t stream);
 
   FrameSplitter received_{kPrefaceBytes}, sent_{0};
+  Block block_;
   absl::flat_hash_map<uint32_t, Call> calls_;  // by stream
   size_t held_ = 0;                            // the sum of theirs
+  size_t headers_ = 0;                         // bytes of headers that are not whole
+  bool headers_too_long_ = false;
 };
 
 }  // namespace larder

@@ -16,27 +16,41 @@
 namespace larder {
 
 struct IncomingMessages::Table {
-  using Key = std::pair<uid_t, pid_t>;  // of a process; pid 0: all of the uid that are not seen
   struct Process {
     uint64_t held = 0;
     absl::flat_hash_set<Connection*> connections;
+  };
+  struct User {
+    uint64_t held = 0;
+    absl::flat_hash_map<pid_t, Process> processes;  // 0: all that the kernel does not show
+  };
+  // What is to be said once no lock is held.
+  struct Ended {
+    std::string what, why;
   };
 
   Table(ByteCount most, OnEnded on) : limit(most), on_ended(std::move(on)) {}
   void Add(Connection& connection) LARDER_EXCLUDES(mu);
   void Remove(Connection& connection) LARDER_EXCLUDES(mu);
-  // False: the connection is to end.
-  [[nodiscard]] bool Update(Connection& connection, uint64_t held) LARDER_EXCLUDES(mu);
+  // Ends who must be.
+  void Update(Connection& connection, uint64_t held, std::vector<Ended>* ended) LARDER_EXCLUDES(mu);
+  void EndForHeaders(Connection& connection, std::vector<Ended>* ended) LARDER_EXCLUDES(mu);
+  void Tell(const std::vector<Ended>& ended) const {
+    if (!on_ended) return;
+    for (const Ended& one : ended) on_ended(one.what, one.why);
+  }
   // REQUIRES: some connection holds something.
-  [[nodiscard]] Connection& WhichHoldsMost() const LARDER_REQUIRES(mu);
-  [[nodiscard]] std::string End(Connection& connection) LARDER_REQUIRES(mu);
+  [[nodiscard]] Ended EndOneThatHoldsMost() LARDER_REQUIRES(mu);
+  // `why`: of it.
+  [[nodiscard]] Ended End(Connection& connection, const std::string& why) LARDER_REQUIRES(mu);
   void Hold(Connection& connection, uint64_t held) LARDER_REQUIRES(mu);
 
   const ByteCount limit;
   const OnEnded on_ended;
   std::atomic<uint64_t> total{0};  // written under mu
   mutable Mutex mu;
-  absl::flat_hash_map<Key, Process> processes LARDER_GUARDED_BY(mu);  // that have connections
+  bool gone LARDER_GUARDED_BY(mu) = false;                       // who made it
+  absl::flat_hash_map<uid_t, User> users LARDER_GUARDED_BY(mu);  // that have connections
 };
 
 class IncomingMessages::Connection final : public SocketWatch {
@@ -48,27 +62,35 @@ class IncomingMessages::Connection final : public SocketWatch {
   }
   ~Connection() override { table_->Remove(*this); }
 
-  bool OnReceived(std::span<const std::byte> bytes) override {
-    MutexLock lock(mu_);
-    frames_.OnReceived(bytes);
-    return Tell();
+  bool OnReceived(std::span<const std::byte> bytes, size_t capacity) override {
+    std::vector<Table::Ended> ended;
+    {
+      MutexLock lock(mu_);
+      if (!frames_.OnReceived(bytes, capacity)) table_->EndForHeaders(*this, &ended);
+      CountInTable(&ended);
+    }
+    table_->Tell(ended);
+    return !over_;
   }
   void OnSent(std::span<const std::byte> bytes) override {
-    MutexLock lock(mu_);
-    frames_.OnSent(bytes);
-    (void)Tell();  // the next read hears whether it is to end
+    std::vector<Table::Ended> ended;
+    {
+      MutexLock lock(mu_);
+      frames_.OnSent(bytes);
+      CountInTable(&ended);
+    }
+    table_->Tell(ended);
   }
 
  private:
   friend struct IncomingMessages::Table;
   // The table's lock is everybody's, so a change that is small does not go there.
-  [[nodiscard]] bool Tell() LARDER_REQUIRES(mu_) {
+  void CountInTable(std::vector<Table::Ended>* ended) LARDER_REQUIRES(mu_) {
     const uint64_t held = frames_.held();
-    const uint64_t change = std::max(held, told_) - std::min(held, told_);
-    const bool small = change < kUntoldBytes && (held != 0 || told_ == 0);
-    if (small && !over_.load(std::memory_order_relaxed)) return true;
-    told_ = held;
-    return table_->Update(*this, told_);
+    const uint64_t change = std::max(held, counted_) - std::min(held, counted_);
+    if (change < kUntoldBytes && (held != 0 || counted_ == 0)) return;
+    counted_ = held;
+    table_->Update(*this, held, ended);
   }
 
   const std::shared_ptr<Table> table_;
@@ -78,76 +100,87 @@ class IncomingMessages::Connection final : public SocketWatch {
 
   Mutex mu_;  // before the table's
   IncomingFrames frames_ LARDER_GUARDED_BY(mu_);
-  uint64_t told_ LARDER_GUARDED_BY(mu_) = 0;  // to the table
+  uint64_t counted_ LARDER_GUARDED_BY(mu_) = 0;  // what the table was told last
 
-  uint64_t held_ = 0;              // of told_, what counts; guarded by the table's mutex
-  std::atomic<bool> over_{false};  // it is ended; written under the table's mutex
+  // Written under the table's mutex.
+  uint64_t held_ = 0;              // its part of the table's sums: counted_, or 0 once it is over
+  std::atomic<bool> over_{false};  // it is ended
 };
 
 void IncomingMessages::Table::Add(Connection& connection) {
+  const SocketPeer& peer = connection.peer_;
   MutexLock lock(mu);
-  processes[Key(connection.peer_.uid, connection.peer_.pid)].connections.insert(&connection);
+  users[peer.uid].processes[peer.pid].connections.insert(&connection);
 }
 
 void IncomingMessages::Table::Remove(Connection& connection) {
+  const SocketPeer& peer = connection.peer_;
   MutexLock lock(mu);
   Hold(connection, 0);
-  const auto process = processes.find(Key(connection.peer_.uid, connection.peer_.pid));
-  process->second.connections.erase(&connection);
-  if (process->second.connections.empty()) processes.erase(process);
+  User& user = users[peer.uid];
+  Process& process = user.processes[peer.pid];
+  process.connections.erase(&connection);
+  if (process.connections.empty()) user.processes.erase(peer.pid);
+  if (user.processes.empty()) users.erase(peer.uid);
 }
 
-bool IncomingMessages::Table::Update(Connection& connection, uint64_t held) {
-  std::vector<std::pair<std::string, std::string>> ended;
-  bool goes_on = false;
-  {
-    MutexLock lock(mu);
-    if (!connection.over_) Hold(connection, held);
-    while (total > limit.value()) {
-      Connection& most = WhichHoldsMost();
-      ended.emplace_back(absl::StrCat("incoming_bytes uid ", most.peer_.uid), End(most));
-    }
-    goes_on = !connection.over_;
-  }
-  if (on_ended) {
-    for (const auto& [what, why] : ended) on_ended(what, why);
-  }
-  return goes_on;
+void IncomingMessages::Table::Update(Connection& connection, uint64_t held,
+                                     std::vector<Ended>* ended) {
+  MutexLock lock(mu);
+  if (gone) return;
+  if (!connection.over_) Hold(connection, held);
+  while (total > limit.value()) ended->push_back(EndOneThatHoldsMost());
+}
+
+void IncomingMessages::Table::EndForHeaders(Connection& connection, std::vector<Ended>* ended) {
+  MutexLock lock(mu);
+  if (gone || connection.over_) return;
+  ended->push_back(End(connection, absl::StrCat("the headers of a call are longer than ",
+                                                IncomingFrames::kHeadersMax, " bytes")));
 }
 
 void IncomingMessages::Table::Hold(Connection& connection, uint64_t held) {
-  Process& process = processes[Key(connection.peer_.uid, connection.peer_.pid)];
-  process.held += held - connection.held_;
-  total += held - connection.held_;
+  const uint64_t more = held - connection.held_;  // it may wrap, and so do the sums
+  User& user = users[connection.peer_.uid];
+  user.held += more;
+  user.processes[connection.peer_.pid].held += more;
+  total += more;
   connection.held_ = held;
 }
 
-IncomingMessages::Connection& IncomingMessages::Table::WhichHoldsMost() const {
-  const auto process =
-      std::ranges::max_element(processes, {}, [](const auto& each) { return each.second.held; });
-  return **std::ranges::max_element(process->second.connections, {},
-                                    [](const Connection* each) { return each->held_; });
+IncomingMessages::Table::Ended IncomingMessages::Table::EndOneThatHoldsMost() {
+  constexpr uint64_t kKiB = 1024;
+  const auto held = [](const auto& each) { return each.second.held; };
+  const User& user = std::ranges::max_element(users, {}, held)->second;
+  const Process& process = std::ranges::max_element(user.processes, {}, held)->second;
+  Connection& connection = **std::ranges::max_element(
+      process.connections, {}, [](const Connection* each) { return each->held_; });
+  return End(connection,
+             absl::StrCat("of messages that are not whole its user holds ", user.held / kKiB,
+                          " KiB, the most of all, ", process.held / kKiB, " by this process and ",
+                          connection.held_ / kKiB, " here, and there is room for ",
+                          limit.value() / kKiB, "; send less at once, or raise --memory-limit"));
 }
 
-std::string IncomingMessages::Table::End(Connection& connection) {
-  constexpr uint64_t kKiB = 1024;
+IncomingMessages::Table::Ended IncomingMessages::Table::End(Connection& connection,
+                                                            const std::string& why) {
   const SocketPeer& peer = connection.peer_;
-  std::string why = absl::StrCat(
-      "a connection of uid ", peer.uid, peer.pid == 0 ? "" : absl::StrCat(" pid ", peer.pid),
-      " is ended: of messages that are not whole it holds ", connection.held_ / kKiB,
-      " KiB, the most of all, and there is room for ", limit.value() / kKiB,
-      " KiB; send less at once, or raise --memory-limit");
   Hold(connection, 0);
   connection.over_ = true;
   ++connection.ended_;
   (void)shutdown(connection.socket_, SHUT_RDWR);  // wakes gRPC; it fails where the peer has gone
-  return why;
+  return {absl::StrCat("incoming_bytes uid ", peer.uid),
+          absl::StrCat("a connection of uid ", peer.uid,
+                       peer.pid == 0 ? "" : absl::StrCat(" pid ", peer.pid), " is ended: ", why)};
 }
 
 IncomingMessages::IncomingMessages(ByteCount limit, OnEnded on_ended)
     : table_(std::make_shared<Table>(limit, std::move(on_ended))) {}
 
-IncomingMessages::~IncomingMessages() = default;
+IncomingMessages::~IncomingMessages() {
+  MutexLock lock(table_->mu);
+  table_->gone = true;
+}
 
 void IncomingMessages::Watch(int socket, const SocketPeer& peer, std::atomic<uint64_t>& ended) {
   if (!GuardsWork()) return;

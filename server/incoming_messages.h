@@ -1,16 +1,16 @@
-// How much of messages that are not whole all connections of gRPC's servers hold, and the end of
-// the connection that holds most where that is too much.
+// Counts what gRPC's servers hold of messages that are not whole, and ends the connection of who
+// holds most where that is too much.
 //
 // gRPC bounds what a message takes and not what all take: its memory quota refuses nothing, and
 // gives back by ending one call at a time, which two processes outrun (a limit of 128 MiB was 1 GiB
 // after 13 s).  A service hears of a message when all of it has come, so it cannot refuse sooner.
-// Here each connection is counted while gRPC reads it (server/guarded_calls.h).  Beyond the limit,
-// the process that holds most loses the connection on which it holds most, at once: its next read
-// fails, gRPC frees what it holds, and its calls end with UNAVAILABLE.  So a process that sends
-// whole messages loses none while another holds more that is not whole.
+// Here each connection is counted while gRPC reads it (server/guarded_calls.h).  Beyond the limit
+// the user whose connections hold most together loses one at once: the one that holds most of his
+// process that holds most.  Its next read fails, gRPC frees what it holds, and its calls end with
+// UNAVAILABLE.
 //
 // Does not count messages that are whole (server/shares.h).
-// Ownership: by Daemon; a connection that is still open when this is gone counts for nobody.
+// Ownership: by Daemon.  A connection that is open when this is gone is neither counted nor ended.
 // Thread-safety: all methods from any thread.
 // Lifecycle: Watch, before gRPC gets a connection -> gRPC closes it.
 // Limits: `limit`; beyond it kUntoldBytes of each connection, which are not counted, and what
@@ -32,7 +32,8 @@ namespace larder {
 class IncomingMessages {
  public:
   static constexpr uint64_t kUntoldBytes = 16 << 10;
-  // Hears of each connection that is ended, and why, as Shares::OnRefused does.
+  // Hears of each connection that is ended, and why, as Shares::OnRefused does: on the thread of
+  // gRPC's that reads or writes some connection.
   using OnEnded = std::function<void(const std::string& what, const std::string& why)>;
   IncomingMessages(ByteCount limit, OnEnded on_ended);
   ~IncomingMessages();

@@ -14,6 +14,7 @@
 #include "server/version.h"
 #include "tests/e2e/channel_of_user.h"
 #include "tests/e2e/metrics_fixture.h"
+#include "tests/server/http2_frames.h"
 
 namespace larder::e2e {
 
@@ -32,6 +33,16 @@ void FlipAByteInHost(MetricsTest& at) {
   const auto found = std::search(bytes.begin(), bytes.end(), layer.begin(), layer.end());
   ASSERT_NE(found, bytes.end());
   *found ^= std::byte{1};
+}
+
+FileDescriptor ConnectTo(const std::string& path, int type) {
+  FileDescriptor connection(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  const auto* const where = reinterpret_cast<const sockaddr*>(&address);
+  EXPECT_EQ(connect(connection.get(), where, sizeof address), 0) << path;
+  return connection;
 }
 
 std::vector<Happening> Happenings() {
@@ -398,13 +409,7 @@ std::vector<Happening> Happenings() {
          one->mutable_tokens()->Add(block.tokens.begin(), block.tokens.end());
          wire::Encode(at.maker_.Table(block.digest, 100), one->mutable_segments());
          EXPECT_TRUE(at.raw_->Ask(up).has_value());
-         at.socket_ = FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-         sockaddr_un address{};
-         address.sun_family = AF_UNIX;
-         at.daemon_->sideband_socket().copy(address.sun_path, sizeof address.sun_path - 1);
-         ASSERT_EQ(
-             connect(at.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
-             0);
+         at.socket_ = ConnectTo(at.daemon_->sideband_socket(), SOCK_SEQPACKET);
          EXPECT_EQ(send(at.socket_.get(), "garbage", 7, MSG_NOSIGNAL), 7);
          v1::LookupRequest nothing;
          nothing.set_digests("half");
@@ -422,6 +427,18 @@ std::vector<Happening> Happenings() {
          const auto stub = v1::Cache::NewStub(at.daemon_->DataChannel());
          EXPECT_EQ(stub->Clear(&context, {}, &reply).error_code(),
                    grpc::StatusCode::PERMISSION_DENIED);
+       }},
+      {"AMessageThatDoesNotComeOn",
+       {"larder_incoming_bytes{what=\"held\"}", "larder_incoming_bytes{what=\"limit\"}"},
+       [](MetricsTest& at) {
+         ASSERT_NO_FATAL_FAILURE(at.Start());
+         at.socket_ = ConnectTo(at.daemon_->data_socket(), SOCK_STREAM);
+         const std::string begun =
+             std::string(kClientPreface) + Http2Frame(kSettingsFrame, 0, 0, "") +
+             Http2Frame(kHeadersFrame, kEndHeadersFlag, 1, CallHeaders("/larder.v1.Cache/Lookup")) +
+             Http2Frame(kDataFrame, 0, 1, Prefixed(std::string(20'000, 'm')).substr(0, 15'000));
+         ASSERT_EQ(write(at.socket_.get(), begun.data(), begun.size()),
+                   static_cast<ssize_t>(begun.size()));
        }},
       {"TooMuch",
        {"larder_calls_overloaded_total"},

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +22,7 @@ namespace larder {
 namespace {
 
 constexpr SocketPeer kFirst{.uid = 1, .pid = 10}, kSecond{.uid = 1, .pid = 20};
+constexpr SocketPeer kOther{.uid = 2, .pid = 30};
 // Of a call that has begun, beside its message; and of a connection, what is not counted.
 constexpr size_t kOverhead = (20 << 10) + IncomingMessages::kUntoldBytes;
 
@@ -57,13 +60,12 @@ class IncomingMessagesTest : public ::testing::Test {
     // A call, and so much of its message, of which more is to come.
     bool Begin(size_t bytes) {
       next_ += 2;
-      if (!Put(Frame(kHeadersFrame, 4, next_, "h"))) return false;
-      const std::string message = Prefixed(std::string(2 * bytes, 'm')).substr(0, bytes);
       constexpr size_t kFrame = 16 << 10;
-      for (size_t at = 0; at < bytes; at += kFrame) {
-        if (!Put(Frame(kDataFrame, 0, next_, message.substr(at, kFrame)))) return false;
-      }
-      return true;
+      const std::string message = Prefixed(std::string(2 * bytes, 'm')).substr(0, bytes);
+      std::string text = Http2Frame(kHeadersFrame, 4, next_, "h");
+      for (size_t at = 0; at < bytes; at += kFrame)
+        text += Http2Frame(kDataFrame, 0, next_, message.substr(at, kFrame));
+      return Put(text);
     }
     [[nodiscard]] bool Ended() const {
       char byte = 0;
@@ -104,6 +106,31 @@ TEST_F(IncomingMessagesTest, TheOneWhoHoldsMostEnds) {
   EXPECT_EQ(ended_, 2U);
 }
 
+// Else a user with many processes, each of which holds little, would end those of others.
+TEST_F(IncomingMessagesTest, UsersAreComparedFirst) {
+  std::deque<Connection> many;
+  for (pid_t pid = 100; pid < 120; ++pid) {
+    many.emplace_back(incoming_, SocketPeer{.uid = 1, .pid = pid}, ended_);
+    ASSERT_TRUE(many.back().Begin(30 << 10));
+  }
+  Connection other(incoming_, kOther, ended_);
+  ASSERT_TRUE(other.Begin(200 << 10));
+  EXPECT_EQ(ended_, 0U);
+  ASSERT_TRUE(other.Begin(200 << 10));
+  EXPECT_GT(ended_, 0U);
+  EXPECT_FALSE(other.Ended());
+}
+
+TEST_F(IncomingMessagesTest, HeadersWithoutEndEndTheConnection) {
+  Connection one(incoming_, kFirst, ended_);
+  const std::string part(10 << 10, 'h');
+  ASSERT_TRUE(one.Put(Http2Frame(kHeadersFrame, 0, 1, part)));
+  ASSERT_TRUE(one.Put(Http2Frame(kContinuationFrame, 0, 1, part)));
+  EXPECT_FALSE(one.Put(Http2Frame(kContinuationFrame, 0, 1, part + part)));
+  EXPECT_EQ(ended_, 1U);
+  EXPECT_TRUE(one.Ended());
+}
+
 TEST_F(IncomingMessagesTest, WhatIsClosedHoldsNothing) {
   {
     Connection one(incoming_, kFirst, ended_);
@@ -117,19 +144,21 @@ TEST_F(IncomingMessagesTest, WholeMessagesHoldNothing) {
   Connection one(incoming_, kFirst, ended_);
   const std::string message = Prefixed(std::string(10 << 10, 'm'));
   for (uint32_t stream = 1; stream < 1'000; stream += 2) {
-    ASSERT_TRUE(one.Put(Frame(kHeadersFrame, 4, stream, "h") +
-                        Frame(kDataFrame, kEndStreamFlag, stream, message)));
+    ASSERT_TRUE(
+        one.Put(Http2Frame(kHeadersFrame, 4, stream, "h") +
+                Http2Frame(kDataFrame, stream % 4 == 1 ? kEndStreamFlag : 0, stream, message)));
   }
   EXPECT_EQ(incoming_.held(), 0U);
   EXPECT_EQ(ended_, 0U);
 }
 
-TEST_F(IncomingMessagesTest, ConnectionsOutliveIt) {
+TEST_F(IncomingMessagesTest, AConnectionThatOutlivesItIsLeftAlone) {
   auto incoming = std::make_unique<IncomingMessages>(MiB(1), nullptr);
   Connection one(*incoming, kFirst, ended_);
+  ASSERT_TRUE(one.Begin(100 << 10));
   incoming.reset();
-  EXPECT_TRUE(one.Begin(100 << 10));
-  EXPECT_FALSE(one.Begin(1 << 20)) << "it is ended by its own reads still";
+  EXPECT_TRUE(one.Begin(2 << 20));
+  EXPECT_EQ(ended_, 0U);
 }
 
 }  // namespace

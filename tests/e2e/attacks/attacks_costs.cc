@@ -1,4 +1,7 @@
 // Attacks by what the daemon's work costs: messages that are within every share, and cheap to say.
+#include <fcntl.h>
+#include <sys/socket.h>
+
 #include <array>
 #include <cstring>
 #include <iterator>
@@ -11,6 +14,7 @@
 #include "larder/v1/cache.grpc.pb.h"
 #include "tests/e2e/attacks/attacker_tools.h"
 #include "tests/e2e/open_call.h"
+#include "tests/server/http2_frames.h"
 
 namespace larder::e2e {
 namespace {
@@ -262,13 +266,48 @@ void PartialRequests(Attack& attack) {
   });
 }
 
+// Frames that no gRPC client sends: of a message small pieces, each beside much that gRPC skips, so
+// that a piece keeps all that was read with it; and headers without an end.
+void OddFrames(Attack& attack) {
+  const std::string begun = std::string(kClientPreface) + Http2Frame(kSettingsFrame, 0, 0, "");
+  const std::string call = CallHeaders("/larder.v1.Cache/Lookup");
+  const std::string part(16'000, 'x');
+  constexpr uint8_t kUnknown = 99;
+  const std::string first =
+      begun + Http2Frame(kHeadersFrame, kEndHeadersFlag, 1, call) +
+      Http2Frame(kDataFrame, 0, 1, Prefixed(std::string(15 << 20, 'm')).substr(0, 5));
+  const std::string skipped = Http2Frame(kUnknown, 0, 0, part);
+  const std::string piece =
+      Http2Frame(kDataFrame, 0, 1, std::string(24, 'm')) + skipped + skipped + skipped + skipped;
+  // A field whose name and value are a GiB each, by RFC 7541, section 5.1.
+  const std::string long_field = std::string(1, '\0') + "\x7f\x81\xff\xff\xff\x03";
+  const std::string endless = begun + Http2Frame(kHeadersFrame, 0, 1, call + long_field);
+  const std::string more_headers = Http2Frame(kContinuationFrame, 0, 1, part);
+  OnThreads(4, [&](int number) {
+    const bool headers = number == 0;
+    const FileDescriptor socket = ConnectTo(attack.data(), SOCK_STREAM);
+    (void)fcntl(socket.get(), F_SETFL, 0);  // it waits for room
+    const auto put = [&socket](const std::string& bytes) {
+      return send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) > 0;
+    };
+    bool goes_on = put(headers ? endless : first);
+    for (; goes_on; attack.tally.Done()) goes_on = put(headers ? more_headers : piece);
+    attack.tally.Refused("the daemon has closed it");
+  });
+}
+
 }  // namespace
 
 std::vector<NamedAttack> CostAttacks() {
-  return {{"empty_registers", EmptyRegisters}, {"cancels", Cancels},
-          {"named_engines", NamedEngines},     {"same_keys", SameKeys},
-          {"unread_answers", UnreadAnswers},   {"empty_parts", EmptyParts},
-          {"heavy_requests", HeavyRequests},   {"partial_requests", PartialRequests}};
+  return {{"empty_registers", EmptyRegisters},
+          {"cancels", Cancels},
+          {"named_engines", NamedEngines},
+          {"same_keys", SameKeys},
+          {"unread_answers", UnreadAnswers},
+          {"empty_parts", EmptyParts},
+          {"heavy_requests", HeavyRequests},
+          {"partial_requests", PartialRequests},
+          {"odd_frames", OddFrames}};
 }
 
 }  // namespace larder::e2e

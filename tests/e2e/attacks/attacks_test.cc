@@ -99,6 +99,7 @@ constexpr Case kCases[] = {
      .unnamed = true,
      .processes = 2,
      .counted = "data_incoming"},
+    {.attack = "odd_frames", .said = kMetric | kLog, .counted = "data_incoming"},
 };
 
 // Controls: what they show is the machine's, and nothing of it may count as said of an attack.

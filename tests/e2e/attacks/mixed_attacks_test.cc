@@ -55,7 +55,8 @@ constexpr const char* kAttacks[] = {"descriptor_sideband",
                                     "unread_answers",
                                     "empty_parts",
                                     "heavy_requests",
-                                    "partial_requests"};
+                                    "partial_requests",
+                                    "odd_frames"};
 
 TEST(MixedAttacks, HurtNobodyElse) {
   if (const std::string why = AttackRun::WhyNot(); !why.empty()) GTEST_SKIP() << why;
