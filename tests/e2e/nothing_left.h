@@ -30,6 +30,10 @@ inline void ExpectNothingLeft(DaemonProcess& daemon, size_t descriptors_before,
   })) << daemon.Tenant().ShortDebugString();
   EXPECT_TRUE(Eventually([&] { return daemon.Metric("larder_processes") == 0; }));
   EXPECT_EQ(daemon.Metric("larder_sideband_connections_open"), 0);
+  // However many calls there were, and whichever side ended them.
+  EXPECT_TRUE(Eventually([&] {
+    return daemon.Metric("larder_incoming_bytes{what=\"held\"}") == 0;
+  })) << daemon.Metric("larder_incoming_bytes{what=\"held\"}");
   EXPECT_TRUE(Eventually([&] { return open() <= descriptors_before; }))
       << open() << " descriptors, " << descriptors_before << " before:" << daemon.DescriptorTexts();
   EXPECT_EQ(daemon.Terminate(), 0) << daemon.errors();
