@@ -141,6 +141,20 @@ TEST_F(HostileStream, ALongMessageOfACallThatEnds) {
       [&] { return daemon_->Metric("larder_share_held{kind=\"message_bytes\"}") == 0; }));
 }
 
+// The client says nothing of its end, and its connection stays.
+TEST_F(HostileStream, OfACallThatTheDaemonEndsNothingIsHeld) {
+  const auto stub = v1::Engine::NewStub(channel_);
+  for (int i = 0; i < 50; ++i) {
+    grpc::ClientContext context;
+    context.AddMetadata("larder-token", "none");
+    v1::StoreBlocksReply reply;
+    EXPECT_EQ(stub->StoreBlocks(&context, &reply)->Finish().error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+  }
+  EXPECT_TRUE(
+      Eventually([&] { return daemon_->Metric("larder_incoming_bytes{what=\"held\"}") == 0; }));
+}
+
 TEST_F(HostileStream, StoreWithoutAHead) {
   ExpectInvalid({OnlyData("bytes of nothing")}, "content and variant");
   ExpectInvalid({StoreHead(block_), StoreHead(block_)}, "content and variant");
