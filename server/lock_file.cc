@@ -11,7 +11,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "server/listening_socket.h"
 
 namespace larder {
 namespace {
@@ -104,9 +103,5 @@ absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& s
 }
 
 LockFile::~LockFile() { close(fd_); }
-
-absl::Status LockFile::RemoveStaleSocket(const std::string& path) const {
-  return larder::RemoveStaleSocket(path);
-}
 
 }  // namespace larder

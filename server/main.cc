@@ -30,6 +30,7 @@
 #include "server/heap.h"
 #include "server/help_text.h"
 #include "server/inherited_sockets.h"
+#include "server/listening_socket.h"
 #include "server/lock_file.h"
 #include "server/logging.h"
 #include "server/metrics.h"
@@ -202,12 +203,12 @@ void SayWhatIsServed(const Config& config, const std::string& boot_id, const Sla
 }
 
 // The sockets of a daemon that died are in the way of ours.
-absl::Status RemoveStaleSockets(const LockFile& lock, const InheritedSockets& inherited,
-                                const Config& config) {
+// REQUIRES: this process holds the lock of the socket directory.
+absl::Status RemoveStaleSockets(const InheritedSockets& inherited, const Config& config) {
   for (const std::string& path : {config.DataSocket(), config.ControlSocket(), config.AdminSocket(),
                                   config.SidebandSocket()}) {
     if (inherited.Find(path) >= 0) continue;
-    const absl::Status status = lock.RemoveStaleSocket(path);
+    const absl::Status status = RemoveStaleSocket(path);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -366,7 +367,7 @@ int Serve(const LoadedConfig& loaded) {
   if (!control_group.ok()) return cannot_start("control_socket_group", control_group.status());
   const auto lock = LockFile::Acquire(config.socket_dir);
   if (!lock.ok()) return cannot_start("lock", lock.status());
-  const absl::Status clean = RemoveStaleSockets(**lock, *inherited, config);
+  const absl::Status clean = RemoveStaleSockets(*inherited, config);
   if (!clean.ok()) return cannot_start("sockets", clean);
   auto boot_id = FreshBootId();
   if (!boot_id.ok()) return cannot_start("boot_id", boot_id.status());

@@ -14,6 +14,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "server/listening_socket.h"
+
 namespace larder {
 namespace {
 
@@ -139,16 +141,16 @@ TEST_F(LockFileTest, RemovesOnlySocketsOfTheDead) {
   const auto lock = LockFile::Acquire(dir_);
   ASSERT_TRUE(lock.ok());
   const std::string path = dir_ + "/data.sock";
-  EXPECT_TRUE((*lock)->RemoveStaleSocket(path).ok()) << "none there";
+  EXPECT_TRUE(RemoveStaleSocket(path).ok()) << "none there";
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
     { const BoundSocket dead(path, type, /*listens=*/false); }
     ASSERT_TRUE(fs::exists(path));
-    EXPECT_TRUE((*lock)->RemoveStaleSocket(path).ok()) << type;
+    EXPECT_TRUE(RemoveStaleSocket(path).ok()) << type;
     EXPECT_FALSE(fs::exists(path));
   }
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
     const BoundSocket alive(path, type, /*listens=*/type != SOCK_DGRAM);
-    EXPECT_THAT(Message((*lock)->RemoveStaleSocket(path)), HasSubstr("another program listens on"));
+    EXPECT_THAT(Message(RemoveStaleSocket(path)), HasSubstr("another program listens on"));
     EXPECT_TRUE(fs::exists(path)) << type;
     fs::remove(path);
   }
@@ -161,7 +163,7 @@ TEST_F(LockFileTest, NeverRemovesWhatIsNoSocket) {
   fs::create_directory(dir_ + "/directory");
   fs::create_symlink(dir_ + "/file", dir_ + "/link");
   for (const char* name : {"/file", "/directory", "/link"}) {
-    EXPECT_THAT(Message((*lock)->RemoveStaleSocket(dir_ + name)), HasSubstr("is not a socket"));
+    EXPECT_THAT(Message(RemoveStaleSocket(dir_ + name)), HasSubstr("is not a socket"));
     EXPECT_TRUE(fs::exists(dir_ + name));
   }
 }
