@@ -596,7 +596,7 @@ std::vector<std::string> Daemon::Stuck() {
   return stuck;
 }
 
-Daemon::Gauges Daemon::gauges() const {
+Gauges Daemon::gauges() const {
   Parts& p = *parts_;
   Gauges g;
   g.store = p.store.stats();

@@ -18,22 +18,13 @@
 #include "absl/status/statusor.h"
 #include "server/connection_shares.h"
 #include "server/counters.h"
-#include "server/descriptor_closer.h"
 #include "server/disk_work.h"
+#include "server/gauges.h"
 #include "server/session.h"
-#include "server/shares.h"
 #include "storage/block_store.h"
 #include "storage/clock.h"
-#include "storage/host_verifier.h"
 
 namespace larder {
-
-struct SidebandCounters;  // server/sideband_connection.h
-
-// Of the socket files that gRPC serves.
-struct SocketCounters {
-  ConnectionCounters data, control, admin;
-};
 
 struct DaemonOptions {
   // data.sock, sideband.sock, control.sock, admin.sock are made in it; it must exist
@@ -111,36 +102,7 @@ class Daemon {
   // answer is none of them.  From one thread.
   [[nodiscard]] std::vector<std::string> Stuck();
 
-  // Gauges of this instant, for metrics.
-  struct Gauges {
-    BlockStore::Stats store;
-    struct Sessions {
-      size_t mapped = 0, staged = 0, stream = 0;
-      [[nodiscard]] size_t all() const { return mapped + staged + stream; }
-      size_t reading_mapped = 0, reading_copied = 0, reading_stream = 0;
-    } sessions;  // by write mode, and by read mode
-    double started_unix_s = 0;
-    std::string pages;         // of the pool
-    std::string pool_stalled;  // why the host gives it no more memory; empty: it gives
-    ByteCount quarantined;
-    size_t device_blocks = 0;
-    size_t processes = 0;
-    ByteCount staging;
-    bool draining = false;
-    std::optional<DiskWork::Stats> disk;  // where there is one
-    HostVerifier::Stats host_verifier;
-    double host_verify_s = 0;  // until damage of a block in the pool is found; 0: nobody looks
-    const SidebandCounters* sideband = nullptr;  // lives as long as the daemon
-    std::vector<Shares::Use> shares;             // by kind
-    const SocketCounters* sockets = nullptr;     // likewise
-    struct Incoming {
-      uint64_t held = 0, limit = 0;  // bytes of messages that are not whole
-    } incoming;
-    struct Descriptors {
-      size_t open = 0, limit = 0;
-    } descriptors;
-    DescriptorCloser::Counts closer;
-  };
+  // Of this instant; from any thread.
   [[nodiscard]] Gauges gauges() const;
 
  private:

@@ -24,7 +24,7 @@ namespace {
 
 class TableCollectable final : public prometheus::Collectable {
  public:
-  TableCollectable(const Counters& counters, std::function<Daemon::Gauges()> gauges)
+  TableCollectable(const Counters& counters, std::function<Gauges()> gauges)
       : counters_(counters), gauges_(std::move(gauges)) {}
 
   [[nodiscard]] std::vector<prometheus::MetricFamily> Collect() const override {
@@ -78,7 +78,7 @@ class TableCollectable final : public prometheus::Collectable {
   }
 
   const Counters& counters_;
-  const std::function<Daemon::Gauges()> gauges_;
+  const std::function<Gauges()> gauges_;
 };
 
 // Connects and hangs up; whether that works does not matter.
@@ -121,7 +121,7 @@ MetricsServer::~MetricsServer() {
 }
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    const std::string& address, const Counters& counters, std::function<Daemon::Gauges()> gauges) {
+    const std::string& address, const Counters& counters, std::function<Gauges()> gauges) {
   auto impl = std::make_unique<Impl>();
   impl->host = address.substr(0, address.rfind(':'));
   impl->collectable = std::make_shared<TableCollectable>(counters, std::move(gauges));

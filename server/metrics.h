@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/counters.h"
-#include "server/daemon.h"
+#include "server/gauges.h"
 
 namespace larder {
 
@@ -21,7 +21,7 @@ class MetricsServer {
   // `address` as ParseLoopbackAddress gives it, not empty.  Unavailable: it cannot listen there,
   // and what to do.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
-      const std::string& address, const Counters& counters, std::function<Daemon::Gauges()> gauges);
+      const std::string& address, const Counters& counters, std::function<Gauges()> gauges);
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;

@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "server/counters.h"
-#include "server/daemon.h"
+#include "server/gauges.h"
 
 namespace larder {
 
@@ -29,7 +29,7 @@ struct ProcessMemory {
 
 // What gauges are read from, taken once for each scrape.
 struct MetricReadings {
-  Daemon::Gauges daemon;
+  Gauges daemon;
   ProcessMemory memory;
   double processor_s = 0;
 };

@@ -9,7 +9,7 @@ namespace larder {
 
 grpc::ServerUnaryReactor* AdminService::Stats(grpc::CallbackServerContext* context,
                                               const v1::StatsRequest*, v1::StatsReply* reply) {
-  const Daemon::Gauges gauges = hooks_.gauges();
+  const Gauges gauges = hooks_.gauges();
   reply->set_version(hooks_.version);
   reply->set_boot_id(hooks_.boot_id);
   reply->set_uptime_s(std::chrono::duration<double>(clock_.Now() - hooks_.started).count());

@@ -9,7 +9,7 @@
 
 #include "larder/v1/admin.grpc.pb.h"
 #include "server/block_verifier.h"
-#include "server/daemon.h"
+#include "server/gauges.h"
 #include "server/services/method_table.h"
 #include "server/worker_pool.h"
 
@@ -18,11 +18,11 @@ namespace larder {
 class AdminService final : public ServedAt<AdminMethods> {
  public:
   struct Hooks {
-    std::function<Daemon::Gauges()> gauges;
+    std::function<Gauges()> gauges;
     std::function<size_t(std::chrono::milliseconds)> drain;
     // By metric name.
-    std::function<std::vector<std::pair<std::string, uint64_t>>(const Daemon::Gauges&)> counters;
-    std::function<std::vector<std::pair<std::string, double>>(const Daemon::Gauges&)> readings;
+    std::function<std::vector<std::pair<std::string, uint64_t>>(const Gauges&)> counters;
+    std::function<std::vector<std::pair<std::string, double>>(const Gauges&)> readings;
     std::string version, boot_id, tenant, config;
     TimePoint started;
   };

@@ -106,7 +106,7 @@ TEST(MetricsTableTest, ProcessMemoryIsReal) {
 TEST(MetricsServerTest, ServesWhatIsCountedNow) {
   Counters counters;
   SidebandCounters sideband;
-  Daemon::Gauges gauges;
+  Gauges gauges;
   gauges.sessions.staged = 3;
   counters.latencies.lookup.Observe(std::chrono::microseconds(20));
   counters.latencies.lookup.Observe(std::chrono::seconds(4));
@@ -153,7 +153,7 @@ TEST(MetricsServerTest, ServesWhatIsCountedNow) {
 
 TEST(MetricsServerTest, ATakenPortSaysWhatToDo) {
   Counters counters;
-  const auto gauges = [] { return Daemon::Gauges{}; };
+  const auto gauges = [] { return Gauges{}; };
   const auto first = MetricsServer::Start("127.0.0.1:0", counters, gauges);
   ASSERT_TRUE(first.ok()) << first.status();
   const std::string address = "127.0.0.1:" + std::to_string((*first)->port());
