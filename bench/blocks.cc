@@ -18,7 +18,8 @@ namespace {
 constexpr auto kCallLimit = std::chrono::seconds(60);
 
 template <class Span>
-void AppendSegments(std::span<std::byte> payload, const BlockShape& shape, std::vector<Span>* segments) {
+void AppendSegments(std::span<std::byte> payload, const BlockShape& shape,
+                    std::vector<Span>* segments) {
   for (uint32_t s = 0; s < shape.segments; ++s) {
     segments->push_back(payload.subspan(s * shape.segment_bytes, shape.segment_bytes));
   }
@@ -27,7 +28,8 @@ void AppendSegments(std::span<std::byte> payload, const BlockShape& shape, std::
 absl::Status AllOk(const absl::StatusOr<std::vector<BlockStatus>>& answers, const char* what) {
   if (!answers.ok()) return answers.status();
   for (const BlockStatus status : *answers) {
-    if (status != BlockStatus::kOk) return absl::InternalError(absl::StrCat(what, ": ", ToString(status)));
+    if (status != BlockStatus::kOk)
+      return absl::InternalError(absl::StrCat(what, ": ", ToString(status)));
   }
   return absl::OkStatus();
 }
@@ -38,7 +40,8 @@ Names MakeNames(const Digest& seed, uint64_t salt, size_t count) {
   Names names;
   names.tokens.resize(count * kBlockTokens);
   for (size_t i = 0; i < count; ++i) {
-    const std::span<uint32_t> tokens = std::span(names.tokens).subspan(i * kBlockTokens, kBlockTokens);
+    const std::span<uint32_t> tokens =
+        std::span(names.tokens).subspan(i * kBlockTokens, kBlockTokens);
     std::fill(tokens.begin(), tokens.end(), static_cast<uint32_t>(i));
     tokens[0] = static_cast<uint32_t>(salt);
     tokens[1] = static_cast<uint32_t>(salt >> 32);
@@ -50,7 +53,8 @@ Names MakeNames(const Digest& seed, uint64_t salt, size_t count) {
 
 Memory::Memory(size_t bytes, Kind kind) {
   const int fd = kind == Kind::kSharedMemfd ? memfd_create("larder-bench", MFD_CLOEXEC) : -1;
-  LARDER_CHECK(kind == Kind::kPrivate || (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0));
+  LARDER_CHECK(kind == Kind::kPrivate ||
+               (fd >= 0 && ftruncate(fd, static_cast<off_t>(bytes)) == 0));
   const int flags = kind == Kind::kSharedMemfd ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
   LARDER_CHECK(at != MAP_FAILED);
@@ -88,7 +92,8 @@ absl::StatusOr<Attachment> AttachBench(const std::string& socket_dir, const Bloc
   if (!session.ok()) return session.status();
   made.session = *std::move(session);
   if (made.session->write_mode() != options.write_mode) {
-    return absl::FailedPreconditionError(absl::StrCat("write mode: ", made.session->write_mode_reason()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("write mode: ", made.session->write_mode_reason()));
   }
   const ContentSpec content = BenchContent();
   const VariantSpec variant = BenchVariant(shape);
@@ -104,7 +109,8 @@ PutPlan PlanPuts(const BlockShape& shape, const Names& names, std::span<std::byt
   PutPlan plan;
   plan.segments.reserve(names.size() * shape.segments);
   for (size_t i = 0; i < names.size(); ++i) {
-    AppendSegments(RingPiece(source, order[i % order.size()], shape.bytes()), shape, &plan.segments);
+    AppendSegments(RingPiece(source, order[i % order.size()], shape.bytes()), shape,
+                   &plan.segments);
     PutBlock& block = plan.blocks.emplace_back();
     block.digest = names.digests[i];
     block.parent = names.parents[i];
@@ -120,8 +126,8 @@ absl::Status PutAll(Attachment& to, std::span<const PutBlock> blocks, const Call
   return AllOk(to.session->Put(to.variant, blocks, longer), "put");
 }
 
-GetPlan PlanGets(const BlockShape& shape, std::span<const Digest> digests, std::span<const uint32_t> order,
-                 std::span<std::byte> ring) {
+GetPlan PlanGets(const BlockShape& shape, std::span<const Digest> digests,
+                 std::span<const uint32_t> order, std::span<std::byte> ring) {
   GetPlan plan;
   plan.segments.reserve(order.size() * shape.segments);
   for (size_t i = 0; i < order.size(); ++i) {
@@ -139,8 +145,8 @@ absl::Status GetAll(Attachment& from, std::span<const GetBlock> blocks) {
   return AllOk(from.session->Get(from.variant, blocks, longer), "get");
 }
 
-absl::StatusOr<std::vector<std::span<const std::byte>>> MappedBlocks(Attachment& from, const BlockShape& shape,
-                                                                     std::span<const Digest> digests) {
+absl::StatusOr<std::vector<std::span<const std::byte>>> MappedBlocks(
+    Attachment& from, const BlockShape& shape, std::span<const Digest> digests) {
   constexpr uint64_t kLeaseBytes = 128 << 20;  // at a time, far below any session's share
   std::vector<std::span<const std::byte>> all;
   while (!digests.empty()) {
@@ -148,7 +154,8 @@ absl::StatusOr<std::vector<std::span<const std::byte>>> MappedBlocks(Attachment&
     auto lease = from.session->Acquire(from.variant, digests.first(n));
     if (!lease.ok()) return lease.status();
     for (size_t i = 0; i < n; ++i) {
-      if (lease->status(i) != BlockStatus::kOk) return absl::InternalError("a block that was just put is not there");
+      if (lease->status(i) != BlockStatus::kOk)
+        return absl::InternalError("a block that was just put is not there");
       all.push_back(lease->View(i));
     }
     digests = digests.subspan(n);

@@ -1,4 +1,5 @@
-// Blocks to store and read in benchmarks: names that never repeat, memory, puts and gets through the client library.
+// Blocks to store and read in benchmarks: names that never repeat, memory, puts and gets through
+// the client library.
 //
 // Ownership: values; Memory owns its mapping.  Thread-safety: none.
 #pragma once
@@ -48,7 +49,8 @@ class Memory {
 };
 
 // The piece of `all` that the i-th block uses, round and round.
-[[nodiscard]] inline std::span<std::byte> RingPiece(std::span<std::byte> all, size_t i, uint64_t bytes) {
+[[nodiscard]] inline std::span<std::byte> RingPiece(std::span<std::byte> all, size_t i,
+                                                    uint64_t bytes) {
   return all.subspan(i % (all.size() / bytes) * bytes, bytes);
 }
 // 0 .. n-1 shuffled; the same for the same salt.
@@ -61,18 +63,22 @@ struct Attachment {
   VariantHandle variant;
   Digest seed;
 };
-[[nodiscard]] absl::StatusOr<Attachment> AttachBench(const std::string& socket_dir, const BlockShape& shape,
+[[nodiscard]] absl::StatusOr<Attachment> AttachBench(const std::string& socket_dir,
+                                                     const BlockShape& shape,
                                                      const SessionOptions& options);
 
-// Blocks to be put or got, made before the clock runs; a call takes some of them.  Every block must answer kOk.
+// Blocks to be put or got, made before the clock runs; a call takes some of them.  Every block must
+// answer kOk.
 struct PutPlan {
   std::vector<std::span<const std::byte>> segments;
   std::vector<PutBlock> blocks;
 };
-// Block i of `names` gets the bytes of block order[i] in `source`.  REQUIRES: names outlive the plan.
-[[nodiscard]] PutPlan PlanPuts(const BlockShape& shape, const Names& names, std::span<std::byte> source,
-                               std::span<const uint32_t> order);
-[[nodiscard]] absl::Status PutAll(Attachment& to, std::span<const PutBlock> blocks, const CallOptions& options);
+// Block i of `names` gets the bytes of block order[i] in `source`.  REQUIRES: names outlive the
+// plan.
+[[nodiscard]] PutPlan PlanPuts(const BlockShape& shape, const Names& names,
+                               std::span<std::byte> source, std::span<const uint32_t> order);
+[[nodiscard]] absl::Status PutAll(Attachment& to, std::span<const PutBlock> blocks,
+                                  const CallOptions& options);
 
 struct GetPlan {
   std::vector<std::span<std::byte>> segments;
@@ -93,10 +99,9 @@ template <class Block, class Call>
   return absl::OkStatus();
 }
 
-// Where the session has mapped these blocks.  The memory stays mapped as long as the session, but nothing promises the
-// bytes any more: for floors, over a pool that nothing is evicted from.
-[[nodiscard]] absl::StatusOr<std::vector<std::span<const std::byte>>> MappedBlocks(Attachment& from,
-                                                                                   const BlockShape& shape,
-                                                                                   std::span<const Digest> digests);
+// Where the session has mapped these blocks.  The memory stays mapped as long as the session, but
+// nothing promises the bytes any more: for floors, over a pool that nothing is evicted from.
+[[nodiscard]] absl::StatusOr<std::vector<std::span<const std::byte>>> MappedBlocks(
+    Attachment& from, const BlockShape& shape, std::span<const Digest> digests);
 
 }  // namespace larder::bench

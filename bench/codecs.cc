@@ -1,10 +1,12 @@
-// What makes KV smaller, at which speed?  Every segment of the records that a daemon's disk folder holds, by zstd 1 to
-// 9 and lz4 of the bytes as they are, of byte planes and of bit planes; and by the codec that Larder has.
+// What makes KV smaller, at which speed?  Every segment of the records that a daemon's disk folder
+// holds, by zstd 1 to 9 and lz4 of the bytes as they are, of byte planes and of bit planes; and by
+// the codec that Larder has.
 //
-//   bench_codecs FOLDER [--json FILE] [--rounds N]     deploy/quickstart.sh --keep makes one, of a real model
+//   bench_codecs FOLDER [--json FILE] [--rounds N]
+// deploy/quickstart.sh --keep makes such a folder, of a real model.
 //
-// One thread.  Speeds are of raw bytes; each contestant runs once a round, in turn, medians.  A segment, or a plane of
-// it, that does not become shorter counts as it is.
+// One thread.  Speeds are of raw bytes; each contestant runs once a round, in turn, medians.  A
+// segment, or a plane of it, that does not become shorter counts as it is.
 #include <lz4.h>
 #include <zstd.h>
 
@@ -84,7 +86,8 @@ class Zstd final : public Coder {
     return ZSTD_isError(size) ? 0 : size;
   }
   void Decode(std::span<const std::byte> from, std::span<std::byte> to) override {
-    LARDER_CHECK(ZSTD_decompressDCtx(decompress_, to.data(), to.size(), from.data(), from.size()) == to.size());
+    LARDER_CHECK(ZSTD_decompressDCtx(decompress_, to.data(), to.size(), from.data(), from.size()) ==
+                 to.size());
   }
 
  private:
@@ -96,14 +99,15 @@ class Zstd final : public Coder {
 class Lz4 final : public Coder {
  public:
   size_t Encode(std::span<const std::byte> from, std::span<std::byte> to) override {
-    const int size = LZ4_compress_default(Chars(from.data()), reinterpret_cast<char*>(to.data()),
-                                          static_cast<int>(from.size()), static_cast<int>(from.size() - 1));
+    const int size =
+        LZ4_compress_default(Chars(from.data()), reinterpret_cast<char*>(to.data()),
+                             static_cast<int>(from.size()), static_cast<int>(from.size() - 1));
     return static_cast<size_t>(size);
   }
   void Decode(std::span<const std::byte> from, std::span<std::byte> to) override {
     LARDER_CHECK(LZ4_decompress_safe(Chars(from.data()), reinterpret_cast<char*>(to.data()),
-                                     static_cast<int>(from.size()), static_cast<int>(to.size())) ==
-                 static_cast<int>(to.size()));
+                                     static_cast<int>(from.size()),
+                                     static_cast<int>(to.size())) == static_cast<int>(to.size()));
   }
 
  private:
@@ -173,13 +177,15 @@ Result RunLayout(Layout layout, Coder& coder, const std::vector<Segment>& segmen
   const size_t count = PlanesOf(layout);
   for (const Segment& segment : segments) {
     const size_t plane_bytes = segment.raw.size() / count;
-    Bytes planes(segment.raw.size()), encoded(segment.raw.size()), back(segment.raw.size()), raw(segment.raw.size());
+    Bytes planes(segment.raw.size()), encoded(segment.raw.size()), back(segment.raw.size()),
+        raw(segment.raw.size());
     std::vector<size_t> lengths(count);
     double begin = SecondsNow();
     Apart(layout, segment.raw, planes);
     for (size_t plane = 0; plane < count; ++plane) {
       const size_t at = plane * plane_bytes;
-      lengths[plane] = coder.Encode(std::span(planes).subspan(at, plane_bytes), std::span(encoded).subspan(at));
+      lengths[plane] =
+          coder.Encode(std::span(planes).subspan(at, plane_bytes), std::span(encoded).subspan(at));
     }
     result.encode_s += SecondsNow() - begin;
     begin = SecondsNow();
@@ -222,32 +228,40 @@ Result RunCodec(BlockCodec& codec, const std::vector<Segment>& segments) {
 
 std::vector<Contestant> Contestants() {
   std::vector<Contestant> all;
-  const std::pair<Layout, const char*> layouts[] = {
-      {Layout::kAsIs, ""}, {Layout::kBytePlanes, "byte planes, "}, {Layout::kBitPlanes, "bit planes, "}};
+  const std::pair<Layout, const char*> layouts[] = {{Layout::kAsIs, ""},
+                                                    {Layout::kBytePlanes, "byte planes, "},
+                                                    {Layout::kBitPlanes, "bit planes, "}};
   for (const auto& [layout, what] : layouts) {
-    const auto add = [&all, layout = layout, what = what](const std::string& name, std::shared_ptr<Coder> coder) {
-      all.push_back({what + name, [layout, coder](const auto& segments) { return RunLayout(layout, *coder, segments); }});
+    const auto add = [&all, layout = layout, what = what](const std::string& name,
+                                                          std::shared_ptr<Coder> coder) {
+      all.push_back({what + name, [layout, coder](const auto& segments) {
+                       return RunLayout(layout, *coder, segments);
+                     }});
     };
-    for (int level = 1; level <= 9; ++level) add(absl::StrCat("zstd ", level), std::make_shared<Zstd>(level));
+    for (int level = 1; level <= 9; ++level)
+      add(absl::StrCat("zstd ", level), std::make_shared<Zstd>(level));
     add("lz4", std::make_shared<Lz4>());
   }
   const std::shared_ptr<BlockCodec> ours = MakeHostCodec(Codec::kLossless);
-  all.push_back({"larder lossless", [ours](const auto& segments) { return RunCodec(*ours, segments); }});
+  all.push_back(
+      {"larder lossless", [ours](const auto& segments) { return RunCodec(*ours, segments); }});
   return all;
 }
 
-void Print(const std::string& name, uint64_t raw, const std::vector<Result>& rounds, const std::string& memory,
-           std::FILE* json) {
+void Print(const std::string& name, uint64_t raw, const std::vector<Result>& rounds,
+           const std::string& memory, std::FILE* json) {
   std::vector<double> encode, decode;
   for (const Result& round : rounds) {
     encode.push_back(static_cast<double>(raw) / round.encode_s);
     decode.push_back(static_cast<double>(raw) / round.decode_s);
   }
   const double size = static_cast<double>(rounds.front().bytes) / static_cast<double>(raw);
-  std::printf("%-22s %7.4f %9.2f GB/s %9.2f GB/s  equal\n", name.c_str(), size, Median(encode) / 1e9,
-              Median(decode) / 1e9);
+  std::printf("%-22s %7.4f %9.2f GB/s %9.2f GB/s  equal\n", name.c_str(), size,
+              Median(encode) / 1e9, Median(decode) / 1e9);
   if (json == nullptr) return;
-  std::fprintf(json, "{\"codec\":\"%s\",\"size\":%.5f,\"encode\":%.0f,\"decode\":%.0f,\"rounds\":%zu,\"memory_gb_s\":%s}\n",
+  std::fprintf(json,
+               "{\"codec\":\"%s\",\"size\":%.5f,\"encode\":%.0f,\"decode\":%.0f,\"rounds\":%zu,"
+               "\"memory_gb_s\":%s}\n",
                name.c_str(), size, Median(encode), Median(decode), rounds.size(), memory.c_str());
 }
 
@@ -256,21 +270,26 @@ int Run(const std::string& folder, const std::string& json_file, int rounds) {
   uint64_t raw = 0;
   for (const Segment& segment : segments) raw += segment.raw.size();
   if (raw == 0) {
-    std::fprintf(stderr, "bench_codecs: no records in %s; deploy/quickstart.sh --keep leaves some\n", folder.c_str());
+    std::fprintf(stderr,
+                 "bench_codecs: no records in %s; deploy/quickstart.sh --keep leaves some\n",
+                 folder.c_str());
     return 2;
   }
-  std::printf("%zu segments, %.1f MB raw, %d rounds, 1 thread\n", segments.size(), static_cast<double>(raw) / 1e6, rounds);
+  std::printf("%zu segments, %.1f MB raw, %d rounds, 1 thread\n", segments.size(),
+              static_cast<double>(raw) / 1e6, rounds);
   const std::vector<Contestant> contestants = Contestants();
   std::vector<std::vector<Result>> results(contestants.size());
   MemorySpeed memory;
   for (int round = 0; round < rounds; ++round) {
     memory.Measure();
-    for (size_t i = 0; i < contestants.size(); ++i) results[i].push_back(contestants[i].run(segments));
+    for (size_t i = 0; i < contestants.size(); ++i)
+      results[i].push_back(contestants[i].run(segments));
   }
   std::printf("memory %s GB/s, by 1 and 2 threads\n", ToText(memory.Get()).c_str());
   std::printf("%-22s %7s %14s %14s  %s\n", "", "size", "encode", "decode", "bits");
   std::FILE* const json = json_file.empty() ? nullptr : std::fopen(json_file.c_str(), "a");
-  for (size_t i = 0; i < contestants.size(); ++i) Print(contestants[i].name, raw, results[i], ToJson(memory.Get()), json);
+  for (size_t i = 0; i < contestants.size(); ++i)
+    Print(contestants[i].name, raw, results[i], ToJson(memory.Get()), json);
   if (json != nullptr) std::fclose(json);
   return 0;
 }
@@ -295,7 +314,9 @@ int main(int argc, char** argv) {
     }
   }
   if (folder.empty() || !std::filesystem::is_directory(folder)) {
-    std::fprintf(stderr, "bench_codecs: a larderd's disk folder is needed; deploy/quickstart.sh --keep leaves one\n");
+    std::fprintf(stderr,
+                 "bench_codecs: a larderd's disk folder is needed; deploy/quickstart.sh --keep "
+                 "leaves one\n");
     return 2;
   }
   return larder::bench::Run(folder, json, rounds);

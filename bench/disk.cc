@@ -1,7 +1,8 @@
-// What does a disk cost, and what does it give, through the whole path?  How fast blocks become durable, how soon after
-// kill -9 the next daemon answers from disk.
+// What does a disk cost, and what does it give, through the whole path?  How fast blocks become
+// durable, how soon after kill -9 the next daemon answers from disk.
 //
-// The daemon is killed and started again over one directory, on the disk that the build tree lies on.
+// The daemon is killed and started again over one directory, on the disk that the build tree lies
+// on.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -27,10 +28,10 @@ constexpr char kReady[] = "restart_2gib_ready";
 constexpr char kMillion[] = "restart_1m_index";
 
 constexpr size_t kStoredBlocks = 2048;
-constexpr size_t kSyncEvery = 32;           // blocks of the floor between two syncs
+constexpr size_t kSyncEvery = 32;  // blocks of the floor between two syncs
 constexpr int kProbes = 300;
-constexpr size_t kLoggedBlocks = 256;       // put before each kill: the next daemon finds them in a log
-constexpr double kLatePuts = 1.05;          // of the time that they should take
+constexpr size_t kLoggedBlocks = 256;  // put before each kill: the next daemon finds them in a log
+constexpr double kLatePuts = 1.05;     // of the time that they should take
 constexpr size_t kSmallBlocks = 1'000'000;  // of a page each
 constexpr char kFullDisk[] = "3GiB";        // what is full all the time
 
@@ -48,24 +49,30 @@ absl::StatusOr<double> RawRate(int fd, std::span<const std::byte> source) {
   return Mebibytes(kRoundBlocks) / (SecondsNow() - start);
 }
 
-// Puts of blocks at a share of what the disk takes, `rate` bytes a second: how many it did not take.
+// Puts of blocks at a share of what the disk takes, `rate` bytes a second: how many it did not
+// take.
 absl::Status MeasureDropped(Harness& harness, Writer& writer, double rate) {
   const double seconds = harness.quick() ? 3 : 15;
   for (const double share : {0.8, 1.0}) {
     const auto batches = static_cast<size_t>(share * rate * seconds / Mebibytes(kBatchBlocks));
     const double start = SecondsNow();
-    if (absl::Status s = PutAtRate(writer, share * rate, [&](size_t batch) { return batch < batches; }); !s.ok()) return s;
+    if (absl::Status s =
+            PutAtRate(writer, share * rate, [&](size_t batch) { return batch < batches; });
+        !s.ok())
+      return s;
     const double took = SecondsNow() - start;
     const uint64_t put = batches * kBatchBlocks;
     const uint64_t dropped = writer.CountDropped(put);
     const std::string figure = absl::StrCat(kDropped, "_", static_cast<int>(share * 100));
     if (took > kLatePuts * seconds) {
-      return absl::UnavailableError(absl::StrCat(figure, ": the puts took ", took, " s instead of ", seconds,
-                                                 ", so nothing came at that rate; ", dropped, " of ", put, " dropped"));
+      return absl::UnavailableError(absl::StrCat(figure, ": the puts took ", took, " s instead of ",
+                                                 seconds, ", so nothing came at that rate; ",
+                                                 dropped, " of ", put, " dropped"));
     }
-    harness.Report({figure, static_cast<double>(dropped) / static_cast<double>(put), "of 1", std::nullopt, std::nullopt, 1});
-    harness.Note(absl::StrCat(dropped, " of ", put, " blocks of 1 MiB, put in ", took, " s at ", share,
-                              " of the rate of ", kSpill));
+    harness.Report({figure, static_cast<double>(dropped) / static_cast<double>(put), "of 1",
+                    std::nullopt, std::nullopt, 1});
+    harness.Note(absl::StrCat(dropped, " of ", put, " blocks of 1 MiB, put in ", took, " s at ",
+                              share, " of the rate of ", kSpill));
   }
   return absl::OkStatus();
 }
@@ -79,7 +86,8 @@ absl::Status MeasureDurableIdle(Harness& harness, Writer& writer) {
     idle.push_back(SecondsNow() - start);
   }
   harness.Report({kDurableIdle, Quantile(idle, 0.5), "s", std::nullopt, std::nullopt, kProbes});
-  harness.Report({absl::StrCat(kDurableIdle, "_p99"), Quantile(idle, 0.99), "s", std::nullopt, std::nullopt, kProbes});
+  harness.Report({absl::StrCat(kDurableIdle, "_p99"), Quantile(idle, 0.99), "s", std::nullopt,
+                  std::nullopt, kProbes});
   return absl::OkStatus();
 }
 
@@ -96,7 +104,8 @@ absl::Status MeasureDurableFull(Harness& harness, Writer& writer) {
     full.push_back(SecondsNow() - started[batch - kAhead]);
   }
   if (absl::Status s = writer.WaitDurable(kAhead * kBatchBlocks); !s.ok()) return s;
-  harness.Report({kDurableFull, Quantile(full, 0.99), "s", std::nullopt, std::nullopt, static_cast<int>(full.size())});
+  harness.Report({kDurableFull, Quantile(full, 0.99), "s", std::nullopt, std::nullopt,
+                  static_cast<int>(full.size())});
   harness.Note("128 MiB ahead of the disk all the time");
   return absl::OkStatus();
 }
@@ -104,20 +113,26 @@ absl::Status MeasureDurableFull(Harness& harness, Writer& writer) {
 // The rate.
 absl::StatusOr<double> MeasureRate(Harness& harness, Writer& writer, const std::string& directory) {
   const int fd = open((directory + "/raw").c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
-  LARDER_CHECK(fd >= 0 && posix_fallocate(fd, 0, static_cast<off_t>(kRoundBlocks * Shape().bytes())) == 0);
-  const Contestant contestants[] = {[&] { return writer.SpillRate(writer.Next(2 * kRoundBlocks)); }, [&] { return RawRate(fd, writer.source()); }};
+  LARDER_CHECK(fd >= 0 &&
+               posix_fallocate(fd, 0, static_cast<off_t>(kRoundBlocks * Shape().bytes())) == 0);
+  const Contestant contestants[] = {[&] { return writer.SpillRate(writer.Next(2 * kRoundBlocks)); },
+                                    [&] { return RawRate(fd, writer.source()); }};
   const auto rates = Interleave(harness, harness.rounds(), contestants);
   close(fd);
   if (!rates.ok()) return rates.status();
   const double rate = Median((*rates)[0]);
-  harness.Report({kSpill, rate, "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]), harness.rounds()});
-  harness.Note("from the first put of 1,024 blocks until the last is durable, 128 ahead of the disk, on a disk that is full and evicts; floor: "
-               "O_DIRECT over bytes written before, a sync each 32 MiB");
+  harness.Report({kSpill, rate, "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]),
+                  harness.rounds()});
+  harness.Note(
+      "from the first put of 1,024 blocks until the last is durable, 128 ahead of the disk, on a "
+      "disk that is full and evicts; floor: "
+      "O_DIRECT over bytes written before, a sync each 32 MiB");
   return rate;
 }
 
 bool WantsDropped(const Harness& harness) {
-  return harness.Wants(absl::StrCat(kDropped, "_80")) || harness.Wants(absl::StrCat(kDropped, "_100"));
+  return harness.Wants(absl::StrCat(kDropped, "_80")) ||
+         harness.Wants(absl::StrCat(kDropped, "_100"));
 }
 
 absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
@@ -143,7 +158,8 @@ absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
   return WantsDropped(harness) ? MeasureDropped(harness, writer, rate) : absl::OkStatus();
 }
 
-// ---- restarts: each daemon is killed after it has put some, so that the next one has a log to read
+// ---- restarts: each daemon is killed after it has put some, so that the next one has a log to
+// read
 
 // `life`: of the daemon, from 1.
 absl::Status LeaveLog(Node& node, uint64_t life) {
@@ -155,7 +171,8 @@ absl::Status LeaveLog(Node& node, uint64_t life) {
 
 // From the start of a process until `ready(node)` says so; of each round, the first not counted.
 using Ready = std::function<absl::Status(Node&, uint64_t life)>;
-absl::StatusOr<std::vector<double>> TimeRestarts(int rounds, const std::string& disk, ByteCount pool, const Ready& ready) {
+absl::StatusOr<std::vector<double>> TimeRestarts(int rounds, const std::string& disk,
+                                                 ByteCount pool, const Ready& ready) {
   std::vector<double> took;
   for (uint64_t life = 1; life <= static_cast<uint64_t>(rounds) + 1; ++life) {
     const double start = SecondsNow();
@@ -182,12 +199,15 @@ absl::Status MeasureRestart(Harness& harness, const std::string& directory) {
   const auto ready = TimeRestarts(harness.rounds(), disk, GiB(8), [&](Node& node, uint64_t life) {
     const std::vector<uint32_t> order = {static_cast<uint32_t>(life * 100)};
     const GetPlan plan = PlanGets(Shape(), names.digests, order, to.bytes());
-    return WaitFor("the first block", [&]() -> absl::StatusOr<bool> { return GetAll(node.engine, plan.blocks).ok(); });
+    return WaitFor("the first block",
+                   [&]() -> absl::StatusOr<bool> { return GetAll(node.engine, plan.blocks).ok(); });
   });
   if (!ready.ok()) return ready.status();
   harness.Report({kReady, Median(*ready), "s", std::nullopt, std::nullopt, harness.rounds()});
-  harness.Note("from the start of the process to the first block of 2 GiB read from disk; pool of 8 GiB, which is "
-               "populated meanwhile; the daemon before put 256 blocks and was killed");
+  harness.Note(
+      "from the start of the process to the first block of 2 GiB read from disk; pool of 8 GiB, "
+      "which is "
+      "populated meanwhile; the daemon before put 256 blocks and was killed");
   return absl::OkStatus();
 }
 
@@ -199,7 +219,9 @@ absl::Status FillWithSmallBlocks(const std::string& disk) {
   options.limit = GiB(24);
   auto tier = FileDiskTier::Open(options);
   if (!tier.ok()) return tier.status();
-  if (absl::Status s = (*tier)->Recover([](const DiskTier::Entry&) { return 0u; }, [] { return false; }); !s.ok())
+  if (absl::Status s =
+          (*tier)->Recover([](const DiskTier::Entry&) { return 0u; }, [] { return false; });
+      !s.ok())
     return s;
   const PageBuffer payload(1);
   const std::vector<uint32_t> tokens(16, 1);
@@ -221,7 +243,8 @@ absl::Status FillWithSmallBlocks(const std::string& disk) {
     }
     (*tier)->Put(blocks, results);
     for (const DiskTier::PutResult& result : results) {
-      if (result.status != DiskTier::PutStatus::kOk) return absl::InternalError(ToString(result.status));
+      if (result.status != DiskTier::PutStatus::kOk)
+        return absl::InternalError(ToString(result.status));
     }
   }
   return absl::OkStatus();
@@ -235,13 +258,16 @@ absl::Status MeasureMillion(Harness& harness, const std::string& directory) {
   });
   if (!complete.ok()) return complete.status();
   harness.Report({kMillion, Median(*complete), "s", std::nullopt, std::nullopt, harness.rounds()});
-  harness.Note("from the start of the process until a million blocks of a page each are in the index; the daemon before "
-               "put 256 more and was killed");
+  harness.Note(
+      "from the start of the process until a million blocks of a page each are in the index; the "
+      "daemon before "
+      "put 256 more and was killed");
   return absl::OkStatus();
 }
 
 absl::Status Run(Harness& harness, const std::string& directory) {
-  if (harness.Wants(kSpill) || harness.Wants(kDurableIdle) || harness.Wants(kDurableFull) || WantsDropped(harness)) {
+  if (harness.Wants(kSpill) || harness.Wants(kDurableIdle) || harness.Wants(kDurableFull) ||
+      WantsDropped(harness)) {
     if (absl::Status s = MeasureSpill(harness, directory); !s.ok()) return s;
   }
   if (harness.Wants(kReady)) {
@@ -256,9 +282,10 @@ absl::Status Run(Harness& harness, const std::string& directory) {
 int main(int argc, char** argv) {
   using namespace larder::bench;
   Harness harness(argc, argv,
-                  {kSpill, kDurableIdle, "durable_idle_p99", kDurableFull, "spill_dropped_80", "spill_dropped_100", kReady,
-                   kMillion});
+                  {kSpill, kDurableIdle, "durable_idle_p99", kDurableFull, "spill_dropped_80",
+                   "spill_dropped_100", kReady, kMillion});
   if (harness.done()) return *harness.done();
-  const absl::Status status = InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
+  const absl::Status status =
+      InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
   return status.ok() ? 0 : harness.Fail(status);
 }

@@ -1,5 +1,5 @@
-// A directory for benchmarks of the disk: beside the program, so on the disk of the build tree and below build/;
-// removed at the end.
+// A directory for benchmarks of the disk: beside the program, so on the disk of the build tree and
+// below build/; removed at the end.
 #pragma once
 
 #include <cerrno>
@@ -16,7 +16,9 @@ namespace larder::bench {
 template <class Run>
 [[nodiscard]] absl::Status InDiskDirectory(Run run) {
   std::error_code error;
-  std::string path = (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "bench-disk-XXXXXX").string();
+  std::string path =
+      (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "bench-disk-XXXXXX")
+          .string();
   if (error || mkdtemp(path.data()) == nullptr)
     return absl::ErrnoToStatus(errno, "cannot make a directory beside the program");
   const absl::Status status = run(path);

@@ -17,8 +17,8 @@ absl::StatusOr<Attachment> AttachTo(const Node& node, const std::string& engine_
 
 absl::StatusOr<std::unique_ptr<Node>> StartNode(const NodeConfig& config) {
   std::vector<std::string> flags = config.flags;
-  for (const std::string& flag : {std::string("--disk"), config.disk, std::string("--disk-limit"), config.limit,
-                                  std::string("--lease-share"), std::string("1")}) {
+  for (const std::string& flag : {std::string("--disk"), config.disk, std::string("--disk-limit"),
+                                  config.limit, std::string("--lease-share"), std::string("1")}) {
     flags.push_back(flag);
   }
   auto node = std::make_unique<Node>();
@@ -51,7 +51,8 @@ absl::Status WaitForNode(const Node& node, const char* what,
 }
 
 absl::Status WaitForBlocks(const Node& node, uint64_t blocks) {
-  return WaitForNode(node, "blocks in the index", [&](const auto& now) { return now.blocks >= blocks; });
+  return WaitForNode(node, "blocks in the index",
+                     [&](const auto& now) { return now.blocks >= blocks; });
 }
 
 Writer::Writer(Attachment& engine, uint64_t part)
@@ -60,19 +61,22 @@ Writer::Writer(Attachment& engine, uint64_t part)
 }
 
 PutPlan Writer::Plan(const Names& names) {
-  return PlanPuts(Shape(), names, source_.bytes(), ShuffledOrder(source_.bytes().size() / Shape().bytes(), salt_));
+  return PlanPuts(Shape(), names, source_.bytes(),
+                  ShuffledOrder(source_.bytes().size() / Shape().bytes(), salt_));
 }
 
 absl::Status Writer::Put(const Names& names) {
   const PutPlan plan = Plan(names);
-  return InBatches(plan.blocks, [&](std::span<const PutBlock> batch) { return PutAll(engine_, batch, {}); });
+  return InBatches(plan.blocks,
+                   [&](std::span<const PutBlock> batch) { return PutAll(engine_, batch, {}); });
 }
 
 absl::Status Writer::PutEach(const Names& names, const std::function<void(size_t)>& before) {
   const PutPlan plan = Plan(names);
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
     before(i);
-    if (absl::Status s = PutAll(engine_, std::span(plan.blocks).subspan(i, 1), {}); !s.ok()) return s;
+    if (absl::Status s = PutAll(engine_, std::span(plan.blocks).subspan(i, 1), {}); !s.ok())
+      return s;
   }
   return absl::OkStatus();
 }
@@ -83,18 +87,21 @@ absl::Status Writer::WaitDurable(uint64_t more) {
   while (engine_.session->counters().blocks_durable < durable_) {
     const double waited = SecondsNow() - start;
     if (waited > kDiskWait_s) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(engine_.session->counters().blocks_durable, " of ", durable_, " blocks are durable"));
+      return absl::DeadlineExceededError(absl::StrCat(engine_.session->counters().blocks_durable,
+                                                      " of ", durable_, " blocks are durable"));
     }
     if (absl::Status s = Listen(); !s.ok()) return s;
-    std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(waited / 16, 50e-6, 1e-3)));
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(std::clamp(waited / 16, 50e-6, 1e-3)));
   }
   return absl::OkStatus();
 }
 
-// The daemon says at once what is durable, but the library looks every 40 ms only, unless somebody waits for an answer:
-// here, that there is no such block.
-absl::Status Writer::Listen() { return engine_.session->Acquire(engine_.variant, {&nobody_, 1}).status(); }
+// The daemon says at once what is durable, but the library looks every 40 ms only, unless somebody
+// waits for an answer: here, that there is no such block.
+absl::Status Writer::Listen() {
+  return engine_.session->Acquire(engine_.variant, {&nobody_, 1}).status();
+}
 
 absl::Status Writer::PutDurable(const Names& names) {
   if (absl::Status s = Put(names); !s.ok()) return s;
@@ -132,7 +139,8 @@ uint64_t Writer::CountDropped(uint64_t put) {
 void History::Add(const Names& names) {
   const MutexLock lock(mu_);
   for (size_t at = 0; at < names.size(); at += kBatchBlocks) {
-    const auto batch = std::span(names.digests).subspan(at, std::min(kBatchBlocks, names.size() - at));
+    const auto batch =
+        std::span(names.digests).subspan(at, std::min(kBatchBlocks, names.size() - at));
     batches_.emplace_back(batch.begin(), batch.end());
   }
 }
@@ -146,7 +154,8 @@ std::vector<Digest> History::Next(size_t from, size_t to) {
   return batches_[next_++];
 }
 
-absl::Status PutAtRate(Writer& writer, double rate, const std::function<bool(size_t)>& go_on, History* history) {
+absl::Status PutAtRate(Writer& writer, double rate, const std::function<bool(size_t)>& go_on,
+                       History* history) {
   const double period = Mebibytes(1) / rate;
   const double start = SecondsNow();
   for (size_t batch = 0; go_on(batch); ++batch) {

@@ -1,6 +1,7 @@
 // A daemon with a disk, and sessions that put blocks and say when they are durable.
 //
-// Ownership: a Node has its daemon, which is killed with it as by kill -9; what else is made borrows its session.
+// Ownership: a Node has its daemon, which is killed with it as by kill -9; what else is made
+// borrows its session.
 // Thread-safety: History from any thread; all else from one at a time.
 #pragma once
 
@@ -26,7 +27,9 @@ inline constexpr char kAmpleDisk[] = "24GiB";
 
 // All blocks are of 1 MiB.
 [[nodiscard]] const BlockShape& Shape();
-[[nodiscard]] constexpr double Mebibytes(uint64_t blocks) { return static_cast<double>(blocks << 20); }
+[[nodiscard]] constexpr double Mebibytes(uint64_t blocks) {
+  return static_cast<double>(blocks << 20);
+}
 
 // A daemon over the directory `disk`, and an engine attached to it.
 struct Node {
@@ -36,19 +39,21 @@ struct Node {
 struct NodeConfig {
   std::string disk;
   ByteCount pool;
-  std::string limit = kAmpleDisk;         // of the disk
-  std::vector<std::string> flags = {};    // more of them
-  bool whole_pool = true;                 // wait until all of it is online
+  std::string limit = kAmpleDisk;       // of the disk
+  std::vector<std::string> flags = {};  // more of them
+  bool whole_pool = true;               // wait until all of it is online
 };
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Node>> StartNode(const NodeConfig& config);
 // Another session at it.
 [[nodiscard]] absl::StatusOr<Attachment> AttachTo(const Node& node, const std::string& engine_id);
 
 // Asks every 2 ms until it is true; DeadlineExceeded with `what` after a minute.
-[[nodiscard]] absl::Status WaitFor(const char* what, const std::function<absl::StatusOr<bool>()>& done);
+[[nodiscard]] absl::Status WaitFor(const char* what,
+                                   const std::function<absl::StatusOr<bool>()>& done);
 // Until it says so of itself.
-[[nodiscard]] absl::Status WaitForNode(const Node& node, const char* what,
-                                       const std::function<bool(const DaemonProcess::Holdings&)>& done);
+[[nodiscard]] absl::Status WaitForNode(
+    const Node& node, const char* what,
+    const std::function<bool(const DaemonProcess::Holdings&)>& done);
 // Until the index has as many blocks, of all tiers.
 [[nodiscard]] absl::Status WaitForBlocks(const Node& node, uint64_t blocks);
 
@@ -65,7 +70,8 @@ class Writer {
   // Until that many more are.
   [[nodiscard]] absl::Status WaitDurable(uint64_t more);
   [[nodiscard]] absl::Status PutDurable(const Names& names);
-  // From the first put until the last is durable, kAheadBlocks ahead of the disk all the time: bytes a second.
+  // From the first put until the last is durable, kAheadBlocks ahead of the disk all the time:
+  // bytes a second.
   [[nodiscard]] absl::StatusOr<double> SpillRate(const Names& names);
   // Until no more become durable for a while; how many of those that were put did not.
   [[nodiscard]] uint64_t CountDropped(uint64_t put);
@@ -85,7 +91,8 @@ class Writer {
 class History {
  public:
   void Add(const Names& names) LARDER_EXCLUDES(mu_);
-  // Batch after batch of those that were put between `from` and `to` blocks ago, oldest first, round and round.
+  // Batch after batch of those that were put between `from` and `to` blocks ago, oldest first,
+  // round and round.
   // REQUIRES: more than `from` were put.
   [[nodiscard]] std::vector<Digest> Next(size_t from, size_t to) LARDER_EXCLUDES(mu_);
 
@@ -96,7 +103,8 @@ class History {
 };
 
 // Puts block after block, `rate` bytes a second, until go_on(batches so far) says no or an error.
-[[nodiscard]] absl::Status PutAtRate(Writer& writer, double rate, const std::function<bool(size_t)>& go_on,
+[[nodiscard]] absl::Status PutAtRate(Writer& writer, double rate,
+                                     const std::function<bool(size_t)>& go_on,
                                      History* history = nullptr);
 
 }  // namespace larder::bench

@@ -1,5 +1,6 @@
-// What does the disk tier cost over the disk itself?  Puts and cold gets of 1 MiB blocks at the tier's own interface,
-// without daemon and client, against O_DIRECT reads and writes of as many bytes by as many threads.
+// What does the disk tier cost over the disk itself?  Puts and cold gets of 1 MiB blocks at the
+// tier's own interface, without daemon and client, against O_DIRECT reads and writes of as many
+// bytes by as many threads.
 //
 // The disk that is measured is the one that the build tree lies on.
 #include <fcntl.h>
@@ -34,7 +35,8 @@ Digest Numbered(uint64_t number) {
   return digest;
 }
 
-// The bytes are the same 64 MiB over and over: a disk does not mind, and memory is left for its cache.
+// The bytes are the same 64 MiB over and over: a disk does not mind, and memory is left for its
+// cache.
 class Payloads {
  public:
   Payloads() : pages_(kDistinct * kBlockBytes / kPageBytes), tables_(kDistinct) {
@@ -72,8 +74,11 @@ class Payloads {
 // The disk by itself: one preallocated file.
 class RawFile {
  public:
-  explicit RawFile(const std::string& path) : fd_(open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600)) {
-    LARDER_CHECK(fd_ >= 0 && posix_fallocate(fd_, 0, static_cast<off_t>((kStored + kWritten) * kBlockBytes)) == 0);
+  explicit RawFile(const std::string& path)
+      : fd_(open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600)) {
+    LARDER_CHECK(fd_ >= 0 &&
+                 posix_fallocate(fd_, 0, static_cast<off_t>((kStored + kWritten) * kBlockBytes)) ==
+                     0);
   }
   ~RawFile() { close(fd_); }
   RawFile(const RawFile&) = delete;
@@ -82,7 +87,8 @@ class RawFile {
   absl::Status Write(const Payloads& payloads, size_t from, size_t count) const {
     for (size_t i = from; i < from + count; ++i) {
       const auto at = static_cast<off_t>(i * kBlockBytes);
-      if (pwrite(fd_, payloads.Of(i).data(), kBlockBytes, at) != static_cast<ssize_t>(kBlockBytes) ||
+      if (pwrite(fd_, payloads.Of(i).data(), kBlockBytes, at) !=
+              static_cast<ssize_t>(kBlockBytes) ||
           ((i + 1) % kBatch == 0 && fdatasync(fd_) != 0)) {
         return absl::ErrnoToStatus(errno, "cannot write the file of the floor");
       }
@@ -103,10 +109,13 @@ class RawFile {
 // A tier with kStored blocks in it.
 class Stocked {
  public:
-  Stocked(std::unique_ptr<DiskTier> tier, const Payloads& payloads) : tier_(std::move(tier)), payloads_(payloads) {}
+  Stocked(std::unique_ptr<DiskTier> tier, const Payloads& payloads)
+      : tier_(std::move(tier)), payloads_(payloads) {}
 
   absl::Status Fill() {
-    if (absl::Status s = tier_->Recover([](const DiskTier::Entry&) { return 0u; }, [] { return false; }); !s.ok())
+    if (absl::Status s =
+            tier_->Recover([](const DiskTier::Entry&) { return 0u; }, [] { return false; });
+        !s.ok())
       return s;
     return Put(0, kStored, &stored_);
   }
@@ -126,10 +135,13 @@ class Stocked {
     SegmentRange range{0, kSegments, 0, kBlockBytes};
     if (quarter) {
       const uint32_t layers = kSegments / 4;
-      if (absl::Status s = known->header.table.Range(layers * (block % 4), layers, &range); !s.ok()) return s;
+      if (absl::Status s = known->header.table.Range(layers * (block % 4), layers, &range); !s.ok())
+        return s;
     }
-    const auto status = tier_->Get({.block = stored_[block], .header = &known->header, .range = range, .to = to});
-    return status == DiskTier::GetStatus::kOk ? absl::OkStatus() : absl::DataLossError(ToString(status));
+    const auto status =
+        tier_->Get({.block = stored_[block], .header = &known->header, .range = range, .to = to});
+    return status == DiskTier::GetStatus::kOk ? absl::OkStatus()
+                                              : absl::DataLossError(ToString(status));
   }
   [[nodiscard]] const DiskTier& tier() const { return *tier_; }
 
@@ -141,11 +153,13 @@ class Stocked {
       const std::vector<uint32_t> tokens(16, 1);
       for (size_t i = at; i < at + kBatch; ++i) headers.push_back(payloads_.Header(i));
       for (size_t i = 0; i < kBatch; ++i)
-        blocks.push_back({.header = &headers[i], .tokens = tokens, .payload = payloads_.Of(at + i)});
+        blocks.push_back(
+            {.header = &headers[i], .tokens = tokens, .payload = payloads_.Of(at + i)});
       std::vector<DiskTier::PutResult> results(kBatch);
       tier_->Put(blocks, results);
       for (size_t i = 0; i < kBatch; ++i) {
-        if (results[i].status != DiskTier::PutStatus::kOk) return absl::InternalError(ToString(results[i].status));
+        if (results[i].status != DiskTier::PutStatus::kOk)
+          return absl::InternalError(ToString(results[i].status));
         put->push_back({headers[i].key, results[i].location});
       }
     }
@@ -180,19 +194,22 @@ absl::StatusOr<double> ReadAll(size_t threads, ReadBlock read) {
   return kStored / (SecondsNow() - start);
 }
 
-absl::Status MeasurePuts(Harness& harness, Stocked& tier, const Payloads& payloads, const RawFile& raw) {
+absl::Status MeasurePuts(Harness& harness, Stocked& tier, const Payloads& payloads,
+                         const RawFile& raw) {
   const std::string name = "disk_tier_put_1mib";
   if (!harness.Wants(name)) return absl::OkStatus();
   const Contestant contestants[] = {[&] { return tier.PutRate(); },
                                     [&]() -> absl::StatusOr<double> {
                                       const double start = SecondsNow();
-                                      if (absl::Status s = raw.Write(payloads, kStored, kWritten); !s.ok()) return s;
+                                      if (absl::Status s = raw.Write(payloads, kStored, kWritten);
+                                          !s.ok())
+                                        return s;
                                       return kWritten * kBlockBytes / (SecondsNow() - start);
                                     }};
   const auto rates = Interleave(harness, harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
-  harness.Report({name, Median((*rates)[0]), "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]),
-                  harness.rounds()});
+  harness.Report({name, Median((*rates)[0]), "B/s", Median((*rates)[1]),
+                  MedianRatio((*rates)[0], (*rates)[1]), harness.rounds()});
   return absl::OkStatus();
 }
 
@@ -202,9 +219,17 @@ absl::Status MeasureGets(Harness& harness, Stocked& tier, const RawFile& raw, si
   const std::string quarter = "disk_get_quarter_layers" + suffix;
   if (!harness.Wants(name) && !harness.Wants(quarter)) return absl::OkStatus();
   const Contestant contestants[] = {
-      [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return tier.Get(i, false, to); }); },
-      [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return raw.Read(i, to); }); },
-      [&] { return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return tier.Get(i, true, to); }); }};
+      [&] {
+        return ReadAll(threads,
+                       [&](size_t i, std::span<std::byte> to) { return tier.Get(i, false, to); });
+      },
+      [&] {
+        return ReadAll(threads, [&](size_t i, std::span<std::byte> to) { return raw.Read(i, to); });
+      },
+      [&] {
+        return ReadAll(threads,
+                       [&](size_t i, std::span<std::byte> to) { return tier.Get(i, true, to); });
+      }};
   const auto rates = Interleave(harness, harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
   const double whole = Median((*rates)[0]);
@@ -217,11 +242,13 @@ absl::Status MeasureGets(Harness& harness, Stocked& tier, const RawFile& raw, si
   }
   harness.Report({quarter, Median(quarter_s), "s", Median(quarter_of_whole_s),
                   MedianRatio(quarter_s, quarter_of_whole_s), harness.rounds()});
-  harness.Note(absl::StrCat(threads, " threads; floor of the latter: a quarter of the time of a whole block"));
+  harness.Note(absl::StrCat(
+      threads, " threads; floor of the latter: a quarter of the time of a whole block"));
   return absl::OkStatus();
 }
 
-absl::Status Measure(Harness& harness, Stocked& tier, const Payloads& payloads, const RawFile& raw) {
+absl::Status Measure(Harness& harness, Stocked& tier, const Payloads& payloads,
+                     const RawFile& raw) {
   if (absl::Status s = tier.Fill(); !s.ok()) return s;
   if (absl::Status s = MeasurePuts(harness, tier, payloads, raw); !s.ok()) return s;
   if (absl::Status s = MeasureGets(harness, tier, raw, kReaders, ""); !s.ok()) return s;
@@ -247,9 +274,10 @@ absl::Status Run(Harness& harness, const std::string& directory) {
 int main(int argc, char** argv) {
   using namespace larder::bench;
   Harness harness(argc, argv,
-                  {"disk_tier_put_1mib", "disk_get_cold_1mib", "disk_get_cold_1mib_1t", "disk_get_quarter_layers",
-                   "disk_get_quarter_layers_1t"});
+                  {"disk_tier_put_1mib", "disk_get_cold_1mib", "disk_get_cold_1mib_1t",
+                   "disk_get_quarter_layers", "disk_get_quarter_layers_1t"});
   if (harness.done()) return *harness.done();
-  const absl::Status status = InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
+  const absl::Status status =
+      InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
   return status.ok() ? 0 : harness.Fail(status);
 }

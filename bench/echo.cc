@@ -37,13 +37,16 @@ class StreamReactor final : public grpc::ServerBidiReactor<Ping, Pong> {
 
 class EchoService final : public Echo::CallbackService {
  public:
-  grpc::ServerUnaryReactor* Call(grpc::CallbackServerContext* context, const Ping* ping, Pong* pong) override {
+  grpc::ServerUnaryReactor* Call(grpc::CallbackServerContext* context, const Ping* ping,
+                                 Pong* pong) override {
     pong->mutable_data()->resize(ping->pong_bytes());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
-  grpc::ServerBidiReactor<Ping, Pong>* Stream(grpc::CallbackServerContext*) override { return new StreamReactor; }
+  grpc::ServerBidiReactor<Ping, Pong>* Stream(grpc::CallbackServerContext*) override {
+    return new StreamReactor;
+  }
 };
 
 // Data that makes a message with it about `bytes` long; tags and lengths take the rest.
@@ -68,7 +71,8 @@ absl::StatusOr<std::unique_ptr<EchoServer>> EchoServer::Start(const std::string&
   auto parts = std::make_unique<Parts>();
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(absl::StrCat("unix:", socket_path), grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(absl::StrCat("unix:", socket_path), grpc::InsecureServerCredentials(),
+                           &port);
   builder.RegisterService(&parts->service);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.SetMaxSendMessageSize(kMessageBytesMax);
@@ -102,7 +106,8 @@ absl::StatusOr<std::unique_ptr<EchoClient>> EchoClient::Connect(const std::strin
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-  if (absl::Status s = ToStatus(parts->stub->Call(&context, parts->ping, &parts->pong)); !s.ok()) return s;
+  if (absl::Status s = ToStatus(parts->stub->Call(&context, parts->ping, &parts->pong)); !s.ok())
+    return s;
   return std::unique_ptr<EchoClient>(new EchoClient(std::move(parts)));
 }
 
@@ -120,11 +125,14 @@ absl::Status EchoClient::Call() {
 
 absl::Status EchoClient::StreamPing() {
   if (!parts_->stream) parts_->stream = parts_->stub->Stream(&parts_->stream_context);
-  if (parts_->stream->Write(parts_->ping) && parts_->stream->Read(&parts_->pong)) return absl::OkStatus();
+  if (parts_->stream->Write(parts_->ping) && parts_->stream->Read(&parts_->pong))
+    return absl::OkStatus();
   return absl::UnavailableError("echo: the stream broke");
 }
 
-std::string EchoServerFlag(const std::string& socket_path) { return std::string(kServeFlag) + socket_path; }
+std::string EchoServerFlag(const std::string& socket_path) {
+  return std::string(kServeFlag) + socket_path;
+}
 
 std::optional<int> MaybeServeEcho(int argc, char** argv) {
   if (argc != 2 || !std::string_view(argv[1]).starts_with(kServeFlag)) return std::nullopt;

@@ -1,11 +1,13 @@
-// How many tokens does our eviction keep that plain LRU would have lost, at equal bytes?  Generated traces: users by
-// Zipf 1.0, system prompts that many share, conversations of a geometric number of turns, each turn the whole history
-// and something new.
+// How many tokens does our eviction keep that plain LRU would have lost, at equal bytes?  Generated
+// traces: users by Zipf 1.0, system prompts that many share, conversations of a geometric number of
+// turns, each turn the whole history and something new.
 //
-// The index alone, without bytes: blocks of 16 tokens, a cache of a share of all that the trace touches.  LRU forgets
-// the block whose last use is longest ago, block by block; a request uses its chain from the head to the tail, or, as
-// engines do that give tails up first, from the tail to the head: the floor is the better of the two.  The notes say what an eviction would reach that knows the
-// future (it forgets what is used latest, tails first): where that is little more than LRU, there is nothing to win.
+// The index alone, without bytes: blocks of 16 tokens, a cache of a share of all that the trace
+// touches.  LRU forgets the block whose last use is longest ago, block by block; a request uses its
+// chain from the head to the tail, or, as engines do that give tails up first, from the tail to the
+// head: the floor is the better of the two.  The notes say what an eviction would reach that knows
+// the future (it forgets what is used latest, tails first): where that is little more than LRU,
+// there is nothing to win.
 #include <algorithm>
 #include <list>
 #include <numeric>
@@ -24,8 +26,8 @@ namespace {
 
 constexpr int kSeeds = 5;
 
-// Who asks.  A service of one assistant; one that serves a hundred teams' prompts; agents, each with long instructions
-// and tools of its own.
+// Who asks.  A service of one assistant; one that serves a hundred teams' prompts; agents, each
+// with long instructions and tools of its own.
 struct Population {
   const char* name;
   size_t users, prompts, prompt_blocks;
@@ -34,7 +36,7 @@ constexpr Population kPopulations[] = {
     {"assistant", 300, 8, 64}, {"teams", 1000, 100, 128}, {"agents", 1000, 256, 256}};
 
 constexpr size_t kTurnBlocksMin = 4, kTurnBlocksMax = 40;
-constexpr double kGoOn = 0.75;                      // another turn follows
+constexpr double kGoOn = 0.75;  // another turn follows
 constexpr size_t kConversationBlocksMax = 1024;
 constexpr double kRequestsPerSecond = 2;
 
@@ -43,11 +45,13 @@ using Trace = std::vector<std::vector<uint64_t>>;
 
 class TraceMaker {
  public:
-  TraceMaker(uint64_t seed, const Population& population) : random_(seed), users_(population.users) {
+  TraceMaker(uint64_t seed, const Population& population)
+      : random_(seed), users_(population.users) {
     std::vector<double> weights;
     for (size_t i = 1; i <= population.users; ++i) weights.push_back(1.0 / static_cast<double>(i));
     zipf_ = std::discrete_distribution<size_t>(weights.begin(), weights.end());
-    for (size_t i = 0; i < population.prompts; ++i) prompts_.push_back(NewBlocks(population.prompt_blocks));
+    for (size_t i = 0; i < population.prompts; ++i)
+      prompts_.push_back(NewBlocks(population.prompt_blocks));
   }
   Trace Make(size_t requests) {
     Trace trace;
@@ -64,8 +68,10 @@ class TraceMaker {
   const std::vector<uint64_t>& Turn(size_t user) {
     std::vector<uint64_t>& history = users_[user];
     const bool go_on = std::bernoulli_distribution(kGoOn)(random_);
-    if (history.empty() || !go_on || history.size() > kConversationBlocksMax) history = prompts_[user % prompts_.size()];
-    const size_t more = std::uniform_int_distribution<size_t>(kTurnBlocksMin, kTurnBlocksMax)(random_);
+    if (history.empty() || !go_on || history.size() > kConversationBlocksMax)
+      history = prompts_[user % prompts_.size()];
+    const size_t more =
+        std::uniform_int_distribution<size_t>(kTurnBlocksMin, kTurnBlocksMax)(random_);
     for (const uint64_t block : NewBlocks(more)) history.push_back(block);
     return history;
   }
@@ -76,7 +82,8 @@ class TraceMaker {
   uint64_t next_ = 0;
 };
 
-// Blocks of the longest prefix that it has; then it has all of the request, as far as there is room.
+// Blocks of the longest prefix that it has; then it has all of the request, as far as there is
+// room.
 class Lru {
  public:
   enum class Order { kHeadFirst, kTailFirst };
@@ -149,7 +156,8 @@ class Clairvoyant {
 // Ours, of HOST; or of the disk, with a HOST that holds what a request has and nothing else.
 class Ours {
  public:
-  Ours(size_t blocks, Tier tier) : room_(blocks), tier_(tier), variant_(*index_.InternVariant(Named(0))) {}
+  Ours(size_t blocks, Tier tier)
+      : room_(blocks), tier_(tier), variant_(*index_.InternVariant(Named(0))) {}
   size_t Request(const std::vector<uint64_t>& chain, uint32_t now_s) {
     std::vector<Digest> digests;
     for (const uint64_t block : chain) digests.push_back(Named(block));
@@ -197,7 +205,8 @@ class Ours {
     block.extent = kOnePage;
     block.metadata = Metadata(parent);
     EntryRef ref;
-    LARDER_CHECK(index_.Insert(std::move(block), now_s, &ref) == BlockIndex::InsertResult::kInserted);
+    LARDER_CHECK(index_.Insert(std::move(block), now_s, &ref) ==
+                 BlockIndex::InsertResult::kInserted);
     if (tier_ == Tier::kDisk) Spill(digest, ref, now_s);
     return ref;
   }
@@ -209,10 +218,12 @@ class Ours {
     index_.Unhold({&ref, 1}, &freed);
   }
   void Promote(EntryRef held, const Digest& parent, uint32_t now_s) {
-    LARDER_CHECK(index_.BeginPromote(held) && index_.FinishPromote(held, kOnePage, Metadata(parent), now_s));
+    LARDER_CHECK(index_.BeginPromote(held) &&
+                 index_.FinishPromote(held, kOnePage, Metadata(parent), now_s));
   }
   bool EvictOne(uint32_t now_s) {
-    return tier_ == Tier::kDisk ? index_.EvictOneFromDisk(now_s).has_value() : index_.EvictOne(now_s).has_value();
+    return tier_ == Tier::kDisk ? index_.EvictOneFromDisk(now_s).has_value()
+                                : index_.EvictOne(now_s).has_value();
   }
   static constexpr Extent kOnePage = {.slab = {}, .page = 0, .pages = 1};
   const size_t room_;
@@ -226,7 +237,8 @@ template <class Cache>
 double HitTokens(const Trace& trace, Cache cache) {
   size_t hits = 0;
   for (size_t i = 0; i < trace.size(); ++i)
-    hits += cache->Request(trace[i], static_cast<uint32_t>(static_cast<double>(i) / kRequestsPerSecond));
+    hits += cache->Request(trace[i],
+                           static_cast<uint32_t>(static_cast<double>(i) / kRequestsPerSecond));
   return static_cast<double>(hits * kStepTokens);
 }
 
@@ -273,17 +285,20 @@ void Measure(Harness& harness, const std::string& figure, Tier tier) {
       const Compared c = Compare(population, percent, tier, harness.quick() ? 4'000 : 12'000);
       all.insert(all.end(), c.ratios.begin(), c.ratios.end());
       harness.Report({name, Median(c.ours), "tokens", Median(c.lru), Median(c.ratios), kSeeds});
-      harness.Note(absl::StrCat("cache of ", percent, " % of the footprint; least of ", kSeeds, " seeds ",
-                                *std::min_element(c.ratios.begin(), c.ratios.end()), "; LRU head first ",
-                                Median(c.head_first), ", tail first ", Median(c.tail_first), "; with the future known ",
+      harness.Note(absl::StrCat("cache of ", percent, " % of the footprint; least of ", kSeeds,
+                                " seeds ", *std::min_element(c.ratios.begin(), c.ratios.end()),
+                                "; LRU head first ", Median(c.head_first), ", tail first ",
+                                Median(c.tail_first), "; with the future known ",
                                 Median(c.bounds)));
     }
   }
   if (!wants_all) return;
   const double sum = std::accumulate(all.begin(), all.end(), 0.0);
   const int rounds = static_cast<int>(all.size());
-  harness.Report({mean, sum / static_cast<double>(all.size()), "of LRU", std::nullopt, std::nullopt, rounds});
-  harness.Report({least, *std::min_element(all.begin(), all.end()), "of LRU", std::nullopt, std::nullopt, rounds});
+  harness.Report(
+      {mean, sum / static_cast<double>(all.size()), "of LRU", std::nullopt, std::nullopt, rounds});
+  harness.Report({least, *std::min_element(all.begin(), all.end()), "of LRU", std::nullopt,
+                  std::nullopt, rounds});
 }
 
 std::vector<std::string> Figures() {

@@ -12,8 +12,8 @@
 namespace larder::bench {
 namespace {
 
-constexpr int kTurnCalls = 25;  // of a duel, before the other side's turn
-constexpr int kMemoryRounds = 5;  // of the memory's speed, for a figure that has no rounds
+constexpr int kTurnCalls = 25;        // of a duel, before the other side's turn
+constexpr int kMemoryRounds = 5;      // of the memory's speed, for a figure that has no rounds
 constexpr double kMemoryFresh_s = 2;  // what was measured before is another figure's
 
 std::string JsonNumber(std::optional<double> value) {
@@ -23,9 +23,11 @@ std::string JsonNumber(std::optional<double> value) {
 
 // Quoted, as "17.3 GB/s" has blanks.
 std::string JsonLine(const Figure& f, const std::string& memory) {
-  return absl::StrFormat(R"({"figure":"%s","value":%s,"unit":"%s","floor":%s,"ratio":%s,"rounds":%d,"memory_gb_s":%s})",
-                         f.name, JsonNumber(f.value), f.unit, JsonNumber(f.floor), JsonNumber(f.ratio), f.rounds,
-                         memory);
+  return absl::StrFormat(
+      R"({"figure":"%s","value":%s,"unit":"%s","floor":%s,"ratio":%s,"rounds":%d,)"
+      R"("memory_gb_s":%s})",
+      f.name, JsonNumber(f.value), f.unit, JsonNumber(f.floor), JsonNumber(f.ratio), f.rounds,
+      memory);
 }
 
 // kTurnCalls of a duel's side.
@@ -40,7 +42,8 @@ absl::Status TakeTurn(const Contestant& side, std::vector<double>* seconds) {
 
 }  // namespace
 
-Harness::Harness(int argc, char** argv, std::vector<std::string> figures) : figures_(std::move(figures)) {
+Harness::Harness(int argc, char** argv, std::vector<std::string> figures)
+    : figures_(std::move(figures)) {
   ReadOptions({argv + std::min(argc, 1), argv + argc});
   if (done_) return;
   const auto wanted = [this](const std::string& figure) { return Wants(figure); };
@@ -79,7 +82,8 @@ void Harness::Report(const Figure& figure) {
     for (int round = 0; round < kMemoryRounds; ++round) memory_.Measure();
   }
   const auto memory = memory_.Get();
-  std::printf("%-36s %12s %12s %8s  %-6d  %s\n", figure.name.c_str(), Pretty(figure.value, figure.unit).c_str(),
+  std::printf("%-36s %12s %12s %8s  %-6d  %s\n", figure.name.c_str(),
+              Pretty(figure.value, figure.unit).c_str(),
               figure.floor ? Pretty(*figure.floor, figure.unit).c_str() : "-",
               figure.ratio ? absl::StrFormat("%.3f", *figure.ratio).c_str() : "-", figure.rounds,
               ToText(memory).c_str());
@@ -111,7 +115,8 @@ std::vector<std::string> WithP99(const std::vector<std::string>& figures) {
 
 double Quantile(std::vector<double> values, double q) {
   if (values.empty()) return 0;
-  const auto at = std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())));
+  const auto at =
+      std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())));
   std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(at), values.end());
   return values[at];
 }
@@ -134,8 +139,8 @@ std::string Pretty(double value, std::string_view unit) {
   return absl::StrFormat("%.3f", value);
 }
 
-absl::StatusOr<std::vector<std::vector<double>>> Interleave(Harness& harness, int rounds,
-                                                            std::span<const Contestant> contestants) {
+absl::StatusOr<std::vector<std::vector<double>>> Interleave(
+    Harness& harness, int rounds, std::span<const Contestant> contestants) {
   std::vector<std::vector<double>> results(contestants.size());
   harness.memory().Forget();
   for (int round = -1; round < rounds; ++round) {  // -1 warms up
@@ -152,7 +157,8 @@ absl::StatusOr<std::vector<std::vector<double>>> Interleave(Harness& harness, in
 
 double MedianRatio(std::span<const double> ours, std::span<const double> floor) {
   std::vector<double> ratios;
-  for (size_t i = 0; i < std::min(ours.size(), floor.size()); ++i) ratios.push_back(ours[i] / floor[i]);
+  for (size_t i = 0; i < std::min(ours.size(), floor.size()); ++i)
+    ratios.push_back(ours[i] / floor[i]);
   return Median(std::move(ratios));
 }
 
@@ -163,12 +169,14 @@ size_t Fastest(std::span<const std::vector<double>> rates) {
   return static_cast<size_t>(best - rates.begin());
 }
 
-absl::StatusOr<Duel> RunDuel(Harness& harness, int calls, const Contestant& ours, const Contestant& floor) {
+absl::StatusOr<Duel> RunDuel(Harness& harness, int calls, const Contestant& ours,
+                             const Contestant& floor) {
   Duel duel;
   harness.memory().Forget();
   for (int round = -1; round < harness.rounds(); ++round) {
     harness.memory().Measure();
-    // A turn of each that does not count: the memory's turn has emptied the caches, and let the others fall asleep.
+    // A turn of each that does not count: the memory's turn has emptied the caches, and let the
+    // others fall asleep.
     std::vector<double> seconds[2], unmeasured;
     for (const Contestant* side : {&ours, &floor}) {
       if (absl::Status s = TakeTurn(*side, &unmeasured); !s.ok()) return s;
@@ -191,7 +199,8 @@ absl::StatusOr<Duel> RunDuel(Harness& harness, int calls, const Contestant& ours
 void ReportDuel(Harness& harness, const std::string& name, const Duel& duel) {
   const auto report = [&](const std::string& figure, const std::vector<double>& ours,
                           const std::vector<double>& floor) {
-    harness.Report({figure, Median(ours), "s", Median(floor), MedianRatio(ours, floor), static_cast<int>(ours.size())});
+    harness.Report({figure, Median(ours), "s", Median(floor), MedianRatio(ours, floor),
+                    static_cast<int>(ours.size())});
   };
   report(name, duel.ours.p50, duel.floor.p50);
   report(absl::StrCat(name, "_p99"), duel.ours.p99, duel.floor.p99);

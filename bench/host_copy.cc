@@ -1,10 +1,12 @@
-// How close do gets and puts come to the memory itself?  One client thread, batches of 16 blocks in random order over
-// 1 GiB, a real daemon, against the fastest copy kernel on the same work + one stream echo per batch.
+// How close do gets and puts come to the memory itself?  One client thread, batches of 16 blocks in
+// random order over 1 GiB, a real daemon, against the fastest copy kernel on the same work + one
+// stream echo per batch.
 //
-// Blocks: 64 KiB of one segment, 1 MiB of 16, 8 MiB of 32.  Gets: into a ring of 256 MiB; the floor copies the same
-// blocks out of the client's own mapping of the pool, in the same order, into the same ring.  Gets by copies, of a
-// client that may not map the pool: the same floor, out of a shared memfd.  Puts: of ever new keys into a pool of 2 GiB
-// that is full after the first passes, so that each evicts another; the floor copies into a shared memfd of that size.
+// Blocks: 64 KiB of one segment, 1 MiB of 16, 8 MiB of 32.  Gets: into a ring of 256 MiB; the floor
+// copies the same blocks out of the client's own mapping of the pool, in the same order, into the
+// same ring.  Gets by copies, of a client that may not map the pool: the same floor, out of a
+// shared memfd.  Puts: of ever new keys into a pool of 2 GiB that is full after the first passes,
+// so that each evicts another; the floor copies into a shared memfd of that size.
 #include <unistd.h>
 
 #include <memory>
@@ -53,8 +55,8 @@ absl::StatusOr<Echo> StartEcho() {
 using BlockWork = std::function<void(const CopyKernel& kernel, size_t block)>;
 
 // Rate of a pass over all blocks; with `echo`, one after each batch.
-absl::StatusOr<double> FloorPass(const CopyKernel& kernel, const BlockShape& shape, const BlockWork& work,
-                                 EchoClient* echo) {
+absl::StatusOr<double> FloorPass(const CopyKernel& kernel, const BlockShape& shape,
+                                 const BlockWork& work, EchoClient* echo) {
   const size_t blocks = kPassBytes / shape.bytes();
   const double begin = SecondsNow();
   for (size_t at = 0; at < blocks; at += kBatchBlocks) {
@@ -66,7 +68,8 @@ absl::StatusOr<double> FloorPass(const CopyKernel& kernel, const BlockShape& sha
   return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
 }
 
-// One figure: how ours is run, what the floor does with a block, and what a copy of it alone would be.
+// One figure: how ours is run, what the floor does with a block, and what a copy of it alone would
+// be.
 struct Comparison {
   std::string name;
   const BlockShape* shape = nullptr;
@@ -74,12 +77,14 @@ struct Comparison {
   BlockWork work, copy;
 };
 
-// Runs ours, every kernel's floor and libc's memcpy alone in turn, and reports ours and the best of the floors.
+// Runs ours, every kernel's floor and libc's memcpy alone in turn, and reports ours and the best of
+// the floors.
 absl::Status Compare(Harness& harness, EchoClient& echo, const Comparison& c) {
   const std::vector<CopyKernel> kernels = AllKernels();
   std::vector<Contestant> contestants = {c.ours};
   for (const CopyKernel& kernel : kernels) {
-    contestants.push_back([&c, &echo, kernel] { return FloorPass(kernel, *c.shape, c.work, &echo); });
+    contestants.push_back(
+        [&c, &echo, kernel] { return FloorPass(kernel, *c.shape, c.work, &echo); });
   }
   contestants.push_back([&c] { return FloorPass(MemcpyKernel(), *c.shape, c.copy, nullptr); });
   const auto rates = Interleave(harness, harness.rounds(), contestants);
@@ -87,10 +92,11 @@ absl::Status Compare(Harness& harness, EchoClient& echo, const Comparison& c) {
   const std::vector<double>& ours = rates->front();
   const std::span<const std::vector<double>> floors = std::span(*rates).subspan(1, kernels.size());
   const size_t best = Fastest(floors);
-  harness.Report({c.name, Median(ours), "B/s", Median(floors[best]), MedianRatio(ours, floors[best]),
-                  harness.rounds()});
-  std::string note = absl::StrFormat("floor: %s; to libc memcpy alone %.3f; floors GB/s:", kernels[best].name(),
-                                     MedianRatio(ours, rates->back()));
+  harness.Report({c.name, Median(ours), "B/s", Median(floors[best]),
+                  MedianRatio(ours, floors[best]), harness.rounds()});
+  std::string note =
+      absl::StrFormat("floor: %s; to libc memcpy alone %.3f; floors GB/s:", kernels[best].name(),
+                      MedianRatio(ours, rates->back()));
   for (size_t k = 0; k < kernels.size(); ++k) {
     absl::StrAppendFormat(&note, " %s %.2f", kernels[k].name(), Median(floors[k]) / 1e9);
   }
@@ -118,7 +124,8 @@ absl::StatusOr<Attachment> AttachReader(const DaemonProcess& daemon, const GetCa
   const WriteMode writes = c.mode == ReadMode::kCopied ? WriteMode::kStaged : WriteMode::kMapped;
   auto engine = AttachBench(daemon.socket_dir(), *c.shape, EngineOptions(writes));
   if (engine.ok() && engine->session->read_mode() != c.mode) {
-    return absl::FailedPreconditionError(absl::StrCat("read mode: ", engine->session->read_mode_reason()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("read mode: ", engine->session->read_mode_reason()));
   }
   return engine;
 }
@@ -128,14 +135,15 @@ std::vector<std::string> GetFlags(const GetCase& c) {
   return {"--trusted-uids", absl::StrCat(geteuid() + 4242)};
 }
 
-// Where the floor copies from: the client's own mapping of the pool, or, of a pool that it may not map, a memfd that is
-// as large.
+// Where the floor copies from: the client's own mapping of the pool, or, of a pool that it may not
+// map, a memfd that is as large.
 struct GetFloor {
   std::unique_ptr<Memory> instead;
   std::vector<std::span<const std::byte>> blocks;
 };
 
-absl::StatusOr<GetFloor> MakeGetFloor(Attachment& engine, const GetCase& c, std::span<const Digest> digests) {
+absl::StatusOr<GetFloor> MakeGetFloor(Attachment& engine, const GetCase& c,
+                                      std::span<const Digest> digests) {
   GetFloor floor;
   if (c.mode == ReadMode::kMapped) {
     auto mapped = MappedBlocks(engine, *c.shape, digests);
@@ -159,7 +167,8 @@ absl::Status MeasureGet(Harness& harness, EchoClient& echo, const GetCase& c) {
   const Memory ring(kRingBytes, Memory::Kind::kPrivate);
   ring.FillRandom();
   const Names names = MakeNames(engine->seed, 1, kPassBytes / shape.bytes());
-  const PutPlan puts = PlanPuts(shape, names, ring.bytes(), ShuffledOrder(kRingBytes / shape.bytes(), 1));
+  const PutPlan puts =
+      PlanPuts(shape, names, ring.bytes(), ShuffledOrder(kRingBytes / shape.bytes(), 1));
   const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, {}); };
   if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
   const auto floor = MakeGetFloor(*engine, c, names.digests);
@@ -178,14 +187,16 @@ absl::Status MeasureGet(Harness& harness, EchoClient& echo, const GetCase& c) {
   const BlockWork copy = [&](const CopyKernel& kernel, size_t i) {
     kernel.Copy(RingPiece(ring.bytes(), i, shape.bytes()), floor->blocks[order[i]]);
   };
-  if (absl::Status s = Compare(harness, echo, {c.name, &shape, ours, copy, copy}); !s.ok()) return s;
+  if (absl::Status s = Compare(harness, echo, {c.name, &shape, ours, copy, copy}); !s.ok())
+    return s;
   if (c.mode == ReadMode::kCopied) {
     harness.Note("the daemon copies each block into a staging segment, the client out of it");
     return absl::OkStatus();
   }
   const Session::Counters counters = engine->session->counters();
-  harness.Note(absl::StrCat("check policy: one block in ", engine->session->attached().check_one_in, "; checked ",
-                            counters.checked, " of ", counters.blocks_got, ", damaged ", counters.damaged));
+  harness.Note(absl::StrCat("check policy: one block in ", engine->session->attached().check_one_in,
+                            "; checked ", counters.checked, " of ", counters.blocks_got,
+                            ", damaged ", counters.damaged));
   return absl::OkStatus();
 }
 
@@ -211,11 +222,12 @@ struct PutCase {
 struct PutFloor {
   Memory pool{2ull << 30, Memory::Kind::kSharedMemfd};
   Memory staging{kStagingBytes, Memory::Kind::kSharedMemfd};
-  size_t at = 0;             // block of the pool that is written next
-  uint64_t hashes = 0;       // keeps them from being optimized away
+  size_t at = 0;        // block of the pool that is written next
+  uint64_t hashes = 0;  // keeps them from being optimized away
 };
 
-BlockWork PutWork(const PutCase& c, std::span<std::byte> source, const std::vector<uint32_t>& order, PutFloor& floor) {
+BlockWork PutWork(const PutCase& c, std::span<std::byte> source, const std::vector<uint32_t>& order,
+                  PutFloor& floor) {
   return [&c, source, &order, &floor](const CopyKernel& kernel, size_t i) {
     const uint64_t bytes = c.shape->bytes();
     std::span<const std::byte> from = RingPiece(source, order[i], bytes);
@@ -233,7 +245,8 @@ BlockWork PutWork(const PutCase& c, std::span<std::byte> source, const std::vect
   };
 }
 
-absl::Status MeasurePut(Harness& harness, EchoClient& echo, const PutCase& c, std::span<std::byte> source) {
+absl::Status MeasurePut(Harness& harness, EchoClient& echo, const PutCase& c,
+                        std::span<std::byte> source) {
   PutFloor floor;
   auto daemon = DaemonProcess::Start({ByteCount(floor.pool.bytes().size()), {}});
   if (!daemon.ok()) return daemon.status();
@@ -250,7 +263,9 @@ absl::Status MeasurePut(Harness& harness, EchoClient& echo, const PutCase& c, st
     CallOptions options;
     options.hash = c.hash;
     const double begin = SecondsNow();
-    const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, options); };
+    const auto put = [&](std::span<const PutBlock> batch) {
+      return PutAll(*engine, batch, options);
+    };
     if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
     return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
   };
@@ -258,16 +273,17 @@ absl::Status MeasurePut(Harness& harness, EchoClient& echo, const PutCase& c, st
     if (auto rate = ours(); !rate.ok()) return rate.status();
   }
   const PutCase plain = {c.name, c.shape, WriteMode::kMapped, /*hash=*/false};
-  return Compare(harness, echo, {c.name, c.shape, ours, PutWork(c, source, order, floor),
-                                 PutWork(plain, source, order, floor)});
+  return Compare(harness, echo,
+                 {c.name, c.shape, ours, PutWork(c, source, order, floor),
+                  PutWork(plain, source, order, floor)});
 }
 
 std::vector<PutCase> PutCases() {
   std::vector<PutCase> cases;
   for (const bool hash : {true, false}) {
     for (const BlockShape& shape : Shapes()) {
-      cases.push_back({absl::StrCat("host_put_mapped_", shape.name, hash ? "" : "_nohash"), &shape, WriteMode::kMapped,
-                       hash});
+      cases.push_back({absl::StrCat("host_put_mapped_", shape.name, hash ? "" : "_nohash"), &shape,
+                       WriteMode::kMapped, hash});
     }
   }
   cases.push_back({"host_put_staged_1mib", &ShapeNamed("1mib"), WriteMode::kStaged, true});

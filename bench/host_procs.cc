@@ -1,8 +1,10 @@
-// Do many engine processes together get as much as the memory gives?  1 MiB blocks in batches of 16, random order in
-// 1 GiB, 1, 8 and 32 client processes (one thread each; a single one may copy with as many threads as there are cores),
-// against as many threads as cores that run the fastest copy kernel over the same blocks in one process.
+// Do many engine processes together get as much as the memory gives?  1 MiB blocks in batches of
+// 16, random order in 1 GiB, 1, 8 and 32 client processes (one thread each; a single one may copy
+// with as many threads as there are cores), against as many threads as cores that run the fastest
+// copy kernel over the same blocks in one process.
 //
-// Each process and each thread copies into a ring of its own of 64 MiB, for the same span of time; rates are summed.
+// Each process and each thread copies into a ring of its own of 64 MiB, for the same span of time;
+// rates are summed.
 #include <cstdlib>
 #include <memory>
 #include <thread>
@@ -53,11 +55,13 @@ int Work(const WorkerArguments& arguments) {
   if (!engine.ok()) return ServeWorker(engine.status(), {});
   const Memory ring(kRingBytes, Memory::Kind::kPrivate);
   const Names names = MakeNames(engine->seed, 1, Blocks());
-  const GetPlan gets = PlanGets(Shape(), names.digests, ShuffledOrder(Blocks(), arguments.index), ring.bytes());
+  const GetPlan gets =
+      PlanGets(Shape(), names.digests, ShuffledOrder(Blocks(), arguments.index), ring.bytes());
   const auto handle = [&](const std::vector<double>& command) -> absl::StatusOr<std::string> {
     const size_t batches = gets.blocks.size() / kBatchBlocks;
     const auto rate = RateOver(command.at(0), command.at(1), [&](size_t i) {
-      return GetAll(*engine, std::span(gets.blocks).subspan(i % batches * kBatchBlocks, kBatchBlocks));
+      return GetAll(*engine,
+                    std::span(gets.blocks).subspan(i % batches * kBatchBlocks, kBatchBlocks));
     });
     if (!rate.ok()) return rate.status();
     return absl::StrFormat("%.0f", *rate);
@@ -68,7 +72,8 @@ int Work(const WorkerArguments& arguments) {
 // ---- the parent
 
 absl::StatusOr<double> OursRate(WorkerGroup& workers, double seconds) {
-  const auto answers = workers.Ask(absl::StrFormat("%.6f %.6f", SecondsNow() + kHeadStart_s, seconds));
+  const auto answers =
+      workers.Ask(absl::StrFormat("%.6f %.6f", SecondsNow() + kHeadStart_s, seconds));
   if (!answers.ok()) return answers.status();
   double sum = 0;
   for (const std::string& answer : *answers) sum += std::atof(answer.c_str());
@@ -86,7 +91,8 @@ double FloorRate(const CopyKernel& kernel, std::span<const std::span<const std::
       const std::vector<uint32_t> order = ShuffledOrder(blocks.size(), t);
       const auto rate = RateOver(start, seconds, [&](size_t batch) {
         for (size_t i = batch * kBatchBlocks; i < (batch + 1) * kBatchBlocks; ++i) {
-          kernel.Copy(RingPiece(rings[t]->bytes(), i, Shape().bytes()), blocks[order[i % order.size()]]);
+          kernel.Copy(RingPiece(rings[t]->bytes(), i, Shape().bytes()),
+                      blocks[order[i % order.size()]]);
         }
         StoreFence();
         return absl::OkStatus();
@@ -112,7 +118,9 @@ absl::Status Measure(Harness& harness, const std::string& socket_dir, size_t pro
   const std::vector<CopyKernel> kernels = AllKernels();
   std::vector<Contestant> contestants = {[&] { return OursRate(*workers, seconds); }};
   for (const CopyKernel& kernel : kernels) {
-    contestants.push_back([&, kernel]() -> absl::StatusOr<double> { return FloorRate(kernel, blocks, rings, seconds); });
+    contestants.push_back([&, kernel]() -> absl::StatusOr<double> {
+      return FloorRate(kernel, blocks, rings, seconds);
+    });
   }
   const auto rates = Interleave(harness, harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
@@ -120,8 +128,9 @@ absl::Status Measure(Harness& harness, const std::string& socket_dir, size_t pro
   const size_t best = Fastest(floors);
   harness.Report({FigureName(processes), Median(rates->front()), "B/s", Median(floors[best]),
                   MedianRatio(rates->front(), floors[best]), harness.rounds()});
-  std::string note = absl::StrFormat("copy threads a process %d; floor: %s on %d threads; floors GB/s:", copy_threads,
-                                     kernels[best].name(), Cores());
+  std::string note = absl::StrFormat(
+      "copy threads a process %d; floor: %s on %d threads; floors GB/s:", copy_threads,
+      kernels[best].name(), Cores());
   for (size_t k = 0; k < kernels.size(); ++k) {
     absl::StrAppendFormat(&note, " %s %.2f", kernels[k].name(), Median(floors[k]) / 1e9);
   }
@@ -142,14 +151,17 @@ absl::Status Run(Harness& harness) {
   }
   rings[0]->FillRandom();
   const Names names = MakeNames(engine->seed, 1, Blocks());
-  const PutPlan puts = PlanPuts(Shape(), names, rings[0]->bytes(), ShuffledOrder(kRingBytes / Shape().bytes(), 1));
+  const PutPlan puts =
+      PlanPuts(Shape(), names, rings[0]->bytes(), ShuffledOrder(kRingBytes / Shape().bytes(), 1));
   const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, {}); };
   if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
   const auto blocks = MappedBlocks(*engine, Shape(), names.digests);
   if (!blocks.ok()) return blocks.status();
   for (const size_t processes : kProcessCounts) {
     if (!harness.Wants(FigureName(processes))) continue;
-    if (absl::Status s = Measure(harness, (*daemon)->socket_dir(), processes, *blocks, rings); !s.ok()) return s;
+    if (absl::Status s = Measure(harness, (*daemon)->socket_dir(), processes, *blocks, rings);
+        !s.ok())
+      return s;
   }
   return absl::OkStatus();
 }

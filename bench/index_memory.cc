@@ -1,4 +1,5 @@
-// How much memory does a block cost in the index, and how much its metadata?  Growth of this process' resident memory.
+// How much memory does a block cost in the index, and how much its metadata?  Growth of this
+// process' resident memory.
 #include <unistd.h>
 
 #include <fstream>
@@ -40,8 +41,9 @@ void MeasureIndex(Harness& harness, uint64_t blocks) {
   }
   const double each = static_cast<double>(ResidentBytes() - before) / static_cast<double>(blocks);
   harness.Report({kIndex, each, "B", std::nullopt, std::nullopt, 1});
-  harness.Note(absl::StrCat(blocks, " blocks; the index itself says ",
-                            static_cast<double>(index.memory_bytes().value()) / static_cast<double>(blocks), " B"));
+  harness.Note(absl::StrCat(
+      blocks, " blocks; the index itself says ",
+      static_cast<double>(index.memory_bytes().value()) / static_cast<double>(blocks), " B"));
 }
 
 void MeasureMetadata(Harness& harness) {
@@ -49,10 +51,12 @@ void MeasureMetadata(Harness& harness) {
   std::vector<uint32_t> tokens(kTokens, 7);
   const SegmentTable table = UniformTable(kSegments, 4096);
   const uint64_t before = ResidentBytes();
-  for (uint32_t i = 0; i < kMetadataBlocks; ++i) all[i] = BlockMetadata::Make(FillerDigest(i), tokens, table);
+  for (uint32_t i = 0; i < kMetadataBlocks; ++i)
+    all[i] = BlockMetadata::Make(FillerDigest(i), tokens, table);
   const double each = static_cast<double>(ResidentBytes() - before) / kMetadataBlocks;
   harness.Report({kMetadata, each, "B", std::nullopt, std::nullopt, 1});
-  harness.Note(absl::StrCat("blocks of ", kTokens, " tokens and ", kSegments, " segments; beside the index"));
+  harness.Note(absl::StrCat("blocks of ", kTokens, " tokens and ", kSegments,
+                            " segments; beside the index"));
 }
 
 }  // namespace

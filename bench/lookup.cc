@@ -1,9 +1,11 @@
-// How much does asking cost beside the round trip itself?  Lookup by digests and by token ids among 10 million blocks,
-// and holding 128 real blocks, each against an echo of as many bytes over the same kind of call and server.
+// How much does asking cost beside the round trip itself?  Lookup by digests and by token ids among
+// 10 million blocks, and holding 128 real blocks, each against an echo of as many bytes over the
+// same kind of call and server.
 //
-// Client and server are two processes, the client gRPC's own.  Every Lookup by digests asks for another chain,
-// whose entries are in no cache: of blocks that entered one after the other, as a prompt's do, and, _scattered, of
-// blocks from all over the index.  A release rides on the next acquire, as the client library sends it.
+// Client and server are two processes, the client gRPC's own.  Every Lookup by digests asks for
+// another chain, whose entries are in no cache: of blocks that entered one after the other, as a
+// prompt's do, and, _scattered, of blocks from all over the index.  A release rides on the next
+// acquire, as the client library sends it.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -31,7 +33,8 @@ constexpr char kAcquire[] = "acquire_release_128";
 constexpr char kAcquireClient[] = "acquire_release_128_client";
 constexpr char kAcquireBare[] = "acquire_release_128_client_bare";
 constexpr size_t kAcquireBlocks = 128;
-constexpr size_t kChains = 2000;  // a million blocks, whose entries are in no cache when their turn comes again
+constexpr size_t kChains =
+    2000;  // a million blocks, whose entries are in no cache when their turn comes again
 constexpr auto kCallLimit = std::chrono::seconds(10);
 
 absl::Status ToStatus(const grpc::Status& status) {
@@ -85,9 +88,11 @@ absl::StatusOr<Server> StartServer(uint64_t entries) {
   server.echo = *std::move(echo);
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(16 << 20);
-  server.channel = grpc::CreateCustomChannel(absl::StrCat("unix:", server.dir->path(), "/data.sock"),
-                                             grpc::InsecureChannelCredentials(), arguments);
-  // Registers, and detaches: its threads would share this process' poller with the calls that are timed.
+  server.channel =
+      grpc::CreateCustomChannel(absl::StrCat("unix:", server.dir->path(), "/data.sock"),
+                                grpc::InsecureChannelCredentials(), arguments);
+  // Registers, and detaches: its threads would share this process' poller with the calls that are
+  // timed.
   const auto engine = AttachEngine(server);
   if (!engine.ok()) return engine.status();
   server.seed = engine->seed;
@@ -106,7 +111,8 @@ class LookupCaller {
     if (absl::Status s = ToStatus(stub_->Lookup(&context, request, &reply)); !s.ok()) return s;
     const bool all = reply.instances_size() == 1 && reply.instances(0).tiers_size() == 1 &&
                      reply.instances(0).tiers(0).contiguous_tokens() == tokens;
-    return all ? absl::OkStatus() : absl::InternalError(absl::StrCat("lookup: ", reply.ShortDebugString()));
+    return all ? absl::OkStatus()
+               : absl::InternalError(absl::StrCat("lookup: ", reply.ShortDebugString()));
   }
   v1::LookupRequest request;
   v1::LookupReply reply;
@@ -117,10 +123,13 @@ class LookupCaller {
 
 absl::Status MeasureDigests(Harness& harness, const Server& server, bool scattered) {
   LookupCaller caller(server);
-  // Made before: a client that computes between its calls lets the server fall asleep, which the echo does not.
+  // Made before: a client that computes between its calls lets the server fall asleep, which the
+  // echo does not.
   std::vector<std::string> chains;
-  const uint64_t apart = server.entries / kLookupDigests / kChains;  // chains from all over the index
-  for (size_t c = 0; c < kChains; ++c) chains.push_back(PackedFillerChain(c * apart, server.entries, scattered));
+  const uint64_t apart =
+      server.entries / kLookupDigests / kChains;  // chains from all over the index
+  for (size_t c = 0; c < kChains; ++c)
+    chains.push_back(PackedFillerChain(c * apart, server.entries, scattered));
   size_t turn = 0;
   const auto ours = [&]() -> absl::StatusOr<double> {
     caller.request.set_digests(chains[++turn % kChains]);
@@ -132,7 +141,8 @@ absl::Status MeasureDigests(Harness& harness, const Server& server, bool scatter
   const auto duel = RunDuel(harness, harness.quick() ? 1000 : 3000, ours, floor);
   if (!duel.ok()) return duel.status();
   ReportDuel(harness, scattered ? kScattered : kByDigests, *duel);
-  harness.Note(absl::StrCat("among ", server.entries, " blocks; request ", caller.request.ByteSizeLong(), " B, reply ",
+  harness.Note(absl::StrCat("among ", server.entries, " blocks; request ",
+                            caller.request.ByteSizeLong(), " B, reply ",
                             caller.reply.ByteSizeLong(), " B"));
   return absl::OkStatus();
 }
@@ -155,7 +165,8 @@ absl::Status MeasureTokens(Harness& harness, const Server& server) {
   const auto duel = RunDuel(harness, harness.quick() ? 100 : 300, ours, floor);
   if (!duel.ok()) return duel.status();
   ReportDuel(harness, kByTokens, *duel);
-  harness.Note(absl::StrCat("floor: echo + SHA-256 of the chain; request ", caller.request.ByteSizeLong(), " B"));
+  harness.Note(absl::StrCat("floor: echo + SHA-256 of the chain; request ",
+                            caller.request.ByteSizeLong(), " B"));
   return absl::OkStatus();
 }
 
@@ -163,7 +174,8 @@ absl::Status MeasureTokens(Harness& harness, const Server& server) {
 class RawSession {
  public:
   static absl::StatusOr<std::unique_ptr<RawSession>> Attach(const Server& server) {
-    auto sideband = SidebandClient::Connect(absl::StrCat(server.dir->path(), "/sideband.sock"), kCallLimit);
+    auto sideband =
+        SidebandClient::Connect(absl::StrCat(server.dir->path(), "/sideband.sock"), kCallLimit);
     if (!sideband.ok()) return sideband.status();
     std::unique_ptr<RawSession> session(new RawSession);
     session->sideband_ = *std::move(sideband);
@@ -241,7 +253,8 @@ absl::Status PutBlocks(const Server& server, const Names& names) {
   if (!engine.ok()) return engine.status();
   const BlockShape& shape = ShapeNamed(kLookupShape);
   const Memory source(names.size() * shape.bytes(), Memory::Kind::kPrivate);
-  return PutAll(*engine, PlanPuts(shape, names, source.bytes(), ShuffledOrder(names.size(), 1)).blocks, {});
+  return PutAll(*engine,
+                PlanPuts(shape, names, source.bytes(), ShuffledOrder(names.size(), 1)).blocks, {});
 }
 
 absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names& names) {
@@ -262,9 +275,9 @@ absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names&
   return absl::OkStatus();
 }
 
-// The same through liblarder_client: message conversion, waiting for the answer, mapped views.  Its session travels on a
-// session socket; the floor is an echo over gRPC, which it would travel over else, and once more the least that two
-// processes can do: an echo on a bare socket.
+// The same through liblarder_client: message conversion, waiting for the answer, mapped views.  Its
+// session travels on a session socket; the floor is an echo over gRPC, which it would travel over
+// else, and once more the least that two processes can do: an echo on a bare socket.
 absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, const Names& names) {
   auto engine = AttachEngine(server);
   if (!engine.ok()) return engine.status();
@@ -272,12 +285,14 @@ absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, cons
     return Timed([&]() -> absl::Status {
       auto lease = engine->session->Acquire(engine->variant, names.digests);
       if (!lease.ok()) return lease.status();
-      return lease->View(names.size() - 1).empty() ? absl::InternalError("an empty view") : absl::OkStatus();
+      return lease->View(names.size() - 1).empty() ? absl::InternalError("an empty view")
+                                                   : absl::OkStatus();
     });
   };
   const size_t bytes = names.size() * kDigestBytes;
   server.echo->SetSizes(bytes, bytes);
-  auto bare = SocketEchoClient::Connect(absl::StrCat(server.dir->path(), "/bare.sock"), bytes, bytes);
+  auto bare =
+      SocketEchoClient::Connect(absl::StrCat(server.dir->path(), "/bare.sock"), bytes, bytes);
   if (!bare.ok()) return bare.status();
   const auto floor = [&] { return Timed([&] { return server.echo->StreamPing(); }); };
   const auto bare_floor = [&] { return Timed([&] { return (*bare)->Ping(); }); };
@@ -286,13 +301,16 @@ absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, cons
     const auto duel = RunDuel(harness, calls, ours, floor);
     if (!duel.ok()) return duel.status();
     ReportDuel(harness, kAcquireClient, *duel);
-    harness.Note("through liblarder_client, with views, of which the daemon checks some by its policy; floor: over gRPC");
+    harness.Note(
+        "through liblarder_client, with views, of which the daemon checks some by its policy; "
+        "floor: over gRPC");
   }
   if (!harness.Wants(kAcquireBare)) return absl::OkStatus();
   const auto duel = RunDuel(harness, calls, ours, bare_floor);
   if (!duel.ok()) return duel.status();
   ReportDuel(harness, kAcquireBare, *duel);
-  harness.Note("the same; floor: an echo on a bare UNIX socket, both ends looking before they sleep");
+  harness.Note(
+      "the same; floor: an echo on a bare UNIX socket, both ends looking before they sleep");
   return absl::OkStatus();
 }
 
@@ -321,7 +339,9 @@ absl::Status Run(Harness& harness) {
 
 int main(int argc, char** argv) {
   using namespace larder::bench;
-  Harness harness(argc, argv, WithP99({kByDigests, kScattered, kByTokens, kAcquire, kAcquireClient, kAcquireBare}));
+  Harness harness(
+      argc, argv,
+      WithP99({kByDigests, kScattered, kByTokens, kAcquire, kAcquireClient, kAcquireBare}));
   if (harness.done()) return *harness.done();
   const absl::Status status = Run(harness);
   return status.ok() ? 0 : harness.Fail(status);

@@ -1,7 +1,8 @@
 // The names that the lookup server's index is filled with, so that its clients can ask for them.
 //
-// Filler: entry i of N has a name made of i.  A chain is kLookupDigests of them: those that entered one after the
-// other, as the blocks of a prompt do, or every N / kLookupDigests-th, as far apart in the index as they can be.
+// Filler: entry i of N has a name made of i.  A chain is kLookupDigests of them: those that entered
+// one after the other, as the blocks of a prompt do, or every N / kLookupDigests-th, as far apart
+// in the index as they can be.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ inline constexpr char kLookupShape[] = "64kib";  // of bench/blocks.h
   const uint64_t chains = entries / kLookupDigests;
   std::string packed;
   for (size_t k = 0; k < kLookupDigests; ++k) {
-    const Digest digest = FillerDigest(scattered ? c % chains + k * chains : c % chains * kLookupDigests + k);
+    const Digest digest =
+        FillerDigest(scattered ? c % chains + k * chains : c % chains * kLookupDigests + k);
     packed.append(reinterpret_cast<const char*>(digest.bytes.data()), kDigestBytes);
   }
   return packed;

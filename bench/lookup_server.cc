@@ -1,5 +1,6 @@
-// The other side of bench_lookup: the daemon's real services over a store whose index was filled with entries without
-// bytes, and an echo on a socket file beside.  A program of its own, since client and server are never one process.
+// The other side of bench_lookup: the daemon's real services over a store whose index was filled
+// with entries without bytes, and an echo on a socket file beside.  A program of its own, since
+// client and server are never one process.
 //
 // Usage: bench_lookup_server DIR ENTRIES; says "ready" when it serves DIR, ends with its parent.
 #include <unistd.h>
@@ -45,7 +46,8 @@ int Serve(const std::string& dir, uint64_t entries) {
   LARDER_CHECK(pool.ok());
   BlockStore store({}, **pool, clock);
   LARDER_CHECK((*pool)->PopulateAll().ok());
-  for (uint32_t slab = 0; slab < (*pool)->slab_count(); ++slab) store.AddSlab(SlabId(static_cast<uint16_t>(slab)));
+  for (uint32_t slab = 0; slab < (*pool)->slab_count(); ++slab)
+    store.AddSlab(SlabId(static_cast<uint16_t>(slab)));
   Fill(store.index(), entries);
 
   DaemonOptions options;
@@ -59,8 +61,8 @@ int Serve(const std::string& dir, uint64_t entries) {
   const auto echo = EchoServer::Start(absl::StrCat(dir, "/echo.sock"));
   const auto bare = SocketEchoServer::Start(absl::StrCat(dir, "/bare.sock"));
   if (!daemon.ok() || !echo.ok() || !bare.ok()) {
-    std::fprintf(stderr, "bench: %s %s %s\n", daemon.status().ToString().c_str(), echo.status().ToString().c_str(),
-                 bare.status().ToString().c_str());
+    std::fprintf(stderr, "bench: %s %s %s\n", daemon.status().ToString().c_str(),
+                 echo.status().ToString().c_str(), bare.status().ToString().c_str());
     return 1;
   }
   std::printf("ready\n");

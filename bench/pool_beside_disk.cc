@@ -1,5 +1,5 @@
-// Does the pool notice what the disk does?  Gets from the pool every 10 ms while the disk is slow, or while the daemon
-// spills, evicts and promotes.
+// Does the pool notice what the disk does?  Gets from the pool every 10 ms while the disk is slow,
+// or while the daemon spills, evicts and promotes.
 //
 // On the disk that the build tree lies on.
 #include <algorithm>
@@ -71,7 +71,8 @@ absl::StatusOr<std::vector<double>> Probe(Attachment& engine, const Names& names
   const Memory to(kBatchBlocks * Shape().bytes(), Memory::Kind::kPrivate);
   std::vector<double> took;
   for (int i = 0; i < count; ++i) {
-    const std::vector<uint32_t> order = {static_cast<uint32_t>(static_cast<size_t>(i) % names.size())};
+    const std::vector<uint32_t> order = {
+        static_cast<uint32_t>(static_cast<size_t>(i) % names.size())};
     const GetPlan plan = PlanGets(Shape(), names.digests, order, to.bytes());
     const double start = SecondsNow();
     if (absl::Status s = GetAll(engine, plan.blocks); !s.ok()) return s;
@@ -111,7 +112,8 @@ absl::StatusOr<double> ProbeSlowDisk(const std::string& disk) {
   const bool waits = reader.waits();
   if (absl::Status s = reader.Stop(); !s.ok()) return s;
   if (!took.ok()) return took.status();
-  if (!waits || reader.least_s() < kSlow_s) return absl::InternalError("nobody waited for the slow disk");
+  if (!waits || reader.least_s() < kSlow_s)
+    return absl::InternalError("nobody waited for the slow disk");
   return Quantile(*took, 0.99);
 }
 
@@ -128,21 +130,27 @@ absl::StatusOr<double> ProbeIdleDisk(const std::string& disk) {
 
 absl::Status MeasureSlowDisk(Harness& harness, const std::string& directory) {
   int round = 0;
-  const Contestant contestants[] = {[&] { return ProbeSlowDisk(absl::StrCat(directory, "/slow-", ++round)); },
-                                    [&] { return ProbeIdleDisk(absl::StrCat(directory, "/idle-", round)); }};
+  const Contestant contestants[] = {
+      [&] { return ProbeSlowDisk(absl::StrCat(directory, "/slow-", ++round)); },
+      [&] { return ProbeIdleDisk(absl::StrCat(directory, "/idle-", round)); }};
   const auto p99 = Interleave(harness, kRounds, contestants);
   if (!p99.ok()) return p99.status();
-  harness.Report({kSlowDisk, Median((*p99)[0]), "s", Median((*p99)[1]), MedianRatio((*p99)[0], (*p99)[1]), kRounds});
-  harness.Note("every operation of the disk takes 500 ms, and another session waits for it all the time; floor: an idle disk");
+  harness.Report({kSlowDisk, Median((*p99)[0]), "s", Median((*p99)[1]),
+                  MedianRatio((*p99)[0], (*p99)[1]), kRounds});
+  harness.Note(
+      "every operation of the disk takes 500 ms, and another session waits for it all the time; "
+      "floor: an idle disk");
   return absl::OkStatus();
 }
 
-// Of what is read while the pool of 1024 blocks and the disk of 6 GiB evict: gone from the one, still on the other.
+// Of what is read while the pool of 1024 blocks and the disk of 6 GiB evict: gone from the one,
+// still on the other.
 constexpr size_t kColdFrom = 1536, kColdTo = 4608;
 constexpr size_t kFillRounds = 13;
 constexpr char kChurnDisk[] = "6GiB";
 
-// Three sessions at one daemon: one that is measured, one that puts, one that reads what the pool has evicted.
+// Three sessions at one daemon: one that is measured, one that puts, one that reads what the pool
+// has evicted.
 class Churn {
  public:
   static absl::StatusOr<std::unique_ptr<Churn>> Start(const std::string& disk) {
@@ -150,7 +158,8 @@ class Churn {
     auto node = StartNode({.disk = disk, .pool = GiB(1), .limit = kChurnDisk});
     if (!node.ok()) return node.status();
     churn->node_ = *std::move(node);
-    for (const auto& [name, engine] : {std::pair{"writer", &churn->putting_}, std::pair{"reader", &churn->reading_}}) {
+    for (const auto& [name, engine] :
+         {std::pair{"writer", &churn->putting_}, std::pair{"reader", &churn->reading_}}) {
       auto attached = AttachTo(*churn->node_, name);
       if (!attached.ok()) return attached.status();
       *engine = *std::move(attached);
@@ -169,7 +178,8 @@ class Churn {
     const auto held = node_->engine.session->Acquire(node_->engine.variant, names.digests, longer);
     if (!held.ok()) return held.status();
     for (size_t i = 0; i < held->size(); ++i) {
-      if (held->status(i) != BlockStatus::kOk) return absl::InternalError(ToString(held->status(i)));
+      if (held->status(i) != BlockStatus::kOk)
+        return absl::InternalError(ToString(held->status(i)));
     }
     const auto quiet = Probe(node_->engine, names, kProbes);
     if (!quiet.ok()) return quiet.status();
@@ -201,7 +211,9 @@ class Churn {
   }
   absl::StatusOr<std::vector<double>> Busy(const Names& names) {
     const auto durable = [&] { return putting_.session->counters().blocks_durable; };
-    const auto brought = [&] { return node_->daemon->Counter("larder_blocks_got_total{result=\"disk\"}"); };
+    const auto brought = [&] {
+      return node_->daemon->Counter("larder_blocks_got_total{result=\"disk\"}");
+    };
     std::atomic<bool> stop{false};
     absl::Status put;
     size_t batches = 0;
@@ -210,7 +222,8 @@ class Churn {
       return !stop;
     };
     std::thread load([&] { put = PutAtRate(*writer_, rate_ / 2, go_on, &history_); });
-    Reader reader(reading_, Mebibytes(kBatchBlocks) / (rate_ / 4), [&] { return history_.Next(kColdFrom, kColdTo); });
+    Reader reader(reading_, Mebibytes(kBatchBlocks) / (rate_ / 4),
+                  [&] { return history_.Next(kColdFrom, kColdTo); });
     const double start = SecondsNow();
     const uint64_t durable_before = durable();
     const auto brought_before = brought();
@@ -220,16 +233,19 @@ class Churn {
     const double seconds = SecondsNow() - start;
     stop = true;
     load.join();
-    for (const absl::Status& s : {reader.Stop(), put, brought_before.status(), brought_after.status()}) {
+    for (const absl::Status& s :
+         {reader.Stop(), put, brought_before.status(), brought_after.status()}) {
       if (!s.ok()) return s;
     }
-    dropped += writer_->CountDropped(batches * kBatchBlocks);  // waits until the disk has had all of it
+    dropped +=
+        writer_->CountDropped(batches * kBatchBlocks);  // waits until the disk has had all of it
     const auto rate = [&](uint64_t blocks) { return Mebibytes(blocks) / seconds; };
     spilled.push_back(rate(durable_after - durable_before));
     promoted.push_back(rate(*brought_after - *brought_before));
     if (spilled.back() < rate_ / 8 || promoted.back() == 0)
-      return absl::InternalError(absl::StrCat("nothing went on meanwhile: spilled ", Pretty(spilled.back(), "B/s"),
-                                              ", promoted ", Pretty(promoted.back(), "B/s")));
+      return absl::InternalError(absl::StrCat("nothing went on meanwhile: spilled ",
+                                              Pretty(spilled.back(), "B/s"), ", promoted ",
+                                              Pretty(promoted.back(), "B/s")));
     return took;
   }
 
@@ -247,10 +263,14 @@ absl::Status MeasureUnderSpill(Harness& harness, const std::string& directory) {
     if (absl::Status s = (*churn)->Round(); !s.ok()) return s;
   }
   const Churn& c = **churn;
-  harness.Report({kUnderSpill, Median(c.under), "s", Median(c.idle), MedianRatio(c.under, c.idle), kRounds});
-  harness.Note(absl::StrCat("a full disk that takes ", Pretty(c.rate(), "B/s"), ": one session puts at half of that, one "
-                            "reads at a quarter of it what the pool evicted; spilled ", Pretty(Median(c.spilled), "B/s"), ", promoted ",
-                            Pretty(Median(c.promoted), "B/s"), ", ", c.dropped, " blocks dropped; floor: idle"));
+  harness.Report(
+      {kUnderSpill, Median(c.under), "s", Median(c.idle), MedianRatio(c.under, c.idle), kRounds});
+  harness.Note(absl::StrCat("a full disk that takes ", Pretty(c.rate(), "B/s"),
+                            ": one session puts at half of that, one "
+                            "reads at a quarter of it what the pool evicted; spilled ",
+                            Pretty(Median(c.spilled), "B/s"), ", promoted ",
+                            Pretty(Median(c.promoted), "B/s"), ", ", c.dropped,
+                            " blocks dropped; floor: idle"));
   return absl::OkStatus();
 }
 
@@ -268,6 +288,7 @@ int main(int argc, char** argv) {
   using namespace larder::bench;
   Harness harness(argc, argv, {kSlowDisk, kUnderSpill});
   if (harness.done()) return *harness.done();
-  const absl::Status status = InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
+  const absl::Status status =
+      InDiskDirectory([&](const std::string& directory) { return Run(harness, directory); });
   return status.ok() ? 0 : harness.Fail(status);
 }

@@ -1,7 +1,9 @@
-// What does a full pool cost a writer?  4 client processes put ever new 1 MiB blocks, mapped, into a pool of 2 GiB where
-// each put evicts, against the same into a pool that has room for all of it.  And is the limit held while they do?
+// What does a full pool cost a writer?  4 client processes put ever new 1 MiB blocks, mapped, into
+// a pool of 2 GiB where each put evicts, against the same into a pool that has room for all of it.
+// And is the limit held while they do?
 //
-// Two daemons at once, one per pool; rounds alternate.  The full pool's use is sampled from Admin.Stats all the time.
+// Two daemons at once, one per pool; rounds alternate.  The full pool's use is sampled from
+// Admin.Stats all the time.
 #include <atomic>
 #include <cstdlib>
 #include <memory>
@@ -28,10 +30,11 @@ constexpr auto kSamplePeriod = std::chrono::milliseconds(2);
 
 const BlockShape& Shape() { return ShapeNamed("1mib"); }
 
-// ---- a client process: SOCKET_DIR; command START BYTES, answer: when it ended.  BYTES 0 maps the pool instead
+// ---- a client process: SOCKET_DIR; command START BYTES, answer: when it ended.  BYTES 0 maps the
+// pool instead
 
-// Mapping a slab for the first time fills page tables, which is not the question: do it before.  An empty pool is
-// reserved as a whole, touched, and given back.
+// Mapping a slab for the first time fills page tables, which is not the question: do it before.  An
+// empty pool is reserved as a whole, touched, and given back.
 absl::Status MapWholePool(Attachment& engine) {
   constexpr uint64_t kPiece = 16 << 20;
   const uint64_t pool = engine.session->attached().lease_bytes_max.value();
@@ -45,7 +48,8 @@ absl::Status MapWholePool(Attachment& engine) {
   }
   if (!reservation.ok()) return reservation.status();
   for (size_t i = 0; i < reservation->size(); ++i) {
-    if (reservation->Bytes(i).empty()) return absl::InternalError("an extent that cannot be mapped");
+    if (reservation->Bytes(i).empty())
+      return absl::InternalError("an extent that cannot be mapped");
   }
   return absl::OkStatus();
 }
@@ -63,8 +67,10 @@ int Work(const WorkerArguments& arguments) {
       if (absl::Status s = MapWholePool(*engine); !s.ok()) return s;
       return "mapped";
     }
-    const Names names = MakeNames(engine->seed, ++salt, static_cast<size_t>(command.at(1)) / Shape().bytes());
-    const PutPlan puts = PlanPuts(Shape(), names, ring.bytes(), ShuffledOrder(kRingBytes / Shape().bytes(), salt));
+    const Names names =
+        MakeNames(engine->seed, ++salt, static_cast<size_t>(command.at(1)) / Shape().bytes());
+    const PutPlan puts =
+        PlanPuts(Shape(), names, ring.bytes(), ShuffledOrder(kRingBytes / Shape().bytes(), salt));
     SleepUntil(command.at(0));
     const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, {}); };
     if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
@@ -117,7 +123,8 @@ class LimitSampler {
 
 absl::Status Run(Harness& harness) {
   // All rounds and their warm-up, and more than the watermark beside.
-  const uint64_t roomy_bytes = (static_cast<uint64_t>(harness.rounds()) + 3) * kRoundBytes * kClients;
+  const uint64_t roomy_bytes =
+      (static_cast<uint64_t>(harness.rounds()) + 3) * kRoundBytes * kClients;
   const std::vector<std::string> flags = {"--lease-share", "1"};
   auto full = DaemonProcess::Start({ByteCount(kFullPoolBytes), flags});
   if (!full.ok()) return full.status();
@@ -133,19 +140,22 @@ absl::Status Run(Harness& harness) {
   }
 
   LimitSampler sampler(**full, kFullPoolBytes);
-  if (auto filled = PutRate(*full_clients, kFullPoolBytes / 2); !filled.ok()) return filled.status();
+  if (auto filled = PutRate(*full_clients, kFullPoolBytes / 2); !filled.ok())
+    return filled.status();
   const Contestant contestants[] = {[&] { return PutRate(*full_clients, kRoundBytes); },
                                     [&] { return PutRate(*roomy_clients, kRoundBytes); }};
   const auto rates = Interleave(harness, harness.rounds(), contestants);
   if (!rates.ok()) return rates.status();
   sampler.Stop();
-  if (sampler.samples() == 0) return absl::InternalError("Admin.Stats did not answer while clients were writing");
-  harness.Report({kRate, Median((*rates)[0]), "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]),
-                  harness.rounds()});
+  if (sampler.samples() == 0)
+    return absl::InternalError("Admin.Stats did not answer while clients were writing");
+  harness.Report({kRate, Median((*rates)[0]), "B/s", Median((*rates)[1]),
+                  MedianRatio((*rates)[0], (*rates)[1]), harness.rounds()});
   harness.Note(absl::StrCat(kClients, " client processes; floor: the same into a pool with room"));
-  harness.Report({kAbove, static_cast<double>(sampler.above_max()), "B", std::nullopt, std::nullopt, harness.rounds()});
-  harness.Note(absl::StrCat(sampler.samples(), " samples; at most ", sampler.used_max(), " of ", kFullPoolBytes,
-                            " B stored and reserved"));
+  harness.Report({kAbove, static_cast<double>(sampler.above_max()), "B", std::nullopt, std::nullopt,
+                  harness.rounds()});
+  harness.Note(absl::StrCat(sampler.samples(), " samples; at most ", sampler.used_max(), " of ",
+                            kFullPoolBytes, " B stored and reserved"));
   return absl::OkStatus();
 }
 

@@ -35,7 +35,8 @@ class TempDir {
 class Child {
  public:
   // `arguments[0]` is the program's file.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Child>> Start(const std::vector<std::string>& arguments);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Child>> Start(
+      const std::vector<std::string>& arguments);
   ~Child();
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -65,7 +66,8 @@ struct DaemonConfig {
 // A larderd of its own, whole pool online.
 class DaemonProcess {
  public:
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start(const DaemonConfig& config);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<DaemonProcess>> Start(
+      const DaemonConfig& config);
   [[nodiscard]] const std::string& socket_dir() const { return dir_->path(); }
 
   struct Holdings {
@@ -73,7 +75,8 @@ class DaemonProcess {
     uint64_t blocks = 0;            // in the index, of all tiers
   };
   [[nodiscard]] absl::StatusOr<Holdings> Stats() const;
-  // Of events since it started, by its name with label as /metrics has it.  NotFound: it has none of that name.
+  // Of events since it started, by its name with label as /metrics has it.  NotFound: it has none
+  // of that name.
   [[nodiscard]] absl::StatusOr<uint64_t> Counter(const std::string& name) const;
   [[nodiscard]] double CpuSeconds() const { return child_->CpuSeconds(); }
 
@@ -91,8 +94,10 @@ class DaemonProcess {
 // The same command to many children at once; one answer of each.
 class WorkerGroup {
  public:
-  // Starts `count` of this program with `arguments` and "--worker=I", and waits for "ready" from each.
-  [[nodiscard]] static absl::StatusOr<WorkerGroup> Start(size_t count, const std::vector<std::string>& arguments);
+  // Starts `count` of this program with `arguments` and "--worker=I", and waits for "ready" from
+  // each.
+  [[nodiscard]] static absl::StatusOr<WorkerGroup> Start(size_t count,
+                                                         const std::vector<std::string>& arguments);
   [[nodiscard]] absl::StatusOr<std::vector<std::string>> Ask(const std::string& line);
   // One after the other.
   [[nodiscard]] absl::Status AskInTurn(const std::string& line);

@@ -58,7 +58,8 @@ void Serve(int listener) {
     if (!ReadAll(socket.get(), &sizes, sizeof sizes)) continue;
     std::string ping(sizes.ping, '\0');
     const std::string pong(sizes.pong, 'x');
-    while (ReadAll(socket.get(), ping.data(), ping.size()) && WriteAll(socket.get(), pong.data(), pong.size())) {
+    while (ReadAll(socket.get(), ping.data(), ping.size()) &&
+           WriteAll(socket.get(), pong.data(), pong.size())) {
     }
   }
 }
@@ -86,7 +87,8 @@ absl::StatusOr<std::unique_ptr<SocketEchoServer>> SocketEchoServer::Start(const 
 SocketEchoClient::SocketEchoClient(FileDescriptor socket, size_t ping_bytes, size_t pong_bytes)
     : socket_(std::move(socket)), ping_(ping_bytes, 'x'), pong_(pong_bytes, '\0') {}
 
-absl::StatusOr<std::unique_ptr<SocketEchoClient>> SocketEchoClient::Connect(const std::string& path, size_t ping_bytes,
+absl::StatusOr<std::unique_ptr<SocketEchoClient>> SocketEchoClient::Connect(const std::string& path,
+                                                                            size_t ping_bytes,
                                                                             size_t pong_bytes) {
   FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_un address = AddressOf(path);
@@ -95,11 +97,13 @@ absl::StatusOr<std::unique_ptr<SocketEchoClient>> SocketEchoClient::Connect(cons
       !WriteAll(fd.get(), &sizes, sizeof sizes)) {
     return absl::UnavailableError(absl::StrCat("nobody listens at ", path));
   }
-  return std::unique_ptr<SocketEchoClient>(new SocketEchoClient(std::move(fd), ping_bytes, pong_bytes));
+  return std::unique_ptr<SocketEchoClient>(
+      new SocketEchoClient(std::move(fd), ping_bytes, pong_bytes));
 }
 
 absl::Status SocketEchoClient::Ping() {
-  if (WriteAll(socket_.get(), ping_.data(), ping_.size()) && ReadAll(socket_.get(), pong_.data(), pong_.size())) {
+  if (WriteAll(socket_.get(), ping_.data(), ping_.size()) &&
+      ReadAll(socket_.get(), pong_.data(), pong_.size())) {
     return absl::OkStatus();
   }
   return absl::UnavailableError("echo: the socket broke");

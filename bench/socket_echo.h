@@ -1,5 +1,6 @@
-// The floor of a round trip on a session socket: bytes that go and come on a bare UNIX socket, both ends looking for a
-// while before they sleep, as a session's do.  No frames, no messages, nothing done in between.
+// The floor of a round trip on a session socket: bytes that go and come on a bare UNIX socket, both
+// ends looking for a while before they sleep, as a session's do.  No frames, no messages, nothing
+// done in between.
 //
 // Ownership: SocketEchoServer serves until dropped, one client at a time.  Thread-safety: none.
 #pragma once
@@ -18,7 +19,8 @@ namespace larder::bench {
 class SocketEchoServer {
  public:
   // Unavailable: the socket file cannot be made.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<SocketEchoServer>> Start(const std::string& path);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<SocketEchoServer>> Start(
+      const std::string& path);
   ~SocketEchoServer();
 
  private:
@@ -30,8 +32,8 @@ class SocketEchoServer {
 class SocketEchoClient {
  public:
   // Unavailable: nobody listens.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<SocketEchoClient>> Connect(const std::string& path,
-                                                                                 size_t ping_bytes, size_t pong_bytes);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<SocketEchoClient>> Connect(
+      const std::string& path, size_t ping_bytes, size_t pong_bytes);
   [[nodiscard]] absl::Status Ping();
 
  private:

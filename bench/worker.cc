@@ -19,8 +19,9 @@ std::optional<WorkerArguments> ParseWorker(int argc, char** argv) {
   return arguments;
 }
 
-int ServeWorker(const absl::Status& setup,
-                const std::function<absl::StatusOr<std::string>(const std::vector<double>& command)>& handle) {
+int ServeWorker(
+    const absl::Status& setup,
+    const std::function<absl::StatusOr<std::string>(const std::vector<double>& command)>& handle) {
   absl::Status status = setup;
   if (status.ok()) std::cout << "ready" << std::endl;
   for (std::string line; status.ok() && std::getline(std::cin, line);) {
@@ -40,8 +41,9 @@ int ServeWorker(const absl::Status& setup,
 }
 
 void SleepUntil(double seconds) {
-  std::this_thread::sleep_until(std::chrono::steady_clock::time_point(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds))));
+  std::this_thread::sleep_until(
+      std::chrono::steady_clock::time_point(std::chrono::duration_cast<std::chrono::nanoseconds>(
+          std::chrono::duration<double>(seconds))));
 }
 
 }  // namespace larder::bench

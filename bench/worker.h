@@ -1,4 +1,5 @@
-// The child's side of WorkerGroup: which worker this process is, and the loop that answers commands.
+// The child's side of WorkerGroup: which worker this process is, and the loop that answers
+// commands.
 //
 // Thread-safety: none.
 #pragma once
@@ -20,10 +21,11 @@ struct WorkerArguments {
 // nullopt: this process is no worker.
 [[nodiscard]] std::optional<WorkerArguments> ParseWorker(int argc, char** argv);
 
-// Says "ready", then answers each command (numbers with blanks between) until stdin ends.  Answers the exit code; the
-// first error ends it, on stderr.
-int ServeWorker(const absl::Status& setup,
-                const std::function<absl::StatusOr<std::string>(const std::vector<double>& command)>& handle);
+// Says "ready", then answers each command (numbers with blanks between) until stdin ends.  Answers
+// the exit code; the first error ends it, on stderr.
+int ServeWorker(
+    const absl::Status& setup,
+    const std::function<absl::StatusOr<std::string>(const std::vector<double>& command)>& handle);
 
 void SleepUntil(double seconds);  // of SecondsNow(), which all processes of a host share
 

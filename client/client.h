@@ -303,8 +303,9 @@ class Session {
 
 class Client {
  public:
-  // Returns once a daemon has answered: at sideband.sock or, where none answers there, at data.sock.
-  // Where data.sock has not answered yet, calls wait for it, each within its own deadline.
+  // Returns once a daemon has answered: at sideband.sock or, where none answers there, at
+  // data.sock.  Where data.sock has not answered yet, calls wait for it, each within its own
+  // deadline.
   // Unavailable: no daemon answers within connect_deadline, or this user may not open data.sock.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Client>> Connect(
       const ClientOptions& options);

@@ -71,8 +71,8 @@ constexpr size_t kAnswering = 2;  // long requests at once
 constexpr size_t kRequestsWaiting = 1024;
 constexpr size_t kHoldersShown = 8;  // of each share
 
-// What messages may take before they are whole: two of the longest, and from a memory_limit of 64 MiB
-// on less than gRPC's quota (services/grpc_server.cc), whose reclaimers end anybody's calls.
+// What messages may take before they are whole: two of the longest, and from a memory_limit of 64
+// MiB on less than gRPC's quota (services/grpc_server.cc), whose reclaimers end anybody's calls.
 ByteCount IncomingLimit(ByteCount memory_limit) {
   return ByteCount(std::max<uint64_t>(memory_limit.value() / 8 * 3, 2 * wire::kMessageBytesMax));
 }

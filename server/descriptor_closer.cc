@@ -103,8 +103,8 @@ class Undertaker {
 };
 
 // An undertaker starts with copies of all descriptors of the process, and closes those that are not
-// in its batch, while `hand_over` is held.  Such a copy may be of a descriptor in another batch.  If
-// it were the last one, its close would linger in this undertaker, which does not exit.  So each
+// in its batch, while `hand_over` is held.  Such a copy may be of a descriptor in another batch.
+// If it were the last one, its close would linger in this undertaker, which does not exit.  So each
 // undertaker keeps its own copies until the one that is starting has closed the rest.
 void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
   std::vector<int> numbers;

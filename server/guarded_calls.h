@@ -2,9 +2,9 @@
 // kernels that cannot refuse them (server/passed_rights.h), and watched.
 //
 // gRPC reads without room for descriptors: the kernel then drops what came, in gRPC's thread, and
-// that may wait for as long as the sender chose.  So this defines recvmsg, sendmsg and close for the
-// whole program, as the shared gRPC finds them here before it finds those of libc; for a socket that
-// is neither guarded nor watched each is the kernel's call and two loads more.
+// that may wait for as long as the sender chose.  So this defines recvmsg, sendmsg and close for
+// the whole program, as the shared gRPC finds them here before it finds those of libc; for a socket
+// that is neither guarded nor watched each is the kernel's call and two loads more.
 //
 // Does nothing where gRPC is linked statically with its own libc calls, or under a sanitizer, which
 // defines the same names: GuardsWork says so.

@@ -49,8 +49,8 @@ class IncomingFrames {
   // gRPC's clients send 8 KiB at most.
   static constexpr size_t kHeadersMax = 32 << 10;
 
-  // `capacity`: how much the memory could take that gRPC read this into.  gRPC keeps all of it, also
-  // what it reads into the rest of it later, while it keeps a piece of it.
+  // `capacity`: how much the memory could take that gRPC read this into.  gRPC keeps all of it,
+  // also what it reads into the rest of it later, while it keeps a piece of it.
   // False: the headers of a call are longer than kHeadersMax; gRPC would collect them without end.
   [[nodiscard]] bool OnReceived(std::span<const std::byte> bytes, size_t capacity);
   void OnSent(std::span<const std::byte> bytes);

@@ -1,10 +1,10 @@
 // The right to serve a socket directory: one daemon at a time, whoever starts first.
 //
 // The holder alone may remove a socket file that a dead daemon left behind (RemoveStaleSocket in
-// listening_socket.h): without the lock it cannot know that the daemon is dead.  Makes the directory
-// (one level) when missing.  The lock file itself stays on disk for good; removing it would let two
-// daemons hold two files of the same name.  Its mode is 0600, as a user who may open it may lock it
-// and keep every daemon out.
+// listening_socket.h): without the lock it cannot know that the daemon is dead.  Makes the
+// directory (one level) when missing.  The lock file itself stays on disk for good; removing it
+// would let two daemons hold two files of the same name.  Its mode is 0600, as a user who may open
+// it may lock it and keep every daemon out.
 //
 // Does not keep another program from binding a socket there: that shows in RemoveStaleSocket.
 // Ownership: the holder of the handle holds the lock; it ends with the handle or the process,

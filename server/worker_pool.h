@@ -2,8 +2,9 @@
 // messages and requests.
 //
 // Users take turns, and the processes of a user take theirs in his: a user's next job waits for one
-// job of each other user at most, however many jobs and processes he has.  And what waits is shared: a process has more taken while no more of its waits than there is
-// room for still, so it gets half of the room at most, and others always find some.
+// job of each other user at most, however many jobs and processes he has.  And what waits is
+// shared: a process has more taken while no more of its waits than there is room for still, so it
+// gets half of the room at most, and others always find some.
 // Ownership: made by the daemon; joins its threads when destroyed, after the jobs that were taken.
 // Thread-safety: Submit from any thread.
 // Limits: `jobs_max` jobs wait, and jobs that say to take `bytes_max`; beyond it Submit says no,

@@ -173,8 +173,7 @@ ExtentAllocator::Owner ExtentAllocator::owner(const Extent& extent) const {
 }
 
 std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(uint32_t pages, uint64_t* cursor,
-                                                                WorthOf worth,
-                                                                double* cost) const {
+                                                                WorthOf worth, double* cost) const {
   LARDER_CHECK(pages > 0 && pages <= slab_pages_);
   if (slabs_.empty()) return {};
   Window window(pages);

@@ -63,8 +63,8 @@ class ExtentAllocator {
   // looks elsewhere.  In the order in which they lie.  *cost, where given: their worth in all.
   // REQUIRES: 0 < pages <= pages of a slab; Allocate(pages) found nothing.
   using WorthOf = absl::FunctionRef<std::optional<double>(Owner)>;
-  [[nodiscard]] std::vector<Owner> FindWindow(uint32_t pages, uint64_t* cursor,
-                                              WorthOf worth, double* cost = nullptr) const;
+  [[nodiscard]] std::vector<Owner> FindWindow(uint32_t pages, uint64_t* cursor, WorthOf worth,
+                                              double* cost = nullptr) const;
 
   [[nodiscard]] ByteCount free_bytes() const { return ByteCount(free_pages_ * kPageBytes); }
   [[nodiscard]] ByteCount total_bytes() const { return ByteCount(total_pages() * kPageBytes); }

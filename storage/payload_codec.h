@@ -32,8 +32,8 @@ class PayloadCodec {
                                                    std::span<std::byte> to);
 
   // Likewise the raw payload; *raw, which may be `table`: its table, hashed.  DataLoss: it is
-  // damaged, and `to` must not be used.  REQUIRES: table.hashed, CanDecode(table), to.size() >= that
-  // of table.Decoded().
+  // damaged, and `to` must not be used.  REQUIRES: table.hashed, CanDecode(table), to.size() >=
+  // that of table.Decoded().
   [[nodiscard]] absl::Status Decode(std::span<const std::byte> payload, const SegmentTable& table,
                                     std::span<std::byte> to, SegmentTable* raw);
 

@@ -74,8 +74,8 @@ absl::Status RpcChannel::WaitConnected(Milliseconds deadline) {
                                              ": is it running, may this user open the file?"));
 }
 
-// gRPC connects while somebody waits in it, and gives an attempt up after kHandshake_ms.  So one that
-// began before its process computed for a while has failed when the first call comes.
+// gRPC connects while somebody waits in it, and gives an attempt up after kHandshake_ms.  So one
+// that began before its process computed for a while has failed when the first call comes.
 void RpcChannel::AwaitConnection(Milliseconds at_most) {
   const bool connected = channel_->WaitForConnected(std::chrono::system_clock::now() + at_most);
   MutexLock lock(mu_);

@@ -55,8 +55,9 @@ class RpcChannel {
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   // Unavailable, with the path, when there is no daemon by then.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
-  // Waits so long for the connection.  If it is not there by then, calls with a deadline wait for it:
-  // the first one and those that begin within kPatience of it, until one finds that it is there.
+  // Waits so long for the connection.  If it is not there by then, calls with a deadline wait for
+  // it: the first one and those that begin within kPatience of it, until one finds that it is
+  // there.
   void AwaitConnection(std::chrono::milliseconds at_most) LARDER_EXCLUDES(mu_);
   // Of the sideband, as hex; empty: none.  Goes with all calls that begin later.
   void SetToken(std::string token) LARDER_EXCLUDES(mu_) {

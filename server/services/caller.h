@@ -49,8 +49,9 @@ inline constexpr char kRetryMetadata[] =
 
 // The reactor of a unary call, with its place, which is free before the caller hears the end: who
 // asks for one thing at a time never finds it taken.  The answer is charged to the caller until he
-// has read it, for which a long one leaves him 30 s.  A short one for which there is no room is sent
-// all the same; the call keeps its place then until it was read, for which there are 30 s, too.
+// has read it, for which a long one leaves him 30 s.  A short one for which there is no room is
+// sent all the same; the call keeps its place then until it was read, for which there are 30 s,
+// too.
 // Ownership: deletes itself when gRPC is done with it, which is after Finish.
 // Thread-safety: one thread at a time.
 class UnaryCall final : public grpc::ServerUnaryReactor {
@@ -73,8 +74,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor {
 
  private:
   void OnDone() override { delete this; }
-  // OnDone waits for nothing, so gRPC may call it where it is, as it does that of its own reactor: to
-  // have another thread do it costs a short call a quarter of its time.
+  // OnDone waits for nothing, so gRPC may call it where it is, as it does that of its own reactor:
+  // to have another thread do it costs a short call a quarter of its time.
   bool InternalInlineable() override { return true; }
   // What was refused of it; nullopt: it is charged.
   [[nodiscard]] std::optional<Shares::Answer> ChargeAnswer(size_t bytes);

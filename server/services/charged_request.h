@@ -51,16 +51,17 @@ inline constexpr size_t kInlineRequestBytes = 128 << 10;
                                                           grpc::ByteBuffer bytes, size_t length_max,
                                                           google::protobuf::Message* request);
 
-// Finishes `call`, or has `answer` parse the bytes and finish it: now, or on one of `long_requests`.
-// `answer` returns InvalidArgument, and has not finished the call, where they are no such message.
+// Finishes `call`, or has `answer` parse the bytes and finish it: now, or on one of
+// `long_requests`.  `answer` returns InvalidArgument, and has not finished the call, where they are
+// no such message.
 using AnswerBytes = std::function<absl::Status(grpc::ByteBuffer)>;
 void AnswerCharged(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests,
                    grpc::ByteBuffer bytes, const google::protobuf::Descriptor& type,
                    AnswerBytes answer);
 
-// Has one of `long_requests` do `work`, which finishes `call`, when it is the caller's turn.  `bytes`:
-// what the work keeps while it waits.  Where too much waits already, or the caller has gone by then,
-// the call is finished with that.
+// Has one of `long_requests` do `work`, which finishes `call`, when it is the caller's turn.
+// `bytes`: what the work keeps while it waits.  Where too much waits already, or the caller has
+// gone by then, the call is finished with that.
 void OnLongThread(UnaryCall& call, const SessionDeps& deps, WorkerPool& long_requests, size_t bytes,
                   std::function<void()> work);
 

@@ -13,8 +13,8 @@ namespace larder {
 namespace {
 
 // What gRPC may hold of a server's messages before it ends calls, anybody's and without a hint.  It
-// gets there late, as IncomingMessages ends connections before.  Messages that have come are charged
-// to their callers (server/shares.h) in memory_limit.
+// gets there late, as IncomingMessages ends connections before.  Messages that have come are
+// charged to their callers (server/shares.h) in memory_limit.
 ByteCount Quota(ByteCount memory_limit) { return ByteCount(memory_limit.value() / 2); }
 
 // Leaves out gRPC's reflection, which every server has in a program that is linked with it.

@@ -35,10 +35,10 @@ absl::Status CheckDirectory(int fd, const std::string& path) {
   if (fstat(fd, &found) != 0) return FileError(errno, "cannot look at", path);
   if (!IsOurs(found.st_uid)) return NotOurs(path, found.st_uid);
   if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path,
-                     " can be written by other users, who could change what is stored; close "
-                     "it to them (chmod -R go-w on the whole directory), if its content is to be trusted"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        path,
+        " can be written by other users, who could change what is stored; close "
+        "it to them (chmod -R go-w on the whole directory), if its content is to be trusted"));
   }
   // Root's, which it is not ours to change, stays as it is.
   if (found.st_uid == geteuid() && (found.st_mode & 0077) != 0 && fchmod(fd, 0700) != 0)

@@ -1,5 +1,6 @@
-// Clients that end badly: killed, stopped, closed without exit, forked, with leases, reservations and half-written
-// blocks.  Nobody may ever read wrong bytes because of it, and nothing may be lost for good.
+// Clients that end badly: killed, stopped, closed without exit, forked, with leases, reservations
+// and half-written blocks.  Nobody may ever read wrong bytes because of it, and nothing may be lost
+// for good.
 //
 // LARDER_TEST_SCALE (default 0.1) of 300 clients; LARDER_TEST_SEED replays a run.
 #include <algorithm>
@@ -110,7 +111,8 @@ TEST_F(ClientChurnTest, StoppedClientKeepsItsHolds) {
   ASSERT_TRUE(Eventually(
       [&] { return daemon_.Metric("larder_holds_expired_total{kind=\"lease\"}") >= 1; }));
   {
-    // The pool is turned over by another engine; what the stopped one may touch is not given to anybody.
+    // The pool is turned over by another engine; what the stopped one may touch is not given to
+    // anybody.
     ChildEngine other(daemon_, "mapped", "fill", 1);
     ASSERT_TRUE(Eventually([&] {
       return daemon_.Metric("larder_blocks_evicted_total{cause=\"demand\"}") +

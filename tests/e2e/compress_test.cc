@@ -125,8 +125,8 @@ TEST_F(CompressTest, InHostForWhoAcceptsItAndWhoDoesNot) {
   ExpectNothingHeld();
 }
 
-// More than the pool holds, read by a session that accepts nothing encoded: each lease has extents of
-// its own for what is decoded, beside the encoded blocks that it holds meanwhile.
+// More than the pool holds, read by a session that accepts nothing encoded: each lease has extents
+// of its own for what is decoded, beside the encoded blocks that it holds meanwhile.
 TEST_F(CompressTest, ThePoolsLimitHoldsWhileItDecodes) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const uint32_t many = kPoolBlocks + 40;

@@ -1,17 +1,21 @@
-// An engine of the end-to-end tests: a process of its own that uses the public client library alone.
+// An engine of the end-to-end tests: a process of its own that uses the public client library
+// alone.
 //
 //   engine_process SOCKET_DIR MODE(mapped|staged|stream) VERB SEED
 //
 // Verbs, each printing one word a line when it has got so far:
-//   put      stores blocks SEED .. SEED+31, once                               "done"
-//   get      reads them and checks every byte, once                            "done"
-//   want     the same in one call, once it is told to by SIGCONT               "ready" before it, "done"
-//   read     reads random blocks and checks every byte until SIGTERM           "ready", "read N" at its end
-//   fill     stores random blocks until SIGTERM                                "ready"
-//   churn    stores, reads, holds leases, reserves, half-writes, at random     "ready"; never ends by itself
-//   hold     holds one lease and, mapped, one half-written reservation, both with a short deadline   "ready"
-// Signals, for churn and hold: SIGUSR1 closes all connections, but it lives on and goes on writing into what it
-// reserved, as a DMA under way would; SIGUSR2 forks a child that keeps the connections.
+//   put      stores blocks SEED .. SEED+31, once: "done"
+//   get      reads them and checks every byte, once: "done"
+//   want     the same in one call, once it is told to by SIGCONT: "ready" before it, "done"
+//   read     reads random blocks and checks every byte until SIGTERM: "ready", "read N" at its end
+//   fill     stores random blocks until SIGTERM: "ready"
+//   churn    stores, reads, holds leases, reserves, half-writes, at random, and never ends by
+//            itself: "ready"
+//   hold     holds one lease and, mapped, one half-written reservation, both with a short
+//            deadline: "ready"
+// Signals, for churn and hold: SIGUSR1 closes all connections, but it lives on and goes on writing
+// into what it reserved, as a DMA under way would; SIGUSR2 forks a child that keeps the
+// connections.
 // Exit codes: 0 as said; 1 a call failed where it must not; 3 wrong bytes.
 #include <fcntl.h>
 #include <sys/prctl.h>

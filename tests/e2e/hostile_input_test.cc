@@ -1,4 +1,5 @@
-// Calls that break the contract.  Each is refused with a sentence that names the field, and counted.
+// Calls that break the contract.  Each is refused with a sentence that names the field, and
+// counted.
 #include "gmock/gmock.h"
 #include "tests/e2e/hostile_fixture.h"
 

@@ -118,8 +118,8 @@ TEST(SessionMessages, WaitForRoomAlsoOverGrpc) {
   EXPECT_TRUE(Eventually([&] { return held() == 0; }));
 }
 
-// The client cancels its call while the daemon hands a long message of it to another thread: before,
-// after or meanwhile.  A use after free shows with AddressSanitizer alone.
+// The client cancels its call while the daemon hands a long message of it to another thread:
+// before, after or meanwhile.  A use after free shows with AddressSanitizer alone.
 TEST_F(HostileStream, ALongMessageOfACallThatEnds) {
   v1::Up large;
   large.add_damaged()->set_digests(std::string(4'096 * 16, 'x'));

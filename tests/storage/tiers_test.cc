@@ -168,8 +168,8 @@ TEST_F(Tiers, TwoBadBlocksThatAreWrittenTogetherAreGivenUp) {
   EXPECT_EQ(spiller.stats().spilled, seed - 2);
 }
 
-// A name that the disk cannot take now is no fault of the disk's: all others are written at once, and
-// after some tries it is given up.
+// A name that the disk cannot take now is no fault of the disk's: all others are written at once,
+// and after some tries it is given up.
 TEST_F(Tiers, ANameThatMustWaitKeepsNoOtherBlockWaiting) {
   PickyTier tier(MiB(64), medium_);
   tier.as = DiskTier::PutStatus::kNotNow;

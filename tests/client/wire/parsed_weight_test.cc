@@ -1,4 +1,5 @@
-// ParsedWeight against what protobuf says that a message takes, and what SessionCodec refuses by it.
+// ParsedWeight against what protobuf says that a message takes, and what SessionCodec refuses by
+// it.
 #include "client/wire/parsed_weight.h"
 
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>

@@ -23,7 +23,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Listens at a socket file, and says nothing on a connection: it keeps each one, or ends it at once.
+// Listens at a socket file, and says nothing on a connection: it keeps each one, or ends it at
+// once.
 class MuteListener {
  public:
   explicit MuteListener(bool keeps) : keeps_(keeps) {
@@ -113,8 +114,8 @@ TEST(RpcChannelTest, CallsWaitForTheFirstConnection) {
   EXPECT_EQ(CodeOfCall(plain), absl::StatusCode::kUnavailable);
 }
 
-// An engine that computes for longer than an attempt to connect may take, and then calls: nobody has
-// waited in gRPC meanwhile, so the attempt has failed.
+// An engine that computes for longer than an attempt to connect may take, and then calls: nobody
+// has waited in gRPC meanwhile, so the attempt has failed.
 TEST(RpcChannelTest, AnAttemptThatFailedMeanwhileIsNoError) {
   const MuteListener listener(/*keeps=*/true);
   RpcChannel channel({.socket_path = listener.path(), .retries_max = 0});

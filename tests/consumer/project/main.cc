@@ -1,4 +1,5 @@
-// Names blocks and asks for a daemon that is not there.  Exit code 0 when all is as the headers promise.
+// Names blocks and asks for a daemon that is not there.  Exit code 0 when all is as the headers
+// promise.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>

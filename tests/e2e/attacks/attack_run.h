@@ -10,7 +10,8 @@
 //
 // Needs root: attackers and one victim run as other users.
 // Ownership: all processes, which die with it, and their directory.
-// Thread-safety: none; threads of its own listen to the bystanders, weigh the daemon and look at it.
+// Thread-safety: none; threads of its own listen to the bystanders, weigh the daemon and look at
+// it.
 // Limits: a daemon with a pool of 64 MiB and a disk; one attacker's line of text is read.
 #pragma once
 
@@ -83,8 +84,8 @@ struct AttackFigures {
   void Print(const std::string& name) const;
 };
 
-// Expects that the daemon lives, that no call of a bystander failed, missed or read wrong bytes, and
-// that staging memory stayed within its limit.
+// Expects that the daemon lives, that no call of a bystander failed, missed or read wrong bytes,
+// and that staging memory stayed within its limit.
 void ExpectAllServed(const AttackFigures& figures);
 
 class AttackRun {

@@ -192,8 +192,8 @@ void EmptyParts(Attack& attack) {
   });
 }
 
-// Requests of 15 MiB that would become half a GiB where they are parsed, to methods of all kinds; and
-// beside them answers of a MiB that nobody reads, as many as the daemon begins.
+// Requests of 15 MiB that would become half a GiB where they are parsed, to methods of all kinds;
+// and beside them answers of a MiB that nobody reads, as many as the daemon begins.
 void HeavyRequests(Attack& attack) {
   constexpr size_t kBytes = 15 << 20;
   std::string nothing = "\x73";  // field 14, a group with empty fields, which no message has

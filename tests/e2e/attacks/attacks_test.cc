@@ -2,10 +2,10 @@
 // calls fails, what they read is theirs, they are as quick again as soon as the attacker has gone,
 // the daemon's memory stays bounded, and it says what goes on.
 //
-// LARDER_TEST_SCALE (default 0.1) of 60 s each.  How slow calls become is printed and no part of the
-// verdict, except for a call that stood still: it says as much of the machine as of the daemon.
-// Where an attacker takes a core, so do "spin" and whatever else runs there.  The attacks "nothing"
-// and "spin" are controls: they send nothing, so what they show is the machine's.
+// LARDER_TEST_SCALE (default 0.1) of 60 s each.  How slow calls become is printed and no part of
+// the verdict, except for a call that stood still: it says as much of the machine as of the
+// daemon.  Where an attacker takes a core, so do "spin" and whatever else runs there.  The attacks
+// "nothing" and "spin" are controls: they send nothing, so what they show is the machine's.
 #include <algorithm>
 
 #include "gmock/gmock.h"

@@ -19,15 +19,14 @@ namespace {
 class DiskShardTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto opened = DiskShard::Open({.directory = directory_.path(),
-                                   .file_bytes = MiB(16),
-                                   .files_max = 1,
-                                   .catalog_bytes_max = MiB(16),
-                                   .memory = &memory_,
-                                   .faults = &faults_,
-                                   .warn = [this](const std::string& text) {
-                                     warnings_.push_back(text);
-                                   }});
+    auto opened =
+        DiskShard::Open({.directory = directory_.path(),
+                         .file_bytes = MiB(16),
+                         .files_max = 1,
+                         .catalog_bytes_max = MiB(16),
+                         .memory = &memory_,
+                         .faults = &faults_,
+                         .warn = [this](const std::string& text) { warnings_.push_back(text); }});
     ASSERT_TRUE(opened.ok()) << opened.status();
     shard_ = *std::move(opened);
     ASSERT_TRUE(shard_->Recover().ok());
