@@ -46,7 +46,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/block_key.h"
 #include "storage/layout.h"
 #include "storage/types.h"

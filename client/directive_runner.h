@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
 

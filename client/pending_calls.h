@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/session_channel.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
 

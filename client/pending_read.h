@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/session_core.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/clock.h"
 
 namespace larder {

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
 #include "storage/types.h"

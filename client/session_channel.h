@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/file_descriptor.h"
-#include "client/wire/messages.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/messages/messages.h"
 #include "storage/clock.h"
 #include "storage/types.h"
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "client/session_channel.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/clock.h"
 
 namespace larder {

@@ -26,12 +26,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/file_descriptor.h"
 #include "client/home_process.h"
 #include "client/session_channel.h"
-#include "client/sideband_packet.h"
-#include "client/wire/sideband_frames.h"
 #include "cuda/device.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/sideband_frames.h"
+#include "proto/frames/sideband_packet.h"
 #include "storage/mutex.h"
 #include "storage/types.h"
 

@@ -18,8 +18,8 @@ set(larder_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/larder)
 # The client library and what a static library of it needs at link time.  Of these only client is a promise.
 set_target_properties(larder_client PROPERTIES EXPORT_NAME client)
 add_library(larder::client ALIAS larder_client)  # the same name inside this build
-install(TARGETS larder_client larder_wire larder_restore larder_cuda larder_storage larder_sideband_client larder_sideband_packet
-                larder_sideband_frames larder_proto
+install(TARGETS larder_client larder_restore larder_cuda larder_storage larder_sideband_client larder_proto_messages
+                larder_proto_convert larder_proto_frames larder_proto
         EXPORT larder_targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder)
@@ -28,7 +28,7 @@ install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_di
 # What engines include, and what that includes; tests/structure/include_rules.toml keeps that list short.
 file(GLOB restore_headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/client/restore/*.h)
 foreach(header client/client.h client/device_imports.h client/paged_cache.h client/restorer.h client/paged_restore.h
-               ${restore_headers} client/wire/messages.h cuda/device.h cuda/paged_layout.h storage/types.h
+               ${restore_headers} proto/messages/messages.h cuda/device.h cuda/paged_layout.h storage/types.h
                storage/block_key.h storage/clock.h storage/layout.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder}

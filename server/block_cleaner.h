@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/block_scope.h"
 #include "server/counters.h"
 #include "server/pin_keeper.h"

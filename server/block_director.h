@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/block_scope.h"
 #include "server/directive_desk.h"
 #include "storage/block_store.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/instance_table.h"
 #include "storage/block_store.h"
 #include "storage/types.h"

@@ -10,7 +10,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
-#include "client/wire/admin_messages.h"
+#include "proto/messages/admin_messages.h"
 #include "server/counters.h"
 #include "server/disk_work.h"
 #include "storage/block_store.h"

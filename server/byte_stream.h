@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/session.h"
 #include "storage/block_store.h"
 

@@ -13,7 +13,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/block_cleaner.h"
 #include "server/block_compressor.h"
 #include "server/block_director.h"

@@ -22,7 +22,7 @@
 #include <cstdint>
 #include <deque>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "storage/mutex.h"
 
 namespace larder {

@@ -18,8 +18,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/file_descriptor.h"
-#include "client/wire/sideband_frames.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/sideband_frames.h"
 #include "storage/mutex.h"
 #include "storage/types.h"
 

@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/counters.h"
 #include "server/device_table.h"
 #include "storage/clock.h"

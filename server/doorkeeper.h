@@ -17,7 +17,7 @@
 #include <string>
 
 #include "absl/functional/function_ref.h"
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "server/connection_shares.h"
 #include "server/listening_socket.h"
 

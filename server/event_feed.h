@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/device_table.h"
 #include "storage/block_store.h"
 #include "storage/disk/disk_tier.h"

@@ -11,7 +11,7 @@
 #include <atomic>
 #include <cerrno>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "server/passed_rights.h"
 #include "storage/check.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 
 namespace larder {
 

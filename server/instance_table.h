@@ -31,7 +31,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/shares.h"
 #include "storage/block_index.h"
 #include "storage/block_store.h"

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 
 namespace larder {
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
 

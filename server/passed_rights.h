@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <span>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 
 namespace larder {
 

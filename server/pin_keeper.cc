@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/check.h"
 
 namespace larder {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/session_codec.h"
-#include "client/wire/session_frames.h"
+#include "proto/frames/session_codec.h"
+#include "proto/frames/session_frames.h"
 
 namespace larder {
 namespace {

@@ -27,7 +27,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/connection_peers.h"
 #include "server/counters.h"
 #include "server/instance_table.h"

@@ -24,7 +24,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "server/heartbeat.h"
 #include "server/session_socket.h"
 #include "storage/clock.h"

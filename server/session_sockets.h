@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "server/process_table.h"
 #include "server/session_loop.h"
 #include "server/session_socket.h"

@@ -27,7 +27,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "server/connection_shares.h"
 #include "server/device_shares.h"
 #include "server/doorkeeper.h"

@@ -27,9 +27,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/file_descriptor.h"
-#include "client/sideband_packet.h"
-#include "client/wire/sideband_frames.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/sideband_frames.h"
+#include "proto/frames/sideband_packet.h"
 #include "server/connection_shares.h"
 #include "server/device_shares.h"
 #include "server/peer_process.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/cli/shell.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 
 namespace larder::cli {
 

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/text.h"
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 
 namespace larder::cli {
 namespace {

@@ -20,7 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/cli/interrupt.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 
 namespace larder::cli {
 

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <thread>
 
-#include "client/wire/call_limits.h"
+#include "proto/messages/call_limits.h"
 
 namespace larder::cli {
 

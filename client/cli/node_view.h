@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "client/cli/shell.h"
-#include "client/wire/admin_messages.h"
+#include "proto/messages/admin_messages.h"
 
 namespace larder::cli {
 

@@ -17,8 +17,8 @@
 #include "client/cli/table.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
-#include "client/file_descriptor.h"
 #include "client/socket_dir.h"
+#include "proto/frames/file_descriptor.h"
 
 namespace larder::cli {
 namespace {

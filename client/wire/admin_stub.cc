@@ -1,8 +1,8 @@
 #include "client/wire/admin_stub.h"
 
-#include "client/wire/convert.h"
 #include "client/wire/rpc_channel.h"
 #include "larder/v1/admin.grpc.pb.h"
+#include "proto/convert/convert.h"
 
 namespace larder {
 

@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/wire/admin_messages.h"
-#include "client/wire/call_limits.h"
 #include "client/wire/rpc_options.h"
+#include "proto/messages/admin_messages.h"
+#include "proto/messages/call_limits.h"
 
 namespace larder {
 

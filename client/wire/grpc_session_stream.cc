@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/convert.h"
 #include "client/wire/rpc_channel.h"
 #include "larder/v1/engine.grpc.pb.h"
+#include "proto/convert/convert.h"
 
 namespace larder {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "client/session_channel.h"
 #include "client/session_inbox.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/clock.h"
 
 namespace larder {

@@ -4,9 +4,9 @@
 #include <iterator>
 #include <utility>
 
-#include "client/wire/convert.h"
 #include "client/wire/rpc_channel.h"
 #include "larder/v1/cache.grpc.pb.h"
+#include "proto/convert/convert.h"
 
 namespace larder {
 namespace {

@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/wire/call_limits.h"
-#include "client/wire/messages.h"
 #include "client/wire/rpc_options.h"
+#include "proto/messages/call_limits.h"
+#include "proto/messages/messages.h"
 
 namespace larder {
 

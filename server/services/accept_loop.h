@@ -33,7 +33,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "server/connection_peers.h"
 #include "server/connection_shares.h"
 #include "server/doorkeeper.h"

@@ -1,6 +1,6 @@
 #include "server/services/admin_service.h"
 
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/services/caller.h"
 #include "server/services/progress_stream.h"
 #include "server/services/rpc_status.h"

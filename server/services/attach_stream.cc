@@ -7,7 +7,7 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/services/caller.h"
 #include "server/services/rpc_status.h"
 #include "storage/check.h"

@@ -22,8 +22,8 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
-#include "client/wire/session_codec.h"
 #include "larder/v1/engine.pb.h"
+#include "proto/frames/session_codec.h"
 #include "server/session_table.h"
 #include "server/shares.h"
 #include "storage/clock.h"

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/services/caller.h"
 #include "server/services/charged_request.h"
 #include "server/services/rpc_status.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/services/caller.h"
 #include "server/services/rpc_status.h"
 

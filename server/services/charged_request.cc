@@ -5,7 +5,7 @@
 #include <grpcpp/support/proto_buffer_reader.h>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/parsed_weight.h"
+#include "proto/convert/parsed_weight.h"
 
 namespace larder {
 namespace {

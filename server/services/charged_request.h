@@ -22,7 +22,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/statusor.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "server/services/caller.h"
 #include "server/services/method_table.h"
 #include "server/services/refused_call.h"

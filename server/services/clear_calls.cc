@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/block_scope.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/block_compressor.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"

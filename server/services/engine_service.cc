@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/services/attach_stream.h"
 #include "server/services/byte_streams.h"
 #include "server/services/caller.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/services/call_deadline.h"
 #include "server/services/caller.h"
 #include "server/services/refused_call.h"

@@ -6,7 +6,7 @@
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/resource_quota.h>
 
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/check.h"
 
 namespace larder {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/block_selection.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"

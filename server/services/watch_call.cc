@@ -1,5 +1,5 @@
 // CacheService: WatchEvents.
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"
 

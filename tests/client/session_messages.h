@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "client/wire/messages.h"
-#include "client/wire/session_frames.h"
+#include "proto/frames/session_frames.h"
+#include "proto/messages/messages.h"
 #include "tests/client/session_peer.h"
 
 namespace larder::testing {

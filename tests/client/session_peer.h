@@ -17,10 +17,10 @@
 #include <string_view>
 #include <utility>
 
-#include "client/file_descriptor.h"
-#include "client/wire/messages.h"
-#include "client/wire/session_codec.h"
-#include "client/wire/session_frames.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/session_codec.h"
+#include "proto/frames/session_frames.h"
+#include "proto/messages/messages.h"
 #include "storage/check.h"
 
 namespace larder::testing {

@@ -11,9 +11,9 @@
 
 #include <gtest/gtest.h>
 
-#include "client/sideband_packet.h"
 #include "cuda/cuda_device.h"
 #include "cuda/host_device.h"
+#include "proto/frames/sideband_packet.h"
 #include "tests/server/child_process.h"
 #include "tests/test_scale.h"
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "tests/e2e/daemon_process.h"
 
 namespace larder::e2e {

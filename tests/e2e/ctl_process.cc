@@ -15,7 +15,7 @@
 #include <functional>
 #include <utility>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "storage/check.h"
 #include "tests/e2e/die_with.h"
 

@@ -9,11 +9,11 @@
 #include <fstream>
 #include <thread>
 
-#include "client/file_descriptor.h"
 #include "client/sideband.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "larder/v1/cache.grpc.pb.h"
+#include "proto/frames/file_descriptor.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/raw_session.h"
 

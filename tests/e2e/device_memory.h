@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 #include "storage/mutex.h"
 
 namespace larder::e2e {

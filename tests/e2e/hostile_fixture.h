@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "client/sideband.h"
-#include "client/wire/convert.h"
 #include "gtest/gtest.h"
 #include "larder/v1/cache.grpc.pb.h"
+#include "proto/convert/convert.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/raw_session.h"
 #include "tests/e2e/test_blocks.h"

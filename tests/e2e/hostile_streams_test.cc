@@ -8,8 +8,8 @@
 #include <csignal>
 #include <random>
 
-#include "client/file_descriptor.h"
 #include "gmock/gmock.h"
+#include "proto/frames/file_descriptor.h"
 #include "tests/e2e/die_with.h"
 #include "tests/e2e/hostile_fixture.h"
 #include "tests/test_scale.h"

@@ -40,9 +40,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
-#include "client/file_descriptor.h"
-#include "client/sideband_packet.h"
-#include "client/wire/sideband_frames.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/sideband_frames.h"
+#include "proto/frames/sideband_packet.h"
 #include "tests/e2e/die_with.h"
 #include "tests/e2e/test_blocks.h"
 

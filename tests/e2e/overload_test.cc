@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "client/wire/convert.h"
 #include "gtest/gtest.h"
 #include "larder/v1/cache.grpc.pb.h"
+#include "proto/convert/convert.h"
 #include "storage/mutex.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/raw_session.h"

@@ -20,10 +20,10 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "client/file_descriptor.h"
-#include "client/wire/messages.h"
-#include "client/wire/session_frames.h"
 #include "larder/v1/engine.grpc.pb.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/session_frames.h"
+#include "proto/messages/messages.h"
 
 namespace larder::e2e {
 

@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "client/file_descriptor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/frames/file_descriptor.h"
 #include "tests/e2e/child_engine.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/frozen.h"

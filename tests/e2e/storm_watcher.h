@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 
 namespace larder::e2e {
 

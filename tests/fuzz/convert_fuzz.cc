@@ -4,9 +4,9 @@
 
 #include <iterator>
 
-#include "client/wire/convert.h"
 #include "larder/v1/cache.pb.h"
 #include "larder/v1/engine.pb.h"
+#include "proto/convert/convert.h"
 #include "storage/check.h"
 #include "tests/client/wire/sample_messages.h"
 #include "tests/fuzz/byte_fuzz.h"

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "client/wire/messages.h"
-#include "client/wire/session_codec.h"
-#include "client/wire/session_frames.h"
+#include "proto/frames/session_codec.h"
+#include "proto/frames/session_frames.h"
+#include "proto/messages/messages.h"
 #include "storage/check.h"
 #include "tests/client/wire/sample_messages.h"
 #include "tests/fuzz/byte_fuzz.h"

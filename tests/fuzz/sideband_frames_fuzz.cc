@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "client/wire/sideband_frames.h"
+#include "proto/frames/sideband_frames.h"
 #include "storage/check.h"
 #include "tests/fuzz/byte_fuzz.h"
 

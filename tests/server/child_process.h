@@ -19,7 +19,7 @@
 #include <thread>
 #include <utility>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 
 // In a child: ends it with a line on stderr.
 #define CHILD_CHECK(condition)                                                           \

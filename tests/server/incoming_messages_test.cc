@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "server/guarded_calls.h"
 #include "server/incoming_frames.h"
 #include "tests/server/http2_frames.h"

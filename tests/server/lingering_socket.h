@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "storage/check.h"
 
 namespace larder {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "client/wire/convert.h"
 #include "larder/v1/cache.pb.h"
 #include "larder/v1/engine.pb.h"
+#include "proto/convert/convert.h"
 #include "storage/record.h"
 #include "tests/client/wire/sample_messages.h"
 

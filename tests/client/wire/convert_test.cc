@@ -1,6 +1,6 @@
 // Every message there and back, every field of the contract among them.  convert_limits_test has
 // the refusals.
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>

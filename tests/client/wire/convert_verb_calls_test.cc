@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "client/wire/convert.h"
 #include "larder/v1/admin.pb.h"
 #include "larder/v1/cache.pb.h"
+#include "proto/convert/convert.h"
 #include "tests/client/wire/sample_messages.h"
 
 namespace larder::wire {

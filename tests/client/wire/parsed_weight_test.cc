@@ -1,6 +1,6 @@
 // ParsedWeight against what protobuf says that a message takes, and what SessionCodec refuses by
 // it.
-#include "client/wire/parsed_weight.h"
+#include "proto/convert/parsed_weight.h"
 
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <gtest/gtest.h>
@@ -8,10 +8,10 @@
 
 #include <string>
 
-#include "client/wire/convert.h"
-#include "client/wire/session_codec.h"
 #include "larder/v1/cache.pb.h"
 #include "larder/v1/engine.pb.h"
+#include "proto/convert/convert.h"
+#include "proto/frames/session_codec.h"
 #include "storage/layout.h"
 
 namespace larder {

@@ -14,8 +14,8 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
-#include "client/file_descriptor.h"
 #include "gtest/gtest.h"
+#include "proto/frames/file_descriptor.h"
 #include "storage/check.h"
 
 namespace larder {

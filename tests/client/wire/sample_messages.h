@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 
 namespace larder::wire::sample {
 

@@ -1,4 +1,4 @@
-#include "client/wire/session_frames.h"
+#include "proto/frames/session_frames.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/session_codec.h"
 #include "gtest/gtest.h"
+#include "proto/frames/session_codec.h"
 #include "tests/client/wire/sample_messages.h"
 
 namespace larder {

@@ -1,4 +1,4 @@
-#include "client/wire/sideband_frames.h"
+#include "proto/frames/sideband_frames.h"
 
 #include <algorithm>
 #include <cstring>

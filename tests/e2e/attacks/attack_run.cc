@@ -14,8 +14,8 @@
 
 #include <gtest/gtest.h>
 
-#include "client/wire/convert.h"
 #include "larder/v1/cache.grpc.pb.h"
+#include "proto/convert/convert.h"
 #include "storage/check.h"
 #include "tests/e2e/attacks/daemon_words.h"
 #include "tests/e2e/attacks/other_user.h"

@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/file_descriptor.h"
+#include "proto/frames/file_descriptor.h"
 #include "storage/mutex.h"
 #include "tests/e2e/attacks/bystander_record.h"
 #include "tests/e2e/daemon_process.h"

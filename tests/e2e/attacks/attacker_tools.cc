@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "client/sideband_packet.h"
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
+#include "proto/frames/sideband_packet.h"
 
 namespace larder::e2e {
 

@@ -18,9 +18,9 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "client/file_descriptor.h"
 #include "client/sideband.h"
-#include "client/sideband_packet.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/sideband_packet.h"
 #include "storage/mutex.h"
 #include "tests/e2e/attacks/written_blocks.h"
 #include "tests/e2e/raw_session.h"

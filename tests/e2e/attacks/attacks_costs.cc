@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/wire/convert.h"
 #include "larder/v1/cache.grpc.pb.h"
+#include "proto/convert/convert.h"
 #include "tests/e2e/attacks/attacker_tools.h"
 #include "tests/e2e/open_call.h"
 #include "tests/server/http2_frames.h"

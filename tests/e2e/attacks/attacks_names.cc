@@ -1,6 +1,6 @@
 // Attacks by names: engine ids, contents and variants that nothing will ever be stored under, as
 // many and as long as a message may say, by callers without a sideband.
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "tests/e2e/attacks/attacker_tools.h"
 
 namespace larder::e2e {

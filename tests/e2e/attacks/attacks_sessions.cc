@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 #include "tests/e2e/attacks/attacker_tools.h"
 
 namespace larder::e2e {

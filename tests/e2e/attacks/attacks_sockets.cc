@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "client/wire/sideband_frames.h"
+#include "proto/frames/sideband_frames.h"
 #include "tests/e2e/attacks/attacker_tools.h"
 
 namespace larder::e2e {

@@ -1,8 +1,8 @@
 // Attacks by calls of gRPC without a session: byte streams that stand still, heads without bytes,
 // blocks under names of others, blocks of more metadata than bytes, watchers that do not read,
 // pins.
-#include "client/wire/convert.h"
 #include "larder/v1/cache.grpc.pb.h"
+#include "proto/convert/convert.h"
 #include "tests/e2e/attacks/attacker_tools.h"
 
 namespace larder::e2e {

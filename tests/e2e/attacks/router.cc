@@ -7,9 +7,9 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "client/wire/convert.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "larder/v1/engine.grpc.pb.h"
+#include "proto/convert/convert.h"
 #include "storage/mutex.h"
 #include "tests/e2e/attacks/bystander_record.h"
 #include "tests/e2e/attacks/written_blocks.h"

@@ -1,8 +1,8 @@
 // Down: from the daemon to the client.
 #include <algorithm>
 
-#include "client/wire/convert.h"
-#include "client/wire/convert_field.h"
+#include "proto/convert/convert.h"
+#include "proto/convert/convert_field.h"
 
 namespace larder::wire {
 namespace {

@@ -1,6 +1,6 @@
 // Engine.StoreBlocks and FetchBlocks: the byte streams.
-#include "client/wire/convert.h"
-#include "client/wire/convert_field.h"
+#include "proto/convert/convert.h"
+#include "proto/convert/convert_field.h"
 #include "storage/record.h"
 
 namespace larder::wire {

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 
 namespace larder {
 

@@ -1,7 +1,7 @@
 // Cache: Pin, Unpin, Prefetch, Clear, Move, Compress and WatchEvents.
-#include "client/wire/convert.h"
-#include "client/wire/convert_field.h"
 #include "larder/v1/cache.pb.h"
+#include "proto/convert/convert.h"
+#include "proto/convert/convert_field.h"
 
 namespace larder::wire {
 namespace {

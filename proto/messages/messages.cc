@@ -1,4 +1,4 @@
-#include "client/wire/messages.h"
+#include "proto/messages/messages.h"
 
 namespace larder::wire {
 

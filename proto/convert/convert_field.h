@@ -21,9 +21,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/wire/messages.h"
 #include "larder/v1/engine.pb.h"
 #include "larder/v1/types.pb.h"
+#include "proto/messages/messages.h"
 
 namespace larder::wire {
 

@@ -1,5 +1,5 @@
 // The session stream's messages as domain values: what proto/larder/v1/engine.proto says, with
-// types that cannot be confused.  Both ends speak these; only wire/convert and the stubs see the
+// types that cannot be confused.  Both ends speak these; only proto/convert and the stubs see the
 // generated code.
 //
 // Values only: no ownership beyond their members, no threads.  engine.proto states unit, default,

@@ -1,7 +1,7 @@
 // Admin: Stats, Verify and Config.
-#include "client/wire/convert.h"
-#include "client/wire/convert_field.h"
 #include "larder/v1/admin.pb.h"
+#include "proto/convert/convert.h"
+#include "proto/convert/convert_field.h"
 
 namespace larder::wire {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/sideband_packet.h"
+#include "proto/frames/sideband_packet.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

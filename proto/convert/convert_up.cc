@@ -1,6 +1,6 @@
 // Up: from the client to the daemon.
-#include "client/wire/convert.h"
-#include "client/wire/convert_field.h"
+#include "proto/convert/convert.h"
+#include "proto/convert/convert_field.h"
 
 namespace larder::wire {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/wire/session_frames.h"
+#include "proto/frames/session_frames.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,15 +1,15 @@
-#include "client/wire/session_codec.h"
+#include "proto/frames/session_codec.h"
 
 #include <algorithm>
 #include <climits>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/convert.h"
-#include "client/wire/convert_field.h"
-#include "client/wire/parsed_weight.h"
-#include "client/wire/session_frames.h"
 #include "larder/v1/engine.pb.h"
+#include "proto/convert/convert.h"
+#include "proto/convert/convert_field.h"
+#include "proto/convert/parsed_weight.h"
+#include "proto/frames/session_frames.h"
 
 namespace larder {
 namespace {

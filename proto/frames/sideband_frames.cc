@@ -1,5 +1,5 @@
 // Each body is described once, in Fields: the same lines write it and read it.
-#include "client/wire/sideband_frames.h"
+#include "proto/frames/sideband_frames.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "client/wire/parsed_weight.h"
+#include "proto/convert/parsed_weight.h"
 
 #include <algorithm>
 #include <climits>

@@ -1,10 +1,10 @@
-#include "client/wire/convert_field.h"
+#include "proto/convert/convert_field.h"
 
 #include <algorithm>
 #include <cstring>
 #include <string>
 
-#include "client/wire/convert.h"
+#include "proto/convert/convert.h"
 
 namespace larder::wire {
 namespace {

@@ -1,4 +1,4 @@
-#include "client/socket_queue.h"
+#include "proto/frames/socket_queue.h"
 
 #include <sys/socket.h>
 #include <sys/types.h>

@@ -1,7 +1,7 @@
 // One packet of a SOCK_SEQPACKET socket with what the kernel puts beside it: descriptors and the
 // sender's credentials.  Both ends of the sideband speak through it.
 //
-// Knows no frames (client/wire/sideband_frames.h) and never waits: the caller polls.  Expects a
+// Knows no frames (proto/frames/sideband_frames.h) and never waits: the caller polls.  Expects a
 // hostile peer: whatever descriptors come in are owned, so that none leaks, however many came.
 //
 // Ownership: a ReceivedPacket owns its descriptors.  Thread-safety: none per packet; the functions
@@ -16,8 +16,8 @@
 #include <span>
 #include <vector>
 
-#include "client/file_descriptor.h"
-#include "client/wire/sideband_frames.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/sideband_frames.h"
 
 namespace larder {
 

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/wire/admin_messages.h"
-#include "client/wire/messages.h"
+#include "proto/messages/admin_messages.h"
+#include "proto/messages/messages.h"
 
 namespace larder::v1 {
 class BlockAnswers;
