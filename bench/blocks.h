@@ -14,7 +14,7 @@
 
 #include "bench/shapes.h"
 #include "client/client.h"
-#include "storage/block_key.h"
+#include "storage/format/block_key.h"
 #include "storage/types.h"
 
 namespace larder::bench {

@@ -26,8 +26,8 @@
 #include "bench/harness.h"
 #include "bench/memory_speed.h"
 #include "storage/check.h"
-#include "storage/host_codecs.h"
-#include "storage/record.h"
+#include "storage/codec/host_codecs.h"
+#include "storage/format/record.h"
 
 namespace larder::bench {
 namespace {

@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/harness.h"
-#include "storage/block_index.h"
+#include "storage/index/block_index.h"
 
 namespace larder::bench {
 namespace {

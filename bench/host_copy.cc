@@ -17,8 +17,8 @@
 #include "bench/echo.h"
 #include "bench/harness.h"
 #include "bench/processes.h"
-#include "storage/copy_kernels.h"
-#include "storage/layout.h"
+#include "storage/format/layout.h"
+#include "storage/memory/copy_kernels.h"
 
 namespace larder::bench {
 namespace {

@@ -15,7 +15,7 @@
 #include "bench/harness.h"
 #include "bench/processes.h"
 #include "bench/worker.h"
-#include "storage/copy_kernels.h"
+#include "storage/memory/copy_kernels.h"
 
 namespace larder::bench {
 namespace {

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "bench/harness.h"
 #include "bench/lookup_keys.h"
-#include "storage/block_index.h"
 #include "storage/check.h"
+#include "storage/index/block_index.h"
 
 namespace larder::bench {
 namespace {

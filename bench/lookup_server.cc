@@ -15,9 +15,9 @@
 #include "bench/socket_echo.h"
 #include "server/daemon.h"
 #include "server/heap.h"
-#include "storage/block_store.h"
 #include "storage/check.h"
-#include "storage/slab_pool.h"
+#include "storage/memory/slab_pool.h"
+#include "storage/store/block_store.h"
 
 namespace larder::bench {
 namespace {

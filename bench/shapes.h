@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "storage/block_key.h"
+#include "storage/format/block_key.h"
 
 namespace larder::bench {
 

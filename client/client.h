@@ -47,8 +47,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/messages/messages.h"
-#include "storage/block_key.h"
-#include "storage/layout.h"
+#include "storage/format/block_key.h"
+#include "storage/format/layout.h"
 #include "storage/types.h"
 
 namespace larder {

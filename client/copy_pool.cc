@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "storage/copy_kernels.h"
 #include "storage/look.h"
+#include "storage/memory/copy_kernels.h"
 
 namespace larder {
 

@@ -12,7 +12,7 @@
 #include "client/session_core.h"
 #include "client/transport/grpc_stream_transport.h"
 #include "client/transport/shm_transport.h"
-#include "storage/copy_kernels.h"
+#include "storage/memory/copy_kernels.h"
 
 namespace larder {
 

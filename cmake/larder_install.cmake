@@ -18,7 +18,8 @@ set(larder_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/larder)
 # The client library and what a static library of it needs at link time.  Of these only client is a promise.
 set_target_properties(larder_client PROPERTIES EXPORT_NAME client)
 add_library(larder::client ALIAS larder_client)  # the same name inside this build
-install(TARGETS larder_client larder_restore larder_cuda larder_storage larder_sideband_client larder_proto_messages
+install(TARGETS larder_client larder_restore larder_cuda larder_storage larder_storage_format
+                larder_storage_memory larder_storage_codec larder_sideband_client larder_proto_messages
                 larder_proto_convert larder_proto_frames larder_proto
         EXPORT larder_targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
@@ -29,7 +30,7 @@ install(EXPORT larder_targets NAMESPACE larder:: DESTINATION ${larder_package_di
 file(GLOB restore_headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/client/restore/*.h)
 foreach(header client/client.h client/device_imports.h client/paged_cache.h client/restorer.h client/paged_restore.h
                ${restore_headers} proto/messages/messages.h cuda/device.h cuda/paged_layout.h storage/types.h
-               storage/block_key.h storage/clock.h storage/layout.h)
+               storage/format/block_key.h storage/clock.h storage/format/layout.h)
   get_filename_component(folder ${header} DIRECTORY)
   install(FILES ${PROJECT_SOURCE_DIR}/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder/${folder}
           COMPONENT dev)

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "storage/layout.h"
+#include "storage/format/layout.h"
 #include "storage/types.h"
 
 namespace larder {

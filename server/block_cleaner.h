@@ -13,9 +13,9 @@
 #include "server/block_scope.h"
 #include "server/counters.h"
 #include "server/pin_keeper.h"
-#include "storage/block_store.h"
 #include "storage/disk/disk_tier.h"
 #include "storage/mutex.h"
+#include "storage/store/block_store.h"
 
 namespace larder {
 

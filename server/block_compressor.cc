@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "storage/clock.h"
-#include "storage/host_codecs.h"
+#include "storage/codec/host_codecs.h"
 #include "storage/mutex.h"
 
 namespace larder {

@@ -22,9 +22,9 @@
 #include "server/block_scope.h"
 #include "server/call_progress.h"
 #include "server/counters.h"
-#include "server/disk_work.h"
 #include "server/worker_pool.h"
-#include "storage/block_store.h"
+#include "storage/store/block_store.h"
+#include "storage/tiering/disk_work.h"
 
 namespace larder {
 

@@ -13,8 +13,8 @@
 #include "proto/messages/messages.h"
 #include "server/block_scope.h"
 #include "server/directive_desk.h"
-#include "storage/block_store.h"
 #include "storage/disk/disk_tier.h"
+#include "storage/store/block_store.h"
 
 namespace larder {
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "storage/block_codec.h"
 #include "storage/check.h"
+#include "storage/codec/block_codec.h"
 
 namespace larder {
 namespace {

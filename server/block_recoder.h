@@ -13,11 +13,11 @@
 #include <span>
 #include <vector>
 
-#include "server/disk_work.h"
-#include "storage/block_store.h"
+#include "storage/codec/payload_codec.h"
 #include "storage/disk/page_buffer.h"
-#include "storage/payload_codec.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
+#include "storage/store/block_store.h"
+#include "storage/tiering/disk_work.h"
 
 namespace larder {
 

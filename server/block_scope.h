@@ -19,9 +19,9 @@
 #include "server/block_selection.h"
 #include "server/device_table.h"
 #include "server/instance_table.h"
-#include "storage/block_store.h"
-#include "storage/chain_forest.h"
 #include "storage/disk/disk_tier.h"
+#include "storage/index/chain_forest.h"
+#include "storage/store/block_store.h"
 
 namespace larder {
 

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "proto/messages/messages.h"
 #include "server/instance_table.h"
-#include "storage/block_store.h"
+#include "storage/store/block_store.h"
 #include "storage/types.h"
 
 namespace larder {

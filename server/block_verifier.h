@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "proto/messages/admin_messages.h"
 #include "server/counters.h"
-#include "server/disk_work.h"
-#include "storage/block_store.h"
+#include "storage/store/block_store.h"
+#include "storage/tiering/disk_work.h"
 
 namespace larder {
 

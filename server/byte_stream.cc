@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/disk_work.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
+#include "storage/tiering/disk_work.h"
 
 namespace larder {
 

@@ -17,7 +17,7 @@
 #include "absl/status/status.h"
 #include "proto/messages/messages.h"
 #include "server/session.h"
-#include "storage/block_store.h"
+#include "storage/store/block_store.h"
 
 namespace larder {
 

@@ -7,9 +7,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "client/cli/text.h"
 #include "server/config_values.h"
 #include "storage/fault_points.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {

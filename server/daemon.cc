@@ -47,7 +47,7 @@
 #include "server/sideband.h"
 #include "server/staging_table.h"
 #include "server/worker_pool.h"
-#include "storage/quarantine.h"
+#include "server/sessions/quarantine.h"
 
 namespace larder {
 namespace {

@@ -18,11 +18,11 @@
 #include "absl/status/statusor.h"
 #include "server/connection_shares.h"
 #include "server/counters.h"
-#include "server/disk_work.h"
 #include "server/gauges.h"
 #include "server/session.h"
-#include "storage/block_store.h"
 #include "storage/clock.h"
+#include "storage/store/block_store.h"
+#include "storage/tiering/disk_work.h"
 
 namespace larder {
 

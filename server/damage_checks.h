@@ -19,8 +19,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "server/counters.h"
 #include "server/shares.h"
-#include "storage/block_store.h"
 #include "storage/mutex.h"
+#include "storage/store/block_store.h"
 
 namespace larder {
 

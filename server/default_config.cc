@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "client/cli/text.h"
 #include "server/config_options.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {

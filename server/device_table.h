@@ -30,7 +30,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "server/shares.h"
-#include "storage/event_ring.h"
+#include "storage/index/event_ring.h"
 #include "storage/mutex.h"
 #include "storage/types.h"
 

@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "proto/messages/messages.h"
 #include "server/device_table.h"
-#include "storage/block_store.h"
 #include "storage/disk/disk_tier.h"
+#include "storage/store/block_store.h"
 
 namespace larder {
 

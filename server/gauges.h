@@ -14,10 +14,10 @@
 
 #include "server/connection_shares.h"
 #include "server/descriptor_closer.h"
-#include "server/disk_work.h"
 #include "server/shares.h"
-#include "storage/block_store.h"
-#include "storage/host_verifier.h"
+#include "storage/store/block_store.h"
+#include "storage/tiering/disk_work.h"
+#include "storage/tiering/host_verifier.h"
 #include "storage/types.h"
 
 namespace larder {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/roff.h"
-#include "client/cli/text.h"
 #include "server/config_options.h"
 #include "server/version.h"
+#include "storage/roff.h"
+#include "storage/text.h"
 
 namespace larder {
 namespace {

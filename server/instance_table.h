@@ -33,10 +33,10 @@
 #include "absl/status/statusor.h"
 #include "proto/messages/messages.h"
 #include "server/shares.h"
-#include "storage/block_index.h"
-#include "storage/block_store.h"
 #include "storage/clock.h"
+#include "storage/index/block_index.h"
 #include "storage/mutex.h"
+#include "storage/store/block_store.h"
 
 namespace larder {
 

@@ -40,11 +40,11 @@
 #include "server/signals.h"
 #include "server/socket_group.h"
 #include "server/version.h"
-#include "storage/block_store.h"
 #include "storage/clock.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/fault_points.h"
-#include "storage/slab_pool.h"
+#include "storage/memory/slab_pool.h"
+#include "storage/store/block_store.h"
 
 namespace larder {
 namespace {

@@ -31,11 +31,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "server/counters.h"
-#include "server/disk_work.h"
-#include "storage/block_store.h"
 #include "storage/clock.h"
 #include "storage/disk/disk_tier.h"
 #include "storage/mutex.h"
+#include "storage/store/block_store.h"
+#include "storage/tiering/disk_work.h"
 
 namespace larder {
 

@@ -37,20 +37,20 @@
 #include "server/shares.h"
 #include "server/staging_table.h"
 #include "server/worker_pool.h"
-#include "storage/block_store.h"
 #include "storage/clock.h"
-#include "storage/copy_kernels.h"
+#include "storage/codec/payload_codec.h"
+#include "storage/memory/copy_kernels.h"
 #include "storage/mutex.h"
-#include "storage/payload_codec.h"
-#include "storage/promoter.h"
-#include "storage/quarantine.h"
+#include "server/sessions/quarantine.h"
+#include "storage/store/block_store.h"
+#include "storage/tiering/promoter.h"
 
 namespace larder {
 
 class DamageChecks;   // server/damage_checks.h
 class DeviceTable;    // server/device_table.h
 class DirectiveDesk;  // server/directive_desk.h
-class DiskWork;       // server/disk_work.h
+class DiskWork;       // storage/tiering/disk_work.h
 
 // Where a session's answers go.
 class SessionSink {

@@ -6,8 +6,8 @@
 
 #include "server/session.h"
 #include "server/session_filling.h"
+#include "storage/codec/payload_codec.h"
 #include "storage/disk/page_buffer.h"
-#include "storage/payload_codec.h"
 
 namespace larder {
 

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "server/disk_work.h"
 #include "server/session.h"
 #include "server/session_filling.h"
+#include "storage/tiering/disk_work.h"
 
 namespace larder {
 

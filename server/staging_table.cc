@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
-#include "storage/memfd.h"
+#include "storage/memory/memfd.h"
 
 namespace larder {
 namespace {

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/scratch_blocks.h"
 #include "client/cli/table.h"
-#include "client/cli/text.h"
 #include "client/cli/verbs.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

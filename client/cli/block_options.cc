@@ -14,8 +14,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/cli/text.h"
 #include "proto/frames/file_descriptor.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

@@ -11,8 +11,8 @@
 #include "client/cli/help_page.h"
 #include "client/cli/man_page.h"
 #include "client/cli/terminal.h"
-#include "client/cli/text.h"
 #include "client/cli/version.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

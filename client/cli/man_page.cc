@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/help_page.h"
-#include "client/cli/roff.h"
 #include "client/cli/version.h"
+#include "storage/roff.h"
 
 namespace larder::cli {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/cli/text.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include "absl/time/time.h"
 #include "client/cli/answers_view.h"
 #include "client/cli/block_options.h"
-#include "client/cli/text.h"
 #include "client/cli/verbs.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

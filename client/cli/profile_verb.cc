@@ -8,9 +8,9 @@
 #include "client/cli/progress_bar.h"
 #include "client/cli/scratch_blocks.h"
 #include "client/cli/table.h"
-#include "client/cli/text.h"
 #include "client/cli/verbs.h"
 #include "client/restore/profile.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/table.h"
 #include "client/cli/terminal.h"
-#include "client/cli/text.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/cli/text.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

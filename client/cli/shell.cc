@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/table.h"
 #include "client/cli/terminal.h"
-#include "client/cli/text.h"
 #include "client/socket_dir.h"
 #include "proto/frames/file_descriptor.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

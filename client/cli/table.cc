@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/text.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

@@ -8,8 +8,8 @@
 #include "client/cli/node_view.h"
 #include "client/cli/table.h"
 #include "client/cli/terminal.h"
-#include "client/cli/text.h"
 #include "client/cli/verbs.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

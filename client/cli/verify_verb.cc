@@ -3,8 +3,8 @@
 #include "client/cli/node_view.h"
 #include "client/cli/progress_bar.h"
 #include "client/cli/table.h"
-#include "client/cli/text.h"
 #include "client/cli/verbs.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

@@ -5,8 +5,8 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/block_options.h"
 #include "client/cli/table.h"
-#include "client/cli/text.h"
 #include "client/cli/verbs.h"
+#include "storage/text.h"
 
 namespace larder::cli {
 namespace {

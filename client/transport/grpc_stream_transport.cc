@@ -10,7 +10,7 @@
 #include "client/wire/rpc_channel.h"
 #include "larder/v1/engine.grpc.pb.h"
 #include "proto/convert/convert.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
 
 namespace larder {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "client/transport/transport.h"
-#include "storage/block_key.h"
+#include "storage/format/block_key.h"
 #include "storage/mutex.h"
 
 namespace larder {

@@ -7,7 +7,7 @@
 #include "client/pending_read.h"
 #include "client/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
-#include "storage/payload_codec.h"
+#include "storage/codec/payload_codec.h"
 
 namespace larder {
 namespace {

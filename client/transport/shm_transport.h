@@ -21,7 +21,7 @@
 #include "client/copy_pool.h"
 #include "client/session_core.h"
 #include "client/transport/transport.h"
-#include "storage/copy_kernels.h"
+#include "storage/memory/copy_kernels.h"
 
 namespace larder {
 

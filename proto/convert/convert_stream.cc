@@ -1,7 +1,7 @@
 // Engine.StoreBlocks and FetchBlocks: the byte streams.
 #include "proto/convert/convert.h"
 #include "proto/convert/convert_field.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
 
 namespace larder::wire {
 namespace {

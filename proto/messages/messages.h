@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/block_key.h"
-#include "storage/layout.h"
+#include "storage/format/block_key.h"
+#include "storage/format/layout.h"
 #include "storage/types.h"
 
 namespace larder::wire {

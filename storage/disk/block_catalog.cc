@@ -25,7 +25,7 @@
 #include "storage/disk/directory.h"
 #include "storage/disk/erased_names.h"
 #include "storage/disk/private_files.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
 
 namespace larder {
 namespace {

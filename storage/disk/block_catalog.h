@@ -34,10 +34,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "storage/block_key.h"
 #include "storage/disk/catalog_values.h"
 #include "storage/disk/disk_tier.h"
 #include "storage/fault_points.h"
+#include "storage/format/block_key.h"
 #include "storage/mutex.h"
 #include "storage/types.h"
 

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
-#include "storage/index_entry.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
+#include "storage/index/index_entry.h"
 
 namespace larder {
 namespace {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/block_key.h"
+#include "storage/format/block_key.h"
 #include "storage/types.h"
 
 namespace larder {

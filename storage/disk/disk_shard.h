@@ -42,8 +42,8 @@
 #include "storage/disk/data_files.h"
 #include "storage/disk/disk_breaker.h"
 #include "storage/disk/disk_tier.h"
-#include "storage/extent_allocator.h"
 #include "storage/fault_points.h"
+#include "storage/memory/extent_allocator.h"
 #include "storage/mutex.h"
 
 namespace larder {

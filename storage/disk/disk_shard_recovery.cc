@@ -5,7 +5,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "storage/disk/disk_shard.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
 
 namespace larder {
 

@@ -28,9 +28,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "storage/block_key.h"
-#include "storage/layout.h"
-#include "storage/record.h"
+#include "storage/format/block_key.h"
+#include "storage/format/layout.h"
+#include "storage/format/record.h"
 #include "storage/types.h"
 
 namespace larder {

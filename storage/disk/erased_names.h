@@ -11,7 +11,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
-#include "storage/block_key.h"
+#include "storage/format/block_key.h"
 #include "storage/mutex.h"
 
 namespace larder {

@@ -10,7 +10,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
-#include "storage/index_entry.h"
+#include "storage/index/index_entry.h"
 
 namespace larder {
 namespace {

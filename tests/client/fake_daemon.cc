@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "gtest/gtest.h"
-#include "storage/memfd.h"
-#include "storage/payload_codec.h"
+#include "storage/codec/payload_codec.h"
+#include "storage/memory/memfd.h"
 
 namespace larder {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "client/session_core.h"
-#include "storage/block_key.h"
+#include "storage/format/block_key.h"
 #include "storage/mutex.h"
 
 namespace larder {

@@ -1,4 +1,4 @@
-// What every codec promises (storage/block_codec.h), as tests: a codec's test instantiates them
+// What every codec promises (storage/codec/block_codec.h), as tests: a codec's test instantiates them
 // with its kind.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "storage/host_codecs.h"
+#include "storage/codec/host_codecs.h"
 #include "tests/contract/codec_shapes.h"
 
 namespace larder {

@@ -22,8 +22,8 @@
 #include <tuple>
 #include <vector>
 
-#include "storage/block_index.h"
 #include "storage/check.h"
+#include "storage/index/block_index.h"
 #include "tests/fuzz/block_index_model.h"
 #include "tests/fuzz/instruction_fuzz.h"
 

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <utility>
 
-#include "storage/block_index.h"
+#include "storage/index/block_index.h"
 
 namespace larder {
 

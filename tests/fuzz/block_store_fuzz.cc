@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "storage/quarantine.h"
+#include "server/sessions/quarantine.h"
 #include "tests/fuzz/instruction_fuzz.h"
 #include "tests/storage/store_fixture.h"
 

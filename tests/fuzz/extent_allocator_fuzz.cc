@@ -11,7 +11,7 @@
 #include <set>
 #include <vector>
 
-#include "storage/extent_allocator.h"
+#include "storage/memory/extent_allocator.h"
 #include "tests/fuzz/instruction_fuzz.h"
 
 namespace larder {

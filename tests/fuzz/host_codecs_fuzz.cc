@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "storage/check.h"
-#include "storage/host_codecs.h"
-#include "storage/layout.h"
+#include "storage/codec/host_codecs.h"
+#include "storage/format/layout.h"
 #include "tests/fuzz/byte_fuzz.h"
 
 namespace larder {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "storage/check.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
 #include "tests/fuzz/byte_fuzz.h"
 
 namespace larder {

@@ -13,8 +13,8 @@
 
 #include <gtest/gtest.h>
 
+#include "storage/codec/payload_codec.h"
 #include "storage/disk/memory_disk_tier.h"
-#include "storage/payload_codec.h"
 #include "tests/fuzz/instruction_fuzz.h"
 #include "tests/storage/store_fixture.h"
 

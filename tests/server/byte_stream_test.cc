@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "storage/record.h"
+#include "storage/format/record.h"
 #include "tests/server/session_fixture.h"
 
 namespace larder {

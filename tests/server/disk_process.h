@@ -12,11 +12,11 @@
 #include <gtest/gtest.h>
 
 #include "server/counters.h"
-#include "server/disk_work.h"
 #include "server/pin_keeper.h"
 #include "storage/clock.h"
 #include "storage/disk/memory_disk_tier.h"
 #include "storage/look.h"
+#include "storage/tiering/disk_work.h"
 #include "tests/storage/forwarding_tier.h"
 #include "tests/storage/store_fixture.h"
 

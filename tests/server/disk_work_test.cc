@@ -1,5 +1,5 @@
 // A daemon's disk that does not give at once what a former daemon left there.
-#include "server/disk_work.h"
+#include "storage/tiering/disk_work.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "server/disk_work.h"
 #include "storage/disk/page_buffer.h"
+#include "storage/tiering/disk_work.h"
 #include "tests/server/session_driver.h"
 #include "tests/storage/gated_tier.h"
 

@@ -14,7 +14,7 @@
 #include "server/session.h"
 #include "server/session_table.h"
 #include "storage/check.h"
-#include "storage/quarantine.h"
+#include "server/sessions/quarantine.h"
 #include "tests/server/child_process.h"
 #include "tests/storage/store_fixture.h"
 

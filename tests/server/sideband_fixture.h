@@ -26,7 +26,7 @@
 #include "client/sideband.h"
 #include "server/session_page.h"
 #include "server/sideband.h"
-#include "storage/slab_pool.h"
+#include "storage/memory/slab_pool.h"
 #include "tests/server/child_process.h"
 
 namespace larder {

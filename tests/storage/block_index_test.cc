@@ -1,4 +1,4 @@
-#include "storage/block_index.h"
+#include "storage/index/block_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

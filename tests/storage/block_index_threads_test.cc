@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "storage/block_index.h"
+#include "storage/index/block_index.h"
 
 namespace larder {
 namespace {

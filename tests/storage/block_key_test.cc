@@ -1,4 +1,4 @@
-#include "storage/block_key.h"
+#include "storage/format/block_key.h"
 
 #include <algorithm>
 #include <fstream>

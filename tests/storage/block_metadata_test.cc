@@ -1,4 +1,4 @@
-#include "storage/block_metadata.h"
+#include "storage/index/block_metadata.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "storage/block_key.h"
+#include "storage/format/block_key.h"
 
 namespace larder {
 namespace {

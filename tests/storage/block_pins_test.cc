@@ -1,4 +1,4 @@
-#include "storage/block_pins.h"
+#include "storage/store/block_pins.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "storage/block_state.h"
+#include "storage/index/block_state.h"
 
 #include <map>
 #include <set>
@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "storage/index_entry.h"
+#include "storage/index/index_entry.h"
 
 namespace larder {
 namespace {

@@ -1,11 +1,11 @@
-#include "storage/block_store.h"
+#include "storage/store/block_store.h"
 
 #include <map>
 #include <tuple>
 
 #include <gtest/gtest.h>
 
-#include "storage/quarantine.h"
+#include "server/sessions/quarantine.h"
 #include "tests/storage/store_fixture.h"
 
 namespace larder {

@@ -1,12 +1,12 @@
 // Which blocks continue which, in whatever tier they are.
-#include "storage/chain_forest.h"
+#include "storage/index/chain_forest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "storage/index_entry.h"
+#include "storage/index/index_entry.h"
 #include "tests/storage/store_fixture.h"
 
 namespace larder::testing {

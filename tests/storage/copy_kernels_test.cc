@@ -1,4 +1,4 @@
-#include "storage/copy_kernels.h"
+#include "storage/memory/copy_kernels.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "storage/layout.h"
+#include "storage/format/layout.h"
 
 namespace larder {
 namespace {

@@ -1,4 +1,4 @@
-#include "storage/event_ring.h"
+#include "storage/index/event_ring.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

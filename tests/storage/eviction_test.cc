@@ -1,4 +1,4 @@
-#include "storage/eviction.h"
+#include "storage/index/eviction.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 #include <memory>
 
-#include "storage/departed_table.h"
+#include "storage/index/departed_table.h"
 
 namespace larder {
 namespace {

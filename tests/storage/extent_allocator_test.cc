@@ -1,4 +1,4 @@
-#include "storage/extent_allocator.h"
+#include "storage/memory/extent_allocator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

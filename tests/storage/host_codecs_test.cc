@@ -1,5 +1,5 @@
 // The codecs that run on the CPU: the contract of all, and what each is for.
-#include "storage/host_codecs.h"
+#include "storage/codec/host_codecs.h"
 
 #include <gtest/gtest.h>
 

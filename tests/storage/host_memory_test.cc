@@ -1,4 +1,4 @@
-#include "storage/host_memory.h"
+#include "storage/memory/host_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Damage in the pool is found though no engine reads it.
-#include "storage/host_verifier.h"
+#include "storage/tiering/host_verifier.h"
 
 #include <algorithm>
 #include <random>
@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "storage/codec/payload_codec.h"
 #include "storage/look.h"
-#include "storage/payload_codec.h"
 #include "tests/storage/store_fixture.h"
 #include "tests/test_scale.h"
 

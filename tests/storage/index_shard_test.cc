@@ -1,4 +1,4 @@
-#include "storage/index_shard.h"
+#include "storage/index/index_shard.h"
 
 #include <gtest/gtest.h>
 

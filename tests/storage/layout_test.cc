@@ -1,4 +1,4 @@
-#include "storage/layout.h"
+#include "storage/format/layout.h"
 
 #include "gtest/gtest.h"
 

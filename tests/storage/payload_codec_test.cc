@@ -1,4 +1,4 @@
-#include "storage/payload_codec.h"
+#include "storage/codec/payload_codec.h"
 
 #include <gtest/gtest.h>
 

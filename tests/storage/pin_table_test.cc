@@ -1,4 +1,4 @@
-#include "storage/pin_table.h"
+#include "storage/store/pin_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,9 +2,9 @@
 // tier.
 #include <thread>
 
+#include "storage/codec/payload_codec.h"
 #include "storage/disk/page_buffer.h"
-#include "storage/disk_verifier.h"
-#include "storage/payload_codec.h"
+#include "storage/tiering/disk_verifier.h"
 #include "tests/storage/forwarding_tier.h"
 #include "tests/storage/gated_tier.h"
 #include "tests/storage/tiers_fixture.h"

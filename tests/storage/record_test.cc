@@ -1,4 +1,4 @@
-#include "storage/record.h"
+#include "storage/format/record.h"
 
 #include <cstring>
 #include <fstream>
@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "storage/payload_codec.h"
+#include "storage/codec/payload_codec.h"
 
 namespace larder {
 namespace {

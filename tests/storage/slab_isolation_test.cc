@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/slab_pool.h"
+#include "storage/memory/slab_pool.h"
 
 namespace larder {
 namespace {

@@ -1,4 +1,4 @@
-#include "storage/slab_pool.h"
+#include "storage/memory/slab_pool.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

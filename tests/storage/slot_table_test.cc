@@ -1,4 +1,4 @@
-#include "storage/slot_table.h"
+#include "storage/index/slot_table.h"
 
 #include <gtest/gtest.h>
 

@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "storage/block_key.h"
-#include "storage/block_store.h"
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/disk/disk_tier.h"
-#include "storage/layout.h"
-#include "storage/slab_pool.h"
+#include "storage/format/block_key.h"
+#include "storage/format/layout.h"
+#include "storage/memory/slab_pool.h"
+#include "storage/store/block_store.h"
 
 namespace larder::testing {
 

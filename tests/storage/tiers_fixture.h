@@ -9,8 +9,8 @@
 
 #include "storage/disk/memory_disk_tier.h"
 #include "storage/look.h"
-#include "storage/promoter.h"
-#include "storage/spiller.h"
+#include "storage/tiering/promoter.h"
+#include "storage/tiering/spiller.h"
 #include "tests/storage/store_fixture.h"
 
 namespace larder::testing {

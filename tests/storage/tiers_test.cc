@@ -2,7 +2,7 @@
 #include <array>
 #include <map>
 
-#include "storage/host_verifier.h"
+#include "storage/tiering/host_verifier.h"
 #include "tests/storage/gated_tier.h"
 #include "tests/storage/tiers_fixture.h"
 

@@ -113,23 +113,23 @@ def self_test(rules):
         ("storage/a.cc", '#include "client/b.h"'): "storage may not include client/b.h",
         ("storage/b.cc", "#include <grpcpp/grpcpp.h>"): "of gRPC",
         ("client/b.h", '#include "server/c.h"'): "client may not include server/c.h",
-        ("client/d.cc", '#include "storage/slab_pool.h"'): "client may not include storage/slab_pool.h",
+        ("client/d.cc", '#include "storage/memory/slab_pool.h"'): "client may not include storage/memory/slab_pool.h",
         ("client/e.cc", '#include "client/wire/rpc_channel.h"'): "through client/wire/rpc_channel.h",
         ("client/llama_cpp/f.cc", '#include "client/b.h"'): "runner may not include client/b.h",
         ("server/c.h", '#include "larder/v1/engine.pb.h"'): "of generated messages",
         ("server/g.cc", "#include <mutex>"): "of locks",
         ("server/h.cc", '#include "absl/synchronization/mutex.h"'): "of Abseil's locks",
         ("server/i.cc", '#include "storage/none.h"'): "does not exist",
-        ("server/j.cc", "#include <storage/slab_pool.h>"): "quote it",
+        ("server/j.cc", "#include <storage/memory/slab_pool.h>"): "quote it",
         ("server/k.cc", "#include <boost/any.hpp>"): "nobody decided",
         ("server/l.cc", '#include "l.h"'): "nobody decided",
         ("attic/m.cc", ""): "is in no room",
     }
     good = {
-        "storage/slab_pool.h": '#include "storage/mutex.h"\n',
+        "storage/memory/slab_pool.h": '#include "storage/mutex.h"\n',
         "storage/mutex.h": "#include <mutex>\n",
         "client/wire/rpc_channel.h": "#include <grpcpp/channel.h>\n",
-        "server/services/n.cc": '#include "larder/v1/engine.grpc.pb.h"\n#include "storage/slab_pool.h"\n',
+        "server/services/n.cc": '#include "larder/v1/engine.grpc.pb.h"\n#include "storage/memory/slab_pool.h"\n',
     }
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)

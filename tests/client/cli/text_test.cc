@@ -1,5 +1,5 @@
 // Words, tables and quantities for people.
-#include "client/cli/text.h"
+#include "storage/text.h"
 
 #include "client/cli/table.h"
 #include "gmock/gmock.h"

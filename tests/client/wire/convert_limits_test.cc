@@ -12,7 +12,7 @@
 #include "larder/v1/cache.pb.h"
 #include "larder/v1/engine.pb.h"
 #include "proto/convert/convert.h"
-#include "storage/record.h"
+#include "storage/format/record.h"
 #include "tests/client/wire/sample_messages.h"
 
 namespace larder::wire {

@@ -12,7 +12,7 @@
 #include "larder/v1/engine.pb.h"
 #include "proto/convert/convert.h"
 #include "proto/frames/session_codec.h"
-#include "storage/layout.h"
+#include "storage/format/layout.h"
 
 namespace larder {
 namespace {

@@ -11,7 +11,7 @@
 #include "storage/disk/file_disk_tier.h"
 #include "storage/look.h"
 #include "storage/mutex.h"
-#include "storage/spiller.h"
+#include "storage/tiering/spiller.h"
 #include "tests/storage/disk/disk_blocks.h"
 #include "tests/storage/forwarding_tier.h"
 #include "tests/storage/store_fixture.h"

@@ -1,0 +1,97 @@
+#include "storage/codec/payload_codec.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "storage/check.h"
+#include "storage/codec/host_codecs.h"
+
+namespace larder {
+namespace {
+
+// From `at` to where the next segment begins, or the payload ends.
+size_t Pad(std::span<std::byte> to, size_t at) {
+  const size_t next = std::min(RoundUp(at, kSegmentAlign), to.size());
+  std::memset(to.data() + at, 0, next - at);
+  return next;
+}
+
+}  // namespace
+
+BlockCodec* PayloadCodec::Of(Codec codec) {
+  const auto i = static_cast<size_t>(codec);
+  if (i >= codecs_.size()) return nullptr;
+  if (codecs_[i] == nullptr) codecs_[i] = MakeHostCodec(codec);
+  return codecs_[i].get();
+}
+
+bool PayloadCodec::CanDecode(const SegmentTable& table) {
+  return std::ranges::all_of(table.segments, [this](const Segment& segment) {
+    return segment.codec == Codec::kIdentity ||
+           (segment.raw_bytes != 0 && Of(segment.codec) != nullptr);
+  });
+}
+
+std::optional<SegmentTable> PayloadCodec::Encode(Codec codec, std::span<const std::byte> payload,
+                                                 const SegmentTable& table, size_t element_bytes,
+                                                 std::span<std::byte> to) {
+  LARDER_CHECK(Of(codec) != nullptr && !table.encoded() && to.size() >= payload.size());
+  to = to.first(payload.size());
+  SegmentTable encoded;
+  uint64_t from = 0;
+  size_t at = 0;
+  for (const Segment& segment : table.segments) {
+    const std::span<const std::byte> raw = payload.subspan(from, segment.bytes);
+    const std::optional<size_t> bytes = Of(codec)->Encode(raw, element_bytes, to.subspan(at));
+    Segment stored{.layers = segment.layers, .bytes = segment.bytes};
+    if (bytes) {
+      stored.codec = codec;
+      stored.bytes = static_cast<uint32_t>(*bytes);
+      stored.raw_bytes = segment.bytes;
+    } else {
+      std::memcpy(to.data() + at, raw.data(), raw.size());
+    }
+    stored.xxh3 = HashBytes(to.subspan(at, stored.bytes));
+    from = RoundUp(from + segment.bytes, kSegmentAlign);
+    at = Pad(to, at + stored.bytes);
+    encoded.segments.push_back(stored);
+  }
+  encoded.hashed = true;
+  return encoded.encoded() ? std::optional(std::move(encoded)) : std::nullopt;
+}
+
+absl::Status PayloadCodec::DecodeSegment(const Segment& segment, std::span<const std::byte> encoded,
+                                         std::span<std::byte> to) {
+  BlockCodec* const codec = Of(segment.codec);
+  LARDER_CHECK(codec != nullptr);
+  const absl::StatusOr<size_t> bytes = codec->DecodedBytes(encoded);
+  if (!bytes.ok()) return bytes.status();
+  if (*bytes != to.size()) return absl::DataLossError("encoded segment: of another length");
+  return codec->Decode(encoded, to);
+}
+
+absl::Status PayloadCodec::Decode(std::span<const std::byte> payload, const SegmentTable& table,
+                                  std::span<std::byte> to, SegmentTable* raw) {
+  LARDER_CHECK(table.hashed && CanDecode(table));
+  SegmentTable whole = table.Decoded();
+  whole.hashed = true;
+  to = to.first(whole.PayloadBytes().value());
+  uint64_t from = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < table.segments.size(); ++i) {
+    const Segment& segment = table.segments[i];
+    const std::span<const std::byte> stored = payload.subspan(from, segment.bytes);
+    const std::span<std::byte> decoded = to.subspan(at, whole.segments[i].bytes);
+    if (HashBytes(stored) != segment.xxh3)
+      return absl::DataLossError("encoded segment: the stored bytes do not match their hash");
+    if (absl::Status status = DecodeSegment(segment, stored, decoded); !status.ok()) return status;
+    whole.segments[i].xxh3 = HashBytes(decoded);
+    from = RoundUp(from + segment.bytes, kSegmentAlign);
+    at = Pad(to, at + decoded.size());
+  }
+  *raw = std::move(whole);
+  return absl::OkStatus();
+}
+
+}  // namespace larder

@@ -1,0 +1,307 @@
+// Offsets and rules here are those of docs/format.md, "Record".
+#include "storage/format/record.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "numbers are stored as they lie in memory");
+
+constexpr std::string_view kMagic = "LRDR";
+constexpr size_t kFixedBytes = 88;  // up to the content id, or the strings
+constexpr size_t kWriterAt = 12;    // the last of the prefix
+constexpr size_t kEntryBytes = 32;
+constexpr size_t kChecksumBytes = 8;
+constexpr size_t kStringsAlign = 8;  // the table begins at a multiple of it
+
+// Where the parts of a header lie; they follow from these.
+struct Places {
+  Places(bool content, size_t layout_bytes, size_t dtype_bytes, size_t segments)
+      : table(RoundUp(kFixedBytes + (content ? kDigestBytes : 0) + layout_bytes + dtype_bytes,
+                      kStringsAlign)),
+        table_end(table + segments * kEntryBytes),
+        header_bytes(RoundUp(table_end + kChecksumBytes, kSegmentAlign)) {}
+  size_t table;
+  size_t table_end;
+  size_t header_bytes;
+};
+static_assert(kFixedBytes + kDigestBytes + kLayoutBytesMax + kDtypeBytesMax +
+                  kSegmentsMax * kEntryBytes + 2 * kSegmentAlign <=
+              kRecordHeaderBytesMax);
+
+class Writer {
+ public:
+  explicit Writer(std::string* out) : out_(out) {}
+  template <class T>
+  void Number(T value) {
+    static_assert(std::is_unsigned_v<T>);
+    char bytes[sizeof value];
+    std::memcpy(bytes, &value, sizeof value);
+    out_->append(bytes, sizeof bytes);
+  }
+  void Bytes(const Digest& digest) {
+    out_->append(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
+  }
+  void Bytes(std::string_view bytes) { out_->append(bytes); }
+  void ZerosTo(size_t offset) { out_->append(offset - out_->size(), '\0'); }
+
+ private:
+  std::string* out_;
+};
+
+// Reads forward.  The caller made sure that what it asks for is there.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <class T>
+  [[nodiscard]] T Number() {
+    static_assert(std::is_unsigned_v<T>);
+    T value;
+    std::memcpy(&value, Take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  [[nodiscard]] Digest ReadDigest() {
+    Digest digest;
+    std::memcpy(digest.bytes.data(), Take(kDigestBytes).data(), kDigestBytes);
+    return digest;
+  }
+  [[nodiscard]] std::string Text(size_t size) {
+    return std::string(reinterpret_cast<const char*>(Take(size).data()), size);
+  }
+  [[nodiscard]] bool ZerosTo(size_t offset) {
+    for (const std::byte b : Take(offset - at_)) {
+      if (b != std::byte{0}) return false;
+    }
+    return true;
+  }
+
+ private:
+  std::span<const std::byte> Take(size_t size) {
+    LARDER_CHECK(size <= bytes_.size() - at_);
+    at_ += size;
+    return bytes_.subspan(at_ - size, size);
+  }
+  std::span<const std::byte> bytes_;
+  size_t at_ = 0;
+};
+
+template <class... Words>
+absl::Status Damage(const Words&... words) {
+  return absl::DataLossError(absl::StrCat("record header: ", words...));
+}
+
+uint32_t Layers(const SegmentTable& table) {
+  uint32_t layers = 0;  // 1,024 x 65,535 at most
+  for (const Segment& segment : table.segments) layers += segment.layers;
+  return layers;
+}
+
+// What holds of every header, whoever made it.
+absl::Status Check(const RecordHeader& header, uint32_t layers) {
+  if (header.layout.empty() || header.layout.size() > kLayoutBytesMax)
+    return Damage("layout name is too short or too long");
+  if (header.dtype.empty() || header.dtype.size() > kDtypeBytesMax)
+    return Damage("dtype is too short or too long");
+  if (header.block_tokens == 0 || header.block_tokens > kBlockTokensMax ||
+      header.block_tokens % kStepTokens != 0) {
+    return Damage("it says ", header.block_tokens, " tokens");
+  }
+  if (header.first_layer > kFirstLayerMax)
+    return Damage("it says first layer ", header.first_layer);
+  if (!header.table.hashed) return Damage("the segments are not hashed");
+  const auto says_nothing = [](const Segment& segment) {
+    return segment.codec != Codec::kIdentity && segment.raw_bytes == 0;
+  };
+  if (header.version() >= 3 && std::ranges::any_of(header.table.segments, says_nothing))
+    return Damage("a segment does not say its raw bytes");
+  if (absl::Status status = header.table.Validate(layers); !status.ok())
+    return Damage(status.message());
+  return absl::OkStatus();
+}
+
+void WriteTable(const SegmentTable& table, Writer* out) {
+  uint32_t layer = 0;
+  uint64_t offset = 0;
+  for (const Segment& segment : table.segments) {
+    out->Number(segment.layers);
+    out->Number(static_cast<uint8_t>(segment.codec));
+    out->Number(uint8_t{0});
+    out->Number(layer);
+    out->Number(offset);
+    out->Number(segment.bytes);
+    out->Number(segment.raw_bytes);
+    out->Number(segment.xxh3);
+    layer += segment.layers;
+    offset = RoundUp(offset + segment.bytes, kSegmentAlign);
+  }
+}
+
+// First layer and offset follow from the entries before; another value there means that an entry
+// lies.
+absl::Status ReadTable(size_t segments, uint32_t version, Reader* in, SegmentTable* table) {
+  table->hashed = true;
+  table->segments.reserve(segments);
+  uint32_t layer = 0;
+  uint64_t offset = 0;
+  for (size_t i = 0; i < segments; ++i) {
+    Segment segment;
+    segment.layers = in->Number<uint16_t>();
+    segment.codec = static_cast<Codec>(in->Number<uint8_t>());
+    const auto zero_a = in->Number<uint8_t>();
+    const auto first_layer = in->Number<uint32_t>();
+    const auto begin = in->Number<uint64_t>();
+    segment.bytes = in->Number<uint32_t>();
+    segment.raw_bytes = in->Number<uint32_t>();
+    segment.xxh3 = in->Number<uint64_t>();
+    const bool says_raw = version >= 3 && segment.codec != Codec::kIdentity;
+    if (zero_a != 0 || (segment.raw_bytes != 0) != says_raw)
+      return Damage("reserved bytes of segment ", i, " are not zero, or it says no raw bytes");
+    if (first_layer != layer)
+      return Damage("segment ", i, " says first layer ", first_layer, ", not ", layer);
+    if (begin != offset) return Damage("segment ", i, " says offset ", begin, ", not ", offset);
+    layer += segment.layers;
+    offset = RoundUp(offset + segment.bytes, kSegmentAlign);
+    table->segments.push_back(segment);
+  }
+  return absl::OkStatus();
+}
+
+uint32_t VersionOf(std::span<const std::byte> header) {
+  return Reader(header.subspan(kMagic.size())).Number<uint32_t>();
+}
+
+// `bytes` are all of the header, its checksum already found right: only a writer's mistake fails
+// here.
+absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
+  RecordHeader header;
+  const uint32_t version = VersionOf(bytes);
+  const bool content = version >= 2;
+  Reader in(bytes.subspan(kWriterAt));
+  // Zero is "unknown", which is one below all users.
+  header.writer_uid = in.Number<uint32_t>() - 1;
+  header.key.variant = in.ReadDigest();
+  header.key.digest = in.ReadDigest();
+  header.parent = in.ReadDigest();
+  header.block_tokens = in.Number<uint32_t>();
+  header.first_layer = in.Number<uint32_t>();
+  const auto layers = in.Number<uint32_t>();
+  const size_t segments = in.Number<uint16_t>();
+  const size_t layout_bytes = in.Number<uint8_t>();
+  const size_t dtype_bytes = in.Number<uint8_t>();
+  const auto payload_bytes = in.Number<uint64_t>();
+  const Places places(content, layout_bytes, dtype_bytes, segments);
+  if (places.header_bytes != bytes.size()) {
+    return Damage("its parts take ", places.header_bytes, " bytes, not ", bytes.size());
+  }
+  if (content) header.content = in.ReadDigest();
+  header.layout = in.Text(layout_bytes);
+  header.dtype = in.Text(dtype_bytes);
+  if (!in.ZerosTo(places.table - kWriterAt)) return Damage("padding of the names is not zero");
+  if (absl::Status status = ReadTable(segments, version, &in, &header.table); !status.ok()) {
+    return status;
+  }
+  if (header.version() != version)
+    return Damage("it is of version ", header.version(), ", not ", version);
+  if (!in.ZerosTo(places.header_bytes - kChecksumBytes - kWriterAt)) {
+    return Damage("padding of the table is not zero");
+  }
+  if (absl::Status status = Check(header, layers); !status.ok()) return status;
+  if (header.table.PayloadBytes() != ByteCount(payload_bytes)) {
+    return Damage("it says ", payload_bytes, " bytes of payload, not ",
+                  header.table.PayloadBytes().value());
+  }
+  return header;
+}
+
+}  // namespace
+
+uint32_t RecordHeader::version() const {
+  const auto says_raw = [](const Segment& segment) { return segment.raw_bytes != 0; };
+  if (std::ranges::any_of(table.segments, says_raw)) return 3;
+  return content == Digest() ? 1 : 2;
+}
+
+std::string EncodeRecordHeader(const RecordHeader& header) {
+  const uint32_t layers = Layers(header.table);
+  LARDER_CHECK(Check(header, layers).ok());
+  const bool content = header.version() >= 2;  // in version 3 it may be unknown: zero
+  const Places places(content, header.layout.size(), header.dtype.size(),
+                      header.table.segments.size());
+  std::string bytes;
+  bytes.reserve(places.header_bytes);
+  Writer out(&bytes);
+  out.Bytes(kMagic);
+  out.Number(header.version());
+  out.Number(static_cast<uint32_t>(places.header_bytes));
+  out.Number(header.writer_uid + 1);
+  out.Bytes(header.key.variant);
+  out.Bytes(header.key.digest);
+  out.Bytes(header.parent);
+  out.Number(header.block_tokens);
+  out.Number(header.first_layer);
+  out.Number(layers);
+  out.Number(static_cast<uint16_t>(header.table.segments.size()));
+  out.Number(static_cast<uint8_t>(header.layout.size()));
+  out.Number(static_cast<uint8_t>(header.dtype.size()));
+  out.Number(header.table.PayloadBytes().value());
+  if (content) out.Bytes(header.content);
+  out.Bytes(header.layout);
+  out.Bytes(header.dtype);
+  out.ZerosTo(places.table);
+  WriteTable(header.table, &out);
+  out.ZerosTo(places.header_bytes - kChecksumBytes);
+  out.Number(HashBytes(std::as_bytes(std::span(bytes))));
+  return bytes;
+}
+
+absl::StatusOr<ByteCount> RecordHeaderBytes(std::span<const std::byte> prefix) {
+  if (prefix.size() < kRecordPrefixBytes)
+    return Damage("cut short after ", prefix.size(), " bytes");
+  Reader in(prefix);
+  if (in.Text(kMagic.size()) != kMagic) return Damage("no magic; this is not a record");
+  if (const auto version = in.Number<uint32_t>(); version < 1 || version > kRecordVersionMax) {
+    return Damage("version ", version, " is unknown; known are 1 to ", kRecordVersionMax);
+  }
+  const auto header_bytes = in.Number<uint32_t>();
+  if (header_bytes < Places(false, 1, 1, 1).header_bytes || header_bytes > kRecordHeaderBytesMax ||
+      header_bytes % kSegmentAlign != 0) {
+    return Damage("it says ", header_bytes, " bytes of header");
+  }
+  return ByteCount(header_bytes);
+}
+
+absl::StatusOr<DecodedHeader> DecodeRecordHeader(std::span<const std::byte> bytes) {
+  absl::StatusOr<ByteCount> header_bytes = RecordHeaderBytes(bytes);
+  if (!header_bytes.ok()) return header_bytes.status();
+  const size_t size = header_bytes->value();
+  if (bytes.size() < size) return Damage("cut short after ", bytes.size(), " of ", size, " bytes");
+  const auto head = bytes.first(size - kChecksumBytes);
+  uint64_t checksum;
+  std::memcpy(&checksum, bytes.data() + head.size(), sizeof checksum);
+  if (HashBytes(head) != checksum) return Damage("the checksum is wrong");
+  absl::StatusOr<RecordHeader> header = ReadChecked(bytes.first(size));
+  if (!header.ok()) return header.status();
+  return DecodedHeader{*std::move(header), *header_bytes};
+}
+
+absl::StatusOr<DecodedHeader> DecodeRecordHeaderOf(const BlockKey& key,
+                                                   std::span<const std::byte> bytes) {
+  absl::StatusOr<DecodedHeader> decoded = DecodeRecordHeader(bytes);
+  if (decoded.ok() && decoded->header.key != key) {
+    return Damage("it is of block ", decoded->header.key.variant.Hex(), "/",
+                  decoded->header.key.digest.Hex(), ", not of ", key.variant.Hex(), "/",
+                  key.digest.Hex());
+  }
+  return decoded;
+}
+
+}  // namespace larder

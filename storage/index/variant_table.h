@@ -1,0 +1,71 @@
+// Small numbers for the variant ids of one tenant, and the totals of each.
+//
+// A number is for good: variants are few and are not forgotten.
+// Ownership: made by BlockIndex.
+// Thread-safety: all methods from any thread.  Totals are counters without order between them.
+// Limits: 65,534 variants; beyond, ResourceExhausted.
+// Memory: 32 B a variant, in chunks of 8 KiB, and a map.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "storage/index/block_state.h"
+#include "storage/mutex.h"
+#include "storage/types.h"
+
+namespace larder {
+
+struct VariantTotals {
+  uint64_t blocks = 0;  // in HOST
+  ByteCount bytes;      // of their extents
+  uint64_t disk_only = 0;
+};
+
+class VariantTable {
+ public:
+  static constexpr uint32_t kVariantsMax = 65'534;
+
+  VariantTable() = default;
+  ~VariantTable();
+  VariantTable(const VariantTable&) = delete;
+  VariantTable& operator=(const VariantTable&) = delete;
+
+  [[nodiscard]] absl::StatusOr<VariantIndex> Intern(const Digest& id) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::optional<VariantIndex> Find(const Digest& id) const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool Contains(VariantIndex variant) const;
+  // REQUIRES of all below: Contains(variant).
+  [[nodiscard]] Digest IdOf(VariantIndex variant) const { return At(variant).id; }
+  [[nodiscard]] VariantTotals TotalsOf(VariantIndex variant) const;
+  void Count(VariantIndex variant, ByteCount bytes);
+  void Uncount(VariantIndex variant, ByteCount bytes);
+  void CountDiskOnly(VariantIndex variant);
+  void UncountDiskOnly(VariantIndex variant);
+
+  [[nodiscard]] uint32_t size() const { return size_.load(std::memory_order_acquire); }
+  [[nodiscard]] ByteCount memory_bytes() const;
+
+ private:
+  struct Variant {
+    Digest id;
+    std::atomic<uint64_t> blocks{0};
+    std::atomic<uint64_t> bytes{0};
+    std::atomic<uint64_t> disk_only{0};
+  };
+  static constexpr uint32_t kChunkVariants = 256;
+  using Chunk = std::array<Variant, kChunkVariants>;
+
+  [[nodiscard]] Variant& At(VariantIndex variant) const;
+
+  mutable Mutex mu_;
+  absl::flat_hash_map<Digest, VariantIndex> by_id_ LARDER_GUARDED_BY(mu_);
+  // Written under mu_ before size_ says that they are there; so readers need no lock.
+  std::array<Chunk*, 256> chunks_{};
+  std::atomic<uint32_t> size_{0};
+};
+
+}  // namespace larder

@@ -1,0 +1,68 @@
+#include "storage/tiering/disk_verifier.h"
+
+#include <vector>
+
+#include "storage/disk/page_buffer.h"
+
+namespace larder {
+
+DiskVerifier::DiskVerifier(const Options& options, BlockStore& store, DiskTier& tier)
+    : store_(store),
+      tier_(tier),
+      loop_({.thread = "disk-verifier",
+             .bytes_per_s = options.bytes_per_s,
+             .charged_min = kChargedMin,
+             .pause = options.pause},
+            store.index(), [this](const BlockIndex::View& view) { return LookAt(view); }) {}
+
+VerifyLoop::Looked DiskVerifier::LookAt(const BlockIndex::View& view) {
+  VerifyLoop::Looked looked;
+  if (view.state != BlockState::kDisk) return looked;
+  const BlockIndex::Held held = store_.HoldUntouched(view.variant, view.digest);
+  if (held.ref.value == 0) return looked;
+  if (held.state == BlockState::kDisk) {
+    const DiskTier::GetStatus status =
+        Check(tier_,
+              {.key = {store_.index().VariantId(view.variant), view.digest},
+               .location = DiskLocation{held.disk_location}},
+              &looked.bytes);
+    if (status == DiskTier::GetStatus::kOk) {
+      looked.outcome = VerifyLoop::Outcome::kOk;
+    } else if (status == DiskTier::GetStatus::kFailed) {
+      looked.outcome = VerifyLoop::Outcome::kFailed;
+    } else if (store_.index().LookAt(held.ref).state == BlockState::kDisk) {
+      looked.outcome = VerifyLoop::Outcome::kDamaged;  // nor was it promoted meanwhile
+      store_.DropDamaged(held.ref, Tier::kDisk);
+    }
+  }
+  store_.Unhold({&held.ref, 1});
+  return looked;
+}
+
+// In pieces of whole segments; a block of one piece is read with its record's header.
+DiskTier::GetStatus DiskVerifier::Check(DiskTier& tier, const DiskAddress& block,
+                                        ByteCount* bytes) {
+  std::optional<DiskTier::Description> known;
+  if (!tier.Describe({&block, 1}, {&known, 1}).ok()) return DiskTier::GetStatus::kFailed;
+  if (!known) return DiskTier::GetStatus::kDamaged;
+  const std::vector<Segment>& segments = known->header.table.segments;
+  uint64_t at = 0;
+  for (uint32_t next = 0; next < segments.size();) {
+    SegmentRange piece{next, 0, at, at};
+    for (; next < segments.size(); ++next) {
+      const uint64_t end = at + segments[next].bytes;
+      if (piece.count > 0 && end - piece.begin > kPieceBytes.value()) break;
+      piece.end = end;
+      ++piece.count;
+      at = RoundUp(end, kSegmentAlign);
+    }
+    const PageBuffer to(PagesFor(DiskTier::PagesOf(piece)));
+    const DiskTier::GetStatus status =
+        tier.Get({.block = block, .header = &known->header, .range = piece, .to = to.bytes()});
+    if (status != DiskTier::GetStatus::kOk) return status;
+    *bytes += ByteCount(piece.end - piece.begin);
+  }
+  return DiskTier::GetStatus::kOk;
+}
+
+}  // namespace larder
