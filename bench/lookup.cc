@@ -19,7 +19,7 @@
 #include "bench/lookup_keys.h"
 #include "bench/processes.h"
 #include "bench/socket_echo.h"
-#include "client/sideband.h"
+#include "client/local/sideband.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "larder/v1/engine.grpc.pb.h"
 

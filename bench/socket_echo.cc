@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "client/pending_calls.h"
+#include "client/session/pending_calls.h"
 
 namespace larder::bench {
 namespace {

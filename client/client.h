@@ -144,9 +144,9 @@ struct VariantHandle {
   SessionId session = {};  // only it may use the handle: others answer InvalidArgument
 };
 
-class PendingRead;   // client/pending_read.h
-class SessionCore;   // client/session_core.h
-struct SessionImpl;  // client/session_impl.h
+class PendingRead;   // client/session/pending_read.h
+class SessionCore;   // client/session/session_core.h
+struct SessionImpl;  // client/api/session_impl.h
 
 // Blocks held for reading in place, until CallOptions.deadline of the Acquire at the latest: then
 // the daemon revokes.  Of a session whose read_mode() is kCopied they are copies in its staging

@@ -18,9 +18,9 @@ set(larder_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/larder)
 # The client library and what a static library of it needs at link time.  Of these only client is a promise.
 set_target_properties(larder_client PROPERTIES EXPORT_NAME client)
 add_library(larder::client ALIAS larder_client)  # the same name inside this build
-install(TARGETS larder_client larder_restore larder_cuda larder_storage larder_storage_format
-                larder_storage_memory larder_storage_codec larder_sideband_client larder_proto_messages
-                larder_proto_convert larder_proto_frames larder_proto
+install(TARGETS larder_client larder_client_transport larder_client_local larder_client_rpc larder_client_session
+                larder_client_restore larder_cuda larder_storage larder_storage_format larder_storage_memory
+                larder_storage_codec larder_proto_messages larder_proto_convert larder_proto_frames larder_proto
         EXPORT larder_targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev
         INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/larder)

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/svg_plot.h"
+#include "client/llama_cpp/svg_plot.h"
 
 namespace larder::bench {
 

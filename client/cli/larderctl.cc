@@ -1,11 +1,11 @@
 // larderctl: asks and steers larderd.  Builds the tree of verbs and runs the one that is named.
-// Exit codes: client/cli/exit_code.h.
+// Exit codes: client/cli/shell/exit_code.h.
 #include <csignal>
 #include <cstdio>
 
-#include "client/cli/command_tree.h"
-#include "client/cli/interrupt.h"
-#include "client/cli/verbs.h"
+#include "client/cli/pages/command_tree.h"
+#include "client/cli/shell/interrupt.h"
+#include "client/cli/verbs/verbs.h"
 
 namespace larder::cli {
 namespace {

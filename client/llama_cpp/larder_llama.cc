@@ -28,9 +28,9 @@
 #include "client/llama_cpp/report.h"
 #include "client/llama_cpp/restore_picture.h"
 #include "client/llama_cpp/run.h"
+#include "client/llama_cpp/svg_plot.h"
+#include "client/llama_cpp/token_bucket.h"
 #include "client/restore/profile.h"
-#include "client/svg_plot.h"
-#include "client/transport/token_bucket.h"
 
 namespace larder::llama {
 namespace {

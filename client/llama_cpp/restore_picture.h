@@ -5,8 +5,8 @@
 
 #include <string>
 
+#include "client/llama_cpp/svg_plot.h"
 #include "client/restorer.h"
-#include "client/svg_plot.h"
 
 namespace larder::llama {
 

@@ -18,7 +18,7 @@
 #include "client/llama_cpp/engine.h"
 #include "client/llama_cpp/prompt_cache.h"
 #include "client/llama_cpp/prompt_restorer.h"
-#include "client/transport/token_bucket.h"
+#include "client/llama_cpp/token_bucket.h"
 
 namespace larder::llama {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire/rpc_channel.h"
+#include "client/rpc/rpc_channel.h"
 #include "larder/v1/engine.grpc.pb.h"
 #include "proto/convert/convert.h"
 #include "storage/format/record.h"

@@ -16,7 +16,7 @@
 
 namespace larder {
 
-class RpcChannel;  // client/wire/rpc_channel.h
+class RpcChannel;  // client/rpc/rpc_channel.h
 
 class GrpcStreamTransport final : public Transport {
  public:

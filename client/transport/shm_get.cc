@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/pending_read.h"
-#include "client/stoppable_wait.h"
+#include "client/session/pending_read.h"
+#include "client/session/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
 #include "storage/codec/payload_codec.h"
 

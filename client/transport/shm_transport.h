@@ -18,8 +18,8 @@
 // them. A batch larger than the session's share of the pool still goes through, window by window.
 #pragma once
 
-#include "client/copy_pool.h"
-#include "client/session_core.h"
+#include "client/session/session_core.h"
+#include "client/transport/copy_pool.h"
 #include "client/transport/transport.h"
 #include "storage/memory/copy_kernels.h"
 

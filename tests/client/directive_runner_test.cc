@@ -1,5 +1,5 @@
 // An engine's handler on its own thread: what it is given, what is answered for it.
-#include "client/directive_runner.h"
+#include "client/session/directive_runner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/session_core.h"
+#include "client/session/session_core.h"
 #include "storage/format/block_key.h"
 #include "storage/mutex.h"
 

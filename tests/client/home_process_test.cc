@@ -1,5 +1,5 @@
 // Whether an object knows that a forked child has it.
-#include "client/home_process.h"
+#include "client/session/home_process.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "client/local_session_stream.h"
+#include "client/local/local_session_stream.h"
 
 #include <poll.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Callers that read the stream themselves, over a pump that a test feeds.
-#include "client/pending_calls.h"
+#include "client/session/pending_calls.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "client/session_core.h"
+#include "client/session/session_core.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "client/client.h"
-#include "client/copy_pool.h"
+#include "client/transport/copy_pool.h"
 #include "client/transport/shm_transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

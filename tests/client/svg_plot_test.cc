@@ -1,5 +1,5 @@
 // A picture's geometry and its text, as an SVG reader would find them.
-#include "client/svg_plot.h"
+#include "client/llama_cpp/svg_plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // An emulated link, on a clock that only moves when told.
-#include "client/transport/token_bucket.h"
+#include "client/llama_cpp/token_bucket.h"
 
 #include <gtest/gtest.h>
 

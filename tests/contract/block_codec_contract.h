@@ -1,5 +1,5 @@
-// What every codec promises (storage/codec/block_codec.h), as tests: a codec's test instantiates them
-// with its kind.
+// What every codec promises (storage/codec/block_codec.h), as tests: a codec's test instantiates
+// them with its kind.
 #pragma once
 
 #include <cstddef>

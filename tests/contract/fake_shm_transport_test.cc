@@ -1,6 +1,6 @@
 // ShmTransport over a daemon that is a few maps and a thread.
-#include "client/copy_pool.h"
-#include "client/session_core.h"
+#include "client/session/session_core.h"
+#include "client/transport/copy_pool.h"
 #include "client/transport/shm_transport.h"
 #include "tests/client/fake_daemon.h"
 #include "tests/contract/transport_contract.h"

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
-#include "client/sideband.h"
+#include "client/local/sideband.h"
 #include "tests/contract/transport_contract.h"
 #include "tests/e2e/child_engine.h"
 #include "tests/e2e/daemon_process.h"

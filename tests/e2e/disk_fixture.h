@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
-#include "client/sideband.h"
+#include "client/local/sideband.h"
 #include "proto/convert/convert.h"
 #include "tests/e2e/child_engine.h"
 #include "tests/e2e/daemon_process.h"

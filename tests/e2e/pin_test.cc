@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/sideband.h"
+#include "client/local/sideband.h"
 #include "tests/e2e/verb_fixture.h"
 
 namespace larder::e2e {

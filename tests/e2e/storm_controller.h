@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "client/wire/admin_stub.h"
-#include "client/wire/rpc_stub.h"
+#include "client/rpc/admin_stub.h"
+#include "client/rpc/rpc_stub.h"
 #include "tests/e2e/storm_watcher.h"
 #include "tests/e2e/storm_world.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "client/sideband.h"
+#include "client/local/sideband.h"
 
 namespace larder {
 namespace {

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/sideband.h"
+#include "client/local/sideband.h"
 #include "server/session_page.h"
 #include "server/sideband.h"
 #include "storage/memory/slab_pool.h"

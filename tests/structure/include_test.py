@@ -114,7 +114,7 @@ def self_test(rules):
         ("storage/b.cc", "#include <grpcpp/grpcpp.h>"): "of gRPC",
         ("client/b.h", '#include "server/c.h"'): "client may not include server/c.h",
         ("client/d.cc", '#include "storage/memory/slab_pool.h"'): "client may not include storage/memory/slab_pool.h",
-        ("client/e.cc", '#include "client/wire/rpc_channel.h"'): "through client/wire/rpc_channel.h",
+        ("client/e.cc", '#include "client/rpc/rpc_channel.h"'): "through client/rpc/rpc_channel.h",
         ("client/llama_cpp/f.cc", '#include "client/b.h"'): "runner may not include client/b.h",
         ("server/c.h", '#include "larder/v1/engine.pb.h"'): "of generated messages",
         ("server/g.cc", "#include <mutex>"): "of locks",
@@ -128,7 +128,7 @@ def self_test(rules):
     good = {
         "storage/memory/slab_pool.h": '#include "storage/mutex.h"\n',
         "storage/mutex.h": "#include <mutex>\n",
-        "client/wire/rpc_channel.h": "#include <grpcpp/channel.h>\n",
+        "client/rpc/rpc_channel.h": "#include <grpcpp/channel.h>\n",
         "server/services/n.cc": '#include "larder/v1/engine.grpc.pb.h"\n#include "storage/memory/slab_pool.h"\n',
     }
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 // Words, tables and quantities for people.
 #include "storage/text.h"
 
-#include "client/cli/table.h"
+#include "client/cli/shell/table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // How a channel comes by its connection while the daemon is slow, or turns it away.
-#include "client/wire/rpc_channel.h"
+#include "client/rpc/rpc_channel.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>

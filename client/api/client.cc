@@ -1,0 +1,357 @@
+#include "client/client.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/api/session_impl.h"
+#include "client/local/local_session_stream.h"
+#include "client/local/pinned_memory.h"
+#include "client/local/sideband.h"
+#include "client/local/sideband_memory.h"
+#include "client/local/socket_dir.h"
+#include "client/rpc/grpc_session_stream.h"
+#include "client/rpc/rpc_stub.h"
+#include "client/session/home_process.h"
+
+namespace larder {
+namespace {
+
+constexpr char kClientName[] = "liblarder_client/0.1";
+
+// So that no sum of now and a deadline overflows.
+ClientOptions Clamped(ClientOptions options) {
+  options.connect_deadline = std::clamp(options.connect_deadline, std::chrono::milliseconds(0),
+                                        std::chrono::milliseconds(wire::kDeadlineMaxMs));
+  return options;
+}
+
+bool MayConnect(const std::string& path) {
+  return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+}
+
+}  // namespace
+
+struct Client::Impl {
+  explicit Impl(const ClientOptions& the_options)
+      : options(Clamped(the_options)),
+        socket_dir(SocketDir(the_options.socket_dir)),
+        stub({absl::StrCat(socket_dir, "/data.sock"), the_options.retry_budget,
+              the_options.retries_max}),
+        control({absl::StrCat(socket_dir, "/control.sock"), the_options.retry_budget,
+                 the_options.retries_max}),
+        kernel(ChooseKernel()) {}
+
+  // A session that was attached and may have mappings.
+  struct Tracked {
+    std::weak_ptr<SessionCore> core;
+    std::shared_ptr<SidebandMemory> memory;
+    SessionId session;
+    std::string boot_id;  // of the daemon that knew it
+    std::shared_ptr<const std::atomic<bool>> said_bye;
+  };
+  // A session that ended without goodbye, of which nothing is mapped any more.
+  struct Lost {
+    SessionId session;
+    std::string boot_id;
+  };
+
+  // FailedPrecondition in a forked child, where nothing of this works.
+  absl::Status CheckProcess() const;
+
+  absl::StatusOr<std::unique_ptr<SessionImpl>> Attach(const SessionOptions& wanted)
+      LARDER_EXCLUDES(mu);
+  // `by_stream`: why it is to have byte streams whatever is wanted; empty: it need not.
+  // *no_staging: why the daemon had no staging memory for it, if that is what failed.
+  absl::StatusOr<std::unique_ptr<SessionImpl>> AttachOnce(const SessionOptions& wanted,
+                                                          const std::string& by_stream,
+                                                          std::string* no_staging)
+      LARDER_REQUIRES(mu);
+  // The daemon restarted since: our sideband, and its token, are of its former life.
+  bool IsStale(const absl::Status& status) const LARDER_REQUIRES(mu) {
+    return sideband != nullptr && (absl::IsUnauthenticated(status) || absl::IsUnavailable(status));
+  }
+  // On a session socket where the daemon hands one out, else over gRPC.
+  absl::StatusOr<std::unique_ptr<SessionStream>> OpenStream(wire::Hello hello,
+                                                            SessionInbox::Handlers handlers)
+      LARDER_REQUIRES(mu);
+  // Waits for what lost sessions have mapped, tells the daemon, and sees to a sideband that works.
+  absl::Status Recover() LARDER_REQUIRES(mu);
+  // Moves the ended ones of `tracked` to `lost`, once their memory is unmapped.
+  absl::Status AwaitUnmapped() LARDER_REQUIRES(mu);
+  // CLEAN for each of `lost`.  An error: the sideband does not work.
+  absl::Status CleanLost() LARDER_REQUIRES(mu);
+  // Unavailable without one.
+  absl::StatusOr<std::shared_ptr<SidebandClient>> LiveSideband() LARDER_EXCLUDES(mu);
+  // Sideband or none; the reason stays in `sideband_status`.
+  void ConnectSideband() LARDER_REQUIRES(mu);
+
+  const HomeProcess home;
+  const ClientOptions options;
+  const std::string socket_dir;
+  RpcStub stub;
+  RpcStub control;  // of what is not for engines; connects when it is first asked for
+  const CopyKernel kernel;
+
+  Mutex mu;  // attaching is rare, and one at a time keeps CLEAN from racing with a new session
+  std::shared_ptr<SidebandClient> sideband LARDER_GUARDED_BY(mu);
+  absl::Status sideband_status LARDER_GUARDED_BY(mu);
+  std::vector<Tracked> tracked LARDER_GUARDED_BY(mu);
+  std::vector<Lost> lost LARDER_GUARDED_BY(mu);
+  // Sessions with shared memory that have not ended; they share what a process may hold.
+  const std::shared_ptr<std::atomic<size_t>> sessions = std::make_shared<std::atomic<size_t>>(0);
+};
+
+absl::Status Client::Impl::CheckProcess() const {
+  if (!home.left()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "this is a forked child of the process that connected: connect in the child");
+}
+
+void Client::Impl::ConnectSideband() {
+  absl::StatusOr<std::unique_ptr<SidebandClient>> connected =
+      SidebandClient::Connect(absl::StrCat(socket_dir, "/sideband.sock"), options.connect_deadline);
+  sideband_status = connected.status();
+  sideband = connected.ok() ? std::shared_ptr<SidebandClient>(*std::move(connected)) : nullptr;
+  stub.SetToken(sideband != nullptr ? sideband->TokenHex() : "");
+}
+
+absl::Status Client::Impl::AwaitUnmapped() {
+  const TimePoint deadline = std::chrono::steady_clock::now() + options.connect_deadline;
+  for (auto it = tracked.begin(); it != tracked.end();) {
+    const std::shared_ptr<SessionCore> core = it->core.lock();
+    if (core != nullptr && core->status().ok()) {
+      ++it;
+      continue;
+    }
+    if (!it->memory->WaitUnmapped(deadline)) {
+      return absl::FailedPreconditionError(
+          "a lost session's memory is still in use: drop its Leases and Reservations, then attach "
+          "again");
+    }
+    if (!it->said_bye->load()) lost.push_back({it->session, it->boot_id});
+    it = tracked.erase(it);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::CleanLost() {
+  for (auto it = lost.begin(); it != lost.end();) {
+    // Another daemon knows nothing of it, and may by now mean another session by the same id.
+    if (it->boot_id == sideband->boot_id()) {
+      const absl::Status status = sideband->Clean(it->session).status();
+      if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) return status;
+      if (absl::IsFailedPrecondition(status)) {  // it still takes the session for alive: next time
+        ++it;
+        continue;
+      }
+    }
+    it = lost.erase(it);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::Recover() {
+  if (absl::Status status = AwaitUnmapped(); !status.ok()) return status;
+  if (sideband != nullptr && CleanLost().ok()) return absl::OkStatus();
+  ConnectSideband();
+  return sideband != nullptr ? CleanLost() : absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<SessionStream>> Client::Impl::OpenStream(
+    wire::Hello hello, SessionInbox::Handlers handlers) {
+  if (hello.write_mode != WriteMode::kStream) {
+    absl::StatusOr<FileDescriptor> socket = sideband->OpenSession();
+    if (socket.ok()) {
+      return LocalSessionStream::Open(*std::move(socket), std::move(hello), std::move(handlers),
+                                      options.connect_deadline);
+    }
+    if (!absl::IsUnimplemented(socket.status())) return socket.status();
+  }
+  return GrpcSessionStream::Open(stub.channel(), std::move(hello), std::move(handlers),
+                                 options.connect_deadline);
+}
+
+namespace {
+
+wire::EngineDevice Describe(const DeviceInfo& device) {
+  return {.kind = ToString(device.kind),
+          .wish = ToString(device.wish),
+          .name = device.name,
+          .driver = device.driver,
+          .reason = device.reason,
+          .limits = device.limits};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const SessionOptions& wanted,
+                                                                      const std::string& by_stream,
+                                                                      std::string* no_staging) {
+  wire::Hello hello;
+  hello.engine_id = wanted.engine_id;
+  hello.role = wanted.role;
+  hello.rank = wanted.rank;
+  const bool shared = sideband != nullptr && by_stream.empty();
+  hello.write_mode = shared ? wanted.write_mode : WriteMode::kStream;
+  hello.feature_bits = wire::kFeatureTiers | wire::kFeatureCodecs | wire::kFeatureDeviceBlocks |
+                       wire::kFeatureCopiedReads;
+  if (wanted.on_directive) hello.feature_bits |= wire::kFeatureDirectives;
+  hello.tenant = options.tenant;
+  hello.client = kClientName;
+  if (wanted.device != nullptr) hello.device = Describe(wanted.device->info());
+
+  auto impl = std::make_unique<SessionImpl>();
+  const auto memory =
+      hello.write_mode == WriteMode::kStream ? nullptr : std::make_shared<SidebandMemory>(sideband);
+  std::shared_ptr<SharedMemory> mapped = memory;
+  if (memory != nullptr && wanted.device != nullptr)
+    mapped = std::make_shared<PinnedSharedMemory>(memory, wanted.device);
+  impl->core = std::make_shared<SessionCore>(mapped, wanted.on_directive, sessions);
+  impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
+  // Called while the stream is read, which ends before the core does.
+  SessionCore* const core = impl->core.get();
+  absl::StatusOr<std::unique_ptr<SessionStream>> stream =
+      OpenStream(std::move(hello),
+                 {.on_down = [core](wire::Down down) { core->OnDown(std::move(down)); },
+                  .on_broken = [core](const absl::Status& status) { core->OnBroken(status); }});
+  if (!stream.ok()) return stream.status();
+  impl->stream = *std::move(stream);
+
+  wire::Attached attached = impl->stream->attached();
+  if (sideband == nullptr && !sideband_status.ok()) {
+    attached.write_mode_reason = absl::StrCat("no sideband: ", sideband_status.message());
+    attached.read_mode_reason = attached.write_mode_reason;
+  } else if (!by_stream.empty()) {
+    attached.write_mode_reason = attached.read_mode_reason = by_stream;
+  }
+  if (memory != nullptr) {
+    tracked.push_back(
+        {impl->core, memory, attached.session, sideband->boot_id(), core->bye_flag()});
+  }
+  if (absl::Status status =
+          core->Start(std::move(attached), impl->stream.get(), wanted.staging_bytes);
+      !status.ok()) {
+    (void)core->Close();
+    if (absl::IsResourceExhausted(status)) *no_staging = std::string(status.message());
+    return status;
+  }
+  if (core->attached().write_mode == WriteMode::kStream) {
+    impl->byte_stream =
+        std::make_unique<GrpcStreamTransport>(stub.channel(), options.tenant, /*engine_id=*/"");
+  } else {
+    impl->shm = std::make_unique<ShmTransport>(*core, kernel, *impl->pool, wanted.accept_encoded);
+  }
+  return impl;
+}
+
+absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionOptions& wanted) {
+  if (wanted.engine_id.empty() || wanted.engine_id.size() > kStringBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("engine_id: 1 to ", kStringBytesMax, " bytes"));
+  }
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  MutexLock lock(mu);
+  if (absl::Status status = Recover(); !status.ok()) return status;
+  std::string no_staging;
+  absl::StatusOr<std::unique_ptr<SessionImpl>> impl = AttachOnce(wanted, "", &no_staging);
+  if (IsStale(impl.status())) {
+    sideband = nullptr;
+    if (absl::Status status = Recover(); !status.ok()) return status;
+    // Who had shared memory does not silently get a byte stream instead.
+    if (sideband == nullptr) return sideband_status;
+    impl = AttachOnce(wanted, "", &no_staging);
+  }
+  if (no_staging.empty()) return impl;
+  // The bytes of this session have to go by stream, and write_mode_reason() says why.  The session
+  // that was attached without success ends first.
+  if (absl::Status status = Recover(); !status.ok()) return status;
+  const std::string by_stream =
+      absl::StrCat("no staging memory, so bytes go by stream: ", no_staging);
+  return AttachOnce(wanted, by_stream, &no_staging);
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  bool answered = false;
+  {
+    MutexLock lock(impl->mu);
+    impl->ConnectSideband();  // first, so that whatever is asked comes with the token
+    answered = impl->sideband != nullptr;
+  }
+  // The sideband has proved that there is a daemon.  A session may never call it over gRPC, whose
+  // connect the kernel turns away now and then while others connect faster than it is accepted.
+  const std::chrono::milliseconds limit = impl->options.connect_deadline;
+  if (answered && MayConnect(absl::StrCat(impl->socket_dir, "/data.sock"))) {
+    constexpr std::chrono::milliseconds kAWhile{200};
+    impl->stub.AwaitConnection(std::min(limit, kAWhile));
+  } else if (absl::Status status = impl->stub.WaitConnected(limit); !status.ok()) {
+    return status;
+  }
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Client::~Client() {
+  // The threads that ending it needs are not here.
+  if (!impl_->CheckProcess().ok()) (void)impl_.release();
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Client::Attach(const SessionOptions& options) {
+  absl::StatusOr<std::unique_ptr<SessionImpl>> impl = impl_->Attach(options);
+  if (!impl.ok()) return impl.status();
+  return std::unique_ptr<Session>(new Session(*std::move(impl)));
+}
+
+absl::StatusOr<std::shared_ptr<SidebandClient>> Client::Impl::LiveSideband() {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  MutexLock lock(mu);
+  if (sideband == nullptr)
+    return absl::UnavailableError(
+        absl::StrCat("device memory is shared over the sideband: ", sideband_status.message()));
+  return sideband;
+}
+
+absl::StatusOr<ShareTicket> Client::ShareMemory(const DeviceExport& exported) {
+  const auto sideband = impl_->LiveSideband();
+  return sideband.ok() ? (*sideband)->Share(exported) : sideband.status();
+}
+
+absl::Status Client::DropShare(const ShareTicket& ticket) {
+  const auto sideband = impl_->LiveSideband();
+  return sideband.ok() ? (*sideband)->DropShare(ticket) : sideband.status();
+}
+
+absl::StatusOr<DeviceExport> Client::OpenShared(const ShareTicket& ticket) {
+  const auto sideband = impl_->LiveSideband();
+  return sideband.ok() ? (*sideband)->OpenShared(ticket) : sideband.status();
+}
+
+absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query,
+                                                  const CallOptions& options) {
+  if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
+  if (!query.tenant.empty() || impl_->options.tenant.empty())
+    return impl_->stub.Lookup(query, options.deadline);
+  wire::LookupQuery of_tenant = query;
+  of_tenant.tenant = impl_->options.tenant;
+  return impl_->stub.Lookup(of_tenant, options.deadline);
+}
+
+absl::StatusOr<wire::ClearResult> Client::Clear(const wire::ClearQuery& query,
+                                                const CallOptions& options) {
+  if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
+  wire::ClearQuery of_tenant = query;
+  if (of_tenant.tenant.empty()) of_tenant.tenant = impl_->options.tenant;
+  return impl_->control.Clear(of_tenant, options.deadline);
+}
+
+absl::StatusOr<std::vector<wire::InstanceInfo>> Client::ListInstances(const CallOptions& options) {
+  if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
+  return impl_->stub.ListInstances(impl_->options.tenant, options.deadline);
+}
+
+}  // namespace larder

@@ -1,0 +1,317 @@
+// Lease and Reservation: memory of the pool in the caller's hands, given back when dropped.
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/session/pending_read.h"
+#include "client/session/session_core.h"
+#include "client/session/stoppable_wait.h"
+#include "client/transport/shm_transport.h"
+#include "client/transport/transport.h"
+
+namespace larder {
+
+namespace {
+
+// What the first acquire of a variant, whose blocks' size nobody knows yet, takes a block for.
+constexpr uint64_t kGuessBytes = 1 << 20;
+// Of the staging segment, at most, for a guess.
+constexpr uint64_t kGuessShare = 4;
+// How long a read by copies waits for room: what Gets and Puts of other threads take is free again
+// sooner, and what Leases hold may never be.
+constexpr std::chrono::milliseconds kRoomPatience{100};
+
+// Replaces the pending blocks of a grant by what became of them; kCancelled for those not there by
+// the deadline.
+absl::Status AwaitPending(PendingRead& read, const CallOptions& options, TimePoint deadline,
+                          std::vector<wire::BlockGrant>& blocks) {
+  while (read.pending() > 0) {
+    absl::StatusOr<std::vector<wire::BlockReady>> ready = AwaitUnlessStopped(
+        options.stop, deadline, [&](TimePoint until) { return read.WaitReady(until); });
+    if (absl::IsDeadlineExceeded(ready.status())) {
+      read.Cancel();
+      for (wire::BlockGrant& block : blocks) {
+        if (block.status == BlockStatus::kPending) block.status = BlockStatus::kCancelled;
+      }
+      return absl::OkStatus();
+    }
+    if (!ready.ok()) return ready.status();
+    for (wire::BlockReady& one : *ready) blocks[one.key] = std::move(one.block);
+  }
+  return absl::OkStatus();
+}
+
+wire::Acquire ViewOf(const VariantHandle& variant, std::vector<Digest> digests,
+                     const CallOptions& options) {
+  wire::Acquire acquire;
+  acquire.variant = variant.index;
+  acquire.digests = std::move(digests);
+  acquire.deadline_ms = DeadlineMs(options);
+  acquire.remaining_bytes = options.remaining.value();
+  acquire.accepted_codecs = {Codec::kIdentity};
+  acquire.what = wire::AcquireWhat::kView;
+  acquire.want_tables = options.tables;
+  return acquire;
+}
+
+// Sends it, and waits for all of its answers.
+absl::StatusOr<std::vector<wire::BlockGrant>> AwaitBlocks(SessionCore& core, PendingRead& read,
+                                                          wire::Acquire acquire,
+                                                          const CallOptions& options,
+                                                          TimePoint deadline) {
+  wire::Up up;
+  up.acquires.push_back(std::move(acquire));
+  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
+  absl::StatusOr<wire::Grant> grant = AwaitUnlessStopped(
+      options.stop, deadline, [&](TimePoint until) { return read.WaitGrant(until); });
+  if (!grant.ok()) return grant.status();
+  absl::Status status = AwaitPending(read, options, deadline, grant->blocks);
+  if (!status.ok()) return status;
+  return std::move(grant->blocks);
+}
+
+// Sends a publish of `blocks` blocks and waits for what became of each.
+absl::StatusOr<wire::Published> AwaitPublished(SessionCore& core, wire::Up up, OpenCall& call,
+                                               size_t blocks, TimePoint deadline) {
+  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
+  absl::StatusOr<wire::Published> answer = call.Wait<wire::Published>(deadline);
+  if (answer.ok() && answer->status.size() != blocks) {
+    return absl::InternalError("the daemon answered a publish with another number of blocks");
+  }
+  return answer;
+}
+
+}  // namespace
+
+// ---- Lease
+
+Lease::Lease(Lease&& other) noexcept { *this = std::move(other); }
+
+Lease& Lease::operator=(Lease&& other) noexcept {
+  if (this != &other) {
+    Release();
+    core_ = std::exchange(other.core_, nullptr);
+    id_ = std::exchange(other.id_, {});
+    word_ = std::exchange(other.word_, 0);
+    blocks_ = std::exchange(other.blocks_, {});
+  }
+  return *this;
+}
+
+Lease::~Lease() { Release(); }
+
+void Lease::Release() {
+  for (Block& block : blocks_) {
+    block.view = {};
+    block.mapping.reset();
+  }
+  const std::shared_ptr<SessionCore> core = std::exchange(core_, nullptr);
+  if (core != nullptr && id_) core->EndLease(id_);
+}
+
+bool Lease::Valid() const {
+  if (core_ == nullptr) return false;
+  if (core_->reads_copied()) return core_->status().ok();
+  return id_ && core_->Holds(id_, word_);
+}
+
+void Lease::Fill(size_t i, const PendingRead& read, const wire::BlockGrant& grant) {
+  Block& block = blocks_[i];
+  block.status = grant.status;
+  if (grant.status != BlockStatus::kOk) return;
+  absl::StatusOr<MappedBytes> mapped = read.Map(grant.extent);
+  if (!mapped.ok()) {
+    block.status = StatusOfUnmapped(mapped.status(), BlockStatus::kDamaged);
+    return;
+  }
+  block.view = mapped->bytes;
+  block.mapping = std::move(mapped->owner);
+  block.table = grant.table;
+}
+
+absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
+                                  const VariantHandle& variant, std::span<const Digest> digests,
+                                  const CallOptions& options) {
+  if (absl::Status status = CheckBatch(digests.size()); !status.ok()) return status;
+  Lease lease;
+  lease.core_ = core;
+  lease.blocks_.resize(digests.size());
+  if (core->reads_copied()) {
+    if (absl::Status status = lease.TakeCopies(variant, digests, options); !status.ok())
+      return status;
+    return lease;
+  }
+  const TimePoint deadline = DeadlineOf(options);
+  wire::Acquire acquire = ViewOf(variant, {digests.begin(), digests.end()}, options);
+  absl::StatusOr<PendingRead> read = PendingRead::Begin(*core, ByteCount(0), deadline, &acquire);
+  if (!read.ok()) return read.status();
+  const auto blocks = AwaitBlocks(*core, *read, std::move(acquire), options, deadline);
+  if (!blocks.ok()) return blocks.status();
+  for (size_t i = 0; i < blocks->size(); ++i) lease.Fill(i, *read, (*blocks)[i]);
+  lease.word_ = read->word();
+  lease.id_ = read->TakeLease();
+  return lease;
+}
+
+// The daemon says of what did not fit how much it takes; so the second time the room is right.
+absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Digest> digests,
+                               const CallOptions& options) {
+  constexpr int kRounds = 3;  // a block may be encoded or decoded meanwhile, and have another size
+  const TimePoint deadline = DeadlineOf(options);
+  std::vector<size_t> todo(digests.size());
+  std::iota(todo.begin(), todo.end(), size_t{0});
+  uint64_t room = 0;
+  for (int round = 0; round < kRounds && !todo.empty(); ++round) {
+    auto read = BeginCopies(variant, digests, todo, room, options, deadline);
+    if (absl::IsDeadlineExceeded(read.status())) break;  // no room: what is left is kFull
+    if (!read.ok()) return read.status();
+    auto blocks = AwaitBlocks(*core_, read->first, std::move(read->second), options, deadline);
+    if (!blocks.ok()) return blocks.status();
+    std::vector<size_t> again;
+    room = 0;
+    for (size_t i = 0; i < todo.size(); ++i) {
+      const wire::BlockGrant& block = (*blocks)[i];
+      Fill(todo[i], read->first, block);
+      if (block.extent.bytes == 0) continue;
+      core_->NoteBlock(variant.index, block.extent.bytes);
+      const uint64_t more = room + RoundUp(block.extent.bytes, kSegmentAlign);
+      if (block.status != BlockStatus::kFull || more > core_->staging()->size().value()) continue;
+      room = more;
+      again.push_back(todo[i]);
+    }
+    todo = std::move(again);
+  }
+  return absl::OkStatus();
+}
+
+// `room` 0: as much as those blocks may take, as far as it can be told and is free.
+absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
+    const VariantHandle& variant, std::span<const Digest> digests, std::span<const size_t> todo,
+    uint64_t room, const CallOptions& options, TimePoint deadline) {
+  std::vector<Digest> names;
+  for (const size_t i : todo) names.push_back(digests[i]);
+  for (const size_t i : todo) blocks_[i].status = BlockStatus::kFull;
+  wire::Acquire acquire = ViewOf(variant, std::move(names), options);
+  const TimePoint patience = std::min(deadline, std::chrono::steady_clock::now() + kRoomPatience);
+  const uint64_t size = core_->staging()->size().value();
+  if (room == 0) {
+    const uint64_t known = core_->LargestBlock(variant.index);
+    const uint64_t each = RoundUp(known > 0 ? known : kGuessBytes, kSegmentAlign);
+    const uint64_t most = known > 0 ? size : size / kGuessShare;
+    room = std::clamp<uint64_t>(each * todo.size(), kSegmentAlign, most);
+    absl::StatusOr<PendingRead> guess =
+        PendingRead::Begin(*core_, ByteCount(room), TimePoint(), &acquire);
+    if (guess.ok()) return std::pair(*std::move(guess), std::move(acquire));
+    if (!absl::IsDeadlineExceeded(guess.status())) return guess.status();
+    room = kSegmentAlign;  // the answer says what they take
+  }
+  absl::StatusOr<PendingRead> read =
+      PendingRead::Begin(*core_, ByteCount(room), patience, &acquire);
+  if (!read.ok()) return read.status();
+  return std::pair(*std::move(read), std::move(acquire));
+}
+
+// ---- Reservation
+
+Reservation::Reservation(Reservation&& other) noexcept { *this = std::move(other); }
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+  if (this != &other) {
+    Reset();
+    core_ = std::exchange(other.core_, nullptr);
+    id_ = std::exchange(other.id_, {});
+    extents_ = std::exchange(other.extents_, {});
+  }
+  return *this;
+}
+
+Reservation::~Reservation() { Reset(); }
+
+void Reservation::End(uint32_t i, bool abort) {
+  Extent& extent = extents_[i];
+  if (!std::exchange(extent.open, false)) return;
+  extent.bytes = {};
+  extent.mapping.reset();
+  core_->EndExtent({id_, i, {}}, abort);
+}
+
+void Reservation::Reset() {
+  if (core_ == nullptr) return;
+  for (uint32_t i = 0; i < extents_.size(); ++i) End(i, /*abort=*/true);
+  core_ = nullptr;
+}
+
+absl::StatusOr<Reservation> Reservation::Take(const std::shared_ptr<SessionCore>& core,
+                                              const wire::Reserved& reserved,
+                                              std::span<const ByteCount> bytes) {
+  Reservation reservation;
+  reservation.core_ = core;
+  reservation.id_ = reserved.reservation;
+  reservation.extents_.resize(reserved.extents.size());
+  if (reserved.extents.size() != bytes.size()) {
+    return absl::InternalError("the daemon granted another number of extents than was asked for");
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    wire::ExtentGrant where = reserved.extents[i];
+    where.bytes = bytes[i].value();
+    absl::StatusOr<MappedBytes> mapped = core->Map(where, /*writable=*/true);
+    if (!mapped.ok()) return mapped.status();
+    reservation.extents_[i].bytes = mapped->bytes;
+    reservation.extents_[i].mapping = std::move(mapped->owner);
+  }
+  return reservation;
+}
+
+absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandle& variant,
+                                                              std::span<const Block> blocks,
+                                                              const CallOptions& options) {
+  if (core_ == nullptr) return absl::FailedPreconditionError("the reservation is empty");
+  if (absl::Status status = CheckVariant(variant, core_->attached()); !status.ok()) return status;
+  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  std::vector<BlockStatus> result(blocks.size(), BlockStatus::kNotHeld);
+  std::vector<size_t> sent;
+  OpenCall call = core_->Open();
+  wire::Up up;
+  wire::Publish& publish = up.publishes.emplace_back();
+  publish.id = call.id();
+  publish.reservation = id_;
+  publish.variant = variant.index;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const Block& block = blocks[i];
+    if (block.extent >= extents_.size() || !extents_[block.extent].open) continue;
+    if (block.tokens.size() != variant.spec.block_tokens ||
+        !block.table.Validate(variant.spec.layers).ok()) {
+      result[i] = BlockStatus::kInvalid;
+      continue;
+    }
+    wire::PublishBlock& part = publish.blocks.emplace_back();
+    part.extent = block.extent;
+    part.digest = block.digest;
+    part.parent = block.parent;
+    part.tokens.assign(block.tokens.begin(), block.tokens.end());
+    part.segments = block.table;
+    part.content = block.content;
+    sent.push_back(i);
+  }
+  if (sent.empty()) return result;
+  const absl::StatusOr<wire::Published> answer =
+      AwaitPublished(*core_, std::move(up), call, sent.size(), DeadlineOf(options));
+  if (!answer.ok()) {
+    // They may be visible by now, or soon.
+    for (const size_t i : sent) End(blocks[i].extent, /*abort=*/true);
+    return answer.status();
+  }
+  uint64_t published = 0;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    const BlockStatus status = result[sent[i]] = answer->status[i];
+    // What was refused may be corrected and published again; all else is no longer ours.
+    if (status != BlockStatus::kInvalid) End(blocks[sent[i]].extent, /*abort=*/false);
+    published += status == BlockStatus::kOk ? 1 : 0;
+  }
+  core_->counters().blocks_put.fetch_add(published, std::memory_order_relaxed);
+  return result;
+}
+
+}  // namespace larder

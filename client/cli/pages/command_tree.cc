@@ -1,0 +1,188 @@
+#include "client/cli/pages/command_tree.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/pages/help_page.h"
+#include "client/cli/pages/man_page.h"
+#include "client/cli/shell/terminal.h"
+#include "client/cli/shell/version.h"
+#include "storage/text.h"
+
+namespace larder::cli {
+namespace {
+
+constexpr char kVariablePrefix[] = "LARDERCTL_";
+
+// A variable that nobody reads is a slip, as with larderd.
+absl::Status CheckEnvironment() {
+  constexpr std::string_view kKnown[] = {"LARDERCTL_OUTPUT", "LARDERCTL_TENANT",
+                                         "LARDERCTL_TIMEOUT"};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view variable(*entry);
+    const std::string_view name = variable.substr(0, variable.find('='));
+    if (!name.starts_with(kVariablePrefix)) continue;
+    if (std::find(std::begin(kKnown), std::end(kKnown), name) != std::end(kKnown)) continue;
+    const std::string_view nearest = NearestName(name, kKnown);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown variable ", Printable(name),
+        nearest.empty() ? "" : absl::StrCat(": did you mean ", std::string(nearest), "?")));
+  }
+  return absl::OkStatus();
+}
+
+// Long names of an app's options, and of those of every verb.
+std::vector<std::string> OptionNames(const CLI::App& app, const CLI::App& root) {
+  std::vector<std::string> names;
+  for (const CLI::App* one : {&app, &root}) {
+    for (const OptionText& option : OptionsOf(*one)) {
+      if (!option.long_name.empty()) names.push_back(option.long_name);
+    }
+  }
+  return names;
+}
+
+std::string Suggest(std::string_view word, const std::vector<std::string>& names) {
+  const std::vector<std::string_view> views(names.begin(), names.end());
+  const std::string_view nearest = NearestName(word, views);
+  return nearest.empty() ? "" : absl::StrCat(": did you mean ", std::string(nearest), "?");
+}
+
+}  // namespace
+
+CommandTree::CommandTree() : app_("", "larderctl") {
+  app_.allow_extras();
+  app_.fallthrough();
+  app_.require_subcommand(0, 1);
+  app_.set_help_flag("-h,--help", "What it does, its options and examples.");
+  app_.set_version_flag("--version", absl::StrCat("larderctl ", Version()),
+                        "The version of larderctl; that of the daemon is in status.");
+  AddWord(app_, "-o,--output", &common_.output, {"table", "json"},
+          "How data is printed to standard output.")
+      ->envname("LARDERCTL_OUTPUT");
+  app_.add_option("--socket-dir", common_.socket_dir,
+                  "Directory of the daemon's socket files. Default: $LARDER_SOCKET_DIR, else "
+                  "/run/larder where it exists, else $XDG_RUNTIME_DIR/larder.")
+      ->type_name("DIR");
+  app_.add_option("--socket", common_.socket, "Socket file of Cache. Default: control.sock there.")
+      ->type_name("FILE");
+  app_.add_option("--admin-socket", common_.admin_socket,
+                  "Socket file of Admin. Default: admin.sock there.")
+      ->type_name("FILE");
+  app_.add_option("--tenant", common_.tenant, "Whose blocks. Default: the caller's own.")
+      ->type_name("NAME")
+      ->envname("LARDERCTL_TENANT");
+  AddDuration(app_, "--timeout", &common_.timeout,
+              "When a call is given up. Default: 30s; of what takes long 10min, or a day.")
+      ->envname("LARDERCTL_TIMEOUT");
+  // For the build: not a question of users.
+  app_.add_flag("--print-man-page", print_man_page_)->group("");
+}
+
+void CommandTree::Add(VerbPage page, const std::function<RunVerb(CLI::App&)>& declare) {
+  CLI::App* const app = app_.add_subcommand(std::string(page.name), std::string(page.summary));
+  RunVerb run = declare(*app);
+  verbs_.push_back({std::move(page), app, std::move(run)});
+}
+
+const CommandTree::Verb* CommandTree::Parsed() const {
+  for (const Verb& verb : verbs_) {
+    if (verb.app->parsed()) return &verb;
+  }
+  return nullptr;
+}
+
+absl::Status CommandTree::CheckLeftOver(const Verb* verb) const {
+  const std::vector<std::string> left = app_.remaining(/*recurse=*/true);
+  if (left.empty()) {
+    return verb != nullptr ? absl::OkStatus() : absl::InvalidArgumentError("no verb");
+  }
+  const std::string& word = left.front();
+  if (word.starts_with("-")) {
+    const std::vector<std::string> names = OptionNames(verb != nullptr ? *verb->app : app_, app_);
+    return absl::InvalidArgumentError(absl::StrCat("unknown option ", Printable(word),
+                                                   Suggest(word.substr(0, word.find('=')), names)));
+  }
+  if (verb != nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("unexpected \"", Printable(word), "\""));
+  std::vector<std::string> names;
+  for (const Verb& one : verbs_) names.emplace_back(one.page.name);
+  return absl::InvalidArgumentError(
+      absl::StrCat("no verb \"", Printable(word), "\"", Suggest(word, names)));
+}
+
+ExitCode CommandTree::Run(int argc, char** argv, Interrupt& interrupt) {
+  Shell shell(common_, interrupt);
+  absl::Status status = CheckEnvironment();
+  try {
+    app_.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    const size_t columns = PageColumns(STDOUT_FILENO);
+    const Verb* const verb = Parsed();
+    shell.Print(verb != nullptr ? VerbHelp(*this, *verb, columns) : ProgramHelp(*this, columns));
+    return ExitCode::kOk;
+  } catch (const CLI::CallForVersion&) {
+    shell.Print(absl::StrCat("larderctl ", Version(), "\n"));
+    return ExitCode::kOk;
+  } catch (const CLI::ParseError& error) {
+    status.Update(absl::InvalidArgumentError(error.what()));
+  }
+  if (print_man_page_) {
+    shell.Print(ManPage(*this));
+    return ExitCode::kOk;
+  }
+  const Verb* const verb = Parsed();
+  if (verb != nullptr) shell.SetVerb(std::string(verb->page.name));
+  status.Update(CheckLeftOver(verb));
+  if (!status.ok()) {
+    return shell.Fail(status,
+                      verb != nullptr
+                          ? absl::StrCat("larderctl ", std::string(verb->page.name), " --help")
+                          : "larderctl --help");
+  }
+  return verb->run(shell);
+}
+
+CLI::Option* AddWord(CLI::App& app, const std::string& name, std::string* to,
+                     const std::vector<std::string>& words, const std::string& help) {
+  const std::string type = absl::StrJoin(words, "|");
+  const auto check = [words, type](const std::string& text) -> std::string {
+    if (std::find(words.begin(), words.end(), text) != words.end()) return "";
+    return absl::StrCat("\"", Printable(text), "\" is none of ", type);
+  };
+  CLI::Option* const option =
+      app.add_option(name, *to, help)->type_name(type)->check(CLI::Validator(check, ""));
+  if (!to->empty()) option->capture_default_str();
+  return option;
+}
+
+CLI::Option* AddDuration(CLI::App& app, const std::string& name, std::chrono::milliseconds* to,
+                         const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name, [to](const std::string& text) { *to = ParseDuration(text).value_or(*to); }, help)
+      ->type_name("DURATION")
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return std::string(ParseDuration(text).status().message());
+          },
+          ""));
+}
+
+CLI::Option* AddBytes(CLI::App& app, const std::string& name, uint64_t* to,
+                      const std::string& help) {
+  return app
+      .add_option_function<std::string>(
+          name, [to](const std::string& text) { *to = ParseBytes(text).value_or(*to); }, help)
+      ->type_name("SIZE")
+      ->check(CLI::Validator(
+          [](const std::string& text) { return std::string(ParseBytes(text).status().message()); },
+          ""));
+}
+
+}  // namespace larder::cli

@@ -1,0 +1,316 @@
+#include "client/cli/verbs/block_options.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "proto/frames/file_descriptor.h"
+#include "storage/text.h"
+
+namespace larder::cli {
+namespace {
+
+constexpr size_t kKeysAtOnce = 4096;
+constexpr size_t kInputBytesMax = 256 << 20;
+
+// "@FILE" or "-".
+absl::StatusOr<std::string> ReadInput(const std::string& from, Interrupt& interrupt) {
+  FileDescriptor file;
+  int fd = STDIN_FILENO;
+  if (from != "-") {
+    file = FileDescriptor(open(from.c_str() + 1, O_RDONLY | O_CLOEXEC));
+    fd = file.get();
+    if (!file) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", Printable(from.substr(1))));
+    }
+  }
+  std::string text;
+  char buffer[65'536];
+  for (;;) {
+    if (from == "-" && !interrupt.AwaitInput(fd)) return absl::CancelledError("interrupted");
+    const ssize_t n = read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", Printable(from)));
+    if (n == 0) return text;
+    text.append(buffer, static_cast<size_t>(n));
+    if (text.size() > kInputBytesMax)
+      return absl::InvalidArgumentError(absl::StrCat(Printable(from), " has more than 256 MiB"));
+  }
+}
+
+bool IsInput(const std::string& text) { return text == "-" || text.starts_with("@"); }
+
+// The first word of each line; what begins with "#", and the heading of a table, is none.
+absl::Status AppendKeys(const std::string& from, Interrupt& interrupt,
+                        std::vector<std::string>* keys) {
+  const absl::StatusOr<std::string> text = ReadInput(from, interrupt);
+  if (!text.ok()) return text.status();
+  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    if (words.empty() || words[0].front() == '#' || words[0] == "KEY") continue;
+    keys->emplace_back(words[0]);
+  }
+  return absl::OkStatus();
+}
+
+// "hex:00ff" is bytes, anything else is text.
+absl::StatusOr<std::string> ParseBytesOption(const char* name, const std::string& text) {
+  if (!text.starts_with("hex:")) return text;
+  const std::string digits = text.substr(4);
+  const bool hex = digits.size() % 2 == 0 && std::all_of(digits.begin(), digits.end(), [](char c) {
+                     return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+                   });
+  if (!hex) return absl::InvalidArgumentError(absl::StrCat(name, ": hex: wants pairs of digits"));
+  return absl::HexStringToBytes(digits);
+}
+
+struct Key {
+  std::optional<Digest> variant;
+  Digest digest;
+};
+
+absl::StatusOr<Key> ParseKey(const std::string& text) {
+  const size_t colon = text.find(':');
+  Key key;
+  absl::StatusOr<Digest> part;
+  if (colon != std::string::npos) {
+    part = ParseDigest(text.substr(0, colon));
+    if (part.ok()) key.variant = *part;
+  }
+  if (colon == std::string::npos || part.ok())
+    part = ParseDigest(colon == std::string::npos ? text : text.substr(colon + 1));
+  if (!part.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", Printable(text),
+        "\" is no key: it is VARIANT:DIGEST or DIGEST, of 32 hexadecimal digits each"));
+  }
+  key.digest = *part;
+  return key;
+}
+
+}  // namespace
+
+absl::StatusOr<Digest> ParseDigest(std::string_view text) {
+  const bool hex =
+      text.size() == 2 * kDigestBytes && std::all_of(text.begin(), text.end(), [](char c) {
+        return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+      });
+  if (!hex) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", Printable(text), "\" is not 32 hexadecimal digits"));
+  }
+  const std::string bytes = absl::HexStringToBytes(absl::string_view(text.data(), text.size()));
+  Digest digest;
+  std::memcpy(digest.bytes.data(), bytes.data(), kDigestBytes);
+  return digest;
+}
+
+absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& text, Interrupt& interrupt) {
+  absl::StatusOr<std::string> list = text;
+  if (IsInput(text)) list = ReadInput(text, interrupt);
+  if (!list.ok()) return list.status();
+  std::vector<uint32_t> tokens;
+  for (const absl::string_view word :
+       absl::StrSplit(*list, absl::ByAnyChar(", \t\r\n[]"), absl::SkipEmpty())) {
+    uint32_t token = 0;
+    if (!absl::SimpleAtoi(word, &token)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", Printable({word.data(), word.size()}), "\" is no token id"));
+    }
+    tokens.push_back(token);
+  }
+  if (tokens.empty()) return absl::InvalidArgumentError("no token ids are there");
+  if (tokens.size() > wire::kLookupTokensMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tokens.size(), " token ids; at most ", wire::kLookupTokensMax, " are taken"));
+  }
+  return tokens;
+}
+
+void ContentOptions::AddTo(CLI::App& app) {
+  app.add_option("--model", model, "Model that the blocks are of.")->type_name("NAME");
+  app.add_option("--revision", revision, "Its revision.")->type_name("NAME");
+  app.add_option("--salt", salt, "Its salt; hex:00ff for bytes.")->type_name("TEXT");
+  app.add_option("--lora", lora, "Its adapter.")->type_name("NAME");
+  app.add_option("--multimodal", multimodal, "Identity of its other inputs; hex:00ff for bytes.")
+      ->type_name("TEXT");
+}
+
+absl::StatusOr<ContentSpec> ContentOptions::Content() const {
+  if (model.empty())
+    return absl::InvalidArgumentError("--model is missing: tokens mean something to a model");
+  ContentSpec content;
+  content.model = model;
+  content.revision = revision;
+  content.lora = lora;
+  for (const auto& [name, text, to] :
+       {std::tuple{"--salt", &salt, &content.salt},
+        std::tuple{"--multimodal", &multimodal, &content.multimodal}}) {
+    absl::StatusOr<std::string> bytes = ParseBytesOption(name, *text);
+    if (!bytes.ok()) return bytes.status();
+    *to = *std::move(bytes);
+  }
+  return content;
+}
+
+bool ContentOptions::any() const {
+  return !model.empty() || !revision.empty() || !salt.empty() || !lora.empty() ||
+         !multimodal.empty();
+}
+
+Tier TierNamed(std::string_view word) {
+  return word == "device" ? Tier::kDevice : word == "disk" ? Tier::kDisk : Tier::kHost;
+}
+
+TierSet TiersNamed(std::string_view word) { return word == "all" ? 0 : TierBit(TierNamed(word)); }
+
+void BlockOptions::AddTo(CLI::App& app, Scopes scopes) {
+  app.add_option("KEY", keys_,
+                 "VARIANT:DIGEST or DIGEST, in hexadecimal digits, as watch prints them. - reads "
+                 "keys from standard input, @FILE from a file: the first word of each line.");
+  app.add_option("--tokens", tokens_,
+                 "The blocks of a prompt: its token ids, between commas; @FILE and - as of KEY.")
+      ->type_name("LIST");
+  if (scopes == Scopes::kEveryScope) {
+    app.add_option("--prefix", prefix_, "Every block whose tokens begin with these.")
+        ->type_name("LIST");
+    app.add_flag("--content", content_, "Every block of --model, --revision and so on.");
+    app.add_flag("--all", all_, "Every block.");
+    app.add_option("--writer-uid", writer_uid_,
+                   "Every block that processes of this user stored; unknown: of which it is not "
+                   "known.")
+        ->type_name("UID");
+    app.add_option("--writer-engine", writer_engine_,
+                   "With --writer-uid, only what they stored under this engine id. What has been "
+                   "on disk alone since does not tell it, and is left out.")
+        ->type_name("ID");
+  }
+  content_options_.AddTo(app);
+  app.add_option("--engine", engine_, "Only blocks of what this engine registered.")
+      ->type_name("ID");
+  app.add_option("--variant", variants_, "Only blocks of this variant: 32 digits; several may be.")
+      ->type_name("VARIANT")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+absl::StatusOr<wire::BlockSelection> BlockOptions::Variants() const {
+  wire::BlockSelection selection;
+  selection.engine_id = engine_;
+  for (const std::string& text : variants_) {
+    const absl::StatusOr<Digest> variant = ParseDigest(text);
+    if (!variant.ok())
+      return absl::InvalidArgumentError(absl::StrCat("--variant: ", variant.status().message()));
+    selection.variants.push_back(*variant);
+  }
+  return selection;
+}
+
+absl::StatusOr<BlockWriter> BlockOptions::Writer() const {
+  BlockWriter writer;
+  if (content_options_.any()) {
+    return absl::InvalidArgumentError(
+        "--writer-uid names blocks of every model: leave out --model and what goes with it");
+  }
+  if (writer_uid_ != "unknown" &&
+      (!absl::SimpleAtoi(writer_uid_, &writer.uid) || writer.uid == BlockWriter::kUnknownUid)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--writer-uid: \"", Printable(writer_uid_),
+                     "\" is neither a number of a user, as id -u NAME prints it, nor unknown"));
+  }
+  if (!writer_engine_.empty()) writer.engine = EngineNumber(writer_engine_);
+  return writer;
+}
+
+absl::StatusOr<std::vector<BlockOptions::Part>> BlockOptions::Parts(Interrupt& interrupt) const {
+  const int ways = (keys_.empty() ? 0 : 1) + (tokens_.empty() ? 0 : 1) + (prefix_.empty() ? 0 : 1) +
+                   (content_ ? 1 : 0) + (all_ ? 1 : 0) + (writer_uid_.empty() ? 0 : 1);
+  if (!writer_engine_.empty() && writer_uid_.empty()) {
+    return absl::InvalidArgumentError(
+        "--writer-engine goes with --writer-uid: blocks tell an engine by a number that another "
+        "user's may share");
+  }
+  if (ways != 1) {
+    return absl::InvalidArgumentError(
+        ways == 0 ? "no blocks are named: write keys, or --tokens, or what --help lists"
+                  : "blocks are named in more than one way: keys, --tokens, --prefix, --content, "
+                    "--all and --writer-uid go one at a time");
+  }
+  if (!keys_.empty()) return PartsOfKeys(interrupt);
+  absl::StatusOr<wire::BlockSelection> selection = Variants();
+  if (!selection.ok()) return selection.status();
+  Part part{.scope = wire::SelectionScope::kAll, .blocks = *std::move(selection)};
+  if (all_) return std::vector<Part>{std::move(part)};
+  if (!writer_uid_.empty()) {
+    const absl::StatusOr<BlockWriter> writer = Writer();
+    if (!writer.ok()) return writer.status();
+    part.scope = wire::SelectionScope::kWriter;
+    part.blocks.writer = *writer;
+    return std::vector<Part>{std::move(part)};
+  }
+  absl::StatusOr<ContentSpec> content = content_options_.Content();
+  if (!content.ok()) return content.status();
+  part.blocks.content = *std::move(content);
+  part.scope = content_          ? wire::SelectionScope::kContent
+               : tokens_.empty() ? wire::SelectionScope::kPrefix
+                                 : wire::SelectionScope::kBlocks;
+  if (!content_) {
+    absl::StatusOr<std::vector<uint32_t>> tokens =
+        ReadTokens(tokens_.empty() ? prefix_ : tokens_, interrupt);
+    if (!tokens.ok()) return tokens.status();
+    part.blocks.tokens = *std::move(tokens);
+  }
+  return std::vector<Part>{std::move(part)};
+}
+
+absl::StatusOr<std::vector<BlockOptions::Part>> BlockOptions::PartsOfKeys(
+    Interrupt& interrupt) const {
+  const absl::StatusOr<wire::BlockSelection> common = Variants();
+  if (!common.ok()) return common.status();
+  std::vector<std::string> texts;
+  for (const std::string& text : keys_) {
+    if (!IsInput(text)) {
+      texts.push_back(text);
+    } else if (absl::Status status = AppendKeys(text, interrupt, &texts); !status.ok()) {
+      return status;
+    }
+  }
+  if (texts.empty()) return absl::InvalidArgumentError("no keys are there");
+  std::vector<Key> keys;
+  for (const std::string& text : texts) {
+    const absl::StatusOr<Key> key = ParseKey(text);
+    if (!key.ok()) return key.status();
+    if (key->variant && (!variants_.empty() || !engine_.empty()))
+      return absl::InvalidArgumentError("keys with a variant go without --variant and --engine");
+    keys.push_back(*key);
+  }
+  // In the order of their first.
+  std::vector<Part> parts;
+  std::vector<std::pair<std::optional<Digest>, size_t>> open;  // of a variant: its latest part
+  for (const Key& key : keys) {
+    auto found = std::find_if(open.begin(), open.end(),
+                              [&](const auto& entry) { return entry.first == key.variant; });
+    if (found == open.end()) found = open.insert(open.end(), {key.variant, parts.size()});
+    if (found->second == parts.size() ||
+        parts[found->second].blocks.digests.size() == kKeysAtOnce) {
+      found->second = parts.size();
+      parts.push_back({.scope = wire::SelectionScope::kBlocks, .blocks = *common});
+      if (key.variant) parts.back().blocks.variants = {*key.variant};
+    }
+    parts[found->second].blocks.digests.push_back(key.digest);
+  }
+  return parts;
+}
+
+}  // namespace larder::cli

@@ -1,0 +1,116 @@
+// status, config, drain: of the daemon as a whole.
+#include "absl/strings/str_cat.h"
+#include "client/cli/shell/table.h"
+#include "client/cli/verbs/node_view.h"
+#include "client/cli/verbs/verbs.h"
+#include "storage/text.h"
+
+namespace larder::cli {
+namespace {
+
+ExitCode Status(Shell& shell) {
+  const absl::StatusOr<AdminStub*> admin = shell.Admin();
+  if (!admin.ok()) return shell.Fail(admin.status());
+  const absl::StatusOr<wire::NodeStats> stats = (*admin)->Stats(shell.Limits());
+  if (!stats.ok()) return shell.Fail(stats.status());
+  if (shell.json()) {
+    shell.PrintJson(ToJson(*stats));
+  } else {
+    shell.Print(FormatFacts(FactsOf(*stats), shell.width()));
+  }
+  return ExitCode::kOk;
+}
+
+ExitCode Config(Shell& shell) {
+  const absl::StatusOr<AdminStub*> admin = shell.Admin();
+  if (!admin.ok()) return shell.Fail(admin.status());
+  const absl::StatusOr<std::string> toml = (*admin)->Config(shell.Limits());
+  if (!toml.ok()) return shell.Fail(toml.status());
+  if (shell.json()) {
+    shell.PrintJson(Json{{"toml", *toml}});
+    return ExitCode::kOk;
+  }
+  shell.PrintLines(*toml);
+  return ExitCode::kOk;
+}
+
+struct DrainOptions {
+  std::chrono::milliseconds limit{0};
+  bool wait = false, yes = false;
+};
+
+// Until its socket file answers no more.
+absl::Status AwaitEnd(Shell& shell, std::chrono::milliseconds limit) {
+  const auto until = std::chrono::steady_clock::now() + limit + std::chrono::seconds(10);
+  while (shell.ProbeAdmin().ok()) {
+    if (std::chrono::steady_clock::now() >= until)
+      return absl::DeadlineExceededError("it still runs, though its limit has passed");
+    if (!shell.interrupt().Sleep(std::chrono::milliseconds(100)))
+      return absl::CancelledError("interrupted");
+  }
+  return absl::OkStatus();
+}
+
+ExitCode Drain(const DrainOptions& options, Shell& shell) {
+  const absl::StatusOr<AdminStub*> admin = shell.Admin();
+  if (!admin.ok()) return shell.Fail(admin.status());
+  const std::chrono::milliseconds limit =
+      options.limit.count() > 0 ? options.limit : std::chrono::seconds(30);
+  absl::Status status = shell.Confirm(
+      absl::StrCat("End the daemon at ", Printable(shell.SocketFolder()), "?"), options.yes);
+  if (!status.ok()) return shell.Fail(status);
+  const absl::StatusOr<uint32_t> told = (*admin)->Drain(limit, shell.Limits());
+  if (!told.ok()) return shell.Fail(told.status());
+  if (options.wait) status = AwaitEnd(shell, limit);
+  if (!status.ok()) return shell.Fail(status, "larderctl status");
+  if (shell.json()) {
+    shell.PrintJson(Json{{"sessions", *told}, {"ended", options.wait}});
+  } else {
+    shell.Print(FormatFacts(
+        {{"sessions told", FormatCount(*told)}, {"daemon", options.wait ? "ended" : "drains"}},
+        shell.width()));
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddStatus(CommandTree& tree) {
+  tree.Add(
+      {.name = "status",
+       .summary = "what the daemon holds and does",
+       .about = "Pool, disk, blocks, what is held by whom, hits and damage, of this instant. "
+                "With -o json every counter and gauge by its name in docs/metrics.md.",
+       .examples = {{"status", "A page of it."}, {"status -o json | jq .gauges", "Every gauge."}}},
+      [](CLI::App&) -> RunVerb { return Status; });
+}
+
+void AddConfig(CommandTree& tree) {
+  tree.Add({.name = "config",
+            .summary = "the configuration in effect",
+            .about = "As larderd --print-config prints it: a file for larderd --config, with the "
+                     "origin of each value.",
+            .examples = {{"config", "What it runs with."},
+                         {"config > larder.toml", "To start another one like it."}}},
+           [](CLI::App&) -> RunVerb { return Config; });
+}
+
+void AddDrain(CommandTree& tree) {
+  tree.Add(
+      {.name = "drain",
+       .summary = "ends the daemon, once what is under way has ended",
+       .about = "As SIGTERM does: new work is refused, sessions are told, and it exits when they "
+                "have gone and blocks that wait for the disk are written, or when the limit has "
+                "passed.",
+       .examples = {{"drain --yes --wait", "Returns when it has ended."},
+                    {"drain --yes --limit 5min", "Gives engines more time."}}},
+      [](CLI::App& app) -> RunVerb {
+        const auto options = std::make_shared<DrainOptions>();
+        AddDuration(app, "--limit", &options->limit, "When it exits anyway. Default: 30s.");
+        app.add_flag("--wait", options->wait, "Return when it has ended.");
+        app.add_flag("-y,--yes", options->yes, "Do not ask.");
+        return [options](Shell& shell) { return Drain(*options, shell); };
+      });
+}
+
+}  // namespace larder::cli

@@ -1,0 +1,196 @@
+// prefetch, pin, unpin: what is to be in a tier, and for how long.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/cli/verbs/answers_view.h"
+#include "client/cli/verbs/block_options.h"
+#include "client/cli/verbs/verbs.h"
+#include "storage/text.h"
+
+namespace larder::cli {
+namespace {
+
+constexpr char kOwner[] = "larderctl";
+
+struct PinOptions {
+  BlockOptions blocks;
+  std::string owner = kOwner, tier = "host";
+  std::chrono::milliseconds ttl{0};
+  bool all = false;  // of unpin
+};
+
+Pending PendingOf(Tier tier) {
+  return tier == Tier::kDevice ? Pending::kUnanswered : Pending::kComes;
+}
+
+// Asks part by part, and gathers their answers; `ask` answers those of one.
+template <class Ask>
+absl::StatusOr<std::vector<wire::BlockAnswer>> AskParts(const PinOptions& options, Shell& shell,
+                                                        const Ask& ask) {
+  const absl::StatusOr<std::vector<BlockOptions::Part>> parts =
+      options.blocks.Parts(shell.interrupt());
+  if (!parts.ok()) return parts.status();
+  const absl::StatusOr<RpcStub*> cache = shell.Cache();
+  if (!cache.ok()) return cache.status();
+  std::vector<wire::BlockAnswer> all;
+  for (const BlockOptions::Part& part : *parts) {
+    absl::StatusOr<std::vector<wire::BlockAnswer>> some = ask(**cache, part.blocks);
+    if (!some.ok()) return some.status();
+    all.insert(all.end(), some->begin(), some->end());
+  }
+  return all;
+}
+
+ExitCode Prefetch(const PinOptions& options, Shell& shell) {
+  wire::PrefetchQuery query;
+  query.tenant = shell.options().tenant;
+  query.ttl = options.ttl.count() > 0 ? options.ttl : wire::kPrefetchTtlDefault;
+  const auto answers =
+      AskParts(options, shell, [&](RpcStub& cache, const wire::BlockSelection& blocks) {
+        query.blocks = blocks;
+        return cache.Prefetch(query, shell.Limits());
+      });
+  return answers.ok() ? PrintAnswers(shell, *answers) : shell.Fail(answers.status());
+}
+
+ExitCode Pin(const PinOptions& options, Shell& shell) {
+  wire::PinQuery query;
+  query.tenant = shell.options().tenant;
+  query.owner = options.owner;
+  query.tier = TierNamed(options.tier);
+  query.ttl = options.ttl.count() > 0 ? options.ttl : wire::kPinTtlDefault;
+  wire::PinResult last;
+  const auto answers = AskParts(
+      options, shell,
+      [&](RpcStub& cache,
+          const wire::BlockSelection& blocks) -> absl::StatusOr<std::vector<wire::BlockAnswer>> {
+        query.blocks = blocks;
+        absl::StatusOr<wire::PinResult> pinned = cache.Pin(query, shell.Limits());
+        if (!pinned.ok()) return pinned.status();
+        last = *pinned;
+        return std::move(pinned->blocks);
+      });
+  if (!answers.ok()) return shell.Fail(answers.status());
+  const absl::Time until = absl::FromUnixMillis(static_cast<int64_t>(last.deadline_unix_ms));
+  const ExitCode code = PrintAnswers(shell, *answers,
+                                     {{"owner", options.owner},
+                                      {"deadline_unix_ms", last.deadline_unix_ms},
+                                      {"durable", last.durable}},
+                                     PendingOf(query.tier));
+  shell.Say(absl::StrCat("pinned for ", Printable(options.owner), " until ",
+                         absl::FormatTime("%Y-%m-%d %H:%M:%S %Z", until, absl::LocalTimeZone()),
+                         query.tier == Tier::kDevice ? ", or until its engine ends"
+                         : last.durable              ? ""
+                                        : ", or until the daemon ends, which has no disk"));
+  return code;
+}
+
+ExitCode UnpinAll(const PinOptions& options, Shell& shell) {
+  const absl::StatusOr<RpcStub*> cache = shell.Cache();
+  if (!cache.ok()) return shell.Fail(cache.status());
+  wire::UnpinQuery query;
+  query.tenant = shell.options().tenant;
+  query.owner = options.owner;
+  const absl::StatusOr<wire::UnpinResult> result = (*cache)->Unpin(query, shell.Limits());
+  if (!result.ok()) return shell.Fail(result.status());
+  if (shell.json()) {
+    shell.PrintJson(Json{{"owner", options.owner},
+                         {"unpinned", result->unpinned},
+                         {"sessions_unanswered", result->sessions_unanswered}});
+  } else {
+    shell.Print(absl::StrCat("unpinned ", FormatCount(result->unpinned), "\n"));
+  }
+  if (result->sessions_unanswered == 0) return ExitCode::kOk;
+  shell.Say(absl::StrCat(FormatCount(result->sessions_unanswered),
+                         " engines have not answered: what they pin on devices may stay"));
+  shell.SayNext("the same again");
+  return ExitCode::kIncomplete;
+}
+
+ExitCode Unpin(const PinOptions& options, Shell& shell) {
+  if (options.all && options.blocks.named())
+    return shell.Fail(absl::InvalidArgumentError("either blocks are named, or --all of the owner"));
+  if (options.all) return UnpinAll(options, shell);
+  wire::UnpinQuery query;
+  query.tenant = shell.options().tenant;
+  query.owner = options.owner;
+  query.tier = TierNamed(options.tier);
+  uint64_t unpinned = 0;
+  const auto answers = AskParts(
+      options, shell,
+      [&](RpcStub& cache,
+          const wire::BlockSelection& blocks) -> absl::StatusOr<std::vector<wire::BlockAnswer>> {
+        query.blocks = blocks;
+        absl::StatusOr<wire::UnpinResult> result = cache.Unpin(query, shell.Limits());
+        if (!result.ok()) return result.status();
+        unpinned += result->unpinned;
+        return std::move(result->blocks);
+      });
+  if (!answers.ok()) return shell.Fail(answers.status());
+  return PrintAnswers(shell, *answers, {{"owner", options.owner}, {"unpinned", unpinned}},
+                      PendingOf(query.tier));
+}
+
+void AddOwner(CLI::App& app, PinOptions* options) {
+  app.add_option("--owner", options->owner, "Who pins; only he lets go again.")
+      ->type_name("NAME")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void AddPrefetch(CommandTree& tree) {
+  tree.Add({.name = "prefetch",
+            .summary = "brings blocks into host memory ahead of use",
+            .about = "And keeps them there for a while. Answers at once: pending blocks are on "
+                     "their way.",
+            .examples = {{"prefetch --model my-model --tokens @prompt.ids --ttl 2min",
+                          "For a request that waits its turn."}}},
+           [](CLI::App& app) -> RunVerb {
+             const auto options = std::make_shared<PinOptions>();
+             options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
+             AddDuration(app, "--ttl", &options->ttl,
+                         "How long they are kept; at most 10min. Default: 1min.");
+             return [options](Shell& shell) { return Prefetch(*options, shell); };
+           });
+}
+
+void AddPin(CommandTree& tree) {
+  tree.Add({.name = "pin",
+            .summary = "keeps blocks in a tier until a deadline",
+            .about = "Whatever is evicted. Counts once per owner: pinned again they have the new "
+                     "deadline. Blocks elsewhere are brought into that tier. Where the daemon has "
+                     "a disk, pins outlive it.",
+            .examples = {{"pin --model my-model --tokens @system-prompt.ids --ttl 12h",
+                          "A prefix that all requests have."},
+                         {"pin --owner night-job --tier disk - < keys", "Keys from a file."}}},
+           [](CLI::App& app) -> RunVerb {
+             const auto options = std::make_shared<PinOptions>();
+             options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
+             AddOwner(app, options.get());
+             AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
+                     "Where they are kept; on a device by the engines that have them there.");
+             AddDuration(app, "--ttl", &options->ttl, "How long; at most 720h. Default: 1h.");
+             return [options](Shell& shell) { return Pin(*options, shell); };
+           });
+}
+
+void AddUnpin(CommandTree& tree) {
+  tree.Add({.name = "unpin",
+            .summary = "lets go of pinned blocks",
+            .about = "Pins of other owners stay. A block that this owner does not pin is missing.",
+            .examples = {{"unpin --all", "Everything that was pinned without --owner."},
+                         {"unpin --owner night-job --tier disk - < keys", "Some of another's."}}},
+           [](CLI::App& app) -> RunVerb {
+             const auto options = std::make_shared<PinOptions>();
+             options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
+             AddOwner(app, options.get());
+             AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
+                     "Where they are pinned.");
+             app.add_flag("--all", options->all, "Everything of this owner, in every tier.");
+             return [options](Shell& shell) { return Unpin(*options, shell); };
+           });
+}
+
+}  // namespace larder::cli

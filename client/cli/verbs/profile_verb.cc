@@ -1,0 +1,188 @@
+// profile: what loading from this daemon costs, measured with blocks of its own, in the file that
+// restores start from.
+#include <algorithm>
+#include <csignal>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/shell/progress_bar.h"
+#include "client/cli/shell/table.h"
+#include "client/cli/verbs/scratch_blocks.h"
+#include "client/cli/verbs/verbs.h"
+#include "client/restore/profile.h"
+#include "storage/text.h"
+
+namespace larder::cli {
+namespace {
+
+constexpr double kMeasuredDoubt = 0.05;  // of the rates that are measured here
+
+struct ProfileOptions {
+  ScratchSize size;
+  std::string engine, write;  // files
+};
+
+// The rate of most batches: a pause of the machine is not the channel's.
+double MedianRate(const std::vector<ScratchBlocks::Batch>& batches, uint64_t block_bytes) {
+  std::vector<double> rates;
+  for (const ScratchBlocks::Batch& batch : batches) {
+    if (batch.blocks > 0 && batch.seconds > 0)
+      rates.push_back(static_cast<double>(batch.blocks * block_bytes) / batch.seconds);
+  }
+  if (rates.empty()) return 0;
+  const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
+  std::nth_element(rates.begin(), middle, rates.end());
+  return *middle;
+}
+
+absl::Status ToDisk(const ScratchBlocks& blocks, Shell& shell, RpcStub& cache) {
+  ProgressBar bar("move to disk");
+  wire::MoveQuery query;  // from the pool to disk
+  query.tenant = shell.options().tenant;
+  query.scope = wire::SelectionScope::kContent;
+  query.blocks.content = blocks.content();
+  return cache.Move(
+      query, shell.Limits(std::chrono::minutes(10)), [&](const wire::MoveProgress& done) {
+        bar.Show({done.blocks_done, done.blocks, done.bytes_done.value(), done.bytes.value()});
+        return true;
+      });
+}
+
+// Gets all blocks, and adds the channel.  Incomplete: not all of them came.
+absl::Status AddChannel(const std::string& name, const ProfileOptions& options,
+                        ScratchBlocks& blocks, std::vector<ChannelCost>* channels) {
+  std::vector<ScratchBlocks::Batch> batches;
+  if (absl::Status status = blocks.Get("get from " + name, &batches); !status.ok()) return status;
+  const ScratchBlocks::Batch sum = Sum(batches);
+  if (sum.wrong > 0) {
+    return absl::DataLossError(
+        absl::StrCat(sum.wrong, " blocks from ", name, " are not what was put; larderctl verify"));
+  }
+  if (sum.blocks < options.size.blocks) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(sum.blocks, " of ", options.size.blocks, " blocks came back from ", name,
+                     ": there is no room for so much, beside what is in use; try --blocks 64"));
+  }
+  channels->push_back({name, MedianRate(batches, options.size.bytes)});
+  return absl::OkStatus();
+}
+
+absl::Status Measure(const ProfileOptions& options, Shell& shell, RpcStub& cache,
+                     ScratchBlocks& blocks, std::vector<ChannelCost>* channels) {
+  if (absl::Status status = blocks.Begin(); !status.ok()) return status;
+  std::vector<ScratchBlocks::Batch> puts;
+  if (absl::Status status = blocks.Put("put", &puts); !status.ok()) return status;
+  if (absl::Status status = AddChannel("pool", options, blocks, channels); !status.ok())
+    return status;
+  const absl::Status moved = ToDisk(blocks, shell, cache);
+  if (absl::IsFailedPrecondition(moved)) return absl::OkStatus();  // it has no disk
+  if (!moved.ok()) return moved;
+  return AddChannel("disk", options, blocks, channels);
+}
+
+// Channels of the same name are replaced where they stand: their place is their id.  The one doubt
+// of a profile is that of its worst part: what computing costs, and maybe a channel, is the
+// engine's.
+Profile Merge(Profile profile, const std::vector<ChannelCost>& measured) {
+  for (const ChannelCost& channel : measured) {
+    const auto same = std::find_if(profile.channels.begin(), profile.channels.end(),
+                                   [&](const auto& one) { return one.name == channel.name; });
+    if (same != profile.channels.end()) {
+      *same = channel;
+    } else {
+      profile.channels.push_back(channel);
+    }
+  }
+  profile.doubt = std::max(profile.doubt, kMeasuredDoubt);
+  return profile;
+}
+
+void Print(const std::optional<Profile>& profile, const std::vector<ChannelCost>& channels,
+           const ProfileOptions& options, Shell& shell) {
+  if (shell.json()) {
+    Json out{{"blocks", options.size.blocks}, {"block_bytes", options.size.bytes}};
+    out["channels"] = Json::array();
+    for (const ChannelCost& channel : channels)
+      out["channels"].push_back({{"name", channel.name}, {"bytes_per_s", channel.bytes_per_s}});
+    if (profile.has_value()) {
+      const ComputeCost& compute = profile->compute;
+      out["engine"] = Json{{"model", profile->model}, {"layers", profile->layers}};
+      out["compute"] = Json{{"fixed_s", compute.fixed_s},
+                            {"linear_s", compute.linear_s},
+                            {"quadratic_s", compute.quadratic_s}};
+    }
+    if (!options.write.empty()) out["file"] = options.write;
+    return shell.PrintJson(out);
+  }
+  std::vector<std::pair<std::string, std::string>> facts;
+  for (const ChannelCost& channel : channels)
+    facts.emplace_back(channel.name, absl::StrCat(FormatBytes(channel.bytes_per_s), "/s"));
+  if (profile.has_value()) {
+    const double chunk_s = profile->compute.Seconds({0, 512});
+    facts.emplace_back("compute", absl::StrCat(FormatSeconds(chunk_s), ", 512 tokens of ",
+                                               profile->model.empty() ? "the engine's model"
+                                                                      : Printable(profile->model)));
+  }
+  if (!options.write.empty()) facts.emplace_back("file", Printable(options.write));
+  shell.Print(FormatFacts(facts, shell.width()));
+}
+
+ExitCode RunProfile(const ProfileOptions& options, Shell& shell) {
+  if (absl::Status status = Check(options.size); !status.ok()) return shell.Fail(status);
+  if (!options.write.empty() && options.engine.empty()) {
+    return shell.Fail(absl::InvalidArgumentError(
+        "--write needs --engine: what computing costs is the engine's to measure"));
+  }
+  // Before minutes of measuring.
+  std::optional<Profile> profile;
+  if (!options.engine.empty()) {
+    absl::StatusOr<Profile> read = ReadProfile(options.engine);
+    if (!read.ok()) return shell.Fail(read.status(), "larderctl profile --help");
+    profile = *std::move(read);
+  }
+  const absl::StatusOr<RpcStub*> cache = shell.Cache();
+  if (!cache.ok()) return shell.Fail(cache.status());
+  std::signal(SIGPIPE, SIG_IGN);  // what it stored must not stay
+  ScratchBlocks blocks("profile", options.size, shell, **cache);
+  std::vector<ChannelCost> channels;
+  absl::Status status = Measure(options, shell, **cache, blocks, &channels);
+  status.Update(blocks.Clear());
+  std::signal(SIGPIPE, SIG_DFL);
+  if (!status.ok()) return shell.Fail(status);
+  if (profile.has_value()) profile = Merge(*std::move(profile), channels);
+  if (!options.write.empty()) status = WriteProfile(*profile, options.write);
+  if (!status.ok()) return shell.Fail(status, "larderctl profile --help");
+  Print(profile, channels, options, shell);
+  if (channels.size() < 2) shell.Say("this daemon has no disk: only its pool was measured");
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+void AddProfile(CommandTree& tree) {
+  tree.Add(
+      {.name = "profile",
+       .summary = "what loading costs here, for restores to start from",
+       .about = "Puts blocks of its own through the client library, gets them from the pool "
+                "and then from disk, and clears them again: the rates of both channels. What "
+                "computing costs is the engine's; its own profile goes in with --engine, and "
+                "both come out as one with --write. It may evict what is least worth keeping.",
+       .examples = {{"profile", "The rates of pool and disk."},
+                    {"profile --engine engine.toml --write profile.toml", "One file of both."}}},
+      [](CLI::App& app) -> RunVerb {
+        const auto options = std::make_shared<ProfileOptions>();
+        app.add_option("--engine", options->engine,
+                       "Profile that the engine wrote: what computing costs. Other channels "
+                       "in it are kept.")
+            ->type_name("FILE");
+        app.add_option("--write", options->write, "Where the merged profile goes.")
+            ->type_name("FILE");
+        app.add_option("--blocks", options->size.blocks, "How many.")
+            ->type_name("COUNT")
+            ->capture_default_str();
+        AddBytes(app, "--block-bytes", &options->size.bytes, "Bytes of each. Default: 1MiB.");
+        return [options](Shell& shell) { return RunProfile(*options, shell); };
+      });
+}
+
+}  // namespace larder::cli

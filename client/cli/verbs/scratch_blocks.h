@@ -1,0 +1,73 @@
+// Blocks of larderctl's own, put and got through the client library, as an engine does.
+//
+// They have a content that nobody else names; Clear takes them away again.
+// Ownership: a value; borrows the shell and the stub.  Thread-safety: none.
+// Lifecycle: Begin -> Put -> Get, any number of times -> Clear, also after a failure.
+// Limits: wire::kLookupDigestsMax blocks; bytes a multiple of 1024, 4 KiB to 256 MiB.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/cli/shell/shell.h"
+#include "client/client.h"
+
+namespace larder::cli {
+
+struct ScratchSize {
+  uint64_t blocks = 256;
+  uint64_t bytes = 1 << 20;  // of each
+};
+[[nodiscard]] absl::Status Check(const ScratchSize& size);
+
+class ScratchBlocks {
+ public:
+  // `verb`: in the name of their content, "larderctl-VERB".
+  ScratchBlocks(const std::string& verb, const ScratchSize& size, Shell& shell, RpcStub& cache);
+
+  // Attaches, and names the blocks.
+  [[nodiscard]] absl::Status Begin();
+
+  // What a batch of blocks took, and what became of them.
+  struct Batch {
+    uint64_t blocks = 0;  // that were kept, or came
+    double seconds = 0;
+    uint64_t wrong = 0;  // came, and were not what was put
+  };
+  // `what`: of the progress bar.  CANCELLED: interrupted.
+  [[nodiscard]] absl::Status Put(const std::string& what, std::vector<Batch>* batches);
+  [[nodiscard]] absl::Status Get(const std::string& what, std::vector<Batch>* batches);
+  [[nodiscard]] absl::Status Clear();
+
+  [[nodiscard]] const ContentSpec& content() const { return content_; }
+  [[nodiscard]] std::vector<Digest> digests() const;
+  [[nodiscard]] std::string write_mode() const { return ToString(session_->write_mode()); }
+
+ private:
+  struct Block {
+    Digest digest, parent;
+    std::vector<uint32_t> tokens;
+  };
+  // Bytes of a layer follow from the block's name.
+  [[nodiscard]] std::vector<std::byte> LayerOf(const Block& block, uint32_t layer) const;
+  [[nodiscard]] absl::Status CheckInterrupt() const;
+
+  const std::string verb_;
+  const ScratchSize& size_;
+  Shell& shell_;
+  RpcStub& cache_;
+  ContentSpec content_;
+  VariantSpec variant_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<Session> session_;
+  VariantHandle handle_;
+  std::vector<Block> blocks_;
+};
+
+// Together.
+[[nodiscard]] ScratchBlocks::Batch Sum(const std::vector<ScratchBlocks::Batch>& batches);
+
+}  // namespace larder::cli

@@ -1,0 +1,136 @@
+// watch: what comes to the tiers and leaves them.
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/shell/table.h"
+#include "client/cli/verbs/block_options.h"
+#include "client/cli/verbs/verbs.h"
+#include "storage/text.h"
+
+namespace larder::cli {
+namespace {
+
+struct WatchOptions {
+  std::string tier = "all", boot_id;
+  uint64_t after = 0;
+  bool snapshot = false, once = false, tokens = false;
+};
+
+const char* KindOf(const wire::BlockEvent& event) {
+  return event.cleared ? "cleared" : event.stored ? "stored" : "removed";
+}
+
+// Of stored ones, with tokens.
+std::string WriterText(const wire::BlockEvent& event) {
+  if (!event.chain || event.chain->writer.uid == BlockWriter::kUnknownUid) return "";
+  return absl::StrCat(" uid ", event.chain->writer.uid);
+}
+
+// Keys stand first, so that what reads keys can read this.
+void PrintRows(const wire::WatchReply& reply, Shell& shell) {
+  std::string rows;
+  for (const wire::BlockEvent& event : reply.events) {
+    if (event.cleared) {  // of no key
+      absl::StrAppendFormat(&rows, "# cleared %s %d %s\n", ToString(event.tier), event.sequence,
+                            Printable(event.engine_id));
+    }
+    for (const Digest& digest : event.digests) {
+      const std::string row = absl::StrFormat(
+          "%s:%s %-7s %-4s %d%s%s", event.variant.Hex(), digest.Hex(), KindOf(event),
+          ToString(event.tier), event.sequence, event.engine_id.empty() ? "" : " ",
+          absl::StrCat(Printable(event.engine_id), WriterText(event)));
+      absl::StrAppend(&rows, Cut(row, shell.width()), "\n");
+    }
+  }
+  shell.Print(rows);
+}
+
+void PrintJson(const wire::WatchReply& reply, Shell& shell) {
+  for (const wire::BlockEvent& event : reply.events) {
+    Json out = {
+        {"event", KindOf(event)}, {"tier", ToString(event.tier)}, {"sequence", event.sequence}};
+    if (!event.engine_id.empty()) out["engine"] = event.engine_id;
+    if (!event.cleared) out["variant"] = event.variant.Hex();
+    Json& digests = out["digests"] = Json::array();
+    for (const Digest& digest : event.digests) digests.push_back(digest.Hex());
+    if (event.chain) {
+      out["parent"] = event.chain->parent.Hex();
+      if (event.chain->content != Digest()) out["content"] = event.chain->content.Hex();
+      out["block_tokens"] = event.chain->block_tokens;
+      out["tokens"] = event.chain->tokens;
+      const BlockWriter& writer = event.chain->writer;
+      if (writer.uid != BlockWriter::kUnknownUid) out["writer_uid"] = writer.uid;
+      if (writer.engine != 0) out["writer_engine"] = writer.engine;
+    }
+    shell.PrintJson(out, /*one_line=*/true);
+  }
+}
+
+// The same again, from somewhere else.
+std::string Again(const WatchOptions& options, absl::string_view from) {
+  return absl::StrCat("larderctl watch ", from,
+                      options.tier == "all" ? "" : absl::StrCat(" --tier ", options.tier),
+                      options.tokens ? " --with-tokens" : "");
+}
+
+ExitCode Watch(const WatchOptions& options, Shell& shell) {
+  const absl::StatusOr<RpcStub*> cache = shell.Cache();
+  if (!cache.ok()) return shell.Fail(cache.status());
+  const wire::WatchQuery query{.tenant = shell.options().tenant,
+                               .snapshot = options.snapshot || options.once,
+                               .boot_id = options.boot_id,
+                               .after = options.after,
+                               .tiers = TiersNamed(options.tier),
+                               .with_tokens = options.tokens};
+  shell.interrupt().EndWithReaderOf(STDOUT_FILENO);
+  std::string boot_id = options.boot_id;
+  uint64_t after = options.after;
+  const absl::Status status = (*cache)->Watch(
+      query, shell.Limits(CallLimits::kNoDeadline), [&](const wire::WatchReply& reply) {
+        if (!reply.boot_id.empty()) boot_id = reply.boot_id;
+        if (reply.sequence != 0) after = reply.sequence;
+        shell.json() ? PrintJson(reply, shell) : PrintRows(reply, shell);
+        return !(options.once && reply.snapshot_end);
+      });
+  if (status.ok()) return ExitCode::kOk;
+  const std::string resume =
+      Again(options, absl::StrCat("--boot-id ", Printable(boot_id), " --after ", after));
+  if (shell.interrupt().signal() != 0) {
+    if (after != 0) shell.Say(absl::StrCat("to go on: ", resume));
+    return ExitCode::kOk;
+  }
+  const bool gap = absl::IsOutOfRange(status);
+  return shell.Fail(status, gap ? Again(options, "--snapshot") : after != 0 ? resume : "");
+}
+
+}  // namespace
+
+void AddWatch(CommandTree& tree) {
+  tree.Add(
+      {.name = "watch",
+       .summary = "what comes to the tiers and leaves them",
+       .about = "A line each: key, event, tier, sequence; of a snapshot the sequence is 0. Runs "
+                "until Ctrl-C, which is its end and no error, and says then how to go on "
+                "without a gap. Who reads too slowly is cut off.",
+       .examples = {{"watch --once", "Keys of all that is stored."},
+                    {"watch --snapshot --with-tokens -o json",
+                     "For a router: a line of JSON each."}}},
+      [](CLI::App& app) -> RunVerb {
+        const auto options = std::make_shared<WatchOptions>();
+        app.add_flag("--snapshot", options->snapshot, "First all that is there.");
+        app.add_flag("--once", options->once, "All that is there, and end.");
+        AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
+                "Of which tiers; all is host and disk.");
+        app.add_flag("--with-tokens", options->tokens,
+                     "Stored events with the uid of who stored it; in JSON also with its engine's "
+                     "number, parent, content and token ids.");
+        app.add_option("--boot-id", options->boot_id, "To go on: of the daemon that was watched.")
+            ->type_name("ID");
+        app.add_option("--after", options->after, "And the last sequence that came.")
+            ->type_name("NUMBER");
+        return [options](Shell& shell) { return Watch(*options, shell); };
+      });
+}
+
+}  // namespace larder::cli

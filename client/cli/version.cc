@@ -1,7 +1,0 @@
-#include "client/cli/version.h"
-
-namespace larder::cli {
-
-const char* Version() { return LARDER_VERSION; }
-
-}  // namespace larder::cli

@@ -1,0 +1,91 @@
+// A session's stream on a session socket, for processes on the daemon's host (docs/format.md,
+// "Session socket"): the messages of Engine.Attach without gRPC in between.
+//
+// Send never waits for the daemon: what the socket does not take queues, and the next thread that
+// pumps or sends goes on with it.
+// Ownership: owns the socket.  Thread-safety: Send, Pump, Cancel, Wake from any thread; Close once.
+// Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close.  Dropped without
+// Close it ends without goodbye.
+// Limits: messages of kMessageBytesMax; SessionStream's.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/session/home_process.h"
+#include "client/session/session_channel.h"
+#include "client/session/session_inbox.h"
+#include "proto/frames/file_descriptor.h"
+#include "proto/frames/session_codec.h"
+#include "proto/frames/session_frames.h"
+#include "proto/frames/socket_queue.h"
+#include "proto/messages/messages.h"
+#include "storage/clock.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class LocalSessionStream final : public SessionStream {
+ public:
+  // `socket` is from the sideband.  What the daemon refuses with; DeadlineExceeded when it did not
+  // answer the hello in time.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
+      FileDescriptor socket, wire::Hello hello, SessionInbox::Handlers handlers,
+      std::chrono::milliseconds deadline);
+  // A forked child may have the socket too: this process says to the daemon that it is over.
+  ~LocalSessionStream() override;
+  LocalSessionStream(const LocalSessionStream&) = delete;
+  LocalSessionStream& operator=(const LocalSessionStream&) = delete;
+
+  [[nodiscard]] const wire::Attached& attached() const override { return inbox_.attached(); }
+  [[nodiscard]] absl::Status Send(wire::Up up) override LARDER_EXCLUDES(write_mu_);
+  void Cancel() override;
+  [[nodiscard]] uint64_t arrivals() const override { return inbox_.arrivals(); }
+  void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) override
+      LARDER_EXCLUDES(pump_mu_);
+  void Wake() override;
+  bool Close(std::chrono::milliseconds deadline) override LARDER_EXCLUDES(write_mu_, pump_mu_);
+
+ private:
+  LocalSessionStream(FileDescriptor socket, FileDescriptor wake, SessionInbox::Handlers handlers);
+
+  // Sends what waits, as far as the socket takes it; then the half-close, when it is time.
+  void Flush() LARDER_REQUIRES(write_mu_);
+  // When the daemon counts as stuck; nullopt: nothing waits to be written.
+  [[nodiscard]] std::optional<TimePoint> FlushQueue() LARDER_EXCLUDES(write_mu_);
+
+  // Hands one message over, or receives.  False: nothing is there.
+  [[nodiscard]] bool Read() LARDER_REQUIRES(pump_mu_);
+  [[nodiscard]] bool Receive() LARDER_REQUIRES(pump_mu_);
+  void Handle(const SessionFrame& frame) LARDER_REQUIRES(pump_mu_);
+  void End(const absl::Status& why) LARDER_REQUIRES(pump_mu_) LARDER_EXCLUDES(write_mu_);
+  // Makes a thread that sleeps look again.
+  void Nudge();
+  void Sleep(bool writing, TimePoint until) LARDER_REQUIRES(pump_mu_);
+
+  const HomeProcess home_;
+  const FileDescriptor socket_;
+  const FileDescriptor wake_;
+  SessionInbox inbox_;
+  std::atomic<bool> woken_{false};  // nobody pumps any more, but for Close
+  std::atomic<bool> stuck_{false};  // the daemon takes nothing: given up
+
+  Mutex pump_mu_;  // before write_mu_
+  SessionFrameReader reader_ LARDER_GUARDED_BY(pump_mu_);
+  SessionCodec parser_ LARDER_GUARDED_BY(pump_mu_);
+  wire::Down down_ LARDER_GUARDED_BY(pump_mu_);
+  bool ending_ LARDER_GUARDED_BY(pump_mu_) = false;
+
+  Mutex write_mu_;
+  SessionCodec writer_ LARDER_GUARDED_BY(write_mu_);
+  SocketQueue queue_ LARDER_GUARDED_BY(write_mu_);
+  TimePoint write_due_ LARDER_GUARDED_BY(write_mu_);
+  bool closing_ LARDER_GUARDED_BY(write_mu_) = false;  // half-closed when the queue is empty
+  bool broken_ LARDER_GUARDED_BY(write_mu_) = false;   // nothing more is written
+};
+
+}  // namespace larder

@@ -1,0 +1,50 @@
+// A session's stream as a gRPC call of Engine.Attach: for callers without a sideband, and where the
+// daemon hands out no session sockets.
+//
+// Send never waits for the daemon: while a message is being written, those after it queue, and the
+// next thread that pumps or sends goes on with them.  So a thread that sends may hand messages down
+// too.
+// Ownership: owns the call.  Thread-safety: Send, Pump, Cancel from any thread; Close once.
+// Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close.
+// Limits: messages of kMessageBytesMax; SessionStream's.
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/session/session_channel.h"
+#include "client/session/session_inbox.h"
+#include "proto/messages/messages.h"
+#include "storage/clock.h"
+
+namespace larder {
+
+class RpcChannel;  // client/rpc/rpc_channel.h
+
+class GrpcSessionStream final : public SessionStream {
+ public:
+  // What the daemon refuses with; DeadlineExceeded when it did not answer the hello in time.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
+      const std::shared_ptr<RpcChannel>& channel, wire::Hello hello,
+      SessionInbox::Handlers handlers, std::chrono::milliseconds deadline);
+  ~GrpcSessionStream() override;
+  GrpcSessionStream(const GrpcSessionStream&) = delete;
+  GrpcSessionStream& operator=(const GrpcSessionStream&) = delete;
+
+  [[nodiscard]] const wire::Attached& attached() const override;
+  [[nodiscard]] absl::Status Send(wire::Up up) override;
+  void Cancel() override;
+  [[nodiscard]] uint64_t arrivals() const override;
+  void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) override;
+  void Wake() override;
+  bool Close(std::chrono::milliseconds deadline) override;
+
+ private:
+  struct Impl;
+  explicit GrpcSessionStream(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace larder

@@ -1,0 +1,149 @@
+// What the client's gRPC code shares: the channel to one socket file of the daemon, what goes with
+// every call, and how calls are made.  Only for files that see gRPC.
+//
+// Of unary calls Unavailable and ResourceExhausted are tried again, after the daemon's hint
+// (trailing metadata larder-retry-after-ms), else after a growing pause; within the call's
+// deadline, and within a budget: each call earns a fraction of a retry, so that a daemon in trouble
+// does not get a multiple of its load.  Streams are not tried again.
+//
+// Ownership: shared by stubs, streams and the byte-stream transport.  Thread-safety: all methods
+// from any thread.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/rpc/rpc_options.h"
+#include "proto/convert/convert.h"
+#include "proto/messages/call_limits.h"
+#include "proto/messages/messages.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+// Tokens are retries.  Starts full.
+class RetryBudget {
+ public:
+  explicit RetryBudget(double per_call) : per_call_(per_call) {}
+  void OnCall() LARDER_EXCLUDES(mu_);
+  // False: spent.
+  [[nodiscard]] bool Take() LARDER_EXCLUDES(mu_);
+
+ private:
+  static constexpr double kTokensMax = 10;
+  const double per_call_;
+  Mutex mu_;
+  double tokens_ LARDER_GUARDED_BY(mu_) = kTokensMax;
+};
+
+class RpcChannel {
+ public:
+  static constexpr std::chrono::milliseconds kPatience{5'000};
+  // Connects when first used.
+  explicit RpcChannel(const RpcOptions& options);
+
+  [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  // Unavailable, with the path, when there is no daemon by then.
+  [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
+  // Waits so long for the connection.  If it is not there by then, calls with a deadline wait for
+  // it: the first one and those that begin within kPatience of it, until one finds that it is
+  // there.
+  void AwaitConnection(std::chrono::milliseconds at_most) LARDER_EXCLUDES(mu_);
+  // Of the sideband, as hex; empty: none.  Goes with all calls that begin later.
+  void SetToken(std::string token) LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    token_ = std::move(token);
+  }
+  // Adds the token, and whether the call waits for the connection.  REQUIRES: before the call
+  // starts.
+  void Sign(grpc::ClientContext& context) const LARDER_EXCLUDES(mu_);
+  void Sign(grpc::ClientContext& context, std::chrono::milliseconds deadline) const {
+    // Clamped, so that the sum does not overflow.
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::min(deadline, std::chrono::milliseconds(wire::kDeadlineMaxMs)));
+    Sign(context);
+  }
+
+  // A unary call: `ask` makes it, with a context of its own each time that it is tried.
+  [[nodiscard]] absl::Status Call(const CallLimits& limits,
+                                  const std::function<grpc::Status(grpc::ClientContext&)>& ask);
+  // The same, with the answer's value.  Internal: the daemon answers what the contract forbids.
+  template <class Value, class Reply>
+  [[nodiscard]] absl::StatusOr<Value> Ask(
+      const CallLimits& limits,
+      const std::function<grpc::Status(grpc::ClientContext&, Reply*)>& ask);
+  // A stream of answers, which `start` begins; `take` hears each, and answers false when it has
+  // enough, which is OK.
+  template <class Value, class Reply, class Start>
+  [[nodiscard]] absl::Status Read(const CallLimits& limits, const Start& start,
+                                  const std::function<bool(const Value&)>& take) const;
+
+ private:
+  [[nodiscard]] static absl::Status NotAnAnswer(const absl::Status& why);
+
+  const RpcOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  RetryBudget budget_;
+  mutable Mutex mu_;
+  std::string token_ LARDER_GUARDED_BY(mu_);
+  mutable bool calls_await_connection_ LARDER_GUARDED_BY(mu_) = false;
+  mutable std::optional<std::chrono::steady_clock::time_point> first_awaited_
+      LARDER_GUARDED_BY(mu_);
+};
+
+// The codes have equal numbers in both.
+[[nodiscard]] inline absl::Status FromRpcStatus(const grpc::Status& status) {
+  return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
+}
+
+template <class Value, class Reply>
+absl::StatusOr<Value> RpcChannel::Ask(
+    const CallLimits& limits,
+    const std::function<grpc::Status(grpc::ClientContext&, Reply*)>& ask) {
+  Reply reply;
+  absl::Status status =
+      Call(limits, [&](grpc::ClientContext& context) { return ask(context, &reply); });
+  if (!status.ok()) return status;
+  Value value{};
+  status = wire::Decode(reply, &value);
+  if (!status.ok()) return NotAnAnswer(status);
+  return value;
+}
+
+template <class Value, class Reply, class Start>
+absl::Status RpcChannel::Read(const CallLimits& limits, const Start& start,
+                              const std::function<bool(const Value&)>& take) const {
+  constexpr std::chrono::hours kLongest{24 * 365};
+  grpc::ClientContext context;
+  if (limits.deadline != CallLimits::kNoDeadline) {
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::min<std::chrono::milliseconds>(limits.deadline, kLongest));
+  }
+  Sign(context);
+  const CallCancel::Scope scope(limits.cancel, [&context] { context.TryCancel(); });
+  const auto reader = start(context);
+  Reply reply;
+  Value value{};
+  absl::Status status;
+  bool more = true;
+  while (more && reader->Read(&reply)) {
+    status = wire::Decode(reply, &value);
+    more = status.ok() && take(value);
+  }
+  if (!more) context.TryCancel();
+  const absl::Status end = FromRpcStatus(reader->Finish());
+  if (!status.ok()) return NotAnAnswer(status);
+  return more ? end : absl::OkStatus();
+}
+
+}  // namespace larder

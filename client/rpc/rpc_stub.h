@@ -1,0 +1,70 @@
+// The daemon's Cache, over its socket file: unary calls, and streams that are handed down as they
+// come.
+//
+// How calls are tried again: client/rpc/rpc_channel.h.  Cancelled by `limits.cancel`: Cancelled.
+// Ownership: shares the channel.  Thread-safety: all methods from any thread.
+// Limits: messages of kMessageBytesMax.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/rpc/rpc_options.h"
+#include "proto/messages/call_limits.h"
+#include "proto/messages/messages.h"
+
+namespace larder {
+
+class RpcChannel;  // client/rpc/rpc_channel.h
+
+class RpcStub {
+ public:
+  using Options = RpcOptions;
+  // Connects when first used.
+  explicit RpcStub(const Options& options);
+  ~RpcStub();
+  RpcStub(const RpcStub&) = delete;
+  RpcStub& operator=(const RpcStub&) = delete;
+
+  // Unavailable, with the path, when there is no daemon by then.
+  [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
+  // As RpcChannel.
+  void AwaitConnection(std::chrono::milliseconds at_most);
+  // Goes with all calls that begin later.
+  void SetToken(std::string token_hex);
+
+  [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
+                                                          const CallLimits& limits);
+  // All pages, each within the limits.
+  [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
+      const std::string& tenant, const CallLimits& limits);
+  [[nodiscard]] absl::StatusOr<wire::PinResult> Pin(const wire::PinQuery& query,
+                                                    const CallLimits& limits);
+  [[nodiscard]] absl::StatusOr<wire::UnpinResult> Unpin(const wire::UnpinQuery& query,
+                                                        const CallLimits& limits);
+  [[nodiscard]] absl::StatusOr<std::vector<wire::BlockAnswer>> Prefetch(
+      const wire::PrefetchQuery& query, const CallLimits& limits);
+  [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
+                                                        const CallLimits& limits);
+
+  // `take` hears each answer on the calling thread; false: it has enough, and the call ends OK.
+  [[nodiscard]] absl::Status Move(const wire::MoveQuery& query, const CallLimits& limits,
+                                  const std::function<bool(const wire::MoveProgress&)>& take);
+  [[nodiscard]] absl::Status Compress(
+      const wire::CompressQuery& query, const CallLimits& limits,
+      const std::function<bool(const wire::CompressProgress&)>& take);
+  [[nodiscard]] absl::Status Watch(const wire::WatchQuery& query, const CallLimits& limits,
+                                   const std::function<bool(const wire::WatchReply&)>& take);
+
+  [[nodiscard]] const std::shared_ptr<RpcChannel>& channel() const { return channel_; }
+
+ private:
+  const std::shared_ptr<RpcChannel> channel_;
+};
+
+}  // namespace larder

@@ -1,0 +1,167 @@
+// One session, without gRPC and without bytes: requests and their answers, leases, reservations,
+// mappings, revocations.  Transports and handles are built on it.
+//
+// It trusts the daemon to name blocks, not to be sane: ids that are unknown are given back, offsets
+// are checked by SlabCache.
+// Ownership: shared by Session, transports, Leases and Reservations.  Does not own the channel.
+// Thread-safety: all methods from any thread; OnDown from one thread at a time (whoever reads the
+// stream: over a MessagePump a thread that waits for an answer or sends, or the outbox's).
+// Fork: belongs to the process that made it.  In a forked child status is FailedPrecondition,
+// nothing is sent, held or given back, and Close does nothing.
+// Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.
+// After OnBroken or Close every request answers Unavailable and nothing new is mapped.
+// Locks: mu_ is a leaf.  Nothing is held while the channel or a call is talked to.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "client/session/directive_runner.h"
+#include "client/session/home_process.h"
+#include "client/session/outbox.h"
+#include "client/session/pending_calls.h"
+#include "client/session/reservation_book.h"
+#include "client/session/session_channel.h"
+#include "client/session/slab_cache.h"
+#include "client/session/staging_area.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class SessionCore {
+ public:
+  // `memory` is null in stream mode; without `on_directive` directives are passed over.  `beside`:
+  // the sessions of this process that have started and not ended, which share what it may reserve
+  // ahead; this one counts itself in.  Null: it is alone.
+  explicit SessionCore(std::shared_ptr<SharedMemory> memory,
+                       DirectiveRunner::Handler on_directive = {},
+                       std::shared_ptr<std::atomic<size_t>> beside = nullptr);
+  ~SessionCore();
+  SessionCore(const SessionCore&) = delete;
+  SessionCore& operator=(const SessionCore&) = delete;
+
+  // Maps the session page and, where it writes or reads through one, brings a staging segment.  An
+  // error ends the session; ResourceExhausted: the daemon has no such memory for it now.
+  // REQUIRES: called once; the channel lives until Close returned, and Close is called before the
+  // channel ends.
+  [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
+                                   ByteCount staging_bytes);
+  // Gives everything back, the staging segment too, says goodbye unless a Lease or Reservation is
+  // still in use, then behaves as after OnBroken.  Nobody reads the stream any more afterwards.
+  // True: the goodbye is on its way.
+  bool Close() LARDER_EXCLUDES(mu_);
+  // The daemon ended the stream after the goodbye.
+  void OnGoodbyeTaken() { said_bye_->store(true); }
+
+  // ---- the stream's reader
+  void OnDown(wire::Down down) LARDER_EXCLUDES(mu_);
+  void OnBroken(const absl::Status& status) LARDER_EXCLUDES(mu_);
+
+  // ---- requests: open a call, put its id into a message, send, wait
+  [[nodiscard]] OpenCall Open() { return calls_.Open(); }
+  [[nodiscard]] absl::Status Send(wire::Up up);
+  void CancelAcquire(const OpenCall& call) { outbox_.Cancel(call.id()); }
+
+  // ---- leases: whoever consumed a Grant with a lease ends it, once
+  // True while the daemon promises the bytes of this lease: check after reading them.
+  [[nodiscard]] bool Holds(LeaseId lease, uint32_t word) const LARDER_EXCLUDES(mu_);
+  void EndLease(LeaseId lease) LARDER_EXCLUDES(mu_);
+
+  // ---- extents in use: whoever consumed a Reserved, or took from the stock, ends each, once
+  [[nodiscard]] std::optional<HeldExtent> TakeStock(ByteCount bytes);
+  // Adds a Reserve to `up` so that `wanted` extents of this size lie ready later.
+  void AskStock(ByteCount bytes, size_t wanted, wire::Up* up);
+  // Gives the stock back.
+  void DropStock();
+  void EndExtent(const HeldExtent& extent, bool abort);
+
+  // The bytes of an extent, for reading or for writing.  As SlabCache::Map, and a sideband that
+  // does not work ends the session: nothing more could be read by it.
+  [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable);
+  // Null unless it writes staged or reads by copies.
+  [[nodiscard]] StagingArea* staging() const { return staging_.get(); }
+  [[nodiscard]] bool writes_staged() const { return attached_.write_mode == WriteMode::kStaged; }
+  [[nodiscard]] bool reads_copied() const { return attached_.read_mode == ReadMode::kCopied; }
+  // What a Publish staged that nobody waits for any more: the daemon may copy from it until it
+  // answers, then it is free.  REQUIRES: the call `id` is still open.
+  void FreeWhenAnswered(uint64_t id, std::vector<StagingArea::Chunk> chunks) LARDER_EXCLUDES(mu_);
+
+  // An acquire that nobody waits for any more, and whose room the daemon may write until it has
+  // answered for every key.
+  struct LateRead {
+    std::shared_ptr<const StagingRoom> room;
+    LeaseId lease;         // once granted
+    bool granted = false;  // the grant was seen
+    size_t pending = 0;    // keys that it said are pending, and that were not answered
+  };
+  // Cancels it; the room is free and the lease ends with the last answer.
+  void EndLater(OpenCall call, LateRead read) LARDER_EXCLUDES(mu_);
+
+  // The largest payload of a block of this variant that was read by copies; 0: none was.
+  [[nodiscard]] uint64_t LargestBlock(uint32_t variant) const LARDER_EXCLUDES(mu_);
+  void NoteBlock(uint32_t variant, uint64_t bytes) LARDER_EXCLUDES(mu_);
+
+  // REQUIRES: started.
+  [[nodiscard]] const wire::Attached& attached() const { return attached_; }
+  [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
+  // The daemon knows that nothing is in use any more.  May be asked after this is gone.
+  [[nodiscard]] std::shared_ptr<const std::atomic<bool>> bye_flag() const { return said_bye_; }
+  // This is a forked child of the process that made the session.
+  [[nodiscard]] bool in_child() const { return home_.left(); }
+  [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
+
+  struct Counters {
+    std::atomic<uint64_t> blocks_put{0}, blocks_got{0}, bytes_put{0}, bytes_got{0};
+    std::atomic<uint64_t> checked{0}, damaged{0}, revoked{0}, blocks_durable{0};
+  };
+  [[nodiscard]] Counters& counters() { return counters_; }
+
+ private:
+  void OnReserved(wire::Reserved reserved);
+  void OnGrant(wire::Grant grant) LARDER_EXCLUDES(mu_);
+  void OnRevocation(const wire::Revocation& revocation) LARDER_EXCLUDES(mu_);
+  void OnUnclaimed(Answer answer) LARDER_EXCLUDES(mu_);
+  // True: it is of a LateRead.
+  [[nodiscard]] bool OnLateGrant(const wire::Grant& grant) LARDER_EXCLUDES(mu_);
+  void OnLateReady(uint64_t id) LARDER_EXCLUDES(mu_);
+  void EndIfAnswered(uint64_t id) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] absl::Status BringStaging(const std::shared_ptr<SharedMemory>& memory,
+                                          ByteCount bytes);
+  [[nodiscard]] std::optional<TimePoint> Chores(TimePoint now);
+  void DropStaging();
+
+  const HomeProcess home_;
+  const std::shared_ptr<std::atomic<size_t>> beside_;
+  std::shared_ptr<SharedMemory> memory_;          // until Start
+  wire::Attached attached_;                       // const after Start
+  std::shared_ptr<StagingArea> staging_;          // likewise
+  std::shared_ptr<SharedMemory> staging_memory_;  // that knows it, until Close
+  Counters counters_;
+  std::atomic<bool> draining_{false};
+  const std::shared_ptr<std::atomic<bool>> said_bye_ = std::make_shared<std::atomic<bool>>(false);
+  PendingCalls calls_;
+  ReservationBook book_;
+  SlabCache slabs_;
+
+  mutable Mutex mu_;
+  absl::Status status_ LARDER_GUARDED_BY(mu_);
+  bool counted_ LARDER_GUARDED_BY(mu_) = false;  // in beside_
+  std::shared_ptr<const RevocationWords> page_ LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<LeaseId, bool> leases_ LARDER_GUARDED_BY(mu_);  // in use; true: revoked
+  // By the call that staged them.
+  absl::flat_hash_map<uint64_t, std::vector<StagingArea::Chunk>> late_chunks_
+      LARDER_GUARDED_BY(mu_);
+  absl::flat_hash_map<uint64_t, LateRead> late_reads_ LARDER_GUARDED_BY(mu_);  // by call
+  absl::flat_hash_map<uint32_t, uint64_t> largest_ LARDER_GUARDED_BY(mu_);     // by variant
+
+  Outbox outbox_;                                // its thread uses the others
+  std::unique_ptr<DirectiveRunner> directives_;  // may be null; const after it was made
+};
+
+}  // namespace larder
