@@ -14,7 +14,7 @@
 #include "bench/shapes.h"
 #include "bench/socket_echo.h"
 #include "server/daemon.h"
-#include "server/heap.h"
+#include "server/runtime/heap.h"
 #include "storage/check.h"
 #include "storage/memory/slab_pool.h"
 #include "storage/store/block_store.h"

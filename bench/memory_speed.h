@@ -3,8 +3,8 @@
 //
 // In GB/s of bytes copied: a byte that is read and written counts once, and a GB is 1e9 bytes.  The
 // fastest kernel of storage/memory/copy_kernels.h, by one thread and by two, over memory that is in
-// no cache: a ring that is 256 MiB larger than the last-level cache, copied piece by piece to half a
-// ring further on.  Its pages are what the system gives without being asked, as the pool's are.
+// no cache: a ring that is 256 MiB larger than the last-level cache, copied piece by piece to half
+// a ring further on.  Its pages are what the system gives without being asked, as the pool's are.
 // Ownership: owns its ring, from the first round on; child processes do not get it.
 // Thread-safety: none.
 // Limits: 20 to 100 ms a round, and once some tenths of a second for the ring.  Where there is no

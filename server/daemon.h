@@ -16,10 +16,10 @@
 #include <sys/types.h>
 
 #include "absl/status/statusor.h"
-#include "server/connection_shares.h"
-#include "server/counters.h"
-#include "server/gauges.h"
-#include "server/session.h"
+#include "server/connections/connection_shares.h"
+#include "server/metrics/counters.h"
+#include "server/metrics/gauges.h"
+#include "server/sessions/session.h"
 #include "storage/clock.h"
 #include "storage/store/block_store.h"
 #include "storage/tiering/disk_work.h"

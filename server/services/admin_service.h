@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "larder/v1/admin.grpc.pb.h"
-#include "server/block_verifier.h"
-#include "server/gauges.h"
-#include "server/services/method_table.h"
-#include "server/worker_pool.h"
+#include "server/grpc/method_table.h"
+#include "server/metrics/gauges.h"
+#include "server/runtime/worker_pool.h"
+#include "server/verbs/block_verifier.h"
 
 namespace larder {
 

@@ -24,8 +24,8 @@
 
 #include "larder/v1/engine.pb.h"
 #include "proto/frames/session_codec.h"
-#include "server/session_table.h"
-#include "server/shares.h"
+#include "server/runtime/shares.h"
+#include "server/sessions/session_table.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
 

@@ -18,9 +18,9 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "larder/v1/engine.pb.h"
-#include "server/byte_stream.h"
+#include "server/runtime/shares.h"
 #include "server/services/call_deadline.h"
-#include "server/shares.h"
+#include "server/sessions/byte_stream.h"
 
 namespace larder {
 

@@ -11,12 +11,12 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/statusor.h"
-#include "server/connection_peers.h"
-#include "server/process_table.h"
+#include "server/connections/connection_peers.h"
+#include "server/processes/process_table.h"
+#include "server/runtime/shares.h"
 #include "server/services/call_deadline.h"
 #include "server/services/rpc_status.h"
-#include "server/session.h"
-#include "server/shares.h"
+#include "server/sessions/session.h"
 #include "storage/clock.h"
 
 namespace larder {

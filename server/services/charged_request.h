@@ -23,12 +23,12 @@
 
 #include "absl/status/statusor.h"
 #include "proto/messages/messages.h"
+#include "server/grpc/method_table.h"
+#include "server/runtime/shares.h"
+#include "server/runtime/worker_pool.h"
 #include "server/services/caller.h"
-#include "server/services/method_table.h"
 #include "server/services/refused_call.h"
-#include "server/session.h"
-#include "server/shares.h"
-#include "server/worker_pool.h"
+#include "server/sessions/session.h"
 
 namespace larder {
 

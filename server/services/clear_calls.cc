@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "proto/convert/convert.h"
-#include "server/block_scope.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"
+#include "server/verbs/block_scope.h"
 
 namespace larder {
 namespace {

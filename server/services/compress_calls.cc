@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "proto/convert/convert.h"
-#include "server/block_compressor.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"
 #include "server/services/progress_stream.h"
 #include "server/services/rpc_status.h"
+#include "server/verbs/block_compressor.h"
 
 namespace larder {
 namespace {

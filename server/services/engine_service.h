@@ -8,10 +8,10 @@
 #include <string>
 
 #include "larder/v1/engine.grpc.pb.h"
+#include "server/grpc/method_table.h"
 #include "server/services/byte_streams.h"
 #include "server/services/charged_request.h"
-#include "server/services/method_table.h"
-#include "server/session_table.h"
+#include "server/sessions/session_table.h"
 
 namespace larder {
 

@@ -4,7 +4,7 @@
 // is gone (EventFeed), and slows nobody.  If he does not read that either, his call is cancelled.
 // Ownership: EventStreams by Daemon, outlives its streams, which gRPC's end of the call deletes.
 // Thread-safety: all methods from any thread.
-// Limits: each process's and uid's share of watchers (server/shares.h).
+// Limits: each process's and uid's share of watchers (server/runtime/shares.h).
 #pragma once
 
 #include <atomic>
@@ -17,9 +17,9 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "larder/v1/cache.pb.h"
-#include "server/counters.h"
-#include "server/event_feed.h"
-#include "server/shares.h"
+#include "server/instances/event_feed.h"
+#include "server/metrics/counters.h"
+#include "server/runtime/shares.h"
 #include "storage/mutex.h"
 
 namespace larder {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/convert/convert.h"
-#include "server/block_selection.h"
+#include "server/instances/block_selection.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"
 

@@ -13,9 +13,9 @@
 #include <grpcpp/support/server_callback.h>
 
 #include "absl/status/status.h"
+#include "server/runtime/shares.h"
 #include "server/services/call_deadline.h"
 #include "server/services/rpc_status.h"
-#include "server/shares.h"
 #include "storage/mutex.h"
 
 namespace larder {

@@ -10,8 +10,8 @@
 #include <future>
 #include <set>
 
-#include "server/metrics_table.h"
-#include "server/version.h"
+#include "server/metrics/metrics_table.h"
+#include "server/runtime/version.h"
 #include "tests/e2e/channel_of_user.h"
 #include "tests/e2e/metrics_fixture.h"
 #include "tests/server/http2_frames.h"

@@ -1,5 +1,5 @@
 // Clear over a store with a disk: what goes, what stays, and what no restart brings back.
-#include "server/block_cleaner.h"
+#include "server/verbs/block_cleaner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Compress in HOST and on DISK: what becomes smaller, what stays as it is, and that bytes come
 // back.
-#include "server/block_compressor.h"
+#include "server/verbs/block_compressor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

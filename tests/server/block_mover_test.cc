@@ -1,5 +1,5 @@
 // Move between HOST and DISK: what comes, what stays, and what a caller who stops leaves behind.
-#include "server/block_mover.h"
+#include "server/verbs/block_mover.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Verify: what is damaged goes and is counted, what is not stays, and a caller who stops is heard.
-#include "server/block_verifier.h"
+#include "server/verbs/block_verifier.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "server/byte_stream.h"
+#include "server/sessions/byte_stream.h"
 
 #include <gtest/gtest.h>
 

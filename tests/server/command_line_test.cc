@@ -1,5 +1,5 @@
 // The command line: actions, flags, and help that fits a terminal and names every option.
-#include "server/command_line.h"
+#include "server/config/command_line.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "absl/strings/str_replace.h"
-#include "server/config_options.h"
-#include "server/help_text.h"
+#include "server/config/config_options.h"
+#include "server/config/help_text.h"
 
 namespace larder {
 namespace {

@@ -1,6 +1,6 @@
 // Configuration: values, precedence, what is refused and where it says so, and the round trip of
 // --print-config.
-#include "server/config.h"
+#include "server/config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "server/config_options.h"
-#include "server/config_values.h"
-#include "server/default_config.h"
+#include "server/config/config_options.h"
+#include "server/config/config_values.h"
+#include "server/config/default_config.h"
 #include "tests/temporary_directory.h"
 
 namespace larder {

@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "server/connection_shares.h"
-#include "server/descriptor_budget.h"
-#include "server/listening_socket.h"
+#include "server/connections/connection_shares.h"
+#include "server/connections/descriptor_budget.h"
+#include "server/connections/listening_socket.h"
 #include "tests/temporary_directory.h"
 
 namespace larder {

@@ -1,6 +1,6 @@
 // Damage checks: a block reported often is read once, one process's reports do not keep another's
 // waiting, what is too much is dropped, and the rate holds.
-#include "server/damage_checks.h"
+#include "server/sessions/damage_checks.h"
 
 #include <gtest/gtest.h>
 

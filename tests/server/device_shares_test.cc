@@ -1,4 +1,4 @@
-#include "server/device_shares.h"
+#include "server/processes/device_shares.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

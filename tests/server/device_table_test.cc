@@ -1,5 +1,5 @@
 // What engines have in device memory: against a model, and as a watcher rebuilds it.
-#include "server/device_table.h"
+#include "server/instances/device_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Orders to engines: who is asked, what the caller hears, whoever answers, hangs or ends.
-#include "server/directive_desk.h"
+#include "server/instances/directive_desk.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "server/counters.h"
-#include "server/pin_keeper.h"
+#include "server/metrics/counters.h"
+#include "server/verbs/pin_keeper.h"
 #include "storage/clock.h"
 #include "storage/disk/memory_disk_tier.h"
 #include "storage/look.h"

@@ -1,5 +1,5 @@
 // How much of the limit of a disk its file system lacks.
-#include "server/disk_room.h"
+#include "server/runtime/disk_room.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What one watcher is told: of a store, and of engines that come and go.
-#include "server/event_feed.h"
+#include "server/instances/event_feed.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

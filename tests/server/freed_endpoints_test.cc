@@ -1,5 +1,5 @@
 // What gRPC frees of a connection is kept for a while, and is as large as we take it for.
-#include "server/services/freed_endpoints.h"
+#include "server/grpc/freed_endpoints.h"
 
 #include <grpcpp/create_channel_posix.h>
 #include <grpcpp/generic/async_generic_service.h>

@@ -1,5 +1,5 @@
 // What a burst of messages leaves free goes back to the kernel, though nothing grows beyond it.
-#include "server/heap.h"
+#include "server/runtime/heap.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

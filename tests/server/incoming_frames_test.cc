@@ -1,5 +1,5 @@
 // IncomingFrames against a model that knows where each message begins and ends.
-#include "server/incoming_frames.h"
+#include "server/grpc/incoming_frames.h"
 
 #include <gtest/gtest.h>
 

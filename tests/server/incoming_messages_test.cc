@@ -1,5 +1,5 @@
 // IncomingMessages on real sockets, read as gRPC reads them.
-#include "server/incoming_messages.h"
+#include "server/grpc/incoming_messages.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "proto/frames/file_descriptor.h"
-#include "server/guarded_calls.h"
-#include "server/incoming_frames.h"
+#include "server/grpc/guarded_calls.h"
+#include "server/grpc/incoming_frames.h"
 #include "tests/server/http2_frames.h"
 
 namespace larder {

@@ -1,4 +1,4 @@
-#include "server/instance_table.h"
+#include "server/instances/instance_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // One daemon per directory, and nothing but a dead daemon's socket is ever removed.
-#include "server/lock_file.h"
+#include "server/runtime/lock_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "server/listening_socket.h"
+#include "server/connections/listening_socket.h"
 
 namespace larder {
 namespace {

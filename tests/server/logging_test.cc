@@ -1,5 +1,5 @@
 // One event is one line, whatever the bytes of its values; floods are thinned and counted.
-#include "server/logging.h"
+#include "server/runtime/logging.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-# A method without a line in server/services/method_table.h does not build: compiles the table as it is, then with a
+# A method without a line in server/grpc/method_table.h does not build: compiles the table as it is, then with a
 # method more in the contract, then with a line less.  No object is made: what is looked at is what the compiler says.
 
-set(table ${SOURCE}/server/services/method_table.cc)
+set(table ${SOURCE}/server/grpc/method_table.cc)
 file(REMOVE_RECURSE ${WORK})
 file(MAKE_DIRECTORY ${WORK})
 separate_arguments(flags UNIX_COMMAND "${FLAGS}")
-set(says "server/services/method_table.h: say at which sockets each method of Cache is served")
+set(says "server/grpc/method_table.h: say at which sockets each method of Cache is served")
 
 function(compile what expected)  # further arguments: folders that come first
   list(TRANSFORM ARGN PREPEND -I OUTPUT_VARIABLE first)
@@ -38,10 +38,10 @@ execute_process(COMMAND ${PROTOC} -I ${WORK}/protos --cpp_out=${WORK}/more --grp
     --plugin=protoc-gen-grpc=${PLUGIN} larder/v1/cache.proto COMMAND_ERROR_IS_FATAL ANY)
 compile("a method more in cache.proto" fails ${WORK}/more)
 
-file(READ ${SOURCE}/server/services/method_table.h lines)
+file(READ ${SOURCE}/server/grpc/method_table.h lines)
 string(REGEX REPLACE "\n[^\n]*WithCallbackMethod_Move,[^\n]*" "" less "${lines}")
 if(less STREQUAL lines)
   message(FATAL_ERROR "the table has no line of Move")
 endif()
-file(WRITE ${WORK}/less/server/services/method_table.h "${less}")
+file(WRITE ${WORK}/less/server/grpc/method_table.h "${less}")
 compile("a line less in the table" fails ${WORK}/less)

@@ -1,5 +1,5 @@
 // The table of metrics is complete, its page is current, and Prometheus can read what is served.
-#include "server/metrics.h"
+#include "server/metrics/metrics.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -14,8 +14,8 @@
 #include <set>
 #include <sstream>
 
-#include "server/metrics_table.h"
-#include "server/sideband_connection.h"
+#include "server/metrics/metrics_table.h"
+#include "server/processes/sideband_connection.h"
 
 namespace larder {
 namespace {

@@ -1,6 +1,6 @@
 // Descriptors that peers send unasked: refused by the kernel, or seen before anything is read and
 // closed elsewhere, as on a kernel that cannot refuse them.
-#include "server/passed_rights.h"
+#include "server/connections/passed_rights.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -16,9 +16,9 @@
 #include <thread>
 #include <vector>
 
-#include "server/descriptor_budget.h"
-#include "server/descriptor_closer.h"
-#include "server/guarded_calls.h"
+#include "server/connections/descriptor_budget.h"
+#include "server/connections/descriptor_closer.h"
+#include "server/grpc/guarded_calls.h"
 #include "tests/server/child_process.h"
 #include "tests/server/lingering_socket.h"
 

@@ -1,12 +1,12 @@
 // Pins by their callers' will: on disk, until their deadline, where they are wanted.
-#include "server/pin_keeper.h"
+#include "server/verbs/pin_keeper.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "server/block_selection.h"
+#include "server/instances/block_selection.h"
 #include "tests/server/disk_process.h"
 
 namespace larder {

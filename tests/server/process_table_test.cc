@@ -1,4 +1,4 @@
-#include "server/process_table.h"
+#include "server/processes/process_table.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,6 +1,6 @@
 // Whatever the windows in which a client asks, each place in them is checked as often as its share
 // of the reads says.
-#include "server/read_sampler.h"
+#include "server/sessions/read_sampler.h"
 
 #include <cmath>
 #include <functional>

@@ -1,5 +1,5 @@
 // What engines said of themselves outlives the daemon, also when the disk fails for a while.
-#include "server/registration_store.h"
+#include "server/instances/registration_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "server/block_scope.h"
-#include "server/instance_table.h"
+#include "server/instances/instance_table.h"
+#include "server/verbs/block_scope.h"
 #include "tests/server/disk_process.h"
 
 namespace larder::testing {

@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/block_recoder.h"
+#include "server/verbs/block_recoder.h"
 #include "tests/server/session_driver.h"
 
 namespace larder {

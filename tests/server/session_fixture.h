@@ -8,13 +8,13 @@
 #include <utility>
 #include <vector>
 
-#include "server/damage_checks.h"
-#include "server/device_table.h"
-#include "server/directive_desk.h"
-#include "server/session.h"
-#include "server/session_table.h"
-#include "storage/check.h"
+#include "server/instances/device_table.h"
+#include "server/instances/directive_desk.h"
+#include "server/sessions/damage_checks.h"
 #include "server/sessions/quarantine.h"
+#include "server/sessions/session.h"
+#include "server/sessions/session_table.h"
+#include "storage/check.h"
 #include "tests/server/child_process.h"
 #include "tests/storage/store_fixture.h"
 

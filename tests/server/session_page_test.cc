@@ -1,4 +1,4 @@
-#include "server/session_page.h"
+#include "server/sessions/session_page.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

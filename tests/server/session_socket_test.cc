@@ -1,4 +1,4 @@
-#include "server/session_socket.h"
+#include "server/sockets/session_socket.h"
 
 #include <sys/ioctl.h>
 #include <sys/socket.h>

@@ -1,5 +1,5 @@
 // Session sockets as the daemon has them: on loops, with threads of clients beside.
-#include "server/session_sockets.h"
+#include "server/sockets/session_sockets.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/passed_rights.h"
+#include "server/connections/passed_rights.h"
 #include "tests/client/session_messages.h"
 #include "tests/server/lingering_socket.h"
 #include "tests/server/session_fixture.h"

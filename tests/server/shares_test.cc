@@ -1,6 +1,6 @@
 // Shares: what all hold never passes the limit; one holder leaves room for others; refusals say
 // which share, whose and what to do; tickets give back once.
-#include "server/shares.h"
+#include "server/runtime/shares.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

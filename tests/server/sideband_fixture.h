@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "client/local/sideband.h"
-#include "server/session_page.h"
-#include "server/sideband.h"
+#include "server/processes/sideband.h"
+#include "server/sessions/session_page.h"
 #include "storage/memory/slab_pool.h"
 #include "tests/server/child_process.h"
 

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <random>
 
-#include "server/passed_rights.h"
+#include "server/connections/passed_rights.h"
 #include "tests/server/child_process.h"
 #include "tests/server/lingering_socket.h"
 #include "tests/server/sideband_fixture.h"

@@ -1,6 +1,6 @@
 // What the sideband does for processes that behave, and for their death.  Real sockets, and real
 // processes where it matters which process it is.
-#include "server/sideband.h"
+#include "server/processes/sideband.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // The first signal asks, the second one ends, a hangup does neither, and the watchdog is fed.
-#include "server/signals.h"
+#include "server/runtime/signals.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

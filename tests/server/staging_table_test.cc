@@ -1,4 +1,4 @@
-#include "server/staging_table.h"
+#include "server/processes/staging_table.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

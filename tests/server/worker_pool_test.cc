@@ -1,5 +1,5 @@
 // Processes take turns at the threads, and none keeps the others out of the queue.
-#include "server/worker_pool.h"
+#include "server/runtime/worker_pool.h"
 
 #include <gtest/gtest.h>
 

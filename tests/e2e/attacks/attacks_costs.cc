@@ -237,8 +237,8 @@ void HeavyRequests(Attack& attack) {
 }
 
 // Long messages of calls and streams, hundreds at once on a few connections, so that of most a part
-// has come (server/incoming_messages.h).  Others come and go meanwhile: gRPC writes to one that has
-// ended, when it makes room for requests (server/services/freed_endpoints.h).
+// has come (server/grpc/incoming_messages.h).  Others come and go meanwhile: gRPC writes to one
+// that has ended, when it makes room for requests (server/grpc/freed_endpoints.h).
 void PartialRequests(Attack& attack) {
   // Most of them calls, as places for streams are few.
   constexpr const char* kLookup = "/larder.v1.Cache/Lookup";

@@ -1,0 +1,122 @@
+// What an operator can choose, checked and ready to use.
+//
+// The options themselves (name, kind, default, help) are one table in config_options.cc; every
+// field below has the name of its option.  Where a value comes from: flags > environment (LARDER_*)
+// > file > defaults.  A key, variable or flag that no option has is an error, as is a value that
+// does not parse even if a stronger source overrides it.
+//
+// Does not promise that the host can give what was asked: too little memory or a taken socket shows
+// when the daemon starts.
+// Ownership: values.  Thread-safety: plain data.
+// Lifecycle: LoadConfig once, at start; there is no reload.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/runtime/logging.h"
+#include "storage/clock.h"
+#include "storage/types.h"
+
+namespace larder {
+
+// The only tenant so far.
+inline constexpr std::string_view kDefaultTenant = "default";
+
+// Which host reads are checked against their hashes.
+enum class HostReadPolicy : uint8_t { kNever, kSampled, kAlways };
+
+struct Config {
+  // Where it listens.
+  std::string socket_dir;  // absolute
+  mode_t data_socket_mode = 0;
+  mode_t control_socket_mode = 0;
+  std::string control_socket_group;  // name or number; empty: the daemon's own
+  std::string metrics_listen;        // "127.0.0.1:9464"; empty: off
+
+  // Memory.
+  ByteCount pool;
+  ByteCount slab;  // 0: the pool chooses
+  bool lock_memory = false;
+  bool huge_pages = false;
+  double evict_watermark = 0;  // share of the pool
+  ByteCount host_verify_rate;  // bytes a second; 0: off
+
+  // Disk.
+  std::string disk;            // directory, absolute; empty: none
+  ByteCount disk_limit;        // of all files in it
+  uint32_t disk_readers = 0;   // threads
+  ByteCount disk_verify_rate;  // bytes a second; 0: off
+  std::string fault_points;    // storage/fault_points.h; for tests
+
+  // Who may do what, and how much of it.
+  std::vector<uid_t> trusted_uids;  // sorted
+  double lease_share = 0;           // of the pool, per session
+  double pin_share = 0;             // of the pool
+  uint32_t pins_max = 0;
+  uint32_t events_max = 0;
+  uint32_t sessions_max = 0;
+  uint32_t connections_per_process = 0;  // of data.sock, sideband.sock; 0: by the limit of files
+  uint32_t calls_max = 0;
+  ByteCount memory_limit;        // of messages under way
+  uint32_t rpc_threads_max = 0;  // 0: gRPC decides
+  ByteCount staging_limit;       // per process
+  ByteCount staging_uid_limit, staging_total_limit;
+  bool session_sockets = true;
+  uint32_t session_threads = 0;  // 0: by the number of cores
+  uint32_t copy_threads = 0;     // 0: by the number of cores
+
+  // Reads.
+  HostReadPolicy check_host_reads = HostReadPolicy::kSampled;
+  uint32_t check_one_in = 0;  // with kSampled
+
+  // Running.
+  Duration drain_limit{};
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+
+  // One host read in so many is checked, whatever the policy; 0: none.
+  [[nodiscard]] uint32_t CheckOneIn() const;
+  [[nodiscard]] std::string DataSocket() const { return socket_dir + "/data.sock"; }
+  [[nodiscard]] std::string ControlSocket() const { return socket_dir + "/control.sock"; }
+  [[nodiscard]] std::string AdminSocket() const { return socket_dir + "/admin.sock"; }
+  [[nodiscard]] std::string SidebandSocket() const { return socket_dir + "/sideband.sock"; }
+
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+// Everything that LoadConfig looks at; nothing else is read.
+struct ConfigSources {
+  std::vector<std::pair<std::string, std::string>> flags;  // {"pool", "8GiB"}: without dashes
+  std::vector<std::string> environment;                    // "NAME=value"
+  std::string file;                                        // "": $LARDER_CONFIG, else none
+  uid_t uid = 0;                                           // of this process
+};
+
+// A configuration and where each value came from.
+struct LoadedConfig {
+  struct Setting {
+    std::string_view option;
+    std::string text;    // as an option of any source would be written
+    std::string origin;  // "default", "larder.toml:3", "environment LARDER_POOL", "flag --pool"
+  };
+  Config config;
+  std::vector<Setting> settings;  // one for each option, in the table's order
+};
+
+// InvalidArgument with one line for each thing that is wrong, all of them, each naming its place
+// (FILE:LINE, variable or flag) and what to write instead.
+[[nodiscard]] absl::StatusOr<LoadedConfig> LoadConfig(const ConfigSources& sources);
+
+// The effective configuration as a TOML file that LoadConfig reads back to the same Config; the
+// origin of each value is a comment.
+[[nodiscard]] std::string PrintConfig(const LoadedConfig& loaded);
+
+}  // namespace larder

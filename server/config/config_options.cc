@@ -1,0 +1,362 @@
+#include "server/config/config_options.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "server/config/config_values.h"
+#include "storage/fault_points.h"
+#include "storage/text.h"
+
+namespace larder {
+namespace {
+
+template <class T>
+absl::Status Store(absl::StatusOr<T> parsed, T* field) {
+  if (!parsed.ok()) return parsed.status();
+  *field = *std::move(parsed);
+  return absl::OkStatus();
+}
+
+absl::Status AssignSocketDir(std::string_view text, uid_t, Config* c) {
+  // sun_path has 108 bytes with its NUL, and clients need the same path.
+  constexpr size_t kDirBytesMax = 107 - std::string_view("/sideband.sock").size();
+  if (!text.starts_with('/')) {
+    return absl::InvalidArgumentError("is not an absolute path: clients start elsewhere");
+  }
+  if (text.size() > kDirBytesMax) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "is too long: socket files need a directory of at most ", kDirBytesMax, " bytes"));
+  }
+  if (std::any_of(text.begin(), text.end(), [](char ch) { return absl::ascii_iscntrl(ch); })) {
+    return absl::InvalidArgumentError("has control characters in it");
+  }
+  while (text.size() > 1 && text.ends_with('/')) text.remove_suffix(1);
+  c->socket_dir = std::string(text);
+  return absl::OkStatus();
+}
+
+absl::Status AssignControlGroup(std::string_view text, uid_t, Config* c) {
+  const auto bad = [](char ch) { return absl::ascii_iscntrl(ch) || absl::ascii_isspace(ch); };
+  if (text.size() > 256 || std::any_of(text.begin(), text.end(), bad))
+    return absl::InvalidArgumentError("is no name of a group: write one name or number");
+  c->control_socket_group = std::string(text);
+  return absl::OkStatus();
+}
+
+absl::Status AssignPool(std::string_view text, uid_t, Config* c) {
+  const absl::Status status = Store(ParseSize(text), &c->pool);
+  if (status.ok() && c->pool < MiB(2)) {
+    return absl::InvalidArgumentError("is too small: write at least 2MiB");
+  }
+  return status;
+}
+
+absl::Status AssignSlab(std::string_view text, uid_t, Config* c) {
+  const absl::Status status = Store(ParseSize(text), &c->slab);
+  if (status.ok() && c->slab.value() % MiB(2).value() != 0) {
+    return absl::InvalidArgumentError("is not a multiple of 2MiB");
+  }
+  return status;
+}
+
+absl::Status AssignMemoryLimit(std::string_view text, uid_t, Config* c) {
+  const absl::Status status = Store(ParseSize(text), &c->memory_limit);
+  if (status.ok() && c->memory_limit < MiB(32)) {
+    return absl::InvalidArgumentError("is too small: two messages of 16MiB need 32MiB");
+  }
+  return status;
+}
+
+absl::Status AssignDisk(std::string_view text, uid_t, Config* c) {
+  if (!text.empty() && !text.starts_with('/'))
+    return absl::InvalidArgumentError("is not an absolute path: write where it is from the root");
+  c->disk = std::string(text);
+  return absl::OkStatus();
+}
+
+absl::Status AssignDiskLimit(std::string_view text, uid_t, Config* c) {
+  constexpr ByteCount kLeast = MiB(96);  // FileDiskTier::kLimitMin, which main.cc checks
+  const absl::Status status = Store(ParseSize(text), &c->disk_limit);
+  if (status.ok() && c->disk_limit < kLeast)
+    return absl::InvalidArgumentError("is too small: write at least 96MiB");
+  return status;
+}
+
+// 0 is a size, too.
+absl::Status AssignRate(std::string_view text, ByteCount* rate) {
+  *rate = ByteCount(0);
+  return text == "0" ? absl::OkStatus() : Store(ParseSize(text), rate);
+}
+absl::Status AssignDiskVerifyRate(std::string_view text, uid_t, Config* c) {
+  return AssignRate(text, &c->disk_verify_rate);
+}
+absl::Status AssignHostVerifyRate(std::string_view text, uid_t, Config* c) {
+  return AssignRate(text, &c->host_verify_rate);
+}
+
+// A value out of a few words.
+template <class T>
+absl::Status AssignWord(std::string_view text, std::initializer_list<std::pair<const char*, T>> all,
+                        T* field) {
+  std::string words;
+  for (const auto& [word, value] : all) {
+    if (text == word) {
+      *field = value;
+      return absl::OkStatus();
+    }
+    absl::StrAppend(&words, words.empty() ? "" : ", ", word);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("is none of ", words));
+}
+
+constexpr std::string_view kListen = "Where it listens";
+constexpr std::string_view kMemory = "Memory";
+constexpr std::string_view kDisk = "Disk";
+constexpr std::string_view kLimits = "Who may do what, and how much of it";
+constexpr std::string_view kReads = "Checking";
+constexpr std::string_view kRunning = "Running";
+
+constexpr ConfigOption kOptions[] = {
+    {"socket_dir", kListen, "DIR", "", true,
+     "Directory of the socket files data.sock, sideband.sock, control.sock and admin.sock and of "
+     "the lock file; made when missing. One daemon serves one directory. Default: "
+     "$RUNTIME_DIRECTORY (systemd), "
+     "else /run/larder for root, else $XDG_RUNTIME_DIR/larder.",
+     AssignSocketDir},
+    {"data_socket_mode", kListen, "MODE", "0660", true,
+     "Permissions of data.sock and sideband.sock, octal: who may use the cache at all. admin.sock "
+     "is always 0600.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseSocketMode(t), &c->data_socket_mode);
+     }},
+    {"control_socket_mode", kListen, "MODE", "0660", true,
+     "Permissions of control.sock, octal: which routers, schedulers and operators may pin, clear, "
+     "move, compress and watch what engines have stored.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseSocketMode(t), &c->control_socket_mode);
+     }},
+    {"control_socket_group", kListen, "GROUP", "", true,
+     "Group of control.sock, by name or number, of which the daemon's user must be a member. "
+     "Empty: the group that the daemon runs with, as data.sock has it.",
+     AssignControlGroup},
+    {"metrics_listen", kListen, "HOST:PORT", "127.0.0.1:9464", true,
+     "Where Prometheus reads /metrics. Loopback only, as nobody is asked who they are; empty "
+     "turns it off.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseLoopbackAddress(t), &c->metrics_listen);
+     }},
+    {"pool", kMemory, "SIZE", "1GiB", true,
+     "Host memory for blocks, such as 8GiB; held exactly. It is populated while the daemon already "
+     "serves.",
+     AssignPool},
+    {"slab", kMemory, "SIZE", "0", true,
+     "Size of one shared-memory file of the pool, a multiple of 2MiB, and so of the largest block. "
+     "0: about a 32nd of the pool, 64MiB to 1GiB.",
+     AssignSlab},
+    {"lock_memory", kMemory, "BOOL", "true", false,
+     "Keep the pool out of swap where the host allows it (RLIMIT_MEMLOCK). Where not, it serves "
+     "all the same, and the statistics say so.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseBool(t), &c->lock_memory); }},
+    {"huge_pages", kMemory, "BOOL", "true", false,
+     "Use hugetlb pages of 2 MiB when enough are free for the whole pool, else pages of 4 KiB; the "
+     "latter also for a slab to which the host gives no huge pages after all.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseBool(t), &c->huge_pages); }},
+    {"evict_watermark", kMemory, "SHARE", "0.04", true,
+     "Blocks are evicted in the background while less than this share of the pool is free, so "
+     "that writers find room without waiting. 0 turns that off, 0.5 is the most.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseShare(t, 0, 0.5), &c->evict_watermark);
+     }},
+    {"disk", kDisk, "DIR", "", true,
+     "Directory for blocks that outlive the daemon, on a local disk; made when missing. One daemon "
+     "uses one directory. Empty: no disk, and what leaves the pool is gone.",
+     AssignDisk},
+    {"disk_limit", kDisk, "SIZE", "16GiB", true,
+     "What the files in it may take, held exactly, at least 96MiB. A sixteenth of it, and 32MiB at "
+     "least, is for names.",
+     AssignDiskLimit},
+    {"disk_readers", kDisk, "COUNT", "4", false, "Threads that read from it.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 256), &c->disk_readers);
+     }},
+    {"disk_verify_rate", kDisk, "SIZE", "8MiB", true,
+     "Bytes a second at which blocks that are on disk alone are read again, over and over, to find "
+     "damage before somebody waits for them. A block counts as 512KiB at least, as a read costs "
+     "processor time however small it is. 0: never.",
+     AssignDiskVerifyRate},
+    {"fault_points", kDisk, "LIST", "", true,
+     "For tests: where the disk tier fails, stalls or dies, as in data.write=error/32.",
+     [](std::string_view t, uid_t, Config* c) {
+       FaultPoints points;
+       c->fault_points = std::string(t);
+       return points.Arm(t);
+     }},
+    {"trusted_uids", kLimits, "UIDS", "self", true,
+     "Users whose processes may map the pool, and so write and read blocks without a copy by the "
+     "daemon, with commas between them; self is the daemon's own. They can harm each other's "
+     "blocks. The daemon copies what processes of other users write and read, and these never map "
+     "the pool. None, or empty: no process writes to the pool but the daemon, which seals it "
+     "against them, so that processes of all users read it in place.",
+     [](std::string_view t, uid_t self, Config* c) {
+       return Store(ParseUids(t, self), &c->trusted_uids);
+     }},
+    {"lease_share", kLimits, "SHARE", "0.25", true,
+     "The share of the pool that one process may hold under leases, and again in reservations; "
+     "those of a user together three times that (docs/shares.md).",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseShare(t, 0.001, 1), &c->lease_share);
+     }},
+    {"pin_share", kLimits, "SHARE", "0.5", true,
+     "The share of the pool, and of the disk, that pins may keep. One of a block more is answered "
+     "FULL.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseShare(t, 0, 1), &c->pin_share);
+     }},
+    {"pins_max", kLimits, "COUNT", "131072", false,
+     "Pins at once, prefetches included. One more is answered FULL.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 0, 16'777'216), &c->pins_max);
+     }},
+    {"events_max", kLimits, "COUNT", "65536", false,
+     "Events that are kept for who watches: blocks that came to a tier or left one, 32 bytes each, "
+     "and as many of device memory. "
+     "A watcher that falls behind by more is cut off.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 16'777'216), &c->events_max);
+     }},
+    {"sessions_max", kLimits, "COUNT", "1024", false,
+     "Sessions attached at once. One more is refused, with a hint when to try again.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 65536), &c->sessions_max);
+     }},
+    {"connections_per_process", kLimits, "COUNT", "0", false,
+     "Connections to data.sock, and as many to sideband.sock, that one process may have at once. "
+     "0: by the limit of open files, at most 32 and 16, so that no process takes the places of "
+     "others.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 0, 65536), &c->connections_per_process);
+     }},
+    {"calls_max", kLimits, "COUNT", "256", false,
+     "Calls under way at once besides the sessions' streams. One more is refused, with a hint when "
+     "to try again.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 65536), &c->calls_max);
+     }},
+    {"memory_limit", kLimits, "SIZE", "256MiB", true,
+     "Memory for messages and byte streams under way, at least 32MiB, beside the pool and its "
+     "index: half of it while they come in, half for those that have come and for answers that "
+     "wait to be read. What does not fit is refused, with a hint when to try again. At data.sock "
+     "each of eight users has the first half for himself.",
+     AssignMemoryLimit},
+    {"rpc_threads_max", kLimits, "COUNT", "0", false,
+     "Threads that gRPC may start for each of its servers. 0: it decides.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 0, 4096), &c->rpc_threads_max);
+     }},
+    {"session_sockets", kLimits, "BOOL", "true", false,
+     "Processes of this host speak to their sessions on sockets of their own, which are quicker "
+     "than gRPC. false: by gRPC alone.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseBool(t), &c->session_sockets); }},
+    {"session_threads", kLimits, "COUNT", "0", false,
+     "Threads that serve session sockets. 0: one for each 16 cores, at least 1 and at most 4.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 0, 64), &c->session_threads);
+     }},
+    {"staging_limit", kLimits, "SIZE", "256MiB", true,
+     "Staging memory that one process without the right to map the pool may ask for: through it "
+     "the "
+     "daemon copies what that process stores and reads. The daemon makes it, so its pages may be "
+     "charged to the daemon, beside the pool and memory_limit. A session that finds less than it "
+     "wants takes a smaller piece.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseSize(t), &c->staging_limit); }},
+    {"staging_uid_limit", kLimits, "SIZE", "512MiB", true, "The same of all processes of one user.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseSize(t), &c->staging_uid_limit);
+     }},
+    {"staging_total_limit", kLimits, "SIZE", "1GiB", true, "The same of all processes.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseSize(t), &c->staging_total_limit);
+     }},
+    {"copy_threads", kLimits, "COUNT", "0", false,
+     "Threads that copy blocks out of staging memory into the pool, and handle what would delay "
+     "others. 0: a quarter of the cores, at least 2 and at most 8.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 0, 256), &c->copy_threads);
+     }},
+    {"check_host_reads", kReads, "WHEN", "sampled", true,
+     "Which reads of blocks in host memory are checked against their hashes: never, sampled (one "
+     "in "
+     "check_one_in), always. What does not match is dropped and counts as a miss.",
+     [](std::string_view t, uid_t, Config* c) {
+       return AssignWord<HostReadPolicy>(t,
+                                         {{"never", HostReadPolicy::kNever},
+                                          {"sampled", HostReadPolicy::kSampled},
+                                          {"always", HostReadPolicy::kAlways}},
+                                         &c->check_host_reads);
+     }},
+    {"check_one_in", kReads, "COUNT", "64", false,
+     "With check_host_reads = sampled, one block in so many is checked, each by chance.",
+     [](std::string_view t, uid_t, Config* c) {
+       return Store(ParseCount(t, 1, 1'000'000), &c->check_one_in);
+     }},
+    {"host_verify_rate", kReads, "SIZE", "16MiB", true,
+     "Bytes a second at which blocks in host memory are read again, over and over, to find damage "
+     "before an engine waits for them: 8GiB take 9 minutes. A block counts as 64KiB at least. 0: "
+     "never.",
+     AssignHostVerifyRate},
+    {"drain_limit", kRunning, "DURATION", "30s", true,
+     "How long a drain (SIGTERM, or the Drain call without a limit) waits for the sessions' work, "
+     "and then for blocks on their way to disk, before it exits anyway.",
+     [](std::string_view t, uid_t, Config* c) { return Store(ParseDuration(t), &c->drain_limit); }},
+    {"log_level", kRunning, "LEVEL", "info", true,
+     "The least that is logged: debug, info, warning, error.",
+     [](std::string_view t, uid_t, Config* c) {
+       return AssignWord<LogLevel>(t,
+                                   {{"debug", LogLevel::kDebug},
+                                    {"info", LogLevel::kInfo},
+                                    {"warning", LogLevel::kWarning},
+                                    {"error", LogLevel::kError}},
+                                   &c->log_level);
+     }},
+    {"log_format", kRunning, "FORMAT", "text", true,
+     "Form of the log on standard error, one event a line: text (key=value) or json.",
+     [](std::string_view t, uid_t, Config* c) {
+       return AssignWord<LogFormat>(t, {{"text", LogFormat::kText}, {"json", LogFormat::kJson}},
+                                    &c->log_format);
+     }},
+};
+
+std::string WithDashes(std::string_view name) {
+  return absl::StrReplaceAll(absl::string_view(name.data(), name.size()), {{"_", "-"}});
+}
+
+}  // namespace
+
+std::span<const ConfigOption> ConfigOptions() { return kOptions; }
+
+const ConfigOption* FindConfigOption(std::string_view name) {
+  const auto* const found = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                         [&](const auto& option) { return option.name == name; });
+  return found == std::end(kOptions) ? nullptr : found;
+}
+
+std::string_view NearestConfigOption(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const ConfigOption& option : kOptions) names.push_back(option.name);
+  return cli::NearestName(name, names);
+}
+
+std::string FlagName(const ConfigOption& option) {
+  return absl::StrCat("--", WithDashes(option.name));
+}
+
+std::string VariableName(const ConfigOption& option) {
+  return absl::StrCat(
+      "LARDER_", absl::AsciiStrToUpper(absl::string_view(option.name.data(), option.name.size())));
+}
+
+}  // namespace larder

@@ -1,0 +1,157 @@
+#include "server/connections/listening_socket.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "server/connections/passed_rights.h"
+#include "server/connections/socket_group.h"
+
+namespace larder {
+namespace {
+
+sockaddr_un AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());  // fits: Validate
+  return address;
+}
+
+FileDescriptor OpenSocket(int type) {
+  return FileDescriptor(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+// Tries to connect as one kind of socket.  0: a program listens.
+int ConnectErrno(const sockaddr_un& address, int type) {
+  const FileDescriptor probe = OpenSocket(type);
+  if (!probe) return errno;
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  return connect(probe.get(), generic, sizeof address) == 0 ? 0 : errno;
+}
+
+absl::Status CheckPath(const std::string& path) {
+  if (!path.empty() && path.size() < sizeof(sockaddr_un::sun_path) &&
+      path.find('\0') == std::string::npos) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the path of a socket file has 1 to ",
+                                                 sizeof(sockaddr_un::sun_path) - 1, " bytes: \"",
+                                                 path, "\"; choose a shorter socket directory"));
+}
+
+}  // namespace
+
+absl::Status RemoveStaleSocket(const std::string& path) {
+  struct stat st {};
+  if (lstat(path.c_str(), &st) != 0) {
+    if (errno == ENOENT) return absl::OkStatus();
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+  }
+  if (!S_ISSOCK(st.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is not a socket: move it away or choose --socket-dir"));
+  }
+  if (absl::Status status = CheckPath(path); !status.ok()) return status;
+  const sockaddr_un address = AddressOf(path);
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
+    const int error = ConnectErrno(address, type);
+    if (error == EPROTOTYPE) continue;  // a listener, or a dead one, of another kind
+    if (error == ECONNREFUSED) break;   // the program that bound it is gone
+    return absl::FailedPreconditionError(
+        absl::StrCat("another program listens on ", path, ": stop it or choose --socket-dir"));
+  }
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ListeningSocket::Options::Validate() const { return CheckPath(path); }
+
+absl::StatusOr<std::unique_ptr<ListeningSocket>> ListeningSocket::Open(const Options& options) {
+  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  auto socket = absl::WrapUnique(new ListeningSocket(options));
+  const absl::Status status =
+      options.handed_over >= 0 ? socket->TakeOver() : socket->Listen(options.mode);
+  if (!status.ok()) return status;
+  return socket;
+}
+
+ListeningSocket::~ListeningSocket() {
+  if (owned_ && InPlace()) unlink(options_.path.c_str());
+  Replace(FileDescriptor(), false);
+}
+
+void ListeningSocket::Replace(FileDescriptor listener, bool refuses_rights) {
+  // Connections that were never accepted go with it.
+  CloseListener(std::exchange(listener_, std::move(listener)), !refuses_rights_);
+  refuses_rights_ = refuses_rights;
+}
+
+bool ListeningSocket::InPlace() const {
+  // A service manager may have made the file where this process does not see it.
+  return file_.inode == 0 || FileAtPath() == file_;
+}
+
+absl::Status ListeningSocket::Reopen() {
+  struct stat st {};
+  const bool is_there = lstat(options_.path.c_str(), &st) == 0;
+  // The broken socket still counts as a program that listens until its file is gone.
+  if (owned_ && is_there && InPlace()) {
+    unlink(options_.path.c_str());
+  } else if (absl::Status status = RemoveStaleSocket(options_.path); !status.ok()) {
+    return status;
+  }
+  const bool as_handed_over = !owned_ && is_there && S_ISSOCK(st.st_mode);
+  return Listen(as_handed_over ? st.st_mode & 0777 : options_.mode);
+}
+
+absl::Status ListeningSocket::TakeOver() {
+  listener_ = FileDescriptor(fcntl(options_.handed_over, F_DUPFD_CLOEXEC, 0));
+  // Another process may take a connection between the wait and the accept.
+  if (!listener_ || fcntl(listener_.get(), F_SETFL, O_NONBLOCK) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("taking over the listener at ", options_.path));
+  }
+  (void)RefuseRights(listener_.get());  // for connections from here on
+  file_ = FileAtPath();
+  return absl::OkStatus();
+}
+
+absl::Status ListeningSocket::Listen(mode_t mode) {
+  FileDescriptor listener = OpenSocket(options_.type);
+  if (!listener) return absl::ErrnoToStatus(errno, "socket");
+  const bool refuses_rights = RefuseRights(listener.get());  // before any connection inherits it
+  const sockaddr_un address = AddressOf(options_.path);
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  const auto failed = [this](const char* call) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(call, " ", options_.path));
+  };
+  if (bind(listener.get(), generic, sizeof address) != 0) {
+    if (errno != EADDRINUSE) return failed("bind");
+    if (absl::Status status = RemoveStaleSocket(options_.path); !status.ok()) return status;
+    if (bind(listener.get(), generic, sizeof address) != 0) return failed("bind");
+  }
+  // No client can connect before listen, so the mode is right for the first one.
+  absl::Status handed = HandToGroup(options_.path, options_.group, mode);
+  if (!handed.ok()) return handed;
+  file_ = FileAtPath();
+  owned_ = true;
+  if (listen(listener.get(), SOMAXCONN) != 0) return failed("listen at");
+  Replace(std::move(listener), refuses_rights);
+  return absl::OkStatus();
+}
+
+ListeningSocket::File ListeningSocket::FileAtPath() const {
+  struct stat st {};
+  if (lstat(options_.path.c_str(), &st) != 0) return {};
+  return {.device = st.st_dev, .inode = st.st_ino};
+}
+
+}  // namespace larder

@@ -1,0 +1,194 @@
+#include "server/grpc/accept_loop.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <grpcpp/server_posix.h>
+
+#include "absl/strings/str_cat.h"
+#include "server/connections/passed_rights.h"
+#include "server/grpc/guarded_calls.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+constexpr const char* kConnections = "connections here";
+
+std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
+
+ino_t InodeOf(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+// Its work is short and bounded, and while it waits for a core new clients wait with it: the kernel
+// turns them away once a few thousand connections are not accepted.  Where that is not permitted
+// (RLIMIT_NICE), it takes its turn as the other threads do.
+void TakePrecedence() {
+  constexpr int kNice = -10;
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+}
+
+}  // namespace
+
+AcceptLoop::AcceptLoop(std::vector<Endpoint> endpoints, ConnectionPeers& peers,
+                       IncomingMessages& incoming, const Doorkeeper::Report& report)
+    : peers_(peers), incoming_(incoming), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  LARDER_CHECK(bool{wake_});
+  for (Endpoint& endpoint : endpoints) {
+    counters_.push_back(endpoint.counters);
+    served_.emplace_back(std::move(endpoint), report);
+  }
+  MutexLock lock(mu_);
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "accept");
+    TakePrecedence();
+    Run();
+  });
+}
+
+AcceptLoop::~AcceptLoop() { Stop(); }
+
+void AcceptLoop::Stop() {
+  stop_.store(true);
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  MutexLock lock(mu_);
+  if (!thread_.joinable()) return;
+  thread_.join();
+  served_.clear();
+}
+
+void AcceptLoop::Ask() {
+  heartbeat_.Ask();
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
+bool AcceptLoop::Accepting() const {
+  return std::ranges::all_of(counters_, [](const auto* socket) { return socket->broken == 0; });
+}
+
+void AcceptLoop::Run() {
+  std::vector<pollfd> fds(served_.size() + 1);
+  while (!stop_.load()) {
+    const Time before = Now();
+    fds[0] = {wake_.get(), POLLIN, 0};
+    for (size_t i = 0; i < served_.size(); ++i) {
+      fds[i + 1] = {served_[i].door.fd(before), POLLIN, 0};
+    }
+    const int ready = poll(fds.data(), fds.size(), WaitMs(before));
+    LARDER_CHECK(ready >= 0 || errno == EINTR || errno == ENOMEM);
+    if (ready > 0 && fds[0].revents != 0) {
+      eventfd_t count;
+      (void)eventfd_read(wake_.get(), &count);
+    }
+    heartbeat_.Answer();
+    for (size_t i = 0; ready > 0 && i < served_.size(); ++i) {
+      const pollfd& polled = fds[i + 1];
+      if (polled.revents != 0) AcceptSome(i);
+      if ((polled.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) {
+        served_[i].door.OnHangup(polled.fd, Now());
+      }
+    }
+    const Time now = Now();
+    if (now >= next_look_) {
+      next_look_ = now + kLook;
+      ForgetClosed(now);
+    }
+    for (Served& served : served_) served.door.Look(now);
+  }
+}
+
+int AcceptLoop::WaitMs(Time now) const {
+  Time until = next_look_;
+  for (const Served& served : served_) until = std::min(until, served.door.due(now));
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now);
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, kLook.count()));
+}
+
+void AcceptLoop::AcceptSome(size_t endpoint) {
+  for (int i = 0; i < Doorkeeper::kBatch && !stop_.load(); ++i) {
+    FileDescriptor socket = served_[endpoint].door.Accept(Now());
+    if (!socket) return;
+    Admit(endpoint, std::move(socket));
+  }
+}
+
+void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
+  Served& served = served_[endpoint];
+  const bool always_refused = served.door.refuses_rights();
+  const bool refuses = always_refused || RefuseRights(socket.get());
+  const std::optional<SocketPeer> peer = PeerOf(socket.get());
+  if (!peer) return CloseSocket(std::move(socket), always_refused);
+  // It may have sent something before it was accepted.
+  if (!always_refused && StreamCarriesRights(socket.get())) {
+    ++served.counters.carried_rights;
+    return CloseSocket(std::move(socket), false);
+  }
+  const bool own = peer->pid == getpid();
+  const ShareRefusal refusal = own ? ShareRefusal::kNone : TakePlace(served, *peer);
+  if (refusal != ShareRefusal::kNone) {
+    served.counters.Count(refusal);
+    CloseSocket(std::move(socket), always_refused);
+    return served.door.TellRefused(
+        peer->uid, [&] { return served.shares.Explain(refusal, kConnections); }, Now());
+  }
+  if (!refuses) (void)GuardSocket(socket.get());  // where it cannot, StartServers said so
+  HandOver(endpoint, std::move(socket), *peer, own);
+}
+
+ShareRefusal AcceptLoop::TakePlace(Served& served, const SocketPeer& peer) {
+  const ShareRefusal refusal = served.shares.Take(peer);
+  if (refusal == ShareRefusal::kNone) return refusal;
+  const Time now = Now();
+  if (now < forgot_ + kLookAgain) return refusal;
+  ForgetClosed(now);
+  return served.shares.Take(peer);
+}
+
+void AcceptLoop::HandOver(size_t endpoint, FileDescriptor socket, const SocketPeer& peer,
+                          bool own) {
+  const int fd = socket.Release();
+  // The number may still stand for a connection that gRPC closed since.
+  if (const auto found = connections_.find(fd); found != connections_.end()) {
+    GiveBack(found->second);
+    connections_.erase(found);
+  }
+  connections_.try_emplace(
+      fd, Connection{.inode = InodeOf(fd), .endpoint = endpoint, .peer = peer, .own = own});
+  Served& served = served_[endpoint];
+  ++served.counters.open;
+  // A connection that gRPC's own listener had taken would not say which one it is.
+  peers_.Put(fd, peer);
+  if (!own) incoming_.Watch(fd, peer, served.counters.held_most);
+  grpc::AddInsecureChannelFromFd(&served.servers.Enter(peer.uid), fd);
+}
+
+void AcceptLoop::GiveBack(const Connection& connection) {
+  Served& served = served_[connection.endpoint];
+  if (!connection.own) served.shares.Give(connection.peer);
+  served.servers.Leave(connection.peer.uid);
+  --served.counters.open;
+}
+
+void AcceptLoop::ForgetClosed(Time now) {
+  forgot_ = now;
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    const auto connection = it++;
+    if (InodeOf(connection->first) == connection->second.inode) continue;
+    GiveBack(connection->second);
+    peers_.Forget(connection->first);
+    connections_.erase(connection);
+  }
+}
+
+}  // namespace larder

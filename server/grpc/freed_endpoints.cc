@@ -1,0 +1,72 @@
+#include "server/grpc/freed_endpoints.h"
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "storage/clock.h"
+#include "storage/mutex.h"
+
+namespace larder {
+namespace {
+
+// Both are there before the first object of the program is made, and after the last one is gone.
+constinit std::atomic<uint64_t> freed{0};
+
+class KeptMemory {
+ public:
+  void Add(void* memory) LARDER_EXCLUDES(mu_) {
+    // Two go for each that comes, so that after a burst the ring empties.
+    for (int i = 0; i < 2; ++i) std::free(TakeOld());
+    void* oldest = nullptr;
+    {
+      MutexLock lock(mu_);
+      if (count_ == ring_.size()) oldest = TakeFirst();
+      ring_[(first_ + count_++) % ring_.size()] = {memory, std::chrono::steady_clock::now()};
+    }
+    std::free(oldest);
+  }
+
+ private:
+  struct Kept {
+    void* memory = nullptr;
+    TimePoint freed;
+  };
+  // Null: none has been kept for long enough.
+  [[nodiscard]] void* TakeOld() LARDER_EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    if (count_ == 0) return nullptr;
+    const bool old = ring_[first_].freed + kKeepFreedEndpoint < std::chrono::steady_clock::now();
+    return old ? TakeFirst() : nullptr;
+  }
+  [[nodiscard]] void* TakeFirst() LARDER_REQUIRES(mu_) {
+    void* const memory = ring_[first_].memory;
+    first_ = (first_ + 1) % ring_.size();
+    --count_;
+    return memory;
+  }
+
+  Mutex mu_;
+  std::array<Kept, kFreedEndpointsMax> ring_ LARDER_GUARDED_BY(mu_){};
+  size_t first_ LARDER_GUARDED_BY(mu_) = 0, count_ LARDER_GUARDED_BY(mu_) = 0;
+};
+constinit KeptMemory kept;
+
+}  // namespace
+
+uint64_t FreedEndpoints() { return freed.load(std::memory_order_relaxed); }
+
+}  // namespace larder
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+
+// In place of the standard library's, for the whole program, gRPC included.
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t bytes) noexcept {
+  if (bytes != larder::kEndpointBytes || memory == nullptr) return std::free(memory);
+  larder::freed.fetch_add(1, std::memory_order_relaxed);
+  larder::kept.Add(memory);
+}
+
+#endif

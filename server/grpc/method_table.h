@@ -1,0 +1,157 @@
+// Which socket file serves which method of the contract: declared once, here, a line a method.
+//
+// A method of proto/larder/v1 without a line does not compile, nor does a line without its method.
+// A service is served at a socket by ServedAt alone, which leaves the methods that the table does
+// not declare there to WrongSocket (wrong_socket.h), so they are refused before gRPC decodes a
+// request.  Health and reflection are gRPC's own: health is served at
+// every socket, reflection where callers are trusted, at control.sock and admin.sock.
+//
+// Does not say who may open a socket file: its owner, group and mode do.
+// Ownership: none.  Thread-safety: constants; a ServedAt is as its service.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include "larder/v1/admin.grpc.pb.h"
+#include "larder/v1/cache.grpc.pb.h"
+#include "larder/v1/engine.grpc.pb.h"
+
+namespace larder {
+
+// The socket files that gRPC is served at.
+enum class Socket : uint8_t {
+  kData = 1,     // engines
+  kControl = 2,  // routers, schedulers and operators
+  kAdmin = 4,    // the operator
+};
+
+struct SocketSet {
+  uint8_t bits = 0;  // public, so that a set can be an argument of a template
+
+  constexpr SocketSet(Socket one) : bits(static_cast<uint8_t>(one)) {}  // NOLINT: one is a set
+  [[nodiscard]] constexpr bool Has(Socket one) const {
+    return (bits & static_cast<uint8_t>(one)) != 0;
+  }
+};
+constexpr SocketSet operator|(SocketSet a, SocketSet b) {
+  a.bits |= b.bits;
+  return a;
+}
+
+// A line: the method, as the template that the generated code has for it, and where it is served.
+template <template <class> class Method, SocketSet kSockets>
+struct Line {};
+
+namespace method_table_internal {
+
+// The service that has just the methods of `Lines`, written as the generated code writes the one
+// that has all: the types are the same when the lines are those of the .proto file, in its order.
+template <class Base, class... Lines>
+struct WithMethods {
+  using Type = Base;
+};
+template <class Base, template <class> class Method, SocketSet kSockets, class... Rest>
+struct WithMethods<Base, Line<Method, kSockets>, Rest...> {
+  using Type = Method<typename WithMethods<Base, Rest...>::Type>;
+};
+
+template <template <class> class Method>
+struct Name {};
+template <class OneLine>
+struct PartsOf;
+template <template <class> class Method, SocketSet kSockets>
+struct PartsOf<Line<Method, kSockets>> {
+  static constexpr SocketSet kValue = kSockets;
+  using MethodName = Name<Method>;
+};
+
+}  // namespace method_table_internal
+
+template <class Api, class... Lines>
+struct MethodTable {
+  using Service = Api;
+  // In the order of the .proto file.
+  static constexpr std::array<SocketSet, sizeof...(Lines)> kSockets = {
+      method_table_internal::PartsOf<Lines>::kValue...};
+  // Every method has a line, and in its place.
+  static constexpr bool kWhole = std::is_same_v<
+      typename method_table_internal::WithMethods<typename Api::Service, Lines...>::Type,
+      typename Api::CallbackService>;
+  // The place of a method, as gRPC numbers it.
+  template <template <class> class Method>
+  static constexpr int IndexOf() {
+    constexpr std::array<bool, sizeof...(Lines)> kIs = {
+        std::is_same_v<typename method_table_internal::PartsOf<Lines>::MethodName,
+                       method_table_internal::Name<Method>>...};
+    int i = 0;
+    while (!kIs[static_cast<size_t>(i)]) ++i;
+    return i;
+  }
+};
+
+// clang-format off: a line a method
+
+inline constexpr SocketSet kDataAndControl = SocketSet(Socket::kData) | Socket::kControl;
+
+using EngineMethods =
+    MethodTable<v1::Engine, Line<v1::Engine::WithCallbackMethod_Attach, Socket::kData>,
+                Line<v1::Engine::WithCallbackMethod_StoreBlocks, Socket::kData>,
+                Line<v1::Engine::WithCallbackMethod_FetchBlocks, Socket::kData>>;
+
+using CacheMethods = MethodTable<
+    v1::Cache, Line<v1::Cache::WithCallbackMethod_Lookup, kDataAndControl>,
+    Line<v1::Cache::WithCallbackMethod_ListInstances, kDataAndControl>,  // data: without salts
+    Line<v1::Cache::WithCallbackMethod_QueryIp, kDataAndControl>,
+    Line<v1::Cache::WithCallbackMethod_Pin, kDataAndControl>,    // data: of its own user
+    Line<v1::Cache::WithCallbackMethod_Unpin, kDataAndControl>,  // likewise
+    Line<v1::Cache::WithCallbackMethod_Prefetch, kDataAndControl>,
+    Line<v1::Cache::WithCallbackMethod_Clear, Socket::kControl>,
+    Line<v1::Cache::WithCallbackMethod_Move, Socket::kControl>,
+    Line<v1::Cache::WithCallbackMethod_Compress, Socket::kControl>,
+    Line<v1::Cache::WithCallbackMethod_WatchEvents, Socket::kControl>>;
+
+using AdminMethods =
+    MethodTable<v1::Admin, Line<v1::Admin::WithCallbackMethod_Stats, Socket::kAdmin>,
+                Line<v1::Admin::WithCallbackMethod_Drain, Socket::kAdmin>,
+                Line<v1::Admin::WithCallbackMethod_Verify, Socket::kAdmin>,
+                Line<v1::Admin::WithCallbackMethod_Config, Socket::kAdmin>>;
+
+// clang-format on
+
+static_assert(EngineMethods::kWhole,
+              "server/grpc/method_table.h: say at which sockets each method of Engine is served");
+static_assert(CacheMethods::kWhole,
+              "server/grpc/method_table.h: say at which sockets each method of Cache is served");
+static_assert(AdminMethods::kWhole,
+              "server/grpc/method_table.h: say at which sockets each method of Admin is served");
+
+// The callback service of `Table`, of which only what the table declares for `socket` is served.
+template <class Table>
+class ServedAt : public Table::Service::CallbackService {
+  static_assert(Table::kWhole);
+
+ protected:
+  explicit ServedAt(Socket socket) {
+    for (size_t i = 0; i < Table::kSockets.size(); ++i) {
+      if (!Table::kSockets[i].Has(socket)) this->MarkMethodGeneric(static_cast<int>(i));
+    }
+  }
+};
+
+// The table again, for whatever finds out at run time what is served where.
+struct DeclaredMethod {
+  std::string path;  // "/larder.v1.Cache/Move"
+  std::string name;  // "Move"
+  SocketSet sockets;
+};
+[[nodiscard]] std::span<const DeclaredMethod> DeclaredMethods();
+
+// "control.sock"
+[[nodiscard]] const char* FileNameOf(Socket socket);
+
+}  // namespace larder

@@ -1,0 +1,62 @@
+// What the daemon is right now, as plain numbers: the pool, the disk, sessions, shares, sockets.
+//
+// Daemon::gauges() fills it for each scrape of /metrics and each Admin.Stats; the table of metrics
+// (metrics_table.h) names its numbers.  What only grows is in counters.h.
+// Ownership: values, but for `sideband` and `sockets`, which live as long as the daemon.
+// Thread-safety: a value; the counters behind the two pointers are atomic.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/connections/connection_shares.h"
+#include "server/connections/descriptor_closer.h"
+#include "server/runtime/shares.h"
+#include "storage/store/block_store.h"
+#include "storage/tiering/disk_work.h"
+#include "storage/tiering/host_verifier.h"
+#include "storage/types.h"
+
+namespace larder {
+
+struct SidebandCounters;  // server/processes/sideband_connection.h
+
+// Of the socket files that gRPC serves.
+struct SocketCounters {
+  ConnectionCounters data, control, admin;
+};
+
+struct Gauges {
+  BlockStore::Stats store;
+  struct Sessions {
+    size_t mapped = 0, staged = 0, stream = 0;
+    [[nodiscard]] size_t all() const { return mapped + staged + stream; }
+    size_t reading_mapped = 0, reading_copied = 0, reading_stream = 0;
+  } sessions;  // by write mode, and by read mode
+  double started_unix_s = 0;
+  std::string pages;         // of the pool
+  std::string pool_stalled;  // why the host gives it no more memory; empty: it gives
+  ByteCount quarantined;
+  size_t device_blocks = 0;
+  size_t processes = 0;
+  ByteCount staging;
+  bool draining = false;
+  std::optional<DiskWork::Stats> disk;  // where there is one
+  HostVerifier::Stats host_verifier;
+  double host_verify_s = 0;  // until damage of a block in the pool is found; 0: nobody looks
+  const SidebandCounters* sideband = nullptr;  // lives as long as the daemon
+  std::vector<Shares::Use> shares;             // by kind
+  const SocketCounters* sockets = nullptr;     // likewise
+  struct Incoming {
+    uint64_t held = 0, limit = 0;  // bytes of messages that are not whole
+  } incoming;
+  struct Descriptors {
+    size_t open = 0, limit = 0;
+  } descriptors;
+  DescriptorCloser::Counts closer;
+};
+
+}  // namespace larder

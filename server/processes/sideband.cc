@@ -1,0 +1,252 @@
+#include "server/processes/sideband.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "server/connections/passed_rights.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+constexpr uint64_t kWake = 0;  // ids of the door and of connections come after
+constexpr const char* kConnections = "sideband connections";
+
+std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
+
+absl::Status Watch(int epoll, int fd, uint64_t id) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = id;
+  if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, "watching a sideband socket");
+}
+
+}  // namespace
+
+absl::Status Sideband::Options::Validate() const {
+  if (absl::Status status = ListeningSocket::Options{.path = path}.Validate(); !status.ok()) {
+    return status;
+  }
+  if (connections.all == 0 || connections.per_uid == 0 || connections.per_process == 0) {
+    return absl::InvalidArgumentError("limits of sideband connections are at least 1");
+  }
+  if (handshake_deadline <= std::chrono::milliseconds(0)) {
+    return absl::InvalidArgumentError("the sideband's handshake needs some time");
+  }
+  return absl::OkStatus();
+}
+
+Sideband::Sideband(const Options& options, SidebandHost& host, ProcessTable& processes,
+                   StagingTable& staging)
+    : options_(options),
+      staging_(staging),
+      context_{.host = host,
+               .processes = processes,
+               .staging = staging,
+               .shares = shares_,
+               .counters = counters_,
+               .trusted_uids = options_.trusted_uids},
+      last_id_(kWake),
+      places_(options_.connections) {}
+
+Sideband::~Sideband() {
+  if (thread_.joinable()) {
+    {
+      MutexLock lock(mu_);
+      stop_ = true;
+    }
+    LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+    thread_.join();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Sideband>> Sideband::Create(const Options& options,
+                                                           SidebandHost& host,
+                                                           ProcessTable& processes,
+                                                           StagingTable& staging) {
+  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  auto sideband = absl::WrapUnique(new Sideband(options, host, processes, staging));
+  auto listener = ListeningSocket::Open({.path = options.path,
+                                         .type = SOCK_SEQPACKET,
+                                         .mode = options.mode,
+                                         .handed_over = options.listener});
+  if (!listener.ok()) return listener.status();
+  sideband->door_.emplace("sideband.sock", *std::move(listener), sideband->counters_.door,
+                          options.report);
+  if (absl::Status status = sideband->OpenLoop(); !status.ok()) return status;
+  return sideband;
+}
+
+absl::Status Sideband::OpenLoop() {
+  epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll_ || !wake_) return absl::ErrnoToStatus(errno, "opening the sideband's loop");
+  if (absl::Status status = Watch(epoll_.get(), wake_.get(), kWake); !status.ok()) return status;
+  WatchDoor();
+  if (watched_ < 0) return absl::ErrnoToStatus(errno, "watching the sideband's socket");
+  return absl::OkStatus();
+}
+
+void Sideband::Start() {
+  LARDER_CHECK(!thread_.joinable());
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "sideband");
+    Run();
+  });
+}
+
+void Sideband::OnProcessDeath(ProcessId process) {
+  staging_.DropProcess(process);
+  shares_.DropProcess(process);
+  {
+    MutexLock lock(mu_);
+    dead_.push_back(process);
+  }
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
+void Sideband::Ask() {
+  heartbeat_.Ask();
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
+void Sideband::Run() {
+  std::array<epoll_event, 64> events;
+  for (;;) {
+    const int ready = epoll_wait(epoll_.get(), events.data(), events.size(), WaitMs());
+    LARDER_CHECK(ready >= 0 || errno == EINTR);
+    for (int i = 0; i < ready; ++i) {
+      const uint64_t id = events[static_cast<size_t>(i)].data.u64;
+      if (id == kWake) {
+        eventfd_t count;
+        eventfd_read(wake_.get(), &count);
+        heartbeat_.Answer();
+      } else if (id == door_id_) {
+        Accept(events[static_cast<size_t>(i)].events);
+      } else if (const auto found = connections_.find(id); found != connections_.end()) {
+        if (!found->second.connection->OnReadable()) Close(id);
+      }
+    }
+    CloseLate();
+    CloseDead();
+    door_->Look(Now());
+    WatchDoor();
+    MutexLock lock(mu_);
+    if (stop_) break;
+  }
+  while (!connections_.empty()) Close(connections_.begin()->first);
+}
+
+void Sideband::Accept(uint32_t events) {
+  const int at = watched_;
+  for (int i = 0; i < Doorkeeper::kBatch; ++i) {
+    FileDescriptor socket = door_->Accept(Now());
+    if (!socket) break;  // only then the door's socket may be another
+    Admit(std::move(socket));
+  }
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0) door_->OnHangup(at, Now());
+  WatchDoor();
+}
+
+void Sideband::WatchDoor() {
+  const int wanted = door_->fd(Now());
+  if (wanted == watched_) return;
+  if (watched_ >= 0) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched_, nullptr);
+  // What is still reported of a socket that another thread closes has a former id.
+  door_id_ = ++last_id_;
+  watched_ = wanted >= 0 && Watch(epoll_.get(), wanted, door_id_).ok() ? wanted : -1;
+}
+
+void Sideband::Admit(FileDescriptor socket) {
+  // Where the listener was handed over, it may have sent something before this.
+  const bool refuses = RefuseRights(socket.get()) && door_->refuses_rights();
+  const std::optional<SocketPeer> peer = PeerOf(socket.get());
+  const int on = 1;  // credentials come with every packet
+  if (!peer || setsockopt(socket.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) {
+    return CloseSocket(std::move(socket), refuses);
+  }
+  const int fd = socket.get();
+  auto connection = std::make_unique<SidebandConnection>(context_, std::move(socket), refuses);
+  absl::Status status;
+  const ShareRefusal refusal = places_.Take(*peer);
+  if (refusal != ShareRefusal::kNone) {
+    status = absl::ResourceExhaustedError(places_.Explain(refusal, kConnections));
+    door_->TellRefused(
+        peer->uid, [&] { return std::string(status.message()); }, Now());
+  }
+  const uint64_t id = ++last_id_;
+  if (status.ok()) {
+    status = Watch(epoll_.get(), fd, id);
+    if (!status.ok()) places_.Give(*peer);
+  }
+  if (!status.ok()) {
+    ++counters_.over_limit;
+    connection->Refuse(status);
+    return;
+  }
+  connections_.try_emplace(id, Connection{.peer = *peer, .connection = std::move(connection)});
+  ++counters_.connections_open;
+  handshakes_.push_back({.deadline = Now() + options_.handshake_deadline, .id = id});
+}
+
+void Sideband::Close(uint64_t id) {
+  const auto found = connections_.find(id);
+  places_.Give(found->second.peer);
+  // Another thread may close it, and later: until then it would be reported over and over.
+  (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.connection->socket(), nullptr);
+  connections_.erase(found);
+  --counters_.connections_open;
+}
+
+void Sideband::CloseLate() {
+  const Time now = Now();
+  while (!handshakes_.empty()) {
+    const Handshake handshake = handshakes_.front();
+    const auto found = connections_.find(handshake.id);
+    const bool pending = found != connections_.end() && !found->second.connection->welcomed();
+    if (pending && handshake.deadline > now) return;
+    handshakes_.pop_front();
+    if (!pending) continue;
+    ++counters_.handshake_late;
+    found->second.connection->Refuse(
+        absl::DeadlineExceededError("the handshake was not completed in time"));
+    Close(handshake.id);
+  }
+}
+
+void Sideband::CloseDead() {
+  std::vector<ProcessId> dead;
+  {
+    MutexLock lock(mu_);
+    dead.swap(dead_);
+  }
+  for (const ProcessId process : dead) {
+    std::vector<uint64_t> ids;
+    for (const auto& [id, c] : connections_) {
+      if (c.connection->welcomed() && c.connection->process() == process) ids.push_back(id);
+    }
+    for (const uint64_t id : ids) Close(id);
+    staging_.DropProcess(process);  // a packet of it may have been under way before
+    shares_.DropProcess(process);
+  }
+}
+
+int Sideband::WaitMs() const {
+  const Time now = Now();
+  Time until = door_->due(now);
+  if (!handshakes_.empty()) until = std::min(until, handshakes_.front().deadline);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now);
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+}
+
+}  // namespace larder

@@ -1,0 +1,107 @@
+#include "server/runtime/lock_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+namespace {
+
+absl::Status FromErrno(int error, absl::string_view what, const std::string& path) {
+  return absl::ErrnoToStatus(error, absl::StrCat(what, " ", path));
+}
+
+absl::Status PrepareDirectory(const std::string& dir) {
+  // 0755: clients of other users must get at the socket files, whose modes say who may connect.
+  if (mkdir(dir.c_str(), 0755) != 0 && errno != EEXIST) {
+    return FromErrno(errno, "cannot make the socket directory", dir);
+  }
+  struct stat st {};
+  if (stat(dir.c_str(), &st) != 0) return FromErrno(errno, "cannot look at", dir);
+  if (!S_ISDIR(st.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir, " is not a directory: move it away or choose --socket-dir"));
+  }
+  if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
+    return absl::FailedPreconditionError(absl::StrCat("everybody may replace files in ", dir,
+                                                      ": chmod o-w it or choose --socket-dir"));
+  }
+  return absl::OkStatus();
+}
+
+// A user who may open the file may hold its lock for good, and no daemon could start.
+absl::Status KeepForOurselves(int fd, const struct stat& file, const std::string& path) {
+  struct stat dir {};
+  if (stat(path.substr(0, path.rfind('/')).c_str(), &dir) != 0) {
+    return FromErrno(errno, "cannot look at the directory of", path);
+  }
+  if (file.st_uid != geteuid() && file.st_uid != dir.st_uid) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " belongs to uid ", file.st_uid,
+                     ", who may lock it at any time: remove it or choose --socket-dir"));
+  }
+  // Former versions made it readable for all.
+  if (file.st_uid == geteuid() && (file.st_mode & 0177) != 0 && fchmod(fd, 0600) != 0) {
+    return FromErrno(errno, "cannot chmod", path);
+  }
+  return absl::OkStatus();
+}
+
+// What the holder wrote; the pid is for people, the lock is what counts.
+std::string HolderPid(int fd) {
+  char text[24] = {};
+  const ssize_t n = pread(fd, text, sizeof text - 1, 0);
+  uint64_t pid = 0;
+  const std::string_view read(text, n > 0 ? static_cast<size_t>(n) : 0);
+  const auto trimmed = absl::StripAsciiWhitespace(absl::string_view(read.data(), read.size()));
+  return absl::SimpleAtoi(trimmed, &pid) ? absl::StrCat("pid ", pid) : "of unknown pid";
+}
+
+absl::Status WritePid(int fd) {
+  const std::string text = absl::StrCat(getpid(), "\n");
+  if (ftruncate(fd, 0) != 0 ||
+      pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    return absl::ErrnoToStatus(errno, "cannot write the lock file");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& socket_dir) {
+  const absl::Status prepared = PrepareDirectory(socket_dir);
+  if (!prepared.ok()) return prepared;
+  const std::string path = absl::StrCat(socket_dir, "/", kName);
+  // O_NOFOLLOW: in a shared directory the name may be somebody else's link to a file of ours.
+  // 0600: another user who may open it may also lock it, and keep the next daemon out.
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  if (fd < 0) return FromErrno(errno, "cannot open the lock file", path);
+  std::unique_ptr<LockFile> lock(new LockFile(fd));
+  struct stat st {};
+  if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is not a regular file: move it away or choose --socket-dir"));
+  }
+  if (absl::Status status = KeepForOurselves(fd, st, path); !status.ok()) return status;
+  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return FromErrno(errno, "cannot lock", path);
+    return absl::FailedPreconditionError(absl::StrCat("another larderd (", HolderPid(fd),
+                                                      ") serves ", socket_dir,
+                                                      ": stop it or choose --socket-dir"));
+  }
+  const absl::Status written = WritePid(fd);
+  if (!written.ok()) return written;
+  return lock;
+}
+
+LockFile::~LockFile() { close(fd_); }
+
+}  // namespace larder

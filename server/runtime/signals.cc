@@ -1,0 +1,95 @@
+#include "server/runtime/signals.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "storage/check.h"
+
+namespace larder {
+namespace {
+
+sigset_t OurSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
+int PollTimeoutMs(std::optional<Duration> pulse) {
+  if (!pulse) return -1;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(*pulse).count();
+  return static_cast<int>(std::clamp<int64_t>(ms, 1, 3'600'000));
+}
+
+}  // namespace
+
+void BlockSignals() {
+  const sigset_t set = OurSignals();
+  LARDER_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
+  LARDER_CHECK(std::signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+}
+
+absl::StatusOr<std::unique_ptr<SignalThread>> SignalThread::Start(Handlers handlers) {
+  const sigset_t set = OurSignals();
+  const int signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (signal_fd < 0 || stop_fd < 0) {
+    const int error = errno;
+    if (signal_fd >= 0) close(signal_fd);
+    if (stop_fd >= 0) close(stop_fd);
+    return absl::ErrnoToStatus(error, "cannot listen for signals");
+  }
+  return std::unique_ptr<SignalThread>(new SignalThread(std::move(handlers), signal_fd, stop_fd));
+}
+
+SignalThread::SignalThread(Handlers handlers, int signal_fd, int stop_fd)
+    : handlers_(std::move(handlers)), signal_fd_(signal_fd), stop_fd_(stop_fd) {
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "signals");
+    Run();
+  });
+}
+
+SignalThread::~SignalThread() {
+  const uint64_t one = 1;
+  LARDER_CHECK(write(stop_fd_, &one, sizeof one) == sizeof one);
+  thread_.join();
+  close(signal_fd_);
+  close(stop_fd_);
+}
+
+void SignalThread::Run() {
+  pollfd fds[] = {{signal_fd_, POLLIN, 0}, {stop_fd_, POLLIN, 0}};
+  const int timeout_ms = PollTimeoutMs(handlers_.pulse);
+  while (true) {
+    const int ready = poll(fds, 2, timeout_ms);
+    if (ready < 0) continue;  // EINTR
+    if (handlers_.pulse) handlers_.on_pulse();
+    if (fds[1].revents != 0) return;
+    if (fds[0].revents != 0) OnSignal();
+  }
+}
+
+void SignalThread::OnSignal() {
+  signalfd_siginfo info{};
+  if (read(signal_fd_, &info, sizeof info) != sizeof info) return;
+  if (info.ssi_signo == SIGHUP) {
+    handlers_.on_hangup();
+    return;
+  }
+  // Nothing is unwound: whoever sends a second one does not want to wait for anything.
+  if (std::exchange(ending_, true)) _exit(handlers_.second_signal_exit_code);
+  handlers_.on_end(static_cast<int>(info.ssi_signo));
+}
+
+}  // namespace larder

@@ -1,0 +1,55 @@
+// The sessions that live now.  Gives out ids, ticks deadlines, tells everybody to drain.
+//
+// Ownership: shares each session with its stream.  Thread-safety: all methods from any thread.
+// Limits: the shares of each process and uid, and of all (server/runtime/shares.h); beyond them Add
+// answers ResourceExhausted.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "server/sessions/session.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class SessionTable {
+ public:
+  // Makes a session under a fresh id.  ResourceExhausted at a limit, Unavailable while draining.
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<AttachedSession>> Add(
+      SessionDeps& deps, std::optional<AttachedProcess> process, const ShareHolder& holder,
+      std::string peer, SessionSink& sink) LARDER_EXCLUDES(mu_);
+  void Remove(SessionId id) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::shared_ptr<AttachedSession> Find(SessionId id) const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] std::vector<std::shared_ptr<AttachedSession>> All() const LARDER_EXCLUDES(mu_);
+  [[nodiscard]] size_t size() const LARDER_EXCLUDES(mu_);
+  // Refuses further sessions (Unavailable), tells those that live to finish, and answers how many.
+  size_t Drain(TimePoint now) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
+  // Calls beside the sessions are refused: what was on its way when the drain began is still
+  // served, as in a session (AttachedSession::kDrainGrace).
+  [[nodiscard]] bool RefusesCalls(TimePoint now) const {
+    return now >= refuses_from_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<AttachedSession>> AddUncounted(
+      SessionDeps& deps, std::optional<AttachedProcess> process, const ShareHolder& holder,
+      std::string peer, SessionSink& sink) LARDER_EXCLUDES(mu_);
+
+  std::atomic<bool> draining_{false};
+  std::atomic<TimePoint> refuses_from_{TimePoint::max()};
+  mutable Mutex mu_;
+  uint64_t next_id_ LARDER_GUARDED_BY(mu_) = 1;
+  struct Entry {
+    std::shared_ptr<AttachedSession> session;
+    Shares::Ticket place;
+  };
+  absl::flat_hash_map<SessionId, Entry> sessions_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder

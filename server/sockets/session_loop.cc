@@ -1,0 +1,194 @@
+#include "server/sockets/session_loop.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "storage/check.h"
+#include "storage/look.h"
+
+namespace larder {
+namespace {
+
+constexpr uint64_t kWake = 0;  // ids of sockets come after
+
+TimePoint Now() { return std::chrono::steady_clock::now(); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SessionLoop>> SessionLoop::Start() {
+  FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = kWake;
+  if (!epoll || !wake || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
+    return absl::ErrnoToStatus(errno, "opening a loop for session sockets");
+  }
+  return absl::WrapUnique(new SessionLoop(std::move(epoll), std::move(wake)));
+}
+
+SessionLoop::SessionLoop(FileDescriptor epoll, FileDescriptor wake)
+    : epoll_(std::move(epoll)), wake_(std::move(wake)) {
+  thread_ = std::thread([this] {
+    pthread_setname_np(pthread_self(), "session-loop");
+    Run();
+  });
+}
+
+SessionLoop::~SessionLoop() {
+  {
+    MutexLock lock(mu_);
+    stop_ = true;
+  }
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+  thread_.join();
+}
+
+void SessionLoop::Add(std::unique_ptr<SessionSocket> socket) {
+  {
+    MutexLock lock(mu_);
+    added_.push_back(std::move(socket));
+  }
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
+void SessionLoop::Wake(uint64_t id) {
+  {
+    MutexLock lock(mu_);
+    woken_.push_back(id);
+  }
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
+void SessionLoop::Ask() {
+  heartbeat_.Ask();
+  LARDER_CHECK(eventfd_write(wake_.get(), 1) == 0);
+}
+
+void SessionLoop::Run() {
+  Events events;
+  while (!Stopped()) RunOnce(&events);
+  TakeAdded();
+  for (auto& [id, served] : served_) {
+    served.socket->Finish(absl::UnavailableError("larderd is stopping"));
+  }
+  LookAtAll(Now());
+  while (!served_.empty()) RunOnce(&events);
+}
+
+bool SessionLoop::Stopped() {
+  MutexLock lock(mu_);
+  return stop_;
+}
+
+void SessionLoop::RunOnce(Events* events) {
+  const int ready = Wait(events);
+  const TimePoint now = Now();
+  for (int i = 0; i < ready; ++i) {
+    const uint64_t id = (*events)[static_cast<size_t>(i)].data.u64;
+    if (id == kWake) {
+      eventfd_t count;
+      (void)eventfd_read(wake_.get(), &count);
+      TakeAdded();
+      heartbeat_.Answer();
+    } else {
+      LookAt(id, now, ((*events)[static_cast<size_t>(i)].events & (EPOLLHUP | EPOLLERR)) != 0);
+    }
+  }
+  if (now < next_due_) return;
+  next_due_ = TimePoint::max();
+  LookAtAll(now);
+}
+
+int SessionLoop::Wait(Events* events) {
+  const auto wait = [&](int timeout_ms) {
+    const int happened =
+        epoll_wait(epoll_.get(), events->data(), static_cast<int>(events->size()), timeout_ms);
+    LARDER_CHECK(happened >= 0 || errno == EINTR);
+    return std::max(happened, 0);
+  };
+  int ready = 0;
+  if (LookWhileIdle(look_until_, [&] { return (ready = wait(0)) > 0; })) return ready;
+  if (next_due_ == TimePoint::max()) return wait(-1);
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_due_ - Now());
+  return wait(static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
+}
+
+void SessionLoop::TakeAdded() {
+  std::vector<std::unique_ptr<SessionSocket>> added;
+  std::vector<uint64_t> woken;
+  {
+    MutexLock lock(mu_);
+    added.swap(added_);
+    woken.swap(woken_);
+  }
+  for (std::unique_ptr<SessionSocket>& socket : added) {
+    const uint64_t id = socket->id();
+    epoll_event event{};
+    event.data.u64 = id;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket->socket(), &event) != 0) {
+      socket->Finish(absl::ResourceExhaustedError("the kernel has no room for one session more"));
+      (void)socket->OnEvent(Now());
+      continue;
+    }
+    served_.try_emplace(id, Served{.socket = std::move(socket), .events = 0});
+    woken.push_back(id);  // it may have been told to end before anybody knew it
+  }
+  for (const uint64_t id : woken) LookAt(id, Now());
+}
+
+void SessionLoop::LookAt(uint64_t id, TimePoint now, bool hung_up) {
+  const auto found = served_.find(id);
+  if (found == served_.end()) return;
+  const SessionSocket::Next next = found->second.socket->OnEvent(now, hung_up);
+  if (next.over) {
+    Erase(id);
+    return;
+  }
+  if (next.heard) look_until_ = Now() + kLook;
+  next_due_ = std::min(next_due_, next.due);
+  Watch(found->second, next, hung_up);
+  if (next.lingers) Linger(id);
+}
+
+void SessionLoop::Linger(uint64_t id) {
+  lingering_.insert(id);
+  if (lingering_.size() > kLingeringMax) Erase(*lingering_.begin());
+}
+
+void SessionLoop::Erase(uint64_t id) {
+  const auto found = served_.find(id);
+  // Another thread may close it, and later: until then it would be reported over and over.
+  (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.socket->socket(), nullptr);
+  served_.erase(found);
+  lingering_.erase(id);
+}
+
+void SessionLoop::Watch(Served& served, const SessionSocket::Next& next, bool hung_up) {
+  const uint32_t events = (next.read ? EPOLLIN : 0U) | (next.write ? EPOLLOUT : 0U);
+  // epoll reports a hang-up whatever it is asked for, and again at once.  A socket that waits for
+  // something else meanwhile, a worker or room, is woken or due.
+  const bool watched = events != 0 || (served.watched && !hung_up);
+  if (events == served.events && watched == served.watched) return;
+  const int what = !watched ? EPOLL_CTL_DEL : served.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  served.events = events;
+  served.watched = watched;
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = served.socket->id();
+  LARDER_CHECK(epoll_ctl(epoll_.get(), what, served.socket->socket(), &event) == 0);
+}
+
+void SessionLoop::LookAtAll(TimePoint now) {
+  std::vector<uint64_t> ids;
+  ids.reserve(served_.size());
+  for (const auto& [id, served] : served_) ids.push_back(id);
+  for (const uint64_t id : ids) LookAt(id, now);
+}
+
+}  // namespace larder

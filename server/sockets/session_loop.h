@@ -1,0 +1,95 @@
+// One thread that serves many session sockets.
+//
+// After a message it looks for the next one for kLook, yielding, before it sleeps: most of what a
+// busy client says next comes within, and to wake a thread that sleeps takes longer than to answer.
+// It sleeps at once when somebody else wants its core, as a client's copying thread does where
+// cores are few.
+//
+// Ownership: the sockets, once added.  Borrows nothing.
+// Thread-safety: NewId, Add and Wake from any thread.
+// Lifecycle: Start -> Add, ... -> destroyed, which ends all sessions on it; clients that do not
+// read get SessionSocket::kLinger for the last words.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <sys/epoll.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "proto/frames/file_descriptor.h"
+#include "server/runtime/heartbeat.h"
+#include "server/sockets/session_socket.h"
+#include "storage/clock.h"
+#include "storage/mutex.h"
+
+namespace larder {
+
+class SessionLoop final : public SessionSocket::Waker {
+ public:
+  static constexpr std::chrono::microseconds kLook{80};
+  static constexpr size_t kLingeringMax = 64;  // sockets whose sessions are over
+
+  // ResourceExhausted: no descriptors left.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionLoop>> Start();
+  ~SessionLoop() override;
+  SessionLoop(const SessionLoop&) = delete;
+  SessionLoop& operator=(const SessionLoop&) = delete;
+
+  // For a socket that will be added.
+  [[nodiscard]] uint64_t NewId() { return last_id_.fetch_add(1) + 1; }
+  void Add(std::unique_ptr<SessionSocket> socket) LARDER_EXCLUDES(mu_);
+  void Wake(uint64_t id) override LARDER_EXCLUDES(mu_);
+
+  // Wakes the thread to answer.
+  void Ask();
+  [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
+
+ private:
+  using Events = std::array<epoll_event, 64>;
+  struct Served {
+    std::unique_ptr<SessionSocket> socket;
+    uint32_t events = 0;  // that the epoll reports
+    bool watched = true;  // the epoll has it
+  };
+  SessionLoop(FileDescriptor epoll, FileDescriptor wake);
+
+  void Run() LARDER_EXCLUDES(mu_);
+  void RunOnce(Events* events) LARDER_EXCLUDES(mu_);
+  [[nodiscard]] bool Stopped() LARDER_EXCLUDES(mu_);
+  // How many of *events happened.
+  [[nodiscard]] int Wait(Events* events);
+  void TakeAdded() LARDER_EXCLUDES(mu_);
+  void LookAt(uint64_t id, TimePoint now, bool hung_up = false);
+  void Erase(uint64_t id);
+  void LookAtAll(TimePoint now);
+  // One more lingers: the oldest that does ends, when they are too many.
+  void Linger(uint64_t id);
+  void Watch(Served& served, const SessionSocket::Next& next, bool hung_up);
+
+  const FileDescriptor epoll_;
+  const FileDescriptor wake_;
+  std::atomic<uint64_t> last_id_{0};
+  Heartbeat heartbeat_;
+  std::thread thread_;
+
+  // The thread's.
+  absl::flat_hash_map<uint64_t, Served> served_;
+  std::set<uint64_t> lingering_;  // oldest first
+  TimePoint look_until_;
+  TimePoint next_due_ = TimePoint::max();  // of any socket; may be too early
+
+  Mutex mu_;
+  bool stop_ LARDER_GUARDED_BY(mu_) = false;
+  std::vector<std::unique_ptr<SessionSocket>> added_ LARDER_GUARDED_BY(mu_);
+  std::vector<uint64_t> woken_ LARDER_GUARDED_BY(mu_);
+};
+
+}  // namespace larder

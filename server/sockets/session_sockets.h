@@ -1,0 +1,45 @@
+// Hands out session sockets: one for each session of a process of this host, each served by one of
+// a few loops.
+//
+// Ownership: the loops.  Borrows Context, whose parts outlive it.
+// Thread-safety: Open from any thread.
+// Lifecycle: Start -> Open ... -> destroyed, which ends the sessions on its sockets.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/frames/file_descriptor.h"
+#include "server/processes/process_table.h"
+#include "server/sockets/session_loop.h"
+#include "server/sockets/session_socket.h"
+
+namespace larder {
+
+class SessionSockets {
+ public:
+  // REQUIRES: threads > 0.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionSockets>> Start(
+      const SessionSocket::Context& context, size_t threads);
+  SessionSockets(const SessionSockets&) = delete;
+  SessionSockets& operator=(const SessionSockets&) = delete;
+
+  // The client's end.  Limits are told on it, as gRPC would on the call.
+  [[nodiscard]] absl::StatusOr<FileDescriptor> Open(const AttachedProcess& process);
+
+  // All loops; server/runtime/heartbeat.h.
+  void Ask();
+  [[nodiscard]] bool Answered() const;
+
+ private:
+  explicit SessionSockets(const SessionSocket::Context& context) : context_(context) {}
+
+  const SessionSocket::Context context_;
+  std::vector<std::unique_ptr<SessionLoop>> loops_;
+  std::atomic<size_t> next_{0};
+};
+
+}  // namespace larder

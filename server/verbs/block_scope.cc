@@ -1,0 +1,198 @@
+#include "server/verbs/block_scope.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace larder {
+namespace {
+
+constexpr size_t kDescribedAtOnce = 256;
+
+// The last whole block of each variant.
+absl::StatusOr<std::vector<uint64_t>> EndsOf(std::span<const Digest> chain,
+                                             std::span<const VariantIndex> variants,
+                                             const BlockStore& store) {
+  std::vector<uint64_t> ends;
+  for (const VariantIndex variant : variants) {
+    const std::shared_ptr<const VariantSpec> spec = store.SpecOf(variant);
+    if (!spec) continue;  // nobody has said how long its blocks are
+    const size_t steps = spec->block_tokens / kStepTokens;
+    const size_t whole = chain.size() / steps * steps;
+    if (whole > 0) ends.push_back(IndexHash(variant, chain[whole - 1]));
+  }
+  if (ends.empty() && !variants.empty()) {
+    return absl::InvalidArgumentError(
+        "blocks.tokens: no variant has so short a block; give more of them, or say "
+        "SELECTION_SCOPE_CONTENT");
+  }
+  return ends;
+}
+
+// Calls visit(block, header) for each of these, of the disk alone, that the disk describes.
+template <class Visit>
+absl::Status Describe(std::span<const ChainLink> blocks, const BlockStore& store, DiskTier& disk,
+                      Visit visit) {
+  std::vector<DiskAddress> places;
+  for (const ChainLink& block : blocks)
+    places.push_back({{store.index().VariantId(block.variant), block.digest},
+                      DiskLocation{block.disk_location}});
+  std::vector<std::optional<DiskTier::Description>> found(blocks.size());
+  absl::Status status = disk.Describe(places, found);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (found[i]) visit(blocks[i], found[i]->header);
+  }
+  return status;
+}
+
+// Of blocks of which their engine said the tokens.
+ChainForest::Links LinksOf(const DeviceTable* devices) {
+  ChainForest::Links links;
+  if (devices == nullptr) return links;
+  devices->ForEach("", [&](VariantIndex variant, const Digest& digest, const Digest* parent) {
+    if (parent != nullptr)
+      links.emplace_back(IndexHash(variant, *parent), IndexHash(variant, digest));
+  });
+  return links;
+}
+
+}  // namespace
+
+absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
+                                     const wire::BlockSelection& selection,
+                                     const Digest& content_id, std::span<const uint32_t> tokens,
+                                     const InstanceTable& instances, const BlockStore& store) {
+  BlockScope made;
+  made.scope = scope;
+  made.engine_id = selection.engine_id;
+  made.content_id = content_id;
+  made.writer = selection.writer;
+  if (scope == wire::SelectionScope::kBlocks) {
+    auto blocks = Select(selection, content_id, tokens, instances, store);
+    if (!blocks.ok()) return blocks.status();
+    made.blocks = *std::move(blocks);
+    return made;
+  }
+  const std::vector<VariantIndex> variants = VariantsOf(selection, instances, store);
+  // Else of all that are stored, whoever registered them.
+  if (!selection.variants.empty() || !selection.engine_id.empty())
+    made.variants.emplace(variants.begin(), variants.end());
+  if (scope == wire::SelectionScope::kPrefix) {
+    auto ends = EndsOf(Chain(content_id, tokens), variants, store);
+    if (!ends.ok()) return ends.status();
+    made.ends = *std::move(ends);
+  }
+  return made;
+}
+
+absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store, DiskTier* disk,
+                                const DeviceTable* devices, ScopeMembers* members) {
+  *members = {};
+  members->variants_ = scope.variants;
+  switch (scope.scope) {
+    case wire::SelectionScope::kBlocks:
+      for (const SelectedBlocks::Block& block : scope.blocks.blocks)
+        members->names_.insert(IndexHash(block.variant, scope.blocks.names[block.name]));
+      return absl::OkStatus();
+    case wire::SelectionScope::kPrefix:
+      members->names_ = ChainForest(store.index(), LinksOf(devices)).Below(scope.ends);
+      return absl::OkStatus();
+    case wire::SelectionScope::kContent:
+      return members->FindContent(scope.content_id, store, disk, devices);
+    case wire::SelectionScope::kAll:
+      members->all_ = true;
+      return absl::OkStatus();
+    case wire::SelectionScope::kWriter:
+      return members->FindWritten(scope.writer, store, disk);
+  }
+  return absl::OkStatus();
+}
+
+// A chain is of one content.  Its first block says by its parent which; one behind a hole, by what
+// is known of it, in HOST or on disk.
+absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStore& store,
+                                       DiskTier* disk, const DeviceTable* devices) {
+  const ChainForest forest(store.index(), LinksOf(devices));
+  std::vector<uint64_t> heads;
+  std::vector<ChainLink> unknown;  // on disk alone
+  store.index().ForEachLink([&](const ChainLink& block) {
+    if (!HasVariant(block.variant)) return;
+    if (block.content == content_id || block.parent == IndexHash(block.variant, content_id)) {
+      heads.push_back(block.name);
+    } else if (block.disk_location != 0 && forest.IsHead(block)) {
+      unknown.push_back(block);
+    }
+  });
+  if (devices != nullptr) {
+    const auto add = [&](VariantIndex variant, const Digest& digest, const Digest* parent) {
+      if (parent != nullptr && *parent == content_id) heads.push_back(IndexHash(variant, digest));
+    };
+    devices->ForEach("", add);
+  }
+  absl::Status status;
+  for (size_t at = 0; disk != nullptr && at < unknown.size(); at += kDescribedAtOnce) {
+    const std::span some =
+        std::span(unknown).subspan(at).first(std::min(kDescribedAtOnce, unknown.size() - at));
+    status.Update(Describe(some, store, *disk, [&](const ChainLink& block, const auto& header) {
+      if (header.content == content_id) heads.push_back(block.name);
+    }));
+  }
+  names_ = forest.Below(std::move(heads));
+  if (status.ok()) return status;
+  return absl::UnavailableError(
+      absl::StrCat("the disk does not say of which content some blocks are: ", status.message()));
+}
+
+// Those on disk alone are asked for as they are met: they may be all that there is.
+absl::Status ScopeMembers::FindWritten(const BlockWriter& writer, const BlockStore& store,
+                                       DiskTier* disk) {
+  absl::Status status;
+  std::vector<ChainLink> unknown;
+  const auto ask = [&] {
+    status.Update(Describe(unknown, store, *disk, [&](const ChainLink& block, const auto& header) {
+      if (writer.Covers({.uid = header.writer_uid})) names_.insert(block.name);
+    }));
+    unknown.clear();
+  };
+  store.index().ForEachLink([&](const ChainLink& block) {
+    if (!HasVariant(block.variant)) return;
+    if (block.disk_location == 0) {
+      if (writer.Covers(block.writer)) names_.insert(block.name);
+    } else if (disk != nullptr && writer.engine == 0) {  // which no record says
+      unknown.push_back(block);
+      if (unknown.size() == kDescribedAtOnce) ask();
+    }
+  });
+  if (!unknown.empty()) ask();
+  if (status.ok()) return status;
+  return absl::UnavailableError(
+      absl::StrCat("the disk does not say who wrote some blocks: ", status.message()));
+}
+
+std::vector<std::pair<VariantIndex, Digest>> ScopeMembers::OnDevice(
+    const BlockScope& scope, const DeviceTable& devices) const {
+  std::vector<std::pair<VariantIndex, Digest>> blocks;
+  if (scope.scope == wire::SelectionScope::kBlocks) {
+    std::vector<DeviceTable::Name> named;
+    for (const SelectedBlocks::Block& block : scope.blocks.blocks)
+      named.emplace_back(block.variant, scope.blocks.names[block.name]);
+    devices.ForEachHolder(scope.engine_id, named,
+                          [&](size_t i, SessionId) { blocks.push_back(named[i]); });
+  } else {
+    devices.ForEach(scope.engine_id,
+                    [&](VariantIndex variant, const Digest& digest, const Digest*) {
+                      if (Contains(variant, digest)) blocks.emplace_back(variant, digest);
+                    });
+  }
+  std::ranges::sort(blocks);  // of several engines
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  return blocks;
+}
+
+bool ScopeMembers::Contains(VariantIndex variant, const Digest& digest) const {
+  return HasVariant(variant) && (all_ || names_.contains(IndexHash(variant, digest)));
+}
+
+}  // namespace larder
