@@ -23,8 +23,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/harness.h"
-#include "bench/memory_speed.h"
+#include "bench/harness/harness.h"
+#include "bench/harness/memory_speed.h"
 #include "storage/check.h"
 #include "storage/codec/host_codecs.h"
 #include "storage/format/record.h"

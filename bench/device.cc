@@ -30,8 +30,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/harness.h"
-#include "bench/matrix_product.h"
+#include "bench/harness/harness.h"
+#include "bench/harness/matrix_product.h"
 #include "cuda/cuda_device.h"
 #include "cuda/driver_symbols.h"
 #include "storage/check.h"

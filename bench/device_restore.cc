@@ -21,8 +21,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/harness.h"
-#include "bench/processes.h"
+#include "bench/harness/harness.h"
+#include "bench/harness/processes.h"
 #include "client/paged_restore.h"
 
 namespace larder::bench {

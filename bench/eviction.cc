@@ -18,7 +18,7 @@
 #include <unordered_set>
 
 #include "absl/strings/str_cat.h"
-#include "bench/harness.h"
+#include "bench/harness/harness.h"
 #include "storage/index/block_index.h"
 
 namespace larder::bench {

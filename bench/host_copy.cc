@@ -13,10 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/blocks.h"
-#include "bench/echo.h"
-#include "bench/harness.h"
-#include "bench/processes.h"
+#include "bench/harness/blocks.h"
+#include "bench/harness/echo.h"
+#include "bench/harness/harness.h"
+#include "bench/harness/processes.h"
 #include "storage/format/layout.h"
 #include "storage/memory/copy_kernels.h"
 

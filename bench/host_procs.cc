@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/blocks.h"
-#include "bench/harness.h"
-#include "bench/processes.h"
-#include "bench/worker.h"
+#include "bench/harness/blocks.h"
+#include "bench/harness/harness.h"
+#include "bench/harness/processes.h"
+#include "bench/harness/worker.h"
 #include "storage/memory/copy_kernels.h"
 
 namespace larder::bench {

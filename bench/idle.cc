@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "bench/blocks.h"
-#include "bench/disk_directory.h"
-#include "bench/disk_node.h"
-#include "bench/harness.h"
-#include "bench/processes.h"
+#include "bench/harness/blocks.h"
+#include "bench/harness/disk_directory.h"
+#include "bench/harness/disk_node.h"
+#include "bench/harness/harness.h"
+#include "bench/harness/processes.h"
 #include "client/client.h"
 
 namespace larder::bench {

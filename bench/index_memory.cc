@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "bench/harness.h"
-#include "bench/lookup_keys.h"
+#include "bench/harness/harness.h"
+#include "bench/harness/lookup_keys.h"
 #include "storage/check.h"
 #include "storage/index/block_index.h"
 

@@ -13,12 +13,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include "absl/strings/str_cat.h"
-#include "bench/blocks.h"
-#include "bench/echo.h"
-#include "bench/harness.h"
-#include "bench/lookup_keys.h"
-#include "bench/processes.h"
-#include "bench/socket_echo.h"
+#include "bench/harness/blocks.h"
+#include "bench/harness/echo.h"
+#include "bench/harness/harness.h"
+#include "bench/harness/lookup_keys.h"
+#include "bench/harness/processes.h"
+#include "bench/harness/socket_echo.h"
 #include "client/local/sideband.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "larder/v1/engine.grpc.pb.h"

@@ -9,10 +9,10 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
-#include "bench/echo.h"
-#include "bench/lookup_keys.h"
-#include "bench/shapes.h"
-#include "bench/socket_echo.h"
+#include "bench/harness/echo.h"
+#include "bench/harness/lookup_keys.h"
+#include "bench/harness/shapes.h"
+#include "bench/harness/socket_echo.h"
 #include "server/daemon.h"
 #include "server/runtime/heap.h"
 #include "storage/check.h"

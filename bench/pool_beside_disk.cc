@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/disk_directory.h"
-#include "bench/disk_node.h"
+#include "bench/harness/disk_directory.h"
+#include "bench/harness/disk_node.h"
 
 namespace larder::bench {
 namespace {

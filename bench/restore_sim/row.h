@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/harness.h"
+#include "bench/harness/harness.h"
 
 namespace larder::bench {
 

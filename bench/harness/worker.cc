@@ -1,4 +1,4 @@
-#include "bench/worker.h"
+#include "bench/harness/worker.h"
 
 #include <chrono>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "bench/processes.h"
+#include "bench/harness/processes.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "bench/socket_echo.h"
+#include "bench/harness/socket_echo.h"
 
 #include <poll.h>
 #include <sys/socket.h>

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/shapes.h"
+#include "bench/harness/shapes.h"
 #include "client/client.h"
 #include "storage/format/block_key.h"
 #include "storage/types.h"

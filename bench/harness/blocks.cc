@@ -1,4 +1,4 @@
-#include "bench/blocks.h"
+#include "bench/harness/blocks.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

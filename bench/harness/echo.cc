@@ -1,4 +1,4 @@
-#include "bench/echo.h"
+#include "bench/harness/echo.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "bench/disk_node.h"
+#include "bench/harness/disk_node.h"
 
 #include <algorithm>
 #include <chrono>

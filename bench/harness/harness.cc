@@ -1,4 +1,4 @@
-#include "bench/harness.h"
+#include "bench/harness/harness.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "bench/memory_speed.h"
+#include "bench/harness/memory_speed.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "absl/strings/str_format.h"
-#include "bench/harness.h"
+#include "bench/harness/harness.h"
 
 namespace larder::bench {
 namespace {

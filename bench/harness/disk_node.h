@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "bench/blocks.h"
-#include "bench/harness.h"
-#include "bench/processes.h"
+#include "bench/harness/blocks.h"
+#include "bench/harness/harness.h"
+#include "bench/harness/processes.h"
 #include "storage/mutex.h"
 
 namespace larder::bench {

@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "bench/memory_speed.h"
+#include "bench/harness/memory_speed.h"
 
 namespace larder::bench {
 

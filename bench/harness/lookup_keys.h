@@ -15,7 +15,7 @@ namespace larder::bench {
 
 inline constexpr uint32_t kLookupTokens = 131'072;
 inline constexpr size_t kLookupDigests = 500;
-inline constexpr char kLookupShape[] = "64kib";  // of bench/blocks.h
+inline constexpr char kLookupShape[] = "64kib";  // of bench/harness/blocks.h
 
 [[nodiscard]] inline Digest FillerDigest(uint64_t i) {
   const auto mix = [](uint64_t x) {  // splitmix64

@@ -1,4 +1,4 @@
-#include "bench/shapes.h"
+#include "bench/harness/shapes.h"
 
 #include <array>
 
