@@ -22,7 +22,7 @@
 namespace larder {
 
 // The size of a grpc_tcp, gRPC's object for one end of a connection, as Debian 12 has compiled it
-// (tests/server/freed_endpoints_test.cc asks gRPC).
+// (tests/server/grpc/freed_endpoints_test.cc asks gRPC).
 inline constexpr size_t kEndpointBytes = 944;
 // Such an object is freed so long after gRPC has freed it, at the next such call...
 inline constexpr std::chrono::seconds kKeepFreedEndpoint{1};

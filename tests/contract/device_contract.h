@@ -20,7 +20,7 @@
 
 #include "cuda/device.h"
 #include "tests/cuda/paged_oracle.h"
-#include "tests/test_scale.h"
+#include "tests/support/test_scale.h"
 
 namespace larder {
 

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/storage/disk/disk_blocks.h"
-#include "tests/test_scale.h"
+#include "tests/support/disk_blocks.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::testing {
 

@@ -2,9 +2,9 @@
 #include "client/session/session_core.h"
 #include "client/transport/copy_pool.h"
 #include "client/transport/shm_transport.h"
-#include "tests/client/fake_daemon.h"
+#include "tests/client/session/fake_daemon.h"
 #include "tests/contract/transport_contract.h"
-#include "tests/storage/store_fixture.h"
+#include "tests/storage/store/store_fixture.h"
 
 namespace larder {
 namespace {

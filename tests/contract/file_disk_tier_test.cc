@@ -1,7 +1,7 @@
 #include "storage/disk/file_disk_tier.h"
 
 #include "tests/contract/disk_tier_contract.h"
-#include "tests/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::testing {
 namespace {

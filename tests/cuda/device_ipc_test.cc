@@ -14,8 +14,8 @@
 #include "cuda/cuda_device.h"
 #include "cuda/host_device.h"
 #include "proto/frames/sideband_packet.h"
-#include "tests/server/child_process.h"
-#include "tests/test_scale.h"
+#include "tests/support/child_process.h"
+#include "tests/support/test_scale.h"
 
 namespace larder {
 namespace {

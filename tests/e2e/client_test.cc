@@ -9,9 +9,9 @@
 #include "client/client.h"
 #include "client/local/sideband.h"
 #include "tests/contract/transport_contract.h"
-#include "tests/e2e/child_engine.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/test_blocks.h"
+#include "tests/e2e/support/child_engine.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/test_blocks.h"
 
 namespace larder::e2e {
 namespace {

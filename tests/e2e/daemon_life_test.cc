@@ -14,8 +14,8 @@
 #include "gtest/gtest.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "proto/frames/file_descriptor.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/raw_session.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/raw_session.h"
 
 namespace larder::e2e {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "storage/mutex.h"
-#include "tests/e2e/device_memory.h"
-#include "tests/e2e/verb_fixture.h"
+#include "tests/e2e/support/device_memory.h"
+#include "tests/e2e/support/verb_fixture.h"
 
 namespace larder::e2e {
 namespace {

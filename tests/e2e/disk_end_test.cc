@@ -2,8 +2,8 @@
 // time.
 #include <deque>
 
-#include "tests/e2e/disk_fixture.h"
-#include "tests/test_scale.h"
+#include "tests/e2e/support/disk_fixture.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::e2e {
 namespace {

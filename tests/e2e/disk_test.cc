@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "tests/e2e/disk_fixture.h"
+#include "tests/e2e/support/disk_fixture.h"
 
 namespace larder::e2e {
 namespace {

@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/rpc/rpc_stub.h"
 #include "gtest/gtest.h"
-#include "tests/e2e/child_engine.h"
-#include "tests/e2e/ctl_process.h"
-#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/support/child_engine.h"
+#include "tests/e2e/support/ctl_process.h"
+#include "tests/e2e/support/daemon_process.h"
 
 namespace larder::e2e {
 namespace {

@@ -20,9 +20,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
 #include "storage/mutex.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/test_blocks.h"
-#include "tests/test_scale.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/test_blocks.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::e2e {
 namespace {

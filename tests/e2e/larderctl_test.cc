@@ -13,8 +13,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/restore/profile.h"
-#include "tests/e2e/ctl_process.h"
-#include "tests/e2e/verb_fixture.h"
+#include "tests/e2e/support/ctl_process.h"
+#include "tests/e2e/support/verb_fixture.h"
 
 namespace larder::e2e {
 namespace {

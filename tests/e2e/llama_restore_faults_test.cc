@@ -20,9 +20,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/llama_cpp/run.h"
 #include "gtest/gtest.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/llama_fixture.h"
-#include "tests/test_scale.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/llama_fixture.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::llama {
 namespace {

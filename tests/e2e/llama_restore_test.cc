@@ -16,9 +16,9 @@
 #include "client/llama_cpp/restore_picture.h"
 #include "client/llama_cpp/run.h"
 #include "larder/v1/cache.grpc.pb.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/llama_fixture.h"
-#include "tests/e2e/test_blocks.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/llama_fixture.h"
+#include "tests/e2e/support/test_blocks.h"
 
 namespace larder::llama {
 namespace {

@@ -43,8 +43,8 @@
 #include "proto/frames/file_descriptor.h"
 #include "proto/frames/sideband_frames.h"
 #include "proto/frames/sideband_packet.h"
-#include "tests/e2e/die_with.h"
-#include "tests/e2e/test_blocks.h"
+#include "tests/e2e/support/die_with.h"
+#include "tests/e2e/support/test_blocks.h"
 
 namespace larder::e2e {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "server/metrics/metrics_table.h"
 #include "server/runtime/version.h"
-#include "tests/e2e/channel_of_user.h"
-#include "tests/e2e/metrics_fixture.h"
-#include "tests/server/http2_frames.h"
+#include "tests/e2e/support/channel_of_user.h"
+#include "tests/e2e/support/metrics_fixture.h"
+#include "tests/server/grpc/http2_frames.h"
 
 namespace larder::e2e {
 

@@ -15,10 +15,10 @@
 #include "larder/v1/cache.grpc.pb.h"
 #include "proto/convert/convert.h"
 #include "storage/mutex.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/raw_session.h"
-#include "tests/e2e/test_blocks.h"
-#include "tests/test_scale.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/raw_session.h"
+#include "tests/e2e/support/test_blocks.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::e2e {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "client/device_imports.h"
 #include "gtest/gtest.h"
-#include "tests/e2e/child_engine.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/nothing_left.h"
-#include "tests/e2e/shared_memory.h"
-#include "tests/test_scale.h"
+#include "tests/e2e/support/child_engine.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/nothing_left.h"
+#include "tests/e2e/support/shared_memory.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::e2e {
 namespace {

@@ -12,10 +12,10 @@
 
 #include "gtest/gtest.h"
 #include "tests/cuda/paged_oracle.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/shared_memory.h"
-#include "tests/e2e/test_blocks.h"
-#include "tests/test_scale.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/shared_memory.h"
+#include "tests/e2e/support/test_blocks.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::e2e {
 namespace {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/e2e/child_engine.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/test_scale.h"
+#include "tests/e2e/support/child_engine.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::e2e {
 namespace {

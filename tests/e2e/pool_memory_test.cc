@@ -15,7 +15,7 @@
 #include <sstream>
 #include <string>
 
-#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/support/daemon_process.h"
 
 namespace larder::e2e {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "gtest/gtest.h"
-#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/support/daemon_process.h"
 
 namespace larder::e2e {
 namespace {

@@ -17,8 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/test_blocks.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/test_blocks.h"
 
 namespace larder::e2e {
 namespace {

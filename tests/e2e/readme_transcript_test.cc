@@ -17,8 +17,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "client/client.h"
-#include "tests/e2e/ctl_process.h"
-#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/support/ctl_process.h"
+#include "tests/e2e/support/daemon_process.h"
 
 namespace larder::e2e {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <set>
 
-#include "tests/e2e/verb_fixture.h"
+#include "tests/e2e/support/verb_fixture.h"
 
 namespace larder::e2e {
 namespace {

@@ -14,9 +14,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/frames/file_descriptor.h"
-#include "tests/e2e/child_engine.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/frozen.h"
+#include "tests/e2e/support/child_engine.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/frozen.h"
 
 namespace larder::e2e {
 namespace {

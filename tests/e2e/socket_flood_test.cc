@@ -17,10 +17,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "larder/v1/cache.grpc.pb.h"
-#include "tests/e2e/daemon_process.h"
-#include "tests/e2e/socket_flood.h"
-#include "tests/server/lingering_socket.h"
-#include "tests/test_scale.h"
+#include "tests/e2e/support/daemon_process.h"
+#include "tests/e2e/support/socket_flood.h"
+#include "tests/server/connections/lingering_socket.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::e2e {
 namespace {

@@ -28,7 +28,7 @@
 #include "larder/v1/cache.pb.h"
 #include "larder/v1/engine.pb.h"
 #include "storage/check.h"
-#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/support/daemon_process.h"
 
 namespace larder::e2e {
 namespace {

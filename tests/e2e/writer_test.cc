@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "storage/check.h"
-#include "tests/e2e/attacks/other_user.h"
-#include "tests/e2e/verb_fixture.h"
+#include "tests/e2e/support/other_user.h"
+#include "tests/e2e/support/verb_fixture.h"
 
 namespace larder::e2e {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "server/sessions/quarantine.h"
 #include "tests/fuzz/instruction_fuzz.h"
-#include "tests/storage/store_fixture.h"
+#include "tests/storage/store/store_fixture.h"
 
 namespace larder {
 namespace {

@@ -8,8 +8,8 @@
 #include "larder/v1/engine.pb.h"
 #include "proto/convert/convert.h"
 #include "storage/check.h"
-#include "tests/client/wire/sample_messages.h"
 #include "tests/fuzz/byte_fuzz.h"
+#include "tests/proto/sample_messages.h"
 
 namespace larder {
 namespace {

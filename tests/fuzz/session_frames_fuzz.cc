@@ -11,8 +11,8 @@
 #include "proto/frames/session_frames.h"
 #include "proto/messages/messages.h"
 #include "storage/check.h"
-#include "tests/client/wire/sample_messages.h"
 #include "tests/fuzz/byte_fuzz.h"
+#include "tests/proto/sample_messages.h"
 
 namespace larder {
 namespace {

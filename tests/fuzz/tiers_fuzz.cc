@@ -16,7 +16,7 @@
 #include "storage/codec/payload_codec.h"
 #include "storage/disk/memory_disk_tier.h"
 #include "tests/fuzz/instruction_fuzz.h"
-#include "tests/storage/store_fixture.h"
+#include "tests/storage/store/store_fixture.h"
 
 namespace larder {
 namespace {

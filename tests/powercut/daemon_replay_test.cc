@@ -16,11 +16,11 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/support/daemon_process.h"
 #include "tests/powercut/disk_replay.h"
 #include "tests/powercut/memory_folder.h"
 #include "tests/powercut/promise_engine.h"
-#include "tests/test_scale.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::powercut {
 namespace {

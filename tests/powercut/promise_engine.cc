@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
 #include "larder/v1/cache.grpc.pb.h"
-#include "tests/e2e/test_blocks.h"
+#include "tests/e2e/support/test_blocks.h"
 
 namespace larder::powercut {
 namespace {

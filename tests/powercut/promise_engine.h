@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "storage/mutex.h"
-#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/support/daemon_process.h"
 #include "tests/powercut/promises.h"
 
 namespace larder::powercut {

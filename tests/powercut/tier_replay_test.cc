@@ -24,7 +24,7 @@
 #include "tests/powercut/promises.h"
 #include "tests/powercut/tier_writer.h"
 #include "tests/powercut/versioned_block.h"
-#include "tests/test_scale.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::powercut {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/disk/disk_tier.h"
 #include "storage/disk/page_buffer.h"
-#include "tests/storage/disk/disk_blocks.h"
+#include "tests/support/disk_blocks.h"
 
 namespace larder::powercut {
 

@@ -40,12 +40,14 @@ def check_file(name, text):
 
 
 def check_folders(names, root):
-    """A folder with code has a README.md, or the nearest README.md above it says what it is."""
+    """A folder with code has a README.md, or the nearest README.md above it says what it is.  A folder of tests that
+    mirrors one with a README.md needs none."""
     folders = sorted({str(pathlib.PurePosixPath(name).parent) for name in names
                       if pathlib.PurePosixPath(name).suffix in CODE})
     for folder in folders:
         above = pathlib.PurePosixPath(folder)
-        if f"{above}/README.md" in names or folder.startswith("."):
+        mirrored = f"{folder.removeprefix('tests/')}/README.md" if folder.startswith("tests/") else ""
+        if f"{above}/README.md" in names or mirrored in names or folder.startswith("."):
             continue
         while str(above) != "." and f"{above}/README.md" not in names:
             above = above.parent
@@ -80,6 +82,8 @@ def self_test():
         EXAMPLE: "int main() {}\n",
         "tests/README.md": "`consumer/project/`\n",
         "a/good.h": "// What it is.\n#pragma once\n",
+        "a/b/c/README.md": "",
+        "tests/a/b/c/good.cc": "",
         "a/b/good.cc": 'const char* a = "$XDG/home/user"; // /tmp/file, /run/larder\n',
     }
     broken = {

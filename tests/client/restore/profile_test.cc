@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "tests/temporary_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder {
 namespace {

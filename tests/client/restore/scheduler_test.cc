@@ -9,7 +9,7 @@
 
 #include "tests/client/restore/hand_driven.h"
 #include "tests/client/restore/ledger.h"
-#include "tests/test_scale.h"
+#include "tests/support/test_scale.h"
 
 namespace larder {
 namespace {

@@ -18,10 +18,10 @@
 #include "proto/convert/convert.h"
 #include "storage/check.h"
 #include "tests/e2e/attacks/daemon_words.h"
-#include "tests/e2e/attacks/other_user.h"
 #include "tests/e2e/attacks/router.h"
 #include "tests/e2e/attacks/written_blocks.h"
-#include "tests/e2e/die_with.h"
+#include "tests/e2e/support/die_with.h"
+#include "tests/e2e/support/other_user.h"
 
 namespace larder::e2e {
 namespace {

@@ -29,7 +29,7 @@
 #include "proto/frames/file_descriptor.h"
 #include "storage/mutex.h"
 #include "tests/e2e/attacks/bystander_record.h"
-#include "tests/e2e/daemon_process.h"
+#include "tests/e2e/support/daemon_process.h"
 
 namespace larder::e2e {
 

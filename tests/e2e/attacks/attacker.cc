@@ -12,7 +12,7 @@
 #include <cstdlib>
 
 #include "tests/e2e/attacks/attacker_tools.h"
-#include "tests/e2e/attacks/other_user.h"
+#include "tests/e2e/support/other_user.h"
 
 namespace larder::e2e {
 namespace {

@@ -23,7 +23,7 @@
 #include "proto/frames/sideband_packet.h"
 #include "storage/mutex.h"
 #include "tests/e2e/attacks/written_blocks.h"
-#include "tests/e2e/raw_session.h"
+#include "tests/e2e/support/raw_session.h"
 
 namespace larder::e2e {
 

@@ -13,8 +13,8 @@
 #include "larder/v1/cache.grpc.pb.h"
 #include "proto/convert/convert.h"
 #include "tests/e2e/attacks/attacker_tools.h"
-#include "tests/e2e/open_call.h"
-#include "tests/server/http2_frames.h"
+#include "tests/e2e/support/open_call.h"
+#include "tests/server/grpc/http2_frames.h"
 
 namespace larder::e2e {
 namespace {

@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "tests/e2e/attacks/attack_run.h"
 #include "tests/e2e/attacks/daemon_words.h"
-#include "tests/test_scale.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::e2e {
 namespace {

@@ -15,9 +15,9 @@
 #include "client/client.h"
 #include "client/restorer.h"
 #include "tests/e2e/attacks/bystander_record.h"
-#include "tests/e2e/attacks/other_user.h"
 #include "tests/e2e/attacks/router.h"
 #include "tests/e2e/attacks/written_blocks.h"
+#include "tests/e2e/support/other_user.h"
 
 namespace larder::e2e {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "tests/e2e/ctl_process.h"
+#include "tests/e2e/support/ctl_process.h"
 
 namespace larder::e2e {
 namespace {

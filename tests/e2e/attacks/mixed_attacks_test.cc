@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/e2e/attacks/attack_run.h"
-#include "tests/test_scale.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::e2e {
 namespace {

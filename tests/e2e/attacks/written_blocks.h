@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string>
 
-#include "tests/e2e/test_blocks.h"
+#include "tests/e2e/support/test_blocks.h"
 
 namespace larder::e2e {
 

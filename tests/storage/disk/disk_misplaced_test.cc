@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "storage/disk/block_catalog.h"
 #include "storage/disk/file_disk_tier.h"
-#include "tests/storage/disk/disk_blocks.h"
-#include "tests/temporary_directory.h"
-#include "tests/test_scale.h"
+#include "tests/support/disk_blocks.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/test_scale.h"
 
 namespace larder::testing {
 namespace {

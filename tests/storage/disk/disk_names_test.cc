@@ -5,8 +5,8 @@
 
 #include "storage/disk/file_disk_tier.h"
 #include "storage/look.h"
-#include "tests/storage/disk/disk_blocks.h"
-#include "tests/temporary_directory.h"
+#include "tests/support/disk_blocks.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::testing {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "storage/disk/disk_shard.h"
 #include "storage/look.h"
-#include "tests/storage/disk/disk_blocks.h"
-#include "tests/temporary_directory.h"
+#include "tests/support/disk_blocks.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::testing {
 namespace {

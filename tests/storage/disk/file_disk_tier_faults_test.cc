@@ -14,9 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/look.h"
-#include "tests/storage/disk/disk_blocks.h"
 #include "tests/storage/disk/no_file_grows.h"
-#include "tests/temporary_directory.h"
+#include "tests/support/disk_blocks.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::testing {
 namespace {

@@ -12,10 +12,10 @@
 #include "storage/look.h"
 #include "storage/mutex.h"
 #include "storage/tiering/spiller.h"
-#include "tests/storage/disk/disk_blocks.h"
-#include "tests/storage/forwarding_tier.h"
-#include "tests/storage/store_fixture.h"
-#include "tests/temporary_directory.h"
+#include "tests/storage/store/store_fixture.h"
+#include "tests/storage/tiering/forwarding_tier.h"
+#include "tests/support/disk_blocks.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::testing {
 namespace {

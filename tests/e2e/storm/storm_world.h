@@ -1,0 +1,38 @@
+// What the actors of the storm share.
+//
+// Thread-safety: each member says; `daemon` and `pressure` change only while the gate is closed.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tests/e2e/storm/storm_chains.h"
+#include "tests/e2e/storm/storm_gate.h"
+#include "tests/e2e/storm/storm_tally.h"
+#include "tests/e2e/support/daemon_process.h"
+
+namespace larder::e2e {
+
+inline constexpr int kControllers = 4, kSessionEngines = 2, kChildEngines = 2, kDeviceEngines = 2;
+inline constexpr const char* kStormEngineId = "storm";  // of the sessions that know all chains
+inline constexpr const char* kOpenOwner = "open";       // of pins of open blocks
+
+struct StormWorld {
+  const std::shared_ptr<TemporaryFolder> folder = std::make_shared<TemporaryFolder>();
+  std::unique_ptr<DaemonProcess> daemon;
+  bool pressure = false;
+  StormChains chains;
+  StormTally tally;
+  StormGate gate{kControllers + kSessionEngines + kChildEngines + kDeviceEngines};
+  std::atomic<uint64_t> children_killed{0};
+
+  // Whether the call was answered.  It may fail only while the daemon ends.
+  [[nodiscard]] bool Answered(const absl::Status& status, const std::string& what) {
+    if (status.ok()) return true;
+    ++tally.unanswered;
+    if (!gate.stopping()) tally.Differs(what + ": " + status.ToString());
+    return false;
+  }
+};
+
+}  // namespace larder::e2e

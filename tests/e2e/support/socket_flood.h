@@ -1,0 +1,78 @@
+// Processes that take connections away from others: they speak to socket files alone, and say
+// nothing that a client would.
+//
+// Ownership: the children, killed with this.  Thread-safety: none.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "storage/check.h"
+#include "tests/e2e/support/die_with.h"
+
+namespace larder::e2e {
+
+enum class FloodKind { kHeld, kChurned, kHalfOpen };
+
+class SocketFlood {
+ public:
+  struct Options {
+    std::string path;
+    int type = SOCK_STREAM;
+    FloodKind kind = FloodKind::kHeld;
+    int processes = 1;
+    uid_t uid = 0;  // that they become
+  };
+  explicit SocketFlood(const Options& options) {
+    const pid_t parent = getpid();
+    for (int i = 0; i < options.processes; ++i) {
+      const pid_t child = fork();
+      LARDER_CHECK(child >= 0);
+      if (child == 0) Attack(options, parent);
+      children_.push_back(child);
+    }
+  }
+  ~SocketFlood() { End(); }
+  SocketFlood(const SocketFlood&) = delete;
+  SocketFlood& operator=(const SocketFlood&) = delete;
+
+  [[nodiscard]] const std::vector<pid_t>& children() const { return children_; }
+  void End() {
+    for (const pid_t child : children_) kill(child, SIGKILL);
+    for (const pid_t child : children_) waitpid(child, nullptr, 0);
+    children_.clear();
+  }
+
+ private:
+  // Only what is safe between fork and exec.
+  [[noreturn]] static void Attack(const Options& options, pid_t parent) {
+    if (options.uid != geteuid() && setresuid(options.uid, options.uid, options.uid) != 0) _exit(1);
+    DieWith(parent);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    options.path.copy(address.sun_path, sizeof address.sun_path - 1);
+    for (;;) {
+      const int fd = socket(AF_UNIX, options.type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      const bool connected =
+          fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+      if (connected && options.kind == FloodKind::kHalfOpen) {
+        (void)!write(fd, "PRI * HTTP/2.0\r\n", 16);
+      }
+      if (fd >= 0 && (!connected || options.kind == FloodKind::kChurned)) close(fd);
+      // It must not win by the processor alone; nor does one that is out of descriptors stop.
+      const timespec pause{.tv_sec = 0, .tv_nsec = fd < 0 ? 10'000'000 : 200'000};
+      nanosleep(&pause, nullptr);
+    }
+  }
+
+  std::vector<pid_t> children_;
+};
+
+}  // namespace larder::e2e

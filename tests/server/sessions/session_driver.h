@@ -1,0 +1,137 @@
+// A test with one session of its own process: what a client would send, and what it is answered.
+// For tests only.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/server/sessions/session_fixture.h"
+
+namespace larder::testing {
+
+inline constexpr uint32_t kBytes = 8192;
+
+class SessionTest : public ::testing::Test {
+ protected:
+  void Start(wire::WriteMode mode, bool writable = true) {
+    StartAs(f_.Process(getpid(), writable), mode);
+  }
+  void StartAs(std::optional<AttachedProcess> process, wire::WriteMode mode,
+               uint64_t features = wire::kFeatureTiers | wire::kFeatureCopiedReads) {
+    session_ = f_.Open(std::move(process), sink_);
+    wire::Up up;
+    up.hello.emplace();
+    up.hello->engine_id = "engine";
+    up.hello->write_mode = mode;
+    up.hello->feature_bits = features;
+    ASSERT_TRUE(session_->OnUp(up).ok());
+    attached_ = *sink_.Next().attached;
+    wire::Up reg;
+    reg.registers.push_back({.id = 1, .contents = {Content()}, .variants = {TestVariant()}});
+    ASSERT_TRUE(session_->OnUp(reg).ok());
+    const wire::Down down = sink_.Next();
+    ASSERT_EQ(down.registered.at(0).status, BlockStatus::kOk) << down.registered[0].message;
+    ASSERT_EQ(down.registered[0].variant_ids.at(0), TestVariant().Id());
+  }
+  void TearDown() override {
+    if (session_) End(true);
+  }
+  void End(bool bye) {
+    wire::Up up;
+    up.bye = bye;
+    if (bye) {
+      EXPECT_TRUE(session_->OnUp(up).ok());
+    }
+    session_->OnClosed();
+    f_.sessions().Remove(session_->id());
+    session_.reset();
+  }
+
+  static ContentSpec Content() {
+    ContentSpec content;
+    content.model = "m";
+    return content;
+  }
+  static Digest Name(uint32_t seed) { return Chain({}, TestTokens(seed)).back(); }
+
+  wire::Reserved Reserve(std::vector<ByteCount> sizes, uint32_t deadline_ms = 1000) {
+    wire::Up up;
+    up.reserves.push_back({.id = 2, .bytes = std::move(sizes), .deadline_ms = deadline_ms});
+    EXPECT_TRUE(session_->OnUp(up).ok());
+    return sink_.Next().reserved.at(0);
+  }
+  std::span<std::byte> Place(const wire::ExtentGrant& e) {
+    return f_.store()
+        .Bytes({SlabId(static_cast<uint16_t>(e.slab)), static_cast<uint32_t>(e.offset / kPageBytes),
+                PagesFor(ByteCount(e.bytes))})
+        .first(e.bytes);
+  }
+  wire::PublishBlock Block(uint32_t seed, SegmentTable table) {
+    wire::PublishBlock block;
+    block.digest = Name(seed);
+    block.tokens = TestTokens(seed);
+    block.segments = std::move(table);
+    return block;
+  }
+  wire::Published Publish(ReservationId id, std::vector<wire::PublishBlock> blocks) {
+    wire::Up up;
+    up.publishes.push_back({.id = 3, .reservation = id, .variant = 0, .blocks = std::move(blocks)});
+    EXPECT_TRUE(session_->OnUp(up).ok());
+    return sink_.Next().published.at(0);
+  }
+  BlockStatus Put(uint32_t seed, std::byte fill) {
+    const wire::Reserved reserved = Reserve({ByteCount(kBytes)});
+    if (reserved.status != BlockStatus::kOk) return reserved.status;
+    SegmentTable table = UniformTable(1, kBytes);
+    const auto to = Place(reserved.extents.at(0));
+    std::memset(to.data(), static_cast<int>(fill), to.size());
+    HashPayload(to, &table);
+    return Publish(reserved.reservation, {Block(seed, table)}).status.at(0);
+  }
+  wire::Grant Acquire(std::vector<Digest> digests, uint32_t deadline_ms = 1000,
+                      wire::AcquireWhat what = wire::AcquireWhat::kBytes) {
+    wire::Up up;
+    wire::Acquire& acquire = up.acquires.emplace_back();
+    acquire.id = 4;
+    acquire.digests = std::move(digests);
+    acquire.deadline_ms = deadline_ms;
+    acquire.accepted_codecs = {Codec::kIdentity};
+    acquire.what = what;
+    EXPECT_TRUE(session_->OnUp(up).ok());
+    return sink_.Next().grants.at(0);
+  }
+  static std::vector<BlockStatus> Statuses(const wire::Grant& grant) {
+    std::vector<BlockStatus> statuses;
+    for (const wire::BlockGrant& block : grant.blocks) statuses.push_back(block.status);
+    return statuses;
+  }
+  void Release(LeaseId id) {
+    wire::Up up;
+    up.releases.push_back(id);
+    ASSERT_TRUE(session_->OnUp(up).ok());
+  }
+  uint64_t Word(uint32_t index) {
+    const int fd = *session_->OpenPage();
+    uint64_t word = 0;
+    EXPECT_EQ(pread(fd, &word, sizeof word, index * sizeof word),
+              static_cast<ssize_t>(sizeof word));
+    close(fd);
+    return word;
+  }
+
+  SessionFixture f_;
+  RecordingSink sink_;
+  std::shared_ptr<AttachedSession> session_;
+  wire::Attached attached_;
+};
+
+}  // namespace larder::testing

@@ -1,0 +1,618 @@
+// From HOST to disk and out of both: a store with a spiller over the reference tier.
+#include <array>
+#include <map>
+
+#include "storage/tiering/host_verifier.h"
+#include "tests/storage/tiering/gated_tier.h"
+#include "tests/storage/tiering/tiers_fixture.h"
+
+namespace larder::testing {
+namespace {
+
+// Whoever writes a block anew must not have two records of it race for its name.
+TEST_F(Tiers, WhatIsClaimedIsWrittenWhenItIsLetGo) {
+  Process process(medium_, MiB(64));
+  const Digest digest = process.Publish(1);
+  const std::pair name(process.variant(), digest);
+  ASSERT_TRUE(process.spiller_->Claim(name.first, name.second));
+  EXPECT_FALSE(process.spiller_->Claim(name.first, name.second));
+  process.spiller_->Offer(kWho, name.first, name.second);
+  process.Settle();
+  EXPECT_EQ(process.Tiers(digest), kHostBit);
+  EXPECT_FALSE(process.spiller_->WaitWritten({&name, 1}, std::chrono::steady_clock::now()));
+  process.spiller_->Unclaim({&name, 1});
+  process.Settle();
+  EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+  EXPECT_TRUE(process.spiller_->WaitWritten({&name, 1}, std::chrono::steady_clock::now()));
+}
+
+TEST_F(Tiers, BlocksAreSpilledAndTheirWriterHearsOfIt) {
+  Process process(medium_, MiB(64));
+  const Digest digest = process.PutThrough(1);
+  EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+  EXPECT_EQ(process.durable_, 1u);
+  EXPECT_EQ(process.spiller_->stats().spilled, 1u);
+  EXPECT_EQ(process.tier_.stats().blocks, 1u);
+  process.Put(1);
+  process.Settle();
+  EXPECT_EQ(process.durable_, 2u) << "there already";
+  EXPECT_EQ(process.tier_.stats().puts, 1u);
+  process.store().CheckInvariants();
+}
+
+TEST_F(Tiers, TheNextProcessHasThem) {
+  const std::vector<Digest> digests = LeftOnDisk(20);
+  Process process(medium_, MiB(64));
+  EXPECT_EQ(process.found_, 20u);
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    EXPECT_EQ(process.Tiers(digests[seed - 1]), kDiskBit);
+    EXPECT_EQ(process.GetOne(digests[seed - 1], seed), BlockStatus::kOk);
+    EXPECT_NE(process.Tiers(digests[seed - 1]) & kHostBit, 0);
+  }
+  process.store().CheckInvariants();
+}
+
+// Then room cannot be made, however much is taken from the index; what waits is written afterwards.
+TEST_F(Tiers, ADiskThatDoesNotEraseKeepsItsBlocks) {
+  Process process(medium_, MiB(8));  // 64 blocks
+  Digest dropped;
+  for (uint32_t seed = 1; seed <= 100; ++seed) dropped = process.PutThrough(seed);
+  {
+    MutexLock lock(medium_.mu);
+    medium_.keeps_all = true;
+  }
+  EXPECT_TRUE(process.store().Drop(process.variant(), dropped));
+  const uint64_t evicted = process.store().stats().evicted_disk;
+  const Digest waits = process.Put(101);
+  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                        [&] { return process.spiller_->stats().breaker_opened >= 4; }));
+  EXPECT_LE(process.store().stats().evicted_disk, evicted + 10) << "of one batch";
+  EXPECT_EQ(process.spiller_->stats().queued, 1u);
+  {
+    MutexLock lock(medium_.mu);
+    medium_.keeps_all = false;
+  }
+  process.PutThrough(102);
+  EXPECT_EQ(process.Tiers(waits), kHostBit | kDiskBit);
+  EXPECT_EQ(process.spiller_->stats().spilled, 102u);
+  EXPECT_EQ(process.spiller_->stats().dropped_failed, 0u);
+  EXPECT_EQ(process.spiller_->stats().dropped_room, 0u);
+  process.Settle();
+  const uint64_t there = 102 - 1 - process.store().stats().evicted_disk;
+  EXPECT_EQ(process.tier_.stats().blocks, there);
+  EXPECT_EQ(process.tier_.stats().used.value(), there * kBlockBytes) << "all room is back";
+  process.store().CheckInvariants();
+}
+
+// Fails on some blocks, and on no other.
+class PickyTier final : public MemoryDiskTier {
+ public:
+  using MemoryDiskTier::MemoryDiskTier;
+  void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      if (std::ranges::find(bad, blocks[i].header->key.digest) != bad.end()) {
+        results[i] = {.status = as};
+        ++failures;
+      } else {
+        MemoryDiskTier::Put(blocks.subspan(i, 1), results.subspan(i, 1));
+      }
+    }
+  }
+  std::vector<Digest> bad;
+  PutStatus as = PutStatus::kFailed;
+  std::atomic<size_t> failures{0};
+};
+
+class BadBlock : public Tiers, public ::testing::WithParamInterface<ByteCount> {};
+
+TEST_P(BadBlock, ThatAloneCannotBeWrittenIsGivenUp) {
+  PickyTier tier(MiB(64), medium_);
+  StoreFixture fixture(GetParam(), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  SteadyClock clock;
+  Spiller spiller({.threads = 1, .paused = true}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  uint32_t seed = 0;
+  const auto put = [&] {
+    Digest digest;
+    EXPECT_EQ(fixture.Put(Digest{}, ++seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+    spiller.Offer(kWho, fixture.variant(), digest);
+    return digest;
+  };
+  tier.bad = {put()};
+  for (int i = 0; i < 4; ++i) put();
+  spiller.Resume();
+  for (size_t seen = 0; spiller.stats().dropped_failed == 0;) {
+    ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+      return tier.failures > seen || spiller.stats().dropped_failed > 0;
+    }));
+    seen = tier.failures;
+    put();  // beside which it fails again
+    ASSERT_LT(seen, 40u);
+  }
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_EQ(spiller.stats().spilled, seed - 1);
+}
+
+// A share of the pool holds several blocks; or not one, so that each is written alone.
+INSTANTIATE_TEST_SUITE_P(Each, BadBlock, ::testing::Values(MiB(32), MiB(4)));
+
+// Each put has both, so in none is another written.
+TEST_F(Tiers, TwoBadBlocksThatAreWrittenTogetherAreGivenUp) {
+  PickyTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(8), MiB(2));  // two blocks in a batch
+  RecoverInto(fixture.store(), tier);
+  SteadyClock clock;
+  Spiller spiller({.threads = 1, .paused = true}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  uint32_t seed = 0;
+  const auto put_two = [&] {
+    std::vector<Digest> digests(2);
+    for (Digest& digest : digests)
+      EXPECT_EQ(fixture.Put(Digest{}, ++seed, kBlockBytes, std::byte{1}, &digest),
+                BlockStatus::kOk);
+    for (const Digest& digest : digests) spiller.Offer(kWho, fixture.variant(), digest);
+    return digests;
+  };
+  tier.bad = put_two();
+  spiller.Resume();
+  for (size_t seen = 0; spiller.stats().dropped_failed < 2;) {
+    ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+      return tier.failures > seen || spiller.stats().dropped_failed == 2;
+    }));
+    seen = tier.failures;
+    (void)put_two();  // while the disk is left alone, so before the next try
+    ASSERT_LT(seen, 40u);
+  }
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_EQ(spiller.stats().spilled, seed - 2);
+}
+
+// A name that the disk cannot take now is no fault of the disk's: all others are written at once,
+// and after some tries it is given up.
+TEST_F(Tiers, ANameThatMustWaitKeepsNoOtherBlockWaiting) {
+  PickyTier tier(MiB(64), medium_);
+  tier.as = DiskTier::PutStatus::kNotNow;
+  StoreFixture fixture(MiB(32), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  ManualClock clock;  // stands still: what a breaker kept away would wait for ever
+  Spiller spiller({.threads = 1, .paused = true}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    Digest digest;
+    ASSERT_EQ(fixture.Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+    if (seed == 1) tier.bad = {digest};
+    spiller.Offer(kWho, fixture.variant(), digest);
+  }
+  spiller.Resume();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  const Spiller::Stats stats = spiller.stats();
+  EXPECT_EQ(stats.spilled, 7u);
+  EXPECT_EQ(stats.dropped_room, 1u);
+  EXPECT_EQ(stats.breaker_opened, 0u);
+  EXPECT_GT(tier.failures, 1u) << "it is tried again";
+}
+
+// However often it fails, for others could not be written either.
+TEST_F(Tiers, ABlockThatFailsWithTheDiskIsKept) {
+  PickyTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(4), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  ManualClock clock;
+  Spiller spiller({.threads = 1, .paused = true}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &tier.bad.emplace_back()),
+            BlockStatus::kOk);
+  spiller.Offer(kWho, fixture.variant(), tier.bad[0]);
+  spiller.Resume();
+  for (uint64_t opened = 1; opened <= 20; ++opened) {
+    ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+      return spiller.stats().breaker_opened >= opened || spiller.stats().dropped_failed > 0;
+    }));
+    clock.Advance(DiskBreaker::kLongest);
+  }
+  EXPECT_EQ(spiller.stats().dropped_failed, 0u);
+}
+
+// Published during recovery, found on disk, and gone from the pool before its turn.
+TEST_F(Tiers, OnDiskAloneByItsTurnIsDurable) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  Process process(medium_, MiB(64));
+  EXPECT_EQ(process.Tiers(digest), kDiskBit);
+  process.spiller_->Offer(kWho, process.variant(), digest);
+  process.Settle();
+  EXPECT_EQ(process.durable_, 1u);
+  EXPECT_EQ(process.spiller_->stats().dropped_evicted, 0u);
+}
+
+// It is found on disk while another copy of it is written: durable all the same, and the newer one,
+// which may have taken the name there, is what stays.
+TEST_F(Tiers, FoundWhileItIsWritten) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  std::optional<DiskTier::Entry> found;
+  const auto find = [&](const DiskTier::Entry& entry) {
+    found = entry;
+    return 1u;
+  };
+  ASSERT_TRUE(tier.Recover(find, [] { return false; }).ok());
+  ASSERT_TRUE(found);
+  std::atomic<size_t> durable{0};
+  SteadyClock clock;
+  Spiller spiller(
+      {}, fixture.store(), tier, clock,
+      [&](SessionId, VariantIndex, std::span<const Digest> digests) { durable += digests.size(); });
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}), BlockStatus::kOk);
+  tier.Shut();
+  spiller.Offer(kWho, fixture.variant(), digest);
+  tier.AwaitCalls(1);
+  const BlockIndex::Held same = fixture.store().HoldUntouched(fixture.variant(), digest);
+  EXPECT_EQ(fixture.store().EnterFromDisk(found->key.variant, digest, found->parent,
+                                          static_cast<uint64_t>(found->location), found->raw_pages,
+                                          same.ref),
+            same.ref);
+  fixture.store().Unhold({&same.ref, 1});
+  tier.Open();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_EQ(durable, 1u);
+  EXPECT_EQ(spiller.stats().spilled, 1u);
+  EXPECT_EQ(tier.stats().puts, 1u);
+  EXPECT_EQ(tier.stats().blocks, 1u) << "the copy that nobody needs is gone";
+  const BlockIndex::Held held = fixture.store().HoldUntouched(fixture.variant(), digest);
+  const DiskAddress now{found->key, DiskLocation{held.disk_location}};
+  EXPECT_NE(now.location, found->location);
+  std::optional<DiskTier::Description> known;
+  EXPECT_TRUE(tier.Describe({&now, 1}, {&known, 1}).ok());
+  EXPECT_TRUE(known);
+  fixture.store().Unhold({&held.ref, 1});
+  fixture.store().CheckInvariants();
+}
+
+TEST_F(Tiers, TheDiskMakesRoomForWhatIsNew) {
+  Process process(medium_, MiB(8));  // 64 blocks
+  std::vector<Digest> digests;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    digests.push_back(process.PutThrough(seed));
+    ASSERT_LE(process.tier_.stats().used, MiB(8));
+  }
+  EXPECT_EQ(process.spiller_->stats().spilled, 200u);
+  EXPECT_EQ(process.spiller_->stats().dropped_room, 0u);
+  EXPECT_NE(process.Tiers(digests.back()) & kDiskBit, 0);
+  EXPECT_EQ(process.Tiers(digests.front()), 0) << "the coldest went";
+  EXPECT_GT(process.store().stats().evicted_disk, 100u);
+  process.store().CheckInvariants();
+}
+
+// A disk smaller than the pool: copies of what is in HOST make room.
+TEST_F(Tiers, ASmallDiskUnderALargePool) {
+  Process process(medium_, ByteCount(6 * kBlockBytes + (1 << 20) + 6 * kBlockBytes / 8));
+  for (uint32_t seed = 1; seed <= 14; ++seed) process.PutThrough(seed);
+  EXPECT_EQ(process.spiller_->stats().spilled, 14u);
+  EXPECT_EQ(process.spiller_->stats().dropped_room, 0u);
+  EXPECT_EQ(process.store().stats().evicted_demand, 0u);
+  EXPECT_EQ(process.store().index().blocks(), 14u) << "nothing left HOST";
+  process.store().CheckInvariants();
+}
+
+TEST_F(Tiers, AClearedBlockLeavesTheDiskToo) {
+  Process process(medium_, MiB(64));
+  const Digest digest = process.PutThrough(1);
+  EXPECT_TRUE(process.store().Drop(process.variant(), digest));
+  EXPECT_EQ(process.Tiers(digest), 0);
+  process.Settle();
+  EXPECT_EQ(process.tier_.stats().blocks, 0u);
+  const Digest again = process.PutThrough(1);
+  EXPECT_EQ(process.Tiers(again), kHostBit | kDiskBit);
+}
+
+TEST_F(Tiers, WritersHashesAreCheckedBeforeTheSpill) {
+  Process process(medium_, MiB(64));
+  const ByteCount size(kBlockBytes);
+  BlockStore::ReserveResult reserved = process.store().Reserve({&size, 1}, MiB(1));
+  ASSERT_EQ(reserved.status, BlockStatus::kOk);
+  SegmentTable table = UniformTable(1, kBlockBytes);
+  table.segments[0].xxh3 = 12345;  // not its bytes'
+  table.hashed = true;
+  const std::vector<uint32_t> tokens = TestTokens(1);
+  const Digest name = Chain(Digest{}, tokens).back();
+  ASSERT_EQ(process.store().Publish(reserved.reservation, 0,
+                                    {process.variant(), name, Digest{}, tokens, &table}),
+            BlockStatus::kOk);
+  process.spiller_->Offer(kWho, process.variant(), name);
+  process.Settle();
+  EXPECT_EQ(process.spiller_->stats().damaged, 1u);
+  EXPECT_EQ(process.Tiers(name), 0);
+  EXPECT_EQ(process.durable_, 0u);
+}
+
+// The recovery finds what an engine has published again in the meantime.
+TEST_F(Tiers, PublishedAgainBeforeItIsFound) {
+  Digest digest;
+  {
+    Process process(medium_, MiB(64));
+    digest = process.PutThrough(1);
+  }
+  StoreFixture fixture(MiB(2), MiB(2));
+  MemoryDiskTier tier(MiB(64), medium_);
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}), BlockStatus::kOk);
+  RecoverInto(fixture.store(), tier);
+  EXPECT_EQ(tier.stats().blocks, 1u) << "its durable copy stays";
+  BlockIndex::Presence presence;
+  fixture.store().index().Lookup(fixture.variant(), {&digest, 1}, {&presence, 1});
+  EXPECT_EQ(presence.tiers, kHostBit | kDiskBit);
+  fixture.store().CheckInvariants();
+}
+
+// Its name is taken, whatever bytes come: the first writer's are read from the disk.
+TEST_F(Tiers, PublishedAgainWhileOnDiskAlone) {
+  const Digest digest = LeftOnDisk(1)[0];
+  Process process(medium_, MiB(64));
+  EXPECT_EQ(process.Tiers(digest), kDiskBit);
+  for (const std::byte fill : {std::byte{1}, std::byte{99}}) {
+    EXPECT_EQ(process.PublishBytes(1, fill), BlockStatus::kDuplicate);
+    EXPECT_EQ(process.Tiers(digest), kDiskBit);
+  }
+  EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kOk);
+  EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+  process.Settle();
+  EXPECT_EQ(process.tier_.stats().puts, 0u);
+  process.store().CheckInvariants();
+}
+
+// It left the pool before its turn, and its name waits twice.
+TEST_F(Tiers, PublishedTwiceBeforeItsTurn) {
+  Process process(medium_, MiB(64));
+  std::atomic<size_t> durable{0};
+  Digest digest;
+  {
+    Spiller spiller({.paused = true}, process.store(), process.tier_, process.clock(),
+                    [&](SessionId, VariantIndex, std::span<const Digest> digests) {
+                      durable += digests.size();
+                    });
+    digest = process.Publish(1);
+    for (int i = 0; i < 2; ++i) spiller.Offer(kWho, process.variant(), digest);
+    spiller.Resume();
+    EXPECT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+    EXPECT_EQ(spiller.stats().spilled, 1u);
+  }
+  EXPECT_EQ(durable, 2u) << "both were promised to hear";
+  EXPECT_EQ(process.tier_.stats().puts, 1u);
+  EXPECT_EQ(process.tier_.stats().blocks, 1u);
+  EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+}
+
+// Engines read what the pool has while others publish: what was just read is worth more, but what
+// is not on disk yet would be lost.
+TEST_F(Tiers, WhatWaitsForTheDiskIsNotEvictedForWhatIsThere) {
+  Process process(medium_, MiB(64));
+  std::vector<Digest> read;
+  for (uint32_t seed = 1; seed <= 8; ++seed) read.push_back(process.PutThrough(seed));
+  const std::vector<uint32_t> seeds = {1, 2, 3, 4, 5, 6, 7, 8};
+  for (int round = 0; round < 3; ++round) (void)process.Get(read, seeds);
+  std::vector<Digest> waiting;
+  for (uint32_t seed = 100; seed < 112; ++seed) waiting.push_back(process.Publish(seed));
+  for (const Digest& digest : waiting) EXPECT_EQ(process.Tiers(digest), kHostBit);
+  EXPECT_EQ(process.store().stats().evicted_unspilled, 0u);
+}
+
+// However much of the queue is on disk already, it keeps little from leaving.
+TEST_F(Tiers, WhatNeedNotBeWrittenIsNotHeld) {
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));  // 16 blocks
+  RecoverInto(fixture.store(), tier);
+  SteadyClock clock;
+  Spiller spiller({}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  std::vector<Digest> digests(16);
+  const auto put = [&](uint32_t seed) {
+    return fixture.Put(Digest{}, seed, kBlockBytes, std::byte{1}, &digests[seed % 16]);
+  };
+  for (uint32_t seed = 0; seed < 15; ++seed) {
+    ASSERT_EQ(put(seed), BlockStatus::kOk);
+    spiller.Offer(kWho, fixture.variant(), digests[seed]);
+  }
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  ASSERT_EQ(tier.stats().puts, 15u);
+  tier.Shut();
+  const size_t calls = tier.calls();
+  ASSERT_EQ(put(15), BlockStatus::kOk);
+  for (const Digest& digest : digests) spiller.Offer(kWho, fixture.variant(), digest);
+  tier.AwaitCalls(calls + 1);
+  for (uint32_t seed = 16; seed < 30; ++seed) EXPECT_EQ(put(seed), BlockStatus::kOk) << seed;
+  tier.Open();
+}
+
+// One thread writes it when another finds it in the queue: no second record of the same name.
+TEST_F(Tiers, OfferedAgainWhileItIsWritten) {
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  std::atomic<size_t> durable{0};
+  SteadyClock clock;
+  Spiller spiller(
+      {}, fixture.store(), tier, clock,
+      [&](SessionId, VariantIndex, std::span<const Digest> digests) { durable += digests.size(); });
+  tier.Shut();
+  Digest first, second;
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &first), BlockStatus::kOk);
+  ASSERT_EQ(fixture.Put(Digest{}, 2, kBlockBytes, std::byte{2}, &second), BlockStatus::kOk);
+  spiller.Offer(kWho, fixture.variant(), first);
+  tier.AwaitCalls(1);
+  // Gone and published again, so it is another block of the same name.
+  ASSERT_TRUE(fixture.store().Drop(fixture.variant(), first));
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}), BlockStatus::kOk);
+  spiller.Offer(kWho, fixture.variant(), first);
+  spiller.Offer(kWho, fixture.variant(), second);
+  tier.AwaitCalls(2);  // of the other thread, which had passed the name
+  tier.Open();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_EQ(durable, 2u);
+  EXPECT_EQ(tier.stats().puts, 3u);
+  EXPECT_EQ(tier.stats().blocks, 2u);
+  EXPECT_EQ(spiller.stats().spilled, 2u);
+  for (const Digest& digest : {first, second}) {
+    BlockIndex::Presence presence;
+    fixture.store().index().Lookup(fixture.variant(), {&digest, 1}, {&presence, 1});
+    EXPECT_EQ(presence.tiers, kHostBit | kDiskBit);
+  }
+  fixture.store().CheckInvariants();
+}
+
+// Whose name waits for the end of a batch is written by who sleeps, not after all that who ends it
+// has yet to do.
+TEST_F(Tiers, WhatABatchGivesBackWakesWhoSleeps) {
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  SteadyClock clock;
+  std::atomic<size_t> told{0};
+  std::atomic<bool> both{false};
+  Spiller spiller({.threads = 2}, fixture.store(), tier, clock,
+                  [&](SessionId, VariantIndex, std::span<const Digest>) {
+                    if (++told > 1) return;
+                    both =
+                        LookUntil(std::chrono::steady_clock::now() + 5s, [&] { return told > 1; });
+                  });
+  tier.Shut();
+  Digest digest;
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+  spiller.Offer(kWho, fixture.variant(), digest);
+  tier.AwaitCalls(1);
+  spiller.Offer(kWho, fixture.variant(), digest);
+  // The other thread has taken it, and has nothing to write.
+  std::this_thread::sleep_for(100ms);
+  tier.Open();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_TRUE(both);
+}
+
+// However often a name is offered while it is written.
+TEST_F(Tiers, TheQueueKeepsItsLimit) {
+  GatedTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  RecoverInto(fixture.store(), tier);
+  SteadyClock clock;
+  Spiller spiller({.queue_max = 2, .threads = 2}, fixture.store(), tier, clock,
+                  [](SessionId, VariantIndex, std::span<const Digest>) {});
+  tier.Shut();
+  Digest digest;
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+  spiller.Offer(kWho, fixture.variant(), digest);
+  tier.AwaitCalls(1);
+  for (int i = 0; i < 10; ++i) {
+    spiller.Offer(kWho, fixture.variant(), digest);
+    // The other thread takes it.
+    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                          [&] { return spiller.stats().queued == 1; }));
+  }
+  tier.Open();
+  ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  EXPECT_EQ(spiller.stats().dropped_queue, 8u);
+}
+
+// One bit of it, in the pool.
+void Flip(Process& process, const Digest& digest) {
+  const BlockIndex::Held held = process.store().HoldUntouched(process.variant(), digest);
+  LARDER_CHECK(InHost(held.state));
+  process.store().Bytes(held.extent)[kBlockBytes / 2] ^= std::byte{4};
+  process.store().Unhold({&held.ref, 1});
+}
+
+// Whoever writes where he should not costs no block that is durable, be it that others read it.
+TEST_F(Tiers, WhatIsDamagedInThePoolIsReadFromItsDisk) {
+  for (const bool leased : {false, true}) {
+    SCOPED_TRACE(leased);
+    MemoryDiskTier::Medium medium;
+    Process process(medium, MiB(64));
+    const Digest digest = process.PutThrough(1);
+    const ByteCount free = process.store().stats().pool_free;
+    BlockLease reader;
+    if (leased) reader = process.store().Acquire(process.variant(), {&digest, 1}, MiB(1)).lease;
+    Flip(process, digest);
+    {
+      const HostVerifier verifier({.bytes_per_s = GiB(1), .pause = 1ms}, process.store());
+      EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+                            [&] { return verifier.stats().damaged > 0; }));
+    }
+    EXPECT_EQ(process.store().stats().damaged, 1u);
+    EXPECT_EQ(process.Tiers(digest), kDiskBit);
+    EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kOk) << "with its right bytes";
+    EXPECT_EQ(process.Tiers(digest), kHostBit | kDiskBit);
+    EXPECT_EQ(process.tier_.stats().blocks, 1u);
+    process.store().CheckInvariants();
+    reader.Reset();
+    EXPECT_EQ(process.store().stats().pool_free, free) << "the damaged bytes are gone";
+    EXPECT_EQ(process.tier_.stats().blocks, 1u);
+    process.store().CheckInvariants();
+  }
+}
+
+// Remembers whom it was told to ask.
+class OwnersTier final : public MemoryDiskTier {
+ public:
+  using MemoryDiskTier::MemoryDiskTier;
+  void SetOwner(DiskLocation location, uint32_t owner) override {
+    MutexLock lock(mu_);
+    owners_[location] = owner;
+  }
+  [[nodiscard]] uint32_t OwnerOf(DiskLocation location) {
+    MutexLock lock(mu_);
+    return owners_[location];
+  }
+
+ private:
+  Mutex mu_;
+  std::map<DiskLocation, uint32_t> owners_ LARDER_GUARDED_BY(mu_);
+};
+
+// Room is made of it there, by its name of then.
+TEST_F(Tiers, WhatCameBackAfterDamageIsAskedForByItsNewEntry) {
+  OwnersTier tier(MiB(64), medium_);
+  StoreFixture fixture(MiB(2), MiB(2));
+  ASSERT_EQ(RecoverInto(fixture.store(), tier), 0u);
+  SteadyClock clock;
+  Digest digest;
+  ASSERT_EQ(fixture.Put(Digest{}, 1, kBlockBytes, std::byte{1}, &digest), BlockStatus::kOk);
+  {
+    Spiller spiller({}, fixture.store(), tier, clock,
+                    [](SessionId, VariantIndex, std::span<const Digest>) {});
+    spiller.Offer(kWho, fixture.variant(), digest);
+    ASSERT_TRUE(spiller.WaitIdle(std::chrono::steady_clock::now() + 20s));
+  }
+  const BlockIndex::Held damaged = fixture.store().HoldUntouched(fixture.variant(), digest);
+  const DiskLocation place{damaged.disk_location};
+  EXPECT_EQ(tier.OwnerOf(place), damaged.ref.value);
+  fixture.store().DropDamaged(damaged.ref);
+  const BlockIndex::Held now = fixture.store().HoldUntouched(fixture.variant(), digest);
+  ASSERT_EQ(now.state, BlockState::kDisk);
+  EXPECT_NE(now.ref, damaged.ref);
+  EXPECT_EQ(now.disk_location, damaged.disk_location);
+  std::atomic<bool> there{false};
+  {
+    Promoter promoter(1, fixture.store(), tier, clock);
+    Promoter::Job job;
+    job.variant = fixture.variant();
+    job.blocks.push_back({0, now.ref, digest, now.disk_location, now.extent.bytes()});
+    job.ready = [&](const Promoter::Wanted&, BlockStatus status, const BlockIndex::Held&) {
+      there = status == BlockStatus::kOk;
+    };
+    promoter.Submit(promoter.Prepare(std::move(job)));
+    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] { return there.load(); }));
+  }
+  EXPECT_EQ(tier.OwnerOf(place), now.ref.value);
+  const std::array held = {damaged.ref, now.ref};
+  fixture.store().Unhold(held);
+  fixture.store().CheckInvariants();
+}
+
+}  // namespace
+}  // namespace larder::testing
