@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds include_rules.toml over every #include line of the tree, and says which line breaks which rule.
+"""Holds include_rules.toml over every #include line of the tree, and says which line breaks which rule.  It also holds
+that folders form no circle, that client and server do not include each other, and that no folder is too large.
 
 include_test.py --self-test breaks a small tree in every way that it knows and expects to notice.
 """
@@ -23,6 +24,17 @@ def matches(name, patterns):
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def folder_of(name):
+    return name.rpartition("/")[0]
+
+
+def is_folder(folder, pattern):
+    """Whether `folder` is the one that `pattern` names, or one below "x/**"."""
+    if pattern.endswith("/**"):
+        return folder == pattern[:-3] or folder.startswith(pattern[:-2])
+    return folder == pattern
+
+
 class Tree:
     """Every #include of every source, and what each file sees through our own headers."""
 
@@ -30,7 +42,7 @@ class Tree:
         self.names = [str(path) for path in source_tree.sources(root)
                       if not str(path).startswith(OTHER_PROJECT)]
         self.lines = {name: self._read(root / name) for name in self.names}
-        self.rooms = {name.split("/")[0] for name in self.names if "/" in name}
+        self.tops = {name.split("/")[0] for name in self.names if "/" in name}
         self._seen = {}
 
     @staticmethod
@@ -42,7 +54,7 @@ class Tree:
         return found
 
     def is_ours(self, header):
-        return header.split("/")[0] in self.rooms and "/" in header and not header.endswith(GENERATED)
+        return header.split("/")[0] in self.tops and "/" in header and not header.endswith(GENERATED)
 
     def seen(self, name):
         """Third-party headers that `name` sees: {header: the chain of our headers that leads to it}."""
@@ -59,27 +71,78 @@ class Tree:
             self._seen[name] = found
         return self._seen[name]
 
-
-def room_of(name, rules):
-    return next((room for room in rules["room"] if matches(name, room["files"])), None)
+    def edges(self):
+        """{folder: {folder that it includes: (file, line, header) of one such line}}."""
+        found = {}
+        for name in self.names:
+            for number, _, header in self.lines[name]:
+                if header in self.lines and folder_of(header) != folder_of(name):
+                    found.setdefault(folder_of(name), {}).setdefault(folder_of(header), (name, number, header))
+        return found
 
 
 def check_ours(tree, name, rules):
     """Directions between our own files."""
-    room = room_of(name, rules)
-    if room is None:
-        yield name, 1, "is in no room of include_rules.toml"
+    here = folder_of(name)
+    rule = next((rule for rule in rules["folder"] if is_folder(here, rule["path"])), None)
+    if rule is None:
+        yield name, 1, f"{here} is in no entry of include_rules.toml"
         return
+    installed = rules["installed"]["headers"]
     for number, quote, header in tree.lines[name]:
         if not tree.is_ours(header):
             continue
+        there = folder_of(header)
         if quote != '"':
             yield name, number, f"{header} is ours: quote it"
         if header not in tree.lines:
             yield name, number, f"{header} does not exist"
-        elif header != name and not (matches(header, room["may"]) and not matches(header, room.get("not", []))):
-            if header != name.rsplit(".", 1)[0] + ".h":  # a .cc may always include its own header
-                yield name, number, f"{room['name']} may not include {header}: {room['why']}"
+        elif there != here and not any(is_folder(there, allowed) or header == allowed for allowed in rule["may"]):
+            yield name, number, f"{here} may not include {header}: {rule['why']}"
+        if {here.split("/")[0], there.split("/")[0]} == {"client", "server"}:
+            yield name, number, f"client and server do not include each other ({header}): what both need is in proto/"
+        if matches(name, installed) and not matches(header, installed):
+            yield name, number, f"it is installed, and {header} is not"
+
+
+def check_folders(tree, rules):
+    """No circle, and no folder that is too large to be read."""
+    edges = tree.edges()
+    for circle in circles(edges):
+        lines = [edges[a][b] for a in circle for b in circle if b in edges.get(a, {})]
+        for name, number, header in lines:
+            yield name, number, f"{header} closes a circle of folders: {', '.join(sorted(circle))}"
+    counts = {}
+    for name in tree.names:
+        counts[folder_of(name)] = counts.get(folder_of(name), 0) + 1
+    for folder, count in sorted(counts.items()):
+        if count > rules["files_max"]:
+            yield folder, 1, f"has {count} code files, more than {rules['files_max']}: it is more than one noun"
+
+
+def circles(edges):
+    """Sets of folders that reach each other (Tarjan's strongly connected components of more than one)."""
+    order, low, stack, found = {}, {}, [], []
+
+    def visit(node):
+        order[node] = low[node] = len(order)
+        stack.append(node)
+        for other in edges.get(node, {}):
+            if other not in order:
+                visit(other)
+            if other in stack:
+                low[node] = min(low[node], low[other])
+        if low[node] == order[node]:
+            component = set()
+            while node not in component:
+                component.add(stack.pop())
+            if len(component) > 1:
+                found.append(component)
+
+    for node in edges:
+        if node not in order:
+            visit(node)
+    return found
 
 
 def check_third_party(tree, name, rules):
@@ -104,41 +167,49 @@ def check(root, rules):
     for name in tree.names:
         problems += check_ours(tree, name, rules)
         problems += check_third_party(tree, name, rules)
+    problems += check_folders(tree, rules)
     return len(tree.names), problems
 
 
 def self_test(rules):
     """Each line breaks one rule; the words are those of its message."""
     broken = {
-        ("storage/a.cc", '#include "client/b.h"'): "storage may not include client/b.h",
+        ("storage/index/a.cc", '#include "client/b.h"'): "storage/index may not include client/b.h",
         ("storage/b.cc", "#include <grpcpp/grpcpp.h>"): "of gRPC",
-        ("client/b.h", '#include "server/c.h"'): "client may not include server/c.h",
-        ("client/d.cc", '#include "storage/memory/slab_pool.h"'): "client may not include storage/memory/slab_pool.h",
-        ("client/e.cc", '#include "client/rpc/rpc_channel.h"'): "through client/rpc/rpc_channel.h",
-        ("client/llama_cpp/f.cc", '#include "client/b.h"'): "runner may not include client/b.h",
+        ("client/b.h", '#include "server/c.h"'): "client and server do not include each other",
+        ("server/q.cc", '#include "client/b.h"'): "client and server do not include each other",
+        ("client/api/d.cc", '#include "storage/memory/slab_pool.h"'): "client/api may not include storage/memory/slab_pool.h",
+        ("client/transport/e.cc", '#include "client/rpc/rpc_channel.h"'): "through client/rpc/rpc_channel.h",
+        ("client/restore/f.cc", '#include "client/b.h"'): "client/restore may not include client/b.h",
+        ("client/client.h", '#include "client/b.h"'): "it is installed, and client/b.h is not",
+        ("server/verbs/o.h", '#include "server/instances/p.h"'): "closes a circle of folders: server/instances, server/verbs",
+        ("server/instances/p.h", '#include "server/verbs/o.h"'): "closes a circle of folders: server/instances, server/verbs",
         ("server/c.h", '#include "larder/v1/engine.pb.h"'): "of generated messages",
         ("server/g.cc", "#include <mutex>"): "of locks",
         ("server/h.cc", '#include "absl/synchronization/mutex.h"'): "of Abseil's locks",
         ("server/i.cc", '#include "storage/none.h"'): "does not exist",
-        ("server/j.cc", "#include <storage/memory/slab_pool.h>"): "quote it",
+        ("server/j.cc", "#include <storage/mutex.h>"): "quote it",
         ("server/k.cc", "#include <boost/any.hpp>"): "nobody decided",
         ("server/l.cc", '#include "l.h"'): "nobody decided",
-        ("attic/m.cc", ""): "is in no room",
+        ("attic/m.cc", ""): "is in no entry",
     }
     good = {
         "storage/memory/slab_pool.h": '#include "storage/mutex.h"\n',
         "storage/mutex.h": "#include <mutex>\n",
         "client/rpc/rpc_channel.h": "#include <grpcpp/channel.h>\n",
-        "server/services/n.cc": '#include "larder/v1/engine.grpc.pb.h"\n#include "storage/memory/slab_pool.h"\n',
+        "server/services/n.cc": '#include "larder/v1/engine.grpc.pb.h"\n#include "storage/mutex.h"\n',
     }
+    crowd = {f"cuda/part_{number}.h": "" for number in range(rules["files_max"] + 1)}
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
-        for name, text in list(good.items()) + [(name, line + "\n") for (name, line) in broken]:
+        for name, text in [*good.items(), *crowd.items(), *((name, line + "\n") for (name, line) in broken)]:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
         _, problems = check(root, rules)
     missed = [f"{name}: {line}" for (name, line), words in broken.items()
               if not any(where == name and words in what for where, _, what in problems)]
+    if not any(where == "cuda" and "more than one noun" in what for where, _, what in problems):
+        missed.append("cuda: a folder of too many files")
     wrong = [f"{name}: {what}" for name, _, what in problems if name in good]
     for text in missed:
         print(f"not noticed: {text}")
