@@ -177,8 +177,8 @@ class Ours {
       if (tier_ == Tier::kDisk) Promote(held[i].ref, parent, now_s);
     }
     std::vector<Extent> freed;
-    std::vector<DiskRoom> rooms;
-    index_.Unhold(refs, &freed, &rooms);
+    std::vector<FreedExtent> on_disk;
+    index_.Unhold(refs, &freed, &on_disk);
     if (tier_ == Tier::kDisk) {
       for (size_t i = all.size(); i-- > 0;) LARDER_CHECK(index_.EvictRef(all[i])->kept_on_disk);
     }

@@ -19,7 +19,7 @@
 #include "bench/harness/lookup_keys.h"
 #include "bench/harness/processes.h"
 #include "bench/harness/socket_echo.h"
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "larder/v1/engine.grpc.pb.h"
 

@@ -14,7 +14,7 @@
 #include "bench/harness/shapes.h"
 #include "bench/harness/socket_echo.h"
 #include "server/daemon.h"
-#include "server/runtime/heap.h"
+#include "server/runtime/malloc_tuning.h"
 #include "storage/check.h"
 #include "storage/memory/slab_pool.h"
 #include "storage/store/block_store.h"

@@ -18,21 +18,21 @@
 #include "server/connections/listening_socket.h"
 #include "server/connections/passed_rights.h"
 #include "server/grpc/accept_loop.h"
+#include "server/grpc/grpc_keepalive.h"
 #include "server/grpc/grpc_server.h"
 #include "server/grpc/guarded_calls.h"
 #include "server/grpc/incoming_messages.h"
 #include "server/grpc/method_table.h"
-#include "server/grpc/self_call.h"
 #include "server/instances/device_table.h"
-#include "server/instances/directive_desk.h"
+#include "server/instances/directive_queue.h"
 #include "server/instances/instance_table.h"
 #include "server/instances/registration_store.h"
 #include "server/metrics/metrics_table.h"
 #include "server/processes/process_table.h"
 #include "server/processes/sideband.h"
 #include "server/processes/staging_table.h"
-#include "server/runtime/heap.h"
 #include "server/runtime/heartbeat.h"
+#include "server/runtime/malloc_tuning.h"
 #include "server/runtime/shares.h"
 #include "server/runtime/worker_pool.h"
 #include "server/services/admin_service.h"
@@ -42,12 +42,12 @@
 #include "server/sessions/quarantine.h"
 #include "server/sessions/session_table.h"
 #include "server/sockets/session_sockets.h"
-#include "server/verbs/block_cleaner.h"
-#include "server/verbs/block_compressor.h"
-#include "server/verbs/block_director.h"
-#include "server/verbs/block_mover.h"
-#include "server/verbs/block_verifier.h"
-#include "server/verbs/pin_keeper.h"
+#include "server/verbs/clear.h"
+#include "server/verbs/compress.h"
+#include "server/verbs/device_verbs.h"
+#include "server/verbs/move.h"
+#include "server/verbs/pin.h"
+#include "server/verbs/verify.h"
 
 namespace larder {
 namespace {
@@ -119,7 +119,7 @@ struct Daemon::Parts final : SidebandHost {
         workers(o.copy_threads, kJobsMax, kJobBytesMax),
         // What waits here takes room of gRPC's quota.
         answering(kAnswering, kRequestsWaiting, o.memory_limit.value() / 4) {
-    director.emplace(s, d, devices, directives);
+    device_verbs.emplace(s, d, devices, directives);
     if (o.host_verify_rate.value() > 0) {
       host_verifier.emplace(
           HostVerifier::Options{.bytes_per_s = o.host_verify_rate, .warn = o.warn_of_damage}, s);
@@ -141,9 +141,9 @@ struct Daemon::Parts final : SidebandHost {
     const DiskParts parts{d, disk ? &*disk : nullptr};
     pins.emplace(s, parts, c, UnixMilliseconds);
     if (d != nullptr) pins->Load();
-    cleaner.emplace(s, parts, *pins, c);
-    mover.emplace(s, parts, c);
-    compressor.emplace(Encoders(), s, parts, c);
+    clear.emplace(s, parts, *pins, c);
+    move.emplace(s, parts, c);
+    compress.emplace(Encoders(), s, parts, c);
     verifier.emplace(s, parts, c);
     events.emplace(s, d, devices, o.boot_id, c);
   }
@@ -219,16 +219,16 @@ struct Daemon::Parts final : SidebandHost {
   SessionTable sessions;
   Counters& counters;
   DamageChecks damage_checks;
-  DirectiveDesk directives;
+  DirectiveQueue directives;
   std::optional<SessionDeps> deps;
   std::optional<RegistrationStore> registrations;  // where there is a disk
-  std::optional<DiskWork> disk;                    // likewise; ends before sessions do
-  std::optional<PinKeeper> pins;
-  std::optional<BlockCleaner> cleaner;
-  std::optional<BlockMover> mover;
-  std::optional<BlockCompressor> compressor;
-  std::optional<BlockDirector> director;
-  std::optional<BlockVerifier> verifier;
+  std::optional<TierWorker> disk;                  // likewise; ends before sessions do
+  std::optional<PinVerb> pins;
+  std::optional<ClearVerb> clear;
+  std::optional<MoveVerb> move;
+  std::optional<CompressVerb> compress;
+  std::optional<DeviceVerbs> device_verbs;
+  std::optional<VerifyVerb> verifier;
   std::optional<HostVerifier> host_verifier;
   WorkerPool workers;    // ends before what its jobs look at
   WorkerPool answering;  // likewise
@@ -246,8 +246,8 @@ struct Daemon::Parts final : SidebandHost {
   std::unique_ptr<GrpcServers> at_data, at_control, at_admin;
   ConnectionPeers peers{shares};
   std::optional<AcceptLoop> accepting;
-  std::optional<SelfCall> self;   // at data.sock, as a client would; proves that it is served
-  std::optional<SelfCall> wakes;  // keeps gRPC listening
+  std::optional<GrpcKeepalive> self;   // at data.sock, as a client would; proves that it is served
+  std::optional<GrpcKeepalive> wakes;  // keeps gRPC listening
   Heartbeat housekeeping;
 
   Mutex mu;
@@ -371,8 +371,8 @@ absl::Status Daemon::Parts::Start() {
     session_sockets = *std::move(sockets);
   }
   engine.emplace(*deps, sessions);
-  const CacheService::LongCalls long_calls{answering, clearing,    *cleaner,    moving,
-                                           *mover,    compressing, *compressor, *director};
+  const CacheService::LongCalls long_calls{answering, clearing,    *clear,    moving,
+                                           *move,     compressing, *compress, *device_verbs};
   cache.emplace(Socket::kData, *deps, sessions, *pins, long_calls, *events);
   control_cache.emplace(Socket::kControl, *deps, sessions, *pins, long_calls, *events);
   if (absl::Status status = StartServers(); !status.ok()) return status;
@@ -395,7 +395,7 @@ absl::Status Daemon::Parts::Start() {
 void Daemon::Parts::Housekeep() {
   int periods = 0;
   TimePoint woken, trimmed;
-  HeapTrimmer heap;
+  MallocTrimmer heap;
   MutexLock lock(mu);
   while (!stop) {
     changed.WaitUntil(mu, std::chrono::steady_clock::now() + kHousekeepingPeriod);
@@ -408,7 +408,7 @@ void Daemon::Parts::Housekeep() {
     }
     self->HangUp();
     if (now - trimmed >= kTrimPeriod) {
-      heap.Look();
+      heap.Check();
       trimmed = now;
     }
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) session->Tick(now);
@@ -545,7 +545,7 @@ Daemon::~Daemon() {
   p.session_sockets.reset();
 }
 
-void Daemon::StartRecovery(DiskWork::Done done) {
+void Daemon::StartRecovery(TierWorker::Done done) {
   if (parts_->disk) parts_->disk->StartRecovery(std::move(done));
 }
 

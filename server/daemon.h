@@ -22,7 +22,7 @@
 #include "server/sessions/session.h"
 #include "storage/clock.h"
 #include "storage/store/block_store.h"
-#include "storage/tiering/disk_work.h"
+#include "storage/tiering/tier_worker.h"
 
 namespace larder {
 
@@ -86,7 +86,7 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Finds out what a former process left on disk, while it serves; a no-op without one.
-  void StartRecovery(DiskWork::Done done);
+  void StartRecovery(TierWorker::Done done);
 
   // Health turns NOT_SERVING, every session is told, and within `limit` (or when all sessions have
   // ended) the servers stop.  What is left of the limit is for blocks that wait to be written to

@@ -29,14 +29,14 @@ sockaddr_un AddressOf(const std::string& path) {
 
 bool ReadAll(int socket, void* to, size_t bytes) {
   auto* at = static_cast<char*>(to);
-  auto look_until = std::chrono::steady_clock::now() + PendingCalls::kLook;
+  auto spin_until = std::chrono::steady_clock::now() + PendingCalls::kSpin;
   while (bytes > 0) {
     const ssize_t got = recv(socket, at, bytes, MSG_DONTWAIT);
     if (got == 0 || (got < 0 && errno != EAGAIN)) return false;
     if (got > 0) {
       at += got;
       bytes -= static_cast<size_t>(got);
-    } else if (std::chrono::steady_clock::now() < look_until) {
+    } else if (std::chrono::steady_clock::now() < spin_until) {
       std::this_thread::yield();
     } else {
       pollfd wait{.fd = socket, .events = POLLIN, .revents = 0};

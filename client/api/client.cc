@@ -11,12 +11,12 @@
 #include "client/api/session_impl.h"
 #include "client/local/local_session_stream.h"
 #include "client/local/pinned_memory.h"
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "client/local/sideband_memory.h"
 #include "client/local/socket_dir.h"
 #include "client/rpc/grpc_session_stream.h"
 #include "client/rpc/rpc_stub.h"
-#include "client/session/home_process.h"
+#include "client/session/fork_guard.h"
 
 namespace larder {
 namespace {
@@ -90,7 +90,7 @@ struct Client::Impl {
   // Sideband or none; the reason stays in `sideband_status`.
   void ConnectSideband() LARDER_REQUIRES(mu);
 
-  const HomeProcess home;
+  const ForkGuard home;
   const ClientOptions options;
   const std::string socket_dir;
   RpcStub stub;

@@ -12,7 +12,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 
 namespace larder {
 namespace {
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> LocalSessionStream::Open(
 }
 
 LocalSessionStream::~LocalSessionStream() {
-  if (!home_.left()) Cancel();
+  if (!fork_guard_.left()) Cancel();
 }
 
 // ---- writing
@@ -101,16 +101,16 @@ std::optional<TimePoint> LocalSessionStream::FlushQueue() {
 
 // ---- reading
 
-void LocalSessionStream::Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) {
+void LocalSessionStream::Pump(uint64_t seen, TimePoint spin_until, TimePoint deadline) {
   MutexLock lock(pump_mu_);
-  IdleLook look(look_until);
+  IdleSpin spin(spin_until);
   while (inbox_.arrivals() == seen && !inbox_.ended() && (ending_ || !woken_.load())) {
     if (Read()) continue;
     const std::optional<TimePoint> write_due = FlushQueue();
     const TimePoint now = std::chrono::steady_clock::now();
     if (write_due && now >= *write_due && !stuck_.exchange(true)) Cancel();
     if (now >= deadline) return;
-    if (look.On(now)) {
+    if (spin.On(now)) {
       std::this_thread::yield();  // the daemon's thread may wait for this very core
       continue;
     }

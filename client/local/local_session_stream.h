@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/session/home_process.h"
+#include "client/session/fork_guard.h"
 #include "client/session/session_channel.h"
 #include "client/session/session_inbox.h"
 #include "proto/frames/file_descriptor.h"
@@ -45,7 +45,7 @@ class LocalSessionStream final : public SessionStream {
   [[nodiscard]] absl::Status Send(wire::Up up) override LARDER_EXCLUDES(write_mu_);
   void Cancel() override;
   [[nodiscard]] uint64_t arrivals() const override { return inbox_.arrivals(); }
-  void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) override
+  void Pump(uint64_t seen, TimePoint spin_until, TimePoint deadline) override
       LARDER_EXCLUDES(pump_mu_);
   void Wake() override;
   bool Close(std::chrono::milliseconds deadline) override LARDER_EXCLUDES(write_mu_, pump_mu_);
@@ -67,7 +67,7 @@ class LocalSessionStream final : public SessionStream {
   void Nudge();
   void Sleep(bool writing, TimePoint until) LARDER_REQUIRES(pump_mu_);
 
-  const HomeProcess home_;
+  const ForkGuard fork_guard_;
   const FileDescriptor socket_;
   const FileDescriptor wake_;
   SessionInbox inbox_;

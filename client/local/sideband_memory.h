@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "client/session/session_channel.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"

@@ -61,7 +61,7 @@ struct GrpcSessionStream::Impl final : MessagePump {
   // What is there already, unless another thread is at it.
   void PumpReady() LARDER_EXCLUDES(pump_mu);
   // The next completion; without sleep, but yielding, until `until`.
-  Next LookUntil(TimePoint until, void** tag, bool* ok) LARDER_REQUIRES(pump_mu);
+  Next SpinUntil(TimePoint until, void** tag, bool* ok) LARDER_REQUIRES(pump_mu);
   void OnStep(Step step, bool ok) LARDER_REQUIRES(pump_mu);
   void StartRead() LARDER_REQUIRES(pump_mu);
   void OnRead(bool ok) LARDER_REQUIRES(pump_mu);
@@ -166,7 +166,7 @@ void GrpcSessionStream::Impl::Pump(uint64_t seen, TimePoint look_until, TimePoin
     const TimePoint write_until = WriteDue();
     void* tag = nullptr;
     bool ok = false;
-    Next next = LookUntil(look_until, &tag, &ok);
+    Next next = SpinUntil(look_until, &tag, &ok);
     if (next == Next::TIMEOUT) {
       next = steps.AsyncNext(&tag, &ok, ToGrpc(std::min(deadline, write_until)));
     }
@@ -182,7 +182,7 @@ void GrpcSessionStream::Impl::Pump(uint64_t seen, TimePoint look_until, TimePoin
 }
 
 // Yields, since the daemon's thread may wait for this very core.
-GrpcSessionStream::Impl::Next GrpcSessionStream::Impl::LookUntil(TimePoint until, void** tag,
+GrpcSessionStream::Impl::Next GrpcSessionStream::Impl::SpinUntil(TimePoint until, void** tag,
                                                                  bool* ok) {
   for (;;) {
     const Next next = steps.AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC));

@@ -58,14 +58,14 @@ absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(
 template <class Done>
 bool PendingCalls::Await(Slot& slot, TimePoint deadline, Done done) {
   waiting_.push_back(&slot);
-  const TimePoint look_until = std::chrono::steady_clock::now() + kLook;
+  const TimePoint spin_until = std::chrono::steady_clock::now() + kSpin;
   bool in_time = true;
   for (;;) {
     // Before `done` is asked: what arrives after the question makes Pump return.
     const uint64_t seen = pump_ != nullptr ? pump_->arrivals() : 0;
     if (done() || !in_time) break;
     if (pump_ != nullptr && !pumping_) {
-      PumpUntil(seen, look_until, deadline);
+      PumpUntil(seen, spin_until, deadline);
       in_time = std::chrono::steady_clock::now() < deadline;
     } else {
       in_time = slot.changed.WaitUntil(mu_, deadline);
@@ -77,11 +77,11 @@ bool PendingCalls::Await(Slot& slot, TimePoint deadline, Done done) {
   return done();
 }
 
-void PendingCalls::PumpUntil(uint64_t seen, TimePoint look_until, TimePoint deadline) {
+void PendingCalls::PumpUntil(uint64_t seen, TimePoint spin_until, TimePoint deadline) {
   MessagePump* const pump = pump_;
   pumping_ = true;
   mu_.Unlock();
-  pump->Pump(seen, look_until, deadline);
+  pump->Pump(seen, spin_until, deadline);
   mu_.Lock();
   pumping_ = false;
   if (pump_ == nullptr) pump_free_.NotifyAll();

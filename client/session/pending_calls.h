@@ -53,7 +53,7 @@ class PendingCalls {
   // How long a caller looks for its answer before it sleeps, at most.  Most come within, and to
   // wake a thread that sleeps takes about as long again (get of 16 blocks of 64 KiB: 223 us asleep,
   // 160 so).
-  static constexpr std::chrono::microseconds kLook{80};
+  static constexpr std::chrono::microseconds kSpin{80};
 
   class OpenCall {
    public:
@@ -106,7 +106,7 @@ class PendingCalls {
   // True when done() became so before the deadline; done is asked under mu_.
   template <class Done>
   [[nodiscard]] bool Await(Slot& slot, TimePoint deadline, Done done) LARDER_REQUIRES(mu_);
-  void PumpUntil(uint64_t seen, TimePoint look_until, TimePoint deadline) LARDER_REQUIRES(mu_);
+  void PumpUntil(uint64_t seen, TimePoint spin_until, TimePoint deadline) LARDER_REQUIRES(mu_);
   // How many messages had come; kIdleMessagesMax: maybe more.
   int TakeWhatCame() LARDER_REQUIRES(mu_);
   // Somebody who waits takes over.

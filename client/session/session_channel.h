@@ -28,9 +28,9 @@ class MessagePump {
   [[nodiscard]] virtual uint64_t arrivals() const = 0;
   // Hands what comes to the session, on this thread.  Returns when arrivals() is no longer `seen`,
   // at the deadline (when that is over, after what was there already), after Wake, or when the
-  // stream has ended.  Until `look_until`, or for less, it looks again and again, yielding; then it
+  // stream has ended.  Until `spin_until`, or for less, it looks again and again, yielding; then it
   // sleeps.
-  virtual void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) = 0;
+  virtual void Pump(uint64_t seen, TimePoint spin_until, TimePoint deadline) = 0;
   // Makes the Pump under way, and those after it, return at once.  Once in a stream's life.
   virtual void Wake() = 0;
 };

@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "client/client.h"
 #include "client/session/directive_runner.h"
-#include "client/session/home_process.h"
+#include "client/session/fork_guard.h"
 #include "client/session/outbox.h"
 #include "client/session/pending_calls.h"
 #include "client/session/reservation_book.h"
@@ -113,7 +113,7 @@ class SessionCore {
   // The daemon knows that nothing is in use any more.  May be asked after this is gone.
   [[nodiscard]] std::shared_ptr<const std::atomic<bool>> bye_flag() const { return said_bye_; }
   // This is a forked child of the process that made the session.
-  [[nodiscard]] bool in_child() const { return home_.left(); }
+  [[nodiscard]] bool in_child() const { return fork_guard_.left(); }
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
 
   struct Counters {
@@ -136,7 +136,7 @@ class SessionCore {
   [[nodiscard]] std::optional<TimePoint> Chores(TimePoint now);
   void DropStaging();
 
-  const HomeProcess home_;
+  const ForkGuard fork_guard_;
   const std::shared_ptr<std::atomic<size_t>> beside_;
   std::shared_ptr<SharedMemory> memory_;          // until Start
   wire::Attached attached_;                       // const after Start

@@ -36,7 +36,7 @@ StagingArea::StagingArea(uint32_t id, std::span<std::byte> memory, std::string l
 }
 
 StagingArea::~StagingArea() {
-  if (!home_.left()) munmap(memory_.data(), memory_.size());
+  if (!fork_guard_.left()) munmap(memory_.data(), memory_.size());
 }
 
 bool StagingArea::TryAllocate(uint64_t bytes, uint64_t* offset) {
@@ -80,7 +80,7 @@ absl::StatusOr<std::shared_ptr<const StagingRoom>> StagingArea::AllocateRoom(Byt
 }
 
 void StagingArea::Free(const Chunk& chunk) {
-  if (home_.left()) return;
+  if (fork_guard_.left()) return;
   MutexLock lock(mu_);
   const auto [added, fresh] = free_.emplace(chunk.offset, RoundUp(chunk.bytes.size(), kPageBytes));
   LARDER_CHECK(fresh);

@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/session/home_process.h"
+#include "client/session/fork_guard.h"
 #include "client/session/session_channel.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
@@ -64,7 +64,7 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   const uint32_t id_;
   const std::span<std::byte> memory_;
   const std::string lacking_;
-  const HomeProcess home_;  // in a forked child the addresses may be another mapping's
+  const ForkGuard fork_guard_;  // in a forked child the addresses may be another mapping's
   Mutex mu_;
   CondVar freed_;
   std::map<uint64_t, uint64_t> free_ LARDER_GUARDED_BY(mu_);  // offset -> bytes, never adjacent

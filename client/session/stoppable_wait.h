@@ -18,10 +18,10 @@ namespace larder {
 template <class Wait>
 [[nodiscard]] auto AwaitUnlessStopped(const std::stop_token& stop, TimePoint deadline,
                                       const Wait& wait) {
-  constexpr std::chrono::milliseconds kLook{20};  // between two looks
+  constexpr std::chrono::milliseconds kCheckEvery{20};  // between two looks
   for (;;) {
-    const TimePoint look = std::chrono::steady_clock::now() + kLook;
-    const TimePoint until = stop.stop_possible() ? std::min(deadline, look) : deadline;
+    const TimePoint next = std::chrono::steady_clock::now() + kCheckEvery;
+    const TimePoint until = stop.stop_possible() ? std::min(deadline, next) : deadline;
     auto answer = wait(until);
     if (!absl::IsDeadlineExceeded(answer.status())) return answer;
     if (until == deadline || stop.stop_requested()) return answer;

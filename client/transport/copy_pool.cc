@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "storage/look.h"
 #include "storage/memory/copy_kernels.h"
+#include "storage/spin_wait.h"
 
 namespace larder {
 
@@ -57,7 +57,7 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
 // They end about when the caller does, sooner than it could fall asleep and be woken.
 void CopyPool::AwaitHelpers() {
   constexpr auto kSpin = std::chrono::microseconds(50);
-  (void)LookWhileIdle(std::chrono::steady_clock::now() + kSpin,
+  (void)SpinWhileIdle(std::chrono::steady_clock::now() + kSpin,
                       [&] { return inside_.load() == 0; });
   if (inside_.load() == 0) return;
   MutexLock lock(mu_);
@@ -78,7 +78,7 @@ void CopyPool::Run() {
     mu_.Lock();
     if (--inside_ == 0) idle_.NotifyAll();
     mu_.Unlock();
-    (void)LookWhileIdle(std::chrono::steady_clock::now() + kLook,
+    (void)SpinWhileIdle(std::chrono::steady_clock::now() + kSpin,
                         [&] { return batch_.load() != seen || stop_.load(); });
     mu_.Lock();
   }

@@ -21,7 +21,7 @@ class CopyPool {
   static constexpr uint32_t kThreadsMax = 64;
   // How long a thread looks for the next batch before it sleeps, while nobody else wants its core:
   // a busy caller is back within, and to wake a thread takes as long as to copy a MiB.
-  static constexpr std::chrono::microseconds kLook{100};
+  static constexpr std::chrono::microseconds kSpin{100};
   // `threads` copy in all, the caller included; 0 counts as 1.
   explicit CopyPool(uint32_t threads);
   ~CopyPool();

@@ -33,7 +33,7 @@ Doorkeeper::Doorkeeper(std::string name, std::unique_ptr<ListeningSocket> socket
 int Doorkeeper::fd(Time now) const { return broken_ || now < not_before_ ? -1 : socket_->get(); }
 
 Doorkeeper::Time Doorkeeper::due(Time now) const {
-  return now < not_before_ ? std::min(not_before_, next_look_) : next_look_;
+  return now < not_before_ ? std::min(not_before_, next_check_) : next_check_;
 }
 
 FileDescriptor Doorkeeper::Accept(Time now) {
@@ -86,9 +86,9 @@ void Doorkeeper::OnHangup(int fd, Time now) {
   if (!broken_ && fd == socket_->get()) Break("it was shut down", now);
 }
 
-void Doorkeeper::Look(Time now) {
-  if (now < next_look_) return;
-  next_look_ = now + kLook;
+void Doorkeeper::Check(Time now) {
+  if (now < next_check_) return;
+  next_check_ = now + kCheckEvery;
   if (broken_) return Mend(now);
   if (!socket_->InPlace()) Break("its file is gone or another one", now);
 }
@@ -109,7 +109,7 @@ void Doorkeeper::Mend(Time now) {
     ++counters_.reopened;
     return Tell(" takes connections again");
   }
-  next_look_ = now + retry_;
+  next_check_ = now + retry_;
   retry_ = std::min(retry_ * 2, kRetryMax);
   Tell(absl::StrCat(" cannot be opened again: ", std::string(status.message()),
                     "; restart larderd and its socket units"));

@@ -26,9 +26,9 @@ namespace larder {
 class Doorkeeper {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  static constexpr std::chrono::milliseconds kLook{1000};      // at the file
-  static constexpr std::chrono::milliseconds kExhausted{100};  // no memory for a connection
-  static constexpr std::chrono::milliseconds kRetryMin{100};   // of opening a broken socket again
+  static constexpr std::chrono::milliseconds kCheckEvery{1000};  // at the file
+  static constexpr std::chrono::milliseconds kExhausted{100};    // no memory for a connection
+  static constexpr std::chrono::milliseconds kRetryMin{100};     // of opening a broken socket again
   static constexpr std::chrono::milliseconds kRetryMax{2000};
   static constexpr std::chrono::milliseconds kTellAgain{20};  // of connections that are refused
   static constexpr int kBatch = 32;  // connections that a loop accepts before it looks elsewhere
@@ -49,7 +49,7 @@ class Doorkeeper {
   // The poll reported an error of this fd(), or that it was shut down.
   void OnHangup(int fd, Time now);
   // Is the file still there, or can the socket be opened again?  When due.
-  void Look(Time now);
+  void Check(Time now);
 
   [[nodiscard]] const std::string& name() const { return name_; }
   // Nobody connects to it any more.
@@ -77,7 +77,7 @@ class Doorkeeper {
   bool broken_ = false;
   std::chrono::milliseconds retry_ = kRetryMin;
   Time not_before_;  // without memory: nothing is accepted until then
-  Time next_look_;
+  Time next_check_;
   Time told_;  // when a refusal was last told of
 };
 

@@ -100,19 +100,19 @@ void AcceptLoop::Run() {
       }
     }
     const Time now = Now();
-    if (now >= next_look_) {
-      next_look_ = now + kLook;
+    if (now >= next_check_) {
+      next_check_ = now + kCheckEvery;
       ForgetClosed(now);
     }
-    for (Served& served : served_) served.door.Look(now);
+    for (Served& served : served_) served.door.Check(now);
   }
 }
 
 int AcceptLoop::WaitMs(Time now) const {
-  Time until = next_look_;
+  Time until = next_check_;
   for (const Served& served : served_) until = std::min(until, served.door.due(now));
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - now);
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, kLook.count()));
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, kCheckEvery.count()));
 }
 
 void AcceptLoop::AcceptSome(size_t endpoint) {
@@ -150,7 +150,7 @@ ShareRefusal AcceptLoop::TakePlace(Served& served, const SocketPeer& peer) {
   const ShareRefusal refusal = served.shares.Take(peer);
   if (refusal == ShareRefusal::kNone) return refusal;
   const Time now = Now();
-  if (now < forgot_ + kLookAgain) return refusal;
+  if (now < forgot_ + kCheckAgain) return refusal;
   ForgetClosed(now);
   return served.shares.Take(peer);
 }

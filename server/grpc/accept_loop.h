@@ -12,8 +12,8 @@
 // remembers number and inode of each and looks again whether they still belong together: an fstat
 // of one of our own sockets cannot wait, and 4,000 take a millisecond.  Watching duplicates instead
 // would cost a descriptor each and leave gRPC's epoll with sockets that it thinks closed.  It looks
-// every kLook, and after a refusal at most every kLookAgain, so a place that was given up serves
-// the next connection within that time.
+// every kCheckEvery, and after a refusal at most every kCheckAgain, so a place that was given up
+// serves the next connection within that time.
 //
 // Ownership: its thread, the listening sockets; borrows the servers, what knows their peers and
 // what counts what comes in.
@@ -47,8 +47,8 @@ namespace larder {
 
 class AcceptLoop {
  public:
-  static constexpr std::chrono::milliseconds kLook{1000};
-  static constexpr std::chrono::milliseconds kLookAgain{10};
+  static constexpr std::chrono::milliseconds kCheckEvery{1000};
+  static constexpr std::chrono::milliseconds kCheckAgain{10};
 
   struct Endpoint {
     std::string name;  // in log lines: "data.sock"
@@ -114,7 +114,7 @@ class AcceptLoop {
   // The thread's.
   std::vector<Served> served_;
   absl::flat_hash_map<int, Connection> connections_;  // by descriptor
-  Time next_look_;
+  Time next_check_;
   Time forgot_;  // when the closed ones were forgotten last
 
   Mutex mu_;

@@ -16,8 +16,8 @@
 #include "server/connections/descriptor_closer.h"
 #include "server/runtime/shares.h"
 #include "storage/store/block_store.h"
-#include "storage/tiering/disk_work.h"
 #include "storage/tiering/host_verifier.h"
+#include "storage/tiering/tier_worker.h"
 #include "storage/types.h"
 
 namespace larder {
@@ -44,7 +44,7 @@ struct Gauges {
   size_t processes = 0;
   ByteCount staging;
   bool draining = false;
-  std::optional<DiskWork::Stats> disk;  // where there is one
+  std::optional<TierWorker::Stats> disk;  // where there is one
   HostVerifier::Stats host_verifier;
   double host_verify_s = 0;  // until damage of a block in the pool is found; 0: nobody looks
   const SidebandCounters* sideband = nullptr;  // lives as long as the daemon

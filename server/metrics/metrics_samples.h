@@ -236,7 +236,7 @@ constexpr MetricSample kPool[] = {
     Read("leased", OfStore<&B::pool_leased>),
     Read("quarantined", [](const R& r) { return Double(r.daemon.quarantined); })};
 constexpr MetricSample kBlocks[] = {Read("", OfStore<&B::blocks>)};
-using D = DiskWork::Stats;
+using D = TierWorker::Stats;
 using T = DiskTier::Stats;
 using P = Promoter::Stats;
 constexpr MetricSample kDiskBytes[] = {

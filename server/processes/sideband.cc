@@ -139,7 +139,7 @@ void Sideband::Run() {
     }
     CloseLate();
     CloseDead();
-    door_->Look(Now());
+    door_->Check(Now());
     WatchDoor();
     MutexLock lock(mu_);
     if (stop_) break;

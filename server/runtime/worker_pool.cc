@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 
 namespace larder {
 namespace {
@@ -108,7 +108,7 @@ void WorkerPool::Run() {
   pthread_setname_np(pthread_self(), "worker");
   Jobs job;  // one, or none
   for (;;) {
-    (void)LookWhileIdle(std::chrono::steady_clock::now() + kLook,
+    (void)SpinWhileIdle(std::chrono::steady_clock::now() + kSpin,
                         [&] { return waiting_.load() > 0; });
     {
       MutexLock lock(mu_);

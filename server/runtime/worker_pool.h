@@ -32,7 +32,7 @@ namespace larder {
 class WorkerPool {
  public:
   // How long a thread looks for its next job before it sleeps, while nobody else wants its core.
-  static constexpr std::chrono::microseconds kLook{100};
+  static constexpr std::chrono::microseconds kSpin{100};
 
   WorkerPool(size_t threads, size_t jobs_max, size_t bytes_max);
   ~WorkerPool();

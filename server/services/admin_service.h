@@ -11,7 +11,7 @@
 #include "server/grpc/method_table.h"
 #include "server/metrics/gauges.h"
 #include "server/runtime/worker_pool.h"
-#include "server/verbs/block_verifier.h"
+#include "server/verbs/verify.h"
 
 namespace larder {
 
@@ -27,7 +27,7 @@ class AdminService final : public ServedAt<AdminMethods> {
     TimePoint started;
   };
   // `verifying`: the thread that Verify runs on.
-  AdminService(Hooks hooks, const Clock& clock, WorkerPool& verifying, BlockVerifier& verifier)
+  AdminService(Hooks hooks, const Clock& clock, WorkerPool& verifying, VerifyVerb& verifier)
       : ServedAt(Socket::kAdmin),
         hooks_(std::move(hooks)),
         clock_(clock),
@@ -48,7 +48,7 @@ class AdminService final : public ServedAt<AdminMethods> {
   const Hooks hooks_;
   const Clock& clock_;
   WorkerPool& verifying_;
-  BlockVerifier& verifier_;
+  VerifyVerb& verifier_;
 };
 
 }  // namespace larder

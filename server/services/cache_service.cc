@@ -25,7 +25,7 @@ void HideSalts(std::vector<wire::InstanceInfo>* instances) {
 }  // namespace
 
 CacheService::CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions,
-                           PinKeeper& pins, LongCalls long_calls, EventStreams& events)
+                           PinVerb& pins, LongCalls long_calls, EventStreams& events)
     : ChargedAt(socket, deps, long_calls.answering),
       for_engines_(socket == Socket::kData),
       deps_(deps),

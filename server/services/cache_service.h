@@ -20,7 +20,7 @@
 #include "server/grpc/method_table.h"
 #include "server/instances/block_selection.h"
 #include "server/instances/device_table.h"
-#include "server/instances/directive_desk.h"
+#include "server/instances/directive_queue.h"
 #include "server/runtime/worker_pool.h"
 #include "server/services/caller.h"
 #include "server/services/charged_request.h"
@@ -28,12 +28,12 @@
 #include "server/services/progress_stream.h"
 #include "server/sessions/session.h"
 #include "server/sessions/session_table.h"
-#include "server/verbs/block_cleaner.h"
-#include "server/verbs/block_compressor.h"
-#include "server/verbs/block_director.h"
-#include "server/verbs/block_mover.h"
 #include "server/verbs/block_scope.h"
-#include "server/verbs/pin_keeper.h"
+#include "server/verbs/clear.h"
+#include "server/verbs/compress.h"
+#include "server/verbs/device_verbs.h"
+#include "server/verbs/move.h"
+#include "server/verbs/pin.h"
 
 namespace larder {
 
@@ -44,15 +44,15 @@ class CacheService final : public ChargedAt<CacheMethods> {
   struct LongCalls {
     WorkerPool& answering;  // of long requests
     WorkerPool& clearing;
-    BlockCleaner& cleaner;
+    ClearVerb& clear;
     WorkerPool& moving;
-    BlockMover& mover;
+    MoveVerb& move;
     WorkerPool& compressing;
-    BlockCompressor& compressor;
-    BlockDirector& director;
+    CompressVerb& compress;
+    DeviceVerbs& device_verbs;
   };
   static constexpr TierSet kStoredTiers = TierBit(Tier::kHost) | TierBit(Tier::kDisk);
-  CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions, PinKeeper& pins,
+  CacheService(Socket socket, SessionDeps& deps, const SessionTable& sessions, PinVerb& pins,
                LongCalls long_calls, EventStreams& events);
 
   // The single calls.  Each finishes `call`, now or later.
@@ -85,9 +85,9 @@ class CacheService final : public ChargedAt<CacheMethods> {
   [[nodiscard]] absl::Status TooManyLongCalls(grpc::CallbackServerContext* context);
   // As Admit.  False: there is none, and the call was finished.
   [[nodiscard]] bool Begin(UnaryCall& call, Draining draining = Draining::kRefused);
-  void RunClear(const BlockCleaner::What& what, v1::ClearReply* reply,
+  void RunClear(const ClearVerb::What& what, v1::ClearReply* reply,
                 std::function<void(const absl::Status&)> done);
-  void RunCompress(const BlockCompressor::What& what, ProgressStream<v1::CompressProgress>* stream);
+  void RunCompress(const CompressVerb::What& what, ProgressStream<v1::CompressProgress>* stream);
   // Not OK: it has not begun, and the stream is the caller's to end.
   [[nodiscard]] absl::Status BeginMove(grpc::CallbackServerContext* context,
                                        const v1::MoveRequest& request,
@@ -107,7 +107,7 @@ class CacheService final : public ChargedAt<CacheMethods> {
   static constexpr size_t kInlineBlocks = 2'048;  // to pin or prefetch them takes about a ms
   void InTurn(UnaryCall& call, SelectedBlocks selected, std::function<void(const Selected&)> work);
   // Of the order's owner, in all tiers.
-  void UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* reply,
+  void UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* reply,
                 std::function<void(const absl::Status&)> done);
   // `selection` is the request's, decoded.
   [[nodiscard]] absl::StatusOr<SelectedBlocks> SelectBlocks(
@@ -125,7 +125,7 @@ class CacheService final : public ChargedAt<CacheMethods> {
   const bool for_engines_;  // at data.sock
   SessionDeps& deps_;
   const SessionTable& sessions_;
-  PinKeeper& pins_;
+  PinVerb& pins_;
   const LongCalls long_calls_;
   EventStreams& events_;
 };

@@ -46,7 +46,7 @@ class CallDeadline {
       call_->end = now + std::min<std::chrono::nanoseconds>(left, limits.most);
       call_->idle = limits.idle;
     }
-    Look(call_, now);
+    Check(call_, now);
   }
   ~CallDeadline() {
     std::shared_ptr<grpc::Alarm> alarm;  // cancelled without the lock: that may call back
@@ -72,7 +72,7 @@ class CallDeadline {
     std::shared_ptr<grpc::Alarm> alarm LARDER_GUARDED_BY(mu);
   };
   // Ends the call if it is due, else looks again when it may be.
-  static void Look(const std::shared_ptr<Call>& call, TimePoint now) {
+  static void Check(const std::shared_ptr<Call>& call, TimePoint now) {
     // Another alarm each time: one cannot be set again while it fires.
     const auto alarm = std::make_shared<grpc::Alarm>();
     std::shared_ptr<grpc::Alarm> before = alarm;  // dropped without the lock, as below
@@ -91,7 +91,7 @@ class CallDeadline {
     alarm->Set(std::chrono::system_clock::now() +
                    std::chrono::ceil<std::chrono::system_clock::duration>(left),
                [call](bool fired) {
-                 if (fired) Look(call, std::chrono::steady_clock::now());
+                 if (fired) Check(call, std::chrono::steady_clock::now());
                });
   }
 

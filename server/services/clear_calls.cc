@@ -34,7 +34,7 @@ void CacheService::AnswerClear(UnaryCall& call, const v1::ClearRequest& request,
   if (!scope.ok()) return call.Refuse(scope.status());
   if (status = call.ReserveAnswer(AnswerBytesOf(scope->blocks)); !status.ok())
     return call.Finish(status);
-  auto what = std::make_shared<BlockCleaner::What>(BlockCleaner::What{
+  auto what = std::make_shared<ClearVerb::What>(ClearVerb::What{
       .scope = *std::move(scope),
       .tiers = query.tiers,
       .pinned = query.pinned,
@@ -50,23 +50,23 @@ void CacheService::AnswerClear(UnaryCall& call, const v1::ClearRequest& request,
 }
 
 // What engines have is found before the rest is cleared, and waited for by nobody's thread.
-void CacheService::RunClear(const BlockCleaner::What& what, v1::ClearReply* reply,
+void CacheService::RunClear(const ClearVerb::What& what, v1::ClearReply* reply,
                             std::function<void(const absl::Status&)> done) {
   const bool of_device = (what.tiers & TierBit(Tier::kDevice)) != 0;
-  BlockCleaner::What stored = what;
+  ClearVerb::What stored = what;
   stored.tiers = what.tiers & kStoredTiers;
-  BlockDirector::Blocks blocks;
+  DeviceVerbs::Blocks blocks;
   absl::Status status =
-      of_device ? long_calls_.director.Find(what.scope, &blocks) : absl::OkStatus();
+      of_device ? long_calls_.device_verbs.Find(what.scope, &blocks) : absl::OkStatus();
   wire::ClearResult result;
-  if (stored.tiers != 0) status.Update(long_calls_.cleaner.Clear(stored, &result));
+  if (stored.tiers != 0) status.Update(long_calls_.clear.Clear(stored, &result));
   const auto answer = [reply, status, done = std::move(done)](const wire::ClearResult& cleared) {
     wire::Encode(cleared, reply);
     done(status);
   };
   if (!of_device) return answer(result);
-  long_calls_.director.Clear(what.scope, {.pinned = what.pinned, .dry_run = what.dry_run},
-                             std::move(blocks), std::move(result), answer);
+  long_calls_.device_verbs.Clear(what.scope, {.pinned = what.pinned, .dry_run = what.dry_run},
+                                 std::move(blocks), std::move(result), answer);
 }
 
 absl::StatusOr<BlockScope> CacheService::ScopeOf(const std::string& tenant,

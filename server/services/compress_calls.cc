@@ -8,7 +8,7 @@
 #include "server/services/caller.h"
 #include "server/services/progress_stream.h"
 #include "server/services/rpc_status.h"
-#include "server/verbs/block_compressor.h"
+#include "server/verbs/compress.h"
 
 namespace larder {
 namespace {
@@ -48,23 +48,22 @@ absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
     ++deps_.counters.invalid_messages;
     return scope.status();
   }
-  auto what =
-      std::make_shared<BlockCompressor::What>(BlockCompressor::What{.scope = *std::move(scope),
-                                                                    .tiers = query.tiers,
-                                                                    .codec = query.codec,
-                                                                    .dry_run = query.dry_run});
+  auto what = std::make_shared<CompressVerb::What>(CompressVerb::What{.scope = *std::move(scope),
+                                                                      .tiers = query.tiers,
+                                                                      .codec = query.codec,
+                                                                      .dry_run = query.dry_run});
   const auto compress = [this, stream, what] { RunCompress(*what, stream); };
   return long_calls_.compressing.Submit(compress) ? absl::OkStatus() : TooManyLongCalls(context);
 }
 
-void CacheService::RunCompress(const BlockCompressor::What& what,
+void CacheService::RunCompress(const CompressVerb::What& what,
                                ProgressStream<v1::CompressProgress>* stream) {
   const bool of_device = (what.tiers & TierBit(Tier::kDevice)) != 0;
-  BlockCompressor::What stored = what;
+  CompressVerb::What stored = what;
   stored.tiers = what.tiers & kStoredTiers;
-  BlockDirector::Blocks blocks;
+  DeviceVerbs::Blocks blocks;
   absl::Status status =
-      of_device ? long_calls_.director.Find(what.scope, &blocks) : absl::OkStatus();
+      of_device ? long_calls_.device_verbs.Find(what.scope, &blocks) : absl::OkStatus();
   wire::CompressProgress last;
   last.blocks = blocks.size();
   // The answers are told once, when engines have added theirs.
@@ -79,15 +78,15 @@ void CacheService::RunCompress(const BlockCompressor::What& what,
     if (of_device) answers.swap(last.answers);
     return stream->Report(std::move(message));
   };
-  if (status.ok() && stored.tiers != 0) status = long_calls_.compressor.Compress(stored, report);
+  if (status.ok() && stored.tiers != 0) status = long_calls_.compress.Compress(stored, report);
   if (!of_device || !status.ok()) return stream->End(status);
-  long_calls_.director.Compress(what.scope, what.codec, std::move(blocks), std::move(last),
-                                [stream](const wire::CompressProgress& progress) {
-                                  v1::CompressProgress message;
-                                  wire::Encode(progress, &message);
-                                  (void)stream->Report(std::move(message));
-                                  stream->End(absl::OkStatus());
-                                });
+  long_calls_.device_verbs.Compress(what.scope, what.codec, std::move(blocks), std::move(last),
+                                    [stream](const wire::CompressProgress& progress) {
+                                      v1::CompressProgress message;
+                                      wire::Encode(progress, &message);
+                                      (void)stream->Report(std::move(message));
+                                      stream->End(absl::OkStatus());
+                                    });
 }
 
 }  // namespace larder

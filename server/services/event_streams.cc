@@ -15,7 +15,7 @@ namespace larder {
 namespace {
 
 // How long a watcher may wait for what happens next.
-constexpr Duration kLook = std::chrono::milliseconds(10);
+constexpr Duration kPollEvery = std::chrono::milliseconds(10);
 constexpr Duration kRetryAfterWatchers = std::chrono::seconds(10);
 constexpr uint64_t kUntold = 4096;  // events
 
@@ -144,7 +144,7 @@ void EventStreams::Run() {
   for (bool more = false;;) {
     {
       MutexLock lock(mu_);
-      const TimePoint until = std::chrono::steady_clock::now() + kLook;
+      const TimePoint until = std::chrono::steady_clock::now() + kPollEvery;
       while (!stop_ && !woken_ && !more) {
         if (streams.empty()) {
           wake_.Wait(mu_);

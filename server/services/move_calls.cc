@@ -8,7 +8,7 @@
 #include "server/services/caller.h"
 #include "server/services/progress_stream.h"
 #include "server/services/rpc_status.h"
-#include "server/verbs/block_mover.h"
+#include "server/verbs/move.h"
 
 namespace larder {
 namespace {
@@ -45,10 +45,10 @@ absl::Status CacheService::BeginMove(grpc::CallbackServerContext* context,
     ++deps_.counters.invalid_messages;
     return scope.status();
   }
-  auto what = std::make_shared<BlockMover::What>(BlockMover::What{
+  auto what = std::make_shared<MoveVerb::What>(MoveVerb::What{
       .scope = *std::move(scope), .from = query.from, .to = query.to, .copy = query.copy});
   const auto move = [this, stream, what] {
-    stream->End(long_calls_.mover.Move(*what, [&](const wire::MoveProgress& progress) {
+    stream->End(long_calls_.move.Move(*what, [&](const wire::MoveProgress& progress) {
       v1::MoveProgress message;
       wire::Encode(progress, &message);
       return stream->Report(std::move(message));

@@ -25,16 +25,16 @@ std::vector<PinKey> KeysOf(const SelectedBlocks& selected, Tier tier) {
   return keys;
 }
 
-std::vector<DirectiveDesk::Block> BlocksOf(const SelectedBlocks& selected) {
-  std::vector<DirectiveDesk::Block> blocks;
+std::vector<DirectiveQueue::Block> BlocksOf(const SelectedBlocks& selected) {
+  std::vector<DirectiveQueue::Block> blocks;
   blocks.reserve(selected.blocks.size());
   for (const SelectedBlocks::Block& block : selected.blocks)
     blocks.emplace_back(block.variant, selected.names[block.name]);
   return blocks;
 }
 
-// What PinKeeper is asked to answer, of pins that engines keep.
-DirectiveDesk::Answer OfDevice(PinKeeper::Answer answer) {
+// What PinVerb is asked to answer, of pins that engines keep.
+DirectiveQueue::Answer OfDevice(PinVerb::Answer answer) {
   return [answer = std::move(answer)](std::vector<BlockStatus> statuses) {
     answer(absl::OkStatus(), std::move(statuses));
   };
@@ -63,9 +63,9 @@ absl::Status CacheService::BindOwner(const grpc::CallbackServerContext& context,
         "that of a sideband, or call at control.sock");
   }
   *owner = absl::StrCat("uid:", (*caller)->uid, "/", *owner);
-  if (owner->size() <= PinKeeper::kOwnerBytesMax) return absl::OkStatus();
+  if (owner->size() <= PinVerb::kOwnerBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("owner: with its user it is ", owner->size(),
-                                                 " bytes, and may be ", PinKeeper::kOwnerBytesMax,
+                                                 " bytes, and may be ", PinVerb::kOwnerBytesMax,
                                                  ": choose a shorter one"));
 }
 
@@ -84,15 +84,15 @@ void CacheService::AnswerPin(UnaryCall& call, const v1::PinRequest& request, v1:
   const uint64_t deadline_ms = pins_.DeadlineIn(query.ttl);
   reply->set_deadline_unix_ms(deadline_ms);
   reply->set_durable(pins_.durable() && query.tier != Tier::kDevice);
-  DirectiveDesk::Order order{.kind = wire::DirectiveKind::kPin,
-                             .engine_id = query.blocks.engine_id,
-                             .owner = query.owner,
-                             .deadline_unix_ms = deadline_ms};
+  DirectiveQueue::Order order{.kind = wire::DirectiveKind::kPin,
+                              .engine_id = query.blocks.engine_id,
+                              .owner = query.owner,
+                              .deadline_unix_ms = deadline_ms};
   InTurn(call, *std::move(selected),
          [this, &call, reply, tier = query.tier, order](const Selected& blocks) {
-           PinKeeper::Answer answer = [&call, reply, blocks](
-                                          const absl::Status& written,
-                                          const std::vector<BlockStatus>& statuses) {
+           PinVerb::Answer answer = [&call, reply, blocks](
+                                        const absl::Status& written,
+                                        const std::vector<BlockStatus>& statuses) {
              wire::Encode(AnswersOf(*blocks, statuses), reply->mutable_blocks());
              call.Finish(written);
            };
@@ -111,7 +111,7 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
   if (status.ok() && query.blocks) status = CheckPinnedTier(query.tier);
   if (status.ok()) status = BindOwner(call.context(), &query.owner);
   if (!status.ok()) return call.Refuse(status);
-  DirectiveDesk::Order order{.kind = wire::DirectiveKind::kUnpin, .owner = query.owner};
+  DirectiveQueue::Order order{.kind = wire::DirectiveKind::kUnpin, .owner = query.owner};
   if (!query.blocks) {
     if (status = CheckTenant(query.tenant, deps_.tenant); !status.ok()) return call.Refuse(status);
     // It looks at all pins.
@@ -126,9 +126,9 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
   order.engine_id = query.blocks->engine_id;
   InTurn(call, *std::move(selected),
          [this, &call, reply, tier = query.tier, order](const Selected& blocks) {
-           PinKeeper::Answer answer = [&call, reply, blocks](
-                                          const absl::Status& written,
-                                          const std::vector<BlockStatus>& statuses) {
+           PinVerb::Answer answer = [&call, reply, blocks](
+                                        const absl::Status& written,
+                                        const std::vector<BlockStatus>& statuses) {
              reply->set_unpinned(
                  static_cast<uint64_t>(std::ranges::count(statuses, BlockStatus::kOk)));
              wire::Encode(AnswersOf(*blocks, statuses), reply->mutable_blocks());
@@ -141,7 +141,7 @@ void CacheService::AnswerUnpin(UnaryCall& call, const v1::UnpinRequest& request,
 }
 
 // What the daemon keeps ends at once, whatever engines do; the answer waits for both.
-void CacheService::UnpinAll(const DirectiveDesk::Order& order, v1::UnpinReply* reply,
+void CacheService::UnpinAll(const DirectiveQueue::Order& order, v1::UnpinReply* reply,
                             std::function<void(const absl::Status&)> done) {
   struct Both {
     std::atomic<int> open{2};

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/format/record.h"
-#include "storage/tiering/disk_work.h"
+#include "storage/tiering/tier_worker.h"
 
 namespace larder {
 

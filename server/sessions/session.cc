@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/instances/device_table.h"
-#include "server/instances/directive_desk.h"
+#include "server/instances/directive_queue.h"
 
 namespace larder {
 namespace {

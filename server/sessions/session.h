@@ -47,10 +47,10 @@
 
 namespace larder {
 
-class DamageChecks;   // server/sessions/damage_checks.h
-class DeviceTable;    // server/instances/device_table.h
-class DirectiveDesk;  // server/instances/directive_desk.h
-class DiskWork;       // storage/tiering/disk_work.h
+class DamageChecks;    // server/sessions/damage_checks.h
+class DeviceTable;     // server/instances/device_table.h
+class DirectiveQueue;  // server/instances/directive_queue.h
+class TierWorker;      // storage/tiering/tier_worker.h
 
 // Where a session's answers go.
 class SessionSink {
@@ -103,10 +103,10 @@ struct SessionDeps {
   std::string tenant;
   uint32_t check_one_in = 64;  // host reads that are checked: one in so many; 0 = none
   DeviceTable& devices;
-  DirectiveDesk& directives;
+  DirectiveQueue& directives;
   Shares& shares;
   DamageChecks& damage_checks;
-  DiskWork* disk = nullptr;  // null: no disk
+  TierWorker* disk = nullptr;  // null: no disk
 };
 
 class AttachedSession : public std::enable_shared_from_this<AttachedSession> {

@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "server/sessions/session.h"
 #include "server/sessions/session_filling.h"
-#include "storage/tiering/disk_work.h"
+#include "storage/tiering/tier_worker.h"
 
 namespace larder {
 

@@ -9,7 +9,7 @@
 
 #include "absl/memory/memory.h"
 #include "storage/check.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 
 namespace larder {
 namespace {
@@ -113,7 +113,7 @@ int SessionLoop::Wait(Events* events) {
     return std::max(happened, 0);
   };
   int ready = 0;
-  if (LookWhileIdle(look_until_, [&] { return (ready = wait(0)) > 0; })) return ready;
+  if (SpinWhileIdle(spin_until_, [&] { return (ready = wait(0)) > 0; })) return ready;
   if (next_due_ == TimePoint::max()) return wait(-1);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_due_ - Now());
   return wait(static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000)));
@@ -150,7 +150,7 @@ void SessionLoop::LookAt(uint64_t id, TimePoint now, bool hung_up) {
     Erase(id);
     return;
   }
-  if (next.heard) look_until_ = Now() + kLook;
+  if (next.heard) spin_until_ = Now() + kSpin;
   next_due_ = std::min(next_due_, next.due);
   Watch(found->second, next, hung_up);
   if (next.lingers) Linger(id);

@@ -1,6 +1,6 @@
 // One thread that serves many session sockets.
 //
-// After a message it looks for the next one for kLook, yielding, before it sleeps: most of what a
+// After a message it looks for the next one for kSpin, yielding, before it sleeps: most of what a
 // busy client says next comes within, and to wake a thread that sleeps takes longer than to answer.
 // It sleeps at once when somebody else wants its core, as a client's copying thread does where
 // cores are few.
@@ -34,7 +34,7 @@ namespace larder {
 
 class SessionLoop final : public SessionSocket::Waker {
  public:
-  static constexpr std::chrono::microseconds kLook{80};
+  static constexpr std::chrono::microseconds kSpin{80};
   static constexpr size_t kLingeringMax = 64;  // sockets whose sessions are over
 
   // ResourceExhausted: no descriptors left.
@@ -83,7 +83,7 @@ class SessionLoop final : public SessionSocket::Waker {
   // The thread's.
   absl::flat_hash_map<uint64_t, Served> served_;
   std::set<uint64_t> lingering_;  // oldest first
-  TimePoint look_until_;
+  TimePoint spin_until_;
   TimePoint next_due_ = TimePoint::max();  // of any socket; may be too early
 
   Mutex mu_;

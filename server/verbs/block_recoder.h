@@ -17,7 +17,7 @@
 #include "storage/disk/page_buffer.h"
 #include "storage/format/record.h"
 #include "storage/store/block_store.h"
-#include "storage/tiering/disk_work.h"
+#include "storage/tiering/tier_worker.h"
 
 namespace larder {
 

@@ -37,12 +37,12 @@ absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
         return true;
       });
   if (!status.ok()) return status;
-  std::vector<Room> homeless;
+  std::vector<Room> unplaced;
   {
     MutexLock lock(mu_);
     std::erase_if(entries, [&](const Entry& entry) LARDER_NO_THREAD_SAFETY_ANALYSIS {
       if (allocator_.AllocateAt(entry.place.extent)) return false;
-      homeless.push_back({entry.key, entry.place.extent});
+      unplaced.push_back({entry.key, entry.place.extent});
       return true;
     });
     blocks_ = entries.size();
@@ -50,8 +50,8 @@ absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
     recovered_ = true;
     NoteFree();
   }
-  damaged_ += homeless.size();
-  if (!homeless.empty() && !catalog_->Erase(homeless).ok()) ++catalog_failures_;
+  damaged_ += unplaced.size();
+  if (!unplaced.empty() && !catalog_->Erase(unplaced).ok()) ++catalog_failures_;
   return entries;
 }
 

@@ -225,9 +225,9 @@ bool BlockIndex::HoldAgain(std::span<const EntryRef> refs) {
 }
 
 void BlockIndex::Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed,
-                        std::vector<DiskRoom>* rooms) {
+                        std::vector<FreedExtent>* on_disk) {
   ForSlots(refs, [&](uint32_t s, std::span<const uint32_t> slots) {
-    shards_[s]->Unhold(slots, freed, rooms);
+    shards_[s]->Unhold(slots, freed, on_disk);
   });
 }
 
@@ -239,7 +239,7 @@ BlockIndex::Evicted BlockIndex::Finish(IndexShard::Departure gone) {
 }
 
 bool BlockIndex::FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
-                            DiskRoom* room) {
+                            FreedExtent* on_disk) {
   freed->reset();
   if (!gone) return false;
   const bool doomed = gone->doomed;
@@ -247,34 +247,34 @@ bool BlockIndex::FinishDrop(std::optional<IndexShard::Departure> gone, std::opti
   if (doomed) return true;
   if (block.extent.pages > 0) *freed = block.extent;
   if (block.disk_location != 0) {
-    LARDER_CHECK(room != nullptr);
-    *room = {block.variant, block.digest, block.disk_location};
+    LARDER_CHECK(on_disk != nullptr);
+    *on_disk = {block.variant, block.digest, block.disk_location};
   }
   return true;
 }
 
 bool BlockIndex::Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed,
-                      DiskRoom* room) {
+                      FreedExtent* on_disk) {
   const uint64_t hash = IndexHash(variant, digest);
-  return FinishDrop(shards_[ShardOf(hash)]->Drop(hash, variant, digest), freed, room);
+  return FinishDrop(shards_[ShardOf(hash)]->Drop(hash, variant, digest), freed, on_disk);
 }
 
-bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room) {
-  return FinishDrop(shards_[ShardOf(ref)]->Drop(SlotOf(ref)), freed, room);
+bool BlockIndex::Drop(EntryRef ref, std::optional<Extent>* freed, FreedExtent* on_disk) {
+  return FinishDrop(shards_[ShardOf(ref)]->Drop(SlotOf(ref)), freed, on_disk);
 }
 
-bool BlockIndex::DropHostCopy(EntryRef held, std::optional<Extent>* freed, DiskRoom* room) {
-  return FinishDrop(shards_[ShardOf(held)]->DropHostCopy(SlotOf(held)), freed, room);
+bool BlockIndex::DropHostCopy(EntryRef held, std::optional<Extent>* freed, FreedExtent* on_disk) {
+  return FinishDrop(shards_[ShardOf(held)]->DropHostCopy(SlotOf(held)), freed, on_disk);
 }
 
 ClearedBlock BlockIndex::Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
-                               ClearHow how, std::optional<Extent>* freed, DiskRoom* room) {
+                               ClearHow how, std::optional<Extent>* freed, FreedExtent* on_disk) {
   const uint64_t hash = IndexHash(variant, digest);
   IndexShard::Clearance clearance =
       shards_[ShardOf(hash)]->Clear(hash, variant, digest, tiers, how);
   if (clearance.held != 0) clearance.block.held = MakeRef(ShardOf(hash), clearance.held);
-  *room = clearance.room;
-  FinishDrop(std::move(clearance.gone), freed, room);
+  *on_disk = clearance.on_disk;
+  FinishDrop(std::move(clearance.gone), freed, on_disk);
   return clearance.block;
 }
 
@@ -453,7 +453,7 @@ std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
       IndexShard& shard = *shards_[(first + i) % kShards];
       const auto gone = shard.EvictColdestFromDisk(policy_, parents_too, now_s);
       if (!gone) continue;
-      LowerParent(gone->block.room.variant, gone->counted_by, gone->last_use_s);
+      LowerParent(gone->block.on_disk.variant, gone->counted_by, gone->last_use_s);
       return gone->block;
     }
   }
@@ -463,12 +463,12 @@ std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
   return std::nullopt;
 }
 
-std::optional<DiskRoom> BlockIndex::EvictRefFromDisk(EntryRef ref) {
+std::optional<FreedExtent> BlockIndex::EvictRefFromDisk(EntryRef ref) {
   const auto gone = shards_[ShardOf(ref)]->EvictFromDisk(SlotOf(ref));
   if (!gone) return std::nullopt;
   // It went for its place: that says nothing of how worthy those before it are.
-  LowerParent(gone->block.room.variant, gone->counted_by, std::nullopt);
-  return gone->block.room;
+  LowerParent(gone->block.on_disk.variant, gone->counted_by, std::nullopt);
+  return gone->block.on_disk;
 }
 
 std::optional<double> BlockIndex::WorthOnDisk(EntryRef ref, uint32_t now_s) const {

@@ -93,7 +93,7 @@ class BlockIndex {
   // held (CHECKed as far as it can be seen).
   // `rooms` likewise has what they leave on disk; may be null where nothing is put there.
   void Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed,
-              std::vector<DiskRoom>* rooms = nullptr);
+              std::vector<FreedExtent>* on_disk = nullptr);
 
   // Presence without holding, in key order; does not touch recency.
   // REQUIRES: spans of equal size.
@@ -104,19 +104,20 @@ class BlockIndex {
   // Takes the name away at once.  The extent (and `room`, the place on disk) is handed out when
   // nothing holds it; else it follows with the last Unhold.  False: no such name.
   bool Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed,
-            DiskRoom* room = nullptr);
+            FreedExtent* on_disk = nullptr);
   // As Drop, by a held or owner-word reference; false when its slot is empty or nameless.
-  bool Drop(EntryRef ref, std::optional<Extent>* freed, DiskRoom* room = nullptr);
+  bool Drop(EntryRef ref, std::optional<Extent>* freed, FreedExtent* on_disk = nullptr);
   // As Drop, of a held block in HOST whose bytes are wrong there.  Of one that is on disk too the
   // name stays with that copy, in an entry that nobody holds; who holds `held` has neither any
   // more.  The owner word of the copy is the old one until the block is promoted.  False: it has
   // left HOST, or a rewrite of its copy on disk has begun and not finished: a later check finds the
   // damage again.
-  bool DropHostCopy(EntryRef held, std::optional<Extent>* freed, DiskRoom* room);
+  bool DropHostCopy(EntryRef held, std::optional<Extent>* freed, FreedExtent* on_disk);
   // Takes a block from these tiers, and from the index where it is in no other: then as Drop, also
   // while it is held.  Not while it is pinned, or held in a tier that it is to leave for another.
   [[nodiscard]] ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
-                                   ClearHow how, std::optional<Extent>* freed, DiskRoom* room);
+                                   ClearHow how, std::optional<Extent>* freed,
+                                   FreedExtent* on_disk);
   // What eviction took: the block is gone from HOST, and from the index unless it is on disk.
   using Evicted = EvictedBlock;
   // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,
@@ -182,7 +183,7 @@ class BlockIndex {
   using EvictedFromDisk = larder::EvictedFromDisk;
   [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(uint32_t now_s);
   // The disk copy of this one, unless it is held or pinned.
-  [[nodiscard]] std::optional<DiskRoom> EvictRefFromDisk(EntryRef ref);
+  [[nodiscard]] std::optional<FreedExtent> EvictRefFromDisk(EntryRef ref);
   [[nodiscard]] std::optional<double> WorthOnDisk(EntryRef ref, uint32_t now_s) const;
 
   // Whether blocks of HOST are being written to a disk now, as they are published.
@@ -290,7 +291,7 @@ class BlockIndex {
   // What is left to do without the shard's lock when a block has left.
   [[nodiscard]] Evicted Finish(IndexShard::Departure gone);
   bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
-                  DiskRoom* room);
+                  FreedExtent* on_disk);
 
   EventRing events_;
   VariantTable variants_;

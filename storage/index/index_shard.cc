@@ -163,18 +163,18 @@ size_t IndexShard::HoldAgain(std::span<const uint32_t> slots) {
 }
 
 void IndexShard::Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed,
-                        std::vector<DiskRoom>* rooms) {
+                        std::vector<FreedExtent>* on_disk) {
   MutexLock lock(mu_);
   for (const uint32_t slot : slots) {
     LARDER_CHECK(slot != kNone && slot < entries_.end());
     __builtin_prefetch(&entries_[slot], 1);
   }
   // From the last: so the first of a chain becomes the most recent, and tails leave first.
-  for (size_t i = slots.size(); i-- > 0;) UnholdOne(slots[i], freed, rooms);
+  for (size_t i = slots.size(); i-- > 0;) UnholdOne(slots[i], freed, on_disk);
 }
 
 void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed,
-                           std::vector<DiskRoom>* rooms) {
+                           std::vector<FreedExtent>* on_disk) {
   IndexEntry& entry = entries_[slot];
   LARDER_CHECK(entry.holds > 0);
   --entry.holds;
@@ -185,8 +185,8 @@ void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed,
   }
   if (entry.extent.pages() > 0) freed->push_back(entry.extent.Get());
   if (entry.disk_location != 0) {
-    LARDER_CHECK(rooms != nullptr);
-    rooms->push_back({entry.variant, entry.digest, entry.disk_location});
+    LARDER_CHECK(on_disk != nullptr);
+    on_disk->push_back({entry.variant, entry.digest, entry.disk_location});
   }
   TakeMetadata(entry).reset();
   SetState(entry, BlockState::kAbsent);

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "storage/index/departed_table.h"
 #include "storage/index/event_ring.h"
 #include "storage/index/eviction.h"
+#include "storage/index/ghost_table.h"
 #include "storage/index/index_entry.h"
 #include "storage/index/index_values.h"
 #include "storage/index/recency_list.h"
@@ -68,7 +68,7 @@ class IndexShard {
   // How many of `slots`, from the first, it held; the next one has kClientHoldsMax already.
   [[nodiscard]] size_t HoldAgain(std::span<const uint32_t> slots) LARDER_EXCLUDES(mu_);
   void Unhold(std::span<const uint32_t> slots, std::vector<Extent>* freed,
-              std::vector<DiskRoom>* rooms) LARDER_EXCLUDES(mu_);
+              std::vector<FreedExtent>* on_disk) LARDER_EXCLUDES(mu_);
 
   // kBusy, of InsertOnDisk: the name is claimed just now, or in HOST with bytes that nobody has
   // compared, so ask again.
@@ -150,7 +150,7 @@ class IndexShard {
     ClearedBlock block;
     uint32_t held = 0;              // the slot that block.held is of
     std::optional<Departure> gone;  // from HOST, or the index
-    DiskRoom room;                  // of the copy that went alone
+    FreedExtent on_disk;            // of the copy that went alone
   };
   // As BlockIndex::Clear says.
   [[nodiscard]] Clearance Clear(uint64_t hash, VariantIndex variant, const Digest& digest,
@@ -297,7 +297,7 @@ class IndexShard {
   // It leaves the index.
   void Forget(const IndexEntry& entry) LARDER_REQUIRES(mu_);
   void HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock* out) LARDER_REQUIRES(mu_);
-  void UnholdOne(uint32_t slot, std::vector<Extent>* freed, std::vector<DiskRoom>* rooms)
+  void UnholdOne(uint32_t slot, std::vector<Extent>* freed, std::vector<FreedExtent>* on_disk)
       LARDER_REQUIRES(mu_);
   using Lists = std::array<RecencyList, kReuseClasses>;
   // The list of an entry that may leave the tier that its state names; nullptr: of none.
@@ -326,7 +326,7 @@ class IndexShard {
   // Of one on disk alone.
   [[nodiscard]] DiskDeparture LeaveDisk(uint32_t slot) LARDER_REQUIRES(mu_);
   // host+disk -> host of one that is listed.
-  [[nodiscard]] DiskRoom DropCopy(uint32_t slot) LARDER_REQUIRES(mu_);
+  [[nodiscard]] FreedExtent DropCopy(uint32_t slot) LARDER_REQUIRES(mu_);
   // Of a block in HOST, as it comes back from disk: what was encoded here comes back decoded.
   [[nodiscard]] static uint32_t PagesFromDisk(const IndexEntry& entry);
   // Takes out of HOST what is kept for it there; the entry keeps its pages' number.
@@ -374,7 +374,7 @@ class IndexShard {
   Lists host_lists_ LARDER_GUARDED_BY(mu_);
   Lists copied_lists_ LARDER_GUARDED_BY(mu_);
   Lists disk_lists_ LARDER_GUARDED_BY(mu_);
-  DepartedTable departed_ LARDER_GUARDED_BY(mu_);
+  GhostTable departed_ LARDER_GUARDED_BY(mu_);
   std::atomic<uint32_t> copies_{0};                // listed in copied_lists_
   std::atomic<uint64_t> listed_pages_{0};          // of what is listed and in HOST
   uint64_t disk_only_ LARDER_GUARDED_BY(mu_) = 0;  // promoting ones included

@@ -44,7 +44,7 @@ IndexShard::Clearance IndexShard::Clear(uint64_t hash, VariantIndex variant, con
   } else if (block.tiers == TierBit(Tier::kHost)) {
     clearance.gone = LeaveHost(slot);
   } else {
-    clearance.room = DropCopy(slot);
+    clearance.on_disk = DropCopy(slot);
   }
   return clearance;
 }

@@ -212,7 +212,7 @@ std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& po
 
 // It becomes the hottest of those in HOST alone: they are mostly what lost its copy before it, so
 // the order of use stays.
-DiskRoom IndexShard::DropCopy(uint32_t slot) {
+FreedExtent IndexShard::DropCopy(uint32_t slot) {
   ChangeState(slot, BlockState::kHost);
   IndexEntry& entry = entries_[slot];
   return {entry.variant, entry.digest, std::exchange(entry.disk_location, 0)};

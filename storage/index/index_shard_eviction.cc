@@ -139,7 +139,7 @@ void IndexShard::CountPinned(const IndexEntry& entry, int64_t more) {
 // That of the parent, where this alone follows it: so a chain stays of one class, and its end does
 // not outlive its beginning.  Or its own, from before it left, where more is known by that.
 void IndexShard::Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) {
-  const std::optional<DepartedTable::Departed> past = departed_.Take(HashOf(entry));
+  const std::optional<GhostTable::Departed> past = departed_.Take(HashOf(entry));
   entry.history = raised.history;
   if (!past || past->history.uses < entry.history.uses) return;
   const uint32_t idle_s = now_s > past->last_use_s ? now_s - past->last_use_s : 0;

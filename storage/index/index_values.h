@@ -49,14 +49,14 @@ struct HeldBlock {
 };
 
 // Room in the disk tier that a block has left: to be erased there.
-struct DiskRoom {
+struct FreedExtent {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
   uint64_t location = 0;  // 0: none
 };
 
 struct EvictedFromDisk {
-  DiskRoom room;
+  FreedExtent on_disk;
   uint32_t pages = 0;  // of the block
 };
 

@@ -392,10 +392,10 @@ BlockStore::AcquireResult BlockStore::Acquire(VariantIndex variant, std::span<co
 
 void BlockStore::ReleaseHolds(std::span<const EntryRef> refs) {
   std::vector<Extent> freed;
-  std::vector<DiskRoom> rooms;
-  index_.Unhold(refs, &freed, &rooms);
+  std::vector<FreedExtent> on_disk;
+  index_.Unhold(refs, &freed, &on_disk);
   FreeExtents(freed);
-  LeaveRooms(rooms);
+  KeepFreedExtents(on_disk);
 }
 
 void BlockStore::FreeExtents(std::span<const Extent> extents) {
@@ -408,34 +408,34 @@ void BlockStore::FreeExtents(std::span<const Extent> extents) {
 
 void BlockStore::DropDamaged(EntryRef held, Tier where) {
   std::optional<Extent> freed;
-  DiskRoom room;
-  const bool dropped = where == Tier::kHost ? index_.DropHostCopy(held, &freed, &room)
-                                            : index_.Drop(held, &freed, &room);
+  FreedExtent on_disk;
+  const bool dropped = where == Tier::kHost ? index_.DropHostCopy(held, &freed, &on_disk)
+                                            : index_.Drop(held, &freed, &on_disk);
   if (!dropped) return;
   if (where == Tier::kHost) damaged_.fetch_add(1, std::memory_order_relaxed);
-  GiveBack(freed, room);
+  GiveBack(freed, on_disk);
 }
 
 bool BlockStore::Drop(VariantIndex variant, const Digest& digest) {
   std::optional<Extent> freed;
-  DiskRoom room;
-  const bool dropped = index_.Drop(variant, digest, &freed, &room);
-  GiveBack(freed, room);
+  FreedExtent on_disk;
+  const bool dropped = index_.Drop(variant, digest, &freed, &on_disk);
+  GiveBack(freed, on_disk);
   return dropped;
 }
 
 ClearedBlock BlockStore::Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
                                ClearHow how) {
   std::optional<Extent> freed;
-  DiskRoom room;
-  const ClearedBlock block = index_.Clear(variant, digest, tiers, how, &freed, &room);
-  GiveBack(freed, room);
+  FreedExtent on_disk;
+  const ClearedBlock block = index_.Clear(variant, digest, tiers, how, &freed, &on_disk);
+  GiveBack(freed, on_disk);
   return block;
 }
 
-void BlockStore::GiveBack(const std::optional<Extent>& freed, const DiskRoom& room) {
+void BlockStore::GiveBack(const std::optional<Extent>& freed, const FreedExtent& on_disk) {
   if (freed) FreeExtents({&*freed, 1});
-  if (room.location != 0) LeaveRooms({&room, 1});
+  if (on_disk.location != 0) KeepFreedExtents({&on_disk, 1});
 }
 
 size_t BlockStore::EvictToWatermark(size_t blocks_max) {

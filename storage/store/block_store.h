@@ -193,7 +193,7 @@ class BlockStore {
 
   // ---- disk.  Who moves bytes between the tiers (Spiller, Promoter) says here what became of
   // them.
-  // `disk` has blocks whose names the index does not know yet (DiskWork, from a start until none
+  // `disk` has blocks whose names the index does not know yet (TierWorker, from a start until none
   // is unplaced): until this is called with nullptr, Publish and Fill ask it, and may wait for it.
   // A name that it has is a duplicate unless the new bytes, hashed here, are the record's.  A part
   // of the disk that is closed says nothing, so who brings its blocks compares (EnterFromDisk).
@@ -230,7 +230,7 @@ class BlockStore {
                                    std::unique_ptr<const BlockMetadata> metadata)
       LARDER_EXCLUDES(mu_);
   // Takes blocks, or only their copies, from disk until these bytes are free there; answers what
-  // was asked for in vain.  The rooms follow by TakeDiskRooms.
+  // was asked for in vain.  The rooms follow by TakeFreedExtents.
   ByteCount EvictFromDisk(ByteCount bytes) LARDER_EXCLUDES(disk_mu_);
   void EvictFromDisk(std::span<const EntryRef> blocks) LARDER_EXCLUDES(disk_mu_);
   // Of a byte of it there; nullopt: it may not leave the disk now.
@@ -238,7 +238,7 @@ class BlockStore {
     return index_.WorthOnDisk(block, NowSeconds());
   }
   // Rooms on disk that blocks have left since, for the disk tier's Erase; at most `count`.
-  [[nodiscard]] std::vector<DiskRoom> TakeDiskRooms(size_t count) LARDER_EXCLUDES(disk_mu_);
+  [[nodiscard]] std::vector<FreedExtent> TakeFreedExtents(size_t count) LARDER_EXCLUDES(disk_mu_);
   [[nodiscard]] bool has_disk_rooms() const LARDER_EXCLUDES(disk_mu_);
   // A block of any tier, held; that is no use of it.
   // ref 0: not there.
@@ -288,8 +288,9 @@ class BlockStore {
   [[nodiscard]] std::vector<EntryRef> PutBack(std::vector<BlockIndex::Evicted> gone)
       LARDER_REQUIRES(mu_);
   void FreeExtents(std::span<const Extent> extents) LARDER_EXCLUDES(mu_);
-  void GiveBack(const std::optional<Extent>& freed, const DiskRoom& room) LARDER_EXCLUDES(mu_);
-  void LeaveRooms(std::span<const DiskRoom> rooms) LARDER_EXCLUDES(disk_mu_);
+  void GiveBack(const std::optional<Extent>& freed, const FreedExtent& on_disk)
+      LARDER_EXCLUDES(mu_);
+  void KeepFreedExtents(std::span<const FreedExtent> on_disk) LARDER_EXCLUDES(disk_mu_);
   void CountEviction(const BlockIndex::Evicted& gone);
   // Of a disk that has yet to tell what it has.  kOk: the name is free, or its record has the bytes
   // that lie there; kDuplicate: it has others; kFull: it cannot say.
@@ -310,7 +311,7 @@ class BlockStore {
   uint64_t reserved_pages_ LARDER_GUARDED_BY(mu_) = 0;
 
   mutable Mutex disk_mu_;
-  std::deque<DiskRoom> rooms_ LARDER_GUARDED_BY(disk_mu_);
+  std::deque<FreedExtent> freed_extents_ LARDER_GUARDED_BY(disk_mu_);
   absl::flat_hash_map<VariantIndex, std::shared_ptr<const VariantSpec>> specs_
       LARDER_GUARDED_BY(disk_mu_);
 

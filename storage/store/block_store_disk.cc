@@ -79,44 +79,45 @@ bool BlockStore::ReplaceInHost(EntryRef held, ExtentReservation& reservation,
 
 ByteCount BlockStore::EvictFromDisk(ByteCount bytes) {
   uint64_t left = bytes.value();
-  std::vector<DiskRoom> rooms;
+  std::vector<FreedExtent> on_disk;
   while (left > 0) {
     const std::optional<BlockIndex::EvictedFromDisk> gone = index_.EvictOneFromDisk(NowSeconds());
     if (!gone) break;
-    rooms.push_back(gone->room);
+    on_disk.push_back(gone->on_disk);
     left -= std::min(left, gone->pages * kPageBytes);
   }
-  evicted_disk_.fetch_add(rooms.size(), std::memory_order_relaxed);
-  LeaveRooms(rooms);
+  evicted_disk_.fetch_add(on_disk.size(), std::memory_order_relaxed);
+  KeepFreedExtents(on_disk);
   return ByteCount(left);
 }
 
 void BlockStore::EvictFromDisk(std::span<const EntryRef> blocks) {
-  std::vector<DiskRoom> rooms;
+  std::vector<FreedExtent> on_disk;
   for (const EntryRef block : blocks) {
-    if (const auto gone = index_.EvictRefFromDisk(block)) rooms.push_back(*gone);
+    if (const auto gone = index_.EvictRefFromDisk(block)) on_disk.push_back(*gone);
   }
-  evicted_disk_.fetch_add(rooms.size(), std::memory_order_relaxed);
-  LeaveRooms(rooms);
+  evicted_disk_.fetch_add(on_disk.size(), std::memory_order_relaxed);
+  KeepFreedExtents(on_disk);
 }
 
-void BlockStore::LeaveRooms(std::span<const DiskRoom> rooms) {
-  if (rooms.empty()) return;
+void BlockStore::KeepFreedExtents(std::span<const FreedExtent> on_disk) {
+  if (on_disk.empty()) return;
   MutexLock lock(disk_mu_);
-  rooms_.insert(rooms_.end(), rooms.begin(), rooms.end());
+  freed_extents_.insert(freed_extents_.end(), on_disk.begin(), on_disk.end());
 }
 
-std::vector<DiskRoom> BlockStore::TakeDiskRooms(size_t count) {
+std::vector<FreedExtent> BlockStore::TakeFreedExtents(size_t count) {
   MutexLock lock(disk_mu_);
-  const auto end = rooms_.begin() + static_cast<std::ptrdiff_t>(std::min(count, rooms_.size()));
-  std::vector<DiskRoom> taken(rooms_.begin(), end);
-  rooms_.erase(rooms_.begin(), end);
+  const auto end =
+      freed_extents_.begin() + static_cast<std::ptrdiff_t>(std::min(count, freed_extents_.size()));
+  std::vector<FreedExtent> taken(freed_extents_.begin(), end);
+  freed_extents_.erase(freed_extents_.begin(), end);
   return taken;
 }
 
 bool BlockStore::has_disk_rooms() const {
   MutexLock lock(disk_mu_);
-  return !rooms_.empty();
+  return !freed_extents_.empty();
 }
 
 }  // namespace larder

@@ -15,8 +15,8 @@ DiskVerifier::DiskVerifier(const Options& options, BlockStore& store, DiskTier& 
              .pause = options.pause},
             store.index(), [this](const BlockIndex::View& view) { return LookAt(view); }) {}
 
-VerifyLoop::Looked DiskVerifier::LookAt(const BlockIndex::View& view) {
-  VerifyLoop::Looked looked;
+VerifyLoop::Examined DiskVerifier::LookAt(const BlockIndex::View& view) {
+  VerifyLoop::Examined looked;
   if (view.state != BlockState::kDisk) return looked;
   const BlockIndex::Held held = store_.HoldUntouched(view.variant, view.digest);
   if (held.ref.value == 0) return looked;

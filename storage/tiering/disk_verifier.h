@@ -38,7 +38,7 @@ class DiskVerifier {
                                                  ByteCount* bytes);
 
  private:
-  [[nodiscard]] VerifyLoop::Looked LookAt(const BlockIndex::View& view);
+  [[nodiscard]] VerifyLoop::Examined LookAt(const BlockIndex::View& view);
 
   BlockStore& store_;
   DiskTier& tier_;

@@ -27,8 +27,8 @@ Duration HostVerifier::FindsWithinNow() const {
   return FindsWithin(options_, stored.pool_stored, stored.blocks - stored.disk_only);
 }
 
-VerifyLoop::Looked HostVerifier::LookAt(const BlockIndex::View& view) {
-  VerifyLoop::Looked looked;
+VerifyLoop::Examined HostVerifier::LookAt(const BlockIndex::View& view) {
+  VerifyLoop::Examined looked;
   if (!InHost(view.state)) return looked;
   const BlockIndex::Held held = store_.HoldUntouched(view.variant, view.digest);
   if (held.ref.value == 0) return looked;

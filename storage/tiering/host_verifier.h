@@ -48,7 +48,7 @@ class HostVerifier {
   [[nodiscard]] Stats stats() const { return loop_.stats(); }
 
  private:
-  [[nodiscard]] VerifyLoop::Looked LookAt(const BlockIndex::View& view);
+  [[nodiscard]] VerifyLoop::Examined LookAt(const BlockIndex::View& view);
 
   const Options options_;
   BlockStore& store_;

@@ -22,12 +22,12 @@ constexpr uint64_t kSlices = 4;    // in which room for a batch is made
 constexpr int kTries = 4;          // of which none placed a block
 // Batches that a block may find without room (what one thread makes another may take), or in which
 // the disk cannot take its name yet.
-constexpr uint8_t kHomelessMax = 8;
+constexpr uint8_t kUnplacedMax = 8;
 constexpr uint8_t kFailedAloneMax = 8;
 
-DiskAddress AddressOf(const BlockStore& store, const DiskRoom& room) {
-  return {.key = {.variant = store.index().VariantId(room.variant), .digest = room.digest},
-          .location = DiskLocation{room.location}};
+DiskAddress AddressOf(const BlockStore& store, const FreedExtent& freed) {
+  return {.key = {.variant = store.index().VariantId(freed.variant), .digest = freed.digest},
+          .location = DiskLocation{freed.location}};
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ struct Spiller::Batch {
   std::vector<EntryRef> held;  // of the blocks, whatever became of them
   std::vector<Item> durable;   // there already, or now
   std::vector<Item> again;     // the disk failed
-  std::vector<Item> homeless;  // it had no room, so far
+  std::vector<Item> unplaced;  // it had no room, so far
   ByteCount bytes;
 };
 
@@ -199,11 +199,11 @@ void Spiller::Fill(Batch* batch) {
 void Spiller::EraseRooms() {
   MutexLock lock(erase_mu_);
   for (;;) {
-    const std::vector<DiskRoom> rooms = store_.TakeDiskRooms(kErasuresAtOnce);
-    if (rooms.empty()) return;
+    const std::vector<FreedExtent> freed = store_.TakeFreedExtents(kErasuresAtOnce);
+    if (freed.empty()) return;
     std::vector<DiskAddress> blocks;
-    blocks.reserve(rooms.size());
-    for (const DiskRoom& room : rooms) blocks.push_back(AddressOf(store_, room));
+    blocks.reserve(freed.size());
+    for (const FreedExtent& extent : freed) blocks.push_back(AddressOf(store_, extent));
     Erase(blocks);
   }
 }
@@ -292,7 +292,7 @@ void Spiller::Release(const Batch& batch) {
   MutexLock lock(mu_);
   EndWriting(batch.names);
   stats_.dropped_failed += Requeue(batch.again);
-  stats_.dropped_room += Requeue(batch.homeless);
+  stats_.dropped_room += Requeue(batch.unplaced);
   // This thread has more to do before it looks.
   if (!queue_.empty()) wake_.NotifyOne();
 }
@@ -336,8 +336,8 @@ void Spiller::PutWithRoom(Batch* batch) {
 }
 
 void Spiller::Postpone(Item item, Batch* batch) {
-  if (++item.homeless < kHomelessMax) {
-    batch->homeless.push_back(item);
+  if (++item.unplaced < kUnplacedMax) {
+    batch->unplaced.push_back(item);
     return;
   }
   MutexLock lock(mu_);
@@ -380,7 +380,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
     news.push_back({.header = &block.header, .tokens = block.tokens, .payload = block.payload});
   std::vector<DiskTier::PutResult> results(news.size());
   tier_.Put(news, results);
-  std::vector<Block> homeless;
+  std::vector<Block> unplaced;
   bool failed = false, written = false;
   for (const DiskTier::PutResult& result : results) {
     failed = failed || result.status == DiskTier::PutStatus::kFailed;
@@ -392,7 +392,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         Settle(blocks[i], results[i].location, batch);
         break;
       case DiskTier::PutStatus::kNoRoom:
-        homeless.push_back(std::move(blocks[i]));
+        unplaced.push_back(std::move(blocks[i]));
         break;
       case DiskTier::PutStatus::kFailed:
         TryAgain(blocks[i].item, written, batch);
@@ -417,7 +417,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
     store_.index().SetSpilling(true);
   }
   if (failed) Failed();
-  return homeless;
+  return unplaced;
 }
 
 // One that the disk never takes must not close it for the others.

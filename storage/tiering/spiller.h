@@ -58,7 +58,7 @@ class Spiller {
   // A block that was published; who wants to hear of it.  Never waits.
   void Offer(SessionId who, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   void Resume() LARDER_EXCLUDES(mu_);
-  // There may be rooms to erase (BlockStore::TakeDiskRooms).
+  // There may be rooms to erase (BlockStore::TakeFreedExtents).
   void Nudge() LARDER_EXCLUDES(mu_);
   // A name that the caller writes himself, until Unclaim; what is offered of it waits.  False: it
   // is being written.
@@ -107,7 +107,7 @@ class Spiller {
     // Times that others were written and it was not: of its put, or since it failed before.
     uint8_t failed_alone = 0;
     std::optional<uint64_t> failed_after = std::nullopt;  // puts that wrote something, its own too
-    uint8_t homeless = 0;  // batches in which it found no room, or the disk could not take its name
+    uint8_t unplaced = 0;  // batches in which it found no room, or the disk could not take its name
   };
   struct Block;  // held while it is written
   struct Batch;

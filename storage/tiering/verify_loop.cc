@@ -19,10 +19,10 @@ VerifyLoop::Options Checked(const VerifyLoop::Options& options) {
 }  // namespace
 
 // Checked before there is a thread that divides by it.
-VerifyLoop::VerifyLoop(const Options& options, const BlockIndex& index, Look look)
+VerifyLoop::VerifyLoop(const Options& options, const BlockIndex& index, Examine examine)
     : options_(Checked(options)),
       index_(index),
-      look_(std::move(look)),
+      examine_(std::move(examine)),
       thread_([this] { Run(); }) {}
 
 VerifyLoop::~VerifyLoop() {
@@ -68,7 +68,7 @@ void VerifyLoop::Walk() {
 }
 
 void VerifyLoop::LookAt(const BlockIndex::View& view) {
-  const auto [outcome, bytes] = look_(view);
+  const auto [outcome, bytes] = examine_(view);
   if (outcome == Outcome::kPassedOver) return;
   {
     MutexLock lock(mu_);

@@ -32,15 +32,15 @@ class VerifyLoop {
   static constexpr Duration kOwedMax = std::chrono::seconds(1);
 
   enum class Outcome : uint8_t { kPassedOver, kOk, kDamaged, kFailed };
-  struct Looked {
+  struct Examined {
     Outcome outcome = Outcome::kPassedOver;
     ByteCount bytes;  // that were read
   };
   // The view is old by then, so whoever looks asks the index again.
-  using Look = std::function<Looked(const BlockIndex::View&)>;
+  using Examine = std::function<Examined(const BlockIndex::View&)>;
 
   // REQUIRES: `index` outlives it.
-  VerifyLoop(const Options& options, const BlockIndex& index, Look look);
+  VerifyLoop(const Options& options, const BlockIndex& index, Examine examine);
   ~VerifyLoop();
   VerifyLoop(const VerifyLoop&) = delete;
   VerifyLoop& operator=(const VerifyLoop&) = delete;
@@ -62,7 +62,7 @@ class VerifyLoop {
 
   const Options options_;
   const BlockIndex& index_;
-  const Look look_;
+  const Examine examine_;
   Duration owed_{};  // the thread's: of sleep, for what it read since the last one
   mutable Mutex mu_;
   CondVar wake_;

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "tests/contract/transport_contract.h"
 #include "tests/e2e/support/child_engine.h"
 #include "tests/e2e/support/daemon_process.h"

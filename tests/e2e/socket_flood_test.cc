@@ -13,7 +13,7 @@
 #include <fstream>
 #include <thread>
 
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "larder/v1/cache.grpc.pb.h"

@@ -35,7 +35,7 @@ constexpr uint64_t kNoName = kNames;  // nothing of this name ever enters
 constexpr uint64_t kVariants = 3;
 
 using Room = std::tuple<ModelKey, uint64_t>;  // whose, where
-Room RoomOf(const DiskRoom& room) { return {KeyOf(room.variant, room.digest), room.location}; }
+Room RoomOf(const FreedExtent& room) { return {KeyOf(room.variant, room.digest), room.location}; }
 
 class Fuzz {
  public:
@@ -311,11 +311,11 @@ class Fuzz {
       if (left.extent) expected.push_back(*left.extent);
       if (left.location != 0) expected_rooms.emplace_back(key, left.location);
     }
-    std::vector<DiskRoom> given;
+    std::vector<FreedExtent> given;
     index_.Unhold(refs, &freed, &given);
     ASSERT_TRUE(std::is_permutation(freed.begin(), freed.end(), expected.begin(), expected.end()));
     std::vector<Room> rooms;
-    for (const DiskRoom& room : given) rooms.push_back(RoomOf(room));
+    for (const FreedExtent& room : given) rooms.push_back(RoomOf(room));
     ASSERT_TRUE(std::is_permutation(rooms.begin(), rooms.end(), expected_rooms.begin(),
                                     expected_rooms.end()));
     Reached("a room of a doomed block", !rooms.empty());
@@ -389,7 +389,7 @@ class Fuzz {
     const ModelKey key = SomeKey();
     const ModelBlock* const block = model_.Find(key);
     std::optional<Extent> freed;
-    DiskRoom room;
+    FreedExtent room;
     const bool dropped = index_.Drop(Variant(key), Name(key.second), &freed, &room);
     CheckDropped(block, dropped, freed, room);
   }
@@ -397,12 +397,12 @@ class Fuzz {
     const auto ref = SomeRef();
     if (!ref) return;
     std::optional<Extent> freed;
-    DiskRoom room;
+    FreedExtent room;
     const bool dropped = index_.Drop(*ref, &freed, &room);
     CheckDropped(&model_.ByRef(*ref), dropped, freed, room);
   }
   void CheckDropped(const ModelBlock* block, bool dropped, const std::optional<Extent>& freed,
-                    const DiskRoom& room) {
+                    const FreedExtent& room) {
     ASSERT_EQ(dropped, block != nullptr && block->in_a_tier());
     BlockIndexModel::Left left;
     if (dropped) {
@@ -419,7 +419,7 @@ class Fuzz {
     const EntryRef ref = holds_[run_.Below(holds_.size())];
     const ModelBlock block = model_.ByRef(ref);
     std::optional<Extent> freed;
-    DiskRoom room;
+    FreedExtent room;
     const bool rewritten = std::ranges::count(rewrites_, ref) > 0;
     const bool drops = InHost(block.state) && !rewritten;
     ASSERT_EQ(index_.DropHostCopy(ref, &freed, &room), drops);
@@ -443,7 +443,7 @@ class Fuzz {
     const ModelBlock* const known = model_.Find(key);
     const ModelBlock before = known == nullptr ? ModelBlock() : *known;
     std::optional<Extent> freed;
-    DiskRoom room;
+    FreedExtent room;
     const ClearedBlock would =
         index_.Clear(Variant(key), Name(key.second), tiers, ClearHow::kDryRun, &freed, &room);
     ASSERT_TRUE(!freed && room.location == 0);

@@ -354,7 +354,7 @@ class TiersFuzz {
 
   void GiveBackRooms(size_t count) {
     std::vector<DiskAddress> gone;
-    for (const DiskRoom& room : store().TakeDiskRooms(count))
+    for (const FreedExtent& room : store().TakeFreedExtents(count))
       gone.push_back(
           {{store().index().VariantId(room.variant), room.digest}, DiskLocation{room.location}});
     LARDER_CHECK(tier_->Erase(gone).ok());

@@ -18,7 +18,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "proto/frames/file_descriptor.h"
 #include "proto/frames/sideband_packet.h"
 #include "storage/mutex.h"

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "proto/convert/convert.h"
 #include "tests/e2e/support/child_engine.h"
 #include "tests/e2e/support/daemon_process.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "gtest/gtest.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "proto/convert/convert.h"

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "tests/e2e/support/verb_fixture.h"
 
 namespace larder::e2e {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/memory_disk_tier.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 #include "tests/storage/store/store_fixture.h"
 
 namespace larder {
@@ -122,7 +122,7 @@ TEST_F(RegistrationStoreTest, WhatFindsNoPartLeftIsWrittenWhenAnotherIsForgotten
     return medium_.facts.contains("registration/" + engine_id);
   };
   const auto eventually = [](const std::function<bool()>& condition) {
-    return LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20), condition);
+    return SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20), condition);
   };
   const auto register_one = [&](const std::string& engine_id, size_t contents) {
     std::vector<ContentSpec> all(contents);

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 #include "server/processes/sideband.h"
 #include "server/sessions/session_page.h"
 #include "storage/memory/slab_pool.h"

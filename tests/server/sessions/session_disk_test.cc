@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/page_buffer.h"
-#include "storage/tiering/disk_work.h"
+#include "storage/tiering/tier_worker.h"
 #include "tests/server/sessions/session_driver.h"
 #include "tests/storage/tiering/gated_tier.h"
 
@@ -164,7 +164,7 @@ class SessionDiskTest : public SessionTest {
 
   MemoryDiskTier::Medium medium_;
   GatedTier tier_{GiB(1), medium_};
-  std::optional<DiskWork> disk_;
+  std::optional<TierWorker> disk_;
 };
 
 TEST_F(SessionDiskTest, ReleasedBesideAFullOneBeforeItIsRead) {

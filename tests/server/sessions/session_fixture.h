@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "server/instances/device_table.h"
-#include "server/instances/directive_desk.h"
+#include "server/instances/directive_queue.h"
 #include "server/sessions/damage_checks.h"
 #include "server/sessions/quarantine.h"
 #include "server/sessions/session.h"
@@ -102,12 +102,12 @@ class SessionFixture {
   SessionTable sessions_;
   DamageChecks damage_checks_{store_.store(), counters_};
   DeviceTable devices_{store_.store().index().events()};
-  DirectiveDesk directives_{devices_, store_.clock(), UnixMilliseconds, counters_,
-                            [this](SessionId id, VariantIndex variant, wire::Directive directive) {
-                              const auto session = sessions_.Find(id);
-                              return session ? session->Direct(variant, std::move(directive))
-                                             : BlockStatus::kMissing;
-                            }};
+  DirectiveQueue directives_{devices_, store_.clock(), UnixMilliseconds, counters_,
+                             [this](SessionId id, VariantIndex variant, wire::Directive directive) {
+                               const auto session = sessions_.Find(id);
+                               return session ? session->Direct(variant, std::move(directive))
+                                              : BlockStatus::kMissing;
+                             }};
   SessionDeps deps_{.store = store_.store(),
                     .instances = instances_,
                     .quarantine = quarantine_,

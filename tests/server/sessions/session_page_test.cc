@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "client/local/sideband.h"
+#include "client/local/sideband_client.h"
 
 namespace larder {
 namespace {

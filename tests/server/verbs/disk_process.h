@@ -12,11 +12,11 @@
 #include <gtest/gtest.h>
 
 #include "server/metrics/counters.h"
-#include "server/verbs/pin_keeper.h"
+#include "server/verbs/pin.h"
 #include "storage/clock.h"
 #include "storage/disk/memory_disk_tier.h"
-#include "storage/look.h"
-#include "storage/tiering/disk_work.h"
+#include "storage/spin_wait.h"
+#include "storage/tiering/tier_worker.h"
 #include "tests/storage/store/store_fixture.h"
 #include "tests/storage/tiering/forwarding_tier.h"
 
@@ -52,7 +52,7 @@ struct DiskProcess {
     EXPECT_TRUE(Eventually([&] { return !work->recovering(); }));
   }
   static bool Eventually(const std::function<bool()>& condition) {
-    return LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20), condition);
+    return SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20), condition);
   }
   Digest Put(uint32_t seed) {
     Digest digest;
@@ -65,14 +65,13 @@ struct DiskProcess {
   // Waits for the disk's answer.
   std::vector<BlockStatus> Pin(const std::vector<PinKey>& keys, uint64_t deadline_ms,
                                absl::Status* status = nullptr) {
-    return Asked(status, [&](PinKeeper::Answer answer) {
+    return Asked(status, [&](PinVerb::Answer answer) {
       keeper->Pin("router", keys, deadline_ms, std::move(answer));
     });
   }
   std::vector<BlockStatus> Unpin(const std::vector<PinKey>& keys) {
-    return Asked(nullptr, [&](PinKeeper::Answer answer) {
-      keeper->Unpin("router", keys, std::move(answer));
-    });
+    return Asked(nullptr,
+                 [&](PinVerb::Answer answer) { keeper->Unpin("router", keys, std::move(answer)); });
   }
   template <class Ask>
   static std::vector<BlockStatus> Asked(absl::Status* status, Ask ask) {
@@ -99,8 +98,8 @@ struct DiskProcess {
   SteadyClock clock;
   Counters counters;
   StoreFixture f;
-  std::optional<DiskWork> work;
-  std::optional<PinKeeper> keeper;
+  std::optional<TierWorker> work;
+  std::optional<PinVerb> keeper;
   size_t loaded = 0;
 };
 

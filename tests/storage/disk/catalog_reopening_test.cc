@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/file_disk_tier.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 #include "tests/storage/disk/no_file_grows.h"
 #include "tests/support/disk_blocks.h"
 #include "tests/support/temporary_directory.h"
@@ -59,7 +59,7 @@ class OpenedAnew : public ::testing::Test {
     EXPECT_EQ(tier_->stats().shards_failed, 1u);
     EXPECT_GT(Missing(), 0u);
     std::ofstream(current) << there.str();
-    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10),
+    EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10),
                           [&] { return Missing() == 0; }));
   }
 
@@ -80,7 +80,7 @@ TEST_F(OpenedAnew, CatalogsThatDoNotOpenAnewCanBeRead) {
   }
   EXPECT_LE(faults_.faults(FaultPoint::kCatalogOpen), tier_->stats().shards) << "not at each write";
   ASSERT_TRUE(faults_.Arm("").ok());
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
     return tier_->PutFact("a", "3").ok() && tier_->stats().shards_failed == 0;
   }));
   Put(20);
@@ -100,7 +100,7 @@ TEST_F(OpenedAnew, WhileNothingCanBeWrittenNothingIsTried) {
   }
   EXPECT_TRUE(tier_->PutFact("a", "3").ok());
   EXPECT_EQ(tier_->stats().shards_failed, 0u);
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
     return PutOne(*tier_, BlockNumbered(20)).status == DiskTier::PutStatus::kOk;
   }));
   EXPECT_GT(faults_.arrivals(FaultPoint::kDataWrite), 0u);

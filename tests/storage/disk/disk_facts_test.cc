@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/disk/block_catalog.h"
 #include "storage/disk/file_disk_tier.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 #include "tests/support/disk_blocks.h"
 #include "tests/support/temporary_directory.h"
 
@@ -228,7 +228,7 @@ TEST_F(DiskFacts, WhatAnOlderDaemonLeftTooMuchOfGoesOldestFirst) {
     EXPECT_FALSE(all.contains("registration/1"));
     EXPECT_LE(tier_->stats().facts[1].bytes, tier_->stats().facts[1].bytes_max);
     const DiskBlock block(static_cast<uint64_t>(start) + 1, 2, 50'000);
-    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20), [&] {
+    EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20), [&] {
       return PutOne(*tier_, block).status == DiskTier::PutStatus::kOk;
     }));
   }

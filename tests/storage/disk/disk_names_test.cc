@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/file_disk_tier.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 #include "tests/support/disk_blocks.h"
 #include "tests/support/temporary_directory.h"
 

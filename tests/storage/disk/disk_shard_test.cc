@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/disk_shard.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 #include "tests/support/disk_blocks.h"
 #include "tests/support/temporary_directory.h"
 
@@ -69,7 +69,7 @@ TEST_F(DiskShardTest, OwesWhatIsBeingErased) {
   ASSERT_TRUE(faults_.Arm("catalog.erase=sleep:500ms").ok());
   const uint64_t before = faults_.arrivals(FaultPoint::kCatalogErase);
   auto erased = std::async(std::launch::async, [&] { return shard_->Erase({}); });
-  ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20),
+  ASSERT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20),
                         [&] { return faults_.arrivals(FaultPoint::kCatalogErase) > before; }));
   EXPECT_TRUE(absl::IsUnavailable(shard_->Erase({})));
   EXPECT_TRUE(erased.get().ok());
@@ -87,7 +87,7 @@ TEST_F(DiskShardTest, GivesBackAllThatItOwes) {
   EXPECT_FALSE(shard_->Erase(rooms).ok());
   EXPECT_EQ(stats().used, used);
   ASSERT_TRUE(faults_.Arm("").ok());
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20),
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20),
                         [&] { return shard_->Erase({}).ok(); }));
   EXPECT_EQ(stats().used, ByteCount(0));
   EXPECT_EQ(stats().blocks, 0u);

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/disk/file_disk_tier.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 #include "tests/storage/disk/no_file_grows.h"
 #include "tests/support/disk_blocks.h"
 #include "tests/support/temporary_directory.h"
@@ -85,7 +85,7 @@ class FileDiskTierFaults : public ::testing::Test {
   }
   // Longer than it takes until what could not be erased is tried again.
   void AwaitErasures() {
-    (void)LookUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(1500),
+    (void)SpinUntil(std::chrono::steady_clock::now() + std::chrono::milliseconds(1500),
                     [&] { return (void)tier_->Erase({}), false; });
   }
   // How many of what was put are not what was put.
@@ -228,7 +228,7 @@ TEST_P(FileDiskTierErrors, NowAndThenCostNothingThatWasPromised) {
       }
       ASSERT_TRUE(faults_.Arm("").ok());
       EXPECT_EQ(Missing(), 0u);
-      EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
+      EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10), [&] {
         return Put(100) == DiskTier::PutStatus::kOk;
       })) << "works again soon";
       EXPECT_EQ(Missing(), 0u);
@@ -368,7 +368,7 @@ TEST_F(FileDiskTierFaults, CatalogsThatCouldNotBeWrittenAreAgain) {
     EXPECT_EQ(Missing(), 0u) << "it can be read";
   }
   EXPECT_TRUE(tier_->PutFact("a", "3").ok()) << "though nothing else is written";
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10),
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(10),
                         [&] { return Put(20) == DiskTier::PutStatus::kOk; }));
   EXPECT_EQ(Missing(), 0u);
   Open();

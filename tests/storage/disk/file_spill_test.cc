@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/disk/file_disk_tier.h"
-#include "storage/look.h"
 #include "storage/mutex.h"
+#include "storage/spin_wait.h"
 #include "storage/tiering/spiller.h"
 #include "tests/storage/store/store_fixture.h"
 #include "tests/storage/tiering/forwarding_tier.h"
@@ -206,7 +206,7 @@ TEST_F(FileSpill, ADiskThatCannotBeReadAtFirst) {
   ASSERT_EQ(tier_->stats().shards_failed, tier_->stats().shards) << "each has some block";
   for (uint32_t seed = 9; seed <= 24; ++seed) Put(seed);
   spiller_->Resume();
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                         [&] { return spiller_->stats().breaker_opened >= 3; }));
   EXPECT_EQ(spiller_->stats().queued, 16u);
   Arm("");
@@ -285,7 +285,7 @@ TEST_F(FileSpill, ADiskThatDoesNotEraseKeepsItsBlocks) {
   Arm("catalog.erase=error");
   const uint64_t evicted = store().stats().evicted_disk;
   for (uint32_t seed = kBlocksMax + 1; seed <= kBlocksMax + 8; ++seed) Put(seed);
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                         [&] { return spiller_->stats().breaker_opened >= 6; }));
   EXPECT_LE(store().stats().evicted_disk, evicted + 16);
   Arm("");

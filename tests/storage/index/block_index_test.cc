@@ -401,7 +401,7 @@ TEST_F(BlockIndexTest, PinnedCopiesOnDiskDoNotHideOthers) {
   std::optional<BlockIndex::EvictedFromDisk> gone;
   for (int looks = 0; looks < 8 && !gone; ++looks) gone = index_.EvictOneFromDisk(now_s_);
   ASSERT_TRUE(gone.has_value());
-  EXPECT_EQ(gone->room.digest, Name(kBlocks - 1));
+  EXPECT_EQ(gone->on_disk.digest, Name(kBlocks - 1));
 }
 
 TEST_F(BlockIndexTest, PinsDoNotOutliveTheirBlock) {
@@ -469,7 +469,7 @@ TEST_F(BlockIndexTest, DiskCopiesAreGivenByAllShards) {
   for (uint64_t i = 0; i < kBlocks / 4; ++i) {
     const auto gone = index_.EvictOneFromDisk(now_s_);
     ASSERT_TRUE(gone.has_value());
-    ++given[IndexHash(variant_, gone->room.digest) >> 60];
+    ++given[IndexHash(variant_, gone->on_disk.digest) >> 60];
   }
   EXPECT_EQ(given.size(), 16u);
   for (const auto& [shard, count] : given) EXPECT_NEAR(count, 25, 5) << shard;
@@ -504,7 +504,7 @@ TEST_F(BlockIndexTest, ChildrenThatWereFoundFirstAreCountedInTheEnd) {
     for (uint64_t i = 1; i < kChain; ++i) ASSERT_EQ(View(i).children, 1u) << i;
   }
   for (uint64_t i = kChain; i > 0; --i)
-    ASSERT_EQ(index_.EvictOneFromDisk(now_s_)->room.digest, Name(i)) << "tails first";
+    ASSERT_EQ(index_.EvictOneFromDisk(now_s_)->on_disk.digest, Name(i)) << "tails first";
 }
 
 // What goes for its place says nothing of how worthy those before it are.
@@ -528,7 +528,7 @@ TEST_F(BlockIndexTest, AParentDoesNotFollowAChildThatWentForItsPlace) {
   insert(parent, 3000);
   ASSERT_TRUE(index_.EvictRefFromDisk(insert(kChild, parent)).has_value());
   ASSERT_EQ(View(parent).children, 0u);
-  EXPECT_EQ(index_.EvictOneFromDisk(now_s_)->room.digest, Name(kColder));
+  EXPECT_EQ(index_.EvictOneFromDisk(now_s_)->on_disk.digest, Name(kColder));
 }
 
 TEST_F(BlockIndexTest, ChildrenAreCountedWhereTheParentIsInHost) {

@@ -8,12 +8,12 @@
 #include <limits>
 #include <memory>
 
-#include "storage/index/departed_table.h"
+#include "storage/index/ghost_table.h"
 
 namespace larder {
 namespace {
 
-using Departed = DepartedTable::Departed;
+using Departed = GhostTable::Departed;
 
 // `uses` more, `gap_s` apart.
 ReuseHistory Regular(int uses, uint32_t gap_s) {
@@ -166,8 +166,8 @@ TEST(EvictionPolicy, IsFiniteAtTheEdges) {
   }
 }
 
-TEST(DepartedTable, RemembersUntilTaken) {
-  DepartedTable table;
+TEST(GhostTable, RemembersUntilTaken) {
+  GhostTable table;
   EXPECT_FALSE(table.Take(77).has_value());
   table.Remember(77, {kEveryMinute, 1234}, 1);
   EXPECT_FALSE(table.Take(78).has_value());
@@ -178,8 +178,8 @@ TEST(DepartedTable, RemembersUntilTaken) {
   EXPECT_FALSE(table.Take(77).has_value());
 }
 
-TEST(DepartedTable, ForgetsTheOldestOfAFew) {
-  DepartedTable table;
+TEST(GhostTable, ForgetsTheOldestOfAFew) {
+  GhostTable table;
   constexpr uint64_t kMany = 10'000;
   uint64_t remembered = 0;
   for (uint64_t i = 0; i < kMany; ++i) {
@@ -197,8 +197,8 @@ TEST(DepartedTable, ForgetsTheOldestOfAFew) {
   EXPECT_LE(table.memory_bytes(), 16u * 1024);
 }
 
-TEST(DepartedTable, GrowsWithTheIndex) {
-  DepartedTable table;
+TEST(GhostTable, GrowsWithTheIndex) {
+  GhostTable table;
   (void)table.Remember(1, {}, 10);
   const uint64_t small = table.memory_bytes();
   (void)table.Remember(2, {}, 100'000);

@@ -128,7 +128,7 @@ class IndexShardTest : public testing::Test {
     const auto gone = shard_.EvictColdestFromDisk(policy_, parents_too, kNow_s);
     if (!gone) return std::nullopt;
     if (gone->counted_by) shard_.LowerChildren(variant_, *gone->counted_by, gone->last_use_s);
-    return gone->block.room.digest;
+    return gone->block.on_disk.digest;
   }
 
   static constexpr uint32_t kNow_s = 100;
@@ -358,10 +358,10 @@ TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskUnderItsName) {
   EXPECT_TRUE(now->counted_in_parent && now->pinned_host && now->pinned_disk);
   EXPECT_FALSE(shard_.DropHostCopy(slot)) << "it has left";
   std::vector<Extent> freed;
-  std::vector<DiskRoom> rooms;
-  shard_.Unhold({&slot, 1}, &freed, &rooms);
+  std::vector<FreedExtent> on_disk;
+  shard_.Unhold({&slot, 1}, &freed, &on_disk);
   EXPECT_EQ(freed, std::vector{kOnePage});
-  EXPECT_TRUE(rooms.empty());
+  EXPECT_TRUE(on_disk.empty());
 }
 
 // If the name moved to a second entry, that would keep the old place, which the disk has forgotten.
@@ -378,9 +378,9 @@ TEST_F(IndexShardTest, DamageInHostWaitsForARewriteOnDisk) {
   EXPECT_EQ(now.state, BlockState::kDisk);
   EXPECT_EQ(now.disk_location, 8u);
   std::vector<Extent> freed;
-  std::vector<DiskRoom> rooms;
-  shard_.Unhold({&slot, 1}, &freed, &rooms);
-  shard_.Unhold({&now.ref.value, 1}, &freed, &rooms);
+  std::vector<FreedExtent> on_disk;
+  shard_.Unhold({&slot, 1}, &freed, &on_disk);
+  shard_.Unhold({&now.ref.value, 1}, &freed, &on_disk);
 }
 
 TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskOfAFullShard) {
@@ -408,10 +408,10 @@ TEST_F(IndexShardTest, DamageInHostLeavesTheCopyOnDiskOfAFullShard) {
   uint32_t none = 0;
   EXPECT_EQ(full.Insert(Hash(2), other, raised, kNow_s, &none), EnterResult::kFull);
   std::vector<Extent> freed;
-  std::vector<DiskRoom> rooms;
-  full.Unhold({&slot, 1}, &freed, &rooms);
+  std::vector<FreedExtent> on_disk;
+  full.Unhold({&slot, 1}, &freed, &on_disk);
   EXPECT_EQ(freed.size(), 1u);
-  EXPECT_TRUE(rooms.empty()) << "its room on disk is the block's still";
+  EXPECT_TRUE(on_disk.empty()) << "its room on disk is the block's still";
 }
 
 TEST_F(IndexShardTest, DamageInHostAloneTakesTheName) {

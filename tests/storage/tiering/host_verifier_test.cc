@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/codec/payload_codec.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 #include "tests/storage/store/store_fixture.h"
 #include "tests/support/test_scale.h"
 
@@ -34,7 +34,7 @@ class HostVerifierTest : public ::testing::Test {
   }
   static inline const HostVerifier::Options kFast = {.bytes_per_s = GiB(1), .pause = 1ms};
   static bool Eventually(const std::function<bool()>& condition) {
-    return LookUntil(std::chrono::steady_clock::now() + 20s, condition);
+    return SpinUntil(std::chrono::steady_clock::now() + 20s, condition);
   }
   // After these walks have ended, each block was looked at once more.
   void AwaitWalks(uint64_t more) {

@@ -74,7 +74,7 @@ TEST_F(Promotion, WhatIsWrittenAnewIsWaitedFor) {
   EXPECT_FALSE(process.promoter_->Exclude(held.ref, place)) << "somebody is at it";
   BlockStatus got = BlockStatus::kPending;
   std::thread reader([&] { got = process.GetOne(digests[0], 1); });
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                         [&] { return process.promoter_->stats().joined == 1; }));
   PayloadCodec codec;
   EXPECT_TRUE(process.promoter_->Readmit(held.ref, Encode(process, digests[0], place), codec));
@@ -102,9 +102,9 @@ TEST_F(Promotion, OnlyWhoHoldsItAloneMayWriteItAnew) {
   PayloadCodec codec;
   EXPECT_FALSE(process.promoter_->Readmit(held.ref, 77, codec)) << "its name has gone";
   process.store().Unhold({&held.ref, 1});
-  const std::vector<DiskRoom> rooms = process.store().TakeDiskRooms(10);
-  ASSERT_EQ(rooms.size(), 1u);
-  EXPECT_EQ(rooms[0].location, held.disk_location);
+  const std::vector<FreedExtent> on_disk = process.store().TakeFreedExtents(10);
+  ASSERT_EQ(on_disk.size(), 1u);
+  EXPECT_EQ(on_disk[0].location, held.disk_location);
   process.store().CheckInvariants();
 }
 
@@ -145,7 +145,7 @@ TEST_F(Promotion, DamageOnDiskIsAMissAndTheNameGoes) {
   EXPECT_EQ(process.GetOne(digest, 1), BlockStatus::kDamaged);
   EXPECT_EQ(process.Tiers(digest), 0);
   // Its last hold ends right after its answer.
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s, [&] {
     process.Settle();
     return process.tier_.stats().blocks == 0;
   })) << "its room is free again";
@@ -163,7 +163,7 @@ TEST_F(Promotion, TheVerifierFindsDamageOnDiskAlone) {
     std::next(medium_.records.begin())->second.unreadable = true;
   }
   DiskVerifier verifier({.bytes_per_s = GiB(1), .pause = 1ms}, process.store(), process.tier_);
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                         [&] { return verifier.stats().walks >= 2; }));
   EXPECT_EQ(verifier.stats().damaged, 1u);
   EXPECT_GE(verifier.stats().failed, 2u) << "in every walk";
@@ -189,14 +189,14 @@ TEST_F(Promotion, ABlockThatAloneCannotBeReadIsGivenUp) {
   }
   Process process(medium_, MiB(64));
   const auto get_bad = [&] {
-    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+    EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                           [&] { return process.promoter_->worth_asking(); }));
     return process.GetOne(bad, 1);
   };
   for (int i = 0; i < 5; ++i) EXPECT_EQ(get_bad(), BlockStatus::kMissing);
   for (uint32_t i = 0; i < good.size(); ++i) {
     EXPECT_EQ(process.Tiers(bad), kDiskBit) << i;
-    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+    EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                           [&] { return process.promoter_->worth_asking(); }));
     EXPECT_EQ(process.GetOne(good[i], i + 2), BlockStatus::kOk);
     EXPECT_EQ(get_bad(), i + 1 < good.size() ? BlockStatus::kMissing : BlockStatus::kDamaged) << i;
@@ -250,7 +250,7 @@ TEST_F(Promotion, ACancelledJobIsAnsweredAndReadsNothing) {
   got = {};  // the lease goes before it is submitted
   Promoter::Cancel(prepared);
   process.promoter_->Submit(std::move(prepared));
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] { return answer >= 0; }));
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s, [&] { return answer >= 0; }));
   EXPECT_EQ(answer, static_cast<int>(BlockStatus::kCancelled));
   EXPECT_EQ(process.tier_.stats().gets, 0u);
 }
@@ -327,7 +327,7 @@ TEST_F(Promotion, ALongJobIsDescribedInParts) {
     --left;
   };
   promoter.Submit(promoter.Prepare(std::move(job)));
-  ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] { return left == 0; }));
+  ASSERT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s, [&] { return left == 0; }));
   for (uint32_t i = 0; i < kBlocks; ++i)
     EXPECT_EQ(answers[i], i == kGone ? 100 + static_cast<int>(BlockStatus::kDamaged) : 1) << i;
 }
@@ -374,7 +374,7 @@ class GatedPromotion : public Tiers {
   }
   void OpenAndSettle() {
     tier_->Open();
-    ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+    ASSERT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                           [&] { return promoter_->stats().waiting == 0; }));
   }
 
@@ -393,7 +393,7 @@ TEST_F(GatedPromotion, WhoJoinedAReadKeepsNoDescriptionOfIt) {
   const Promoter::Prepared reads = Submit(0, 2);
   tier_->AwaitCalls(2);
   const Promoter::Prepared joins = Submit(0, 2);
-  ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+  ASSERT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                         [&] { return promoter_->stats().joined == 2; }));
   ASSERT_NO_FATAL_FAILURE(OpenAndSettle());
   EXPECT_EQ(ok_, 4u);

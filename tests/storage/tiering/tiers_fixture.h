@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "storage/disk/memory_disk_tier.h"
-#include "storage/look.h"
+#include "storage/spin_wait.h"
 #include "storage/tiering/promoter.h"
 #include "storage/tiering/spiller.h"
 #include "tests/storage/store/store_fixture.h"
@@ -94,7 +94,7 @@ class Process {
     LARDER_CHECK(prepared != nullptr);
     promoter_->Submit(std::move(prepared));
     // The answers that are lacking would be written to what is gone by then.
-    LARDER_CHECK(LookUntil(std::chrono::steady_clock::now() + 60s, [&] { return left == 0; }));
+    LARDER_CHECK(SpinUntil(std::chrono::steady_clock::now() + 60s, [&] { return left == 0; }));
     return statuses;
   }
   BlockStatus GetOne(const Digest& digest, uint32_t seed) {

@@ -64,7 +64,7 @@ TEST_F(Tiers, ADiskThatDoesNotEraseKeepsItsBlocks) {
   EXPECT_TRUE(process.store().Drop(process.variant(), dropped));
   const uint64_t evicted = process.store().stats().evicted_disk;
   const Digest waits = process.Put(101);
-  EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+  EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                         [&] { return process.spiller_->stats().breaker_opened >= 4; }));
   EXPECT_LE(process.store().stats().evicted_disk, evicted + 10) << "of one batch";
   EXPECT_EQ(process.spiller_->stats().queued, 1u);
@@ -123,7 +123,7 @@ TEST_P(BadBlock, ThatAloneCannotBeWrittenIsGivenUp) {
   for (int i = 0; i < 4; ++i) put();
   spiller.Resume();
   for (size_t seen = 0; spiller.stats().dropped_failed == 0;) {
-    ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+    ASSERT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s, [&] {
       return tier.failures > seen || spiller.stats().dropped_failed > 0;
     }));
     seen = tier.failures;
@@ -157,7 +157,7 @@ TEST_F(Tiers, TwoBadBlocksThatAreWrittenTogetherAreGivenUp) {
   tier.bad = put_two();
   spiller.Resume();
   for (size_t seen = 0; spiller.stats().dropped_failed < 2;) {
-    ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+    ASSERT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s, [&] {
       return tier.failures > seen || spiller.stats().dropped_failed == 2;
     }));
     seen = tier.failures;
@@ -206,7 +206,7 @@ TEST_F(Tiers, ABlockThatFailsWithTheDiskIsKept) {
   spiller.Offer(kWho, fixture.variant(), tier.bad[0]);
   spiller.Resume();
   for (uint64_t opened = 1; opened <= 20; ++opened) {
-    ASSERT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] {
+    ASSERT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s, [&] {
       return spiller.stats().breaker_opened >= opened || spiller.stats().dropped_failed > 0;
     }));
     clock.Advance(DiskBreaker::kLongest);
@@ -480,7 +480,7 @@ TEST_F(Tiers, WhatABatchGivesBackWakesWhoSleeps) {
                   [&](SessionId, VariantIndex, std::span<const Digest>) {
                     if (++told > 1) return;
                     both =
-                        LookUntil(std::chrono::steady_clock::now() + 5s, [&] { return told > 1; });
+                        SpinUntil(std::chrono::steady_clock::now() + 5s, [&] { return told > 1; });
                   });
   tier.Shut();
   Digest digest;
@@ -511,7 +511,7 @@ TEST_F(Tiers, TheQueueKeepsItsLimit) {
   for (int i = 0; i < 10; ++i) {
     spiller.Offer(kWho, fixture.variant(), digest);
     // The other thread takes it.
-    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+    EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                           [&] { return spiller.stats().queued == 1; }));
   }
   tier.Open();
@@ -540,7 +540,7 @@ TEST_F(Tiers, WhatIsDamagedInThePoolIsReadFromItsDisk) {
     Flip(process, digest);
     {
       const HostVerifier verifier({.bytes_per_s = GiB(1), .pause = 1ms}, process.store());
-      EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s,
+      EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s,
                             [&] { return verifier.stats().damaged > 0; }));
     }
     EXPECT_EQ(process.store().stats().damaged, 1u);
@@ -606,7 +606,7 @@ TEST_F(Tiers, WhatCameBackAfterDamageIsAskedForByItsNewEntry) {
       there = status == BlockStatus::kOk;
     };
     promoter.Submit(promoter.Prepare(std::move(job)));
-    EXPECT_TRUE(LookUntil(std::chrono::steady_clock::now() + 20s, [&] { return there.load(); }));
+    EXPECT_TRUE(SpinUntil(std::chrono::steady_clock::now() + 20s, [&] { return there.load(); }));
   }
   EXPECT_EQ(tier.OwnerOf(place), now.ref.value);
   const std::array held = {damaged.ref, now.ref};

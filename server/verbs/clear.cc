@@ -1,0 +1,162 @@
+#include "server/verbs/clear.h"
+
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace larder {
+namespace {
+
+// Of a content: a block may enter, or leave and take with it what was known of those behind it,
+// while all are looked at.
+constexpr int kLooksMax = 8;
+constexpr Duration kWriteLimit = std::chrono::seconds(20);
+constexpr size_t kForgottenAtOnce = 1024;
+
+void Count(const ClearedBlock& block, wire::ClearResult* result) {
+  const ByteCount bytes(uint64_t{block.pages} * kPageBytes);
+  for (const auto& [tier, to] :
+       {std::pair(Tier::kHost, &result->host), std::pair(Tier::kDisk, &result->disk)}) {
+    if ((block.tiers & TierBit(tier)) == 0) continue;
+    ++to->blocks;
+    to->bytes += bytes;
+  }
+  result->leased += block.leased ? 1 : 0;
+}
+
+}  // namespace
+
+absl::Status ClearVerb::Clear(const What& what, wire::ClearResult* result) {
+  *result = {};
+  if (disk_.work != nullptr) {
+    if (absl::Status ready = disk_.CheckReady(); !ready.ok()) return ready;
+  }
+  const bool of_content = what.scope.scope == wire::SelectionScope::kContent;
+  uint64_t cleared = 0;
+  Leased leased;
+  absl::Status status = ClearOnce(what, result, &leased, &cleared);
+  for (int looks = 1; of_content && !what.dry_run && looks < kLooksMax; ++looks) {
+    status = ClearOnce(what, result, &leased, &cleared);
+    if (cleared == 0) break;
+  }
+  if (what.dry_run) return status;
+  counters_.blocks_cleared_host += result->host.blocks;
+  counters_.blocks_cleared_disk += result->disk.blocks;
+  if (disk_.work != nullptr) status.Update(ForgetOnDisk(std::move(leased)));
+  return status;
+}
+
+absl::Status ClearVerb::ForgetOnDisk(Leased leased) {
+  MutexLock lock(owed_mu_);
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  append(owed_.on_disk, leased.on_disk);
+  append(owed_.held, leased.held);
+  append(owed_.names, leased.names);
+  absl::Status status = ForgetOwed();
+  disk_.work->spiller().EraseRooms();
+  status.Update(disk_.tier->SyncErasures());
+  if (!disk_.work->all_known())
+    status.Update(absl::UnavailableError("a part of the disk has yet to tell what it holds"));
+  return status;
+}
+
+absl::Status ClearVerb::ForgetOwed() {
+  const TimePoint until = std::chrono::steady_clock::now() + kWriteLimit;
+  if (!disk_.work->spiller().WaitWritten(owed_.names, until))
+    return absl::UnavailableError("the disk is slow: what it writes just now may outlive a crash");
+  owed_.names.clear();
+  while (!owed_.on_disk.empty()) {
+    const size_t count = std::min(kForgottenAtOnce, owed_.on_disk.size());
+    const size_t left = owed_.on_disk.size() - count;
+    if (absl::Status status = disk_.tier->Forget(std::span(owed_.on_disk).subspan(left));
+        !status.ok()) {
+      return status;
+    }
+    store_.Unhold(std::span(owed_.held).subspan(left));
+    owed_.on_disk.resize(left);
+    owed_.held.resize(left);
+  }
+  return absl::OkStatus();
+}
+
+ClearVerb::~ClearVerb() {
+  MutexLock lock(owed_mu_);
+  store_.Unhold(owed_.held);
+}
+
+absl::Status ClearVerb::ClearOnce(const What& what, wire::ClearResult* result, Leased* leased,
+                                  uint64_t* cleared) {
+  result->kept_pinned = result->kept_in_use = *cleared = 0;
+  ScopeMembers members;
+  absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members);
+  if (what.pinned) status.Update(EndPins(members, what.dry_run, result));
+  const auto clear = [&](VariantIndex variant, const Digest& digest) {
+    const BlockStatus answer = ClearOne(what, variant, digest, result, leased);
+    *cleared += answer == BlockStatus::kOk ? 1 : 0;
+    return answer;
+  };
+  if (what.scope.scope != wire::SelectionScope::kBlocks) {
+    members.ForEach(store_, clear);
+    return status;
+  }
+  const SelectedBlocks& selected = what.scope.blocks;
+  std::vector<BlockStatus> statuses;
+  for (const SelectedBlocks::Block& block : selected.blocks)
+    statuses.push_back(clear(block.variant, selected.names[block.name]));
+  result->blocks = AnswersOf(selected, statuses);
+  return status;
+}
+
+BlockStatus ClearVerb::ClearOne(const What& what, VariantIndex variant, const Digest& digest,
+                                wire::ClearResult* result, Leased* leased) {
+  ClearedBlock block =
+      store_.Clear(variant, digest, what.tiers, what.dry_run ? ClearHow::kDryRun : ClearHow::kAll);
+  using Status = ClearedBlock::Status;
+  if (block.status == Status::kPinned && what.dry_run && what.pinned)
+    block.status = Status::kCleared;
+  switch (block.status) {
+    case Status::kMissing:
+      return BlockStatus::kMissing;
+    case Status::kPinned:
+      ++result->kept_pinned;
+      return BlockStatus::kKept;
+    case Status::kInUse:
+      ++result->kept_in_use;
+      return BlockStatus::kKept;
+    case Status::kCleared:
+      break;
+  }
+  Count(block, result);
+  if (block.leased_location != 0) {
+    leased->on_disk.push_back(
+        {{store_.index().VariantId(variant), digest}, DiskLocation{block.leased_location}});
+    leased->held.push_back(block.held);
+  }
+  if (block.leased) leased->names.emplace_back(variant, digest);
+  return BlockStatus::kOk;
+}
+
+// First, so that nothing that was to go is brought back by them.
+absl::Status ClearVerb::EndPins(const ScopeMembers& members, bool dry_run,
+                                wire::ClearResult* result) {
+  if (dry_run) {
+    for (const Pin& pin : store_.pins().All())
+      result->pins_ended += members.Contains(pin.key.variant, pin.key.digest) ? 1 : 0;
+    return absl::OkStatus();
+  }
+  const auto ended = std::make_shared<std::promise<absl::Status>>();
+  pins_.UnpinBlocks(
+      [&](VariantIndex variant, const Digest& digest) { return members.Contains(variant, digest); },
+      [ended, result](const absl::Status& written, const std::vector<BlockStatus>& pins) {
+        result->pins_ended += pins.size();
+        ended->set_value(written);
+      });
+  return ended->get_future().get();
+}
+
+}  // namespace larder

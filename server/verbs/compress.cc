@@ -1,0 +1,254 @@
+#include "server/verbs/compress.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "storage/clock.h"
+#include "storage/codec/host_codecs.h"
+#include "storage/mutex.h"
+
+namespace larder {
+namespace {
+
+// Holds of readers, and the house's own, mostly end by then.
+constexpr Duration kHoldLimit = std::chrono::seconds(1);
+constexpr Duration kPollEvery = std::chrono::milliseconds(10);
+constexpr int kNice = 10;  // nobody waits for it
+
+using Outcome = BlockRecoder::Outcome;
+
+ByteCount BytesOf(uint32_t pages) { return ByteCount(uint64_t{pages} * kPageBytes); }
+
+BlockStatus StatusOf(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kReady:  // a dry run
+    case Outcome::kChanged:
+    case Outcome::kUnchanged:
+      return BlockStatus::kOk;
+    case Outcome::kInUse:
+      return BlockStatus::kKept;
+    case Outcome::kNoRoom:
+      return BlockStatus::kFull;
+    case Outcome::kUnsupported:
+      return BlockStatus::kUnsupported;
+    case Outcome::kMissing:
+    case Outcome::kFailed:
+      break;
+  }
+  return BlockStatus::kMissing;
+}
+
+}  // namespace
+
+struct CompressVerb::Run {
+  const What& what;
+  CallProgress<wire::CompressProgress> progress;
+  // Of SELECTION_SCOPE_BLOCKS: a status for each copy.
+  SelectedBlocks answered;
+  std::vector<BlockStatus> statuses;
+  absl::flat_hash_map<std::pair<VariantIndex, Digest>, uint32_t> names;
+  // Those that others held, to be tried once more at the end; nullopt: that is now.
+  std::optional<std::vector<Item>> held{std::in_place};
+};
+
+// Shared with helpers, which may come when all is done.
+struct CompressVerb::Window {
+  Window(const BlockRecoder& the_recoder, Codec the_codec, std::span<Copy> the_copies)
+      : recoder(the_recoder), to(the_codec), copies(the_copies) {}
+
+  void Help(PayloadCodec& codec) LARDER_EXCLUDES(mu) {
+    while (Copy* const copy = Take()) {
+      recoder.Prepare(to, codec, copy);
+      MutexLock lock(mu);
+      bytes += copy->held_bytes();
+      if (--busy == 0) done.NotifyAll();
+    }
+  }
+  [[nodiscard]] Copy* Take() LARDER_EXCLUDES(mu) {
+    MutexLock lock(mu);
+    if (next == copies.size() || bytes >= kWindowBytes) return nullptr;
+    ++busy;
+    return &copies[next++];
+  }
+  // When nothing is left to take: how many were.
+  [[nodiscard]] size_t Wait() LARDER_EXCLUDES(mu) {
+    MutexLock lock(mu);
+    while (busy > 0) done.Wait(mu);
+    return next;
+  }
+
+  const BlockRecoder& recoder;
+  const Codec to;
+  const std::span<Copy> copies;
+  Mutex mu;
+  CondVar done;
+  size_t next LARDER_GUARDED_BY(mu) = 0;
+  size_t busy LARDER_GUARDED_BY(mu) = 0;
+  ByteCount bytes LARDER_GUARDED_BY(mu);  // of the copies, until they are released
+};
+
+CompressVerb::CompressVerb(size_t threads, BlockStore& store, DiskParts disk, Counters& counters)
+    : store_(store),
+      disk_(disk),
+      recoder_(store, disk),
+      counters_(counters),
+      encoders_(threads, 4 * threads, SIZE_MAX) {}
+
+absl::Status CompressVerb::Check(const What& what) const {
+  if (std::ranges::find(HostCodecs(), what.codec) == HostCodecs().end())
+    return absl::UnimplementedError("codec: this daemon has IDENTITY and LOSSLESS");
+  if ((what.tiers & TierBit(Tier::kDisk)) == 0) return absl::OkStatus();
+  return disk_.CheckReady();
+}
+
+absl::Status CompressVerb::Compress(const What& what, const Report& report) {
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);  // of this thread alone
+  if (absl::Status status = Check(what); !status.ok()) return status;
+  if (!report({})) return absl::CancelledError("the caller has gone");
+  const absl::StatusOr<std::vector<Item>> items = ItemsOf(what);
+  if (!items.ok()) return items.status();
+  Run run{.what = what,
+          .progress = CallProgress<wire::CompressProgress>(report),
+          .answered = {},
+          .statuses = {},
+          .names = {}};
+  run.answered.names = what.scope.blocks.names;
+  for (const SelectedBlocks::Block& block : what.scope.blocks.blocks)
+    run.names[{block.variant, what.scope.blocks.names[block.name]}] = block.name;
+  run.progress.done.blocks = items->size();
+  (void)run.progress.Tell(true);
+  absl::Status status = DoAll(run, *items, TimePoint());
+  const std::vector<Item> held =
+      std::exchange(run.held, std::nullopt).value_or(std::vector<Item>());
+  if (status.ok()) status = DoAll(run, held, std::chrono::steady_clock::now() + kHoldLimit);
+  if (run.progress.stopped()) return absl::CancelledError("stopped; what was done stays so");
+  if (!run.answered.names.empty())
+    run.progress.done.answers = AnswersOf(run.answered, run.statuses);
+  (void)run.progress.Tell(true);
+  return status;
+}
+
+absl::Status CompressVerb::DoAll(Run& run, std::span<const Item> items, TimePoint until) {
+  PayloadCodec codec;
+  absl::Status status;
+  for (std::span<const Item> left = items;
+       !left.empty() && !run.progress.stopped() && status.ok();) {
+    status = DoWindow(run, &left, until, codec);
+    (void)run.progress.Tell(false);
+  }
+  return status;
+}
+
+absl::Status CompressVerb::DoWindow(Run& run, std::span<const Item>* left, TimePoint until,
+                                    PayloadCodec& codec) {
+  std::vector<Copy> copies;
+  for (const Item& item : left->first(std::min(kWindowBlocks, left->size()))) {
+    if (item.tier != left->front().tier) break;
+    Copy& copy = copies.emplace_back();
+    copy.variant = item.variant;
+    copy.digest = item.digest;
+    copy.tier = item.tier;
+  }
+  copies.resize(Prepare(run.what.codec, copies, codec));
+  *left = left->subspan(copies.size());
+  if (!run.what.dry_run) Write(run, copies, until, codec);
+  recoder_.Release(copies);
+  return Settle(run, copies);
+}
+
+absl::StatusOr<std::vector<CompressVerb::Item>> CompressVerb::ItemsOf(const What& what) const {
+  ScopeMembers members;
+  if (absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members);
+      !status.ok()) {
+    return status;
+  }
+  std::vector<Item> items;
+  store_.index().ForEach([&](const BlockIndex::View& block) {
+    const TierSet there = TiersOf(block.state) & what.tiers;
+    if (there == 0 || !members.Contains(block.variant, block.digest)) return;
+    for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+      if ((there & TierBit(tier)) != 0) items.push_back({block.variant, block.digest, tier});
+    }
+  });
+  std::ranges::stable_sort(items, {}, &Item::tier);
+  return items;
+}
+
+size_t CompressVerb::Prepare(Codec to, std::span<Copy> copies, PayloadCodec& codec) {
+  const auto window = std::make_shared<Window>(recoder_, to, copies);
+  for (size_t i = 0; i < std::min(encoders_.threads(), copies.size() - 1); ++i) {
+    encoders_.Help(ShareHolder{}, [window] {
+      (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
+      PayloadCodec own;
+      window->Help(own);
+    });
+  }
+  window->Help(codec);
+  return window->Wait();
+}
+
+void CompressVerb::Write(Run& run, std::span<Copy> copies, TimePoint until, PayloadCodec& codec) {
+  const auto held = [](const Copy& copy) { return copy.outcome == Outcome::kReady; };
+  for (;;) {
+    recoder_.Write(copies, codec);
+    if (std::ranges::none_of(copies, held)) return;
+    if (std::chrono::steady_clock::now() >= until || !run.progress.Tell(false)) break;
+    std::this_thread::sleep_for(kPollEvery);
+  }
+  for (Copy& copy : copies) {
+    if (held(copy)) copy.outcome = Outcome::kInUse;
+  }
+}
+
+// Not OK: the disk's fault, which is the call's.
+absl::Status CompressVerb::Settle(Run& run, std::span<const Copy> copies) {
+  wire::CompressProgress& progress = run.progress.done;
+  absl::Status status;
+  for (const Copy& copy : copies) {
+    const bool changed = copy.outcome == Outcome::kChanged || copy.outcome == Outcome::kReady;
+    if (copy.outcome == Outcome::kFailed) {
+      status = absl::UnavailableError("the disk fails; what was done stays so, call again later");
+      continue;
+    }
+    if (copy.outcome == Outcome::kInUse && run.held) {
+      run.held->push_back({copy.variant, copy.digest, copy.tier});
+      continue;
+    }
+    ++progress.blocks_done;
+    progress.changed += changed ? 1 : 0;
+    progress.unchanged += copy.outcome == Outcome::kUnchanged ? 1 : 0;
+    progress.missing += copy.outcome == Outcome::kMissing ? 1 : 0;
+    progress.kept_in_use += copy.outcome == Outcome::kInUse ? 1 : 0;
+    progress.no_room += copy.outcome == Outcome::kNoRoom ? 1 : 0;
+    progress.unsupported += copy.outcome == Outcome::kUnsupported ? 1 : 0;
+    if (changed || copy.outcome == Outcome::kUnchanged) {
+      progress.bytes_before += BytesOf(copy.pages_before);
+      progress.bytes_after += BytesOf(copy.pages_after);
+    }
+    if (copy.outcome == Outcome::kChanged) Count(run.what.codec, copy);
+    const auto name = run.names.find({copy.variant, copy.digest});
+    if (name == run.names.end()) continue;
+    run.answered.blocks.push_back({copy.variant, name->second});
+    run.statuses.push_back(StatusOf(copy.outcome));
+  }
+  return status;
+}
+
+void CompressVerb::Count(Codec to, const Copy& copy) {
+  const bool host = copy.tier == Tier::kHost, decoded = to == Codec::kIdentity;
+  Counter& blocks = decoded
+                        ? (host ? counters_.blocks_decoded_host : counters_.blocks_decoded_disk)
+                        : (host ? counters_.blocks_encoded_host : counters_.blocks_encoded_disk);
+  ++blocks;
+  (host ? counters_.recoded_bytes_before_host : counters_.recoded_bytes_before_disk) +=
+      BytesOf(copy.pages_before).value();
+  (host ? counters_.recoded_bytes_after_host : counters_.recoded_bytes_after_disk) +=
+      BytesOf(copy.pages_after).value();
+}
+
+}  // namespace larder

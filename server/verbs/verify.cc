@@ -1,0 +1,134 @@
+#include "server/verbs/verify.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "storage/clock.h"
+
+namespace larder {
+namespace {
+
+constexpr Duration kBetweenReports = std::chrono::milliseconds(200);
+// A caller who stops is seen so soon while it waits for its rate.
+constexpr Duration kNap = std::chrono::milliseconds(50);
+
+ByteCount BytesOf(uint32_t pages) { return ByteCount(uint64_t{pages} * kPageBytes); }
+
+bool IsIn(BlockState state, Tier tier) { return (TiersOf(state) & TierBit(tier)) != 0; }
+
+}  // namespace
+
+struct VerifyVerb::Run {
+  const wire::VerifyQuery& query;
+  const Report& report;
+  wire::VerifyProgress progress;
+  TimePoint reported{};
+  TimePoint due{};       // of the next block, by the rate
+  int failures = 0;      // in a row
+  bool stopped = false;  // the caller said so
+
+  [[nodiscard]] bool over() const { return stopped || failures >= kFailuresMax; }
+  void Tell(bool now) {
+    const TimePoint time = std::chrono::steady_clock::now();
+    if (stopped || (!now && time - reported < kBetweenReports)) return;
+    reported = time;
+    stopped = !report(progress);
+  }
+  void KeepRate(ByteCount bytes) {
+    if (query.bytes_per_s == 0) return;
+    const std::chrono::duration<double> takes(static_cast<double>(bytes.value()) /
+                                              static_cast<double>(query.bytes_per_s));
+    due =
+        std::max(due, std::chrono::steady_clock::now()) +
+        std::chrono::duration_cast<Duration>(std::min(takes, std::chrono::duration<double>(3600)));
+    while (!stopped && std::chrono::steady_clock::now() < due) {
+      std::this_thread::sleep_until(std::min(due, std::chrono::steady_clock::now() + kNap));
+      Tell(false);
+    }
+  }
+};
+
+absl::Status VerifyVerb::Verify(const wire::VerifyQuery& query, const Report& report) {
+  if (absl::Status status = CheckTier(query.tier); !status.ok()) return status;
+  Run run{.query = query, .report = report, .progress = {}};
+  Count(query.tier, &run.progress);
+  run.Tell(true);
+  store_.index().ForEach([&](const BlockIndex::View& block) {
+    if (!run.over() && IsIn(block.state, query.tier)) VerifyOne(run, block);
+  });
+  run.Tell(true);
+  if (run.stopped) return absl::CancelledError("stopped; what was damaged until then is dropped");
+  if (run.over())
+    return absl::UnavailableError("the disk fails; what was damaged until then is dropped");
+  return absl::OkStatus();
+}
+
+absl::Status VerifyVerb::CheckTier(Tier tier) const {
+  if (tier == Tier::kHost) return absl::OkStatus();
+  if (tier != Tier::kDisk)
+    return absl::UnimplementedError("tier: only TIER_HOST and TIER_DISK can be verified");
+  return disk_.CheckReady();
+}
+
+void VerifyVerb::Count(Tier tier, wire::VerifyProgress* progress) const {
+  store_.index().ForEach([&](const BlockIndex::View& block) {
+    if (!IsIn(block.state, tier)) return;
+    ++progress->blocks;
+    progress->bytes += BytesOf(block.extent.pages);
+  });
+}
+
+// The view is old by now, so the block is looked up again.
+void VerifyVerb::VerifyOne(Run& run, const BlockIndex::View& block) {
+  wire::VerifyProgress& progress = run.progress;
+  const Tier tier = run.query.tier;
+  const BlockIndex::Held held = store_.HoldUntouched(block.variant, block.digest);
+  auto status = DiskTier::GetStatus::kMissing;
+  if (held.ref.value != 0) {
+    if (IsIn(held.state, tier))
+      status = tier == Tier::kHost ? CheckInHost(held) : CheckOnDisk(held, block);
+    if (status == DiskTier::GetStatus::kDamaged) store_.DropDamaged(held.ref, tier);
+    store_.Unhold({&held.ref, 1});
+  }
+  using Status = DiskTier::GetStatus;
+  ++(status == Status::kOk        ? progress.whole
+     : status == Status::kDamaged ? progress.damaged
+     : status == Status::kMissing ? progress.missing
+                                  : progress.unread);
+  run.failures = status == Status::kFailed ? run.failures + 1 : 0;
+  // What came since is read, too.
+  progress.blocks = std::max(progress.blocks, ++progress.blocks_done);
+  progress.bytes_done += BytesOf(block.extent.pages);
+  progress.bytes = std::max(progress.bytes, progress.bytes_done);
+  run.Tell(false);
+  run.KeepRate(BytesOf(block.extent.pages));
+}
+
+DiskTier::GetStatus VerifyVerb::CheckInHost(const BlockIndex::Held& held) {
+  if (held.metadata == nullptr) return DiskTier::GetStatus::kMissing;
+  ++counters_.host_checks;
+  const SegmentRange all{0, held.metadata->segment_count(), 0,
+                         held.metadata->payload_bytes().value()};
+  return store_.Check(held, all) ? DiskTier::GetStatus::kOk : DiskTier::GetStatus::kDamaged;
+}
+
+// What has left the disk meanwhile, or is or was written again, is not damaged.
+DiskTier::GetStatus VerifyVerb::CheckOnDisk(const BlockIndex::Held& held,
+                                            const BlockIndex::View& block) {
+  ByteCount bytes;
+  const DiskTier::GetStatus status =
+      DiskVerifier::Check(*disk_.tier,
+                          {.key = {store_.index().VariantId(block.variant), block.digest},
+                           .location = DiskLocation{held.disk_location}},
+                          &bytes);
+  if (status == DiskTier::GetStatus::kOk || status == DiskTier::GetStatus::kFailed) return status;
+  // In this order: it has its new place before its writing ends.
+  const bool writing = disk_.work->spiller().IsWriting(block.variant, block.digest);
+  const BlockIndex::Held now = store_.index().LookAt(held.ref);
+  const bool same =
+      !writing && IsIn(now.state, Tier::kDisk) && now.disk_location == held.disk_location;
+  return same ? DiskTier::GetStatus::kDamaged : DiskTier::GetStatus::kMissing;
+}
+
+}  // namespace larder

@@ -1,0 +1,53 @@
+// What a burst of messages leaves free goes back to the kernel, though nothing grows beyond it.
+#include "server/runtime/malloc_tuning.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+namespace larder {
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+size_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t size = 0, resident = 0;
+  file >> size >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// `bytes` of the heap, all of them written to.
+std::vector<std::unique_ptr<char[]>> Burst(size_t bytes) {
+  constexpr size_t kPiece = 16 << 10;
+  std::vector<std::unique_ptr<char[]>> pieces;
+  for (size_t done = 0; done < bytes; done += kPiece) {
+    pieces.emplace_back(new char[kPiece]);
+    std::memset(pieces.back().get(), 1, kPiece);
+  }
+  return pieces;
+}
+
+TEST(HeapTrimmerTest, WhatABurstLeavesGoesBack) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer has a heap of its own";
+#endif
+  MallocTrimmer heap;
+  heap.Check();
+  std::vector<std::unique_ptr<char[]>> burst = Burst(64 * kMiB);
+  heap.Check();  // while all of it is in use: the process has grown, and nothing can go back
+  const size_t grown = ResidentBytes();
+
+  // The last piece keeps what lies below it from the kernel.
+  burst.erase(burst.begin(), burst.end() - 1);
+  ASSERT_GT(ResidentBytes() + 8 * kMiB, grown);
+  heap.Check();
+  EXPECT_LT(ResidentBytes() + 48 * kMiB, grown);
+}
+
+}  // namespace
+}  // namespace larder
