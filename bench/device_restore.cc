@@ -24,6 +24,7 @@
 #include "bench/harness/harness.h"
 #include "bench/harness/processes.h"
 #include "client/paged_restore.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -66,7 +67,7 @@ class Node {
  public:
   static absl::StatusOr<std::unique_ptr<Node>> Start(Device& device, uint64_t bytes) {
     auto node = std::make_unique<Node>();
-    if (absl::Status s = node->Open(device, bytes); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(node->Open(device, bytes));
     return node;
   }
   // Computing the prefix takes `compute_s`; 0: nothing is computed.
@@ -103,18 +104,10 @@ class Node {
  private:
   absl::Status Open(Device& device, uint64_t bytes) {
     const auto count = static_cast<uint32_t>(bytes / kBlockBytes);
-    auto daemon = DaemonProcess::Start({.pool = ByteCount(bytes + bytes / 4)});
-    if (!daemon.ok()) return daemon.status();
-    daemon_ = *std::move(daemon);
-    auto memory = device.Allocate(ByteCount(count * kBlockBytes));
-    if (!memory.ok()) return memory.status();
-    memory_ = *std::move(memory);
-    auto client = Client::Connect({.socket_dir = daemon_->socket_dir()});
-    if (!client.ok()) return client.status();
-    client_ = *std::move(client);
-    auto session = client_->Attach({.engine_id = "bench", .device = &device});
-    if (!session.ok()) return session.status();
-    session_ = *std::move(session);
+    LARDER_ASSIGN_OR_RETURN(daemon_, DaemonProcess::Start({.pool = ByteCount(bytes + bytes / 4)}));
+    LARDER_ASSIGN_OR_RETURN(memory_, device.Allocate(ByteCount(count * kBlockBytes)));
+    LARDER_ASSIGN_OR_RETURN(client_, Client::Connect({.socket_dir = daemon_->socket_dir()}));
+    LARDER_ASSIGN_OR_RETURN(session_, client_->Attach({.engine_id = "bench", .device = &device}));
     ContentSpec content;
     content.model = "bench";
     VariantSpec variant;
@@ -122,15 +115,13 @@ class Node {
     variant.layout = "bench/paged/1";
     variant.block_tokens = kBlockTokens;
     variant.layers = kLayers;
-    const auto variants = session_->Register({&content, 1}, {&variant, 1});
-    if (!variants.ok()) return variants.status();
-    variant_ = variants->front();
+    LARDER_ASSIGN_OR_RETURN(const auto variants, session_->Register({&content, 1}, {&variant, 1}));
+    variant_ = variants.front();
     PayloadLayout payload{.block_tokens = kBlockTokens, .order = RowOrder::kTokenHead, .table = {}};
     payload.table.segments.assign(kLayers, {.layers = 1, .bytes = kLayerBytes});
-    auto cache = PagedCache::Make(*session_, device, variant_, LayoutAt(memory_->address(), count),
-                                  payload, {});
-    if (!cache.ok()) return cache.status();
-    cache_ = *std::move(cache);
+    LARDER_ASSIGN_OR_RETURN(
+        cache_, PagedCache::Make(*session_, device, variant_, LayoutAt(memory_->address(), count),
+                                 payload, {}));
     return Store(content, count);
   }
   // Whatever the pages hold: what it is does not matter to the time.
@@ -149,9 +140,8 @@ class Node {
                         .tokens = std::span(tokens).subspan(i * kBlockTokens, kBlockTokens),
                         .pages = {&pages_[i], 1}});
       }
-      const auto put = cache_->Put(puts);
-      if (!put.ok()) return put.status();
-      if (std::ranges::any_of(*put, [](BlockStatus s) { return s != BlockStatus::kOk; }))
+      LARDER_ASSIGN_OR_RETURN(const auto put, cache_->Put(puts));
+      if (std::ranges::any_of(put, [](BlockStatus s) { return s != BlockStatus::kOk; }))
         return absl::InternalError("a block was not stored");
     }
     return absl::OkStatus();

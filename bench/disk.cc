@@ -16,6 +16,7 @@
 #include "storage/check.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/disk/page_buffer.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -56,10 +57,8 @@ absl::Status MeasureDropped(Harness& harness, Writer& writer, double rate) {
   for (const double share : {0.8, 1.0}) {
     const auto batches = static_cast<size_t>(share * rate * seconds / Mebibytes(kBatchBlocks));
     const double start = SecondsNow();
-    if (absl::Status s =
-            PutAtRate(writer, share * rate, [&](size_t batch) { return batch < batches; });
-        !s.ok())
-      return s;
+    LARDER_RETURN_IF_ERROR(
+        PutAtRate(writer, share * rate, [&](size_t batch) { return batch < batches; }));
     const double took = SecondsNow() - start;
     const uint64_t put = batches * kBatchBlocks;
     const uint64_t dropped = writer.CountDropped(put);
@@ -82,7 +81,7 @@ absl::Status MeasureDurableIdle(Harness& harness, Writer& writer) {
   for (int i = 0; i < kProbes; ++i) {
     const Names names = writer.Next(1);
     const double start = SecondsNow();
-    if (absl::Status s = writer.PutDurable(names); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(writer.PutDurable(names));
     idle.push_back(SecondsNow() - start);
   }
   harness.Report({kDurableIdle, Quantile(idle, 0.5), "s", std::nullopt, std::nullopt, kProbes});
@@ -98,12 +97,12 @@ absl::Status MeasureDurableFull(Harness& harness, Writer& writer) {
   for (size_t batch = 0; batch < kRoundBlocks / kBatchBlocks * 2; ++batch) {
     const Names names = writer.Next(kBatchBlocks);
     started.push_back(SecondsNow());
-    if (absl::Status s = writer.Put(names); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(writer.Put(names));
     if (batch < kAhead) continue;
-    if (absl::Status s = writer.WaitDurable(kBatchBlocks); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(writer.WaitDurable(kBatchBlocks));
     full.push_back(SecondsNow() - started[batch - kAhead]);
   }
-  if (absl::Status s = writer.WaitDurable(kAhead * kBatchBlocks); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(writer.WaitDurable(kAhead * kBatchBlocks));
   harness.Report({kDurableFull, Quantile(full, 0.99), "s", std::nullopt, std::nullopt,
                   static_cast<int>(full.size())});
   harness.Note("128 MiB ahead of the disk all the time");
@@ -119,7 +118,7 @@ absl::StatusOr<double> MeasureRate(Harness& harness, Writer& writer, const std::
                                     [&] { return RawRate(fd, writer.source()); }};
   const auto rates = Interleave(harness, harness.rounds(), contestants);
   close(fd);
-  if (!rates.ok()) return rates.status();
+  LARDER_RETURN_IF_ERROR(rates.status());
   const double rate = Median((*rates)[0]);
   harness.Report({kSpill, rate, "B/s", Median((*rates)[1]), MedianRatio((*rates)[0], (*rates)[1]),
                   harness.rounds()});
@@ -136,24 +135,22 @@ bool WantsDropped(const Harness& harness) {
 }
 
 absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
-  auto node = StartNode({.disk = directory + "/disk", .pool = GiB(1), .limit = kFullDisk});
-  if (!node.ok()) return node.status();
-  Writer writer((*node)->engine);
+  LARDER_ASSIGN_OR_RETURN(
+      auto node, StartNode({.disk = directory + "/disk", .pool = GiB(1), .limit = kFullDisk}));
+  Writer writer(node->engine);
   // Until the disk is full: from then on each block takes the place of another, as the floor's do.
   for (size_t written = 0; written < 7 * kRoundBlocks; written += kRoundBlocks) {
-    if (absl::Status s = writer.PutDurable(writer.Next(kRoundBlocks)); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(writer.PutDurable(writer.Next(kRoundBlocks)));
   }
   double rate = 0;
   if (harness.Wants(kSpill) || WantsDropped(harness)) {
-    const auto measured = MeasureRate(harness, writer, directory);
-    if (!measured.ok()) return measured.status();
-    rate = *measured;
+    LARDER_ASSIGN_OR_RETURN(rate, MeasureRate(harness, writer, directory));
   }
   if (harness.Wants(kDurableIdle)) {
-    if (absl::Status s = MeasureDurableIdle(harness, writer); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasureDurableIdle(harness, writer));
   }
   if (harness.Wants(kDurableFull)) {
-    if (absl::Status s = MeasureDurableFull(harness, writer); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasureDurableFull(harness, writer));
   }
   return WantsDropped(harness) ? MeasureDropped(harness, writer, rate) : absl::OkStatus();
 }
@@ -164,7 +161,7 @@ absl::Status MeasureSpill(Harness& harness, const std::string& directory) {
 // `life`: of the daemon, from 1.
 absl::Status LeaveLog(Node& node, uint64_t life) {
   const auto enough = [](const DaemonProcess::Holdings& now) { return now.online >= GiB(1); };
-  if (absl::Status s = WaitForNode(node, "the pool", enough); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(WaitForNode(node, "the pool", enough));
   Writer writer(node.engine, life);
   return writer.PutDurable(writer.Next(kLoggedBlocks));
 }
@@ -176,11 +173,11 @@ absl::StatusOr<std::vector<double>> TimeRestarts(int rounds, const std::string& 
   std::vector<double> took;
   for (uint64_t life = 1; life <= static_cast<uint64_t>(rounds) + 1; ++life) {
     const double start = SecondsNow();
-    auto node = StartNode({.disk = disk, .pool = pool, .whole_pool = false});
-    if (!node.ok()) return node.status();
-    if (absl::Status s = ready(**node, life); !s.ok()) return s;
+    LARDER_ASSIGN_OR_RETURN(auto node,
+                            StartNode({.disk = disk, .pool = pool, .whole_pool = false}));
+    LARDER_RETURN_IF_ERROR(ready(*node, life));
     if (life > 1) took.push_back(SecondsNow() - start);
-    if (absl::Status s = LeaveLog(**node, life); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(LeaveLog(*node, life));
   }
   return took;
 }
@@ -189,21 +186,22 @@ absl::Status MeasureRestart(Harness& harness, const std::string& directory) {
   const std::string disk = directory + "/restart";
   Names names;
   {
-    auto node = StartNode({.disk = disk, .pool = GiB(3)});
-    if (!node.ok()) return node.status();
-    Writer writer((*node)->engine);
+    LARDER_ASSIGN_OR_RETURN(auto node, StartNode({.disk = disk, .pool = GiB(3)}));
+    Writer writer(node->engine);
     names = writer.Next(kStoredBlocks);
-    if (absl::Status s = writer.PutDurable(names); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(writer.PutDurable(names));
   }  // killed
   const Memory to(kBatchBlocks * Shape().bytes(), Memory::Kind::kPrivate);
-  const auto ready = TimeRestarts(harness.rounds(), disk, GiB(8), [&](Node& node, uint64_t life) {
-    const std::vector<uint32_t> order = {static_cast<uint32_t>(life * 100)};
-    const GetPlan plan = PlanGets(Shape(), names.digests, order, to.bytes());
-    return WaitFor("the first block",
-                   [&]() -> absl::StatusOr<bool> { return GetAll(node.engine, plan.blocks).ok(); });
-  });
-  if (!ready.ok()) return ready.status();
-  harness.Report({kReady, Median(*ready), "s", std::nullopt, std::nullopt, harness.rounds()});
+  LARDER_ASSIGN_OR_RETURN(
+      const auto ready,
+      TimeRestarts(harness.rounds(), disk, GiB(8), [&](Node& node, uint64_t life) {
+        const std::vector<uint32_t> order = {static_cast<uint32_t>(life * 100)};
+        const GetPlan plan = PlanGets(Shape(), names.digests, order, to.bytes());
+        return WaitFor("the first block", [&]() -> absl::StatusOr<bool> {
+          return GetAll(node.engine, plan.blocks).ok();
+        });
+      }));
+  harness.Report({kReady, Median(ready), "s", std::nullopt, std::nullopt, harness.rounds()});
   harness.Note(
       "from the start of the process to the first block of 2 GiB read from disk; pool of 8 GiB, "
       "which is "
@@ -217,12 +215,9 @@ absl::Status FillWithSmallBlocks(const std::string& disk) {
   FileDiskTier::Options options;
   options.directory = disk;
   options.limit = GiB(24);
-  auto tier = FileDiskTier::Open(options);
-  if (!tier.ok()) return tier.status();
-  if (absl::Status s =
-          (*tier)->Recover([](const DiskTier::Entry&) { return 0u; }, [] { return false; });
-      !s.ok())
-    return s;
+  LARDER_ASSIGN_OR_RETURN(auto tier, FileDiskTier::Open(options));
+  LARDER_RETURN_IF_ERROR(
+      tier->Recover([](const DiskTier::Entry&) { return 0u; }, [] { return false; }));
   const PageBuffer payload(1);
   const std::vector<uint32_t> tokens(16, 1);
   SegmentTable table = UniformTable(1, kPageBytes);
@@ -241,7 +236,7 @@ absl::Status FillWithSmallBlocks(const std::string& disk) {
       header.table = table;
       blocks[i] = {.header = &header, .tokens = tokens, .payload = payload.bytes()};
     }
-    (*tier)->Put(blocks, results);
+    tier->Put(blocks, results);
     for (const DiskTier::PutResult& result : results) {
       if (result.status != DiskTier::PutStatus::kOk)
         return absl::InternalError(ToString(result.status));
@@ -252,12 +247,13 @@ absl::Status FillWithSmallBlocks(const std::string& disk) {
 
 absl::Status MeasureMillion(Harness& harness, const std::string& directory) {
   const std::string disk = directory + "/million";
-  if (absl::Status s = FillWithSmallBlocks(disk); !s.ok()) return s;
-  const auto complete = TimeRestarts(harness.rounds(), disk, GiB(1), [](Node& node, uint64_t life) {
-    return WaitForBlocks(node, kSmallBlocks + (life - 1) * kLoggedBlocks);
-  });
-  if (!complete.ok()) return complete.status();
-  harness.Report({kMillion, Median(*complete), "s", std::nullopt, std::nullopt, harness.rounds()});
+  LARDER_RETURN_IF_ERROR(FillWithSmallBlocks(disk));
+  LARDER_ASSIGN_OR_RETURN(
+      const auto complete,
+      TimeRestarts(harness.rounds(), disk, GiB(1), [](Node& node, uint64_t life) {
+        return WaitForBlocks(node, kSmallBlocks + (life - 1) * kLoggedBlocks);
+      }));
+  harness.Report({kMillion, Median(complete), "s", std::nullopt, std::nullopt, harness.rounds()});
   harness.Note(
       "from the start of the process until a million blocks of a page each are in the index; the "
       "daemon before "
@@ -268,10 +264,10 @@ absl::Status MeasureMillion(Harness& harness, const std::string& directory) {
 absl::Status Run(Harness& harness, const std::string& directory) {
   if (harness.Wants(kSpill) || harness.Wants(kDurableIdle) || harness.Wants(kDurableFull) ||
       WantsDropped(harness)) {
-    if (absl::Status s = MeasureSpill(harness, directory); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasureSpill(harness, directory));
   }
   if (harness.Wants(kReady)) {
-    if (absl::Status s = MeasureRestart(harness, directory); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasureRestart(harness, directory));
   }
   return harness.Wants(kMillion) ? MeasureMillion(harness, directory) : absl::OkStatus();
 }

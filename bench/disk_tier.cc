@@ -18,6 +18,7 @@
 #include "bench/harness/harness.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/disk/page_buffer.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -113,16 +114,14 @@ class Stocked {
       : tier_(std::move(tier)), payloads_(payloads) {}
 
   absl::Status Fill() {
-    if (absl::Status s =
-            tier_->Recover([](const DiskTier::Entry&) { return 0u; }, [] { return false; });
-        !s.ok())
-      return s;
+    LARDER_RETURN_IF_ERROR(
+        tier_->Recover([](const DiskTier::Entry&) { return 0u; }, [] { return false; }));
     return Put(0, kStored, &stored_);
   }
   absl::StatusOr<double> PutRate() {
     std::vector<DiskAddress> put;
     const double start = SecondsNow();
-    if (absl::Status s = Put(kStored, kWritten, &put); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(Put(kStored, kWritten, &put));
     const double rate = kWritten * kBlockBytes / (SecondsNow() - start);
     LARDER_CHECK(tier_->Erase(put).ok());
     return rate;
@@ -130,13 +129,12 @@ class Stocked {
   // Of a block, or of a quarter of its layers; described first, as whoever promotes it must.
   absl::Status Get(size_t block, bool quarter, std::span<std::byte> to) const {
     std::optional<DiskTier::Description> known;
-    if (absl::Status s = tier_->Describe({&stored_[block], 1}, {&known, 1}); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(tier_->Describe({&stored_[block], 1}, {&known, 1}));
     if (!known) return absl::DataLossError("a block is not described");
     SegmentRange range{0, kSegments, 0, kBlockBytes};
     if (quarter) {
       const uint32_t layers = kSegments / 4;
-      if (absl::Status s = known->header.table.Range(layers * (block % 4), layers, &range); !s.ok())
-        return s;
+      LARDER_RETURN_IF_ERROR(known->header.table.Range(layers * (block % 4), layers, &range));
     }
     const auto status =
         tier_->Get({.block = stored_[block], .header = &known->header, .range = range, .to = to});
@@ -189,7 +187,7 @@ absl::StatusOr<double> ReadAll(size_t threads, ReadBlock read) {
   }
   for (std::thread& reader : readers) reader.join();
   for (const absl::Status& status : statuses) {
-    if (!status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(status);
   }
   return kStored / (SecondsNow() - start);
 }
@@ -198,18 +196,16 @@ absl::Status MeasurePuts(Harness& harness, Stocked& tier, const Payloads& payloa
                          const RawFile& raw) {
   const std::string name = "disk_tier_put_1mib";
   if (!harness.Wants(name)) return absl::OkStatus();
-  const Contestant contestants[] = {[&] { return tier.PutRate(); },
-                                    [&]() -> absl::StatusOr<double> {
-                                      const double start = SecondsNow();
-                                      if (absl::Status s = raw.Write(payloads, kStored, kWritten);
-                                          !s.ok())
-                                        return s;
-                                      return kWritten * kBlockBytes / (SecondsNow() - start);
-                                    }};
-  const auto rates = Interleave(harness, harness.rounds(), contestants);
-  if (!rates.ok()) return rates.status();
-  harness.Report({name, Median((*rates)[0]), "B/s", Median((*rates)[1]),
-                  MedianRatio((*rates)[0], (*rates)[1]), harness.rounds()});
+  const Contestant contestants[] = {
+      [&] { return tier.PutRate(); },
+      [&]() -> absl::StatusOr<double> {
+        const double start = SecondsNow();
+        LARDER_RETURN_IF_ERROR(raw.Write(payloads, kStored, kWritten));
+        return kWritten * kBlockBytes / (SecondsNow() - start);
+      }};
+  LARDER_ASSIGN_OR_RETURN(const auto rates, Interleave(harness, harness.rounds(), contestants));
+  harness.Report({name, Median(rates[0]), "B/s", Median(rates[1]), MedianRatio(rates[0], rates[1]),
+                  harness.rounds()});
   return absl::OkStatus();
 }
 
@@ -230,15 +226,14 @@ absl::Status MeasureGets(Harness& harness, Stocked& tier, const RawFile& raw, si
         return ReadAll(threads,
                        [&](size_t i, std::span<std::byte> to) { return tier.Get(i, true, to); });
       }};
-  const auto rates = Interleave(harness, harness.rounds(), contestants);
-  if (!rates.ok()) return rates.status();
-  const double whole = Median((*rates)[0]);
-  harness.Report({name, whole * kBlockBytes, "B/s", Median((*rates)[1]) * kBlockBytes,
-                  MedianRatio((*rates)[0], (*rates)[1]), harness.rounds()});
+  LARDER_ASSIGN_OR_RETURN(const auto rates, Interleave(harness, harness.rounds(), contestants));
+  const double whole = Median(rates[0]);
+  harness.Report({name, whole * kBlockBytes, "B/s", Median(rates[1]) * kBlockBytes,
+                  MedianRatio(rates[0], rates[1]), harness.rounds()});
   std::vector<double> quarter_s, quarter_of_whole_s;
-  for (size_t round = 0; round < (*rates)[0].size(); ++round) {
-    quarter_s.push_back(1 / (*rates)[2][round]);
-    quarter_of_whole_s.push_back(1 / (*rates)[0][round] / 4);
+  for (size_t round = 0; round < rates[0].size(); ++round) {
+    quarter_s.push_back(1 / rates[2][round]);
+    quarter_of_whole_s.push_back(1 / rates[0][round] / 4);
   }
   harness.Report({quarter, Median(quarter_s), "s", Median(quarter_of_whole_s),
                   MedianRatio(quarter_s, quarter_of_whole_s), harness.rounds()});
@@ -249,22 +244,21 @@ absl::Status MeasureGets(Harness& harness, Stocked& tier, const RawFile& raw, si
 
 absl::Status Measure(Harness& harness, Stocked& tier, const Payloads& payloads,
                      const RawFile& raw) {
-  if (absl::Status s = tier.Fill(); !s.ok()) return s;
-  if (absl::Status s = MeasurePuts(harness, tier, payloads, raw); !s.ok()) return s;
-  if (absl::Status s = MeasureGets(harness, tier, raw, kReaders, ""); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(tier.Fill());
+  LARDER_RETURN_IF_ERROR(MeasurePuts(harness, tier, payloads, raw));
+  LARDER_RETURN_IF_ERROR(MeasureGets(harness, tier, raw, kReaders, ""));
   return MeasureGets(harness, tier, raw, 1, "_1t");
 }
 
 absl::Status Run(Harness& harness, const std::string& directory) {
   const Payloads payloads;
   const RawFile raw(directory + "/raw");
-  if (absl::Status s = raw.Write(payloads, 0, kStored + kWritten); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(raw.Write(payloads, 0, kStored + kWritten));
   FileDiskTier::Options files;
   files.directory = directory + "/files";
   files.limit = GiB(4);
-  auto file_tier = FileDiskTier::Open(files);
-  if (!file_tier.ok()) return file_tier.status();
-  Stocked file(*std::move(file_tier), payloads);
+  LARDER_ASSIGN_OR_RETURN(auto file_tier, FileDiskTier::Open(files));
+  Stocked file(std::move(file_tier), payloads);
   return Measure(harness, file, payloads, raw);
 }
 

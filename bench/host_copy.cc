@@ -19,6 +19,7 @@
 #include "bench/harness/processes.h"
 #include "storage/format/layout.h"
 #include "storage/memory/copy_kernels.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -37,16 +38,10 @@ struct Echo {
 
 absl::StatusOr<Echo> StartEcho() {
   Echo echo;
-  auto dir = TempDir::Make();
-  if (!dir.ok()) return dir.status();
-  echo.dir = *std::move(dir);
+  LARDER_ASSIGN_OR_RETURN(echo.dir, TempDir::Make());
   const std::string path = absl::StrCat(echo.dir->path(), "/echo.sock");
-  auto server = Child::Start({OwnProgram(), EchoServerFlag(path)});
-  if (!server.ok()) return server.status();
-  echo.server = *std::move(server);
-  auto client = EchoClient::Connect(path);
-  if (!client.ok()) return client.status();
-  echo.client = *std::move(client);
+  LARDER_ASSIGN_OR_RETURN(echo.server, Child::Start({OwnProgram(), EchoServerFlag(path)}));
+  LARDER_ASSIGN_OR_RETURN(echo.client, EchoClient::Connect(path));
   echo.client->SetSizes(kEchoBytes, kEchoBytes);
   return echo;
 }
@@ -63,7 +58,7 @@ absl::StatusOr<double> FloorPass(const CopyKernel& kernel, const BlockShape& sha
     for (size_t i = at; i < std::min(blocks, at + kBatchBlocks); ++i) work(kernel, i);
     StoreFence();
     if (echo == nullptr) continue;
-    if (absl::Status s = echo->StreamPing(); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(echo->StreamPing());
   }
   return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
 }
@@ -87,16 +82,15 @@ absl::Status Compare(Harness& harness, EchoClient& echo, const Comparison& c) {
         [&c, &echo, kernel] { return FloorPass(kernel, *c.shape, c.work, &echo); });
   }
   contestants.push_back([&c] { return FloorPass(MemcpyKernel(), *c.shape, c.copy, nullptr); });
-  const auto rates = Interleave(harness, harness.rounds(), contestants);
-  if (!rates.ok()) return rates.status();
-  const std::vector<double>& ours = rates->front();
-  const std::span<const std::vector<double>> floors = std::span(*rates).subspan(1, kernels.size());
+  LARDER_ASSIGN_OR_RETURN(const auto rates, Interleave(harness, harness.rounds(), contestants));
+  const std::vector<double>& ours = rates.front();
+  const std::span<const std::vector<double>> floors = std::span(rates).subspan(1, kernels.size());
   const size_t best = Fastest(floors);
   harness.Report({c.name, Median(ours), "B/s", Median(floors[best]),
                   MedianRatio(ours, floors[best]), harness.rounds()});
   std::string note =
       absl::StrFormat("floor: %s; to libc memcpy alone %.3f; floors GB/s:", kernels[best].name(),
-                      MedianRatio(ours, rates->back()));
+                      MedianRatio(ours, rates.back()));
   for (size_t k = 0; k < kernels.size(); ++k) {
     absl::StrAppendFormat(&note, " %s %.2f", kernels[k].name(), Median(floors[k]) / 1e9);
   }
@@ -146,9 +140,7 @@ absl::StatusOr<GetFloor> MakeGetFloor(Attachment& engine, const GetCase& c,
                                       std::span<const Digest> digests) {
   GetFloor floor;
   if (c.mode == ReadMode::kMapped) {
-    auto mapped = MappedBlocks(engine, *c.shape, digests);
-    if (!mapped.ok()) return mapped.status();
-    floor.blocks = *std::move(mapped);
+    LARDER_ASSIGN_OR_RETURN(floor.blocks, MappedBlocks(engine, *c.shape, digests));
     return floor;
   }
   floor.instead = std::make_unique<Memory>(kPassBytes, Memory::Kind::kSharedMemfd);
@@ -160,19 +152,16 @@ absl::StatusOr<GetFloor> MakeGetFloor(Attachment& engine, const GetCase& c,
 
 absl::Status MeasureGet(Harness& harness, EchoClient& echo, const GetCase& c) {
   const BlockShape& shape = *c.shape;
-  auto daemon = DaemonProcess::Start({MiB(1536), GetFlags(c)});
-  if (!daemon.ok()) return daemon.status();
-  auto engine = AttachReader(**daemon, c);
-  if (!engine.ok()) return engine.status();
+  LARDER_ASSIGN_OR_RETURN(auto daemon, DaemonProcess::Start({MiB(1536), GetFlags(c)}));
+  LARDER_ASSIGN_OR_RETURN(auto engine, AttachReader(*daemon, c));
   const Memory ring(kRingBytes, Memory::Kind::kPrivate);
   ring.FillRandom();
-  const Names names = MakeNames(engine->seed, 1, kPassBytes / shape.bytes());
+  const Names names = MakeNames(engine.seed, 1, kPassBytes / shape.bytes());
   const PutPlan puts =
       PlanPuts(shape, names, ring.bytes(), ShuffledOrder(kRingBytes / shape.bytes(), 1));
-  const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, {}); };
-  if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
-  const auto floor = MakeGetFloor(*engine, c, names.digests);
-  if (!floor.ok()) return floor.status();
+  const auto put = [&](std::span<const PutBlock> batch) { return PutAll(engine, batch, {}); };
+  LARDER_RETURN_IF_ERROR(InBatches(puts.blocks, put));
+  LARDER_ASSIGN_OR_RETURN(const auto floor, MakeGetFloor(engine, c, names.digests));
 
   uint64_t salt = 0;
   std::vector<uint32_t> order;
@@ -180,21 +169,20 @@ absl::Status MeasureGet(Harness& harness, EchoClient& echo, const GetCase& c) {
     order = ShuffledOrder(names.size(), ++salt);
     const GetPlan gets = PlanGets(shape, names.digests, order, ring.bytes());
     const double begin = SecondsNow();
-    const auto get = [&](std::span<const GetBlock> batch) { return GetAll(*engine, batch); };
-    if (absl::Status s = InBatches(gets.blocks, get); !s.ok()) return s;
+    const auto get = [&](std::span<const GetBlock> batch) { return GetAll(engine, batch); };
+    LARDER_RETURN_IF_ERROR(InBatches(gets.blocks, get));
     return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
   };
   const BlockWork copy = [&](const CopyKernel& kernel, size_t i) {
-    kernel.Copy(RingPiece(ring.bytes(), i, shape.bytes()), floor->blocks[order[i]]);
+    kernel.Copy(RingPiece(ring.bytes(), i, shape.bytes()), floor.blocks[order[i]]);
   };
-  if (absl::Status s = Compare(harness, echo, {c.name, &shape, ours, copy, copy}); !s.ok())
-    return s;
+  LARDER_RETURN_IF_ERROR(Compare(harness, echo, {c.name, &shape, ours, copy, copy}));
   if (c.mode == ReadMode::kCopied) {
     harness.Note("the daemon copies each block into a staging segment, the client out of it");
     return absl::OkStatus();
   }
-  const Session::Counters counters = engine->session->counters();
-  harness.Note(absl::StrCat("check policy: one block in ", engine->session->attached().check_one_in,
+  const Session::Counters counters = engine.session->counters();
+  harness.Note(absl::StrCat("check policy: one block in ", engine.session->attached().check_one_in,
                             "; checked ", counters.checked, " of ", counters.blocks_got,
                             ", damaged ", counters.damaged));
   return absl::OkStatus();
@@ -248,25 +236,25 @@ BlockWork PutWork(const PutCase& c, std::span<std::byte> source, const std::vect
 absl::Status MeasurePut(Harness& harness, EchoClient& echo, const PutCase& c,
                         std::span<std::byte> source) {
   PutFloor floor;
-  auto daemon = DaemonProcess::Start({ByteCount(floor.pool.bytes().size()), {}});
-  if (!daemon.ok()) return daemon.status();
-  auto engine = AttachBench((*daemon)->socket_dir(), *c.shape, EngineOptions(c.mode));
-  if (!engine.ok()) return engine.status();
+  LARDER_ASSIGN_OR_RETURN(auto daemon,
+                          DaemonProcess::Start({ByteCount(floor.pool.bytes().size()), {}}));
+  LARDER_ASSIGN_OR_RETURN(auto engine,
+                          AttachBench(daemon->socket_dir(), *c.shape, EngineOptions(c.mode)));
 
   uint64_t salt = 0;
   std::vector<uint32_t> order;
   const auto ours = [&]() -> absl::StatusOr<double> {
     const size_t blocks = kPassBytes / c.shape->bytes();
     order = ShuffledOrder(blocks, ++salt);
-    const Names names = MakeNames(engine->seed, salt, blocks);
+    const Names names = MakeNames(engine.seed, salt, blocks);
     const PutPlan puts = PlanPuts(*c.shape, names, source, order);
     CallOptions options;
     options.hash = c.hash;
     const double begin = SecondsNow();
     const auto put = [&](std::span<const PutBlock> batch) {
-      return PutAll(*engine, batch, options);
+      return PutAll(engine, batch, options);
     };
-    if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(InBatches(puts.blocks, put));
     return static_cast<double>(kPassBytes) / (SecondsNow() - begin);
   };
   for (int fill = 0; fill < 2; ++fill) {  // from here on every put evicts
@@ -300,11 +288,10 @@ std::vector<std::string> Figures() {
 }
 
 absl::Status Run(Harness& harness) {
-  auto echo = StartEcho();
-  if (!echo.ok()) return echo.status();
+  LARDER_ASSIGN_OR_RETURN(auto echo, StartEcho());
   for (const GetCase& c : GetCases()) {
     if (!harness.Wants(c.name)) continue;
-    if (absl::Status s = MeasureGet(harness, *echo->client, c); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasureGet(harness, *echo.client, c));
   }
   std::unique_ptr<Memory> source;
   for (const PutCase& c : PutCases()) {
@@ -313,7 +300,7 @@ absl::Status Run(Harness& harness) {
       source = std::make_unique<Memory>(kPassBytes, Memory::Kind::kPrivate);
       source->FillRandom();
     }
-    if (absl::Status s = MeasurePut(harness, *echo->client, c, source->bytes()); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasurePut(harness, *echo.client, c, source->bytes()));
   }
   return absl::OkStatus();
 }

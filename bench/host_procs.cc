@@ -16,6 +16,7 @@
 #include "bench/harness/processes.h"
 #include "bench/harness/worker.h"
 #include "storage/memory/copy_kernels.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -38,7 +39,7 @@ absl::StatusOr<double> RateOver(double start, double seconds, Batch batch) {
   double now = begin;
   uint64_t bytes = 0;
   for (size_t i = 0; now < start + seconds || bytes == 0; ++i) {
-    if (absl::Status s = batch(i); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(batch(i));
     bytes += kBatchBlocks * Shape().bytes();
     now = SecondsNow();
   }
@@ -59,12 +60,12 @@ int Work(const WorkerArguments& arguments) {
       PlanGets(Shape(), names.digests, ShuffledOrder(Blocks(), arguments.index), ring.bytes());
   const auto handle = [&](const std::vector<double>& command) -> absl::StatusOr<std::string> {
     const size_t batches = gets.blocks.size() / kBatchBlocks;
-    const auto rate = RateOver(command.at(0), command.at(1), [&](size_t i) {
-      return GetAll(*engine,
-                    std::span(gets.blocks).subspan(i % batches * kBatchBlocks, kBatchBlocks));
-    });
-    if (!rate.ok()) return rate.status();
-    return absl::StrFormat("%.0f", *rate);
+    LARDER_ASSIGN_OR_RETURN(
+        const auto rate, RateOver(command.at(0), command.at(1), [&](size_t i) {
+          return GetAll(*engine,
+                        std::span(gets.blocks).subspan(i % batches * kBatchBlocks, kBatchBlocks));
+        }));
+    return absl::StrFormat("%.0f", rate);
   };
   return ServeWorker(absl::OkStatus(), handle);
 }
@@ -72,11 +73,11 @@ int Work(const WorkerArguments& arguments) {
 // ---- the parent
 
 absl::StatusOr<double> OursRate(WorkerGroup& workers, double seconds) {
-  const auto answers =
-      workers.Ask(absl::StrFormat("%.6f %.6f", SecondsNow() + kHeadStart_s, seconds));
-  if (!answers.ok()) return answers.status();
+  LARDER_ASSIGN_OR_RETURN(
+      const auto answers,
+      workers.Ask(absl::StrFormat("%.6f %.6f", SecondsNow() + kHeadStart_s, seconds)));
   double sum = 0;
-  for (const std::string& answer : *answers) sum += std::atof(answer.c_str());
+  for (const std::string& answer : answers) sum += std::atof(answer.c_str());
   return sum;
 }
 
@@ -112,22 +113,21 @@ absl::Status Measure(Harness& harness, const std::string& socket_dir, size_t pro
                      std::span<const std::span<const std::byte>> blocks,
                      std::span<const std::unique_ptr<Memory>> rings) {
   const uint32_t copy_threads = processes == 1 ? Cores() : 1;
-  auto workers = WorkerGroup::Start(processes, {socket_dir, absl::StrCat(copy_threads)});
-  if (!workers.ok()) return workers.status();
+  LARDER_ASSIGN_OR_RETURN(auto workers,
+                          WorkerGroup::Start(processes, {socket_dir, absl::StrCat(copy_threads)}));
   const double seconds = harness.quick() ? 0.4 : 1.0;
   const std::vector<CopyKernel> kernels = AllKernels();
-  std::vector<Contestant> contestants = {[&] { return OursRate(*workers, seconds); }};
+  std::vector<Contestant> contestants = {[&] { return OursRate(workers, seconds); }};
   for (const CopyKernel& kernel : kernels) {
     contestants.push_back([&, kernel]() -> absl::StatusOr<double> {
       return FloorRate(kernel, blocks, rings, seconds);
     });
   }
-  const auto rates = Interleave(harness, harness.rounds(), contestants);
-  if (!rates.ok()) return rates.status();
-  const std::span<const std::vector<double>> floors = std::span(*rates).subspan(1);
+  LARDER_ASSIGN_OR_RETURN(const auto rates, Interleave(harness, harness.rounds(), contestants));
+  const std::span<const std::vector<double>> floors = std::span(rates).subspan(1);
   const size_t best = Fastest(floors);
-  harness.Report({FigureName(processes), Median(rates->front()), "B/s", Median(floors[best]),
-                  MedianRatio(rates->front(), floors[best]), harness.rounds()});
+  harness.Report({FigureName(processes), Median(rates.front()), "B/s", Median(floors[best]),
+                  MedianRatio(rates.front(), floors[best]), harness.rounds()});
   std::string note = absl::StrFormat(
       "copy threads a process %d; floor: %s on %d threads; floors GB/s:", copy_threads,
       kernels[best].name(), Cores());
@@ -139,29 +139,24 @@ absl::Status Measure(Harness& harness, const std::string& socket_dir, size_t pro
 }
 
 absl::Status Run(Harness& harness) {
-  auto daemon = DaemonProcess::Start({MiB(1536), {}});
-  if (!daemon.ok()) return daemon.status();
+  LARDER_ASSIGN_OR_RETURN(auto daemon, DaemonProcess::Start({MiB(1536), {}}));
   SessionOptions options;
   options.engine_id = "bench-writer";
-  auto engine = AttachBench((*daemon)->socket_dir(), Shape(), options);
-  if (!engine.ok()) return engine.status();
+  LARDER_ASSIGN_OR_RETURN(auto engine, AttachBench(daemon->socket_dir(), Shape(), options));
   std::vector<std::unique_ptr<Memory>> rings;
   for (uint32_t t = 0; t < Cores(); ++t) {
     rings.push_back(std::make_unique<Memory>(kRingBytes, Memory::Kind::kPrivate));
   }
   rings[0]->FillRandom();
-  const Names names = MakeNames(engine->seed, 1, Blocks());
+  const Names names = MakeNames(engine.seed, 1, Blocks());
   const PutPlan puts =
       PlanPuts(Shape(), names, rings[0]->bytes(), ShuffledOrder(kRingBytes / Shape().bytes(), 1));
-  const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, {}); };
-  if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
-  const auto blocks = MappedBlocks(*engine, Shape(), names.digests);
-  if (!blocks.ok()) return blocks.status();
+  const auto put = [&](std::span<const PutBlock> batch) { return PutAll(engine, batch, {}); };
+  LARDER_RETURN_IF_ERROR(InBatches(puts.blocks, put));
+  LARDER_ASSIGN_OR_RETURN(const auto blocks, MappedBlocks(engine, Shape(), names.digests));
   for (const size_t processes : kProcessCounts) {
     if (!harness.Wants(FigureName(processes))) continue;
-    if (absl::Status s = Measure(harness, (*daemon)->socket_dir(), processes, *blocks, rings);
-        !s.ok())
-      return s;
+    LARDER_RETURN_IF_ERROR(Measure(harness, daemon->socket_dir(), processes, blocks, rings));
   }
   return absl::OkStatus();
 }

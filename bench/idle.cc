@@ -17,6 +17,7 @@
 #include "bench/harness/harness.h"
 #include "bench/harness/processes.h"
 #include "client/client.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -39,12 +40,11 @@ absl::Status Fill(Node& node) {
   for (uint64_t put = 0; put < kBlocks; put += kPutAtOnce) {
     const Names names = MakeNames(node.engine.seed, put + 1, kPutAtOnce);
     const PutPlan plan = PlanPuts(kPage, names, ring.bytes(), order);
-    if (absl::Status s = PutAll(node.engine, plan.blocks, {}); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(PutAll(node.engine, plan.blocks, {}));
     // Not faster than the disk, or it would not get all of them.
-    const absl::Status written = WaitFor("blocks to be durable", [&]() -> absl::StatusOr<bool> {
+    LARDER_RETURN_IF_ERROR(WaitFor("blocks to be durable", [&]() -> absl::StatusOr<bool> {
       return node.engine.session->counters().blocks_durable + kAhead >= put + kPutAtOnce;
-    });
-    if (!written.ok()) return written;
+    }));
   }
   return WaitFor("all blocks to be durable", [&]() -> absl::StatusOr<bool> {
     return node.engine.session->counters().blocks_durable >= kBlocks;
@@ -61,23 +61,22 @@ absl::StatusOr<double> Share(const DaemonProcess& daemon, double seconds) {
 
 absl::Status Report(Harness& harness, const std::string& figure, const Node& node,
                     const char* note) {
-  if (absl::Status s = WaitForBlocks(node, kBlocks); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(WaitForBlocks(node, kBlocks));
   const double seconds = harness.quick() ? 20 : 60;
-  const absl::StatusOr<double> share = Share(*node.daemon, seconds);
-  if (!share.ok()) return share.status();
-  harness.Report({figure, *share, "of 1", std::nullopt, std::nullopt, 1});
+  LARDER_ASSIGN_OR_RETURN(const double share, Share(*node.daemon, seconds));
+  harness.Report({figure, share, "of 1", std::nullopt, std::nullopt, 1});
   harness.Note(absl::StrCat("of one core, over ", seconds, " s; ", note));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Node>> StartWith(NodeConfig config) {
-  auto daemon = DaemonProcess::Start({config.pool, std::move(config.flags), true});
-  if (!daemon.ok()) return daemon.status();
-  auto engine = AttachBench((*daemon)->socket_dir(), kPage, {.engine_id = "bench-idle"});
-  if (!engine.ok()) return engine.status();
+  LARDER_ASSIGN_OR_RETURN(auto daemon,
+                          DaemonProcess::Start({config.pool, std::move(config.flags), true}));
+  LARDER_ASSIGN_OR_RETURN(auto engine,
+                          AttachBench(daemon->socket_dir(), kPage, {.engine_id = "bench-idle"}));
   auto node = std::make_unique<Node>();
-  node->daemon = *std::move(daemon);
-  node->engine = *std::move(engine);
+  node->daemon = std::move(daemon);
+  node->engine = std::move(engine);
   return node;
 }
 
@@ -87,33 +86,29 @@ absl::StatusOr<double> TimeLookup(Client& client) {
   query.content.model = "bench-idle";
   query.tokens.assign(kLookupTokens, 1);
   const double begin = SecondsNow();
-  const auto found = client.Lookup(query);
-  if (!found.ok()) return found.status();
+  LARDER_ASSIGN_OR_RETURN(const auto found, client.Lookup(query));
   return SecondsNow() - begin;
 }
 
 // The slowest tenth of first calls, and of those that follow at once.
 absl::Status ReportFirst(Harness& harness) {
-  auto daemon = DaemonProcess::Start({.pool = MiB(64)});
-  if (!daemon.ok()) return daemon.status();
-  auto client = Client::Connect({.socket_dir = (*daemon)->socket_dir()});
-  if (!client.ok()) return client.status();
+  LARDER_ASSIGN_OR_RETURN(auto daemon, DaemonProcess::Start({.pool = MiB(64)}));
+  LARDER_ASSIGN_OR_RETURN(auto client, Client::Connect({.socket_dir = daemon->socket_dir()}));
   const int rounds = harness.quick() ? 10 : 40;
   std::vector<double> first, next;
   for (int round = 0; round < rounds; ++round) {
     std::vector<std::thread> burst;
     std::vector<absl::Status> ended(kBurst);
     for (absl::Status& status : ended)
-      burst.emplace_back([&] { status = TimeLookup(**client).status(); });
+      burst.emplace_back([&] { status = TimeLookup(*client).status(); });
     for (std::thread& thread : burst) thread.join();
     for (const absl::Status& status : ended) {
-      if (!status.ok()) return status;
+      LARDER_RETURN_IF_ERROR(status);
     }
     absl::SleepFor(absl::Seconds(kSilence_s * (1 + 0.1 * round / rounds)));
     for (std::vector<double>* of : {&first, &next}) {
-      const absl::StatusOr<double> took = TimeLookup(**client);
-      if (!took.ok()) return took.status();
-      of->push_back(*took);
+      LARDER_ASSIGN_OR_RETURN(const double took, TimeLookup(*client));
+      of->push_back(took);
     }
   }
   const double ours = Quantile(first, 0.9), floor = Quantile(next, 0.9);
@@ -124,30 +119,24 @@ absl::Status ReportFirst(Harness& harness) {
 
 absl::Status Run(Harness& harness, const std::string& directory) {
   if (harness.Wants(kFirst)) {
-    if (absl::Status s = ReportFirst(harness); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(ReportFirst(harness));
   }
   if (!harness.Wants(kHost) && !harness.Wants(kDisk) && !harness.Wants(kUnverified))
     return absl::OkStatus();
   const std::vector<std::string> disk = {"--disk", directory + "/idle", "--disk-limit", kAmpleDisk};
   {
-    auto node = StartWith({.disk = {}, .pool = MiB(4800), .flags = disk});
-    if (!node.ok()) return node.status();
-    if (absl::Status s = Fill(**node); !s.ok()) return s;
-    if (absl::Status s = Report(harness, kHost, **node, "in the pool, and on disk"); !s.ok())
-      return s;
+    LARDER_ASSIGN_OR_RETURN(auto node, StartWith({.disk = {}, .pool = MiB(4800), .flags = disk}));
+    LARDER_RETURN_IF_ERROR(Fill(*node));
+    LARDER_RETURN_IF_ERROR(Report(harness, kHost, *node, "in the pool, and on disk"));
   }  // killed
   std::vector<std::string> flags = disk;
   {
-    auto node = StartWith({.disk = {}, .pool = MiB(64), .flags = flags});
-    if (!node.ok()) return node.status();
-    if (absl::Status s = Report(harness, kDisk, **node, "on disk alone, read again at 8 MiB/s");
-        !s.ok())
-      return s;
+    LARDER_ASSIGN_OR_RETURN(auto node, StartWith({.disk = {}, .pool = MiB(64), .flags = flags}));
+    LARDER_RETURN_IF_ERROR(Report(harness, kDisk, *node, "on disk alone, read again at 8 MiB/s"));
   }
   flags.insert(flags.end(), {"--disk-verify-rate", "0"});
-  auto node = StartWith({.disk = {}, .pool = MiB(64), .flags = flags});
-  if (!node.ok()) return node.status();
-  return Report(harness, kUnverified, **node, "on disk alone, not read again");
+  LARDER_ASSIGN_OR_RETURN(auto node, StartWith({.disk = {}, .pool = MiB(64), .flags = flags}));
+  return Report(harness, kUnverified, *node, "on disk alone, not read again");
 }
 
 }  // namespace

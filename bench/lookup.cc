@@ -22,6 +22,7 @@
 #include "client/local/sideband_client.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "larder/v1/engine.grpc.pb.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -52,7 +53,7 @@ absl::StatusOr<double> Timed(Call call) {
   const double begin = SecondsNow();
   const absl::Status status = call();
   const double seconds = SecondsNow() - begin;
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   return seconds;
 }
 
@@ -75,17 +76,13 @@ absl::StatusOr<Attachment> AttachEngine(const Server& server) {
 absl::StatusOr<Server> StartServer(uint64_t entries) {
   Server server;
   server.entries = entries;
-  auto dir = TempDir::Make();
-  if (!dir.ok()) return dir.status();
-  server.dir = *std::move(dir);
+  LARDER_ASSIGN_OR_RETURN(server.dir, TempDir::Make());
   const auto program = std::filesystem::path(OwnProgram()).parent_path() / "bench_lookup_server";
-  auto process = Child::Start({program.string(), server.dir->path(), absl::StrCat(entries)});
-  if (!process.ok()) return process.status();
-  server.process = *std::move(process);
+  LARDER_ASSIGN_OR_RETURN(
+      server.process, Child::Start({program.string(), server.dir->path(), absl::StrCat(entries)}));
   if (auto line = server.process->ReadLine(); !line.ok()) return line.status();
-  auto echo = EchoClient::Connect(absl::StrCat(server.dir->path(), "/echo.sock"));
-  if (!echo.ok()) return echo.status();
-  server.echo = *std::move(echo);
+  LARDER_ASSIGN_OR_RETURN(server.echo,
+                          EchoClient::Connect(absl::StrCat(server.dir->path(), "/echo.sock")));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(16 << 20);
   server.channel =
@@ -93,9 +90,8 @@ absl::StatusOr<Server> StartServer(uint64_t entries) {
                                 grpc::InsecureChannelCredentials(), arguments);
   // Registers, and detaches: its threads would share this process' poller with the calls that are
   // timed.
-  const auto engine = AttachEngine(server);
-  if (!engine.ok()) return engine.status();
-  server.seed = engine->seed;
+  LARDER_ASSIGN_OR_RETURN(const auto engine, AttachEngine(server));
+  server.seed = engine.seed;
   return server;
 }
 
@@ -108,7 +104,7 @@ class LookupCaller {
   absl::Status Call(uint32_t tokens) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + kCallLimit);
-    if (absl::Status s = ToStatus(stub_->Lookup(&context, request, &reply)); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(ToStatus(stub_->Lookup(&context, request, &reply)));
     const bool all = reply.instances_size() == 1 && reply.instances(0).tiers_size() == 1 &&
                      reply.instances(0).tiers(0).contiguous_tokens() == tokens;
     return all ? absl::OkStatus()
@@ -138,9 +134,9 @@ absl::Status MeasureDigests(Harness& harness, const Server& server, bool scatter
   if (auto first = ours(); !first.ok()) return first.status();
   server.echo->SetSizes(caller.request.ByteSizeLong(), caller.reply.ByteSizeLong());
   const auto floor = [&] { return Timed([&] { return server.echo->Call(); }); };
-  const auto duel = RunDuel(harness, harness.quick() ? 1000 : 3000, ours, floor);
-  if (!duel.ok()) return duel.status();
-  ReportDuel(harness, scattered ? kScattered : kByDigests, *duel);
+  LARDER_ASSIGN_OR_RETURN(const auto duel,
+                          RunDuel(harness, harness.quick() ? 1000 : 3000, ours, floor));
+  ReportDuel(harness, scattered ? kScattered : kByDigests, duel);
   harness.Note(absl::StrCat("among ", server.entries, " blocks; request ",
                             caller.request.ByteSizeLong(), " B, reply ",
                             caller.reply.ByteSizeLong(), " B"));
@@ -162,9 +158,9 @@ absl::Status MeasureTokens(Harness& harness, const Server& server) {
       return server.echo->Call();
     });
   };
-  const auto duel = RunDuel(harness, harness.quick() ? 100 : 300, ours, floor);
-  if (!duel.ok()) return duel.status();
-  ReportDuel(harness, kByTokens, *duel);
+  LARDER_ASSIGN_OR_RETURN(const auto duel,
+                          RunDuel(harness, harness.quick() ? 100 : 300, ours, floor));
+  ReportDuel(harness, kByTokens, duel);
   harness.Note(absl::StrCat("floor: echo + SHA-256 of the chain; request ",
                             caller.request.ByteSizeLong(), " B"));
   return absl::OkStatus();
@@ -174,11 +170,11 @@ absl::Status MeasureTokens(Harness& harness, const Server& server) {
 class RawSession {
  public:
   static absl::StatusOr<std::unique_ptr<RawSession>> Attach(const Server& server) {
-    auto sideband =
-        SidebandClient::Connect(absl::StrCat(server.dir->path(), "/sideband.sock"), kCallLimit);
-    if (!sideband.ok()) return sideband.status();
+    LARDER_ASSIGN_OR_RETURN(
+        auto sideband,
+        SidebandClient::Connect(absl::StrCat(server.dir->path(), "/sideband.sock"), kCallLimit));
     std::unique_ptr<RawSession> session(new RawSession);
-    session->sideband_ = *std::move(sideband);
+    session->sideband_ = std::move(sideband);
     session->context_.AddMetadata("larder-token", session->sideband_->TokenHex());
     session->stub_ = v1::Engine::NewStub(server.channel);
     session->stream_ = session->stub_->Attach(&session->context_);
@@ -186,7 +182,7 @@ class RawSession {
     up.mutable_hello()->set_engine_id("bench-raw");
     up.mutable_hello()->set_role(v1::ROLE_BOTH);
     up.mutable_hello()->set_write_mode(v1::WRITE_MODE_MAPPED);
-    if (absl::Status s = session->Exchange(up); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(session->Exchange(up));
     v1::Up registers;
     v1::Register& part = *registers.add_registers();
     part.set_id(1);
@@ -198,7 +194,7 @@ class RawSession {
     variant.set_ranks(spec.ranks);
     variant.set_block_tokens(spec.block_tokens);
     variant.set_layers(spec.layers);
-    if (absl::Status s = session->Exchange(registers); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(session->Exchange(registers));
     if (session->down.registered_size() != 1 || session->down.registered(0).variants_size() != 1) {
       return absl::InternalError(session->down.ShortDebugString());
     }
@@ -228,7 +224,7 @@ class RawSession {
     acquire.set_variant(variant_);
     acquire.set_digests(digests);
     acquire.set_what(v1::ACQUIRE_WHAT_BYTES);
-    if (absl::Status s = Exchange(up); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(Exchange(up));
     const bool ok = down.grants_size() == 1 && down.grants(0).lease_id() != 0 &&
                     down.grants(0).offsets_size() == static_cast<int>(kAcquireBlocks);
     if (!ok) return absl::InternalError(absl::StrCat("acquire: ", down.ShortDebugString()));
@@ -249,28 +245,26 @@ class RawSession {
 };
 
 absl::Status PutBlocks(const Server& server, const Names& names) {
-  auto engine = AttachEngine(server);
-  if (!engine.ok()) return engine.status();
+  LARDER_ASSIGN_OR_RETURN(auto engine, AttachEngine(server));
   const BlockShape& shape = ShapeNamed(kLookupShape);
   const Memory source(names.size() * shape.bytes(), Memory::Kind::kPrivate);
-  return PutAll(*engine,
+  return PutAll(engine,
                 PlanPuts(shape, names, source.bytes(), ShuffledOrder(names.size(), 1)).blocks, {});
 }
 
 absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names& names) {
-  auto raw = RawSession::Attach(server);
-  if (!raw.ok()) return raw.status();
+  LARDER_ASSIGN_OR_RETURN(auto raw, RawSession::Attach(server));
   const std::string digests = Packed(names.digests);
-  const auto ours = [&] { return Timed([&] { return (*raw)->Acquire(digests); }); };
+  const auto ours = [&] { return Timed([&] { return raw->Acquire(digests); }); };
   for (int i = 0; i < 2; ++i) {  // the second has a release in it
     if (auto one = ours(); !one.ok()) return one.status();
   }
-  const size_t up_bytes = (*raw)->up.ByteSizeLong(), down_bytes = (*raw)->down.ByteSizeLong();
+  const size_t up_bytes = raw->up.ByteSizeLong(), down_bytes = raw->down.ByteSizeLong();
   server.echo->SetSizes(up_bytes, down_bytes);
   const auto floor = [&] { return Timed([&] { return server.echo->StreamPing(); }); };
-  const auto duel = RunDuel(harness, harness.quick() ? 1000 : 3000, ours, floor);
-  if (!duel.ok()) return duel.status();
-  ReportDuel(harness, kAcquire, *duel);
+  LARDER_ASSIGN_OR_RETURN(const auto duel,
+                          RunDuel(harness, harness.quick() ? 1000 : 3000, ours, floor));
+  ReportDuel(harness, kAcquire, duel);
   harness.Note(absl::StrCat("gRPC's own client; up ", up_bytes, " B, down ", down_bytes, " B"));
   return absl::OkStatus();
 }
@@ -279,59 +273,54 @@ absl::Status MeasureAcquire(Harness& harness, const Server& server, const Names&
 // session travels on a session socket; the floor is an echo over gRPC, which it would travel over
 // else, and once more the least that two processes can do: an echo on a bare socket.
 absl::Status MeasureAcquireByClient(Harness& harness, const Server& server, const Names& names) {
-  auto engine = AttachEngine(server);
-  if (!engine.ok()) return engine.status();
+  LARDER_ASSIGN_OR_RETURN(auto engine, AttachEngine(server));
   const auto ours = [&] {
     return Timed([&]() -> absl::Status {
-      auto lease = engine->session->Acquire(engine->variant, names.digests);
-      if (!lease.ok()) return lease.status();
-      return lease->View(names.size() - 1).empty() ? absl::InternalError("an empty view")
-                                                   : absl::OkStatus();
+      LARDER_ASSIGN_OR_RETURN(auto lease, engine.session->Acquire(engine.variant, names.digests));
+      return lease.View(names.size() - 1).empty() ? absl::InternalError("an empty view")
+                                                  : absl::OkStatus();
     });
   };
   const size_t bytes = names.size() * kDigestBytes;
   server.echo->SetSizes(bytes, bytes);
-  auto bare =
-      SocketEchoClient::Connect(absl::StrCat(server.dir->path(), "/bare.sock"), bytes, bytes);
-  if (!bare.ok()) return bare.status();
+  LARDER_ASSIGN_OR_RETURN(
+      auto bare,
+      SocketEchoClient::Connect(absl::StrCat(server.dir->path(), "/bare.sock"), bytes, bytes));
   const auto floor = [&] { return Timed([&] { return server.echo->StreamPing(); }); };
-  const auto bare_floor = [&] { return Timed([&] { return (*bare)->Ping(); }); };
+  const auto bare_floor = [&] { return Timed([&] { return bare->Ping(); }); };
   const int calls = harness.quick() ? 1000 : 3000;
   if (harness.Wants(kAcquireClient)) {
-    const auto duel = RunDuel(harness, calls, ours, floor);
-    if (!duel.ok()) return duel.status();
-    ReportDuel(harness, kAcquireClient, *duel);
+    LARDER_ASSIGN_OR_RETURN(const auto duel, RunDuel(harness, calls, ours, floor));
+    ReportDuel(harness, kAcquireClient, duel);
     harness.Note(
         "through liblarder_client, with views, of which the daemon checks some by its policy; "
         "floor: over gRPC");
   }
   if (!harness.Wants(kAcquireBare)) return absl::OkStatus();
-  const auto duel = RunDuel(harness, calls, ours, bare_floor);
-  if (!duel.ok()) return duel.status();
-  ReportDuel(harness, kAcquireBare, *duel);
+  LARDER_ASSIGN_OR_RETURN(const auto duel, RunDuel(harness, calls, ours, bare_floor));
+  ReportDuel(harness, kAcquireBare, duel);
   harness.Note(
       "the same; floor: an echo on a bare UNIX socket, both ends looking before they sleep");
   return absl::OkStatus();
 }
 
 absl::Status Run(Harness& harness) {
-  auto server = StartServer(harness.quick() ? 1'000'000 : 10'000'000);
-  if (!server.ok()) return server.status();
+  LARDER_ASSIGN_OR_RETURN(auto server, StartServer(harness.quick() ? 1'000'000 : 10'000'000));
   for (const bool scattered : {false, true}) {
     if (!harness.Wants(scattered ? kScattered : kByDigests)) continue;
-    if (absl::Status s = MeasureDigests(harness, *server, scattered); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasureDigests(harness, server, scattered));
   }
   if (harness.Wants(kByTokens)) {
-    if (absl::Status s = MeasureTokens(harness, *server); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasureTokens(harness, server));
   }
   const bool by_client = harness.Wants(kAcquireClient) || harness.Wants(kAcquireBare);
   if (!harness.Wants(kAcquire) && !by_client) return absl::OkStatus();
-  const Names names = MakeNames(server->seed, 1, kAcquireBlocks);
-  if (absl::Status s = PutBlocks(*server, names); !s.ok()) return s;
+  const Names names = MakeNames(server.seed, 1, kAcquireBlocks);
+  LARDER_RETURN_IF_ERROR(PutBlocks(server, names));
   if (harness.Wants(kAcquire)) {
-    if (absl::Status s = MeasureAcquire(harness, *server, names); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasureAcquire(harness, server, names));
   }
-  return by_client ? MeasureAcquireByClient(harness, *server, names) : absl::OkStatus();
+  return by_client ? MeasureAcquireByClient(harness, server, names) : absl::OkStatus();
 }
 
 }  // namespace

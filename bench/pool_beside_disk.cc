@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/harness/disk_directory.h"
 #include "bench/harness/disk_node.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -75,7 +76,7 @@ absl::StatusOr<std::vector<double>> Probe(Attachment& engine, const Names& names
         static_cast<uint32_t>(static_cast<size_t>(i) % names.size())};
     const GetPlan plan = PlanGets(Shape(), names.digests, order, to.bytes());
     const double start = SecondsNow();
-    if (absl::Status s = GetAll(engine, plan.blocks); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(GetAll(engine, plan.blocks));
     took.push_back(SecondsNow() - start);
     std::this_thread::sleep_for(kProbePeriod);
   }
@@ -92,40 +93,37 @@ constexpr double kSlow_s = 0.5;
 absl::StatusOr<double> ProbeSlowDisk(const std::string& disk) {
   History stock;
   {
-    auto node = StartNode({.disk = disk, .pool = GiB(1)});
-    if (!node.ok()) return node.status();
-    Writer writer((*node)->engine, 1);
+    LARDER_ASSIGN_OR_RETURN(auto node, StartNode({.disk = disk, .pool = GiB(1)}));
+    Writer writer(node->engine, 1);
     const Names names = writer.Next(kStockedBlocks);
-    if (absl::Status s = writer.PutDurable(names); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(writer.PutDurable(names));
     stock.Add(names);
   }  // killed: now the disk alone has them
-  auto node = StartNode({.disk = disk, .pool = GiB(1), .flags = {"--fault-points", kSlowFaults}});
-  if (!node.ok()) return node.status();
-  auto other = AttachTo(**node, "reader");
-  if (!other.ok()) return other.status();
-  if (absl::Status s = WaitForBlocks(**node, kStockedBlocks); !s.ok()) return s;
-  Writer writer((*node)->engine);
+  LARDER_ASSIGN_OR_RETURN(
+      auto node,
+      StartNode({.disk = disk, .pool = GiB(1), .flags = {"--fault-points", kSlowFaults}}));
+  LARDER_ASSIGN_OR_RETURN(auto other, AttachTo(*node, "reader"));
+  LARDER_RETURN_IF_ERROR(WaitForBlocks(*node, kStockedBlocks));
+  Writer writer(node->engine);
   const Names names = writer.Next(128);
-  if (absl::Status s = writer.Put(names); !s.ok()) return s;
-  Reader reader(*other, 0, [&] { return stock.Next(0, kStockedBlocks); });
-  const auto took = Probe((*node)->engine, names, kProbes);
+  LARDER_RETURN_IF_ERROR(writer.Put(names));
+  Reader reader(other, 0, [&] { return stock.Next(0, kStockedBlocks); });
+  const auto took = Probe(node->engine, names, kProbes);
   const bool waits = reader.waits();
-  if (absl::Status s = reader.Stop(); !s.ok()) return s;
-  if (!took.ok()) return took.status();
+  LARDER_RETURN_IF_ERROR(reader.Stop());
+  LARDER_RETURN_IF_ERROR(took.status());
   if (!waits || reader.least_s() < kSlow_s)
     return absl::InternalError("nobody waited for the slow disk");
   return Quantile(*took, 0.99);
 }
 
 absl::StatusOr<double> ProbeIdleDisk(const std::string& disk) {
-  auto node = StartNode({.disk = disk, .pool = GiB(1)});
-  if (!node.ok()) return node.status();
-  Writer writer((*node)->engine);
+  LARDER_ASSIGN_OR_RETURN(auto node, StartNode({.disk = disk, .pool = GiB(1)}));
+  Writer writer(node->engine);
   const Names names = writer.Next(128);
-  if (absl::Status s = writer.PutDurable(names); !s.ok()) return s;
-  const auto took = Probe((*node)->engine, names, kProbes);
-  if (!took.ok()) return took.status();
-  return Quantile(*took, 0.99);
+  LARDER_RETURN_IF_ERROR(writer.PutDurable(names));
+  LARDER_ASSIGN_OR_RETURN(const auto took, Probe(node->engine, names, kProbes));
+  return Quantile(took, 0.99);
 }
 
 absl::Status MeasureSlowDisk(Harness& harness, const std::string& directory) {
@@ -133,10 +131,9 @@ absl::Status MeasureSlowDisk(Harness& harness, const std::string& directory) {
   const Contestant contestants[] = {
       [&] { return ProbeSlowDisk(absl::StrCat(directory, "/slow-", ++round)); },
       [&] { return ProbeIdleDisk(absl::StrCat(directory, "/idle-", round)); }};
-  const auto p99 = Interleave(harness, kRounds, contestants);
-  if (!p99.ok()) return p99.status();
-  harness.Report({kSlowDisk, Median((*p99)[0]), "s", Median((*p99)[1]),
-                  MedianRatio((*p99)[0], (*p99)[1]), kRounds});
+  LARDER_ASSIGN_OR_RETURN(const auto p99, Interleave(harness, kRounds, contestants));
+  harness.Report(
+      {kSlowDisk, Median(p99[0]), "s", Median(p99[1]), MedianRatio(p99[0], p99[1]), kRounds});
   harness.Note(
       "every operation of the disk takes 500 ms, and another session waits for it all the time; "
       "floor: an idle disk");
@@ -155,38 +152,32 @@ class Churn {
  public:
   static absl::StatusOr<std::unique_ptr<Churn>> Start(const std::string& disk) {
     std::unique_ptr<Churn> churn(new Churn);
-    auto node = StartNode({.disk = disk, .pool = GiB(1), .limit = kChurnDisk});
-    if (!node.ok()) return node.status();
-    churn->node_ = *std::move(node);
+    LARDER_ASSIGN_OR_RETURN(churn->node_,
+                            StartNode({.disk = disk, .pool = GiB(1), .limit = kChurnDisk}));
     for (const auto& [name, engine] :
          {std::pair{"writer", &churn->putting_}, std::pair{"reader", &churn->reading_}}) {
-      auto attached = AttachTo(*churn->node_, name);
-      if (!attached.ok()) return attached.status();
-      *engine = *std::move(attached);
+      LARDER_ASSIGN_OR_RETURN(*engine, AttachTo(*churn->node_, name));
     }
     churn->writer_ = std::make_unique<Writer>(churn->putting_);
-    if (absl::Status s = churn->Fill(); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(churn->Fill());
     return churn;
   }
   // 99th percentiles: of an idle daemon, and of one that spills, evicts and promotes.
   absl::Status Round() {
     const Names names = writer_->Next(64);
-    if (absl::Status s = writer_->PutDurable(names); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(writer_->PutDurable(names));
     // Held, so that none leaves the pool: what the disk takes to bring it back is another figure.
     CallOptions longer;
     longer.deadline = std::chrono::minutes(5);
-    const auto held = node_->engine.session->Acquire(node_->engine.variant, names.digests, longer);
-    if (!held.ok()) return held.status();
-    for (size_t i = 0; i < held->size(); ++i) {
-      if (held->status(i) != BlockStatus::kOk)
-        return absl::InternalError(ToString(held->status(i)));
+    LARDER_ASSIGN_OR_RETURN(const auto held, node_->engine.session->Acquire(node_->engine.variant,
+                                                                            names.digests, longer));
+    for (size_t i = 0; i < held.size(); ++i) {
+      if (held.status(i) != BlockStatus::kOk) return absl::InternalError(ToString(held.status(i)));
     }
-    const auto quiet = Probe(node_->engine, names, kProbes);
-    if (!quiet.ok()) return quiet.status();
-    const auto busy = Busy(names);
-    if (!busy.ok()) return busy.status();
-    idle.push_back(Quantile(*quiet, 0.99));
-    under.push_back(Quantile(*busy, 0.99));
+    LARDER_ASSIGN_OR_RETURN(const auto quiet, Probe(node_->engine, names, kProbes));
+    LARDER_ASSIGN_OR_RETURN(const auto busy, Busy(names));
+    idle.push_back(Quantile(quiet, 0.99));
+    under.push_back(Quantile(busy, 0.99));
     return absl::OkStatus();
   }
   std::vector<double> idle, under;        // of each round
@@ -201,9 +192,8 @@ class Churn {
     std::vector<double> rates;
     for (size_t round = 0; round < kFillRounds; ++round) {
       const Names names = writer_->Next(kRoundBlocks);
-      const auto rate = writer_->SpillRate(names);
-      if (!rate.ok()) return rate.status();
-      rates.push_back(*rate);
+      LARDER_ASSIGN_OR_RETURN(const auto rate, writer_->SpillRate(names));
+      rates.push_back(rate);
       history_.Add(names);
     }
     rate_ = Median({rates.end() - 5, rates.end()});
@@ -235,7 +225,7 @@ class Churn {
     load.join();
     for (const absl::Status& s :
          {reader.Stop(), put, brought_before.status(), brought_after.status()}) {
-      if (!s.ok()) return s;
+      LARDER_RETURN_IF_ERROR(s);
     }
     dropped +=
         writer_->CountDropped(batches * kBatchBlocks);  // waits until the disk has had all of it
@@ -257,12 +247,11 @@ class Churn {
 };
 
 absl::Status MeasureUnderSpill(Harness& harness, const std::string& directory) {
-  auto churn = Churn::Start(directory + "/under");
-  if (!churn.ok()) return churn.status();
+  LARDER_ASSIGN_OR_RETURN(auto churn, Churn::Start(directory + "/under"));
   for (int round = 0; round < kRounds; ++round) {
-    if (absl::Status s = (*churn)->Round(); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(churn->Round());
   }
-  const Churn& c = **churn;
+  const Churn& c = *churn;
   harness.Report(
       {kUnderSpill, Median(c.under), "s", Median(c.idle), MedianRatio(c.under, c.idle), kRounds});
   harness.Note(absl::StrCat("a full disk that takes ", Pretty(c.rate(), "B/s"),
@@ -276,7 +265,7 @@ absl::Status MeasureUnderSpill(Harness& harness, const std::string& directory) {
 
 absl::Status Run(Harness& harness, const std::string& directory) {
   if (harness.Wants(kSlowDisk)) {
-    if (absl::Status s = MeasureSlowDisk(harness, directory); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(MeasureSlowDisk(harness, directory));
   }
   return harness.Wants(kUnderSpill) ? MeasureUnderSpill(harness, directory) : absl::OkStatus();
 }

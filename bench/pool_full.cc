@@ -15,6 +15,7 @@
 #include "bench/harness/harness.h"
 #include "bench/harness/processes.h"
 #include "bench/harness/worker.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -46,7 +47,7 @@ absl::Status MapWholePool(Attachment& engine) {
     SleepUntil(SecondsNow() + 0.01);
     reservation = engine.session->Reserve(sizes);
   }
-  if (!reservation.ok()) return reservation.status();
+  LARDER_RETURN_IF_ERROR(reservation.status());
   for (size_t i = 0; i < reservation->size(); ++i) {
     if (reservation->Bytes(i).empty())
       return absl::InternalError("an extent that cannot be mapped");
@@ -64,7 +65,7 @@ int Work(const WorkerArguments& arguments) {
   uint64_t salt = uint64_t{arguments.index} << 32;
   const auto handle = [&](const std::vector<double>& command) -> absl::StatusOr<std::string> {
     if (command.at(1) == 0) {
-      if (absl::Status s = MapWholePool(*engine); !s.ok()) return s;
+      LARDER_RETURN_IF_ERROR(MapWholePool(*engine));
       return "mapped";
     }
     const Names names =
@@ -73,7 +74,7 @@ int Work(const WorkerArguments& arguments) {
         PlanPuts(Shape(), names, ring.bytes(), ShuffledOrder(kRingBytes / Shape().bytes(), salt));
     SleepUntil(command.at(0));
     const auto put = [&](std::span<const PutBlock> batch) { return PutAll(*engine, batch, {}); };
-    if (absl::Status s = InBatches(puts.blocks, put); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(InBatches(puts.blocks, put));
     return absl::StrFormat("%.9f", SecondsNow());
   };
   return ServeWorker(absl::OkStatus(), handle);
@@ -84,10 +85,10 @@ int Work(const WorkerArguments& arguments) {
 // Bytes of all clients over the time until the last was done.
 absl::StatusOr<double> PutRate(WorkerGroup& clients, uint64_t bytes_each) {
   const double start = SecondsNow() + kHeadStart_s;
-  const auto answers = clients.Ask(absl::StrFormat("%.6f %d", start, bytes_each));
-  if (!answers.ok()) return answers.status();
+  LARDER_ASSIGN_OR_RETURN(const auto answers,
+                          clients.Ask(absl::StrFormat("%.6f %d", start, bytes_each)));
   double end = start;
-  for (const std::string& answer : *answers) end = std::max(end, std::atof(answer.c_str()));
+  for (const std::string& answer : answers) end = std::max(end, std::atof(answer.c_str()));
   return static_cast<double>(bytes_each * kClients) / (end - start);
 }
 
@@ -126,31 +127,25 @@ absl::Status Run(Harness& harness) {
   const uint64_t roomy_bytes =
       (static_cast<uint64_t>(harness.rounds()) + 3) * kRoundBytes * kClients;
   const std::vector<std::string> flags = {"--lease-share", "1"};
-  auto full = DaemonProcess::Start({ByteCount(kFullPoolBytes), flags});
-  if (!full.ok()) return full.status();
-  auto roomy = DaemonProcess::Start({ByteCount(roomy_bytes), flags});
-  if (!roomy.ok()) return roomy.status();
-  auto full_clients = WorkerGroup::Start(kClients, {(*full)->socket_dir()});
-  if (!full_clients.ok()) return full_clients.status();
-  auto roomy_clients = WorkerGroup::Start(kClients, {(*roomy)->socket_dir()});
-  if (!roomy_clients.ok()) return roomy_clients.status();
+  LARDER_ASSIGN_OR_RETURN(auto full, DaemonProcess::Start({ByteCount(kFullPoolBytes), flags}));
+  LARDER_ASSIGN_OR_RETURN(auto roomy, DaemonProcess::Start({ByteCount(roomy_bytes), flags}));
+  LARDER_ASSIGN_OR_RETURN(auto full_clients, WorkerGroup::Start(kClients, {full->socket_dir()}));
+  LARDER_ASSIGN_OR_RETURN(auto roomy_clients, WorkerGroup::Start(kClients, {roomy->socket_dir()}));
 
-  for (WorkerGroup* clients : {&*full_clients, &*roomy_clients}) {
-    if (absl::Status s = clients->AskInTurn("0 0"); !s.ok()) return s;
+  for (WorkerGroup* clients : {&full_clients, &roomy_clients}) {
+    LARDER_RETURN_IF_ERROR(clients->AskInTurn("0 0"));
   }
 
-  LimitSampler sampler(**full, kFullPoolBytes);
-  if (auto filled = PutRate(*full_clients, kFullPoolBytes / 2); !filled.ok())
-    return filled.status();
-  const Contestant contestants[] = {[&] { return PutRate(*full_clients, kRoundBytes); },
-                                    [&] { return PutRate(*roomy_clients, kRoundBytes); }};
-  const auto rates = Interleave(harness, harness.rounds(), contestants);
-  if (!rates.ok()) return rates.status();
+  LimitSampler sampler(*full, kFullPoolBytes);
+  if (auto filled = PutRate(full_clients, kFullPoolBytes / 2); !filled.ok()) return filled.status();
+  const Contestant contestants[] = {[&] { return PutRate(full_clients, kRoundBytes); },
+                                    [&] { return PutRate(roomy_clients, kRoundBytes); }};
+  LARDER_ASSIGN_OR_RETURN(const auto rates, Interleave(harness, harness.rounds(), contestants));
   sampler.Stop();
   if (sampler.samples() == 0)
     return absl::InternalError("Admin.Stats did not answer while clients were writing");
-  harness.Report({kRate, Median((*rates)[0]), "B/s", Median((*rates)[1]),
-                  MedianRatio((*rates)[0], (*rates)[1]), harness.rounds()});
+  harness.Report({kRate, Median(rates[0]), "B/s", Median(rates[1]), MedianRatio(rates[0], rates[1]),
+                  harness.rounds()});
   harness.Note(absl::StrCat(kClients, " client processes; floor: the same into a pool with room"));
   harness.Report({kAbove, static_cast<double>(sampler.above_max()), "B", std::nullopt, std::nullopt,
                   harness.rounds()});

@@ -32,6 +32,7 @@
 #include "client/llama_cpp/run.h"
 #include "client/restore/staircase.h"
 #include "larder/v1/cache.grpc.pb.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -132,22 +133,16 @@ uint32_t Threads() {
 // The quickstart's text, over and over.
 absl::StatusOr<Setting> Prepare(uint32_t tokens) {
   Setting setting;
-  const absl::StatusOr<std::string> path = ModelPath();
-  if (!path.ok()) return path.status();
-  auto engine = Engine::Load({.model_path = *path, .threads = Threads()});
-  if (!engine.ok()) return engine.status();
-  setting.engine = *std::move(engine);
-  setting.model = path->substr(path->rfind('/') + 1);
-  auto revision = llama::ModelRevision(*path);
-  if (!revision.ok()) return revision.status();
-  setting.revision = *revision;
+  LARDER_ASSIGN_OR_RETURN(const std::string path, ModelPath());
+  LARDER_ASSIGN_OR_RETURN(setting.engine, Engine::Load({.model_path = path, .threads = Threads()}));
+  setting.model = path.substr(path.rfind('/') + 1);
+  LARDER_ASSIGN_OR_RETURN(setting.revision, llama::ModelRevision(path));
   std::ifstream file(LARDER_SOURCE_DIR "/deploy/quickstart.txt");
   const std::string message{std::istreambuf_iterator<char>(file), {}};
   while (setting.text.size() < tokens) {
-    const auto more = setting.engine->Tokenize(message);
-    if (!more.ok()) return more.status();
-    if (more->empty()) return absl::NotFoundError("deploy/quickstart.txt is empty");
-    setting.text.insert(setting.text.end(), more->begin(), more->end());
+    LARDER_ASSIGN_OR_RETURN(const auto more, setting.engine->Tokenize(message));
+    if (more.empty()) return absl::NotFoundError("deploy/quickstart.txt is empty");
+    setting.text.insert(setting.text.end(), more.begin(), more.end());
   }
   return setting;
 }
@@ -162,9 +157,7 @@ absl::StatusOr<Source> StartSource(bool disk, const std::string& folder) {
   Source source{disk ? "disk" : "pool", disk};
   DaemonConfig config{.pool = MiB(512)};
   if (disk) config.more_flags = {"--disk", folder, "--disk-limit", "2GiB"};
-  auto daemon = DaemonProcess::Start(config);
-  if (!daemon.ok()) return daemon.status();
-  source.daemon = *std::move(daemon);
+  LARDER_ASSIGN_OR_RETURN(source.daemon, DaemonProcess::Start(config));
   return source;
 }
 
@@ -175,17 +168,16 @@ absl::StatusOr<std::unique_ptr<Prompt>> StorePrompt(Setting& setting, Source* so
   prompt->tokens = std::span(setting.text).first(prefix + kBehind);
   prompt->source = source;
   prompt->chunk_s.resize((prefix + Engine::kBatchTokens - 1) / Engine::kBatchTokens);
-  auto cache = PromptCache::Connect(CacheOptions(setting, *source), setting.engine->shape());
-  if (!cache.ok()) return cache.status();
-  prompt->cache = *std::move(cache);
+  LARDER_ASSIGN_OR_RETURN(
+      prompt->cache, PromptCache::Connect(CacheOptions(setting, *source), setting.engine->shape()));
   const RunOptions options{
       .predict = kPredict, .mode = RestoreMode::kCompute, .wait_durable = source->disk};
-  auto computed = RunPrompt(prompt->tokens, options, setting.engine.get(), prompt->cache.get());
-  if (!computed.ok()) return computed.status();
-  if (!computed->cache_status.ok()) return computed->cache_status;
-  if (source->disk && !computed->durable)
+  LARDER_ASSIGN_OR_RETURN(
+      auto computed, RunPrompt(prompt->tokens, options, setting.engine.get(), prompt->cache.get()));
+  if (!computed.cache_status.ok()) return computed.cache_status;
+  if (source->disk && !computed.durable)
     return absl::DeadlineExceededError("what was stored is not on the disk after 10 s");
-  prompt->computed = *std::move(computed);
+  prompt->computed = std::move(computed);
   return prompt;
 }
 
@@ -193,18 +185,18 @@ absl::StatusOr<std::unique_ptr<Prompt>> StorePrompt(Setting& setting, Source* so
 
 absl::Status Compute(Setting& setting, Prompt& prompt) {
   Engine& engine = *setting.engine;
-  if (absl::Status s = engine.ResetContext(); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(engine.ResetContext());
   const double begin = SecondsNow();
   double at = begin;
   for (size_t chunk = 0; chunk < prompt.chunk_s.size(); ++chunk) {
     const auto first = static_cast<uint32_t>(chunk) * Engine::kBatchTokens;
     const uint32_t end = std::min(first + Engine::kBatchTokens, prompt.prefix());
-    if (absl::Status s = engine.Decode(prompt.tokens, first, end); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(engine.Decode(prompt.tokens, first, end));
     prompt.chunk_s[chunk].push_back(SecondsNow() - at);
     at = SecondsNow();
   }
   const auto end = static_cast<uint32_t>(prompt.tokens.size());
-  if (absl::Status s = engine.Decode(prompt.tokens, prompt.prefix(), end); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(engine.Decode(prompt.tokens, prompt.prefix(), end));
   prompt.rest_s.push_back(SecondsNow() - at);
   prompt.compute_s.push_back(SecondsNow() - begin);
   return absl::OkStatus();
@@ -212,7 +204,7 @@ absl::Status Compute(Setting& setting, Prompt& prompt) {
 
 absl::StatusOr<RunResult> Run(Setting& setting, const Prompt& prompt, RestoreMode mode,
                               double bytes_per_s, uint32_t sequences = 0) {
-  if (absl::Status s = prompt.source->LeavePool(); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(prompt.source->LeavePool());
   TokenBucket link(bytes_per_s);
   const RunOptions options{.predict = kPredict,
                            .mode = mode,
@@ -222,7 +214,7 @@ absl::StatusOr<RunResult> Run(Setting& setting, const Prompt& prompt, RestoreMod
                            .decode_sequences = sequences,
                            .decode_budget_s = kDecodeBudget_s};
   auto result = RunPrompt(prompt.tokens, options, setting.engine.get(), prompt.cache.get());
-  if (!result.ok()) return result.status();
+  LARDER_RETURN_IF_ERROR(result.status());
   if (!result->cache_status.ok()) return result->cache_status;
   if (result->answer == prompt.computed.answer &&
       result->first_logits == prompt.computed.first_logits)
@@ -237,12 +229,12 @@ absl::Status RunRound(Setting& setting, std::span<Cell> cells, int round) {
   for (Cell& cell : cells) {
     Prompt& prompt = *cell.prompt;
     if (computed != &prompt) {
-      if (absl::Status s = Compute(setting, prompt); !s.ok()) return s;
+      LARDER_RETURN_IF_ERROR(Compute(setting, prompt));
       computed = &prompt;
     }
-    const auto restored = Run(setting, prompt, RestoreMode::kAuto, cell.bytes_per_s);
-    if (!restored.ok()) return restored.status();
-    cell.auto_s.push_back(restored->ttft_s);
+    LARDER_ASSIGN_OR_RETURN(const auto restored,
+                            Run(setting, prompt, RestoreMode::kAuto, cell.bytes_per_s));
+    cell.auto_s.push_back(restored.ttft_s);
     if (round == 0 && cell.factor * kRunMax < 1) {
       cell.moved_s.push_back(cell.bytes / cell.bytes_per_s);
       cell.load_s.push_back(cell.moved_s.front() + prompt.rest_s.front());
@@ -252,10 +244,10 @@ absl::Status RunRound(Setting& setting, std::span<Cell> cells, int round) {
       cell.load_s.push_back(cell.load_s.front());
       continue;
     }
-    const auto loaded = Run(setting, prompt, RestoreMode::kLoad, cell.bytes_per_s);
-    if (!loaded.ok()) return loaded.status();
-    cell.load_s.push_back(loaded->ttft_s);
-    cell.moved_s.push_back(loaded->load_s);
+    LARDER_ASSIGN_OR_RETURN(const auto loaded,
+                            Run(setting, prompt, RestoreMode::kLoad, cell.bytes_per_s));
+    cell.load_s.push_back(loaded.ttft_s);
+    cell.moved_s.push_back(loaded.load_s);
   }
   return absl::OkStatus();
 }
@@ -304,10 +296,10 @@ absl::Status ReportDecode(Reporter& report, Setting& setting, const Prompt& prom
                           double bytes_per_s, int rounds) {
   std::vector<double> gaps_s, ttft_s;
   for (int round = 0; round < rounds; ++round) {
-    const auto result = Run(setting, prompt, RestoreMode::kAuto, bytes_per_s, kDecodeSequences);
-    if (!result.ok()) return result.status();
-    gaps_s.insert(gaps_s.end(), result->decode_gaps_s.begin(), result->decode_gaps_s.end());
-    ttft_s.push_back(result->ttft_s);
+    LARDER_ASSIGN_OR_RETURN(
+        const auto result, Run(setting, prompt, RestoreMode::kAuto, bytes_per_s, kDecodeSequences));
+    gaps_s.insert(gaps_s.end(), result.decode_gaps_s.begin(), result.decode_gaps_s.end());
+    ttft_s.push_back(result.ttft_s);
   }
   report.Note(absl::StrFormat("%u tokens beside %u sequences: first token after %.3f s; %u steps",
                               prompt.prefix(), kDecodeSequences, Median(ttft_s), gaps_s.size()));
@@ -319,27 +311,23 @@ absl::Status Measure(Reporter& report, const std::string& folder) {
   const std::vector<uint32_t> prefixes =
       report.quick() ? std::vector<uint32_t>{1024} : std::vector<uint32_t>{1024, 2048, 4096};
   const int rounds = report.quick() ? 2 : 5;
-  auto setting = Prepare(prefixes.back() + kBehind);
-  if (!setting.ok()) return setting.status();
+  LARDER_ASSIGN_OR_RETURN(auto setting, Prepare(prefixes.back() + kBehind));
   std::vector<Source> sources;
   for (const bool disk : {false, true}) {
-    auto source = StartSource(disk, folder + "/disk");
-    if (!source.ok()) return source.status();
-    sources.push_back(*std::move(source));
+    LARDER_ASSIGN_OR_RETURN(auto source, StartSource(disk, folder + "/disk"));
+    sources.push_back(std::move(source));
   }
-  auto profile =
-      llama::MeasureProfile(CacheOptions(*setting, sources.front()), setting->engine.get());
-  if (!profile.ok()) return profile.status();
-  setting->profile = *std::move(profile);
+  LARDER_ASSIGN_OR_RETURN(
+      setting.profile,
+      llama::MeasureProfile(CacheOptions(setting, sources.front()), setting.engine.get()));
 
   std::vector<std::unique_ptr<Prompt>> prompts;
   std::vector<Cell> cells;
   for (const uint32_t prefix : prefixes) {
     for (Source& source : sources) {
-      auto prompt = StorePrompt(*setting, &source, prefix);
-      if (!prompt.ok()) return prompt.status();
-      prompts.push_back(*std::move(prompt));
-      const double bytes = static_cast<double>(setting->engine->shape().StateBytes(prefix).value());
+      LARDER_ASSIGN_OR_RETURN(auto prompt, StorePrompt(setting, &source, prefix));
+      prompts.push_back(std::move(prompt));
+      const double bytes = static_cast<double>(setting.engine->shape().StateBytes(prefix).value());
       for (const double factor : kRates) {
         if (report.quick() && factor != 0.35 && factor != 1 && factor != 2.8) continue;
         cells.push_back({.prompt = prompts.back().get(),
@@ -351,15 +339,15 @@ absl::Status Measure(Reporter& report, const std::string& folder) {
   }
   for (int round = 0; report.Wants({kVsBest, kVsOptimum, kCrossing}) && round < rounds; ++round) {
     std::fprintf(stderr, "restore_llama: round %d of %d\n", round + 1, rounds);
-    if (absl::Status s = RunRound(*setting, cells, round); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(RunRound(setting, cells, round));
   }
   if (report.Wants({kVsBest, kVsOptimum, kCrossing})) ReportCells(report, cells);
   if (!report.Wants({kDecode})) return absl::OkStatus();
   const Prompt& prompt = *prompts[prompts.size() / 2];
   const double crossing =
-      static_cast<double>(setting->engine->shape().StateBytes(prompt.prefix()).value()) /
+      static_cast<double>(setting.engine->shape().StateBytes(prompt.prefix()).value()) /
       prompt.computed.ttft_s;
-  return ReportDecode(report, *setting, prompt, crossing, rounds);
+  return ReportDecode(report, setting, prompt, crossing, rounds);
 }
 
 int Main(int argc, char** argv) {

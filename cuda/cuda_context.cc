@@ -4,14 +4,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/cuda_kernels.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
 absl::StatusOr<std::shared_ptr<CudaContext>> CudaContext::Open(uint32_t ordinal) {
-  absl::StatusOr<CudaSymbols> driver = CudaSymbols::Load();
-  if (!driver.ok()) return driver.status();
-  std::shared_ptr<CudaContext> cuda(new CudaContext(*driver));
-  if (const absl::Status started = cuda->Start(ordinal); !started.ok()) return started;
+  LARDER_ASSIGN_OR_RETURN(CudaSymbols driver, CudaSymbols::Load());
+  std::shared_ptr<CudaContext> cuda(new CudaContext(driver));
+  LARDER_RETURN_IF_ERROR(cuda->Start(ordinal));
   return cuda;
 }
 
@@ -38,22 +38,16 @@ absl::Status CudaContext::Start(uint32_t ordinal) {
     return absl::UnavailableError(
         absl::StrCat(ok.message(), "; nvidia-smi says whether the GPU works"));
   int count = 0, version = 0;
-  if (const absl::Status ok = StatusOf(driver_.cuDeviceGetCount(&count), "cuDeviceGetCount");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(StatusOf(driver_.cuDeviceGetCount(&count), "cuDeviceGetCount"));
   if (ordinal >= static_cast<uint32_t>(count))
     return absl::UnavailableError(absl::StrCat("GPU ", ordinal, " is not there: the driver shows ",
                                                count, "; CUDA_VISIBLE_DEVICES hides GPUs"));
-  if (const absl::Status ok =
-          StatusOf(driver_.cuDeviceGet(&device_, static_cast<int>(ordinal)), "cuDeviceGet");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(
+      StatusOf(driver_.cuDeviceGet(&device_, static_cast<int>(ordinal)), "cuDeviceGet"));
   if (Attribute(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING) == 0)
     return absl::UnavailableError("this GPU has no unified addressing");
-  if (const absl::Status ok = StatusOf(driver_.cuDevicePrimaryCtxRetain(&context_, device_),
-                                       "cuDevicePrimaryCtxRetain");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(
+      StatusOf(driver_.cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain"));
   driver_.cuDriverGetVersion(&version);
   const Scope scope(*this);
   ReadInfo(version);

@@ -5,6 +5,7 @@
 #include "cuda/cuda_context.h"
 #include "cuda/cuda_memory.h"
 #include "cuda/cuda_queue.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -68,9 +69,8 @@ class CudaDevice : public Device {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(uint32_t ordinal, DeviceWish wish) {
-  absl::StatusOr<std::shared_ptr<CudaContext>> cuda = CudaContext::Open(ordinal);
-  if (!cuda.ok()) return cuda.status();
-  return std::make_unique<CudaDevice>(*std::move(cuda), wish);
+  LARDER_ASSIGN_OR_RETURN(std::shared_ptr<CudaContext> cuda, CudaContext::Open(ordinal));
+  return std::make_unique<CudaDevice>(std::move(cuda), wish);
 }
 
 }  // namespace larder

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -16,10 +17,8 @@ class PlainMemory : public DeviceMemory {
                                                             ByteCount bytes, SharePath share) {
     const CudaContext::Scope scope(*cuda);
     CUdeviceptr at = 0;
-    if (const absl::Status ok =
-            cuda->StatusOf(cuda->driver().cuMemAlloc_v2(&at, bytes.value()), "cuMemAlloc");
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(
+        cuda->StatusOf(cuda->driver().cuMemAlloc_v2(&at, bytes.value()), "cuMemAlloc"));
     return std::make_unique<PlainMemory>(std::move(cuda), at, bytes, share);
   }
   PlainMemory(std::shared_ptr<CudaContext> cuda, CUdeviceptr at, ByteCount bytes, SharePath share)
@@ -67,7 +66,7 @@ class MappedMemory : public DeviceMemory {
                                                            ByteCount bytes, size_t mapped_bytes) {
     std::unique_ptr<MappedMemory> memory(
         new MappedMemory(std::move(cuda), allocation, bytes, mapped_bytes));
-    if (const absl::Status ok = memory->MapAll(); !ok.ok()) return ok;
+    LARDER_RETURN_IF_ERROR(memory->MapAll());
     return memory;
   }
   ~MappedMemory() override {
@@ -92,14 +91,10 @@ class MappedMemory : public DeviceMemory {
 
   absl::Status MapAll() {
     const CudaSymbols& driver = cuda_->driver();
-    if (const absl::Status ok = cuda_->StatusOf(
-            driver.cuMemAddressReserve(&at_, mapped_bytes_, 0, 0, 0), "cuMemAddressReserve");
-        !ok.ok())
-      return ok;
-    if (const absl::Status ok =
-            cuda_->StatusOf(driver.cuMemMap(at_, mapped_bytes_, 0, allocation_, 0), "cuMemMap");
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(cuda_->StatusOf(driver.cuMemAddressReserve(&at_, mapped_bytes_, 0, 0, 0),
+                                           "cuMemAddressReserve"));
+    LARDER_RETURN_IF_ERROR(
+        cuda_->StatusOf(driver.cuMemMap(at_, mapped_bytes_, 0, allocation_, 0), "cuMemMap"));
     mapped_ = true;
     CUmemAccessDesc access = {};
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -128,12 +123,9 @@ CUmemAllocationProp SharedAllocation(const CudaContext& cuda) {
 absl::StatusOr<size_t> MappedBytes(const CudaContext& cuda, ByteCount bytes) {
   const CUmemAllocationProp wanted = SharedAllocation(cuda);
   size_t granularity = 0;
-  if (const absl::Status ok =
-          cuda.StatusOf(cuda.driver().cuMemGetAllocationGranularity(
-                            &granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-                        "cuMemGetAllocationGranularity");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(cuda.StatusOf(cuda.driver().cuMemGetAllocationGranularity(
+                                           &granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                                       "cuMemGetAllocationGranularity"));
   if (granularity == 0) return absl::InternalError("the driver says a granularity of 0");
   return RoundUp(bytes.value(), granularity);
 }
@@ -147,33 +139,27 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateMapped(std::shared_ptr<Cud
                                                              ByteCount bytes) {
   if (!cuda->shares_descriptors()) return NoDescriptors(*cuda);
   const CudaContext::Scope scope(*cuda);
-  const absl::StatusOr<size_t> mapped_bytes = MappedBytes(*cuda, bytes);
-  if (!mapped_bytes.ok()) return mapped_bytes.status();
+  LARDER_ASSIGN_OR_RETURN(const size_t mapped_bytes, MappedBytes(*cuda, bytes));
   const CUmemAllocationProp wanted = SharedAllocation(*cuda);
   CUmemGenericAllocationHandle allocation = 0;
-  if (const absl::Status ok = cuda->StatusOf(
-          cuda->driver().cuMemCreate(&allocation, *mapped_bytes, &wanted, 0), "cuMemCreate");
-      !ok.ok())
-    return ok;
-  return MappedMemory::Map(std::move(cuda), allocation, bytes, *mapped_bytes);
+  LARDER_RETURN_IF_ERROR(cuda->StatusOf(
+      cuda->driver().cuMemCreate(&allocation, mapped_bytes, &wanted, 0), "cuMemCreate"));
+  return MappedMemory::Map(std::move(cuda), allocation, bytes, mapped_bytes);
 }
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportDescriptor(std::shared_ptr<CudaContext> cuda,
                                                                const DeviceExport& exported) {
   if (!cuda->shares_descriptors()) return NoDescriptors(*cuda);
   const CudaContext::Scope scope(*cuda);
-  const absl::StatusOr<size_t> mapped_bytes = MappedBytes(*cuda, exported.bytes);
-  if (!mapped_bytes.ok()) return mapped_bytes.status();
+  LARDER_ASSIGN_OR_RETURN(const size_t mapped_bytes, MappedBytes(*cuda, exported.bytes));
   CUmemGenericAllocationHandle allocation = 0;
   void* descriptor = reinterpret_cast<void*>(static_cast<intptr_t>(exported.descriptor));
-  if (const absl::Status ok =
-          cuda->StatusOf(cuda->driver().cuMemImportFromShareableHandle(
-                             &allocation, descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                         "cuMemImportFromShareableHandle");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(
+      cuda->StatusOf(cuda->driver().cuMemImportFromShareableHandle(
+                         &allocation, descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                     "cuMemImportFromShareableHandle"));
   // A size beyond the allocation's is refused by cuMemMap.
-  auto memory = MappedMemory::Map(cuda, allocation, exported.bytes, *mapped_bytes);
+  auto memory = MappedMemory::Map(cuda, allocation, exported.bytes, mapped_bytes);
   if (memory.ok()) ++cuda->counters().imports_descriptor;
   return memory;
 }
@@ -187,18 +173,14 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportHandle(std::shared_ptr<CudaC
   static_assert(sizeof handle == DeviceExport::kHandleBytes);
   std::memcpy(&handle, exported.handle.data(), sizeof handle);
   CUdeviceptr at = 0;
-  if (const absl::Status ok = cuda->StatusOf(
-          cuda->driver().cuIpcOpenMemHandle_v2(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
-          "cuIpcOpenMemHandle");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(cuda->StatusOf(
+      cuda->driver().cuIpcOpenMemHandle_v2(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+      "cuIpcOpenMemHandle"));
   auto memory = std::make_unique<HandleMemory>(cuda, at, exported.bytes);
   CUdeviceptr base = 0;
   size_t size = 0;
-  if (const absl::Status ok = cuda->StatusOf(
-          cuda->driver().cuMemGetAddressRange_v2(&base, &size, at), "cuMemGetAddressRange");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(cuda->StatusOf(cuda->driver().cuMemGetAddressRange_v2(&base, &size, at),
+                                        "cuMemGetAddressRange"));
   if (size - (at - base) < exported.bytes.value())
     return absl::InvalidArgumentError("what was exported is smaller than it says");
   ++cuda->counters().imports_handle;
@@ -221,20 +203,16 @@ absl::StatusOr<DeviceExport> ExportCudaMemory(const CudaContext& cuda, const Dev
   DeviceExport exported(memory.share(), memory.bytes());
   if (memory.share() == SharePath::kDescriptor) {
     const auto allocation = static_cast<const MappedMemory&>(memory).allocation();
-    if (const absl::Status ok = cuda.StatusOf(
-            cuda.driver().cuMemExportToShareableHandle(&exported.descriptor, allocation,
-                                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-            "cuMemExportToShareableHandle");
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(cuda.StatusOf(
+        cuda.driver().cuMemExportToShareableHandle(&exported.descriptor, allocation,
+                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        "cuMemExportToShareableHandle"));
     return exported;
   }
   if (memory.share() == SharePath::kHandle) {
     CUipcMemHandle handle = {};
-    if (const absl::Status ok = cuda.StatusOf(
-            cuda.driver().cuIpcGetMemHandle(&handle, memory.address()), "cuIpcGetMemHandle");
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(cuda.StatusOf(cuda.driver().cuIpcGetMemHandle(&handle, memory.address()),
+                                         "cuIpcGetMemHandle"));
     std::memcpy(exported.handle.data(), &handle, sizeof handle);
     return exported;
   }

@@ -9,6 +9,7 @@
 #include "cuda/cuda_memory.h"
 #include "storage/check.h"
 #include "storage/mutex.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -46,10 +47,8 @@ class RegisteredPinned : public PinnedMemory {
                                                             std::span<const std::byte> bytes,
                                                             const PinOptions& options) {
     const uint64_t piece_bytes = RoundUp(options.piece_bytes.value(), kPageBytes);
-    if (const absl::Status ok = cuda->pins().Add(reinterpret_cast<uint64_t>(bytes.data()),
-                                                 bytes.size(), piece_bytes, options.access);
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(cuda->pins().Add(reinterpret_cast<uint64_t>(bytes.data()), bytes.size(),
+                                            piece_bytes, options.access));
     return std::make_unique<RegisteredPinned>(std::move(cuda), bytes, options);
   }
   // REQUIRES: added to the context's pins.
@@ -166,11 +165,9 @@ absl::StatusOr<std::unique_ptr<PinnedMemory>> AllocateCudaPinned(std::shared_ptr
   if (bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
   const CudaContext::Scope scope(*cuda);
   void* at = nullptr;
-  if (const absl::Status ok = cuda->StatusOf(
-          cuda->driver().cuMemHostAlloc(&at, bytes.value(), CU_MEMHOSTALLOC_PORTABLE),
-          "cuMemHostAlloc");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(
+      cuda->StatusOf(cuda->driver().cuMemHostAlloc(&at, bytes.value(), CU_MEMHOSTALLOC_PORTABLE),
+                     "cuMemHostAlloc"));
   return std::make_unique<AllocatedPinned>(std::move(cuda), at, bytes);
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/cuda_memory.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -23,10 +24,8 @@ class CudaEvent : public DeviceEvent {
   static absl::StatusOr<std::unique_ptr<CudaEvent>> Make(std::shared_ptr<CudaContext> cuda) {
     const CudaContext::Scope scope(*cuda);
     CUevent event = nullptr;
-    if (const absl::Status ok = cuda->StatusOf(
-            cuda->driver().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(cuda->StatusOf(
+        cuda->driver().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
     return std::unique_ptr<CudaEvent>(new CudaEvent(std::move(cuda), event));
   }
   ~CudaEvent() override {
@@ -37,16 +36,15 @@ class CudaEvent : public DeviceEvent {
     const CudaContext::Scope scope(*cuda_);
     const CUresult result = cuda_->driver().cuEventQuery(event_);
     if (result == CUDA_ERROR_NOT_READY) return false;
-    if (const absl::Status ok = cuda_->StatusOf(result, "the device's work"); !ok.ok()) return ok;
+    LARDER_RETURN_IF_ERROR(cuda_->StatusOf(result, "the device's work"));
     return true;
   }
   // The driver has no wait with a deadline: look, ever more rarely.
   [[nodiscard]] absl::Status Wait(std::chrono::steady_clock::time_point deadline) const override {
     for (auto pause = std::chrono::microseconds(2);;
          pause = std::min(pause * 2, std::chrono::microseconds(200))) {
-      const absl::StatusOr<bool> done = Done();
-      if (!done.ok()) return done.status();
-      if (*done) return absl::OkStatus();
+      LARDER_ASSIGN_OR_RETURN(const bool done, Done());
+      if (done) return absl::OkStatus();
       if (std::chrono::steady_clock::now() >= deadline)
         return absl::DeadlineExceededError("the device's queue is not there yet");
       std::this_thread::sleep_for(pause);
@@ -66,17 +64,13 @@ class TableRing {
  public:
   static absl::StatusOr<std::unique_ptr<TableRing>> Make(const std::shared_ptr<CudaContext>& cuda) {
     const ByteCount bytes(kTableSlots * kTableWords * sizeof(uint64_t));
-    auto host = AllocateCudaPinned(cuda, bytes);
-    if (!host.ok()) return host.status();
-    auto device = AllocateCudaMemory(cuda, bytes, SharePath::kNone);
-    if (!device.ok()) return device.status();
+    LARDER_ASSIGN_OR_RETURN(auto host, AllocateCudaPinned(cuda, bytes));
+    LARDER_ASSIGN_OR_RETURN(auto device, AllocateCudaMemory(cuda, bytes, SharePath::kNone));
     std::unique_ptr<TableRing> ring(new TableRing);
-    ring->host_ = *std::move(host);
-    ring->device_ = *std::move(device);
+    ring->host_ = std::move(host);
+    ring->device_ = std::move(device);
     for (std::unique_ptr<CudaEvent>& used : ring->used_) {
-      auto event = CudaEvent::Make(cuda);
-      if (!event.ok()) return event.status();
-      used = *std::move(event);
+      LARDER_ASSIGN_OR_RETURN(used, CudaEvent::Make(cuda));
     }
     return ring;
   }
@@ -89,10 +83,8 @@ class TableRing {
   // Synchronizes where kTableSlots launches are under way.
   [[nodiscard]] absl::StatusOr<Slot> Next(const CudaContext& cuda) {
     const size_t slot = next_++ % kTableSlots;
-    if (const absl::Status ok = cuda.StatusOf(cuda.driver().cuEventSynchronize(used_[slot]->get()),
-                                              "the device's work");
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(
+        cuda.StatusOf(cuda.driver().cuEventSynchronize(used_[slot]->get()), "the device's work"));
     const size_t first = slot * kTableWords;
     auto* words = reinterpret_cast<uint64_t*>(const_cast<std::byte*>(host_->bytes().data()));
     return Slot{{words + first, kTableWords},
@@ -131,16 +123,15 @@ class CudaQueue : public DeviceQueue {
 
   [[nodiscard]] absl::Status CopyBatch(CopyDirection direction,
                                        std::span<const DeviceCopy> copies) override {
-    if (!broken_.ok()) return broken_;
+    LARDER_RETURN_IF_ERROR(broken_);
     const CudaContext::Scope scope(*cuda_);
     Clear();
     for (const DeviceCopy& copy : copies) {
       if (copy.bytes == 0) continue;
-      if (const absl::Status ok = Sort(direction, copy); !ok.ok()) return ok;
+      LARDER_RETURN_IF_ERROR(Sort(direction, copy));
     }
     cuda_->counters().copies += copies.size();
-    for (const StagedPart& part : staged_)
-      if (const absl::Status ok = CopyStaged(part); !ok.ok()) return ok;
+    for (const StagedPart& part : staged_) LARDER_RETURN_IF_ERROR(CopyStaged(part));
     return CopyDirect();
   }
   [[nodiscard]] absl::Status Gather(const PagedPlan& plan, const PagedMove& move) override {
@@ -150,10 +141,9 @@ class CudaQueue : public DeviceQueue {
     return Move(plan, move, MoveDirection::kScatter);
   }
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() override {
-    auto event = CudaEvent::Make(cuda_);
-    if (!event.ok()) return event.status();
-    if (const absl::Status ok = RecordInto(**event); !ok.ok()) return ok;
-    return *std::move(event);
+    LARDER_ASSIGN_OR_RETURN(auto event, CudaEvent::Make(cuda_));
+    LARDER_RETURN_IF_ERROR(RecordInto(*event));
+    return event;
   }
   [[nodiscard]] absl::Status WaitFor(const DeviceEvent& event) override {
     const CudaContext::Scope scope(*cuda_);
@@ -202,10 +192,7 @@ class CudaQueue : public DeviceQueue {
     const uint64_t host = to_device ? copy.from : copy.to;
     const uint64_t device = to_device ? copy.to : copy.from;
     parts_.clear();
-    if (const absl::Status ok =
-            cuda_->pins().Split(host, copy.bytes, /*written=*/!to_device, &parts_);
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(cuda_->pins().Split(host, copy.bytes, /*written=*/!to_device, &parts_));
     for (const PinRegistry::Part& part : parts_) {
       const uint64_t at = device + (part.begin - host);
       if (!part.direct) {
@@ -228,10 +215,8 @@ class CudaQueue : public DeviceQueue {
     if (count > 1 && stream_ != nullptr && batches) return CopyAsBatch();
 #endif
     for (size_t i = 0; i < count; ++i)
-      if (const absl::Status ok =
-              Check(driver().cuMemcpyAsync(to_[i], from_[i], bytes_[i], stream_), "cuMemcpyAsync");
-          !ok.ok())
-        return ok;
+      LARDER_RETURN_IF_ERROR(
+          Check(driver().cuMemcpyAsync(to_[i], from_[i], bytes_[i], stream_), "cuMemcpyAsync"));
     cuda_->counters().copy_calls += count;
     return absl::OkStatus();
   }
@@ -256,9 +241,7 @@ class CudaQueue : public DeviceQueue {
   // buffer.
   absl::Status CopyStaged(const StagedPart& part) {
     if (staging_ == nullptr) {
-      auto staging = AllocateCudaPinned(cuda_, kStagingBytes);
-      if (!staging.ok()) return staging.status();
-      staging_ = *std::move(staging);
+      LARDER_ASSIGN_OR_RETURN(staging_, AllocateCudaPinned(cuda_, kStagingBytes));
     }
     auto* const buffer = const_cast<std::byte*>(staging_->bytes().data());
     const auto buffer_at = reinterpret_cast<uint64_t>(buffer);
@@ -267,11 +250,11 @@ class CudaQueue : public DeviceQueue {
       auto* const host = reinterpret_cast<std::byte*>(part.host + done);
       const uint64_t device = part.device + done;
       if (part.to_device) {
-        if (const absl::Status ok = CopyOnHost({buffer, host, bytes}); !ok.ok()) return ok;
-        if (const absl::Status ok = CopyOne(device, buffer_at, bytes); !ok.ok()) return ok;
+        LARDER_RETURN_IF_ERROR(CopyOnHost({buffer, host, bytes}));
+        LARDER_RETURN_IF_ERROR(CopyOne(device, buffer_at, bytes));
       } else {
-        if (const absl::Status ok = CopyOne(buffer_at, device, bytes); !ok.ok()) return ok;
-        if (const absl::Status ok = CopyOnHost({host, buffer, bytes}); !ok.ok()) return ok;
+        LARDER_RETURN_IF_ERROR(CopyOne(buffer_at, device, bytes));
+        LARDER_RETURN_IF_ERROR(CopyOnHost({host, buffer, bytes}));
       }
       done += bytes;
     }
@@ -290,22 +273,19 @@ class CudaQueue : public DeviceQueue {
   }
 
   absl::Status Move(const PagedPlan& plan, const PagedMove& move, MoveDirection direction) {
-    if (!broken_.ok()) return broken_;
-    if (const absl::Status ok = plan.Check(move.layers, move.blocks); !ok.ok()) return ok;
-    const absl::StatusOr<CUfunction> kernel = cuda_->Kernel(direction, plan.access_bytes());
-    if (!kernel.ok()) return kernel.status();
+    LARDER_RETURN_IF_ERROR(broken_);
+    LARDER_RETURN_IF_ERROR(plan.Check(move.layers, move.blocks));
+    LARDER_ASSIGN_OR_RETURN(const CUfunction kernel, cuda_->Kernel(direction, plan.access_bytes()));
     const CudaContext::Scope scope(*cuda_);
     if (tables_ == nullptr) {
-      auto tables = TableRing::Make(cuda_);
-      if (!tables.ok()) return tables.status();
-      tables_ = *std::move(tables);
+      LARDER_ASSIGN_OR_RETURN(tables_, TableRing::Make(cuda_));
     }
     const size_t blocks_max = MoveBlocksMax(plan, move.layers, kTableWords);
     if (blocks_max == 0)
       return absl::InvalidArgumentError("one block is more than a launch can do");
     for (std::span left = move.blocks; !left.empty();) {
       const auto blocks = left.first(std::min(left.size(), blocks_max));
-      if (const absl::Status ok = Launch(*kernel, plan, move, blocks); !ok.ok()) return ok;
+      LARDER_RETURN_IF_ERROR(Launch(kernel, plan, move, blocks));
       left = left.subspan(blocks.size());
     }
     cuda_->counters().moved += plan.BytesPerBlock(move.layers).value() * move.blocks.size();
@@ -313,25 +293,20 @@ class CudaQueue : public DeviceQueue {
   }
   absl::Status Launch(CUfunction kernel, const PagedPlan& plan, const PagedMove& move,
                       std::span<const PagedBlock> blocks) {
-    const absl::StatusOr<TableRing::Slot> slot = tables_->Next(*cuda_);
-    if (!slot.ok()) return slot.status();
-    const auto words = slot->host.first(MoveTableWords(plan, move.layers, blocks.size()));
-    PagedMoveArgs args = FillMoveTables(plan, move.layers, blocks, words, slot->device);
-    if (const absl::Status ok =
-            Check(driver().cuMemcpyAsync(slot->device, reinterpret_cast<uint64_t>(words.data()),
-                                         words.size_bytes(), stream_),
-                  "cuMemcpyAsync");
-        !ok.ok())
-      return ok;
+    LARDER_ASSIGN_OR_RETURN(const TableRing::Slot slot, tables_->Next(*cuda_));
+    const auto words = slot.host.first(MoveTableWords(plan, move.layers, blocks.size()));
+    PagedMoveArgs args = FillMoveTables(plan, move.layers, blocks, words, slot.device);
+    LARDER_RETURN_IF_ERROR(
+        Check(driver().cuMemcpyAsync(slot.device, reinterpret_cast<uint64_t>(words.data()),
+                                     words.size_bytes(), stream_),
+              "cuMemcpyAsync"));
     void* parameters[] = {&args};
-    if (const absl::Status ok =
-            Check(driver().cuLaunchKernel(kernel, Grid(args, move), 1, 1, kKernelThreads, 1, 1, 0,
-                                          stream_, parameters, nullptr),
-                  "cuLaunchKernel");
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(
+        Check(driver().cuLaunchKernel(kernel, Grid(args, move), 1, 1, kKernelThreads, 1, 1, 0,
+                                      stream_, parameters, nullptr),
+              "cuLaunchKernel"));
     ++cuda_->counters().launches;
-    const absl::Status recorded = RecordInto(*slot->used);
+    const absl::Status recorded = RecordInto(*slot.used);
     if (!recorded.ok()) {
       // Nothing would tell when the slot's tables may be overwritten.
       (void)driver().cuStreamSynchronize(stream_);
@@ -368,18 +343,14 @@ absl::StatusOr<std::unique_ptr<DeviceQueue>> MakeCudaQueue(std::shared_ptr<CudaC
                                                            bool low_priority) {
   const CudaContext::Scope scope(*cuda);
   int least = 0, greatest = 0;
-  if (const absl::Status ok =
-          cuda->StatusOf(cuda->driver().cuCtxGetStreamPriorityRange(&least, &greatest),
-                         "cuCtxGetStreamPriorityRange");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(
+      cuda->StatusOf(cuda->driver().cuCtxGetStreamPriorityRange(&least, &greatest),
+                     "cuCtxGetStreamPriorityRange"));
   CUstream stream = nullptr;
-  if (const absl::Status ok =
-          cuda->StatusOf(cuda->driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING,
-                                                                   low_priority ? least : greatest),
-                         "cuStreamCreateWithPriority");
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(
+      cuda->StatusOf(cuda->driver().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING,
+                                                               low_priority ? least : greatest),
+                     "cuStreamCreateWithPriority"));
   return std::make_unique<CudaQueue>(std::move(cuda), stream, /*owned=*/true);
 }
 

@@ -16,6 +16,7 @@
 #include "cuda/gather_scatter.h"
 #include "cuda/pin_registry.h"
 #include "storage/mutex.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -43,7 +44,7 @@ class HostMemory : public DeviceMemory {
           absl::StrCat("a memfd of ", bytes.value(), " bytes: ", std::strerror(errno)));
     // Who imports it must not be hit by a SIGBUS.
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return FromErrno("F_ADD_SEALS");
-    if (const absl::Status mapped = memory->Map(); !mapped.ok()) return mapped;
+    LARDER_RETURN_IF_ERROR(memory->Map());
     return memory;
   }
   static absl::StatusOr<std::unique_ptr<HostMemory>> Of(int descriptor, ByteCount bytes) {
@@ -55,7 +56,7 @@ class HostMemory : public DeviceMemory {
     const off_t size = lseek(fd, 0, SEEK_END);
     if (size < 0 || static_cast<uint64_t>(size) < bytes.value())
       return absl::InvalidArgumentError("what was exported is smaller than it says");
-    if (const absl::Status mapped = memory->Map(); !mapped.ok()) return mapped;
+    LARDER_RETURN_IF_ERROR(memory->Map());
     return memory;
   }
   ~HostMemory() override {
@@ -88,10 +89,7 @@ class HostPinned : public PinnedMemory {
   static absl::StatusOr<std::unique_ptr<PinnedMemory>> Make(
       PinRegistry* pins, std::span<const std::byte> bytes, PinAccess access,
       std::unique_ptr<HostMemory> memory = nullptr) {
-    if (const absl::Status ok =
-            pins->Add(AddressOf(bytes.data()), bytes.size(), bytes.size(), access);
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(pins->Add(AddressOf(bytes.data()), bytes.size(), bytes.size(), access));
     pins->Set(AddressOf(bytes.data()), 0,
               access == PinAccess::kRead ? PieceState::kReadOnly : PieceState::kRegistered);
     return std::unique_ptr<PinnedMemory>(new HostPinned(pins, bytes, access, std::move(memory)));
@@ -169,7 +167,7 @@ class HostQueue : public DeviceQueue {
                                        std::span<const DeviceCopy> copies) override {
     uint64_t bytes = 0;
     for (const DeviceCopy& copy : copies) {
-      if (const absl::Status ok = CheckPinned(direction, copy); !ok.ok()) return ok;
+      LARDER_RETURN_IF_ERROR(CheckPinned(direction, copy));
       bytes += copy.bytes;
     }
     shared_->copies += copies.size();
@@ -215,7 +213,7 @@ class HostQueue : public DeviceQueue {
     return shared_->pins.Split(to_device ? copy.from : copy.to, copy.bytes, !to_device, &parts);
   }
   absl::Status Move(const PagedPlan& plan, const PagedMove& move, MoveDirection direction) {
-    if (const absl::Status ok = plan.Check(move.layers, move.blocks); !ok.ok()) return ok;
+    LARDER_RETURN_IF_ERROR(plan.Check(move.layers, move.blocks));
     if (move.blocks.empty()) return absl::OkStatus();
     std::vector<uint64_t> tables(MoveTableWords(plan, move.layers, move.blocks.size()));
     if (MoveBlocksMax(plan, move.layers, tables.size()) < move.blocks.size())
@@ -297,19 +295,18 @@ class HostDevice : public Device {
           absl::StrCat("this machine has ", MemoryOfHost().value(), " bytes of memory"));
     if (share == SharePath::kHandle)
       return absl::UnavailableError("the host device shares by descriptor only");
-    absl::StatusOr<std::unique_ptr<HostMemory>> memory = HostMemory::Make(bytes, share);
-    if (!memory.ok()) return memory.status();
+    LARDER_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, HostMemory::Make(bytes, share));
     // As a GPU's memory is: who counts on zeros is to be seen here too.
-    std::memset(At((*memory)->address()), 0xA5, bytes.value());
-    return *std::move(memory);
+    std::memset(At(memory->address()), 0xA5, bytes.value());
+    return memory;
   }
   [[nodiscard]] absl::StatusOr<std::unique_ptr<PinnedMemory>> AllocatePinned(
       ByteCount bytes) override {
     if (bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
-    absl::StatusOr<std::unique_ptr<HostMemory>> memory = HostMemory::Make(bytes, SharePath::kNone);
-    if (!memory.ok()) return memory.status();
-    const std::span at(At((*memory)->address()), bytes.value());
-    return HostPinned::Make(&shared_.pins, at, PinAccess::kReadWrite, *std::move(memory));
+    LARDER_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory,
+                            HostMemory::Make(bytes, SharePath::kNone));
+    const std::span at(At(memory->address()), bytes.value());
+    return HostPinned::Make(&shared_.pins, at, PinAccess::kReadWrite, std::move(memory));
   }
   [[nodiscard]] absl::StatusOr<std::unique_ptr<PinnedMemory>> Pin(
       std::span<const std::byte> memory, const PinOptions& options) override {

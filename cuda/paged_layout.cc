@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -61,7 +62,7 @@ absl::Status PayloadLayout::Validate(const PagedLayout& engine) const {
     return Wrong(
         absl::StrCat("a block of ", block_tokens, " tokens divides a page, or is whole pages"),
         engine.page_tokens);
-  if (const absl::Status table_ok = table.Validate(engine.layers); !table_ok.ok()) return table_ok;
+  LARDER_RETURN_IF_ERROR(table.Validate(engine.layers));
   const uint64_t layer_bytes =
       uint64_t{engine.planes} * engine.heads * engine.row_bytes * block_tokens;
   for (const Segment& segment : table.segments) {
@@ -76,8 +77,8 @@ absl::Status PayloadLayout::Validate(const PagedLayout& engine) const {
 }
 
 absl::StatusOr<PagedPlan> PagedPlan::Make(const PagedLayout& engine, const PayloadLayout& payload) {
-  if (const absl::Status ok = engine.Validate(); !ok.ok()) return ok;
-  if (const absl::Status ok = payload.Validate(engine); !ok.ok()) return ok;
+  LARDER_RETURN_IF_ERROR(engine.Validate());
+  LARDER_RETURN_IF_ERROR(payload.Validate(engine));
   PagedPlan plan;
   plan.layers_ = engine.layers;
   plan.planes_ = engine.planes;

@@ -48,6 +48,7 @@
 #include "server/verbs/move.h"
 #include "server/verbs/pin.h"
 #include "server/verbs/verify.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -167,9 +168,8 @@ struct Daemon::Parts final : SidebandHost {
     const std::shared_ptr<AttachedSession> session = sessions.Find(id);
     if (!session || session->process() != process)
       return absl::NotFoundError("no such session of this process");
-    absl::StatusOr<int> fd = session->OpenPage();
-    if (!fd.ok()) return fd.status();
-    return std::make_pair(*fd, session->page_bytes());
+    LARDER_ASSIGN_OR_RETURN(int fd, session->OpenPage());
+    return std::make_pair(fd, session->page_bytes());
   }
   absl::StatusOr<FileDescriptor> OpenSession(const SidebandToken& token) override {
     if (!session_sockets) {
@@ -262,21 +262,18 @@ struct Daemon::Parts final : SidebandHost {
 
 absl::Status Daemon::Parts::StartSideband() {
   const ConnectionShares::Limits& limits = options.connections.sideband;
-  auto table =
+  LARDER_ASSIGN_OR_RETURN(
+      processes,
       ProcessTable::Create({.processes_max = options.sessions_max,
                             .tokens_per_process_max = std::max<size_t>(64, limits.per_process),
-                            .shares = &shares});
-  if (!table.ok()) return table.status();
-  processes = *std::move(table);
-  auto listening = Sideband::Create({.path = options.socket_dir + "/sideband.sock",
-                                     .mode = options.data_socket_mode,
-                                     .listener = options.listeners.sideband,
-                                     .trusted_uids = options.trusted_uids,
-                                     .connections = limits,
-                                     .report = options.warn_sockets},
-                                    *this, *processes, staging);
-  if (!listening.ok()) return listening.status();
-  sideband = *std::move(listening);
+                            .shares = &shares}));
+  LARDER_ASSIGN_OR_RETURN(sideband, Sideband::Create({.path = options.socket_dir + "/sideband.sock",
+                                                      .mode = options.data_socket_mode,
+                                                      .listener = options.listeners.sideband,
+                                                      .trusted_uids = options.trusted_uids,
+                                                      .connections = limits,
+                                                      .report = options.warn_sockets},
+                                                     *this, *processes, staging));
   return absl::OkStatus();
 }
 
@@ -337,18 +334,18 @@ absl::Status Daemon::Parts::StartServers() {
   std::vector<AcceptLoop::Endpoint> endpoints;
   for (const File& file : files) {
     const char* const name = FileNameOf(file.socket);
-    auto socket = ListeningSocket::Open({.path = absl::StrCat(options.socket_dir, "/", name),
-                                         .type = SOCK_STREAM,
-                                         .mode = file.mode,
-                                         .group = file.group,
-                                         .handed_over = file.listener});
-    if (!socket.ok()) return socket.status();
+    LARDER_ASSIGN_OR_RETURN(
+        auto socket, ListeningSocket::Open({.path = absl::StrCat(options.socket_dir, "/", name),
+                                            .type = SOCK_STREAM,
+                                            .mode = file.mode,
+                                            .group = file.group,
+                                            .handed_over = file.listener}));
     file.served = GrpcServers::Start(file.socket, file.servers, serving, counters, file.services);
     if (!file.served) {
-      return absl::UnavailableError(absl::StrCat("gRPC cannot serve ", (*socket)->path()));
+      return absl::UnavailableError(absl::StrCat("gRPC cannot serve ", socket->path()));
     }
     endpoints.push_back({.name = name,
-                         .socket = *std::move(socket),
+                         .socket = std::move(socket),
                          .servers = file.served.get(),
                          .limits = file.limits,
                          .counters = &file.counters});
@@ -360,22 +357,21 @@ absl::Status Daemon::Parts::StartServers() {
 }
 
 absl::Status Daemon::Parts::Start() {
-  if (absl::Status status = StartSideband(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(StartSideband());
   deps.emplace(SessionDeps{store, instances, quarantine, *processes, peers, staging, workers,
                            counters, clock, ChooseKernel(), options.boot_id, "default",
                            options.check_one_in, devices, directives, shares, damage_checks,
                            disk ? &*disk : nullptr});
   if (options.session_threads > 0) {
-    auto sockets = SessionSockets::Start({*deps, sessions}, options.session_threads);
-    if (!sockets.ok()) return sockets.status();
-    session_sockets = *std::move(sockets);
+    LARDER_ASSIGN_OR_RETURN(session_sockets,
+                            SessionSockets::Start({*deps, sessions}, options.session_threads));
   }
   engine.emplace(*deps, sessions);
   const CacheService::LongCalls long_calls{answering, clearing,    *clear,    moving,
                                            *move,     compressing, *compress, *device_verbs};
   cache.emplace(Socket::kData, *deps, sessions, *pins, long_calls, *events);
   control_cache.emplace(Socket::kControl, *deps, sessions, *pins, long_calls, *events);
-  if (absl::Status status = StartServers(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(StartServers());
 
   processes->Start([this](ProcessId process) {
     for (const std::shared_ptr<AttachedSession>& session : sessions.All()) {
@@ -510,7 +506,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& optio
       new Daemon(std::make_unique<Parts>(options, store, counters, clock, disk)));
   Parts& parts = *daemon->parts_;
   parts.admin.emplace(parts.AdminHooks(daemon.get()), clock, parts.verifying, *parts.verifier);
-  if (absl::Status s = parts.Start(); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(parts.Start());
   return daemon;
 }
 

@@ -44,6 +44,7 @@
 #include "storage/disk/file_disk_tier.h"
 #include "storage/fault_points.h"
 #include "storage/memory/slab_pool.h"
+#include "storage/status_macros.h"
 #include "storage/store/block_store.h"
 
 namespace larder {
@@ -208,8 +209,7 @@ absl::Status RemoveStaleSockets(const InheritedSockets& inherited, const Config&
   for (const std::string& path : {config.DataSocket(), config.ControlSocket(), config.AdminSocket(),
                                   config.SidebandSocket()}) {
     if (inherited.Find(path) >= 0) continue;
-    const absl::Status status = RemoveStaleSocket(path);
-    if (!status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(RemoveStaleSocket(path));
   }
   return absl::OkStatus();
 }
@@ -233,7 +233,7 @@ void WarnOfLackingRoom(const Config& config, const DiskTier& disk, const Log& lo
 }
 
 absl::Status ArmFaults(const Config& config, FaultPoints& faults, const Log& log) {
-  if (absl::Status status = faults.Arm(config.fault_points); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(faults.Arm(config.fault_points));
   if (faults.armed()) log.Warning("fault_points_armed", {{"points", config.fault_points}});
   PretendNoPassRights(faults.At(FaultPoint::kSocketRights) != FaultPoints::Fault::kNone);
   return absl::OkStatus();

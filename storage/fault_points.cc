@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -94,8 +95,7 @@ absl::Status FaultPoints::Arm(std::string_view text) {
   for (const absl::string_view part : absl::StrSplit(View(text), ',', absl::SkipEmpty())) {
     FaultPoint point{};
     Plan plan;
-    if (absl::Status status = Parse({part.data(), part.size()}, &point, &plan); !status.ok())
-      return status;
+    LARDER_RETURN_IF_ERROR(Parse({part.data(), part.size()}, &point, &plan));
     plans[static_cast<size_t>(point)] = plan;
     any = true;
   }

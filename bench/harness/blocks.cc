@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -26,7 +27,7 @@ void AppendSegments(std::span<std::byte> payload, const BlockShape& shape,
 }
 
 absl::Status AllOk(const absl::StatusOr<std::vector<BlockStatus>>& answers, const char* what) {
-  if (!answers.ok()) return answers.status();
+  LARDER_RETURN_IF_ERROR(answers.status());
   for (const BlockStatus status : *answers) {
     if (status != BlockStatus::kOk)
       return absl::InternalError(absl::StrCat(what, ": ", ToString(status)));
@@ -85,21 +86,16 @@ absl::StatusOr<Attachment> AttachBench(const std::string& socket_dir, const Bloc
   Attachment made;
   ClientOptions client_options;
   client_options.socket_dir = socket_dir;
-  auto client = Client::Connect(client_options);
-  if (!client.ok()) return client.status();
-  made.client = *std::move(client);
-  auto session = made.client->Attach(options);
-  if (!session.ok()) return session.status();
-  made.session = *std::move(session);
+  LARDER_ASSIGN_OR_RETURN(made.client, Client::Connect(client_options));
+  LARDER_ASSIGN_OR_RETURN(made.session, made.client->Attach(options));
   if (made.session->write_mode() != options.write_mode) {
     return absl::FailedPreconditionError(
         absl::StrCat("write mode: ", made.session->write_mode_reason()));
   }
   const ContentSpec content = BenchContent();
   const VariantSpec variant = BenchVariant(shape);
-  auto registered = made.session->Register({&content, 1}, {&variant, 1});
-  if (!registered.ok()) return registered.status();
-  made.variant = registered->front();
+  LARDER_ASSIGN_OR_RETURN(auto registered, made.session->Register({&content, 1}, {&variant, 1}));
+  made.variant = registered.front();
   made.seed = made.session->Seed(content);
   return made;
 }
@@ -151,12 +147,11 @@ absl::StatusOr<std::vector<std::span<const std::byte>>> MappedBlocks(
   std::vector<std::span<const std::byte>> all;
   while (!digests.empty()) {
     const size_t n = std::min<size_t>({digests.size(), kLeaseBytes / shape.bytes(), 1024});
-    auto lease = from.session->Acquire(from.variant, digests.first(n));
-    if (!lease.ok()) return lease.status();
+    LARDER_ASSIGN_OR_RETURN(auto lease, from.session->Acquire(from.variant, digests.first(n)));
     for (size_t i = 0; i < n; ++i) {
-      if (lease->status(i) != BlockStatus::kOk)
+      if (lease.status(i) != BlockStatus::kOk)
         return absl::InternalError("a block that was just put is not there");
-      all.push_back(lease->View(i));
+      all.push_back(lease.View(i));
     }
     digests = digests.subspan(n);
   }

@@ -15,6 +15,7 @@
 #include "bench/harness/shapes.h"
 #include "client/client.h"
 #include "storage/format/block_key.h"
+#include "storage/status_macros.h"
 #include "storage/types.h"
 
 namespace larder::bench {
@@ -94,7 +95,7 @@ template <class Block, class Call>
 [[nodiscard]] absl::Status InBatches(const std::vector<Block>& blocks, Call call) {
   for (size_t at = 0; at < blocks.size(); at += kBatchBlocks) {
     const auto batch = std::span(blocks).subspan(at, std::min(kBatchBlocks, blocks.size() - at));
-    if (absl::Status s = call(batch); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(call(batch));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 
@@ -22,20 +23,16 @@ absl::StatusOr<std::unique_ptr<Node>> StartNode(const NodeConfig& config) {
     flags.push_back(flag);
   }
   auto node = std::make_unique<Node>();
-  auto daemon = DaemonProcess::Start({config.pool, flags, config.whole_pool});
-  if (!daemon.ok()) return daemon.status();
-  node->daemon = *std::move(daemon);
-  auto engine = AttachTo(*node, "bench");
-  if (!engine.ok()) return engine.status();
-  node->engine = *std::move(engine);
+  LARDER_ASSIGN_OR_RETURN(node->daemon,
+                          DaemonProcess::Start({config.pool, flags, config.whole_pool}));
+  LARDER_ASSIGN_OR_RETURN(node->engine, AttachTo(*node, "bench"));
   return node;
 }
 
 absl::Status WaitFor(const char* what, const std::function<absl::StatusOr<bool>()>& done) {
   for (const double until = SecondsNow() + kDiskWait_s; SecondsNow() < until;) {
-    const absl::StatusOr<bool> now = done();
-    if (!now.ok()) return now.status();
-    if (*now) return absl::OkStatus();
+    LARDER_ASSIGN_OR_RETURN(const bool now, done());
+    if (now) return absl::OkStatus();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return absl::DeadlineExceededError(absl::StrCat("waited for ", what));
@@ -44,9 +41,8 @@ absl::Status WaitFor(const char* what, const std::function<absl::StatusOr<bool>(
 absl::Status WaitForNode(const Node& node, const char* what,
                          const std::function<bool(const DaemonProcess::Holdings&)>& done) {
   return WaitFor(what, [&]() -> absl::StatusOr<bool> {
-    const auto now = node.daemon->Stats();
-    if (!now.ok()) return now.status();
-    return done(*now);
+    LARDER_ASSIGN_OR_RETURN(const auto now, node.daemon->Stats());
+    return done(now);
   });
 }
 
@@ -75,8 +71,7 @@ absl::Status Writer::PutEach(const Names& names, const std::function<void(size_t
   const PutPlan plan = Plan(names);
   for (size_t i = 0; i < plan.blocks.size(); ++i) {
     before(i);
-    if (absl::Status s = PutAll(engine_, std::span(plan.blocks).subspan(i, 1), {}); !s.ok())
-      return s;
+    LARDER_RETURN_IF_ERROR(PutAll(engine_, std::span(plan.blocks).subspan(i, 1), {}));
   }
   return absl::OkStatus();
 }
@@ -90,7 +85,7 @@ absl::Status Writer::WaitDurable(uint64_t more) {
       return absl::DeadlineExceededError(absl::StrCat(engine_.session->counters().blocks_durable,
                                                       " of ", durable_, " blocks are durable"));
     }
-    if (absl::Status s = Listen(); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(Listen());
     std::this_thread::sleep_for(
         std::chrono::duration<double>(std::clamp(waited / 16, 50e-6, 1e-3)));
   }
@@ -104,7 +99,7 @@ absl::Status Writer::Listen() {
 }
 
 absl::Status Writer::PutDurable(const Names& names) {
-  if (absl::Status s = Put(names); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(Put(names));
   return WaitDurable(names.size());
 }
 
@@ -112,15 +107,14 @@ absl::StatusOr<double> Writer::SpillRate(const Names& names) {
   const PutPlan plan = Plan(names);
   const double start = SecondsNow();
   size_t ahead = 0;
-  const absl::Status put = InBatches(plan.blocks, [&](std::span<const PutBlock> batch) {
-    if (absl::Status s = PutAll(engine_, batch, {}); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(InBatches(plan.blocks, [&](std::span<const PutBlock> batch) {
+    LARDER_RETURN_IF_ERROR(PutAll(engine_, batch, {}));
     ahead += batch.size();
     if (ahead <= kAheadBlocks) return absl::OkStatus();
     ahead -= batch.size();
     return WaitDurable(batch.size());
-  });
-  if (!put.ok()) return put;
-  if (absl::Status s = WaitDurable(ahead); !s.ok()) return s;
+  }));
+  LARDER_RETURN_IF_ERROR(WaitDurable(ahead));
   return Mebibytes(names.size()) / (SecondsNow() - start);
 }
 
@@ -160,12 +154,11 @@ absl::Status PutAtRate(Writer& writer, double rate, const std::function<bool(siz
   const double start = SecondsNow();
   for (size_t batch = 0; go_on(batch); ++batch) {
     const Names names = writer.Next(kBatchBlocks);
-    const absl::Status s = writer.PutEach(names, [&](size_t i) {
+    LARDER_RETURN_IF_ERROR(writer.PutEach(names, [&](size_t i) {
       const double due = start + period * static_cast<double>(batch * kBatchBlocks + i);
       if (const double left = due - SecondsNow(); left > 0)
         std::this_thread::sleep_for(std::chrono::duration<double>(left));
-    });
-    if (!s.ok()) return s;
+    }));
     if (history != nullptr) history->Add(names);
   }
   return absl::OkStatus();

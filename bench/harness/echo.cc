@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/echo.grpc.pb.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -106,8 +107,7 @@ absl::StatusOr<std::unique_ptr<EchoClient>> EchoClient::Connect(const std::strin
   grpc::ClientContext context;
   context.set_wait_for_ready(true);
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-  if (absl::Status s = ToStatus(parts->stub->Call(&context, parts->ping, &parts->pong)); !s.ok())
-    return s;
+  LARDER_RETURN_IF_ERROR(ToStatus(parts->stub->Call(&context, parts->ping, &parts->pong)));
   return std::unique_ptr<EchoClient>(new EchoClient(std::move(parts)));
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -33,9 +34,8 @@ std::string JsonLine(const Figure& f, const std::string& memory) {
 // kTurnCalls of a duel's side.
 absl::Status TakeTurn(const Contestant& side, std::vector<double>* seconds) {
   for (int i = 0; i < kTurnCalls; ++i) {
-    const absl::StatusOr<double> one = side();
-    if (!one.ok()) return one.status();
-    seconds->push_back(*one);
+    LARDER_ASSIGN_OR_RETURN(const double one, side());
+    seconds->push_back(one);
   }
   return absl::OkStatus();
 }
@@ -146,9 +146,8 @@ absl::StatusOr<std::vector<std::vector<double>>> Interleave(
   for (int round = -1; round < rounds; ++round) {  // -1 warms up
     harness.memory().Measure();
     for (size_t c = 0; c < contestants.size(); ++c) {
-      absl::StatusOr<double> result = contestants[c]();
-      if (!result.ok()) return result.status();
-      if (round >= 0) results[c].push_back(*result);
+      LARDER_ASSIGN_OR_RETURN(double result, contestants[c]());
+      if (round >= 0) results[c].push_back(result);
     }
   }
   harness.memory().Measure();
@@ -179,11 +178,11 @@ absl::StatusOr<Duel> RunDuel(Harness& harness, int calls, const Contestant& ours
     // others fall asleep.
     std::vector<double> seconds[2], unmeasured;
     for (const Contestant* side : {&ours, &floor}) {
-      if (absl::Status s = TakeTurn(*side, &unmeasured); !s.ok()) return s;
+      LARDER_RETURN_IF_ERROR(TakeTurn(*side, &unmeasured));
     }
     while (seconds[0].size() < static_cast<size_t>(calls)) {
-      if (absl::Status s = TakeTurn(ours, &seconds[0]); !s.ok()) return s;
-      if (absl::Status s = TakeTurn(floor, &seconds[1]); !s.ok()) return s;
+      LARDER_RETURN_IF_ERROR(TakeTurn(ours, &seconds[0]));
+      LARDER_RETURN_IF_ERROR(TakeTurn(floor, &seconds[1]));
     }
     if (round < 0) continue;
     for (int side = 0; side < 2; ++side) {

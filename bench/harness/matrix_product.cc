@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cuda/driver_symbols.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -62,36 +63,25 @@ struct MatrixProduct::Impl {
 
 absl::StatusOr<std::unique_ptr<MatrixProduct>> MatrixProduct::Make(Device& device) {
   auto impl = std::make_unique<Impl>();
-  auto blas = LoadCublas();
-  if (!blas.ok()) return blas.status();
-  impl->blas = *blas;
-  auto driver = CudaSymbols::Load();
-  if (!driver.ok()) return driver.status();
-  impl->driver = *driver;
+  LARDER_ASSIGN_OR_RETURN(impl->blas, LoadCublas());
+  LARDER_ASSIGN_OR_RETURN(impl->driver, CudaSymbols::Load());
   constexpr uint64_t kBytes = uint64_t{kSide} * kSide * 2;
   for (auto* memory : {&impl->a, &impl->b, &impl->c}) {
-    auto made = device.Allocate(ByteCount(kBytes));
-    if (!made.ok()) return made.status();
-    *memory = *std::move(made);
+    LARDER_ASSIGN_OR_RETURN(*memory, device.Allocate(ByteCount(kBytes)));
   }
   // Random numbers near 1: products of zeros are faster than those of an engine.
-  auto pinned = device.AllocatePinned(ByteCount(kBytes));
-  if (!pinned.ok()) return pinned.status();
-  auto* words = reinterpret_cast<uint16_t*>(const_cast<std::byte*>((*pinned)->bytes().data()));
+  LARDER_ASSIGN_OR_RETURN(auto pinned, device.AllocatePinned(ByteCount(kBytes)));
+  auto* words = reinterpret_cast<uint16_t*>(const_cast<std::byte*>(pinned->bytes().data()));
   std::minstd_rand random(1);
   for (uint64_t i = 0; i < kBytes / 2; ++i)
     words[i] = static_cast<uint16_t>(0x3F00 | (random() >> 8 & 0x80FF));
-  auto queue = device.MakeQueue();
-  if (!queue.ok()) return queue.status();
+  LARDER_ASSIGN_OR_RETURN(auto queue, device.MakeQueue());
   for (const auto* memory : {&impl->a, &impl->b}) {
     const DeviceCopy copy{(*memory)->address(), reinterpret_cast<uint64_t>(words), kBytes};
-    if (const absl::Status ok = (*queue)->CopyBatch(CopyDirection::kToDevice, std::span(&copy, 1));
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(queue->CopyBatch(CopyDirection::kToDevice, std::span(&copy, 1)));
   }
-  if (const absl::Status ok = (*queue)->Wait(); !ok.ok()) return ok;
-  if (const absl::Status ok = Blas(impl->blas.create(&impl->handle), "cublasCreate"); !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(queue->Wait());
+  LARDER_RETURN_IF_ERROR(Blas(impl->blas.create(&impl->handle), "cublasCreate"));
   impl->driver.cuStreamCreateWithPriority(&impl->stream, CU_STREAM_NON_BLOCKING, 0);
   impl->driver.cuEventCreate(&impl->done, CU_EVENT_DISABLE_TIMING);
   impl->blas.set_stream(impl->handle, impl->stream);
@@ -110,13 +100,11 @@ MatrixProduct::~MatrixProduct() {
 absl::Status MatrixProduct::Start(int count) {
   const float one = 1, zero = 0;
   for (int i = 0; i < count; ++i)
-    if (const absl::Status ok = Blas(
-            impl_->blas.product(impl_->handle, kNotTransposed, kNotTransposed, kSide, kSide, kSide,
-                                &one, At(*impl_->a), kBf16, kSide, At(*impl_->b), kBf16, kSide,
-                                &zero, At(*impl_->c), kBf16, kSide, kCompute32, kDefaultAlgorithm),
-            "cublasGemmEx");
-        !ok.ok())
-      return ok;
+    LARDER_RETURN_IF_ERROR(
+        Blas(impl_->blas.product(impl_->handle, kNotTransposed, kNotTransposed, kSide, kSide, kSide,
+                                 &one, At(*impl_->a), kBf16, kSide, At(*impl_->b), kBf16, kSide,
+                                 &zero, At(*impl_->c), kBf16, kSide, kCompute32, kDefaultAlgorithm),
+             "cublasGemmEx"));
   return impl_->driver.StatusOf(impl_->driver.cuEventRecord(impl_->done, impl_->stream),
                                 "cuEventRecord");
 }
@@ -124,7 +112,7 @@ absl::Status MatrixProduct::Start(int count) {
 absl::StatusOr<bool> MatrixProduct::Done() {
   const CUresult result = impl_->driver.cuEventQuery(impl_->done);
   if (result == CUDA_ERROR_NOT_READY) return false;
-  if (const absl::Status ok = impl_->driver.StatusOf(result, "the product"); !ok.ok()) return ok;
+  LARDER_RETURN_IF_ERROR(impl_->driver.StatusOf(result, "the product"));
   return true;
 }
 

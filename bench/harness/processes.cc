@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "larder/v1/admin.grpc.pb.h"
+#include "storage/status_macros.h"
 
 namespace larder::bench {
 namespace {
@@ -141,9 +142,8 @@ void DaemonProcess::AdminDeleter::operator()(Admin* admin) const { delete admin;
 
 absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const DaemonConfig& config) {
   std::unique_ptr<DaemonProcess> daemon(new DaemonProcess);
-  auto dir = TempDir::Make();
-  if (!dir.ok()) return dir.status();
-  daemon->dir_ = *std::move(dir);
+  LARDER_ASSIGN_OR_RETURN(auto dir, TempDir::Make());
+  daemon->dir_ = std::move(dir);
   const auto folder = std::filesystem::path(OwnProgram()).parent_path();
   std::filesystem::path program = folder.parent_path() / "server" / "larderd";
   if (!std::filesystem::exists(program)) program = folder / "larderd";  // packed (tests/gpu.sh)
@@ -157,9 +157,7 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
                                         "--log-level",
                                         "warning"};
   arguments.insert(arguments.end(), config.more_flags.begin(), config.more_flags.end());
-  auto child = Child::Start(arguments);
-  if (!child.ok()) return child.status();
-  daemon->child_ = *std::move(child);
+  LARDER_ASSIGN_OR_RETURN(daemon->child_, Child::Start(arguments));
   daemon->admin_.reset(new Admin{v1::Admin::NewStub(
       grpc::CreateChannel(absl::StrCat("unix:", daemon->socket_dir(), "/admin.sock"),
                           grpc::InsecureChannelCredentials()))});
@@ -184,18 +182,16 @@ absl::StatusOr<std::unique_ptr<DaemonProcess>> DaemonProcess::Start(const Daemon
 }
 
 absl::StatusOr<uint64_t> DaemonProcess::Counter(const std::string& name) const {
-  const absl::StatusOr<v1::StatsReply> reply = admin_->Stats();
-  if (!reply.ok()) return reply.status();
-  const auto found = reply->counters().find(name);
-  if (found == reply->counters().end())
+  LARDER_ASSIGN_OR_RETURN(const v1::StatsReply reply, admin_->Stats());
+  const auto found = reply.counters().find(name);
+  if (found == reply.counters().end())
     return absl::NotFoundError(absl::StrCat("no counter ", name));
   return found->second;
 }
 
 absl::StatusOr<DaemonProcess::Holdings> DaemonProcess::Stats() const {
-  const absl::StatusOr<v1::StatsReply> reply = admin_->Stats();
-  if (!reply.ok()) return reply.status();
-  const v1::TenantStats& tenant = reply->tenants(0);
+  LARDER_ASSIGN_OR_RETURN(const v1::StatsReply reply, admin_->Stats());
+  const v1::TenantStats& tenant = reply.tenants(0);
   return Holdings{.limit = ByteCount(tenant.pool_limit()),
                   .online = ByteCount(tenant.pool_online()),
                   .used = ByteCount(tenant.pool_stored() + tenant.pool_reserved()),
@@ -210,34 +206,31 @@ absl::StatusOr<WorkerGroup> WorkerGroup::Start(size_t count,
   for (size_t i = 0; i < count; ++i) {
     std::vector<std::string> all = {OwnProgram(), absl::StrCat("--worker=", i)};
     all.insert(all.end(), arguments.begin(), arguments.end());
-    auto child = Child::Start(all);
-    if (!child.ok()) return child.status();
-    group.workers_.push_back(*std::move(child));
+    LARDER_ASSIGN_OR_RETURN(auto child, Child::Start(all));
+    group.workers_.push_back(std::move(child));
   }
   for (const auto& worker : group.workers_) {
-    absl::StatusOr<std::string> line = worker->ReadLine();
-    if (!line.ok()) return line.status();
-    if (*line != "ready") return absl::InternalError(absl::StrCat("a worker says: ", *line));
+    LARDER_ASSIGN_OR_RETURN(std::string line, worker->ReadLine());
+    if (line != "ready") return absl::InternalError(absl::StrCat("a worker says: ", line));
   }
   return group;
 }
 
 absl::StatusOr<std::vector<std::string>> WorkerGroup::Ask(const std::string& line) {
   for (const auto& worker : workers_) {
-    if (absl::Status s = worker->Write(line); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(worker->Write(line));
   }
   std::vector<std::string> answers;
   for (const auto& worker : workers_) {
-    absl::StatusOr<std::string> answer = worker->ReadLine();
-    if (!answer.ok()) return answer.status();
-    answers.push_back(*std::move(answer));
+    LARDER_ASSIGN_OR_RETURN(std::string answer, worker->ReadLine());
+    answers.push_back(std::move(answer));
   }
   return answers;
 }
 
 absl::Status WorkerGroup::AskInTurn(const std::string& line) {
   for (const auto& worker : workers_) {
-    if (absl::Status s = worker->Write(line); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(worker->Write(line));
     if (auto answer = worker->ReadLine(); !answer.ok()) return answer.status();
   }
   return absl::OkStatus();

@@ -17,6 +17,7 @@
 #include "client/rpc/grpc_session_stream.h"
 #include "client/rpc/rpc_stub.h"
 #include "client/session/fork_guard.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -156,7 +157,7 @@ absl::Status Client::Impl::CleanLost() {
 }
 
 absl::Status Client::Impl::Recover() {
-  if (absl::Status status = AwaitUnmapped(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(AwaitUnmapped());
   if (sideband != nullptr && CleanLost().ok()) return absl::OkStatus();
   ConnectSideband();
   return sideband != nullptr ? CleanLost() : absl::OkStatus();
@@ -215,12 +216,11 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const Sess
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
   // Called while the stream is read, which ends before the core does.
   SessionCore* const core = impl->core.get();
-  absl::StatusOr<std::unique_ptr<SessionStream>> stream =
+  LARDER_ASSIGN_OR_RETURN(
+      impl->stream,
       OpenStream(std::move(hello),
                  {.on_down = [core](wire::Down down) { core->OnDown(std::move(down)); },
-                  .on_broken = [core](const absl::Status& status) { core->OnBroken(status); }});
-  if (!stream.ok()) return stream.status();
-  impl->stream = *std::move(stream);
+                  .on_broken = [core](const absl::Status& status) { core->OnBroken(status); }}));
 
   wire::Attached attached = impl->stream->attached();
   if (sideband == nullptr && !sideband_status.ok()) {
@@ -253,14 +253,14 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
   if (wanted.engine_id.empty() || wanted.engine_id.size() > kStringBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("engine_id: 1 to ", kStringBytesMax, " bytes"));
   }
-  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckProcess());
   MutexLock lock(mu);
-  if (absl::Status status = Recover(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(Recover());
   std::string no_staging;
   absl::StatusOr<std::unique_ptr<SessionImpl>> impl = AttachOnce(wanted, "", &no_staging);
   if (IsStale(impl.status())) {
     sideband = nullptr;
-    if (absl::Status status = Recover(); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(Recover());
     // Who had shared memory does not silently get a byte stream instead.
     if (sideband == nullptr) return sideband_status;
     impl = AttachOnce(wanted, "", &no_staging);
@@ -268,7 +268,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
   if (no_staging.empty()) return impl;
   // The bytes of this session have to go by stream, and write_mode_reason() says why.  The session
   // that was attached without success ends first.
-  if (absl::Status status = Recover(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(Recover());
   const std::string by_stream =
       absl::StrCat("no staging memory, so bytes go by stream: ", no_staging);
   return AttachOnce(wanted, by_stream, &no_staging);
@@ -288,8 +288,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   if (answered && MayConnect(absl::StrCat(impl->socket_dir, "/data.sock"))) {
     constexpr std::chrono::milliseconds kAWhile{200};
     impl->stub.AwaitConnection(std::min(limit, kAWhile));
-  } else if (absl::Status status = impl->stub.WaitConnected(limit); !status.ok()) {
-    return status;
+  } else {
+    LARDER_RETURN_IF_ERROR(impl->stub.WaitConnected(limit));
   }
   return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
@@ -302,13 +302,12 @@ Client::~Client() {
 }
 
 absl::StatusOr<std::unique_ptr<Session>> Client::Attach(const SessionOptions& options) {
-  absl::StatusOr<std::unique_ptr<SessionImpl>> impl = impl_->Attach(options);
-  if (!impl.ok()) return impl.status();
-  return std::unique_ptr<Session>(new Session(*std::move(impl)));
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<SessionImpl> impl, impl_->Attach(options));
+  return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
 absl::StatusOr<std::shared_ptr<SidebandClient>> Client::Impl::LiveSideband() {
-  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckProcess());
   MutexLock lock(mu);
   if (sideband == nullptr)
     return absl::UnavailableError(
@@ -333,7 +332,7 @@ absl::StatusOr<DeviceExport> Client::OpenShared(const ShareTicket& ticket) {
 
 absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query,
                                                   const CallOptions& options) {
-  if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
   if (!query.tenant.empty() || impl_->options.tenant.empty())
     return impl_->stub.Lookup(query, options.deadline);
   wire::LookupQuery of_tenant = query;
@@ -343,14 +342,14 @@ absl::StatusOr<wire::LookupResult> Client::Lookup(const wire::LookupQuery& query
 
 absl::StatusOr<wire::ClearResult> Client::Clear(const wire::ClearQuery& query,
                                                 const CallOptions& options) {
-  if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
   wire::ClearQuery of_tenant = query;
   if (of_tenant.tenant.empty()) of_tenant.tenant = impl_->options.tenant;
   return impl_->control.Clear(of_tenant, options.deadline);
 }
 
 absl::StatusOr<std::vector<wire::InstanceInfo>> Client::ListInstances(const CallOptions& options) {
-  if (absl::Status status = impl_->CheckProcess(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(impl_->CheckProcess());
   return impl_->stub.ListInstances(impl_->options.tenant, options.deadline);
 }
 

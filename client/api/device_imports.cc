@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "storage/mutex.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -50,14 +51,13 @@ DeviceImports::~DeviceImports() = default;
 absl::StatusOr<std::shared_ptr<const DeviceMemory>> DeviceImports::Get(const ShareTicket& ticket) {
   const absl::StatusOr<DeviceExport> exported = impl_->client.OpenShared(ticket);
   if (absl::IsNotFound(exported.status())) impl_->LetGo(ticket);
-  if (!exported.ok()) return exported.status();
+  LARDER_RETURN_IF_ERROR(exported.status());
   {
     MutexLock lock(impl_->mu);
     if (auto memory = impl_->Find(ticket); memory != nullptr) return memory;
   }
-  absl::StatusOr<std::unique_ptr<DeviceMemory>> imported = impl_->device.Import(*exported);
-  if (!imported.ok()) return imported.status();
-  std::shared_ptr<const DeviceMemory> memory = *std::move(imported);
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<DeviceMemory> imported, impl_->device.Import(*exported));
+  std::shared_ptr<const DeviceMemory> memory = std::move(imported);
   std::list<Kept> gone;  // freed without the lock
   MutexLock lock(impl_->mu);
   // Somebody else may have imported it meanwhile: one is kept.

@@ -10,6 +10,7 @@
 #include "client/session/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
 #include "client/transport/transport.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -37,7 +38,7 @@ absl::Status AwaitPending(PendingRead& read, const CallOptions& options, TimePoi
       }
       return absl::OkStatus();
     }
-    if (!ready.ok()) return ready.status();
+    LARDER_RETURN_IF_ERROR(ready.status());
     for (wire::BlockReady& one : *ready) blocks[one.key] = std::move(one.block);
   }
   return absl::OkStatus();
@@ -63,19 +64,19 @@ absl::StatusOr<std::vector<wire::BlockGrant>> AwaitBlocks(SessionCore& core, Pen
                                                           TimePoint deadline) {
   wire::Up up;
   up.acquires.push_back(std::move(acquire));
-  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
-  absl::StatusOr<wire::Grant> grant = AwaitUnlessStopped(
-      options.stop, deadline, [&](TimePoint until) { return read.WaitGrant(until); });
-  if (!grant.ok()) return grant.status();
-  absl::Status status = AwaitPending(read, options, deadline, grant->blocks);
-  if (!status.ok()) return status;
-  return std::move(grant->blocks);
+  LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
+  LARDER_ASSIGN_OR_RETURN(wire::Grant grant,
+                          AwaitUnlessStopped(options.stop, deadline, [&](TimePoint until) {
+                            return read.WaitGrant(until);
+                          }));
+  LARDER_RETURN_IF_ERROR(AwaitPending(read, options, deadline, grant.blocks));
+  return std::move(grant.blocks);
 }
 
 // Sends a publish of `blocks` blocks and waits for what became of each.
 absl::StatusOr<wire::Published> AwaitPublished(SessionCore& core, wire::Up up, OpenCall& call,
                                                size_t blocks, TimePoint deadline) {
-  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
   absl::StatusOr<wire::Published> answer = call.Wait<wire::Published>(deadline);
   if (answer.ok() && answer->status.size() != blocks) {
     return absl::InternalError("the daemon answered a publish with another number of blocks");
@@ -134,24 +135,23 @@ void Lease::Fill(size_t i, const PendingRead& read, const wire::BlockGrant& gran
 absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
                                   const VariantHandle& variant, std::span<const Digest> digests,
                                   const CallOptions& options) {
-  if (absl::Status status = CheckBatch(digests.size()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckBatch(digests.size()));
   Lease lease;
   lease.core_ = core;
   lease.blocks_.resize(digests.size());
   if (core->reads_copied()) {
-    if (absl::Status status = lease.TakeCopies(variant, digests, options); !status.ok())
-      return status;
+    LARDER_RETURN_IF_ERROR(lease.TakeCopies(variant, digests, options));
     return lease;
   }
   const TimePoint deadline = DeadlineOf(options);
   wire::Acquire acquire = ViewOf(variant, {digests.begin(), digests.end()}, options);
-  absl::StatusOr<PendingRead> read = PendingRead::Begin(*core, ByteCount(0), deadline, &acquire);
-  if (!read.ok()) return read.status();
-  const auto blocks = AwaitBlocks(*core, *read, std::move(acquire), options, deadline);
-  if (!blocks.ok()) return blocks.status();
-  for (size_t i = 0; i < blocks->size(); ++i) lease.Fill(i, *read, (*blocks)[i]);
-  lease.word_ = read->word();
-  lease.id_ = read->TakeLease();
+  LARDER_ASSIGN_OR_RETURN(PendingRead read,
+                          PendingRead::Begin(*core, ByteCount(0), deadline, &acquire));
+  LARDER_ASSIGN_OR_RETURN(const auto blocks,
+                          AwaitBlocks(*core, read, std::move(acquire), options, deadline));
+  for (size_t i = 0; i < blocks.size(); ++i) lease.Fill(i, read, blocks[i]);
+  lease.word_ = read.word();
+  lease.id_ = read.TakeLease();
   return lease;
 }
 
@@ -166,13 +166,13 @@ absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Dig
   for (int round = 0; round < kRounds && !todo.empty(); ++round) {
     auto read = BeginCopies(variant, digests, todo, room, options, deadline);
     if (absl::IsDeadlineExceeded(read.status())) break;  // no room: what is left is kFull
-    if (!read.ok()) return read.status();
-    auto blocks = AwaitBlocks(*core_, read->first, std::move(read->second), options, deadline);
-    if (!blocks.ok()) return blocks.status();
+    LARDER_RETURN_IF_ERROR(read.status());
+    LARDER_ASSIGN_OR_RETURN(
+        auto blocks, AwaitBlocks(*core_, read->first, std::move(read->second), options, deadline));
     std::vector<size_t> again;
     room = 0;
     for (size_t i = 0; i < todo.size(); ++i) {
-      const wire::BlockGrant& block = (*blocks)[i];
+      const wire::BlockGrant& block = blocks[i];
       Fill(todo[i], read->first, block);
       if (block.extent.bytes == 0) continue;
       core_->NoteBlock(variant.index, block.extent.bytes);
@@ -207,10 +207,9 @@ absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
     if (!absl::IsDeadlineExceeded(guess.status())) return guess.status();
     room = kSegmentAlign;  // the answer says what they take
   }
-  absl::StatusOr<PendingRead> read =
-      PendingRead::Begin(*core_, ByteCount(room), patience, &acquire);
-  if (!read.ok()) return read.status();
-  return std::pair(*std::move(read), std::move(acquire));
+  LARDER_ASSIGN_OR_RETURN(PendingRead read,
+                          PendingRead::Begin(*core_, ByteCount(room), patience, &acquire));
+  return std::pair(std::move(read), std::move(acquire));
 }
 
 // ---- Reservation
@@ -256,10 +255,9 @@ absl::StatusOr<Reservation> Reservation::Take(const std::shared_ptr<SessionCore>
   for (size_t i = 0; i < bytes.size(); ++i) {
     wire::ExtentGrant where = reserved.extents[i];
     where.bytes = bytes[i].value();
-    absl::StatusOr<MappedBytes> mapped = core->Map(where, /*writable=*/true);
-    if (!mapped.ok()) return mapped.status();
-    reservation.extents_[i].bytes = mapped->bytes;
-    reservation.extents_[i].mapping = std::move(mapped->owner);
+    LARDER_ASSIGN_OR_RETURN(MappedBytes mapped, core->Map(where, /*writable=*/true));
+    reservation.extents_[i].bytes = mapped.bytes;
+    reservation.extents_[i].mapping = std::move(mapped.owner);
   }
   return reservation;
 }
@@ -268,8 +266,8 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
                                                               std::span<const Block> blocks,
                                                               const CallOptions& options) {
   if (core_ == nullptr) return absl::FailedPreconditionError("the reservation is empty");
-  if (absl::Status status = CheckVariant(variant, core_->attached()); !status.ok()) return status;
-  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckVariant(variant, core_->attached()));
+  LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
   std::vector<BlockStatus> result(blocks.size(), BlockStatus::kNotHeld);
   std::vector<size_t> sent;
   OpenCall call = core_->Open();

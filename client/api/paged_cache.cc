@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -57,9 +58,8 @@ void PagedLoad::Finish() {
 absl::StatusOr<std::vector<uint32_t>> PagedLoad::Placed() {
   std::vector<uint32_t> placed;
   for (; told_ < steps_.size(); ++told_) {
-    const absl::StatusOr<bool> done = steps_[told_].event->Done();
-    if (!done.ok()) return done.status();
-    if (!*done) break;
+    LARDER_ASSIGN_OR_RETURN(const bool done, steps_[told_].event->Done());
+    if (!done) break;
     placed.insert(placed.end(), steps_[told_].blocks.begin(), steps_[told_].blocks.end());
   }
   if (!placed.empty() && lease_.size() > 0 && !lease_.Valid()) placed.clear();
@@ -100,11 +100,10 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Make(Session& session, D
     return absl::InvalidArgumentError(absl::StrCat("the variant has blocks of ",
                                                    variant.spec.block_tokens, " tokens and ",
                                                    variant.spec.layers, " layers"));
-  absl::StatusOr<PagedPlan> plan = PagedPlan::Make(engine, payload);
-  if (!plan.ok()) return plan.status();
+  LARDER_ASSIGN_OR_RETURN(PagedPlan plan, PagedPlan::Make(engine, payload));
   std::unique_ptr<PagedCache> cache(
-      new PagedCache(session, variant, *std::move(plan), payload, options));
-  if (const absl::Status opened = cache->Open(device); !opened.ok()) return opened;
+      new PagedCache(session, variant, std::move(plan), payload, options));
+  LARDER_RETURN_IF_ERROR(cache->Open(device));
   return cache;
 }
 
@@ -115,20 +114,14 @@ absl::Status PagedCache::Open(Device& device) {
                                                    " bytes is too little for ", kSlots,
                                                    " blocks of ", payload_bytes_));
   if (!plan_.PrefersCopies()) {
-    auto staging = device.Allocate(options_.staging_bytes);
-    if (!staging.ok()) return staging.status();
-    staging_ = *std::move(staging);
+    LARDER_ASSIGN_OR_RETURN(staging_, device.Allocate(options_.staging_bytes));
     for (size_t i = 0; i < kSlots; ++i) slots_[i].address = staging_->address() + i * slot_bytes;
   }
   if (session_.write_mode() != WriteMode::kMapped || session_.read_mode() != ReadMode::kMapped) {
-    auto buffer = device.AllocatePinned(ByteCount(slot_bytes));
-    if (!buffer.ok()) return buffer.status();
-    buffer_ = *std::move(buffer);
+    LARDER_ASSIGN_OR_RETURN(buffer_, device.AllocatePinned(ByteCount(slot_bytes)));
   }
   for (std::unique_ptr<DeviceQueue>* queue : {&copies_, &moves_}) {
-    auto made = device.MakeQueue(options_.low_priority);
-    if (!made.ok()) return made.status();
-    *queue = *std::move(made);
+    LARDER_ASSIGN_OR_RETURN(*queue, device.MakeQueue(options_.low_priority));
   }
   return absl::OkStatus();
 }
@@ -139,15 +132,14 @@ size_t PagedCache::BlocksPerStep() const {
 
 absl::Status PagedCache::WaitBefore(const DeviceEvent* event) {
   if (event == nullptr) return absl::OkStatus();
-  if (const absl::Status ok = copies_->WaitFor(*event); !ok.ok()) return ok;
+  LARDER_RETURN_IF_ERROR(copies_->WaitFor(*event));
   return moves_->WaitFor(*event);
 }
 
 // The queue that writes to the slot first waits for the one that read it last.
 absl::StatusOr<PagedCache::Slot*> PagedCache::NextSlot(DeviceQueue& user) {
   Slot& slot = slots_[next_slot_++ % kSlots];
-  if (slot.free != nullptr)
-    if (const absl::Status ok = user.WaitFor(*slot.free); !ok.ok()) return ok;
+  if (slot.free != nullptr) LARDER_RETURN_IF_ERROR(user.WaitFor(*slot.free));
   return &slot;
 }
 
@@ -157,10 +149,8 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::CopyRuns(
   for (const RunCopy& run : RunsOf(plan_, layers, blocks))
     copies.push_back(to_device ? DeviceCopy{run.engine, run.payload, run.bytes}
                                : DeviceCopy{run.payload, run.engine, run.bytes});
-  if (const absl::Status ok = copies_->CopyBatch(
-          to_device ? CopyDirection::kToDevice : CopyDirection::kFromDevice, copies);
-      !ok.ok())
-    return ok;
+  LARDER_RETURN_IF_ERROR(copies_->CopyBatch(
+      to_device ? CopyDirection::kToDevice : CopyDirection::kFromDevice, copies));
   return copies_->Record();
 }
 
@@ -188,26 +178,19 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::StoreStep(
 absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueLoad(
     std::span<const PagedBlock> blocks, LayerRange layers) {
   if (plan_.PrefersCopies()) return CopyRuns(blocks, layers, /*to_device=*/true);
-  const absl::StatusOr<Slot*> slot = NextSlot(*copies_);
-  if (!slot.ok()) return slot.status();
+  LARDER_ASSIGN_OR_RETURN(Slot* const slot, NextSlot(*copies_));
   const uint64_t bytes = plan_.PayloadSpan(layers).value();
   std::vector<DeviceCopy> copies;
   std::vector<PagedBlock> staged(blocks.begin(), blocks.end());
   for (size_t i = 0; i < blocks.size(); ++i) {
-    staged[i].payload = (*slot)->address + i * payload_stride_;
+    staged[i].payload = slot->address + i * payload_stride_;
     copies.push_back({staged[i].payload, blocks[i].payload, bytes});
   }
-  if (const absl::Status ok = copies_->CopyBatch(CopyDirection::kToDevice, copies); !ok.ok())
-    return ok;
-  const auto copied = copies_->Record();
-  if (!copied.ok()) return copied.status();
-  if (const absl::Status ok = moves_->WaitFor(**copied); !ok.ok()) return ok;
-  if (const absl::Status ok = moves_->Scatter(plan_, {layers, staged, options_.multiprocessors});
-      !ok.ok())
-    return ok;
-  auto freed = moves_->Record();
-  if (!freed.ok()) return freed.status();
-  (*slot)->free = *std::move(freed);
+  LARDER_RETURN_IF_ERROR(copies_->CopyBatch(CopyDirection::kToDevice, copies));
+  LARDER_ASSIGN_OR_RETURN(const auto copied, copies_->Record());
+  LARDER_RETURN_IF_ERROR(moves_->WaitFor(*copied));
+  LARDER_RETURN_IF_ERROR(moves_->Scatter(plan_, {layers, staged, options_.multiprocessors}));
+  LARDER_ASSIGN_OR_RETURN(slot->free, moves_->Record());
   return moves_->Record();
 }
 
@@ -215,26 +198,19 @@ absl::StatusOr<std::unique_ptr<DeviceEvent>> PagedCache::QueueStore(
     std::span<const PagedBlock> blocks) {
   const LayerRange all{0, plan_.layers()};
   if (plan_.PrefersCopies()) return CopyRuns(blocks, all, /*to_device=*/false);
-  const absl::StatusOr<Slot*> slot = NextSlot(*moves_);
-  if (!slot.ok()) return slot.status();
+  LARDER_ASSIGN_OR_RETURN(Slot* const slot, NextSlot(*moves_));
   const uint64_t bytes = plan_.PayloadSpan(all).value();
   std::vector<DeviceCopy> copies;
   std::vector<PagedBlock> staged(blocks.begin(), blocks.end());
   for (size_t i = 0; i < blocks.size(); ++i) {
-    staged[i].payload = (*slot)->address + i * payload_stride_;
+    staged[i].payload = slot->address + i * payload_stride_;
     copies.push_back({blocks[i].payload, staged[i].payload, bytes});
   }
-  if (const absl::Status ok = moves_->Gather(plan_, {all, staged, options_.multiprocessors});
-      !ok.ok())
-    return ok;
-  const auto gathered = moves_->Record();
-  if (!gathered.ok()) return gathered.status();
-  if (const absl::Status ok = copies_->WaitFor(**gathered); !ok.ok()) return ok;
-  if (const absl::Status ok = copies_->CopyBatch(CopyDirection::kFromDevice, copies); !ok.ok())
-    return ok;
-  auto freed = copies_->Record();
-  if (!freed.ok()) return freed.status();
-  (*slot)->free = *std::move(freed);
+  LARDER_RETURN_IF_ERROR(moves_->Gather(plan_, {all, staged, options_.multiprocessors}));
+  LARDER_ASSIGN_OR_RETURN(const auto gathered, moves_->Record());
+  LARDER_RETURN_IF_ERROR(copies_->WaitFor(*gathered));
+  LARDER_RETURN_IF_ERROR(copies_->CopyBatch(CopyDirection::kFromDevice, copies));
+  LARDER_ASSIGN_OR_RETURN(slot->free, copies_->Record());
   return copies_->Record();
 }
 
@@ -247,19 +223,18 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
   }
   std::vector<PagedBlock> places;
   for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
-  if (const absl::Status ok = plan_.Check(layers, places); !ok.ok()) return ok;
-  if (const absl::Status ok = WaitBefore(pages_free); !ok.ok()) return ok;
+  LARDER_RETURN_IF_ERROR(plan_.Check(layers, places));
+  LARDER_RETURN_IF_ERROR(WaitBefore(pages_free));
   // Copies lie in memory that no device knows, and that may be less than is wanted at once.
   if (session_.read_mode() != ReadMode::kMapped) return LoadThroughBuffer(blocks, layers, options);
   std::vector<Digest> digests;
   for (const PagedGet& block : blocks) digests.push_back(block.digest);
   CallOptions with_tables = options;
   with_tables.tables = true;
-  absl::StatusOr<Lease> lease = session_.Acquire(variant_, digests, with_tables);
-  if (!lease.ok()) return lease.status();
+  LARDER_ASSIGN_OR_RETURN(Lease lease, session_.Acquire(variant_, digests, with_tables));
   PagedLoad load;
-  load.lease_ = *std::move(lease);
-  if (const absl::Status queued = Queue(load, blocks, layers); !queued.ok()) return queued;
+  load.lease_ = std::move(lease);
+  LARDER_RETURN_IF_ERROR(Queue(load, blocks, layers));
   return load;
 }
 
@@ -270,9 +245,8 @@ absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks
   std::vector<uint32_t> in_step;
   const auto flush = [&]() -> absl::Status {
     if (step.empty()) return absl::OkStatus();
-    auto event = LoadStep(step, layers);
-    if (!event.ok()) return event.status();
-    load.steps_.push_back({*std::move(event), std::exchange(in_step, {})});
+    LARDER_ASSIGN_OR_RETURN(auto event, LoadStep(step, layers));
+    load.steps_.push_back({std::move(event), std::exchange(in_step, {})});
     step.clear();
     return absl::OkStatus();
   };
@@ -288,8 +262,7 @@ absl::Status PagedCache::Queue(PagedLoad& load, std::span<const PagedGet> blocks
     step.push_back({AddressOf(load.lease_.View(i)) + plan_.PayloadBegin(layers).value(),
                     blocks[i].pages, blocks[i].first_slot});
     in_step.push_back(i);
-    if (step.size() == BlocksPerStep())
-      if (const absl::Status ok = flush(); !ok.ok()) return ok;
+    if (step.size() == BlocksPerStep()) LARDER_RETURN_IF_ERROR(flush());
   }
   return flush();
 }
@@ -314,27 +287,25 @@ absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet
     std::vector<GetBlock> gets;
     for (size_t i = 0; i < part.size(); ++i) segments.push_back(BufferSegments(i));
     for (size_t i = 0; i < part.size(); ++i) gets.push_back({part[i].digest, segments[i]});
-    auto got = session_.Get(variant_, gets, options);
-    if (!got.ok()) return got.status();
+    LARDER_ASSIGN_OR_RETURN(auto got, session_.Get(variant_, gets, options));
     std::vector<PagedBlock> step;
     std::vector<uint32_t> in_step;
     for (size_t i = 0; i < part.size(); ++i) {
-      load.status_.push_back((*got)[i]);
-      if ((*got)[i] != BlockStatus::kOk) continue;
+      load.status_.push_back(got[i]);
+      if (got[i] != BlockStatus::kOk) continue;
       step.push_back({AddressOf(segments[i].front()) + plan_.PayloadBegin(layers).value(),
                       part[i].pages, part[i].first_slot});
       in_step.push_back(static_cast<uint32_t>(first + i));
     }
     if (step.empty()) continue;
-    auto event = LoadStep(step, layers);
-    if (!event.ok()) return event.status();
+    LARDER_ASSIGN_OR_RETURN(auto event, LoadStep(step, layers));
     // The buffer is needed again.
-    if (const absl::Status ok = (*event)->Wait(std::chrono::steady_clock::time_point::max());
+    if (const absl::Status ok = event->Wait(std::chrono::steady_clock::time_point::max());
         !ok.ok()) {
       Drain();
       return ok;
     }
-    load.steps_.push_back({*std::move(event), std::move(in_step)});
+    load.steps_.push_back({std::move(event), std::move(in_step)});
   }
   return load;
 }
@@ -344,15 +315,14 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::Put(std::span<const PagedPu
                                                          const CallOptions& options) {
   std::vector<PagedBlock> places;
   for (const PagedPut& block : blocks) places.push_back({0, block.pages, block.first_slot});
-  if (const absl::Status ok = plan_.Check({0, plan_.layers()}, places); !ok.ok()) return ok;
-  if (const absl::Status ok = WaitBefore(computed); !ok.ok()) return ok;
+  LARDER_RETURN_IF_ERROR(plan_.Check({0, plan_.layers()}, places));
+  LARDER_RETURN_IF_ERROR(WaitBefore(computed));
   std::vector<BlockStatus> result;
   for (size_t first = 0; first < blocks.size(); first += BlocksPerStep()) {
     const auto part = blocks.subspan(first, std::min(BlocksPerStep(), blocks.size() - first));
-    const auto put =
-        buffer_ == nullptr ? PutInPlace(part, options) : PutThroughBuffer(part, options);
-    if (!put.ok()) return put.status();
-    result.insert(result.end(), put->begin(), put->end());
+    LARDER_ASSIGN_OR_RETURN(const auto put, buffer_ == nullptr ? PutInPlace(part, options)
+                                                               : PutThroughBuffer(part, options));
+    result.insert(result.end(), put.begin(), put.end());
   }
   return result;
 }
@@ -360,12 +330,11 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::Put(std::span<const PagedPu
 absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const PagedPut> blocks,
                                                                 const CallOptions& options) {
   const std::vector<ByteCount> bytes(blocks.size(), ByteCount(payload_bytes_));
-  absl::StatusOr<Reservation> reservation = session_.Reserve(bytes, options);
-  if (!reservation.ok()) return reservation.status();
+  LARDER_ASSIGN_OR_RETURN(Reservation reservation, session_.Reserve(bytes, options));
   std::vector<PagedBlock> step;
   std::vector<Reservation::Block> published;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    const std::span<std::byte> extent = reservation->Bytes(i);
+    const std::span<std::byte> extent = reservation.Bytes(i);
     step.push_back({AddressOf(extent), blocks[i].pages, blocks[i].first_slot});
     published.push_back({.extent = static_cast<uint32_t>(i),
                          .digest = blocks[i].digest,
@@ -378,12 +347,12 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
   absl::Status stored = event.status();
   if (event.ok()) stored = (*event)->Wait(std::chrono::steady_clock::time_point::max());
   if (!stored.ok()) {
-    if (!Drain()) in_doubt_.push_back(*std::move(reservation));
+    if (!Drain()) in_doubt_.push_back(std::move(reservation));
     return stored;
   }
   // Last: the copies bring what staging has between segments.
-  for (size_t i = 0; i < blocks.size(); ++i) ZeroPadding(reservation->Bytes(i), payload_.table);
-  return reservation->Publish(variant_, published, options);
+  for (size_t i = 0; i < blocks.size(); ++i) ZeroPadding(reservation.Bytes(i), payload_.table);
+  return reservation.Publish(variant_, published, options);
 }
 
 absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutThroughBuffer(
@@ -401,10 +370,8 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutThroughBuffer(
                     .segments = layers[i],
                     .content = blocks[i].content});
   }
-  const auto event = StoreStep(step);
-  if (!event.ok()) return event.status();
-  if (const absl::Status ok = (*event)->Wait(std::chrono::steady_clock::time_point::max());
-      !ok.ok()) {
+  LARDER_ASSIGN_OR_RETURN(const auto event, StoreStep(step));
+  if (const absl::Status ok = event->Wait(std::chrono::steady_clock::time_point::max()); !ok.ok()) {
     Drain();
     return ok;
   }

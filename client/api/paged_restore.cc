@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -15,10 +16,9 @@ absl::StatusOr<std::vector<BlockStatus>> PagedRestore::Land(ChannelId channel,
   std::vector<PagedGet> wanted;
   for (const uint32_t block : blocks) wanted.push_back(blocks_[block]);
   const auto deadline = std::chrono::steady_clock::now() + call.deadline;
-  absl::StatusOr<PagedLoad> load = caches_[cache]->Load(wanted, layers_, pages_free_, call);
-  if (!load.ok()) return load.status();
+  LARDER_ASSIGN_OR_RETURN(PagedLoad load, caches_[cache]->Load(wanted, layers_, pages_free_, call));
   // Whoever calls it back waits for the device's copies, not for the daemon: they end soon.
-  return load->Wait(deadline);
+  return load.Wait(deadline);
 }
 
 }  // namespace larder

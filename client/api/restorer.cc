@@ -16,6 +16,7 @@
 #include "storage/check.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -209,7 +210,7 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   {
     MutexLock lock(impl.mu);
     LARDER_CHECK(impl.run == nullptr);
-    if (absl::Status s = impl.Begin(prefix); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(impl.Begin(prefix));
     run = impl.run;
     if (engine.lands()) run->lander = &engine;
     impl.changed.NotifyAll();
@@ -223,7 +224,7 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   (void)impl.scheduler.TakeOutcomes();
   (void)impl.scheduler.TakeCancelledLoads();
   (void)impl.scheduler.TakeAbandonedSteps();
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   if (run->cancelled) return absl::CancelledError("the restore was cancelled");
   if (run->stuck) {
     return absl::FailedPreconditionError(
@@ -255,7 +256,7 @@ absl::Status Restorer::Impl::Check(const RestorePrefix& prefix) const {
 }
 
 absl::Status Restorer::Impl::Begin(const RestorePrefix& prefix) {
-  if (absl::Status s = Check(prefix); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(Check(prefix));
   auto next = std::make_shared<Run>();
   next->prefix = prefix;
   next->blocks.assign(prefix.blocks.begin(), prefix.blocks.end());
@@ -278,7 +279,7 @@ absl::Status Restorer::Impl::Begin(const RestorePrefix& prefix) {
                                           .block_bytes = static_cast<double>(next->block_bytes)}},
                                .boundary = {}}},
                    .depths = {}};
-  if (absl::Status s = scheduler.Add(std::move(spec), Now()); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(scheduler.Add(std::move(spec), Now()));
   run = std::move(next);
   return absl::OkStatus();
 }
@@ -287,25 +288,24 @@ absl::Status Restorer::Impl::Begin(const RestorePrefix& prefix) {
 
 absl::Status Restorer::Impl::Drive(Run& mine, RestoreEngine& engine) {
   for (;;) {
-    const absl::StatusOr<bool> busy = engine.Between();
-    if (!busy.ok()) return busy.status();
+    LARDER_ASSIGN_OR_RETURN(const bool busy, engine.Between());
     Next next;
     {
       MutexLock lock(mu);
-      next = NextStep(mine, /*waits=*/!*busy);
+      next = NextStep(mine, /*waits=*/!busy);
       if (!mine.failed.ok()) return mine.failed;
       if (mine.cancelled || mine.stuck) return absl::OkStatus();
     }
     if (next.over) break;
     if (!next.step) continue;
     const ComputeStep& step = *next.step;
-    if (absl::Status s = PlaceUpTo(mine, step.tokens.begin, engine); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(PlaceUpTo(mine, step.tokens.begin, engine));
     if (mine.lander != nullptr) {
       MutexLock lock(mu);
       ClearPlaces(mine, step.tokens);
     }
     const double began_s = Now();
-    if (absl::Status s = engine.Compute(step.tokens); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(engine.Compute(step.tokens));
     MutexLock lock(mu);
     const double now_s = Now();
     scheduler.OnComputed(step.id, now_s, now_s - began_s);
@@ -350,7 +350,7 @@ absl::Status Restorer::Impl::PlaceUpTo(Run& mine, uint32_t token, RestoreEngine&
   const uint32_t most = std::max(mine.prefix.chunk_tokens, mine.block_tokens);
   while (mine.cached < token) {
     const TokenRange tokens{mine.cached, std::min(token, (mine.cached / most + 1) * most)};
-    if (absl::Status s = Place(mine, tokens, engine); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(Place(mine, tokens, engine));
     if (absl::StatusOr<bool> busy = engine.Between(); !busy.ok()) return busy.status();
   }
   return absl::OkStatus();
@@ -370,7 +370,7 @@ absl::Status Restorer::Impl::Place(Run& mine, TokenRange tokens, RestoreEngine& 
     }
   }
   const std::vector<RestoreEngine::Layers> blocks(layers.begin(), layers.end());
-  if (absl::Status s = engine.Place(tokens, blocks); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(engine.Place(tokens, blocks));
   MutexLock lock(mu);
   mine.restored.loaded_tokens += tokens.end - tokens.begin;
   mine.cached = tokens.end;

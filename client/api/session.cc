@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/api/session_impl.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -30,7 +31,7 @@ absl::Status StatusOf(BlockStatus status, const std::string& message) {
 }
 
 absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) {
-  if (absl::Status status = CheckBatch(bytes.size()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckBatch(bytes.size()));
   for (const ByteCount one : bytes) {
     if (one.value() > 0 && one <= slab_bytes) continue;
     return absl::InvalidArgumentError(
@@ -96,7 +97,7 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
                                                              std::span<const VariantSpec> variants,
                                                              const CallOptions& options) {
   SessionCore& core = *impl_->core;
-  if (absl::Status status = core.status(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(core.status());
   if (contents.size() > wire::kContentsMax || variants.size() > wire::kVariantsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("an engine has at most ", wire::kContentsMax, " contents and ",
@@ -110,17 +111,17 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
   request.variants.assign(variants.begin(), variants.end());
   for (ContentSpec& content : request.contents) {
     content.tenant = core.attached().tenant;
-    if (absl::Status status = content.Validate(); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(content.Validate());
     content.tenant.clear();  // the daemon knows who calls
   }
   for (const VariantSpec& variant : variants) {
-    if (absl::Status status = variant.Validate(); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(variant.Validate());
   }
-  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
-  const absl::StatusOr<wire::Registered> answer = call.Wait<wire::Registered>(DeadlineOf(options));
-  if (!answer.ok()) return answer.status();
-  if (absl::Status status = StatusOf(answer->status, answer->message); !status.ok()) return status;
-  if (answer->variants.size() != variants.size()) {
+  LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
+  LARDER_ASSIGN_OR_RETURN(const wire::Registered answer,
+                          call.Wait<wire::Registered>(DeadlineOf(options)));
+  LARDER_RETURN_IF_ERROR(StatusOf(answer.status, answer.message));
+  if (answer.variants.size() != variants.size()) {
     return absl::InternalError("the daemon registered another number of variants");
   }
   if (impl_->byte_stream != nullptr) {
@@ -131,8 +132,7 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
   }
   std::vector<VariantHandle> handles;
   for (size_t i = 0; i < variants.size(); ++i) {
-    handles.push_back(
-        {answer->variants[i], variants[i].Id(), variants[i], core.attached().session});
+    handles.push_back({answer.variants[i], variants[i].Id(), variants[i], core.attached().session});
   }
   return handles;
 }
@@ -145,57 +145,57 @@ Digest Session::Seed(ContentSpec content) const {
 absl::StatusOr<std::vector<BlockStatus>> Session::Put(const VariantHandle& variant,
                                                       std::span<const PutBlock> blocks,
                                                       const CallOptions& options) {
-  if (absl::Status status = impl_->core->status(); !status.ok()) return status;
-  if (absl::Status status = CheckVariant(variant, attached()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(impl_->core->status());
+  LARDER_RETURN_IF_ERROR(CheckVariant(variant, attached()));
   return impl_->transport().Put(variant, blocks, options);
 }
 
 absl::StatusOr<std::vector<BlockStatus>> Session::Get(const VariantHandle& variant,
                                                       std::span<const GetBlock> blocks,
                                                       const CallOptions& options) {
-  if (absl::Status status = impl_->core->status(); !status.ok()) return status;
-  if (absl::Status status = CheckVariant(variant, attached()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(impl_->core->status());
+  LARDER_RETURN_IF_ERROR(CheckVariant(variant, attached()));
   return impl_->transport().Get(variant, blocks, options);
 }
 
 absl::StatusOr<Lease> Session::Acquire(const VariantHandle& variant,
                                        std::span<const Digest> digests,
                                        const CallOptions& options) {
-  if (absl::Status status = impl_->core->status(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(impl_->core->status());
   if (read_mode() == ReadMode::kStream) {
     return absl::UnavailableError(
         absl::StrCat("nothing can be read in place: ", read_mode_reason()));
   }
-  if (absl::Status status = CheckVariant(variant, attached()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckVariant(variant, attached()));
   return Lease::Take(impl_->core, variant, digests, options);
 }
 
 absl::StatusOr<Reservation> Session::Reserve(std::span<const ByteCount> bytes,
                                              const CallOptions& options) {
-  if (absl::Status status = impl_->core->status(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(impl_->core->status());
   if (write_mode() != WriteMode::kMapped) {
     return absl::UnavailableError(
         absl::StrCat("nothing can be written in place: ", write_mode_reason()));
   }
   SessionCore& core = *impl_->core;
-  if (absl::Status status = CheckSizes(bytes, attached().slab_bytes); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckSizes(bytes, attached().slab_bytes));
   OpenCall call = core.Open();
   wire::Up up;
   up.reserves.push_back({call.id(), {bytes.begin(), bytes.end()}, DeadlineMs(options)});
-  if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
-  const absl::StatusOr<wire::Reserved> answer = call.Wait<wire::Reserved>(DeadlineOf(options));
-  if (!answer.ok()) return answer.status();
-  if (absl::Status status = StatusOf(answer->status, answer->message); !status.ok()) return status;
-  return Reservation::Take(impl_->core, *answer, bytes);
+  LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
+  LARDER_ASSIGN_OR_RETURN(const wire::Reserved answer,
+                          call.Wait<wire::Reserved>(DeadlineOf(options)));
+  LARDER_RETURN_IF_ERROR(StatusOf(answer.status, answer.message));
+  return Reservation::Take(impl_->core, answer, bytes);
 }
 
 absl::Status Session::ReportDevice(const VariantHandle& variant, const DeviceReport& report) {
   SessionCore& core = *impl_->core;
-  if (absl::Status status = core.status(); !status.ok()) return status;
-  if (absl::Status status = CheckVariant(variant, attached()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(core.status());
+  LARDER_RETURN_IF_ERROR(CheckVariant(variant, attached()));
   if ((attached().feature_bits & wire::kFeatureDeviceBlocks) == 0)
     return absl::UnimplementedError("this larderd keeps no account of device memory");
-  if (absl::Status status = CheckReport(report, variant.spec); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckReport(report, variant.spec));
   uint64_t unheard = 0;  // bytes; what waits to be sent is bounded
   for (wire::DeviceBlocks& part : PartsOf(report, variant)) {
     if (unheard > kReportAtOnce.value()) {
@@ -207,7 +207,7 @@ absl::Status Session::ReportDevice(const VariantHandle& variant, const DeviceRep
                part.tokens.size() * sizeof(uint32_t);
     wire::Up up;
     up.device_blocks.push_back(std::move(part));
-    if (absl::Status status = core.Send(std::move(up)); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder::llama {
 namespace {
@@ -18,10 +19,9 @@ std::vector<Token> Repeated(std::span<const Token> prompt, uint32_t length) {
 
 absl::StatusOr<RunResult> RunWithOwnConnection(std::span<const Token> tokens, const RunOptions& run,
                                                const PromptCacheOptions& options, Engine* engine) {
-  const absl::StatusOr<std::unique_ptr<PromptCache>> cache =
-      PromptCache::Connect(options, engine->shape());
-  if (!cache.ok()) return cache.status();
-  return RunPrompt(tokens, run, engine, cache->get());
+  LARDER_ASSIGN_OR_RETURN(const std::unique_ptr<PromptCache> cache,
+                          PromptCache::Connect(options, engine->shape()));
+  return RunPrompt(tokens, run, engine, cache.get());
 }
 
 }  // namespace
@@ -51,16 +51,15 @@ absl::StatusOr<std::vector<LengthResult>> BenchLengths(std::span<const Token> pr
 
     options.engine_id = absl::StrCat(cache.engine_id, "-cold");
     const RunOptions cold_run = {.predict = predict, .mode = RestoreMode::kCompute, .store = true};
-    absl::StatusOr<RunResult> cold = RunWithOwnConnection(tokens, cold_run, options, engine);
-    if (!cold.ok()) return cold.status();
+    LARDER_ASSIGN_OR_RETURN(RunResult cold,
+                            RunWithOwnConnection(tokens, cold_run, options, engine));
 
     options.engine_id = absl::StrCat(cache.engine_id, "-restored");
     const RunOptions restored_run = {
         .predict = predict, .mode = RestoreMode::kLoad, .store = false};
-    absl::StatusOr<RunResult> restored =
-        RunWithOwnConnection(tokens, restored_run, options, engine);
-    if (!restored.ok()) return restored.status();
-    results.push_back({.cold = *std::move(cold), .restored = *std::move(restored)});
+    LARDER_ASSIGN_OR_RETURN(RunResult restored,
+                            RunWithOwnConnection(tokens, restored_run, options, engine));
+    results.push_back({.cold = std::move(cold), .restored = std::move(restored)});
   }
   return results;
 }

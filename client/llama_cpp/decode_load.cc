@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder::llama {
 namespace {
@@ -24,10 +25,10 @@ DecodeLoad::DecodeLoad(Engine* engine, uint32_t sequences) : engine_(engine), ne
 
 absl::Status DecodeLoad::Start(std::span<const Token> text) {
   text_.assign(text.begin(), text.end());
-  if (absl::Status s = Begin(); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(Begin());
   Restart();
   for (int i = 0; i < kTrySteps; ++i) {
-    if (absl::Status s = Step(); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(Step());
   }
   step_s_ = *std::max_element(gaps_s_.begin(), gaps_s_.end());
   gaps_s_.clear();
@@ -35,27 +36,25 @@ absl::Status DecodeLoad::Start(std::span<const Token> text) {
 }
 
 absl::Status DecodeLoad::Begin() {
-  if (absl::Status s = engine_->ResetOthers(); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(engine_->ResetOthers());
   std::vector<Engine::OtherToken> begin;
   for (uint32_t i = 0; i < sequences(); ++i) {
     for (uint32_t position = 0; position < kBeginTokens; ++position)
       begin.push_back({i, position, text_[(i * kBeginTokens + position) % text_.size()]});
   }
-  const absl::StatusOr<std::vector<Token>> words = engine_->DecodeOthers(begin);
-  if (!words.ok()) return words.status();
+  LARDER_ASSIGN_OR_RETURN(const std::vector<Token> words, engine_->DecodeOthers(begin));
   for (uint32_t i = 0; i < sequences(); ++i)
-    next_[i] = {i, kBeginTokens, (*words)[(i + 1) * kBeginTokens - 1]};
+    next_[i] = {i, kBeginTokens, words[(i + 1) * kBeginTokens - 1]};
   return absl::OkStatus();
 }
 
 absl::Status DecodeLoad::Step() {
   if (next_[0].position == Engine::kOtherTokensMax) {
-    if (absl::Status s = Begin(); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(Begin());
   }
-  const absl::StatusOr<std::vector<Token>> words = engine_->DecodeOthers(next_);
-  if (!words.ok()) return words.status();
+  LARDER_ASSIGN_OR_RETURN(const std::vector<Token> words, engine_->DecodeOthers(next_));
   for (uint32_t i = 0; i < sequences(); ++i) {
-    next_[i].token = (*words)[i];
+    next_[i].token = words[i];
     ++next_[i].position;
   }
   const TimePoint now = std::chrono::steady_clock::now();

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder::llama {
 namespace {
@@ -97,19 +98,17 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& option
   if (engine->model_ == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("llama.cpp cannot load ", options.model_path));
   }
-  if (absl::Status s = engine->WarmUp(); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(engine->WarmUp());
   return engine;
 }
 
 absl::Status Engine::WarmUp() {
-  if (absl::Status s = ResetContext(); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(ResetContext());
   const std::vector<Token> tokens(kBatchTokens, 0);
-  if (absl::Status s = Decode(tokens, 0, kBatchTokens); !s.ok()) return s;
-  const absl::StatusOr<std::vector<std::byte>> state = SaveState();
-  if (!state.ok()) return state.status();
-  absl::StatusOr<StateView> view = StateView::Parse(*state);
-  if (!view.ok()) return view.status();
-  shape_ = view->shape();
+  LARDER_RETURN_IF_ERROR(Decode(tokens, 0, kBatchTokens));
+  LARDER_ASSIGN_OR_RETURN(const std::vector<std::byte> state, SaveState());
+  LARDER_ASSIGN_OR_RETURN(StateView view, StateView::Parse(state));
+  shape_ = view.shape();
   Clear();
   return absl::OkStatus();
 }

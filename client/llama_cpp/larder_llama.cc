@@ -31,6 +31,7 @@
 #include "client/llama_cpp/svg_plot.h"
 #include "client/llama_cpp/token_bucket.h"
 #include "client/restore/profile.h"
+#include "storage/status_macros.h"
 
 namespace larder::llama {
 namespace {
@@ -129,7 +130,7 @@ absl::StatusOr<std::vector<Token>> ReadPrompt(const Flags& flags, const Engine& 
   if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read ", flags.prompt_file));
   if (!flags.question.empty()) absl::StrAppend(&message, "\n\n", flags.question);
   absl::StatusOr<std::vector<Token>> tokens = engine.Tokenize(engine.ChatPrompt(message));
-  if (!tokens.ok()) return tokens.status();
+  LARDER_RETURN_IF_ERROR(tokens.status());
   if (tokens->empty())
     return absl::InvalidArgumentError(absl::StrCat(flags.prompt_file, " is empty"));
   if (flags.tokens != 0 && flags.tokens < tokens->size()) tokens->resize(flags.tokens);
@@ -141,9 +142,7 @@ absl::Status NameModel(Flags* flags) {
   const std::string& path = flags->engine.model_path;
   flags->cache.model = path.substr(path.rfind('/') + 1);
   if (!flags->cache.revision.empty()) return absl::OkStatus();
-  absl::StatusOr<std::string> revision = ModelRevision(path);
-  if (!revision.ok()) return revision.status();
-  flags->cache.revision = *std::move(revision);
+  LARDER_ASSIGN_OR_RETURN(flags->cache.revision, ModelRevision(path));
   return absl::OkStatus();
 }
 
@@ -184,20 +183,19 @@ absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine
 // The one of the file; else it is measured, and kept there if it can be.  FailedPrecondition: it
 // could not be measured.  Any other error is the file's, for people to mend.
 absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
-  const absl::StatusOr<std::string> path = ProfilePath(flags, *engine);
-  if (!path.ok()) return path.status();
-  absl::StatusOr<Profile> profile = ReadProfile(*path);
+  LARDER_ASSIGN_OR_RETURN(const std::string path, ProfilePath(flags, *engine));
+  absl::StatusOr<Profile> profile = ReadProfile(path);
   if (profile.ok() &&
       (profile->layers != engine->shape().layers() || profile->channels.size() != 2)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(*path, " is the profile of another model; delete it to have one measured"));
+        absl::StrCat(path, " is the profile of another model; delete it to have one measured"));
   }
   if (profile.ok() || !absl::IsNotFound(profile.status())) return profile;
   std::fprintf(stderr, "larder-llama: measuring the profile %s; some seconds, once\n",
-               path->c_str());
+               path.c_str());
   profile = MeasureProfile(flags.cache, engine);
   if (!profile.ok()) return absl::FailedPreconditionError(profile.status().ToString());
-  if (absl::Status s = WriteProfile(*profile, *path); !s.ok()) Warn("the profile is not kept", s);
+  if (absl::Status s = WriteProfile(*profile, path); !s.ok()) Warn("the profile is not kept", s);
   return profile;
 }
 
@@ -216,7 +214,7 @@ absl::Status PrepareRestore(const Flags& flags, TokenBucket* link, Engine* engin
     run->decode_sequences = 0;
     return absl::OkStatus();
   }
-  if (!profile.ok()) return profile.status();
+  LARDER_RETURN_IF_ERROR(profile.status());
   run->profile =
       link == nullptr ? *std::move(profile) : BehindLink(*std::move(profile), link->bytes_per_s());
   run->decode_budget_s = flags.decode_budget_ms / 1e3;

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/clock.h"
+#include "storage/status_macros.h"
 
 namespace larder::llama {
 namespace {
@@ -27,7 +28,7 @@ double MiddleOf(TokenRange range) { return (range.begin + range.end) / 2.0; }
 
 absl::StatusOr<double> TimeDecode(std::span<const Token> text, TokenRange tokens, Engine* engine) {
   const TimePoint begin = std::chrono::steady_clock::now();
-  if (absl::Status s = engine->Decode(text, tokens.begin, tokens.end); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(engine->Decode(text, tokens.begin, tokens.end));
   return SecondsSince(begin);
 }
 
@@ -35,25 +36,21 @@ absl::StatusOr<ComputeCost> MeasureCompute(std::span<const Token> text, Engine* 
   ChunkTimes times;
   for (uint32_t chunk = 0; chunk < kChunks; ++chunk) {
     const TokenRange tokens{chunk * Engine::kBatchTokens, (chunk + 1) * Engine::kBatchTokens};
-    const absl::StatusOr<double> took = TimeDecode(text, tokens, engine);
-    if (!took.ok()) return took.status();
+    LARDER_ASSIGN_OR_RETURN(const double took, TimeDecode(text, tokens, engine));
     times.later = tokens;
-    times.later_s = *took;
+    times.later_s = took;
     if (chunk > 0) continue;
     times.first = tokens;
-    times.first_s = *took;
+    times.first_s = took;
   }
   times.small = {times.later.end, times.later.end + kSmallTokens};
-  const absl::StatusOr<double> took = TimeDecode(text, times.small, engine);
-  if (!took.ok()) return took.status();
-  times.small_s = *took;
+  LARDER_ASSIGN_OR_RETURN(times.small_s, TimeDecode(text, times.small, engine));
   return FitComputeCost(times);
 }
 
 absl::StatusOr<double> MeasurePool(std::span<const Token> text, PromptCache* cache,
                                    Engine* engine) {
-  const absl::StatusOr<PromptCache::Stored> stored = cache->Store(text, 0, engine);
-  if (!stored.ok()) return stored.status();
+  LARDER_ASSIGN_OR_RETURN(const PromptCache::Stored stored, cache->Store(text, 0, engine));
   double best = 0;
   for (uint32_t i = 0; i < kGets; ++i) {
     const TimePoint begin = std::chrono::steady_clock::now();
@@ -103,19 +100,17 @@ absl::StatusOr<Profile> MeasureProfile(PromptCacheOptions options, Engine* engin
   }
   options.salt = "larder-llama/profile";
   const std::string model = options.model;
-  absl::StatusOr<std::unique_ptr<PromptCache>> cache =
-      PromptCache::Connect(options, engine->shape());
-  if (!cache.ok()) return cache.status();
-  if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
-  const absl::StatusOr<ComputeCost> compute = MeasureCompute(text, engine);
-  if (!compute.ok()) return compute.status();
-  const absl::StatusOr<double> pool = MeasurePool(text, cache->get(), engine);
-  (void)(*cache)->Clear();  // an engine that may not leaves it to eviction
-  if (!pool.ok()) return pool.status();
-  if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<PromptCache> cache,
+                          PromptCache::Connect(options, engine->shape()));
+  LARDER_RETURN_IF_ERROR(engine->ResetContext());
+  LARDER_ASSIGN_OR_RETURN(const ComputeCost compute, MeasureCompute(text, engine));
+  const absl::StatusOr<double> pool = MeasurePool(text, cache.get(), engine);
+  (void)cache->Clear();  // an engine that may not leaves it to eviction
+  LARDER_RETURN_IF_ERROR(pool.status());
+  LARDER_RETURN_IF_ERROR(engine->ResetContext());
   return Profile{.model = model,
                  .layers = static_cast<uint16_t>(engine->shape().layers()),
-                 .compute = *compute,
+                 .compute = compute,
                  .channels = {{"pool", *pool}, {"disk", std::min(*pool, kDiskRateMax)}},
                  .doubt = kMeasuredDoubt};
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder::llama {
 namespace {
@@ -45,13 +46,9 @@ absl::StatusOr<std::unique_ptr<PromptCache>> PromptCache::Connect(const PromptCa
   std::unique_ptr<PromptCache> cache(new PromptCache(shape));
   ClientOptions client_options;
   client_options.socket_dir = options.socket_dir;
-  absl::StatusOr<std::unique_ptr<Client>> client = Client::Connect(client_options);
-  if (!client.ok()) return client.status();
-  cache->client_ = *std::move(client);
-  absl::StatusOr<std::unique_ptr<Session>> session =
-      cache->client_->Attach({.engine_id = options.engine_id});
-  if (!session.ok()) return session.status();
-  cache->session_ = *std::move(session);
+  LARDER_ASSIGN_OR_RETURN(cache->client_, Client::Connect(client_options));
+  LARDER_ASSIGN_OR_RETURN(cache->session_,
+                          cache->client_->Attach({.engine_id = options.engine_id}));
   cache->engine_id_ = options.engine_id;
 
   ContentSpec& content = cache->content_;
@@ -63,11 +60,11 @@ absl::StatusOr<std::unique_ptr<PromptCache>> PromptCache::Connect(const PromptCa
   variant.layout = "llama.cpp/kv-rows/2";
   variant.block_tokens = kBlockTokens;
   variant.layers = static_cast<uint32_t>(shape.layers());
-  absl::StatusOr<std::vector<VariantHandle>> handles =
-      cache->session_->Register(std::span(&content, 1), std::span(&variant, 1));
-  if (!handles.ok()) return handles.status();
-  LARDER_CHECK(handles->size() == 1);
-  cache->variant_ = handles->front();
+  LARDER_ASSIGN_OR_RETURN(
+      std::vector<VariantHandle> handles,
+      cache->session_->Register(std::span(&content, 1), std::span(&variant, 1)));
+  LARDER_CHECK(handles.size() == 1);
+  cache->variant_ = handles.front();
   cache->seed_ = cache->session_->Seed(content);
   return cache;
 }
@@ -90,9 +87,9 @@ absl::StatusOr<std::vector<std::optional<Tier>>> PromptCache::Tiers(
   query.tokens.assign(prompt.begin(),
                       prompt.begin() + static_cast<ptrdiff_t>(tiers.size() * kBlockTokens));
   query.engine_id = engine_id_;
-  const absl::StatusOr<wire::LookupResult> found = client_->Lookup(query, {.deadline = limit});
-  if (!found.ok()) return found.status();
-  for (const wire::InstanceHit& instance : found->instances) {
+  LARDER_ASSIGN_OR_RETURN(const wire::LookupResult found,
+                          client_->Lookup(query, {.deadline = limit}));
+  for (const wire::InstanceHit& instance : found.instances) {
     for (const wire::TierHit& hit : instance.tiers) {
       if (hit.tier != Tier::kHost && hit.tier != Tier::kDisk) continue;
       for (const TokenRange range : hit.ranges) {
@@ -143,10 +140,9 @@ absl::StatusOr<uint32_t> PromptCache::FetchBatch(std::span<const Digest> digests
   std::vector<GetBlock> wanted;
   for (size_t i = 0; i < digests.size(); ++i)
     wanted.push_back({.digest = digests[i], .segments = segments_[i]});
-  const absl::StatusOr<std::vector<BlockStatus>> got = session_->Get(variant_, wanted);
-  if (!got.ok()) return got.status();
+  LARDER_ASSIGN_OR_RETURN(const std::vector<BlockStatus> got, session_->Get(variant_, wanted));
   uint32_t count = 0;
-  for (; count < got->size() && (*got)[count] == BlockStatus::kOk; ++count) {
+  for (; count < got.size() && got[count] == BlockStatus::kOk; ++count) {
     for (size_t layer = 0; layer < shape_.layers(); ++layer) {
       joiner->PlaceSegment(layer, BlockTokens(first + count), segments_[count][layer]);
     }
@@ -161,16 +157,14 @@ absl::StatusOr<PromptCache::Stored> PromptCache::Store(std::span<const Token> pr
   const uint32_t blocks = RestorableTokens(prompt.size()) / kBlockTokens;
   uint32_t next = known_tokens / kBlockTokens;
   if (next >= blocks) return stored;
-  const absl::StatusOr<std::vector<std::byte>> state = engine->SaveState();
-  if (!state.ok()) return state.status();
-  const absl::StatusOr<StateView> view = StateView::Parse(*state);
-  if (!view.ok()) return view.status();
-  const TokenRange positions = view->positions();
-  LARDER_CHECK(view->shape() == shape_ && positions.begin == 0 &&
+  LARDER_ASSIGN_OR_RETURN(const std::vector<std::byte> state, engine->SaveState());
+  LARDER_ASSIGN_OR_RETURN(const StateView view, StateView::Parse(state));
+  const TokenRange positions = view.positions();
+  LARDER_CHECK(view.shape() == shape_ && positions.begin == 0 &&
                positions.end >= blocks * kBlockTokens);
   while (next < blocks) {
     const uint32_t last = std::min(blocks, next + kBatchBlocks);
-    if (absl::Status s = StoreBatch(prompt, digests, next, last, *view, &stored); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(StoreBatch(prompt, digests, next, last, view, &stored));
     next = last;
   }
   return stored;
@@ -189,9 +183,8 @@ absl::Status PromptCache::StoreBatch(std::span<const Token> prompt, std::span<co
                       .tokens = prompt.subspan(BlockTokens(i).begin, kBlockTokens),
                       .segments = const_segments_[i - first]});
   }
-  const absl::StatusOr<std::vector<BlockStatus>> put = session_->Put(variant_, blocks);
-  if (!put.ok()) return put.status();
-  for (const BlockStatus status : *put) {
+  LARDER_ASSIGN_OR_RETURN(const std::vector<BlockStatus> put, session_->Put(variant_, blocks));
+  for (const BlockStatus status : put) {
     if (status == BlockStatus::kOk) {
       ++stored->blocks;
       stored->bytes += block_bytes_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/llama_cpp/state_blob.h"
+#include "storage/status_macros.h"
 
 namespace larder::llama {
 namespace {
@@ -35,7 +36,7 @@ class PromptEngine final : public RestoreEngine {
   }
   absl::StatusOr<bool> Between() override {
     if (beside_ == nullptr) return false;
-    if (absl::Status s = beside_->Step(); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(beside_->Step());
     return true;
   }
 
@@ -108,9 +109,7 @@ absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
   restored.stored_tokens = static_cast<uint32_t>(hole - tiers->begin()) * PromptCache::kBlockTokens;
   PromptEngine driven(prompt, engine, options.beside);
   Restorer restorer(cache->session(), cache->variant(), options.profile, OptionsOf(options));
-  absl::StatusOr<Restorer::Restored> what = restorer.Restore(prefix, driven);
-  if (!what.ok()) return what.status();
-  restored.what = *std::move(what);
+  LARDER_ASSIGN_OR_RETURN(restored.what, restorer.Restore(prefix, driven));
   restored.learnt = restorer.Learnt();
   return restored;
 }

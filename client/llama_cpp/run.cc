@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder::llama {
 namespace {
@@ -25,7 +26,7 @@ class Stopwatch {
 absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* engine) {
   const uint32_t border = PromptCache::RestorableTokens(prompt.size());
   if (begin < border) {
-    if (absl::Status s = engine->Decode(prompt, begin, border); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(engine->Decode(prompt, begin, border));
   }
   return engine->Decode(prompt, border, static_cast<uint32_t>(prompt.size()));
 }
@@ -79,13 +80,12 @@ absl::StatusOr<Beginning> ComputeAndLoad(std::span<const Token> prompt, const Ru
                                  .link = options.link,
                                  .beside = beside,
                                  .decode_budget_s = options.decode_budget_s};
-  absl::StatusOr<PromptRestored> restored = RestorePrompt(prompt, how, cache, engine);
-  if (!restored.ok()) return restored.status();
-  result->hit_tokens = restored->what.loaded_tokens;
-  result->restored_bytes = restored->what.bytes;
-  result->cache_status = restored->lookup;
-  const Beginning begun{PromptCache::RestorableTokens(prompt.size()), restored->stored_tokens};
-  result->restored = *std::move(restored);
+  LARDER_ASSIGN_OR_RETURN(PromptRestored restored, RestorePrompt(prompt, how, cache, engine));
+  result->hit_tokens = restored.what.loaded_tokens;
+  result->restored_bytes = restored.what.bytes;
+  result->cache_status = restored.lookup;
+  const Beginning begun{PromptCache::RestorableTokens(prompt.size()), restored.stored_tokens};
+  result->restored = std::move(restored);
   return begun;
 }
 
@@ -105,7 +105,7 @@ absl::Status Continue(std::span<const Token> prompt, uint32_t predict, Engine* e
     text.push_back(result->answer.back());
     const uint32_t size = static_cast<uint32_t>(text.size());
     if (size > engine->context_tokens()) break;
-    if (absl::Status s = engine->Decode(text, size - 1, size); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(engine->Decode(text, size - 1, size));
     result->answer.push_back(engine->Greedy());
   }
   return absl::OkStatus();
@@ -124,20 +124,19 @@ absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOpti
   RunResult result;
   result.prompt_tokens = static_cast<uint32_t>(prompt.size());
   if (options.link != nullptr) result.link_bytes_per_s = options.link->bytes_per_s();
-  if (absl::Status s = engine->ResetContext(); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(engine->ResetContext());
   std::optional<DecodeLoad> beside;
   if (options.decode_sequences > 0) {
     beside.emplace(engine, options.decode_sequences);
-    if (absl::Status s = beside->Start(prompt); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(beside->Start(prompt));
   }
 
   const Stopwatch watch;
-  const absl::StatusOr<Beginning> begun =
-      Begin(prompt, options, beside ? &*beside : nullptr, engine, cache, &result);
-  if (!begun.ok()) return begun.status();
+  LARDER_ASSIGN_OR_RETURN(const Beginning begun, Begin(prompt, options, beside ? &*beside : nullptr,
+                                                       engine, cache, &result));
   result.load_s = watch.seconds();
   const Stopwatch compute;
-  if (absl::Status s = ComputeRest(prompt, begun->tokens, engine); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(ComputeRest(prompt, begun.tokens, engine));
   result.answer.push_back(engine->Greedy());
   result.compute_s = compute.seconds();
   result.ttft_s = watch.seconds();
@@ -147,8 +146,8 @@ absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOpti
   result.first_logits.assign(logits.begin(), logits.end());
   // The answer is not stored with the prompt: blocks behind the prompt's end would only ever help
   // this very text.
-  if (cache != nullptr && options.store) StorePrompt(prompt, begun->known, engine, cache, &result);
-  if (absl::Status s = Continue(prompt, options.predict, engine, &result); !s.ok()) return s;
+  if (cache != nullptr && options.store) StorePrompt(prompt, begun.known, engine, cache, &result);
+  LARDER_RETURN_IF_ERROR(Continue(prompt, options.predict, engine, &result));
   result.text = engine->Text(result.answer);
   if (cache != nullptr && options.wait_durable)
     result.durable = cache->WaitDurable(result.stored_blocks, kDurableLimit);

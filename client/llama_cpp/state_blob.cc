@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder::llama {
 namespace {
@@ -131,18 +132,15 @@ ByteCount StateShape::StateBytes(uint32_t cells) const {
 absl::StatusOr<StateView> StateView::Parse(std::span<const std::byte> state) {
   StateView view;
   Reader reader(state);
-  if (absl::Status s = ReadCells(&reader, &view.positions_); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(ReadCells(&reader, &view.positions_));
   uint32_t transposed = 0, layers = 0;
   if (!reader.Read(&transposed) || !reader.Read(&layers))
     return Malformed("it ends before its layers");
   if (transposed != 0) return Malformed("values are transposed (flash attention is off)");
   if (layers == 0 || layers > kStateLayersMax) return Malformed(absl::StrCat(layers, " layers"));
   const uint32_t cells = view.positions_.end - view.positions_.begin;
-  if (absl::Status s = ReadPlanes(&reader, cells, layers, &view.shape_.keys, &view.keys_); !s.ok())
-    return s;
-  if (absl::Status s = ReadPlanes(&reader, cells, layers, &view.shape_.values, &view.values_);
-      !s.ok())
-    return s;
+  LARDER_RETURN_IF_ERROR(ReadPlanes(&reader, cells, layers, &view.shape_.keys, &view.keys_));
+  LARDER_RETURN_IF_ERROR(ReadPlanes(&reader, cells, layers, &view.shape_.values, &view.values_));
   if (!reader.empty()) return Malformed("bytes follow its last row");
   return view;
 }

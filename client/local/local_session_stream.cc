@@ -13,6 +13,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "storage/spin_wait.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -47,9 +48,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> LocalSessionStream::Open(
   wire::Up up;
   up.hello = std::move(hello);
   (void)opened->Send(std::move(up));  // why it failed, the daemon has said
-  if (absl::Status status = opened->inbox_.WaitAttached(*opened, until); !status.ok()) {
-    return status;
-  }
+  LARDER_RETURN_IF_ERROR(opened->inbox_.WaitAttached(*opened, until));
   return opened;
 }
 

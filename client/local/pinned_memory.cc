@@ -1,5 +1,7 @@
 #include "client/local/pinned_memory.h"
 
+#include "storage/status_macros.h"
+
 namespace larder {
 namespace {
 
@@ -13,13 +15,13 @@ struct PinnedMapping {
 
 absl::StatusOr<MappedBytes> PinnedSharedMemory::MapSlab(uint32_t slab, bool writable) {
   absl::StatusOr<MappedBytes> mapped = memory_->MapSlab(slab, writable);
-  if (!mapped.ok()) return mapped;
+  LARDER_RETURN_IF_ERROR(mapped.status());
   PinOptions options;
   options.access = writable ? PinAccess::kReadWrite : PinAccess::kRead;
-  absl::StatusOr<std::unique_ptr<PinnedMemory>> pinned = device_->Pin(mapped->bytes, options);
-  if (!pinned.ok()) return pinned.status();
+  LARDER_ASSIGN_OR_RETURN(std::unique_ptr<PinnedMemory> pinned,
+                          device_->Pin(mapped->bytes, options));
   mapped->owner = std::make_shared<const PinnedMapping>(
-      PinnedMapping{std::move(mapped->owner), *std::move(pinned)});
+      PinnedMapping{std::move(mapped->owner), std::move(pinned)});
   return mapped;
 }
 

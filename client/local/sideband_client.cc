@@ -18,6 +18,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -130,17 +131,15 @@ absl::StatusOr<std::unique_ptr<SidebandClient>> SidebandClient::Connect(
   } while (connected != 0 && errno == EINTR);
   if (connected != 0) return ConnectError(errno, path);
   auto client = absl::WrapUnique(new SidebandClient(std::move(socket), deadline));
-  if (absl::Status status = client->Handshake(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(client->Handshake());
   return client;
 }
 
 absl::Status SidebandClient::Handshake() {
-  auto challenge = Request<ChallengeFrame>(HelloFrame{});
-  if (!challenge.ok()) return challenge.status();
-  auto welcome = Request<WelcomeFrame>(ChallengeReplyFrame{.nonce = challenge->nonce},
-                                       {.descriptor = -1, .credentials = true});
-  if (!welcome.ok()) return welcome.status();
-  welcome_ = *welcome;
+  LARDER_ASSIGN_OR_RETURN(auto challenge, Request<ChallengeFrame>(HelloFrame{}));
+  LARDER_ASSIGN_OR_RETURN(welcome_,
+                          Request<WelcomeFrame>(ChallengeReplyFrame{.nonce = challenge.nonce},
+                                                {.descriptor = -1, .credentials = true}));
   return absl::OkStatus();
 }
 
@@ -151,24 +150,24 @@ std::string SidebandClient::TokenHex() const {
 
 absl::StatusOr<MappedSlab> SidebandClient::MapSlab(SlabId slab, bool writable) {
   FileDescriptor fd;
-  auto answer = Request<SlabFrame>(MapSlabFrame{.slab = slab, .writable = writable}, {}, &fd);
-  if (!answer.ok()) return answer.status();
-  if (answer->slab != slab || answer->writable != writable) {
+  LARDER_ASSIGN_OR_RETURN(
+      auto answer, Request<SlabFrame>(MapSlabFrame{.slab = slab, .writable = writable}, {}, &fd));
+  if (answer.slab != slab || answer.writable != writable) {
     return absl::InternalError("larderd answered with another slab than asked for");
   }
-  return SharedMapping::Map(fd.get(), answer->bytes, writable);
+  return SharedMapping::Map(fd.get(), answer.bytes, writable);
 }
 
 absl::StatusOr<MappedSessionPage> SidebandClient::MapSessionPage(SessionId session) {
   FileDescriptor fd;
-  auto answer = Request<SessionPageFrame>(MapSessionPageFrame{.session = session}, {}, &fd);
-  if (!answer.ok()) return answer.status();
-  if (answer->session != session) {
+  LARDER_ASSIGN_OR_RETURN(
+      auto answer, Request<SessionPageFrame>(MapSessionPageFrame{.session = session}, {}, &fd));
+  if (answer.session != session) {
     return absl::InternalError("larderd answered with another session than asked for");
   }
-  auto mapping = SharedMapping::Map(fd.get(), answer->bytes, /*writable=*/false);
-  if (!mapping.ok()) return mapping.status();
-  return MappedSessionPage(*std::move(mapping));
+  LARDER_ASSIGN_OR_RETURN(auto mapping,
+                          SharedMapping::Map(fd.get(), answer.bytes, /*writable=*/false));
+  return MappedSessionPage(std::move(mapping));
 }
 
 absl::StatusOr<StagingMemory> SidebandClient::MakeStaging(ByteCount bytes) {
@@ -179,7 +178,7 @@ absl::StatusOr<StagingMemory> SidebandClient::MakeStaging(ByteCount bytes) {
         absl::StrCat("this larderd is older than the client library: update it (it says: ",
                      answer.status().message(), ")"));
   }
-  if (!answer.ok()) return answer.status();
+  LARDER_RETURN_IF_ERROR(answer.status());
   if (answer->bytes != bytes || answer->staging_id == 0)
     return absl::InternalError("larderd answered with another staging segment than asked for");
   memory.id = answer->staging_id;
@@ -200,7 +199,7 @@ absl::StatusOr<ShareTicket> SidebandClient::Share(const DeviceExport& exported) 
   if (exported.path == SharePath::kHandle)
     shared =
         Request<SharedFrame>(ShareHandleFrame{.bytes = exported.bytes, .handle = exported.handle});
-  if (!shared.ok()) return shared.status();
+  LARDER_RETURN_IF_ERROR(shared.status());
   return shared->ticket;
 }
 
@@ -210,16 +209,15 @@ absl::Status SidebandClient::DropShare(const ShareTicket& ticket) {
 
 absl::StatusOr<DeviceExport> SidebandClient::OpenShared(const ShareTicket& ticket) {
   FileDescriptor memory;
-  const absl::StatusOr<Frame> answer =
-      Ask(OpenSharedFrame{.ticket = ticket}, {FrameType::kSharedMemory, FrameType::kSharedHandle},
-          {}, &memory);
-  if (!answer.ok()) return answer.status();
-  if (const auto* shared = std::get_if<SharedMemoryFrame>(&*answer)) {
+  LARDER_ASSIGN_OR_RETURN(const Frame answer,
+                          Ask(OpenSharedFrame{.ticket = ticket},
+                              {FrameType::kSharedMemory, FrameType::kSharedHandle}, {}, &memory));
+  if (const auto* shared = std::get_if<SharedMemoryFrame>(&answer)) {
     DeviceExport exported(SharePath::kDescriptor, shared->bytes);
     exported.descriptor = memory.Release();
     return exported;
   }
-  const auto& shared = std::get<SharedHandleFrame>(*answer);
+  const auto& shared = std::get<SharedHandleFrame>(answer);
   DeviceExport exported(SharePath::kHandle, shared.bytes);
   exported.handle = shared.handle;
   return exported;
@@ -227,23 +225,20 @@ absl::StatusOr<DeviceExport> SidebandClient::OpenShared(const ShareTicket& ticke
 
 absl::StatusOr<FileDescriptor> SidebandClient::OpenSession() {
   FileDescriptor fd;
-  auto answer = Request<SessionSocketFrame>(OpenSessionFrame{}, {}, &fd);
-  if (!answer.ok()) return answer.status();
+  LARDER_RETURN_IF_ERROR(Request<SessionSocketFrame>(OpenSessionFrame{}, {}, &fd).status());
   return fd;
 }
 
 absl::StatusOr<ByteCount> SidebandClient::Clean(SessionId session) {
-  auto answer = Request<CleanOkFrame>(CleanFrame{.session = session});
-  if (!answer.ok()) return answer.status();
-  return answer->released;
+  LARDER_ASSIGN_OR_RETURN(auto answer, Request<CleanOkFrame>(CleanFrame{.session = session}));
+  return answer.released;
 }
 
 template <class Body>
 absl::StatusOr<Body> SidebandClient::Request(const Frame& frame, const SendExtras& extras,
                                              FileDescriptor* answer_fd) {
-  absl::StatusOr<Frame> answer = Ask(frame, {Body::kType}, extras, answer_fd);
-  if (!answer.ok()) return answer.status();
-  return std::get<Body>(*std::move(answer));
+  LARDER_ASSIGN_OR_RETURN(Frame answer, Ask(frame, {Body::kType}, extras, answer_fd));
+  return std::get<Body>(std::move(answer));
 }
 
 absl::StatusOr<Frame> SidebandClient::Ask(const Frame& frame,
@@ -251,7 +246,7 @@ absl::StatusOr<Frame> SidebandClient::Ask(const Frame& frame,
                                           const SendExtras& extras, FileDescriptor* answer_fd) {
   if (fork_guard_.left()) return FailedInChild();
   MutexLock lock(mu_);
-  if (!broken_.ok()) return broken_;
+  LARDER_RETURN_IF_ERROR(broken_);
   absl::StatusOr<Frame> answer = Exchange(frame, extras, answer_fd);
   if (absl::IsPermissionDenied(answer.status())) return answer;
   if (!answer.ok()) {
@@ -293,7 +288,7 @@ absl::Status SidebandClient::Send(const Frame& frame, const SendExtras& extras, 
             "larderd takes no descriptors from this uid: share memory by handle, or have the "
             "daemon's operator trust the uid");
       case SendResult::kFull:
-        if (absl::Status status = Wait(POLLOUT, until); !status.ok()) return status;
+        LARDER_RETURN_IF_ERROR(Wait(POLLOUT, until));
     }
   }
 }
@@ -306,10 +301,10 @@ absl::StatusOr<Frame> SidebandClient::Receive(FileDescriptor* answer_fd, Time un
       return absl::UnavailableError("larderd closed the sideband");
     }
     if (result == ReceiveResult::kPacket) break;
-    if (absl::Status status = Wait(POLLIN, until); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(Wait(POLLIN, until));
   }
   absl::StatusOr<Frame> frame = DecodeFrame(packet.bytes());
-  if (!frame.ok()) return frame;
+  LARDER_RETURN_IF_ERROR(frame.status());
   if (packet.oversize) return absl::InvalidArgumentError("larderd sent more than one frame");
   const size_t expected = CarriesDescriptor(TypeOf(*frame)) ? 1 : 0;
   if (packet.control_lost || packet.descriptors.size() != expected) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -42,9 +43,9 @@ absl::StatusOr<MappedBytes> SidebandMemory::MapSlab(uint32_t slab, bool writable
   if (slab > UINT16_MAX) return absl::InternalError(absl::StrCat("no slab has the number ", slab));
   // Counted while it is asked for: whoever waits until nothing is mapped waits for this too.
   auto count = std::make_unique<Counted>(live_);
-  absl::StatusOr<MappedSlab> mapped = sideband_->MapSlab(static_cast<SlabId>(slab), writable);
-  if (!mapped.ok()) return mapped.status();
-  auto owner = std::make_shared<const Slab>(std::move(count), *std::move(mapped));
+  LARDER_ASSIGN_OR_RETURN(MappedSlab mapped,
+                          sideband_->MapSlab(static_cast<SlabId>(slab), writable));
+  auto owner = std::make_shared<const Slab>(std::move(count), std::move(mapped));
   const std::span<const std::byte> bytes = owner->mapping.bytes();
   // Read-only memory stays so, whatever the type says: the kernel sees to it.
   return MappedBytes{std::move(owner), {const_cast<std::byte*>(bytes.data()), bytes.size()}};
@@ -52,9 +53,8 @@ absl::StatusOr<MappedBytes> SidebandMemory::MapSlab(uint32_t slab, bool writable
 
 absl::StatusOr<std::shared_ptr<const RevocationWords>> SidebandMemory::MapSessionPage(
     SessionId session) {
-  absl::StatusOr<MappedSessionPage> page = sideband_->MapSessionPage(session);
-  if (!page.ok()) return page.status();
-  return std::make_shared<const Page>(live_, *std::move(page));
+  LARDER_ASSIGN_OR_RETURN(MappedSessionPage page, sideband_->MapSessionPage(session));
+  return std::make_shared<const Page>(live_, std::move(page));
 }
 
 absl::StatusOr<StagingMemory> SidebandMemory::MakeStaging(ByteCount bytes) {

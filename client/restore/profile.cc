@@ -15,6 +15,7 @@
 #include <toml++/toml.h>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -109,7 +110,7 @@ absl::Status ReadCompute(const toml::table& root, const std::string& path, Profi
   keys.Number("linear_s", 0, 1e6, true, &profile->compute.linear_s);
   keys.Number("quadratic_s", 0, 1e6, true, &profile->compute.quadratic_s);
   keys.Shares("layer_shares", profile->layers, &profile->layer_shares);
-  if (absl::Status status = keys.Finish(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(keys.Finish());
   if (profile->compute.Seconds({0, 1}) > 0) return absl::OkStatus();
   return Wrong(path, table->source().begin.line, "computing cannot be free");
 }
@@ -129,7 +130,7 @@ absl::Status ReadChannels(const toml::table& root, const std::string& path, Prof
     Table keys(*table, path);
     keys.Text("name", true, &channel.name);
     keys.Number("bytes_per_s", 1, 1e15, true, &channel.bytes_per_s);
-    if (absl::Status status = keys.Finish(); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(keys.Finish());
     profile->channels.push_back(std::move(channel));
   }
   return absl::OkStatus();
@@ -172,9 +173,9 @@ absl::StatusOr<Profile> ParseProfile(std::string_view text, const std::string& p
   const toml::table& root = parsed.table();
   Profile profile;
   for (const auto read : {ReadEngine, ReadCompute, ReadChannels}) {
-    if (absl::Status status = read(root, path, &profile); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(read(root, path, &profile));
   }
-  if (absl::Status status = CheckRoot(root, path); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckRoot(root, path));
   return profile;
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "storage/status_macros.h"
+
 namespace larder {
 namespace {
 
@@ -24,10 +26,10 @@ absl::Status CheckStage(const StageSpec& stage, uint32_t blocks, uint16_t layers
   }
   if (stage.ranks.empty()) return Wrong("a stage has at least one rank");
   for (const Copy& copy : stage.ranks) {
-    if (absl::Status status = CheckCopy(copy, blocks); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(CheckCopy(copy, blocks));
   }
   if (stage.boundary.channel_of_block.empty()) return absl::OkStatus();
-  if (absl::Status status = CheckCopy(stage.boundary, blocks); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckCopy(stage.boundary, blocks));
   const auto& channels = stage.boundary.channel_of_block;
   if (std::find(channels.begin(), channels.end(), ChannelId::kNowhere) == channels.end())
     return absl::OkStatus();
@@ -55,14 +57,12 @@ absl::Status CheckGrid(const RequestSpec& spec) {
 
 absl::Status Validate(const RequestSpec& spec, uint16_t layers) {
   if (!spec.id) return Wrong("a request has an id");
-  if (absl::Status status = CheckGrid(spec); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckGrid(spec));
   if (spec.stages.empty()) return Wrong("there is at least one stage");
   if (spec.suffix_tokens > 0 && spec.stages.size() > 1)
     return Wrong("the suffix of several stages is the engine's");
   for (const StageSpec& stage : spec.stages) {
-    if (absl::Status status = CheckStage(stage, spec.tokens / spec.block_tokens, layers);
-        !status.ok())
-      return status;
+    LARDER_RETURN_IF_ERROR(CheckStage(stage, spec.tokens / spec.block_tokens, layers));
   }
   if (spec.depths.empty()) return absl::OkStatus();
   const uint32_t step = std::max(spec.block_tokens, spec.chunk_tokens);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -29,7 +30,7 @@ Scheduler::Scheduler(SchedulerOptions options, CostModel costs, std::unique_ptr<
       trace_(options.trace_capacity) {}
 
 absl::Status Scheduler::Add(RequestSpec spec, double now_s) {
-  if (absl::Status status = Validate(spec, costs_.layers()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(Validate(spec, costs_.layers()));
   if (spec.cut_tokens > 0 && options_.engine.splits_layers)
     return absl::InvalidArgumentError("restore: an engine that splits layers cuts no chunks");
   if (Find(spec.id) != nullptr)

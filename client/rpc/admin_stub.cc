@@ -3,6 +3,7 @@
 #include "client/rpc/rpc_channel.h"
 #include "larder/v1/admin.grpc.pb.h"
 #include "proto/convert/convert.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -36,9 +37,9 @@ absl::StatusOr<uint32_t> AdminStub::Drain(std::chrono::milliseconds limit,
   v1::DrainRequest request;
   request.set_limit_s(std::chrono::duration<double>(limit).count());
   v1::DrainReply reply;
-  const absl::Status status = channel_->Call(
-      limits, [&](grpc::ClientContext& context) { return stub->Drain(&context, request, &reply); });
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(channel_->Call(limits, [&](grpc::ClientContext& context) {
+    return stub->Drain(&context, request, &reply);
+  }));
   return reply.sessions();
 }
 

@@ -13,6 +13,7 @@
 #include "client/rpc/rpc_channel.h"
 #include "larder/v1/engine.grpc.pb.h"
 #include "proto/convert/convert.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -272,7 +273,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> GrpcSessionStream::Open(
   impl.stream = impl.stub->PrepareAsyncAttach(&impl.context, &impl.steps);
   impl.stream->StartCall(nullptr);  // corked: it completes with the first write, and has no tag
   (void)impl.Write(up);             // why it failed, the read learns
-  if (absl::Status status = impl.inbox.WaitAttached(impl, until); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(impl.inbox.WaitAttached(impl, until));
   return opened;
 }
 

@@ -28,6 +28,7 @@
 #include "proto/messages/call_limits.h"
 #include "proto/messages/messages.h"
 #include "storage/mutex.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -113,7 +114,7 @@ absl::StatusOr<Value> RpcChannel::Ask(
   Reply reply;
   absl::Status status =
       Call(limits, [&](grpc::ClientContext& context) { return ask(context, &reply); });
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   Value value{};
   status = wire::Decode(reply, &value);
   if (!status.ok()) return NotAnAnswer(status);

@@ -7,6 +7,7 @@
 #include "client/rpc/rpc_channel.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "proto/convert/convert.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -52,12 +53,12 @@ absl::StatusOr<std::vector<wire::InstanceInfo>> RpcStub::ListInstances(const std
   std::vector<wire::InstanceInfo> all;
   wire::InstancesQuery query{.tenant = tenant, .page_size = 0, .page_token = {}};
   do {
-    absl::StatusOr<wire::InstancesPage> page =
-        Ask<wire::InstancesPage>(*channel_, limits, query, &Stub::ListInstances);
-    if (!page.ok()) return page.status();
-    std::ranges::move(page->instances, std::back_inserter(all));
-    if (page->next_page_token == query.page_token) break;  // it makes no way
-    query.page_token = std::move(page->next_page_token);
+    LARDER_ASSIGN_OR_RETURN(
+        wire::InstancesPage page,
+        Ask<wire::InstancesPage>(*channel_, limits, query, &Stub::ListInstances));
+    std::ranges::move(page.instances, std::back_inserter(all));
+    if (page.next_page_token == query.page_token) break;  // it makes no way
+    query.page_token = std::move(page.next_page_token);
   } while (!query.page_token.empty());
   return all;
 }

@@ -29,6 +29,7 @@
 #include "proto/messages/messages.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -129,10 +130,9 @@ using OpenCall = PendingCalls::OpenCall;
 
 template <class A>
 absl::StatusOr<A> PendingCalls::OpenCall::Wait(TimePoint deadline) {
-  absl::StatusOr<Answer> answer = WaitAnswer(deadline);
-  if (!answer.ok()) return answer.status();
-  if (A* found = std::get_if<A>(&*answer)) return std::move(*found);
-  calls_->unclaimed_(*std::move(answer));
+  LARDER_ASSIGN_OR_RETURN(Answer answer, WaitAnswer(deadline));
+  if (A* found = std::get_if<A>(&answer)) return std::move(*found);
+  calls_->unclaimed_(std::move(answer));
   return absl::InternalError("the daemon answered a request with another kind of message");
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -26,12 +27,11 @@ absl::StatusOr<PendingRead> PendingRead::Begin(SessionCore& core, ByteCount byte
                                                TimePoint deadline, wire::Acquire* acquire) {
   PendingRead read;
   if (core.reads_copied()) {
-    auto room = core.staging()->AllocateRoom(bytes, deadline);
-    if (!room.ok()) return room.status();
+    LARDER_ASSIGN_OR_RETURN(auto room, core.staging()->AllocateRoom(bytes, deadline));
     acquire->staging_id = core.staging()->id();
-    acquire->staging_offset = (*room)->offset();
-    acquire->staging_bytes = (*room)->bytes().size();
-    read.room_ = *std::move(room);
+    acquire->staging_offset = room->offset();
+    acquire->staging_bytes = room->bytes().size();
+    read.room_ = std::move(room);
   }
   read.core_ = &core;
   read.call_ = core.Open();
@@ -42,7 +42,7 @@ absl::StatusOr<PendingRead> PendingRead::Begin(SessionCore& core, ByteCount byte
 
 absl::StatusOr<wire::Grant> PendingRead::WaitGrant(TimePoint until) {
   absl::StatusOr<wire::Grant> grant = call_.Wait<wire::Grant>(until);
-  if (!grant.ok()) return grant;
+  LARDER_RETURN_IF_ERROR(grant.status());
   granted_ = true;
   lease_ = grant->lease;
   word_ = grant->word;
@@ -60,7 +60,7 @@ absl::StatusOr<wire::Grant> PendingRead::WaitGrant(TimePoint until) {
 
 absl::StatusOr<std::vector<wire::BlockReady>> PendingRead::WaitReady(TimePoint until) {
   absl::StatusOr<std::vector<wire::BlockReady>> ready = call_.WaitReady(until);
-  if (!ready.ok()) return ready;
+  LARDER_RETURN_IF_ERROR(ready.status());
   std::erase_if(*ready, [this](wire::BlockReady& one) {
     if (one.key >= waits_.size() || !waits_[one.key]) return true;
     waits_[one.key] = false;

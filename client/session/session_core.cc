@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -40,19 +41,18 @@ absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel
   if (attached_.write_mode != WriteMode::kStream) {
     if (memory == nullptr)
       return absl::InternalError("the daemon granted shared memory to a session without sideband");
-    absl::StatusOr<std::shared_ptr<const RevocationWords>> page =
-        memory->MapSessionPage(attached_.session);
-    if (!page.ok()) return page.status();
+    LARDER_ASSIGN_OR_RETURN(std::shared_ptr<const RevocationWords> page,
+                            memory->MapSessionPage(attached_.session));
     {
       MutexLock lock(mu_);
       if (status_.ok()) {
-        page_ = *std::move(page);
+        page_ = std::move(page);
         counted_ = beside_ != nullptr;
         if (counted_) ++*beside_;
       }
     }
     if (writes_staged() || reads_copied()) {
-      if (absl::Status status = BringStaging(memory, staging_bytes); !status.ok()) return status;
+      LARDER_RETURN_IF_ERROR(BringStaging(memory, staging_bytes));
     }
     book_.SetStockLimit(ByteCount(attached_.lease_bytes_max.value() / kStockShareOfLease));
   }
@@ -86,7 +86,7 @@ absl::Status SessionCore::BringStaging(const std::shared_ptr<SharedMemory>& memo
     size = std::max(kStagingBytesLeast, ByteCount(RoundUp(size.value() / 2, kPageBytes)));
     made = memory->MakeStaging(size);
   }
-  if (!made.ok()) return made.status();
+  LARDER_RETURN_IF_ERROR(made.status());
   const uint32_t id = made->id;
   absl::StatusOr<std::shared_ptr<StagingArea>> staging =
       StagingArea::Create(*std::move(made), lacking);

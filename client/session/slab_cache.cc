@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -27,7 +28,7 @@ absl::StatusOr<MappedBytes> SlabCache::Slab(uint32_t slab, bool writable) {
     mu_.Lock();
     mapping.erase(slab);
     mapped_.NotifyAll();
-    if (!mapped.ok()) return mapped;
+    LARDER_RETURN_IF_ERROR(mapped.status());
     if (memory_ == nullptr) continue;  // dropped meanwhile: answers so
     if (slab >= slabs.size()) slabs.resize(slab + 1);
     slabs[slab] = *mapped;
@@ -42,7 +43,7 @@ absl::StatusOr<MappedBytes> SlabCache::Map(const wire::ExtentGrant& extent, bool
                                             extent.bytes));
   }
   absl::StatusOr<MappedBytes> slab = Slab(extent.slab, writable);
-  if (!slab.ok()) return slab.status();
+  LARDER_RETURN_IF_ERROR(slab.status());
   const uint64_t size = slab->bytes.size();
   if (extent.offset > size || extent.bytes > size - extent.offset) {
     return absl::InternalError(absl::StrCat("the daemon named an extent outside its slab: offset ",

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -74,9 +75,8 @@ absl::StatusOr<StagingArea::Chunk> StagingArea::Allocate(ByteCount bytes, TimePo
 
 absl::StatusOr<std::shared_ptr<const StagingRoom>> StagingArea::AllocateRoom(ByteCount bytes,
                                                                              TimePoint deadline) {
-  const absl::StatusOr<Chunk> chunk = Allocate(bytes, deadline);
-  if (!chunk.ok()) return chunk.status();
-  return std::make_shared<const StagingRoom>(shared_from_this(), *chunk);
+  LARDER_ASSIGN_OR_RETURN(const Chunk chunk, Allocate(bytes, deadline));
+  return std::make_shared<const StagingRoom>(shared_from_this(), chunk);
 }
 
 void StagingArea::Free(const Chunk& chunk) {

@@ -56,8 +56,8 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
 
 // They end about when the caller does, sooner than it could fall asleep and be woken.
 void CopyPool::AwaitHelpers() {
-  constexpr auto kSpin = std::chrono::microseconds(50);
-  (void)SpinWhileIdle(std::chrono::steady_clock::now() + kSpin,
+  constexpr auto kAwait = std::chrono::microseconds(50);
+  (void)SpinWhileIdle(std::chrono::steady_clock::now() + kAwait,
                       [&] { return inside_.load() == 0; });
   if (inside_.load() == 0) return;
   MutexLock lock(mu_);

@@ -11,6 +11,7 @@
 #include "larder/v1/engine.grpc.pb.h"
 #include "proto/convert/convert.h"
 #include "storage/format/record.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -82,7 +83,7 @@ absl::StatusOr<wire::StoreBlocksResult> StoreCall::Finish() {
   absl::Status status = FromRpcStatus(writer_->Finish());
   wire::StoreBlocksResult result;
   if (status.ok()) status = wire::Decode(reply_, &result);
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   return result;
 }
 
@@ -123,7 +124,7 @@ class Fetched {
 
 absl::Status Fetched::On(const wire::FetchBlocksPart& part) {
   if (part.start) {
-    if (absl::Status status = Start(*part.start); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(Start(*part.start));
   }
   return Data(AsBytes(part.data));
 }
@@ -218,7 +219,7 @@ absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
   }
   if (!result.ok()) context.TryCancel();
   const absl::Status ended = FromRpcStatus(reader->Finish());
-  if (!result.ok()) return result;
+  LARDER_RETURN_IF_ERROR(result);
   if (absl::IsCancelled(ended) && options.stop.stop_requested())
     return absl::DeadlineExceededError("its caller stopped it");
   return ended.ok() ? fetched.End() : ended;
@@ -233,14 +234,13 @@ absl::Status StoreGroup(RpcChannel& channel, const wire::StoreHead& head,
   for (size_t i = 0; i < sent.size() && open; ++i) {
     open = call.Send(blocks[sent[i]], i == 0 ? std::optional(head) : std::nullopt);
   }
-  const absl::StatusOr<wire::StoreBlocksResult> stored = call.Finish();
-  if (!stored.ok()) return stored.status();
-  if (stored->status.size() != sent.size()) {
+  LARDER_ASSIGN_OR_RETURN(const wire::StoreBlocksResult stored, call.Finish());
+  if (stored.status.size() != sent.size()) {
     return absl::InternalError("the daemon answered a byte stream with another number of blocks");
   }
   for (size_t i = 0; i < sent.size(); ++i) {
-    const bool named = stored->digests[i] == blocks[sent[i]].digest;
-    result[sent[i]] = named ? stored->status[i] : BlockStatus::kInvalid;
+    const bool named = stored.digests[i] == blocks[sent[i]].digest;
+    result[sent[i]] = named ? stored.status[i] : BlockStatus::kInvalid;
   }
   return absl::OkStatus();
 }
@@ -256,7 +256,7 @@ void GrpcStreamTransport::AddContent(const ContentSpec& content) {
 absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantHandle& variant,
                                                                   std::span<const PutBlock> blocks,
                                                                   const CallOptions& options) {
-  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
   std::vector<BlockStatus> result(blocks.size(), BlockStatus::kInvalid);
   std::map<size_t, std::vector<size_t>> groups;  // by content: a stream is of one
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -276,8 +276,7 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
       head.content = contents_[content];
       head.content.tenant.clear();  // the daemon knows who calls
     }
-    absl::Status status = StoreGroup(*channel_, head, blocks, sent, options.deadline, result);
-    if (!status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(StoreGroup(*channel_, head, blocks, sent, options.deadline, result));
   }
   return result;
 }
@@ -295,7 +294,7 @@ size_t GrpcStreamTransport::ContentOf(const PutBlock& block) const {
 absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Get(const VariantHandle& variant,
                                                                   std::span<const GetBlock> blocks,
                                                                   const CallOptions& options) {
-  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
   std::vector<BlockStatus> result(blocks.size(), BlockStatus::kInvalid);
   std::map<std::pair<uint32_t, size_t>, std::vector<size_t>> groups;  // by range of layers
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -303,8 +302,7 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Get(const VariantH
     groups[{blocks[i].first_layer, blocks[i].segments.size()}].push_back(i);
   }
   for (const auto& [range, keys] : groups) {
-    absl::Status status = FetchGroup(*channel_, tenant_, variant, blocks, keys, options, result);
-    if (!status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(FetchGroup(*channel_, tenant_, variant, blocks, keys, options, result));
   }
   return result;
 }

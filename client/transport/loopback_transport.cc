@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "storage/status_macros.h"
+
 namespace larder {
 
 BlockStatus LoopbackTransport::PutOne(const VariantHandle& variant, const PutBlock& block) {
@@ -37,7 +39,7 @@ BlockStatus LoopbackTransport::GetOne(const VariantHandle& variant, const GetBlo
 absl::StatusOr<std::vector<BlockStatus>> LoopbackTransport::Put(const VariantHandle& variant,
                                                                 std::span<const PutBlock> blocks,
                                                                 const CallOptions& /*options*/) {
-  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
   std::vector<BlockStatus> result;
   result.reserve(blocks.size());
   MutexLock lock(mu_);
@@ -48,7 +50,7 @@ absl::StatusOr<std::vector<BlockStatus>> LoopbackTransport::Put(const VariantHan
 absl::StatusOr<std::vector<BlockStatus>> LoopbackTransport::Get(const VariantHandle& variant,
                                                                 std::span<const GetBlock> blocks,
                                                                 const CallOptions& /*options*/) {
-  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
   std::vector<BlockStatus> result;
   result.reserve(blocks.size());
   MutexLock lock(mu_);

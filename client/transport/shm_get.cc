@@ -8,6 +8,7 @@
 #include "client/session/stoppable_wait.h"
 #include "client/transport/shm_transport.h"
 #include "storage/codec/payload_codec.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -223,7 +224,7 @@ absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& 
       }
       return absl::OkStatus();
     }
-    if (!ready.ok()) return ready.status();
+    LARDER_RETURN_IF_ERROR(ready.status());
     std::vector<size_t> arrived;
     for (wire::BlockReady& one : *ready) {
       grants[one.key] = std::move(one.block);
@@ -248,10 +249,8 @@ absl::Status GetRun::Ask(Window& window, ByteCount behind, TimePoint until) {
   acquire.remaining_bytes = behind.value();
   acquire.accepted_codecs = {Codec::kIdentity};
   if (accept_encoded_) acquire.accepted_codecs.push_back(Codec::kLossless);
-  absl::StatusOr<PendingRead> read =
-      PendingRead::Begin(core_, ByteCount(window.bytes), until, &acquire);
-  if (!read.ok()) return read.status();
-  window.read = *std::move(read);
+  LARDER_ASSIGN_OR_RETURN(window.read,
+                          PendingRead::Begin(core_, ByteCount(window.bytes), until, &acquire));
   return core_.Send(std::move(up));
 }
 
@@ -277,15 +276,14 @@ void GetRun::Settle(const Window& window) {
 }
 
 absl::Status GetRun::Finish(Window& window) {
-  absl::StatusOr<wire::Grant> grant =
-      Await([&](TimePoint until) { return window.read.WaitGrant(until); });
-  if (!grant.ok()) return grant.status();
+  LARDER_ASSIGN_OR_RETURN(wire::Grant grant,
+                          Await([&](TimePoint until) { return window.read.WaitGrant(until); }));
   std::vector<size_t> now;
-  for (size_t i = 0; i < grant->blocks.size(); ++i) {
-    if (grant->blocks[i].status != BlockStatus::kPending) now.push_back(i);
+  for (size_t i = 0; i < grant.blocks.size(); ++i) {
+    if (grant.blocks[i].status != BlockStatus::kPending) now.push_back(i);
   }
-  CopyReady(window, now, grant->blocks);
-  const absl::Status result = CopyPending(window, grant->blocks);
+  CopyReady(window, now, grant.blocks);
+  const absl::Status result = CopyPending(window, grant.blocks);
   // Bytes count only if the daemon still promised them after the last was read.
   if (!window.read.Holds()) {
     for (const size_t key : window.keys) {
@@ -330,13 +328,13 @@ absl::Status GetRun::Pass(const std::vector<size_t>& keys) {
   for (size_t i = 0; i < windows.size(); ++i) {
     // It waits for room only while it holds none, so that two callers never wait for each other.
     if (!windows[i].read) {
-      if (absl::Status status = Ask(windows[i], behind[i], deadline_); !status.ok()) return status;
+      LARDER_RETURN_IF_ERROR(Ask(windows[i], behind[i], deadline_));
     }
     if (i + 1 < windows.size()) {
       const absl::Status status = Ask(windows[i + 1], behind[i + 1], TimePoint());
       if (!status.ok() && !absl::IsDeadlineExceeded(status)) return status;
     }
-    if (absl::Status status = Finish(windows[i]); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(Finish(windows[i]));
   }
   return absl::OkStatus();
 }
@@ -356,7 +354,7 @@ absl::Status GetRun::Run() {
   }
   // What was full may have been so because of this call's own leases: ask again while it helps.
   while (!todo.empty()) {
-    if (absl::Status status = Pass(todo); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(Pass(todo));
     std::vector<size_t> full;
     std::copy_if(todo.begin(), todo.end(), std::back_inserter(full),
                  [this](size_t key) { return status_[key] == BlockStatus::kFull; });
@@ -377,10 +375,10 @@ uint32_t DeadlineMs(const CallOptions& options) {
 absl::StatusOr<std::vector<BlockStatus>> ShmTransport::Get(const VariantHandle& variant,
                                                            std::span<const GetBlock> blocks,
                                                            const CallOptions& options) {
-  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
-  if (absl::Status status = core_.status(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
+  LARDER_RETURN_IF_ERROR(core_.status());
   GetRun run(core_, kernel_, pool_, variant, accept_encoded_, blocks, options);
-  if (absl::Status status = run.Run(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(run.Run());
   return run.TakeStatus();
 }
 

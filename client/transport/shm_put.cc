@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/transport/shm_transport.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -178,9 +179,9 @@ absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
   // Maybe full of what this session itself holds: let that go, then ask once more.
   core_.DropStock();
   while (!published_.empty()) {
-    if (absl::Status status = CollectOldest(); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(CollectOldest());
   }
-  if (absl::Status status = AskExtents(window); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(AskExtents(window));
   if (!window.reserve) return wire::Reserved{};
   reserved = window.reserve.Wait<wire::Reserved>(deadline_);
   window.reserve = {};
@@ -190,26 +191,25 @@ absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
 // Items that the daemon has no room for are ended here, and leave the window.
 absl::Status PutRun::AwaitExtents(Window& window) {
   if (!window.reserve) return absl::OkStatus();
-  absl::StatusOr<wire::Reserved> reserved = AwaitReserved(window);
-  if (!reserved.ok()) return reserved.status();
+  LARDER_ASSIGN_OR_RETURN(wire::Reserved reserved, AwaitReserved(window));
   const auto missing = std::count_if(window.items.begin(), window.items.end(),
                                      [](const Item& item) { return !item.extent; });
-  if (reserved->status == BlockStatus::kOk &&
-      reserved->extents.size() != static_cast<size_t>(missing)) {
-    for (uint32_t i = 0; i < reserved->extents.size(); ++i) {
-      core_.EndExtent({reserved->reservation, i, reserved->extents[i]}, /*abort=*/true);
+  if (reserved.status == BlockStatus::kOk &&
+      reserved.extents.size() != static_cast<size_t>(missing)) {
+    for (uint32_t i = 0; i < reserved.extents.size(); ++i) {
+      core_.EndExtent({reserved.reservation, i, reserved.extents[i]}, /*abort=*/true);
     }
     return absl::InternalError("the daemon granted another number of extents than was asked for");
   }
   uint32_t next = 0;
   for (Item& item : window.items) {
     if (item.extent) continue;
-    if (reserved->status == BlockStatus::kOk) {
-      item.extent = HeldExtent{reserved->reservation, next, reserved->extents[next]};
+    if (reserved.status == BlockStatus::kOk) {
+      item.extent = HeldExtent{reserved.reservation, next, reserved.extents[next]};
       item.extent->where.bytes = item.bytes;
       ++next;
     } else {
-      item.status = reserved->status;
+      item.status = reserved.status;
       End(item);
     }
   }
@@ -249,7 +249,7 @@ void PutRun::CopyToExtents(std::vector<Item>& items) {
 
 absl::Status PutRun::WriteMapped(Window& window) {
   CopyToExtents(window.items);  // what the stock gave, while the daemon looks for the rest
-  if (absl::Status status = AwaitExtents(window); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(AwaitExtents(window));
   CopyToExtents(window.items);
   std::vector<Item> copied;
   for (Item& item : window.items) {
@@ -270,8 +270,8 @@ absl::StatusOr<StagingArea::Chunk> PutRun::AllocateChunk(uint64_t bytes) {
   // No room: what we staged ourselves comes back when it is published and answered; then wait for
   // others.
   while (absl::IsDeadlineExceeded(chunk.status()) && (!piece_.empty() || !published_.empty())) {
-    absl::Status status = piece_.empty() ? CollectOldest() : Publish(std::exchange(piece_, {}), 0);
-    if (!status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(piece_.empty() ? CollectOldest()
+                                          : Publish(std::exchange(piece_, {}), 0));
     chunk = staging.Allocate(ByteCount(bytes), TimePoint());
   }
   if (absl::IsDeadlineExceeded(chunk.status()))
@@ -280,14 +280,12 @@ absl::StatusOr<StagingArea::Chunk> PutRun::AllocateChunk(uint64_t bytes) {
 }
 
 absl::Status PutRun::WriteStaged(Window& window) {
-  if (absl::Status status = AwaitExtents(window); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(AwaitExtents(window));
   const size_t count = window.items.size();
   uint64_t piece_bytes = 0;
   for (size_t i = 0; i < count; ++i) {
     Item& item = window.items[i];
-    absl::StatusOr<StagingArea::Chunk> chunk = AllocateChunk(item.bytes);
-    if (!chunk.ok()) return chunk.status();
-    item.chunk = *chunk;
+    LARDER_ASSIGN_OR_RETURN(item.chunk, AllocateChunk(item.bytes));
     CopyIn(item, item.chunk.bytes, /*hash=*/false);
     item.status = BlockStatus::kPending;
     piece_bytes += item.bytes;
@@ -296,8 +294,7 @@ absl::Status PutRun::WriteStaged(Window& window) {
     item.chunk = {};
     const bool last = i + 1 == count;
     if (piece_bytes < kPieceBytes && !last) continue;
-    if (absl::Status status = Publish(std::exchange(piece_, {}), last ? count : 0); !status.ok())
-      return status;
+    LARDER_RETURN_IF_ERROR(Publish(std::exchange(piece_, {}), last ? count : 0));
     piece_bytes = 0;
   }
   window.items.clear();
@@ -336,24 +333,23 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
   }
   // Room for two Puts like this one, so that the next need not wait for the answer.
   if (restock > 0) core_.AskStock(restock_bytes, 2 * restock, &up);
-  if (absl::Status status = core_.Send(std::move(up)); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(core_.Send(std::move(up)));
   while (published_.size() > kPublishedMax) {
-    if (absl::Status status = CollectOldest(); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(CollectOldest());
   }
   return absl::OkStatus();
 }
 
 absl::Status PutRun::CollectOldest() {
   Published& oldest = published_.front();
-  absl::StatusOr<wire::Published> answer = oldest.call.Wait<wire::Published>(deadline_);
-  if (!answer.ok()) return answer.status();
-  if (answer->status.size() != oldest.items.size()) {
+  LARDER_ASSIGN_OR_RETURN(wire::Published answer, oldest.call.Wait<wire::Published>(deadline_));
+  if (answer.status.size() != oldest.items.size()) {
     return absl::InternalError("the daemon answered a publish with another number of blocks");
   }
   uint64_t blocks = 0, bytes = 0;
   for (size_t i = 0; i < oldest.items.size(); ++i) {
     Item& item = oldest.items[i];
-    item.status = answer->status[i];
+    item.status = answer.status[i];
     if (item.status == BlockStatus::kOk) ++blocks, bytes += item.bytes;
     End(item);
   }
@@ -368,16 +364,15 @@ absl::Status PutRun::Run() {
   const bool staged = core_.writes_staged();
   for (size_t i = 0; i < windows_.size(); ++i) {
     if (i == 0) {
-      if (absl::Status status = AskExtents(windows_[0]); !status.ok()) return status;
+      LARDER_RETURN_IF_ERROR(AskExtents(windows_[0]));
     }
     if (i + 1 < windows_.size()) {
-      if (absl::Status status = AskExtents(windows_[i + 1]); !status.ok()) return status;
+      LARDER_RETURN_IF_ERROR(AskExtents(windows_[i + 1]));
     }
-    absl::Status status = staged ? WriteStaged(windows_[i]) : WriteMapped(windows_[i]);
-    if (!status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(staged ? WriteStaged(windows_[i]) : WriteMapped(windows_[i]));
   }
   while (!published_.empty()) {
-    if (absl::Status status = CollectOldest(); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(CollectOldest());
   }
   return absl::OkStatus();
 }
@@ -387,10 +382,10 @@ absl::Status PutRun::Run() {
 absl::StatusOr<std::vector<BlockStatus>> ShmTransport::Put(const VariantHandle& variant,
                                                            std::span<const PutBlock> blocks,
                                                            const CallOptions& options) {
-  if (absl::Status status = CheckBatch(blocks.size()); !status.ok()) return status;
-  if (absl::Status status = core_.status(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
+  LARDER_RETURN_IF_ERROR(core_.status());
   PutRun run(core_, kernel_, pool_, variant, blocks, options);
-  if (absl::Status status = run.Run(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(run.Run());
   return run.TakeStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "proto/convert/convert_field.h"
 #include "proto/convert/parsed_weight.h"
 #include "proto/frames/session_frames.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -32,7 +33,7 @@ absl::Status ParseInto(std::span<const std::byte> body, Message* message) {
 
 template <class Message, class Value>
 absl::Status Decode(std::span<const std::byte> body, Message* message, Value* value) {
-  if (absl::Status status = ParseInto(body, message); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(ParseInto(body, message));
   return wire::Decode(*message, value);
 }
 
@@ -126,7 +127,7 @@ void SessionCodec::AppendEnd(const SessionEnd& end, std::string* out) {
 
 absl::StatusOr<SessionEnd> SessionCodec::ParseEnd(std::span<const std::byte> body) {
   v1::SessionEnd message;
-  if (absl::Status status = ParseInto(body, &message); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(ParseInto(body, &message));
   const bool known = message.code() <= static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
   const auto code =
       known ? static_cast<absl::StatusCode>(message.code()) : absl::StatusCode::kUnknown;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "server/config/config_options.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -104,9 +105,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   for (const auto& [option, parsed] : given) {
     if (parsed->count() > 0) line.flags.emplace_back(option->name, values[option->name]);
   }
-  const absl::StatusOr<Action> action = ChooseAction(actions);
-  if (!action.ok()) return action.status();
-  line.action = *action;
+  LARDER_ASSIGN_OR_RETURN(line.action, ChooseAction(actions));
   return line;
 }
 

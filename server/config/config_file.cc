@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -93,9 +94,8 @@ FileSetting Setting(std::string_view key, uint32_t line, const toml::node& node)
 }  // namespace
 
 absl::StatusOr<std::vector<FileSetting>> ReadConfigFile(const std::string& path) {
-  absl::StatusOr<std::string> text = ReadAll(path);
-  if (!text.ok()) return text.status();
-  toml::parse_result parsed = toml::parse(std::string_view(*text), path);
+  LARDER_ASSIGN_OR_RETURN(std::string text, ReadAll(path));
+  toml::parse_result parsed = toml::parse(std::string_view(text), path);
   if (!parsed) {
     const std::string_view why = parsed.error().description();
     return absl::InvalidArgumentError(absl::StrCat(path, ":", parsed.error().source().begin.line,

@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "server/config/config_values.h"
 #include "storage/fault_points.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder {
@@ -16,7 +17,7 @@ namespace {
 
 template <class T>
 absl::Status Store(absl::StatusOr<T> parsed, T* field) {
-  if (!parsed.ok()) return parsed.status();
+  LARDER_RETURN_IF_ERROR(parsed.status());
   *field = *std::move(parsed);
   return absl::OkStatus();
 }

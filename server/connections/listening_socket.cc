@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/connections/passed_rights.h"
 #include "server/connections/socket_group.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -58,7 +59,7 @@ absl::Status RemoveStaleSocket(const std::string& path) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is not a socket: move it away or choose --socket-dir"));
   }
-  if (absl::Status status = CheckPath(path); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckPath(path));
   const sockaddr_un address = AddressOf(path);
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
     const int error = ConnectErrno(address, type);
@@ -76,11 +77,10 @@ absl::Status RemoveStaleSocket(const std::string& path) {
 absl::Status ListeningSocket::Options::Validate() const { return CheckPath(path); }
 
 absl::StatusOr<std::unique_ptr<ListeningSocket>> ListeningSocket::Open(const Options& options) {
-  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(options.Validate());
   auto socket = absl::WrapUnique(new ListeningSocket(options));
-  const absl::Status status =
-      options.handed_over >= 0 ? socket->TakeOver() : socket->Listen(options.mode);
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(options.handed_over >= 0 ? socket->TakeOver()
+                                                  : socket->Listen(options.mode));
   return socket;
 }
 
@@ -106,8 +106,8 @@ absl::Status ListeningSocket::Reopen() {
   // The broken socket still counts as a program that listens until its file is gone.
   if (owned_ && is_there && InPlace()) {
     unlink(options_.path.c_str());
-  } else if (absl::Status status = RemoveStaleSocket(options_.path); !status.ok()) {
-    return status;
+  } else {
+    LARDER_RETURN_IF_ERROR(RemoveStaleSocket(options_.path));
   }
   const bool as_handed_over = !owned_ && is_there && S_ISSOCK(st.st_mode);
   return Listen(as_handed_over ? st.st_mode & 0777 : options_.mode);
@@ -135,12 +135,11 @@ absl::Status ListeningSocket::Listen(mode_t mode) {
   };
   if (bind(listener.get(), generic, sizeof address) != 0) {
     if (errno != EADDRINUSE) return failed("bind");
-    if (absl::Status status = RemoveStaleSocket(options_.path); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(RemoveStaleSocket(options_.path));
     if (bind(listener.get(), generic, sizeof address) != 0) return failed("bind");
   }
   // No client can connect before listen, so the mode is right for the first one.
-  absl::Status handed = HandToGroup(options_.path, options_.group, mode);
-  if (!handed.ok()) return handed;
+  LARDER_RETURN_IF_ERROR(HandToGroup(options_.path, options_.group, mode));
   file_ = FileAtPath();
   owned_ = true;
   if (listen(listener.get(), SOMAXCONN) != 0) return failed("listen at");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -79,23 +80,21 @@ absl::StatusOr<wire::WatchReply> EventFeed::Next() {
   std::vector<TierEvent> happened;
   for (const NumberedEvent& event : std::span(events).first(read->events))
     happened.push_back(event.event);
-  absl::StatusOr<std::vector<wire::BlockEvent>> told = Describe(happened);
-  if (!told.ok()) return told.status();
-  for (size_t i = 0; i < told->size(); ++i) (*told)[i].sequence = events[i].number;
+  LARDER_ASSIGN_OR_RETURN(std::vector<wire::BlockEvent> told, Describe(happened));
+  for (size_t i = 0; i < told.size(); ++i) told[i].sequence = events[i].number;
   after_ = read->through;
   wire::WatchReply reply;
-  reply.events = Joined(*std::move(told));
+  reply.events = Joined(std::move(told));
   reply.sequence = after_;
   return reply;
 }
 
 absl::StatusOr<wire::WatchReply> EventFeed::NextOfSnapshot() {
-  absl::StatusOr<std::vector<wire::BlockEvent>> there = Describe(SomeOfSnapshot());
-  if (!there.ok()) return there.status();
+  LARDER_ASSIGN_OR_RETURN(std::vector<wire::BlockEvent> there, Describe(SomeOfSnapshot()));
   const bool done =
       cursor_.done() && (device_cursor_.done() || (query_.tiers & TierBit(Tier::kDevice)) == 0);
   wire::WatchReply reply;
-  reply.events = Joined(*std::move(there));
+  reply.events = Joined(std::move(there));
   reply.sequence = done ? after_ : 0;
   reply.snapshot_end = done;
   in_snapshot_ = !done;

@@ -10,6 +10,7 @@
 #include "absl/container/node_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "server/instances/device_table.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -104,21 +105,20 @@ absl::StatusOr<std::vector<VariantIndex>> InstanceTable::Register(
     std::span<const VariantSpec> variants, const Shares::Account* who) {
   Said said{.contents = contents, .variants = variants, .content_ids = {}, .variant_ids = {}};
   for (const ContentSpec& content : contents) {
-    if (absl::Status s = content.Validate(); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(content.Validate());
     said.content_ids.push_back(content.Id());
   }
   for (const VariantSpec& variant : variants) {
-    if (absl::Status s = variant.Validate(); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(variant.Validate());
     said.variant_ids.push_back(variant.Id());
   }
-  const absl::StatusOr<Extended> next = Extend(engine_id, said, who);
-  if (!next.ok()) return next.status();
+  LARDER_ASSIGN_OR_RETURN(const Extended next, Extend(engine_id, said, who));
   std::vector<VariantIndex> indices;
   for (const Digest& id : said.variant_ids) {
-    indices.push_back(next->registration->numbers.at(id));
+    indices.push_back(next.registration->numbers.at(id));
   }
-  if (next->changed && on_change_) on_change_(engine_id);
-  if (next->owner) TellOfOther(engine_id, {who->holder().uid}, *next->owner);
+  if (next.changed && on_change_) on_change_(engine_id);
+  if (next.owner) TellOfOther(engine_id, {who->holder().uid}, *next.owner);
   return indices;
 }
 
@@ -154,9 +154,8 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
                                                               const Said& said,
                                                               const Shares::Account* who) {
   MutexLock lock(mu_);
-  const absl::StatusOr<Engine*> entered = Enter(engine_id, who);
-  if (!entered.ok()) return entered.status();
-  Engine& engine = **entered;
+  LARDER_ASSIGN_OR_RETURN(Engine* const entered, Enter(engine_id, who));
+  Engine& engine = *entered;
   Part* const part = PartOf(engine, who);
   const Registration none;
   const Registration& before = part == nullptr ? none : *part->registration;
@@ -164,12 +163,11 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
   if (part != nullptr && said.IsIn(before)) {
     return Extended{.registration = part->registration, .changed = false, .owner = {}};
   }
-  absl::StatusOr<std::shared_ptr<Registration>> next = With(engine_id, before, said);
-  if (!next.ok()) return next.status();
-  Extended extended{.registration = *next, .changed = false, .owner = {}};
+  LARDER_ASSIGN_OR_RETURN(std::shared_ptr<Registration> next, With(engine_id, before, said));
+  Extended extended{.registration = next, .changed = false, .owner = {}};
   if (part != &engine.own) extended.owner = engine.owner;
-  const size_t new_contents = (*next)->contents.size() - before.contents.size();
-  const size_t new_variants = (*next)->variants.size() - before.variants.size();
+  const size_t new_contents = next->contents.size() - before.contents.size();
+  const size_t new_variants = next->variants.size() - before.variants.size();
   if (new_contents + new_variants == 0) {
     extended.owner.reset();
     return extended;
@@ -177,7 +175,7 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
   Shares::Answer of_contents, of_variants, of_bytes;
   if (who != nullptr && part != nullptr) {
     const size_t new_bytes =
-        BytesOf((*next)->contents, (*next)->variants) - BytesOf(before.contents, before.variants);
+        BytesOf(next->contents, next->variants) - BytesOf(before.contents, before.variants);
     of_contents = who->OfUid().Take(ShareKind::kContents, new_contents);
     of_variants = who->OfUid().Take(ShareKind::kVariants, new_variants);
     of_bytes = who->OfUid().Take(ShareKind::kRegistrationBytes, new_bytes);
@@ -186,9 +184,9 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
     }
   }
   // Interned last: what is refused must not use up numbers, which are never given back.
-  if (absl::Status s = Intern(**next, who); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(Intern(*next, who));
   if (part == nullptr) return extended;
-  part->registration = *next;
+  part->registration = next;
   part->charged.push_back(std::move(of_contents.ticket));
   part->charged.push_back(std::move(of_variants.ticket));
   part->charged.push_back(std::move(of_bytes.ticket));
@@ -210,10 +208,9 @@ absl::Status InstanceTable::Intern(Registration& registration, const Shares::Acc
   }
   for (Variant& variant : registration.variants) {
     if (variant.index != VariantIndex::kNone) continue;
-    absl::StatusOr<VariantIndex> index = NumberLocked(variant.spec, who);
-    if (!index.ok()) return index.status();
-    variant.index = *index;
-    registration.numbers[variant.spec.Id()] = *index;
+    LARDER_ASSIGN_OR_RETURN(VariantIndex index, NumberLocked(variant.spec, who));
+    variant.index = index;
+    registration.numbers[variant.spec.Id()] = index;
   }
   return absl::OkStatus();
 }
@@ -351,13 +348,12 @@ absl::Status InstanceTable::SessionBegan(const std::string& engine_id,
   if (who != nullptr) whose = Claimant{who->holder().uid};
   {
     MutexLock lock(mu_);
-    const absl::StatusOr<Engine*> engine = Enter(engine_id, who);
-    if (!engine.ok()) return engine.status();
+    LARDER_ASSIGN_OR_RETURN(Engine* const engine, Enter(engine_id, who));
     if (who != nullptr) {
-      if (absl::Status s = Join(**engine, *who); !s.ok()) return s;
+      LARDER_RETURN_IF_ERROR(Join(*engine, *who));
     }
-    (*engine)->sessions.push_back({session, clock_.Now(), whose});
-    owner = (*engine)->owner;
+    engine->sessions.push_back({session, clock_.Now(), whose});
+    owner = engine->owner;
   }
   if (whose && owner != whose) TellOfOther(engine_id, *whose, *owner);
   return absl::OkStatus();

@@ -15,6 +15,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -57,12 +58,12 @@ ProcessTable::ProcessTable(const Options& options, FileDescriptor epoll, FileDes
 ProcessTable::~ProcessTable() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<ProcessTable>> ProcessTable::Create(const Options& options) {
-  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(options.Validate());
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return absl::ErrnoToStatus(errno, "epoll_create1");
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return absl::ErrnoToStatus(errno, "eventfd");
-  if (absl::Status status = Watch(epoll.get(), wake.get(), kWake); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(Watch(epoll.get(), wake.get(), kWake));
   return absl::WrapUnique(new ProcessTable(options, std::move(epoll), std::move(wake)));
 }
 
@@ -103,10 +104,9 @@ void ProcessTable::Reap() {
 absl::StatusOr<ProcessTable::Attachment> ProcessTable::Attach(PeerProcess peer, bool writable) {
   MutexLock lock(mu_);
   AttachedProcess attached{.id = {}, .pid = peer.pid(), .uid = peer.uid(), .writable = writable};
-  absl::StatusOr<ProcessId> id = EntryOf(std::move(peer));
-  if (!id.ok()) return id.status();
-  attached.id = *id;
-  Entry& entry = entries_.at(*id);
+  LARDER_ASSIGN_OR_RETURN(ProcessId id, EntryOf(std::move(peer)));
+  attached.id = id;
+  Entry& entry = entries_.at(id);
   if (entry.tokens.size() == options_.tokens_per_process_max) {
     const auto closed = std::ranges::find_if(
         entry.tokens, [this](const SidebandToken& t)
@@ -122,7 +122,7 @@ absl::StatusOr<ProcessTable::Attachment> ProcessTable::Attach(PeerProcess peer, 
   LARDER_CHECK(tokens_.try_emplace(token, Token{.process = attached}).second);
   entry.tokens.push_back(token);
   ++entry.connections;
-  return Attachment{.process = *id, .token = token};
+  return Attachment{.process = id, .token = token};
 }
 
 // The entry of this process, made if it has none.
@@ -147,9 +147,7 @@ absl::StatusOr<ProcessId> ProcessTable::EntryOf(PeerProcess peer) {
     if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
   }
   const ProcessId id{++last_id_};
-  if (absl::Status status = Watch(epoll_.get(), peer.pidfd(), id.value); !status.ok()) {
-    return status;
-  }
+  LARDER_RETURN_IF_ERROR(Watch(epoll_.get(), peer.pidfd(), id.value));
   by_pid_[peer.pid()] = id;  // an entry of a dead one stays until the reaper has told of it
   entries_.try_emplace(
       id, Entry{.peer = std::move(peer), .place = std::move(place.ticket), .tokens = {}});

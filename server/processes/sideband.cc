@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/connections/passed_rights.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -34,9 +35,7 @@ absl::Status Watch(int epoll, int fd, uint64_t id) {
 }  // namespace
 
 absl::Status Sideband::Options::Validate() const {
-  if (absl::Status status = ListeningSocket::Options{.path = path}.Validate(); !status.ok()) {
-    return status;
-  }
+  LARDER_RETURN_IF_ERROR(ListeningSocket::Options{.path = path}.Validate());
   if (connections.all == 0 || connections.per_uid == 0 || connections.per_process == 0) {
     return absl::InvalidArgumentError("limits of sideband connections are at least 1");
   }
@@ -74,16 +73,15 @@ absl::StatusOr<std::unique_ptr<Sideband>> Sideband::Create(const Options& option
                                                            SidebandHost& host,
                                                            ProcessTable& processes,
                                                            StagingTable& staging) {
-  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(options.Validate());
   auto sideband = absl::WrapUnique(new Sideband(options, host, processes, staging));
-  auto listener = ListeningSocket::Open({.path = options.path,
-                                         .type = SOCK_SEQPACKET,
-                                         .mode = options.mode,
-                                         .handed_over = options.listener});
-  if (!listener.ok()) return listener.status();
-  sideband->door_.emplace("sideband.sock", *std::move(listener), sideband->counters_.door,
+  LARDER_ASSIGN_OR_RETURN(auto listener, ListeningSocket::Open({.path = options.path,
+                                                                .type = SOCK_SEQPACKET,
+                                                                .mode = options.mode,
+                                                                .handed_over = options.listener}));
+  sideband->door_.emplace("sideband.sock", std::move(listener), sideband->counters_.door,
                           options.report);
-  if (absl::Status status = sideband->OpenLoop(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(sideband->OpenLoop());
   return sideband;
 }
 
@@ -91,7 +89,7 @@ absl::Status Sideband::OpenLoop() {
   epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll_ || !wake_) return absl::ErrnoToStatus(errno, "opening the sideband's loop");
-  if (absl::Status status = Watch(epoll_.get(), wake_.get(), kWake); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(Watch(epoll_.get(), wake_.get(), kWake));
   WatchDoor();
   if (watched_ < 0) return absl::ErrnoToStatus(errno, "watching the sideband's socket");
   return absl::OkStatus();

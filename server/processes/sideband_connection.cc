@@ -15,6 +15,7 @@
 #include "server/connections/descriptor_closer.h"
 #include "server/connections/passed_rights.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -79,7 +80,7 @@ void SidebandConnection::Refuse(const absl::Status& why) {
 }
 
 absl::Status SidebandConnection::Handle(ReceivedPacket& packet) {
-  if (absl::Status status = CheckPacket(packet); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckPacket(packet));
   absl::StatusOr<Frame> frame = DecodeFrame(packet.bytes());
   if (!frame.ok()) {
     ++context_.counters.bad_packets;
@@ -117,7 +118,7 @@ absl::Status SidebandConnection::HandleReady(const Frame& frame, ReceivedPacket&
                     "another process than the one that connected: connect in this process"),
                 context_.counters.wrong_answer);
   }
-  if (absl::Status status = CheckUnread(kUnreadBytesMax); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckUnread(kUnreadBytesMax));
   if (const auto* map_slab = std::get_if<MapSlabFrame>(&frame)) return On(*map_slab);
   if (const auto* map_page = std::get_if<MapSessionPageFrame>(&frame)) return On(*map_page);
   if (const auto* open = std::get_if<OpenSessionFrame>(&frame)) return On(*open);
@@ -344,7 +345,7 @@ absl::Status SidebandConnection::CheckUnread(int most) {
 
 absl::Status SidebandConnection::Answer(const Frame& frame, int descriptor) {
   if (descriptor >= 0) {
-    if (absl::Status status = CheckUnread(kUnreadBesideMax); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(CheckUnread(kUnreadBesideMax));
   }
   const SendResult sent =
       SendPacket(socket_.get(), EncodeFrame(frame).bytes(), {.descriptor = descriptor});

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
 #include "storage/memory/memfd.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -132,7 +133,7 @@ absl::Status StagingTable::Ledger::Charge(uid_t uid, ByteCount bytes) {
   const User nobody;
   const auto known = users_.find(uid);
   const User& before = known == users_.end() ? nobody : known->second;
-  if (absl::Status status = CheckRoom(uid, before, bytes); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckRoom(uid, before, bytes));
   User& user = users_[uid];
   user.bytes += bytes;
   ++user.segments;
@@ -237,11 +238,11 @@ absl::StatusOr<StagingTable::Made> StagingTable::Make(ProcessId process, uid_t u
         absl::StrCat("a staging segment is a multiple of 4,096 bytes, not ", bytes.value()));
   }
   MutexLock lock(mu_);
-  if (absl::Status status = CheckProcess(process, bytes); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckProcess(process, bytes));
   if (last_id_ == std::numeric_limits<uint32_t>::max()) {
     return absl::ResourceExhaustedError("no more staging segments: restart the daemon");
   }
-  if (absl::Status status = ledger_->Charge(uid, bytes); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(ledger_->Charge(uid, bytes));
   absl::StatusOr<FreshSegment> fresh = MakeSegment(uid, bytes);
   if (!fresh.ok()) {
     ledger_->Uncharge(uid, bytes);

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -77,8 +78,7 @@ absl::Status WritePid(int fd) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& socket_dir) {
-  const absl::Status prepared = PrepareDirectory(socket_dir);
-  if (!prepared.ok()) return prepared;
+  LARDER_RETURN_IF_ERROR(PrepareDirectory(socket_dir));
   const std::string path = absl::StrCat(socket_dir, "/", kName);
   // O_NOFOLLOW: in a shared directory the name may be somebody else's link to a file of ours.
   // 0600: another user who may open it may also lock it, and keep the next daemon out.
@@ -90,15 +90,14 @@ absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& s
     return absl::FailedPreconditionError(
         absl::StrCat(path, " is not a regular file: move it away or choose --socket-dir"));
   }
-  if (absl::Status status = KeepForOurselves(fd, st, path); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(KeepForOurselves(fd, st, path));
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return FromErrno(errno, "cannot lock", path);
     return absl::FailedPreconditionError(absl::StrCat("another larderd (", HolderPid(fd),
                                                       ") serves ", socket_dir,
                                                       ": stop it or choose --socket-dir"));
   }
-  const absl::Status written = WritePid(fd);
-  if (!written.ok()) return written;
+  LARDER_RETURN_IF_ERROR(WritePid(fd));
   return lock;
 }
 

@@ -8,6 +8,7 @@
 #include "server/services/caller.h"
 #include "server/services/charged_request.h"
 #include "server/services/rpc_status.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -114,25 +115,22 @@ void StoreStream::End(const absl::Status& status) {
 
 absl::Status StoreStream::OnMessage(const v1::StoreBlocksRequest& request) {
   wire::StoreBlocksPart part;
-  if (absl::Status s = wire::Decode(request, &part); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(wire::Decode(request, &part));
   if (part.head.has_value() != first_) {
     return absl::InvalidArgumentError(
         "content and variant: in the first message of the stream, and only there");
   }
   if (part.head) {
     first_ = false;
-    if (absl::Status s = CheckTenant(part.head->tenant, deps_.tenant); !s.ok()) return s;
-    if (absl::Status s =
-            receiver_->Open(part.head->content, part.head->variant, part.head->engine_id);
-        !s.ok()) {
-      return s;
-    }
+    LARDER_RETURN_IF_ERROR(CheckTenant(part.head->tenant, deps_.tenant));
+    LARDER_RETURN_IF_ERROR(
+        receiver_->Open(part.head->content, part.head->variant, part.head->engine_id));
   }
   if (part.block) {
     if (receiver_->status().size() >= wire::kKeysMax) {
       return absl::InvalidArgumentError("more than 4,096 blocks in one stream: open another");
     }
-    if (absl::Status s = receiver_->Begin(*std::move(part.block)); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(receiver_->Begin(*std::move(part.block)));
   }
   deps_.counters.stored_bytes += part.data.size();
   return receiver_->Append(AsBytes(part.data));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/convert/parsed_weight.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -76,7 +77,7 @@ absl::StatusOr<Shares::Ticket> ParseCharged(grpc::CallbackServerContext& context
   Shares::Ticket ticket;
   if (memory.ok() && length > kSmallRequestBytes) {
     absl::StatusOr<Shares::Ticket> room = Charge(context, deps, AccountOf(context, deps), *memory);
-    if (!room.ok()) return room;
+    LARDER_RETURN_IF_ERROR(room.status());
     ticket = *std::move(room);
   }
   absl::Status status = memory.ok() ? Parse(&bytes, request) : memory.status();

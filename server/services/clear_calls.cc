@@ -7,6 +7,7 @@
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"
 #include "server/verbs/block_scope.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -73,7 +74,7 @@ absl::StatusOr<BlockScope> CacheService::ScopeOf(const std::string& tenant,
                                                  wire::SelectionScope scope,
                                                  wire::BlockSelection& selection,
                                                  const v1::BlockSelection& request) const {
-  if (absl::Status status = CheckTenant(tenant, deps_.tenant); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckTenant(tenant, deps_.tenant));
   selection.content.tenant = deps_.tenant;
   const Digest content_id = request.has_content() ? selection.content.Id() : Digest();
   return MakeScope(scope, selection, content_id, TokensOf(request), deps_.instances, deps_.store);

@@ -9,6 +9,7 @@
 #include "server/services/progress_stream.h"
 #include "server/services/rpc_status.h"
 #include "server/verbs/compress.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -35,9 +36,8 @@ grpc::ServerWriteReactor<v1::CompressProgress>* CacheService::Compress(
 absl::Status CacheService::BeginCompress(grpc::CallbackServerContext* context,
                                          const v1::CompressRequest& request,
                                          ProgressStream<v1::CompressProgress>* stream) {
-  absl::StatusOr<Shares::Ticket> call = Admit(*context, AccountOf(*context, deps_));
-  if (!call.ok()) return call.status();
-  stream->Hold(*std::move(call));
+  LARDER_ASSIGN_OR_RETURN(Shares::Ticket call, Admit(*context, AccountOf(*context, deps_)));
+  stream->Hold(std::move(call));
   wire::CompressQuery query;
   absl::Status status = wire::DecodeInPlace(request, &query);
   if (request.tiers().empty() && deps_.disk == nullptr) query.tiers = TierBit(Tier::kHost);

@@ -9,6 +9,7 @@
 #include "server/services/progress_stream.h"
 #include "server/services/rpc_status.h"
 #include "server/verbs/move.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -33,9 +34,8 @@ grpc::ServerWriteReactor<v1::MoveProgress>* CacheService::Move(grpc::CallbackSer
 absl::Status CacheService::BeginMove(grpc::CallbackServerContext* context,
                                      const v1::MoveRequest& request,
                                      ProgressStream<v1::MoveProgress>* stream) {
-  absl::StatusOr<Shares::Ticket> call = Admit(*context, AccountOf(*context, deps_));
-  if (!call.ok()) return call.status();
-  stream->Hold(*std::move(call));
+  LARDER_ASSIGN_OR_RETURN(Shares::Ticket call, Admit(*context, AccountOf(*context, deps_)));
+  stream->Hold(std::move(call));
   wire::MoveQuery query;
   absl::Status status = wire::DecodeInPlace(request, &query);
   if (status.ok()) status = CheckMovedTiers(query);

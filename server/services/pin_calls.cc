@@ -13,6 +13,7 @@
 #include "server/instances/block_selection.h"
 #include "server/services/cache_service.h"
 #include "server/services/caller.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -55,14 +56,14 @@ absl::Status CacheService::CheckPinnedTier(Tier tier) const {
 absl::Status CacheService::BindOwner(const grpc::CallbackServerContext& context,
                                      std::string* owner) const {
   if (!for_engines_) return absl::OkStatus();
-  const absl::StatusOr<std::optional<AttachedProcess>> caller = CallerOf(context, deps_.processes);
-  if (!caller.ok()) return caller.status();
-  if (!*caller) {
+  LARDER_ASSIGN_OR_RETURN(const std::optional<AttachedProcess> caller,
+                          CallerOf(context, deps_.processes));
+  if (!caller) {
     return absl::PermissionDeniedError(
         "owner: at data.sock a pin is of the caller's user, and no larder-token says which: send "
         "that of a sideband, or call at control.sock");
   }
-  *owner = absl::StrCat("uid:", (*caller)->uid, "/", *owner);
+  *owner = absl::StrCat("uid:", caller->uid, "/", *owner);
   if (owner->size() <= PinVerb::kOwnerBytesMax) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("owner: with its user it is ", owner->size(),
                                                  " bytes, and may be ", PinVerb::kOwnerBytesMax,
@@ -204,7 +205,7 @@ void CacheService::InTurn(UnaryCall& call, SelectedBlocks selected,
 absl::StatusOr<SelectedBlocks> CacheService::SelectBlocks(const std::string& tenant,
                                                           wire::BlockSelection& selection,
                                                           const v1::BlockSelection& request) const {
-  if (absl::Status status = CheckTenant(tenant, deps_.tenant); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckTenant(tenant, deps_.tenant));
   const std::span<const uint32_t> tokens = TokensOf(request);
   selection.content.tenant = deps_.tenant;
   const Digest content_id = tokens.empty() ? Digest() : selection.content.Id();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/format/record.h"
+#include "storage/status_macros.h"
 #include "storage/tiering/tier_worker.h"
 
 namespace larder {
@@ -15,8 +16,8 @@ namespace larder {
 absl::Status BlockReceiver::Open(ContentSpec content, const VariantSpec& variant,
                                  const std::string& engine_id) {
   content.tenant = deps_.tenant;
-  if (absl::Status s = content.Validate(); !s.ok()) return s;
-  if (absl::Status s = variant.Validate(); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(content.Validate());
+  LARDER_RETURN_IF_ERROR(variant.Validate());
   variant_ = variant;
   if (const absl::Status s = Register(content, engine_id); absl::IsResourceExhausted(s)) {
     refused_ = std::string(s.message());  // each block is FULL, as a session's would be
@@ -36,9 +37,7 @@ absl::Status BlockReceiver::Register(const ContentSpec& content, const std::stri
       return r.status();
     }
   }
-  absl::StatusOr<VariantIndex> index = deps_.instances.Number(variant_, &account_);
-  if (!index.ok()) return index.status();
-  index_ = *index;
+  LARDER_ASSIGN_OR_RETURN(index_, deps_.instances.Number(variant_, &account_));
   return absl::OkStatus();
 }
 
@@ -59,8 +58,8 @@ absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tokens: ", block.tokens.size(), ", the variant has blocks of ", variant_.block_tokens));
   }
-  if (absl::Status s = block.segments.Validate(variant_.layers); !s.ok()) return s;
-  if (absl::Status s = CheckMetadata(block.tokens.size(), block.segments); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(block.segments.Validate(variant_.layers));
+  LARDER_RETURN_IF_ERROR(CheckMetadata(block.tokens.size(), block.segments));
   if (!block.segments.hashed)
     return absl::InvalidArgumentError("segments.xxh3: required on a byte stream");
   if (!block.parent) block.parent = seed_;

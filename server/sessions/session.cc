@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/instances/device_table.h"
 #include "server/instances/directive_queue.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -58,9 +59,7 @@ absl::StatusOr<std::shared_ptr<AttachedSession>> AttachedSession::Create(
   std::shared_ptr<AttachedSession> session(
       new AttachedSession(deps, id, std::move(process), holder, std::move(peer), sink));
   if (session->process_) {
-    absl::StatusOr<std::unique_ptr<SessionPage>> page = SessionPage::Create();
-    if (!page.ok()) return page.status();
-    session->page_ = *std::move(page);
+    LARDER_ASSIGN_OR_RETURN(session->page_, SessionPage::Create());
     if (!deps.processes.AddSession(session->process_->id)) {
       return absl::UnauthenticatedError("the process of this token is dead");
     }
@@ -94,7 +93,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   {
     MutexLock lock(mu_);
     if (closed_) return absl::OkStatus();
-    if (absl::Status s = Admit(up); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(Admit(up));
     for (const wire::Register& r : up.registers) down.registered.push_back(Handle(r));
     // Nobody waits for a release: with acquires alone it comes after their answer, unless one of
     // them lacks what it gives back.
@@ -120,7 +119,7 @@ absl::Status AttachedSession::OnUp(wire::Up& up) {
   }
   StartPromotions();  // what becomes ready follows its grant
   StartFillings();
-  if (!reported.ok()) return reported;  // what was granted is under way: its end gives it back
+  LARDER_RETURN_IF_ERROR(reported);  // what was granted is under way: its end gives it back
   // As many blocks leave as were promised, before the writer asks again, and on this thread: one
   // beside it would fight for the store's lock.
   if (promised > 0) deps_.store.EvictToWatermark(std::min(promised, kEvictionsMax));
@@ -141,9 +140,9 @@ absl::Status AttachedSession::Admit(const wire::Up& up) {
         absl::StrCat("hello.tenant: this caller has no role in '", up.hello->tenant, "'"));
   }
   if (up.hello) {
-    if (absl::Status s = Attach(*up.hello); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(Attach(*up.hello));
   }
-  if (absl::Status s = CheckAnswerSize(up); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(CheckAnswerSize(up));
   Count(up);
   return absl::OkStatus();
 }
@@ -233,7 +232,7 @@ absl::Status AttachedSession::Attach(const wire::Hello& hello) {
   info.peer = peer_;
   info.write_mode = write_mode_;
   info.device = hello.device;
-  if (absl::Status s = deps_.instances.SessionBegan(engine_id_, info, &account_); !s.ok()) return s;
+  LARDER_RETURN_IF_ERROR(deps_.instances.SessionBegan(engine_id_, info, &account_));
   deps_.devices.SessionBegan(id_, engine_id_, &account_);
   attached_ = true;
   wire::Down down;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/connections/passed_rights.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -135,15 +136,15 @@ absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
   due_ = TimePoint::max();
   input_->stopped = false;
   // Those left from when something stopped it.
-  if (absl::Status status = HandleFrames(now, next); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(HandleFrames(now, next));
   if (input_->working || input_->stopped || input_->more || input_->eof) return absl::OkStatus();
-  if (absl::Status status = MakeRoom(now); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(MakeRoom(now));
   if (input_->stopped) return absl::OkStatus();
   const bool received = Receive(now);
   if (input_->carried) {
     return absl::InvalidArgumentError("descriptors came beside the bytes of a session socket");
   }
-  if (absl::Status status = HandleFrames(now, next); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(HandleFrames(now, next));
   if (input_->working || input_->stopped || input_->more || input_->eof) return absl::OkStatus();
   return CheckBegun(now, received);
 }
@@ -205,10 +206,9 @@ absl::Status SessionSocket::HandleFrames(TimePoint now, Next* next) {
       return absl::OkStatus();
     }
     if (!input_->frame) {
-      absl::StatusOr<std::optional<SessionFrame>> frame = input_->reader.Next();
-      if (!frame.ok()) return frame.status();
-      if (!frame->has_value()) return absl::OkStatus();
-      input_->frame = **frame;
+      LARDER_ASSIGN_OR_RETURN(std::optional<SessionFrame> frame, input_->reader.Next());
+      if (!frame.has_value()) return absl::OkStatus();
+      input_->frame = *frame;
       input_->begun = now;  // what follows it
     }
     if (input_->frame->body.size() > kSmallBodyBytes) {
@@ -235,7 +235,7 @@ absl::Status SessionSocket::Handle(const SessionFrame& frame, SessionCodec& pars
   if (frame.type != SessionFrameType::kMessage) {
     return absl::InvalidArgumentError("a session frame that only the daemon sends");
   }
-  if (absl::Status status = parser.Parse(frame.body, &up); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(parser.Parse(frame.body, &up));
   return session_->OnUp(up);
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -15,9 +16,8 @@ absl::StatusOr<std::unique_ptr<SessionSockets>> SessionSockets::Start(
     const SessionSocket::Context& context, size_t threads) {
   auto sockets = absl::WrapUnique(new SessionSockets(context));
   for (size_t i = 0; i < threads; ++i) {
-    absl::StatusOr<std::unique_ptr<SessionLoop>> loop = SessionLoop::Start();
-    if (!loop.ok()) return loop.status();
-    sockets->loops_.push_back(*std::move(loop));
+    LARDER_ASSIGN_OR_RETURN(std::unique_ptr<SessionLoop> loop, SessionLoop::Start());
+    sockets->loops_.push_back(std::move(loop));
   }
   return sockets;
 }

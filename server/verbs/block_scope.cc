@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -70,9 +71,7 @@ absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
   made.content_id = content_id;
   made.writer = selection.writer;
   if (scope == wire::SelectionScope::kBlocks) {
-    auto blocks = Select(selection, content_id, tokens, instances, store);
-    if (!blocks.ok()) return blocks.status();
-    made.blocks = *std::move(blocks);
+    LARDER_ASSIGN_OR_RETURN(made.blocks, Select(selection, content_id, tokens, instances, store));
     return made;
   }
   const std::vector<VariantIndex> variants = VariantsOf(selection, instances, store);
@@ -80,9 +79,7 @@ absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
   if (!selection.variants.empty() || !selection.engine_id.empty())
     made.variants.emplace(variants.begin(), variants.end());
   if (scope == wire::SelectionScope::kPrefix) {
-    auto ends = EndsOf(Chain(content_id, tokens), variants, store);
-    if (!ends.ok()) return ends.status();
-    made.ends = *std::move(ends);
+    LARDER_ASSIGN_OR_RETURN(made.ends, EndsOf(Chain(content_id, tokens), variants, store));
   }
   return made;
 }

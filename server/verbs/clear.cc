@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "storage/status_macros.h"
+
 namespace larder {
 namespace {
 
@@ -32,7 +34,7 @@ void Count(const ClearedBlock& block, wire::ClearResult* result) {
 absl::Status ClearVerb::Clear(const What& what, wire::ClearResult* result) {
   *result = {};
   if (disk_.work != nullptr) {
-    if (absl::Status ready = disk_.CheckReady(); !ready.ok()) return ready;
+    LARDER_RETURN_IF_ERROR(disk_.CheckReady());
   }
   const bool of_content = what.scope.scope == wire::SelectionScope::kContent;
   uint64_t cleared = 0;
@@ -73,10 +75,7 @@ absl::Status ClearVerb::ForgetOwed() {
   while (!owed_.on_disk.empty()) {
     const size_t count = std::min(kForgottenAtOnce, owed_.on_disk.size());
     const size_t left = owed_.on_disk.size() - count;
-    if (absl::Status status = disk_.tier->Forget(std::span(owed_.on_disk).subspan(left));
-        !status.ok()) {
-      return status;
-    }
+    LARDER_RETURN_IF_ERROR(disk_.tier->Forget(std::span(owed_.on_disk).subspan(left)));
     store_.Unhold(std::span(owed_.held).subspan(left));
     owed_.on_disk.resize(left);
     owed_.held.resize(left);

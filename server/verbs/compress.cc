@@ -11,6 +11,7 @@
 #include "storage/clock.h"
 #include "storage/codec/host_codecs.h"
 #include "storage/mutex.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -108,10 +109,9 @@ absl::Status CompressVerb::Check(const What& what) const {
 
 absl::Status CompressVerb::Compress(const What& what, const Report& report) {
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);  // of this thread alone
-  if (absl::Status status = Check(what); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(Check(what));
   if (!report({})) return absl::CancelledError("the caller has gone");
-  const absl::StatusOr<std::vector<Item>> items = ItemsOf(what);
-  if (!items.ok()) return items.status();
+  LARDER_ASSIGN_OR_RETURN(const std::vector<Item> items, ItemsOf(what));
   Run run{.what = what,
           .progress = CallProgress<wire::CompressProgress>(report),
           .answered = {},
@@ -120,9 +120,9 @@ absl::Status CompressVerb::Compress(const What& what, const Report& report) {
   run.answered.names = what.scope.blocks.names;
   for (const SelectedBlocks::Block& block : what.scope.blocks.blocks)
     run.names[{block.variant, what.scope.blocks.names[block.name]}] = block.name;
-  run.progress.done.blocks = items->size();
+  run.progress.done.blocks = items.size();
   (void)run.progress.Tell(true);
-  absl::Status status = DoAll(run, *items, TimePoint());
+  absl::Status status = DoAll(run, items, TimePoint());
   const std::vector<Item> held =
       std::exchange(run.held, std::nullopt).value_or(std::vector<Item>());
   if (status.ok()) status = DoAll(run, held, std::chrono::steady_clock::now() + kHoldLimit);
@@ -163,10 +163,7 @@ absl::Status CompressVerb::DoWindow(Run& run, std::span<const Item>* left, TimeP
 
 absl::StatusOr<std::vector<CompressVerb::Item>> CompressVerb::ItemsOf(const What& what) const {
   ScopeMembers members;
-  if (absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members);
-      !status.ok()) {
-    return status;
-  }
+  LARDER_RETURN_IF_ERROR(ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members));
   std::vector<Item> items;
   store_.index().ForEach([&](const BlockIndex::View& block) {
     const TierSet there = TiersOf(block.state) & what.tiers;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/clock.h"
 #include "storage/mutex.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -50,17 +51,16 @@ struct MoveVerb::Run {
 };
 
 absl::Status MoveVerb::Move(const What& what, const Report& report) {
-  if (absl::Status status = disk_.CheckReady(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(disk_.CheckReady());
   if (!report({})) return absl::CancelledError("the caller has gone");
-  const absl::StatusOr<std::vector<Item>> items = ItemsOf(what);
-  if (!items.ok()) return items.status();
+  LARDER_ASSIGN_OR_RETURN(const std::vector<Item> items, ItemsOf(what));
   Run run{.what = what, .progress = CallProgress<wire::MoveProgress>(report), .moved = {}};
-  for (const Item& item : *items) run.progress.done.bytes += BytesOf(item.pages);
-  run.progress.done.blocks = items->size();
+  for (const Item& item : items) run.progress.done.bytes += BytesOf(item.pages);
+  run.progress.done.blocks = items.size();
   absl::Status status = CheckFits(what, run.progress.done.bytes);
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   (void)run.progress.Tell(true);
-  for (std::span<const Item> left = *items;
+  for (std::span<const Item> left = items;
        !left.empty() && !run.progress.stopped() && status.ok();) {
     const std::span<const Item> window = left.first(WindowOf(left));
     status = MoveWindow(run, window);
@@ -88,10 +88,7 @@ size_t MoveVerb::WindowOf(std::span<const Item> items) {
 
 absl::StatusOr<std::vector<MoveVerb::Item>> MoveVerb::ItemsOf(const What& what) const {
   ScopeMembers members;
-  if (absl::Status status = ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members);
-      !status.ok()) {
-    return status;
-  }
+  LARDER_RETURN_IF_ERROR(ScopeMembers::Find(what.scope, store_, disk_.tier, nullptr, &members));
   std::vector<Item> items;
   store_.index().ForEach([&](const BlockIndex::View& block) {
     const TierSet there = TiersOf(block.state);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/messages/messages.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -243,7 +244,7 @@ absl::Status PinVerb::WriteSome(std::span<const Name> names) {
     }
   }
   if (!forgotten.empty()) {  // apart, for it needs no room
-    if (absl::Status status = disk_.tier->PutFacts(forgotten); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(disk_.tier->PutFacts(forgotten));
     for (const DiskTier::Fact& fact : forgotten) on_disk_.erase(HashOf(fact.key));
   }
   return pinned.empty() ? absl::OkStatus() : disk_.tier->PutFacts(pinned);

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "storage/clock.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -50,7 +51,7 @@ struct VerifyVerb::Run {
 };
 
 absl::Status VerifyVerb::Verify(const wire::VerifyQuery& query, const Report& report) {
-  if (absl::Status status = CheckTier(query.tier); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(CheckTier(query.tier));
   Run run{.query = query, .report = report, .progress = {}};
   Count(query.tier, &run.progress);
   run.Tell(true);

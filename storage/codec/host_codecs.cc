@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
 #include "storage/format/layout.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -215,9 +216,8 @@ absl::StatusOr<PlanesHeader> Planes::HeaderOf(std::span<const std::byte> encoded
 }
 
 absl::StatusOr<size_t> Planes::DecodedBytes(std::span<const std::byte> encoded) const {
-  const absl::StatusOr<PlanesHeader> header = HeaderOf(encoded);
-  if (!header.ok()) return header.status();
-  return header->raw_bytes;
+  LARDER_ASSIGN_OR_RETURN(const PlanesHeader header, HeaderOf(encoded));
+  return header.raw_bytes;
 }
 
 absl::Status Planes::DecodePlanes(std::span<const std::byte> encoded, const PlanesHeader& header,
@@ -260,18 +260,16 @@ absl::Status Planes::DecodePlanes(std::span<const std::byte> encoded, const Plan
 }
 
 absl::Status Planes::Decode(std::span<const std::byte> encoded, std::span<std::byte> to) {
-  const absl::StatusOr<PlanesHeader> header = HeaderOf(encoded);
-  if (!header.ok()) return header.status();
-  LARDER_CHECK(to.size() == header->raw_bytes);
+  LARDER_ASSIGN_OR_RETURN(const PlanesHeader header, HeaderOf(encoded));
+  LARDER_CHECK(to.size() == header.raw_bytes);
   std::array<const std::byte*, kPlanesMax> planes{};
   std::span<const std::byte> rest;
-  if (absl::Status status = DecodePlanes(encoded, *header, &planes, &rest); !status.ok())
-    return status;
+  LARDER_RETURN_IF_ERROR(DecodePlanes(encoded, header, &planes, &rest));
   const size_t whole = to.size() - rest.size();
-  Join(planes, header->planes, to.first(whole));
+  Join(planes, header.planes, to.first(whole));
   if (!rest.empty()) std::memcpy(to.data() + whole, rest.data(), rest.size());
-  return HashBytes(to) == header->raw_xxh3 ? absl::OkStatus()
-                                           : Damaged("the decoded bytes do not match their hash");
+  return HashBytes(to) == header.raw_xxh3 ? absl::OkStatus()
+                                          : Damaged("the decoded bytes do not match their hash");
 }
 
 constexpr Codec kHostCodecs[] = {Codec::kIdentity, Codec::kLossless};

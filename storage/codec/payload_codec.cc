@@ -6,6 +6,7 @@
 
 #include "storage/check.h"
 #include "storage/codec/host_codecs.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -65,9 +66,8 @@ absl::Status PayloadCodec::DecodeSegment(const Segment& segment, std::span<const
                                          std::span<std::byte> to) {
   BlockCodec* const codec = Of(segment.codec);
   LARDER_CHECK(codec != nullptr);
-  const absl::StatusOr<size_t> bytes = codec->DecodedBytes(encoded);
-  if (!bytes.ok()) return bytes.status();
-  if (*bytes != to.size()) return absl::DataLossError("encoded segment: of another length");
+  LARDER_ASSIGN_OR_RETURN(const size_t bytes, codec->DecodedBytes(encoded));
+  if (bytes != to.size()) return absl::DataLossError("encoded segment: of another length");
   return codec->Decode(encoded, to);
 }
 
@@ -85,7 +85,7 @@ absl::Status PayloadCodec::Decode(std::span<const std::byte> payload, const Segm
     const std::span<std::byte> decoded = to.subspan(at, whole.segments[i].bytes);
     if (HashBytes(stored) != segment.xxh3)
       return absl::DataLossError("encoded segment: the stored bytes do not match their hash");
-    if (absl::Status status = DecodeSegment(segment, stored, decoded); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(DecodeSegment(segment, stored, decoded));
     whole.segments[i].xxh3 = HashBytes(decoded);
     from = RoundUp(from + segment.bytes, kSegmentAlign);
     at = Pad(to, at + decoded.size());

@@ -26,6 +26,7 @@
 #include "storage/disk/erased_names.h"
 #include "storage/disk/private_files.h"
 #include "storage/format/record.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -193,17 +194,15 @@ struct BlockCatalog::Impl {
 };
 
 absl::Status BlockCatalog::Impl::Open() {
-  auto opened = OpenToWrite(IfMissing::kCreate);
-  if (!opened.ok()) return opened.status();
+  LARDER_ASSIGN_OR_RETURN(auto opened, OpenToWrite(IfMissing::kCreate));
   MutexLock lock(database_mu);
-  database = *std::move(opened);
+  database = std::move(opened);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<BlockCatalog::Impl::Database>> BlockCatalog::Impl::OpenToWrite(
     IfMissing if_missing) const {
-  if (absl::Status fault = options.faults->StatusAt(FaultPoint::kCatalogOpen); !fault.ok())
-    return fault;
+  LARDER_RETURN_IF_ERROR(options.faults->StatusAt(FaultPoint::kCatalogOpen));
   auto opened = std::make_unique<Database>();
   rocksdb::DB* db = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(DbOptions(if_missing), options.directory,
@@ -280,7 +279,7 @@ bool BlockCatalog::Impl::GoesOn() {
 absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting() {
   if (failed) {
     if (!GoesOn()) {
-      if (absl::Status status = OpenAnew(); !status.ok()) return status;
+      LARDER_RETURN_IF_ERROR(OpenAnew());
     }
     failed = false;
   }
@@ -291,7 +290,7 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting()
 // let it open either, and what can be read is worth more: so where it does not open, though it was
 // closed for that, it opens to be read.
 absl::Status BlockCatalog::Impl::OpenAnew() {
-  if (absl::Status status = TryToWriteIn(options.directory); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(TryToWriteIn(options.directory));
   std::unique_ptr<Database> last;
   {
     MutexLock lock(database_mu);
@@ -350,29 +349,27 @@ absl::StatusOr<std::unique_ptr<BlockCatalog>> BlockCatalog::Open(const Options& 
   impl->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
   std::error_code ignored;  // RocksDB says what is wrong; without a directory it warns of that
   std::filesystem::create_directory(options.directory, ignored);
-  if (absl::Status status = impl->Open(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(impl->Open());
   return absl::WrapUnique(new BlockCatalog(std::move(impl)));
 }
 
 absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
-  if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogCommit); !fault.ok())
-    return fault;
+  LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogCommit));
   std::vector<std::string> names;
   names.reserve(entries.size());
   for (const CatalogEntry& entry : entries) names.push_back(KeyOf(entry.key));
   MutexLock lock(mu_);
-  const auto to = impl_->ForWriting();
-  if (!to.ok()) return to.status();
-  const std::vector<Impl::Found> former = impl_->PlacesOf(**to, names);
+  LARDER_ASSIGN_OR_RETURN(const auto to, impl_->ForWriting());
+  const std::vector<Impl::Found> former = impl_->PlacesOf(*to, names);
   rocksdb::WriteBatch batch;
   for (size_t i = 0; i < entries.size(); ++i) {
-    (void)batch.Put((*to)->families[kPlaces], names[i], PlaceValue(entries[i].place));
-    (void)batch.Put((*to)->families[kHeaders], names[i], HeaderValue(entries[i]));
+    (void)batch.Put(to->families[kPlaces], names[i], PlaceValue(entries[i].place));
+    (void)batch.Put(to->families[kHeaders], names[i], HeaderValue(entries[i]));
     // If it fails they have their names still, or not: either way they are theirs.
     if (former[i].place) superseded_.insert({entries[i].key, former[i].place->extent});
     if (!former[i].read.ok()) ++impl_->unread_names;
   }
-  return impl_->Write(**to, &batch, true);
+  return impl_->Write(*to, &batch, true);
 }
 
 absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>* erased) {
@@ -384,7 +381,7 @@ absl::Status BlockCatalog::Erase(std::span<const Room> rooms, std::vector<bool>*
     for (size_t i = 0; i < rooms.size(); ++i)
       (*erased)[i] = named[i] || superseded_.contains(rooms[i]);
   }
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   for (const Room& room : rooms) superseded_.erase(room);
   return status;
 }
@@ -403,13 +400,11 @@ absl::Status BlockCatalog::Forget(std::span<const Room> rooms) {
 // Of `rooms`, those that their names stood for; none where it is not known.
 absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<bool>* named) {
   named->assign(rooms.size(), false);
-  if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogErase); !fault.ok())
-    return fault;
+  LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogErase));
   std::vector<std::string> names;
   for (const Room& room : rooms) names.push_back(KeyOf(room.key));
-  const auto from = impl_->ForWriting();
-  if (!from.ok()) return from.status();
-  const std::vector<Impl::Found> found = impl_->PlacesOf(**from, names);
+  LARDER_ASSIGN_OR_RETURN(const auto from, impl_->ForWriting());
+  const std::vector<Impl::Found> found = impl_->PlacesOf(*from, names);
   for (const Impl::Found& each : found) {
     if (!each.read.ok()) return each.read;
   }
@@ -421,17 +416,16 @@ absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<b
     (*named)[i] = there && (!place || place->extent == rooms[i].extent);
     if (!(*named)[i]) continue;
     keys.push_back(rooms[i].key);
-    (void)batch.Delete((*from)->families[kPlaces], names[i]);
-    (void)batch.Delete((*from)->families[kHeaders], names[i]);
+    (void)batch.Delete(from->families[kPlaces], names[i]);
+    (void)batch.Delete(from->families[kHeaders], names[i]);
   }
-  return impl_->Write(**from, &batch, impl_->erased.Note(keys));
+  return impl_->Write(*from, &batch, impl_->erased.Note(keys));
 }
 
 absl::Status BlockCatalog::Sync() {
   MutexLock lock(mu_);
-  const auto to = impl_->ForWriting();
-  if (!to.ok()) return to.status();
-  absl::Status status = From((*to)->db->FlushWAL(/*sync=*/true));
+  LARDER_ASSIGN_OR_RETURN(const auto to, impl_->ForWriting());
+  absl::Status status = From(to->db->FlushWAL(/*sync=*/true));
   if (status.ok()) impl_->erased.Clear();
   return status;
 }
@@ -443,18 +437,16 @@ std::vector<bool> BlockCatalog::MayComeBack(std::span<const BlockKey> keys) cons
 absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
                                     std::span<std::optional<Description>> out) {
   LARDER_CHECK(keys.size() == out.size());
-  if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogRead); !fault.ok())
-    return fault;
-  const auto in = impl_->ForReading();
-  if (!in.ok()) return in.status();
+  LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogRead));
+  LARDER_ASSIGN_OR_RETURN(const auto in, impl_->ForReading());
   std::vector<std::string> names;
   names.reserve(keys.size());
   for (const BlockKey& key : keys) names.push_back(KeyOf(key));
   const std::vector<rocksdb::Slice> slices(names.begin(), names.end());
   std::vector<rocksdb::PinnableSlice> values(keys.size());
   std::vector<rocksdb::Status> statuses(keys.size());
-  (*in)->db->MultiGet(rocksdb::ReadOptions(), (*in)->families[kHeaders], slices.size(),
-                      slices.data(), values.data(), statuses.data());
+  in->db->MultiGet(rocksdb::ReadOptions(), in->families[kHeaders], slices.size(), slices.data(),
+                   values.data(), statuses.data());
   absl::Status result;
   for (size_t i = 0; i < keys.size(); ++i) {
     out[i].reset();
@@ -468,13 +460,12 @@ absl::Status BlockCatalog::Describe(std::span<const BlockKey> keys,
 absl::Status BlockCatalog::Places(std::span<const BlockKey> keys,
                                   std::span<std::optional<CatalogPlace>> out) {
   LARDER_CHECK(keys.size() == out.size());
-  const auto in = impl_->ForReading();
-  if (!in.ok()) return in.status();
+  LARDER_ASSIGN_OR_RETURN(const auto in, impl_->ForReading());
   std::vector<std::string> names;
   names.reserve(keys.size());
   for (const BlockKey& key : keys) names.push_back(KeyOf(key));
   absl::Status result;
-  const std::vector<Impl::Found> found = impl_->PlacesOf(**in, names);
+  const std::vector<Impl::Found> found = impl_->PlacesOf(*in, names);
   for (size_t i = 0; i < keys.size(); ++i) {
     out[i] = found[i].place;
     result.Update(found[i].read);
@@ -484,16 +475,13 @@ absl::Status BlockCatalog::Places(std::span<const BlockKey> keys,
 
 absl::Status BlockCatalog::ForEachPlace(
     absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit) {
-  const auto in = impl_->ForReading(Impl::Use::kLong);
-  if (!in.ok()) return in.status();
+  LARDER_ASSIGN_OR_RETURN(const auto in, impl_->ForReading(Impl::Use::kLong));
   rocksdb::ReadOptions options;
   options.readahead_size = MiB(1).value();
   options.fill_cache = false;
-  const std::unique_ptr<rocksdb::Iterator> it(
-      (*in)->db->NewIterator(options, (*in)->families[kPlaces]));
+  const std::unique_ptr<rocksdb::Iterator> it(in->db->NewIterator(options, in->families[kPlaces]));
   for (it->SeekToFirst(); it->Valid(); it->Next()) {
-    if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogScan); !fault.ok())
-      return fault;
+    LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogScan));
     const std::optional<BlockKey> key = KeyFrom(ViewOf(it->key()));
     const std::optional<CatalogPlace> place = PlaceFrom(ViewOf(it->value()));
     if (!key || !place) return absl::DataLossError("catalog: an entry is not one of ours");
@@ -503,50 +491,45 @@ absl::Status BlockCatalog::ForEachPlace(
 }
 
 absl::Status BlockCatalog::PutFacts(std::span<const DiskTier::Fact> facts) {
-  if (absl::Status fault = impl_->options.faults->StatusAt(FaultPoint::kCatalogFacts); !fault.ok())
-    return fault;
+  LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogFacts));
   MutexLock lock(mu_);
-  const auto to = impl_->ForWriting();
-  if (!to.ok()) return to.status();
+  LARDER_ASSIGN_OR_RETURN(const auto to, impl_->ForWriting());
   rocksdb::WriteBatch batch;
   for (const DiskTier::Fact& fact : facts) {
     if (fact.value.empty()) {
-      (void)batch.Delete((*to)->families[kFacts], fact.key);
+      (void)batch.Delete(to->families[kFacts], fact.key);
     } else {
-      (void)batch.Put((*to)->families[kFacts], fact.key, fact.value);
+      (void)batch.Put(to->families[kFacts], fact.key, fact.value);
     }
   }
-  return impl_->Write(**to, &batch, true);
+  return impl_->Write(*to, &batch, true);
 }
 
 absl::Status BlockCatalog::ForEachFact(
     absl::FunctionRef<void(const std::string& key, const std::string& value)> visit) {
-  const auto in = impl_->ForReading();
-  if (!in.ok()) return in.status();
+  LARDER_ASSIGN_OR_RETURN(const auto in, impl_->ForReading());
   const std::unique_ptr<rocksdb::Iterator> it(
-      (*in)->db->NewIterator(rocksdb::ReadOptions(), (*in)->families[kFacts]));
+      in->db->NewIterator(rocksdb::ReadOptions(), in->families[kFacts]));
   for (it->SeekToFirst(); it->Valid(); it->Next())
     visit(it->key().ToString(), it->value().ToString());
   return From(it->status());
 }
 
 absl::StatusOr<std::string> BlockCatalog::Identity() {
-  const auto in = impl_->ForReading();
-  if (!in.ok()) return in.status();
+  LARDER_ASSIGN_OR_RETURN(const auto in, impl_->ForReading());
   std::string identity;
   const rocksdb::Status status =
-      (*in)->db->Get(rocksdb::ReadOptions(), (*in)->families[kDefault], kIdentityKey, &identity);
+      in->db->Get(rocksdb::ReadOptions(), in->families[kDefault], kIdentityKey, &identity);
   if (!status.ok() && !status.IsNotFound()) return From(status);
   return identity;
 }
 
 absl::Status BlockCatalog::SetIdentity(const std::string& identity) {
   MutexLock lock(mu_);
-  const auto to = impl_->ForWriting();
-  if (!to.ok()) return to.status();
+  LARDER_ASSIGN_OR_RETURN(const auto to, impl_->ForWriting());
   rocksdb::WriteBatch batch;
-  (void)batch.Put((*to)->families[kDefault], kIdentityKey, identity);
-  return impl_->Write(**to, &batch, true);
+  (void)batch.Put(to->families[kDefault], kIdentityKey, identity);
+  return impl_->Write(*to, &batch, true);
 }
 
 void BlockCatalog::Compact() {

@@ -17,6 +17,7 @@
 #include "storage/check.h"
 #include "storage/disk/directory.h"
 #include "storage/disk/private_files.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -117,11 +118,11 @@ absl::StatusOr<std::unique_ptr<DataFiles>> DataFiles::Open(const Options& option
       return FileError(error.value(), "cannot remove", path.string());
   }
   for (uint32_t file = 0; file < count; ++file) {
-    if (absl::Status status = files->OpenOne(file); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(files->OpenOne(file));
     files->count_.store(file + 1, std::memory_order_release);
   }
   // Some may be made again, or gone.
-  if (absl::Status status = SyncDirectory(options.directory); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(SyncDirectory(options.directory));
   return files;
 }
 
@@ -134,7 +135,7 @@ absl::Status DataFiles::OpenOne(uint32_t file) {
     direct_ = false;
     opened = OpenPrivateFile(path, kFlags);
   }
-  if (!opened.ok()) return opened.status();
+  LARDER_RETURN_IF_ERROR(opened.status());
   const int fd = *opened;
   // Allocated now, so that a full disk is met here and never by a write, and the limit is exact.
   const auto bytes = static_cast<off_t>(options_.file_bytes.value());

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
 #include "storage/disk/page_buffer.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -96,18 +97,17 @@ DiskShard::DiskShard(const Options& options, std::unique_ptr<DataFiles> files,
 }
 
 absl::StatusOr<std::unique_ptr<DiskShard>> DiskShard::Open(const Options& options) {
-  auto catalog = BlockCatalog::Open({.directory = absl::StrCat(options.directory, "/catalog"),
-                                     .disk_bytes_max = options.catalog_bytes_max,
-                                     .memory = options.memory,
-                                     .faults = options.faults,
-                                     .warn = options.warn});
-  if (!catalog.ok()) return catalog.status();
-  auto files = DataFiles::Open({.directory = options.directory,
-                                .file_bytes = options.file_bytes,
-                                .files_max = options.files_max,
-                                .faults = options.faults});
-  if (!files.ok()) return files.status();
-  return absl::WrapUnique(new DiskShard(options, *std::move(files), *std::move(catalog)));
+  LARDER_ASSIGN_OR_RETURN(
+      auto catalog, BlockCatalog::Open({.directory = absl::StrCat(options.directory, "/catalog"),
+                                        .disk_bytes_max = options.catalog_bytes_max,
+                                        .memory = options.memory,
+                                        .faults = options.faults,
+                                        .warn = options.warn}));
+  LARDER_ASSIGN_OR_RETURN(auto files, DataFiles::Open({.directory = options.directory,
+                                                       .file_bytes = options.file_bytes,
+                                                       .files_max = options.files_max,
+                                                       .faults = options.faults}));
+  return absl::WrapUnique(new DiskShard(options, std::move(files), std::move(catalog)));
 }
 
 // ---- put

@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "storage/disk/disk_shard.h"
 #include "storage/format/record.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 
@@ -31,12 +32,11 @@ std::vector<BlockKey> KeysOf(std::span<const DiskTier::NewBlock> blocks) {
 
 absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
   std::vector<Entry> entries;
-  const absl::Status status =
+  LARDER_RETURN_IF_ERROR(
       catalog_->ForEachPlace([&](const BlockKey& key, const CatalogPlace& place) {
         entries.push_back({key, place});
         return true;
-      });
-  if (!status.ok()) return status;
+      }));
   std::vector<Room> unplaced;
   {
     MutexLock lock(mu_);
@@ -92,7 +92,7 @@ absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const
     return status;
   }
   if (!place || (told && !IsUnplaced(place->extent))) return found;
-  if (absl::Status status = Describe({&key, 1}, {&found, 1}); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(Describe({&key, 1}, {&found, 1}));
   return found;
 }
 
@@ -100,12 +100,11 @@ absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const
 absl::Status DiskShard::TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) {
   std::vector<Entry> entries;
-  const absl::Status status =
+  LARDER_RETURN_IF_ERROR(
       catalog_->ForEachPlace([&](const BlockKey& key, const CatalogPlace& place) {
         if (IsUnplaced(place.extent)) entries.push_back({key, place});
         return !stop();
-      });
-  if (!status.ok()) return status;
+      }));
   std::vector<Room> unwanted;
   for (const Entry& entry : entries) {
     if (stop()) return absl::CancelledError("stopped while it told what is on the disk");
@@ -125,9 +124,9 @@ absl::Status DiskShard::PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
   const std::vector<BlockKey> keys = KeysOf(blocks);
   std::vector<std::optional<CatalogPlace>> places(keys.size());
   MutexLock placing(placing_mu_);
-  if (absl::Status status = catalog_->Places(keys, places); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(catalog_->Places(keys, places));
   std::vector<std::optional<BlockCatalog::Description>> known(keys.size());
-  if (absl::Status status = catalog_->Describe(keys, known); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(catalog_->Describe(keys, known));
   for (size_t i = 0; i < keys.size(); ++i) {
     if (!places[i] || !IsUnplaced(places[i]->extent)) continue;
     if (known[i] && IsOf(*blocks[i].header, *known[i])) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
 #include "storage/index/index_entry.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -44,12 +45,9 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> FileDiskTier::Open(const Options& 
                                                    kLimitMin.value()));
   }
   auto tier = absl::WrapUnique(new FileDiskTier(options));
-  auto directory = TierDirectory::Open(options.directory);
-  if (!directory.ok()) return directory.status();
-  tier->directory_ = *std::move(directory);
-  const auto geometry = tier->directory_->ReadFormats();
-  if (!geometry.ok()) return geometry.status();
-  tier->geometry_ = geometry->value_or(GeometryFor(options.limit));
+  LARDER_ASSIGN_OR_RETURN(tier->directory_, TierDirectory::Open(options.directory));
+  LARDER_ASSIGN_OR_RETURN(const auto geometry, tier->directory_->ReadFormats());
+  tier->geometry_ = geometry.value_or(GeometryFor(options.limit));
   tier->putting_ = std::vector<std::atomic<uint32_t>>(tier->geometry_.shards);
   {
     MutexLock lock(tier->shards_mu_);
@@ -58,7 +56,7 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> FileDiskTier::Open(const Options& 
   tier->set_aside_bytes_ = tier->directory_->SetAsideBytes();
   tier->facts_.emplace(tier->geometry_.shards, tier->ShardOptions(0).catalog_bytes_max,
                        options.warn);
-  if (absl::Status status = tier->OpenShards(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(tier->OpenShards());
   tier->facts_->Load(tier->All());
   return tier;
 }
@@ -125,14 +123,14 @@ DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
 }
 
 absl::Status FileDiskTier::OpenShard(uint32_t number) {
-  if (absl::Status status = directory_->MakeShard(number); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(directory_->MakeShard(number));
   auto shard = DiskShard::Open(ShardOptions(number));
   if (absl::IsDataLoss(shard.status())) {
-    if (absl::Status status = SetAside(number, shard.status()); !status.ok()) return status;
-    if (absl::Status status = directory_->MakeShard(number); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(SetAside(number, shard.status()));
+    LARDER_RETURN_IF_ERROR(directory_->MakeShard(number));
     shard = DiskShard::Open(ShardOptions(number));
   }
-  if (!shard.ok()) return shard.status();
+  LARDER_RETURN_IF_ERROR(shard.status());
   MutexLock lock(shards_mu_);
   shards_[number] = *std::move(shard);
   return absl::OkStatus();
@@ -149,13 +147,13 @@ absl::Status FileDiskTier::IdentifyShard(uint32_t number) {
   }
   if (absl::IsDataLoss(why)) {
     CloseShard(number);
-    if (absl::Status status = SetAside(number, why); !status.ok()) return status;
-    if (absl::Status status = OpenShard(number); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(SetAside(number, why));
+    LARDER_RETURN_IF_ERROR(OpenShard(number));
     identity = "";
   }
-  if (!identity.ok()) return identity.status();
+  LARDER_RETURN_IF_ERROR(identity.status());
   if (identity->empty()) {
-    if (absl::Status status = At(number)->catalog().SetIdentity(mine); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(At(number)->catalog().SetIdentity(mine));
   }
   return directory_->WriteFormat(number, geometry_);
 }
@@ -196,7 +194,7 @@ absl::Status FileDiskTier::SetAside(uint32_t number, const absl::Status& why) {
   MutexLock lock(set_aside_mu_);
   Warn(absl::StrCat(directory_->ShardPath(number),
                     " is damaged and starts empty: ", absl::string_view(why.message())));
-  if (absl::Status status = directory_->SetAside(number); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(directory_->SetAside(number));
   (void)faults_.At(FaultPoint::kShardSetAside);
   set_aside_bytes_ = directory_->SetAsideBytes();
   if (set_aside_bytes_ > CatalogBytes(options_.limit).value() / 4) {
@@ -240,19 +238,19 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
                                         absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                         absl::FunctionRef<bool()> stop) {
   if (!At(number)) {
-    if (absl::Status status = OpenAndIdentify(number); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(OpenAndIdentify(number));
   }
   ShardRef shard = At(number);
   absl::StatusOr<std::vector<DiskShard::Entry>> entries = shard->Recover();
   if (absl::IsDataLoss(entries.status())) {
     shard.reset();
     CloseShard(number);
-    if (absl::Status status = SetAside(number, entries.status()); !status.ok()) return status;
-    if (absl::Status status = OpenAndIdentify(number); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(SetAside(number, entries.status()));
+    LARDER_RETURN_IF_ERROR(OpenAndIdentify(number));
     shard = At(number);
     entries = shard->Recover();
   }
-  if (!entries.ok()) return entries.status();
+  LARDER_RETURN_IF_ERROR(entries.status());
   std::vector<DiskShard::Room> unwanted;
   for (const DiskShard::Entry& found : *entries) {
     if (stop()) return absl::CancelledError("stopped while it looked for what is on the disk");
@@ -403,7 +401,7 @@ absl::StatusOr<std::optional<DiskTier::Description>> FileDiskTier::FindUntold(co
     // Of one that Recover could not read this says nothing new.
     if (!found.ok() && (shard->told() || !all_asked)) failed.Update(found.status());
   }
-  if (!failed.ok()) return failed;
+  LARDER_RETURN_IF_ERROR(failed);
   return std::nullopt;
 }
 

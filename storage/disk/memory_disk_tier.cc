@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -158,7 +159,7 @@ absl::Status MemoryDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> o
 
 absl::Status MemoryDiskTier::PutFacts(std::span<const Fact> facts) {
   MutexLock lock(medium_.mu);
-  if (absl::Status status = fact_budget_.Admit(facts); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(fact_budget_.Admit(facts));
   for (const Fact& fact : facts) {
     if (fact.value.empty()) {
       medium_.facts.erase(fact.key);

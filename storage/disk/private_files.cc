@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 #include "storage/types.h"
 
 namespace larder {
@@ -71,7 +72,7 @@ absl::Status MakePrivateDirectory(const std::string& path, Links links) {
   }
   absl::Status status = CheckDirectory(fd, path);
   close(fd);
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   // Who made the one that is there may have been killed before its sync.  The parent of what an
   // operator made may be one that we cannot open.
   const absl::Status synced = SyncDirectory(ParentOf(path));
@@ -133,12 +134,11 @@ std::string ReadSmallFile(const std::string& path) {
 
 absl::Status WriteDurably(const std::string& path, const std::string& text) {
   const std::string next = path + ".new";
-  const absl::StatusOr<int> fd = OpenPrivateFile(next, O_WRONLY | O_CREAT | O_TRUNC);
-  if (!fd.ok()) return fd.status();
+  LARDER_ASSIGN_OR_RETURN(const int fd, OpenPrivateFile(next, O_WRONLY | O_CREAT | O_TRUNC));
   const bool written =
-      write(*fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(*fd) == 0;
+      write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && fsync(fd) == 0;
   const int error = errno;
-  close(*fd);
+  close(fd);
   if (!written) return FileError(error, "cannot write", next);
   if (rename(next.c_str(), path.c_str()) != 0) return FileError(errno, "cannot rename", next);
   return SyncDirectory(ParentOf(path));

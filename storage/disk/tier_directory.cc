@@ -19,6 +19,7 @@
 #include "storage/check.h"
 #include "storage/disk/directory.h"
 #include "storage/disk/private_files.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -50,9 +51,8 @@ std::string RandomId() {
 absl::StatusOr<std::unique_ptr<TierDirectory>> TierDirectory::Open(const std::string& path) {
   auto directory = absl::WrapUnique(new TierDirectory(path));
   // Where it lies is the operator's to say, by a link too.
-  if (absl::Status status = MakePrivateDirectory(path, Links::kFollowed); !status.ok())
-    return status;
-  if (absl::Status status = directory->Lock(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(MakePrivateDirectory(path, Links::kFollowed));
+  LARDER_RETURN_IF_ERROR(directory->Lock());
   return directory;
 }
 
@@ -61,9 +61,7 @@ TierDirectory::~TierDirectory() {
 }
 
 absl::Status TierDirectory::Lock() {
-  const absl::StatusOr<int> fd = OpenPrivateFile(path_ + "/LOCK", O_RDWR | O_CREAT);
-  if (!fd.ok()) return fd.status();
-  lock_fd_ = *fd;
+  LARDER_ASSIGN_OR_RETURN(lock_fd_, OpenPrivateFile(path_ + "/LOCK", O_RDWR | O_CREAT));
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(path_, " is used by another process; give each daemon a directory of its own"));
@@ -123,7 +121,7 @@ std::string TierDirectory::IdentityOf(uint32_t shard) const {
 }
 
 absl::Status TierDirectory::MakeShard(uint32_t shard) const {
-  if (absl::Status status = MakePrivateDirectory(ShardPath(shard)); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(MakePrivateDirectory(ShardPath(shard)));
   return MakePrivateDirectory(ShardPath(shard) + "/catalog");
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -153,7 +154,7 @@ std::vector<Fact> TierFacts::BeyondBudget(std::vector<Known> known) const {
 
 absl::Status TierFacts::Put(const Shards& open, std::span<const Fact> facts) {
   MutexLock lock(mu_);
-  if (absl::Status status = budget_.Admit(facts); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(budget_.Admit(facts));
   return Write(open, facts);
 }
 

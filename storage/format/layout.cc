@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -58,7 +59,7 @@ absl::Status SegmentTable::Validate(uint32_t layers) const {
   }
   uint64_t sum = 0;
   for (size_t i = 0; i < segments.size(); ++i) {
-    if (absl::Status status = ValidateSegment(i, segments[i]); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(ValidateSegment(i, segments[i]));
     sum += segments[i].layers;
   }
   if (sum != layers) {

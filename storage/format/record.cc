@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/check.h"
+#include "storage/status_macros.h"
 
 namespace larder {
 namespace {
@@ -206,15 +207,13 @@ absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   header.layout = in.Text(layout_bytes);
   header.dtype = in.Text(dtype_bytes);
   if (!in.ZerosTo(places.table - kWriterAt)) return Damage("padding of the names is not zero");
-  if (absl::Status status = ReadTable(segments, version, &in, &header.table); !status.ok()) {
-    return status;
-  }
+  LARDER_RETURN_IF_ERROR(ReadTable(segments, version, &in, &header.table));
   if (header.version() != version)
     return Damage("it is of version ", header.version(), ", not ", version);
   if (!in.ZerosTo(places.header_bytes - kChecksumBytes - kWriterAt)) {
     return Damage("padding of the table is not zero");
   }
-  if (absl::Status status = Check(header, layers); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(Check(header, layers));
   if (header.table.PayloadBytes() != ByteCount(payload_bytes)) {
     return Damage("it says ", payload_bytes, " bytes of payload, not ",
                   header.table.PayloadBytes().value());
@@ -280,17 +279,15 @@ absl::StatusOr<ByteCount> RecordHeaderBytes(std::span<const std::byte> prefix) {
 }
 
 absl::StatusOr<DecodedHeader> DecodeRecordHeader(std::span<const std::byte> bytes) {
-  absl::StatusOr<ByteCount> header_bytes = RecordHeaderBytes(bytes);
-  if (!header_bytes.ok()) return header_bytes.status();
-  const size_t size = header_bytes->value();
+  LARDER_ASSIGN_OR_RETURN(ByteCount header_bytes, RecordHeaderBytes(bytes));
+  const size_t size = header_bytes.value();
   if (bytes.size() < size) return Damage("cut short after ", bytes.size(), " of ", size, " bytes");
   const auto head = bytes.first(size - kChecksumBytes);
   uint64_t checksum;
   std::memcpy(&checksum, bytes.data() + head.size(), sizeof checksum);
   if (HashBytes(head) != checksum) return Damage("the checksum is wrong");
-  absl::StatusOr<RecordHeader> header = ReadChecked(bytes.first(size));
-  if (!header.ok()) return header.status();
-  return DecodedHeader{*std::move(header), *header_bytes};
+  LARDER_ASSIGN_OR_RETURN(RecordHeader header, ReadChecked(bytes.first(size)));
+  return DecodedHeader{std::move(header), header_bytes};
 }
 
 absl::StatusOr<DecodedHeader> DecodeRecordHeaderOf(const BlockKey& key,

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "storage/check.h"
 #include "storage/memory/memfd.h"
+#include "storage/status_macros.h"
 
 // Newer than the C library's headers of the oldest host that we build on.
 #ifndef MADV_POPULATE_WRITE
@@ -112,7 +113,7 @@ void SlabPool::Release(Slab& slab) const {
 }
 
 absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Create(const Options& options) {
-  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(options.Validate());
   const ByteCount slab =
       options.slab_bytes == ByteCount(0) ? DefaultSlabBytes(options.bytes) : options.slab_bytes;
   const ByteCount total(options.bytes.value() / slab.value() * slab.value());
@@ -132,8 +133,7 @@ absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Make(const Options& options,
   const uint64_t count = options.bytes.value() / slab_bytes.value();
   pool->slabs_.resize(count);
   for (uint32_t i = 0; i < count; ++i) {
-    if (absl::Status status = pool->MakeSlab(i, huge, &pool->slabs_[i]); !status.ok())
-      return status;
+    LARDER_RETURN_IF_ERROR(pool->MakeSlab(i, huge, &pool->slabs_[i]));
   }
   if (huge) pool->huge_slabs_ = pool->slab_count();
   return pool;
@@ -196,8 +196,7 @@ void SlabPool::StopPopulating() {
 absl::Status SlabPool::PopulateAll() {
   LARDER_CHECK(!populating_.exchange(true));
   while (online_count() < slab_count()) {
-    const absl::Status status = PopulateNext([](SlabId) {});
-    if (!status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(PopulateNext([](SlabId) {}));
   }
   return absl::OkStatus();
 }
@@ -214,7 +213,7 @@ absl::Status SlabPool::PopulateNext(const std::function<void(SlabId)>& online) {
     MutexLock lock(mu_);
     populate_status_ = status;
   }
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   locked_ = Lock(slabs_[next]) && (next == 0 || locked_);
   online_.store(next + 1, std::memory_order_release);
   online(static_cast<SlabId>(next));
@@ -233,7 +232,7 @@ absl::Status SlabPool::Populate(uint32_t index) {
   }
   if (slab.base == nullptr) {
     Release(slab);  // what a try before this one has left
-    if (absl::Status status = MakeSlab(index, /*huge=*/false, &slab); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(MakeSlab(index, /*huge=*/false, &slab));
   }
   // Others may have taken the memory since Create: better to wait than to be killed for it.
   const ByteCount available = options_.host_memory().available;

@@ -4,13 +4,14 @@
 #include <utility>
 
 #include "storage/check.h"
+#include "storage/status_macros.h"
 #include "storage/store/block_store.h"
 
 namespace larder {
 
 absl::StatusOr<VariantIndex> BlockStore::RegisterVariant(const VariantSpec& spec) {
   absl::StatusOr<VariantIndex> index = index_.InternVariant(spec.Id());
-  if (!index.ok()) return index;
+  LARDER_RETURN_IF_ERROR(index.status());
   MutexLock lock(disk_mu_);
   std::shared_ptr<const VariantSpec>& known = specs_[*index];
   if (!known) known = std::make_shared<const VariantSpec>(spec);

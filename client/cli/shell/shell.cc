@@ -18,6 +18,7 @@
 #include "client/cli/shell/terminal.h"
 #include "client/local/socket_dir.h"
 #include "proto/frames/file_descriptor.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -93,9 +94,8 @@ absl::StatusOr<Stub*> Shell::Connect(std::unique_ptr<Stub>* stub, const std::str
 
 absl::StatusOr<RpcStub*> Shell::Cache() {
   if (cache_ != nullptr) return cache_.get();
-  absl::Status status =
-      Probe(ControlSocket(), "routers, schedulers and operators: be in its group");
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(
+      Probe(ControlSocket(), "routers, schedulers and operators: be in its group"));
   return Connect(&cache_, ControlSocket());
 }
 
@@ -103,7 +103,7 @@ absl::Status Shell::ProbeAdmin() { return Probe(AdminSocket(), "the user that ru
 
 absl::StatusOr<AdminStub*> Shell::Admin() {
   if (admin_ != nullptr) return admin_.get();
-  if (absl::Status status = ProbeAdmin(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(ProbeAdmin());
   return Connect(&admin_, AdminSocket());
 }
 

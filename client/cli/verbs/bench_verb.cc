@@ -6,6 +6,7 @@
 #include "client/cli/shell/table.h"
 #include "client/cli/verbs/scratch_blocks.h"
 #include "client/cli/verbs/verbs.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -28,8 +29,7 @@ absl::Status Lookup(const ScratchBlocks& blocks, Shell& shell, RpcStub& cache, F
   query.digests = blocks.digests();
   const Clock::time_point begin = Clock::now();
   for (int i = 0; i < kTimes; ++i) {
-    const auto found = cache.Lookup(query, shell.Limits());
-    if (!found.ok()) return found.status();
+    LARDER_ASSIGN_OR_RETURN(const auto found, cache.Lookup(query, shell.Limits()));
   }
   figures->lookup_s = std::chrono::duration<double>(Clock::now() - begin).count() / kTimes;
   return absl::OkStatus();
@@ -37,11 +37,11 @@ absl::Status Lookup(const ScratchBlocks& blocks, Shell& shell, RpcStub& cache, F
 
 absl::Status Measure(const ScratchSize& options, Shell& shell, RpcStub& cache,
                      ScratchBlocks& blocks, Figures* figures) {
-  if (absl::Status status = blocks.Begin(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(blocks.Begin());
   figures->write_mode = blocks.write_mode();
   std::vector<ScratchBlocks::Batch> puts, gets;
-  if (absl::Status status = blocks.Put("put", &puts); !status.ok()) return status;
-  if (absl::Status status = blocks.Get("get", &gets); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(blocks.Put("put", &puts));
+  LARDER_RETURN_IF_ERROR(blocks.Get("get", &gets));
   const ScratchBlocks::Batch put = Sum(puts), got = Sum(gets);
   figures->put_blocks = put.blocks;
   figures->got_blocks = got.blocks;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/frames/file_descriptor.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -53,9 +54,8 @@ bool IsInput(const std::string& text) { return text == "-" || text.starts_with("
 // The first word of each line; what begins with "#", and the heading of a table, is none.
 absl::Status AppendKeys(const std::string& from, Interrupt& interrupt,
                         std::vector<std::string>* keys) {
-  const absl::StatusOr<std::string> text = ReadInput(from, interrupt);
-  if (!text.ok()) return text.status();
-  for (const absl::string_view line : absl::StrSplit(*text, '\n')) {
+  LARDER_ASSIGN_OR_RETURN(const std::string text, ReadInput(from, interrupt));
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::vector<absl::string_view> words =
         absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
     if (words.empty() || words[0].front() == '#' || words[0] == "KEY") continue;
@@ -119,7 +119,7 @@ absl::StatusOr<Digest> ParseDigest(std::string_view text) {
 absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& text, Interrupt& interrupt) {
   absl::StatusOr<std::string> list = text;
   if (IsInput(text)) list = ReadInput(text, interrupt);
-  if (!list.ok()) return list.status();
+  LARDER_RETURN_IF_ERROR(list.status());
   std::vector<uint32_t> tokens;
   for (const absl::string_view word :
        absl::StrSplit(*list, absl::ByAnyChar(", \t\r\n[]"), absl::SkipEmpty())) {
@@ -157,9 +157,7 @@ absl::StatusOr<ContentSpec> ContentOptions::Content() const {
   for (const auto& [name, text, to] :
        {std::tuple{"--salt", &salt, &content.salt},
         std::tuple{"--multimodal", &multimodal, &content.multimodal}}) {
-    absl::StatusOr<std::string> bytes = ParseBytesOption(name, *text);
-    if (!bytes.ok()) return bytes.status();
-    *to = *std::move(bytes);
+    LARDER_ASSIGN_OR_RETURN(*to, ParseBytesOption(name, *text));
   }
   return content;
 }
@@ -248,52 +246,44 @@ absl::StatusOr<std::vector<BlockOptions::Part>> BlockOptions::Parts(Interrupt& i
                     "--all and --writer-uid go one at a time");
   }
   if (!keys_.empty()) return PartsOfKeys(interrupt);
-  absl::StatusOr<wire::BlockSelection> selection = Variants();
-  if (!selection.ok()) return selection.status();
-  Part part{.scope = wire::SelectionScope::kAll, .blocks = *std::move(selection)};
+  LARDER_ASSIGN_OR_RETURN(wire::BlockSelection selection, Variants());
+  Part part{.scope = wire::SelectionScope::kAll, .blocks = std::move(selection)};
   if (all_) return std::vector<Part>{std::move(part)};
   if (!writer_uid_.empty()) {
-    const absl::StatusOr<BlockWriter> writer = Writer();
-    if (!writer.ok()) return writer.status();
+    LARDER_ASSIGN_OR_RETURN(const BlockWriter writer, Writer());
     part.scope = wire::SelectionScope::kWriter;
-    part.blocks.writer = *writer;
+    part.blocks.writer = writer;
     return std::vector<Part>{std::move(part)};
   }
-  absl::StatusOr<ContentSpec> content = content_options_.Content();
-  if (!content.ok()) return content.status();
-  part.blocks.content = *std::move(content);
+  LARDER_ASSIGN_OR_RETURN(part.blocks.content, content_options_.Content());
   part.scope = content_          ? wire::SelectionScope::kContent
                : tokens_.empty() ? wire::SelectionScope::kPrefix
                                  : wire::SelectionScope::kBlocks;
   if (!content_) {
-    absl::StatusOr<std::vector<uint32_t>> tokens =
-        ReadTokens(tokens_.empty() ? prefix_ : tokens_, interrupt);
-    if (!tokens.ok()) return tokens.status();
-    part.blocks.tokens = *std::move(tokens);
+    LARDER_ASSIGN_OR_RETURN(part.blocks.tokens,
+                            ReadTokens(tokens_.empty() ? prefix_ : tokens_, interrupt));
   }
   return std::vector<Part>{std::move(part)};
 }
 
 absl::StatusOr<std::vector<BlockOptions::Part>> BlockOptions::PartsOfKeys(
     Interrupt& interrupt) const {
-  const absl::StatusOr<wire::BlockSelection> common = Variants();
-  if (!common.ok()) return common.status();
+  LARDER_ASSIGN_OR_RETURN(const wire::BlockSelection common, Variants());
   std::vector<std::string> texts;
   for (const std::string& text : keys_) {
     if (!IsInput(text)) {
       texts.push_back(text);
-    } else if (absl::Status status = AppendKeys(text, interrupt, &texts); !status.ok()) {
-      return status;
+    } else {
+      LARDER_RETURN_IF_ERROR(AppendKeys(text, interrupt, &texts));
     }
   }
   if (texts.empty()) return absl::InvalidArgumentError("no keys are there");
   std::vector<Key> keys;
   for (const std::string& text : texts) {
-    const absl::StatusOr<Key> key = ParseKey(text);
-    if (!key.ok()) return key.status();
-    if (key->variant && (!variants_.empty() || !engine_.empty()))
+    LARDER_ASSIGN_OR_RETURN(const Key key, ParseKey(text));
+    if (key.variant && (!variants_.empty() || !engine_.empty()))
       return absl::InvalidArgumentError("keys with a variant go without --variant and --engine");
-    keys.push_back(*key);
+    keys.push_back(key);
   }
   // In the order of their first.
   std::vector<Part> parts;
@@ -305,7 +295,7 @@ absl::StatusOr<std::vector<BlockOptions::Part>> BlockOptions::PartsOfKeys(
     if (found->second == parts.size() ||
         parts[found->second].blocks.digests.size() == kKeysAtOnce) {
       found->second = parts.size();
-      parts.push_back({.scope = wire::SelectionScope::kBlocks, .blocks = *common});
+      parts.push_back({.scope = wire::SelectionScope::kBlocks, .blocks = common});
       if (key.variant) parts.back().blocks.variants = {*key.variant};
     }
     parts[found->second].blocks.digests.push_back(key.digest);

@@ -5,6 +5,7 @@
 #include "client/cli/verbs/answers_view.h"
 #include "client/cli/verbs/block_options.h"
 #include "client/cli/verbs/verbs.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -32,8 +33,7 @@ void Add(const wire::ClearResult& part, wire::ClearResult* sum) {
 
 absl::Status Ask(const ClearOptions& options, const std::vector<BlockOptions::Part>& parts,
                  bool dry_run, Shell& shell, wire::ClearResult* sum) {
-  const absl::StatusOr<RpcStub*> cache = shell.Cache();
-  if (!cache.ok()) return cache.status();
+  LARDER_ASSIGN_OR_RETURN(RpcStub* const cache, shell.Cache());
   ProgressBar bar("clear");
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts.size() > 1) bar.Show({i, parts.size(), 0, 0});
@@ -43,10 +43,9 @@ absl::Status Ask(const ClearOptions& options, const std::vector<BlockOptions::Pa
                                  .tiers = TiersNamed(options.tier),
                                  .pinned = options.pinned,
                                  .dry_run = dry_run};
-    const absl::StatusOr<wire::ClearResult> cleared =
-        (*cache)->Clear(query, shell.Limits(std::chrono::minutes(10)));
-    if (!cleared.ok()) return cleared.status();
-    Add(*cleared, sum);
+    LARDER_ASSIGN_OR_RETURN(const wire::ClearResult cleared,
+                            cache->Clear(query, shell.Limits(std::chrono::minutes(10))));
+    Add(cleared, sum);
   }
   return absl::OkStatus();
 }

@@ -8,6 +8,7 @@
 #include "client/cli/verbs/answers_view.h"
 #include "client/cli/verbs/block_options.h"
 #include "client/cli/verbs/verbs.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -78,7 +79,7 @@ absl::Status Ask(const CompressOptions& options, const std::vector<BlockOptions:
           return true;
         });
     Add(latest, sum);
-    if (!status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }

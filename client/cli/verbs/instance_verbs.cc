@@ -6,6 +6,7 @@
 #include "client/cli/shell/table.h"
 #include "client/cli/verbs/block_options.h"
 #include "client/cli/verbs/verbs.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -131,20 +132,15 @@ absl::StatusOr<wire::LookupQuery> QueryOf(const LookupOptions& options, Shell& s
   wire::LookupQuery query;
   query.tenant = shell.options().tenant;
   query.engine_id = options.engine;
-  absl::StatusOr<ContentSpec> content = options.content.Content();
-  if (!content.ok()) return content.status();
-  query.content = *std::move(content);
+  LARDER_ASSIGN_OR_RETURN(query.content, options.content.Content());
   if (options.tokens.empty() == options.digests.empty())
     return absl::InvalidArgumentError("write either --tokens or the digests of the chain");
   for (const std::string& text : options.digests) {
-    const absl::StatusOr<Digest> digest = ParseDigest(text);
-    if (!digest.ok()) return digest.status();
-    query.digests.push_back(*digest);
+    LARDER_ASSIGN_OR_RETURN(const Digest digest, ParseDigest(text));
+    query.digests.push_back(digest);
   }
   if (options.tokens.empty()) return query;
-  absl::StatusOr<std::vector<uint32_t>> tokens = ReadTokens(options.tokens, shell.interrupt());
-  if (!tokens.ok()) return tokens.status();
-  query.tokens = *std::move(tokens);
+  LARDER_ASSIGN_OR_RETURN(query.tokens, ReadTokens(options.tokens, shell.interrupt()));
   return query;
 }
 

@@ -6,6 +6,7 @@
 #include "client/cli/verbs/answers_view.h"
 #include "client/cli/verbs/block_options.h"
 #include "client/cli/verbs/verbs.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -28,16 +29,13 @@ Pending PendingOf(Tier tier) {
 template <class Ask>
 absl::StatusOr<std::vector<wire::BlockAnswer>> AskParts(const PinOptions& options, Shell& shell,
                                                         const Ask& ask) {
-  const absl::StatusOr<std::vector<BlockOptions::Part>> parts =
-      options.blocks.Parts(shell.interrupt());
-  if (!parts.ok()) return parts.status();
-  const absl::StatusOr<RpcStub*> cache = shell.Cache();
-  if (!cache.ok()) return cache.status();
+  LARDER_ASSIGN_OR_RETURN(const std::vector<BlockOptions::Part> parts,
+                          options.blocks.Parts(shell.interrupt()));
+  LARDER_ASSIGN_OR_RETURN(RpcStub* const cache, shell.Cache());
   std::vector<wire::BlockAnswer> all;
-  for (const BlockOptions::Part& part : *parts) {
-    absl::StatusOr<std::vector<wire::BlockAnswer>> some = ask(**cache, part.blocks);
-    if (!some.ok()) return some.status();
-    all.insert(all.end(), some->begin(), some->end());
+  for (const BlockOptions::Part& part : parts) {
+    LARDER_ASSIGN_OR_RETURN(std::vector<wire::BlockAnswer> some, ask(*cache, part.blocks));
+    all.insert(all.end(), some.begin(), some.end());
   }
   return all;
 }
@@ -66,10 +64,9 @@ ExitCode Pin(const PinOptions& options, Shell& shell) {
       [&](RpcStub& cache,
           const wire::BlockSelection& blocks) -> absl::StatusOr<std::vector<wire::BlockAnswer>> {
         query.blocks = blocks;
-        absl::StatusOr<wire::PinResult> pinned = cache.Pin(query, shell.Limits());
-        if (!pinned.ok()) return pinned.status();
-        last = *pinned;
-        return std::move(pinned->blocks);
+        LARDER_ASSIGN_OR_RETURN(wire::PinResult pinned, cache.Pin(query, shell.Limits()));
+        last = pinned;
+        return std::move(pinned.blocks);
       });
   if (!answers.ok()) return shell.Fail(answers.status());
   const absl::Time until = absl::FromUnixMillis(static_cast<int64_t>(last.deadline_unix_ms));
@@ -122,10 +119,9 @@ ExitCode Unpin(const PinOptions& options, Shell& shell) {
       [&](RpcStub& cache,
           const wire::BlockSelection& blocks) -> absl::StatusOr<std::vector<wire::BlockAnswer>> {
         query.blocks = blocks;
-        absl::StatusOr<wire::UnpinResult> result = cache.Unpin(query, shell.Limits());
-        if (!result.ok()) return result.status();
-        unpinned += result->unpinned;
-        return std::move(result->blocks);
+        LARDER_ASSIGN_OR_RETURN(wire::UnpinResult result, cache.Unpin(query, shell.Limits()));
+        unpinned += result.unpinned;
+        return std::move(result.blocks);
       });
   if (!answers.ok()) return shell.Fail(answers.status());
   return PrintAnswers(shell, *answers, {{"owner", options.owner}, {"unpinned", unpinned}},

@@ -10,6 +10,7 @@
 #include "client/cli/verbs/scratch_blocks.h"
 #include "client/cli/verbs/verbs.h"
 #include "client/restore/profile.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -52,7 +53,7 @@ absl::Status ToDisk(const ScratchBlocks& blocks, Shell& shell, RpcStub& cache) {
 absl::Status AddChannel(const std::string& name, const ProfileOptions& options,
                         ScratchBlocks& blocks, std::vector<ChannelCost>* channels) {
   std::vector<ScratchBlocks::Batch> batches;
-  if (absl::Status status = blocks.Get("get from " + name, &batches); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(blocks.Get("get from " + name, &batches));
   const ScratchBlocks::Batch sum = Sum(batches);
   if (sum.wrong > 0) {
     return absl::DataLossError(
@@ -69,14 +70,13 @@ absl::Status AddChannel(const std::string& name, const ProfileOptions& options,
 
 absl::Status Measure(const ProfileOptions& options, Shell& shell, RpcStub& cache,
                      ScratchBlocks& blocks, std::vector<ChannelCost>* channels) {
-  if (absl::Status status = blocks.Begin(); !status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(blocks.Begin());
   std::vector<ScratchBlocks::Batch> puts;
-  if (absl::Status status = blocks.Put("put", &puts); !status.ok()) return status;
-  if (absl::Status status = AddChannel("pool", options, blocks, channels); !status.ok())
-    return status;
+  LARDER_RETURN_IF_ERROR(blocks.Put("put", &puts));
+  LARDER_RETURN_IF_ERROR(AddChannel("pool", options, blocks, channels));
   const absl::Status moved = ToDisk(blocks, shell, cache);
   if (absl::IsFailedPrecondition(moved)) return absl::OkStatus();  // it has no disk
-  if (!moved.ok()) return moved;
+  LARDER_RETURN_IF_ERROR(moved);
   return AddChannel("disk", options, blocks, channels);
 }
 

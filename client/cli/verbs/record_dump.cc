@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "storage/format/record.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -115,14 +116,14 @@ const char* ToString(Codec codec) {
 absl::Status ReadHeader(const RecordFile& file, RecordReport* report) {
   std::vector<std::byte> bytes;
   absl::Status status = file.Read(report->offset, kRecordPrefixBytes, &bytes);
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   const absl::StatusOr<ByteCount> size = RecordHeaderBytes(bytes);
   if (!size.ok()) {
     report->error = std::string(size.status().message());
     return absl::OkStatus();
   }
   status = file.Read(report->offset, size->value(), &bytes);
-  if (!status.ok()) return status;
+  LARDER_RETURN_IF_ERROR(status);
   absl::StatusOr<DecodedHeader> decoded = DecodeRecordHeader(bytes);
   if (decoded.ok()) {
     report->decoded = *std::move(decoded);
@@ -150,7 +151,7 @@ absl::Status CheckSegments(const RecordFile& file, const Form& form, RecordRepor
   uint64_t offset = 0;
   uint32_t layer = 0;
   for (const Segment& segment : report->decoded->header.table.segments) {
-    if (absl::Status s = file.Read(payload + offset, segment.bytes, &bytes); !s.ok()) return s;
+    LARDER_RETURN_IF_ERROR(file.Read(payload + offset, segment.bytes, &bytes));
     const SegmentState state = bytes.size() < segment.bytes       ? SegmentState::kCutShort
                                : HashBytes(bytes) == segment.xxh3 ? SegmentState::kWhole
                                                                   : SegmentState::kDamaged;
@@ -170,15 +171,14 @@ absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file, co
   do {
     RecordReport report;
     report.offset = offset;
-    if (absl::Status status = ReadHeader(file, &report); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(ReadHeader(file, &report));
     if (!report.decoded.has_value() && form.gaps) {
       offset += form.align;
       continue;
     }
     reports.push_back(std::move(report));
     if (!reports.back().decoded.has_value()) break;
-    if (absl::Status status = CheckSegments(file, form, &reports.back()); !status.ok())
-      return status;
+    LARDER_RETURN_IF_ERROR(CheckSegments(file, form, &reports.back()));
     const RecordReport& read = reports.back();
     if (form.gaps && !read.whole()) {
       offset += form.align;
@@ -261,13 +261,11 @@ Json ToJson(const RecordReport& report) {
 }  // namespace
 
 absl::StatusOr<RecordDump> DumpRecords(const std::string& path) {
-  const absl::StatusOr<RecordFile> file = RecordFile::Open(path);
-  if (!file.ok()) return file.status();
+  LARDER_ASSIGN_OR_RETURN(const RecordFile file, RecordFile::Open(path));
   const Form& form = path.ends_with(".kv") ? kDataFile : kRecordFile;
-  const absl::StatusOr<std::vector<RecordReport>> reports = ReadRecords(*file, form);
-  if (!reports.ok()) return reports.status();
+  LARDER_ASSIGN_OR_RETURN(const std::vector<RecordReport> reports, ReadRecords(file, form));
   RecordDump dump{.json = Json::array(), .text = {}, .of_disk = form.gaps};
-  for (const RecordReport& report : *reports) {
+  for (const RecordReport& report : reports) {
     dump.text += ToTable(report, form);
     dump.json.push_back(ToJson(report));
     ++dump.records;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/shell/progress_bar.h"
+#include "storage/status_macros.h"
 
 namespace larder::cli {
 namespace {
@@ -40,17 +41,12 @@ ScratchBlocks::ScratchBlocks(const std::string& verb, const ScratchSize& size, S
 }
 
 absl::Status ScratchBlocks::Begin() {
-  absl::StatusOr<std::unique_ptr<Client>> client =
-      Client::Connect({.socket_dir = shell_.SocketFolder(), .tenant = shell_.options().tenant});
-  if (!client.ok()) return client.status();
-  client_ = *std::move(client);
-  absl::StatusOr<std::unique_ptr<Session>> session =
-      client_->Attach({.engine_id = absl::StrCat("larderctl-", verb_, "-", getpid())});
-  if (!session.ok()) return session.status();
-  session_ = *std::move(session);
-  const auto handles = session_->Register({&content_, 1}, {&variant_, 1});
-  if (!handles.ok()) return handles.status();
-  handle_ = handles->front();
+  LARDER_ASSIGN_OR_RETURN(client_, Client::Connect({.socket_dir = shell_.SocketFolder(),
+                                                    .tenant = shell_.options().tenant}));
+  LARDER_ASSIGN_OR_RETURN(
+      session_, client_->Attach({.engine_id = absl::StrCat("larderctl-", verb_, "-", getpid())}));
+  LARDER_ASSIGN_OR_RETURN(const auto handles, session_->Register({&content_, 1}, {&variant_, 1}));
+  handle_ = handles.front();
   Digest parent = session_->Seed(content_);
   for (uint32_t i = 0; i < size_.blocks; ++i) {
     Block block{.digest = {}, .parent = parent, .tokens = std::vector<uint32_t>(kStepTokens, i)};
@@ -78,7 +74,7 @@ std::vector<std::byte> ScratchBlocks::LayerOf(const Block& block, uint32_t layer
 absl::Status ScratchBlocks::Put(const std::string& what, std::vector<Batch>* batches) {
   ProgressBar bar(what);
   for (size_t first = 0; first < blocks_.size(); first += kBatch) {
-    if (absl::Status status = CheckInterrupt(); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(CheckInterrupt());
     const size_t count = std::min(kBatch, blocks_.size() - first);
     std::vector<std::vector<std::byte>> layers;
     for (size_t i = 0; i < count; ++i) {
@@ -97,7 +93,7 @@ absl::Status ScratchBlocks::Put(const std::string& what, std::vector<Batch>* bat
     const Clock::time_point begin = Clock::now();
     const auto statuses = session_->Put(handle_, puts);
     Batch batch{.seconds = std::chrono::duration<double>(Clock::now() - begin).count()};
-    if (!statuses.ok()) return statuses.status();
+    LARDER_RETURN_IF_ERROR(statuses.status());
     for (const BlockStatus status : *statuses) batch.blocks += status == BlockStatus::kOk ? 1 : 0;
     batches->push_back(batch);
     bar.Show({first + count, blocks_.size(), (first + count) * size_.bytes,
@@ -112,7 +108,7 @@ absl::Status ScratchBlocks::Get(const std::string& what, std::vector<Batch>* bat
                                              std::vector<std::byte>(size_.bytes / kLayers));
   const std::vector<std::span<std::byte>> views(layers.begin(), layers.end());
   for (size_t first = 0; first < blocks_.size(); first += kBatch) {
-    if (absl::Status status = CheckInterrupt(); !status.ok()) return status;
+    LARDER_RETURN_IF_ERROR(CheckInterrupt());
     const size_t count = std::min(kBatch, blocks_.size() - first);
     std::vector<GetBlock> gets;
     for (size_t i = 0; i < count; ++i) {
@@ -122,7 +118,7 @@ absl::Status ScratchBlocks::Get(const std::string& what, std::vector<Batch>* bat
     const Clock::time_point begin = Clock::now();
     const auto statuses = session_->Get(handle_, gets);
     Batch batch{.seconds = std::chrono::duration<double>(Clock::now() - begin).count()};
-    if (!statuses.ok()) return statuses.status();
+    LARDER_RETURN_IF_ERROR(statuses.status());
     for (size_t i = 0; i < count; ++i) {
       if ((*statuses)[i] != BlockStatus::kOk) continue;
       ++batch.blocks;

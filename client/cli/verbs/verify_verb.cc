@@ -4,6 +4,7 @@
 #include "client/cli/shell/table.h"
 #include "client/cli/verbs/node_view.h"
 #include "client/cli/verbs/verbs.h"
+#include "storage/status_macros.h"
 #include "storage/text.h"
 
 namespace larder::cli {
@@ -19,9 +20,8 @@ using Results = std::vector<std::pair<Tier, wire::VerifyProgress>>;
 absl::StatusOr<std::vector<Tier>> TiersOf(const std::string& word, AdminStub& admin, Shell& shell) {
   if (word == "host") return std::vector{Tier::kHost};
   if (word == "disk") return std::vector{Tier::kDisk};
-  const absl::StatusOr<wire::NodeStats> stats = admin.Stats(shell.Limits());
-  if (!stats.ok()) return stats.status();
-  return HasDisk(*stats) ? std::vector{Tier::kHost, Tier::kDisk} : std::vector{Tier::kHost};
+  LARDER_ASSIGN_OR_RETURN(const wire::NodeStats stats, admin.Stats(shell.Limits()));
+  return HasDisk(stats) ? std::vector{Tier::kHost, Tier::kDisk} : std::vector{Tier::kHost};
 }
 
 void Print(const Results& results, Shell& shell) {

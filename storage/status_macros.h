@@ -1,0 +1,32 @@
+// LARDER_RETURN_IF_ERROR and LARDER_ASSIGN_OR_RETURN: hand an error to the caller.
+//
+//   LARDER_RETURN_IF_ERROR(file.Sync());
+//   LARDER_ASSIGN_OR_RETURN(const Header header, ReadHeader(file));
+//
+// For functions that return absl::Status, an absl::StatusOr or what either converts to.  A function
+// that must do something else with the error, or return something else, writes its `if` itself.
+// Limits: the type in `declaration` has no comma outside parentheses; write `auto` where it has.
+#pragma once
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+// Returns the status of `expression` from this function unless it is OK.
+#define LARDER_RETURN_IF_ERROR(expression)                                                    \
+  do {                                                                                        \
+    if (absl::Status larder_status = (expression); !larder_status.ok()) return larder_status; \
+  } while (false)
+
+// Evaluates `expression`, an absl::StatusOr.  Returns its status from this function if it is an
+// error; otherwise moves its value into `declaration`, a new variable or an existing one.
+#define LARDER_ASSIGN_OR_RETURN(declaration, expression) \
+  LARDER_ASSIGN_OR_RETURN_AS(LARDER_STATUS_NAME(__LINE__), declaration, expression)
+
+#define LARDER_ASSIGN_OR_RETURN_AS(status_or, declaration, expression) \
+  auto status_or = (expression);                                       \
+  if (!status_or.ok()) return std::move(status_or).status();           \
+  declaration = *std::move(status_or)
+#define LARDER_STATUS_NAME(line) LARDER_STATUS_NAME_OF(line)
+#define LARDER_STATUS_NAME_OF(line) larder_status_or_##line
