@@ -11,8 +11,8 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
-#include "bench/harness/disk_directory.h"
 #include "bench/harness/disk_node.h"
+#include "bench/harness/temporary_directory.h"
 #include "storage/check.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/disk/page_buffer.h"

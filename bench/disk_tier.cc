@@ -14,8 +14,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "bench/harness/disk_directory.h"
 #include "bench/harness/harness.h"
+#include "bench/harness/temporary_directory.h"
 #include "storage/disk/file_disk_tier.h"
 #include "storage/disk/page_buffer.h"
 #include "storage/status_macros.h"

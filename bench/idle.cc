@@ -12,10 +12,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "bench/harness/blocks.h"
-#include "bench/harness/disk_directory.h"
 #include "bench/harness/disk_node.h"
 #include "bench/harness/harness.h"
 #include "bench/harness/processes.h"
+#include "bench/harness/temporary_directory.h"
 #include "client/client.h"
 #include "storage/status_macros.h"
 

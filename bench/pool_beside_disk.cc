@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/harness/disk_directory.h"
 #include "bench/harness/disk_node.h"
+#include "bench/harness/temporary_directory.h"
 #include "storage/status_macros.h"
 
 namespace larder::bench {

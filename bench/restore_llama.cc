@@ -23,9 +23,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "bench/harness/disk_directory.h"
 #include "bench/harness/harness.h"
 #include "bench/harness/processes.h"
+#include "bench/harness/temporary_directory.h"
 #include "bench/restore_sim/row.h"
 #include "client/llama_cpp/measure_profile.h"
 #include "client/llama_cpp/model_revision.h"

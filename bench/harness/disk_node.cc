@@ -107,13 +107,14 @@ absl::StatusOr<double> Writer::SpillRate(const Names& names) {
   const PutPlan plan = Plan(names);
   const double start = SecondsNow();
   size_t ahead = 0;
-  LARDER_RETURN_IF_ERROR(InBatches(plan.blocks, [&](std::span<const PutBlock> batch) {
+  const auto put = [&](std::span<const PutBlock> batch) {
     LARDER_RETURN_IF_ERROR(PutAll(engine_, batch, {}));
     ahead += batch.size();
     if (ahead <= kAheadBlocks) return absl::OkStatus();
     ahead -= batch.size();
     return WaitDurable(batch.size());
-  }));
+  };
+  LARDER_RETURN_IF_ERROR(InBatches(plan.blocks, put));
   LARDER_RETURN_IF_ERROR(WaitDurable(ahead));
   return Mebibytes(names.size()) / (SecondsNow() - start);
 }

@@ -9,7 +9,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "absl/strings/str_cat.h"
-#include "bench/echo.grpc.pb.h"
+#include "bench/harness/echo.grpc.pb.h"
 #include "storage/status_macros.h"
 
 namespace larder::bench {

@@ -40,18 +40,6 @@ absl::Status Errno(const char* what) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TempDir>> TempDir::Make() {
-  const char* base = std::getenv("TMPDIR");
-  std::string path = absl::StrCat(base != nullptr ? base : "/tmp", "/larder-bench-XXXXXX");
-  if (mkdtemp(path.data()) == nullptr) return Errno("mkdtemp");
-  return std::unique_ptr<TempDir>(new TempDir(std::move(path)));
-}
-
-TempDir::~TempDir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 absl::StatusOr<std::unique_ptr<Child>> Child::Start(const std::vector<std::string>& arguments) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

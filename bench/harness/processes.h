@@ -1,6 +1,6 @@
 // Child processes of a benchmark: the daemon, the echo, workers.  None outlives its parent.
 //
-// Ownership: a handle kills and reaps its process when dropped; TempDir removes its directory.
+// Ownership: a handle kills and reaps its process when dropped.
 // Thread-safety: none; make children on the main thread (they die with the thread that made them).
 // Limits: a line of a worker's answer is at most 64 KiB.
 #pragma once
@@ -13,23 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "bench/harness/temporary_directory.h"
 #include "storage/types.h"
 
 namespace larder::bench {
-
-// A private directory for socket files.
-class TempDir {
- public:
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<TempDir>> Make();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-
- private:
-  explicit TempDir(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
 
 // A process that takes a line of text on stdin and answers each by one on stdout.
 class Child {

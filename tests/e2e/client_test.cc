@@ -473,7 +473,7 @@ TEST_P(ClientTest, FullSocketHoldsNoCaller) {
 }
 
 TEST_P(ClientTest, NoDaemonNoConnection) {
-  const TemporaryFolder empty;
+  const TemporarySocketDirectory empty;
   const auto client = Client::Connect(
       {.socket_dir = empty.path(), .connect_deadline = std::chrono::milliseconds(100)});
   EXPECT_TRUE(absl::IsUnavailable(client.status())) << client.status();

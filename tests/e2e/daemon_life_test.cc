@@ -41,14 +41,14 @@ TEST(DaemonStart, RefusesWhatNoOptionIsNamed) {
 }
 
 TEST(DaemonStart, RefusesAnUnknownKeyWithItsLine) {
-  const auto folder = std::make_shared<TemporaryFolder>();
+  const auto folder = std::make_shared<TemporarySocketDirectory>();
   std::ofstream(folder->File("larder.toml"))
       << "# all good so far\nlog_level = \"info\"\npol = \"8GiB\"\n";
   ExpectRefused({"--config", folder->File("larder.toml")}, 2, "larder.toml:3", {.folder = folder});
 }
 
 TEST(DaemonStart, RefusesATakenPath) {
-  const auto folder = std::make_shared<TemporaryFolder>();
+  const auto folder = std::make_shared<TemporarySocketDirectory>();
   std::ofstream(folder->File("data.sock")) << "somebody's file";
   ExpectRefused({}, 3, "data.sock", {.folder = folder});
   std::string kept;
@@ -57,7 +57,7 @@ TEST(DaemonStart, RefusesATakenPath) {
 }
 
 TEST(DaemonStart, RefusesATakenSocket) {
-  const auto folder = std::make_shared<TemporaryFolder>();
+  const auto folder = std::make_shared<TemporarySocketDirectory>();
   const FileDescriptor other(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -89,7 +89,7 @@ TEST(DaemonStart, RefusesAPoolThatDoesNotFit) {
 }
 
 TEST(DaemonStart, TakesOverWhatADeadDaemonLeft) {
-  const auto folder = std::make_shared<TemporaryFolder>();
+  const auto folder = std::make_shared<TemporarySocketDirectory>();
   DaemonProcess first({}, {.folder = folder});
   ASSERT_TRUE(first.serves()) << first.errors();
   const std::string boot = first.Stats().boot_id();

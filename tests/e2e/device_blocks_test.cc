@@ -10,6 +10,7 @@
 #include "storage/mutex.h"
 #include "tests/e2e/support/device_memory.h"
 #include "tests/e2e/support/verb_fixture.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {

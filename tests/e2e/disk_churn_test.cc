@@ -530,7 +530,8 @@ class DiskChurnTest : public ::testing::Test {
                 on_disk, tally.hits.load(), fresh.size(), all.hits.load(), all.read.load());
   }
 
-  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  const std::shared_ptr<TemporarySocketDirectory> folder_ =
+      std::make_shared<TemporarySocketDirectory>();
   const std::string disk_ = folder_->File("disk");
   std::unique_ptr<DaemonProcess> daemon_;
   Clock::time_point start_;

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "tests/e2e/support/disk_fixture.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_scale.h"
 
 namespace larder::e2e {

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "tests/e2e/support/disk_fixture.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {

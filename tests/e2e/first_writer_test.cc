@@ -298,7 +298,8 @@ class FirstWriterTest : public ::testing::Test {
 
   const uint32_t wanted_ = static_cast<uint32_t>(testing::Scaled(10'000));
   Contents contents_{wanted_ + kLostMax * kWindow + kWindow};
-  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  const std::shared_ptr<TemporarySocketDirectory> folder_ =
+      std::make_shared<TemporarySocketDirectory>();
   std::mt19937 random_{testing::TestSeed()};
   std::unique_ptr<DaemonProcess> daemon_;
   std::vector<std::unique_ptr<Engine>> engines_;

@@ -22,13 +22,13 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/support/daemon_process.h"
 #include "tests/e2e/support/llama_fixture.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_scale.h"
 
 namespace larder::llama {
 namespace {
 
 using e2e::DaemonProcess;
-using e2e::TemporaryFolder;
 
 constexpr uint64_t kRestores = 120;
 constexpr std::chrono::minutes kDurableLimit{1};
@@ -62,7 +62,7 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
     ASSERT_TRUE(stored.ok()) << stored.status();
     ASSERT_TRUE(stored->cache_status.ok()) << stored->cache_status << "\n" << daemon_->errors();
     alone_s_.push_back(stored->ttft_s);
-    ASSERT_TRUE(e2e::Eventually(
+    ASSERT_TRUE(Eventually(
         [&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; }, kDurableLimit));
   }
   // A daemon that has all of it on disk, and, unless its records are to be damaged, half of the
@@ -151,7 +151,8 @@ class LlamaRestoreFaultsTest : public LlamaFixture {
   }
 
   std::mt19937_64 random_{testing::TestSeed()};
-  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  const std::shared_ptr<TemporarySocketDirectory> folder_ =
+      std::make_shared<TemporarySocketDirectory>();
   const std::string disk_ = folder_->File("disk");
   std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<PromptCache> cache_;  // dies before its daemon

@@ -19,12 +19,12 @@
 #include "tests/e2e/support/daemon_process.h"
 #include "tests/e2e/support/llama_fixture.h"
 #include "tests/e2e/support/test_blocks.h"
+#include "tests/support/eventually.h"
 
 namespace larder::llama {
 namespace {
 
 using e2e::DaemonProcess;
-using e2e::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::Ge;
@@ -88,7 +88,8 @@ class LlamaRestoreTest : public LlamaFixture {
         folder_->path(), " ", flags);
   }
 
-  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  const std::shared_ptr<TemporarySocketDirectory> folder_ =
+      std::make_shared<TemporarySocketDirectory>();
   std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<PromptCache> cache_;  // dies before its daemon
 };
@@ -319,9 +320,8 @@ TEST_F(LlamaRestoreTest, TheProgramComputesWhereNoProfileCanBeMeasured) {
 TEST_F(LlamaRestoreTest, WhatWasFoundDamagedIsStoredAgain) {
   const std::string disk = folder_->File("disk");
   ASSERT_NO_FATAL_FAILURE(StartStored({"--disk", disk}));
-  ASSERT_TRUE(
-      e2e::Eventually([&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; },
-                      std::chrono::seconds(30)));
+  ASSERT_TRUE(Eventually([&] { return daemon_->Metric("larder_disk_waiting{for=\"spill\"}") == 0; },
+                         std::chrono::seconds(30)));
   (void)daemon_->Terminate();
   ASSERT_NO_FATAL_FAILURE(Start({"--disk", disk}));
   for (const auto& file : std::filesystem::recursive_directory_iterator(disk)) {

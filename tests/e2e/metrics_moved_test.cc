@@ -15,6 +15,7 @@
 #include "tests/e2e/support/channel_of_user.h"
 #include "tests/e2e/support/metrics_fixture.h"
 #include "tests/server/grpc/http2_frames.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 

@@ -122,7 +122,7 @@ TEST_F(PoolMemoryTest, AGroupThatMayReserveLessThanThePoolGetsSmallPages) {
 // Free huge pages made it start; it may use none, and there are no others.
 TEST_F(PoolMemoryTest, WithoutAnyMemoryItSaysWhyAndAsksAgain) {
   ASSERT_TRUE(WriteText(group_ + "/hugetlb.2MB.max", "0"));
-  const TemporaryFolder folder;
+  const TemporarySocketDirectory folder;
   const std::string meminfo = folder.File("meminfo");
   ASSERT_TRUE(WriteText(meminfo, "MemAvailable: 1024 kB\n"));
   Start(/*wait=*/false, [meminfo] {

@@ -112,7 +112,7 @@ std::vector<Command> CommandsOf(const std::string& readme) {
 }
 
 TEST(ReadmeTranscript, IsWhatLarderctlPrints) {
-  const auto folder = std::make_shared<TemporaryFolder>();
+  const auto folder = std::make_shared<TemporarySocketDirectory>();
   DaemonProcess daemon({"--pool", "256MiB", "--slab", "64MiB", "--disk", folder->File("disk"),
                         "--disk-limit", "400MiB"},
                        DaemonProcess::Options{.folder = folder});

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "tests/e2e/support/verb_fixture.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {

@@ -73,7 +73,7 @@ class Manager {
   }
 
  private:
-  const TemporaryFolder folder_;
+  const TemporarySocketDirectory folder_;
   const std::string path_;
   const FileDescriptor socket_;
 };
@@ -181,7 +181,8 @@ class InheritedSocketsTest : public ::testing::Test {
               setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
             }};
   }
-  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  const std::shared_ptr<TemporarySocketDirectory> folder_ =
+      std::make_shared<TemporarySocketDirectory>();
   std::vector<FileDescriptor> listeners_;
 };
 
@@ -208,7 +209,7 @@ TEST_F(InheritedSocketsTest, WhoConnectsBeforeTheDaemonIsThereIsServed) {
 }
 
 TEST_F(InheritedSocketsTest, OneOfAnotherFolderIsRefused) {
-  const TemporaryFolder elsewhere;
+  const TemporarySocketDirectory elsewhere;
   DaemonProcess daemon({"--socket-dir", elsewhere.path()}, Options(/*wait=*/false));
   EXPECT_EQ(daemon.Wait(), 3);
   EXPECT_THAT(daemon.errors(),

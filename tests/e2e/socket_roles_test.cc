@@ -246,7 +246,7 @@ TEST(SocketRolesTest, EveryMethodAtEverySocket) {
 TEST(SocketRolesTest, ByUsersOfEveryGroup) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   constexpr gid_t kDataGroup = 64'001, kControlGroup = 64'002;
-  const auto folder = std::make_shared<TemporaryFolder>();
+  const auto folder = std::make_shared<TemporarySocketDirectory>();
   ASSERT_EQ(chmod(folder->path().c_str(), 0755), 0);
   DaemonProcess daemon(
       {"--control-socket-group", std::to_string(kControlGroup)},
@@ -288,7 +288,7 @@ TEST(SocketRolesTest, AGroupThatIsNotThere) {
 
 TEST(SocketRolesTest, AGroupThatTheDaemonIsNotIn) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
-  const auto folder = std::make_shared<TemporaryFolder>();
+  const auto folder = std::make_shared<TemporarySocketDirectory>();
   ASSERT_EQ(chown(folder->path().c_str(), 64'100, 64'100), 0);
   DaemonProcess daemon(
       {"--control-socket-group", "64002"},

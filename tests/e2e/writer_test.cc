@@ -15,6 +15,7 @@
 #include "storage/check.h"
 #include "tests/e2e/support/other_user.h"
 #include "tests/e2e/support/verb_fixture.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {

@@ -20,6 +20,7 @@
 #include "tests/powercut/disk_replay.h"
 #include "tests/powercut/memory_folder.h"
 #include "tests/powercut/promise_engine.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_scale.h"
 
 namespace larder::powercut {
@@ -27,7 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using e2e::DaemonProcess;
-using e2e::Eventually;
 
 constexpr uint64_t kPrefixes = 200;
 constexpr uint64_t kPrefixesOfALife = 10;

@@ -8,39 +8,17 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
 
-#include "storage/check.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::powercut {
 
 class MemoryFolder {
  public:
-  MemoryFolder() {
-    constexpr uintmax_t kRoom = uintmax_t{2} << 30;
-    std::error_code error;
-    const std::filesystem::path memory = "/dev/shm";
-    const auto space = std::filesystem::space(memory, error);
-    const bool room =
-        !error && space.available != static_cast<uintmax_t>(-1) && space.available >= kRoom;
-    const std::filesystem::path parent = room ? memory : std::filesystem::temp_directory_path();
-    RemoveLeftBehind(parent);
-    std::string name =
-        (parent / (std::string(kStem) + std::to_string(getpid()) + "-XXXXXX")).string();
-    LARDER_CHECK(mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  ~MemoryFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  MemoryFolder(const MemoryFolder&) = delete;
-  MemoryFolder& operator=(const MemoryFolder&) = delete;
-
-  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& path() const { return directory_.path(); }
 
  private:
   static constexpr std::string_view kStem = "larder-power-";
@@ -65,7 +43,21 @@ class MemoryFolder {
     }
   }
 
-  std::string path_;
+  // A parent with enough space, from which the directories of killed processes were removed.
+  [[nodiscard]] static std::filesystem::path Parent() {
+    constexpr uintmax_t kNeeded = uintmax_t{2} << 30;
+    std::error_code error;
+    const std::filesystem::path memory = "/dev/shm";
+    const auto space = std::filesystem::space(memory, error);
+    const bool fits =
+        !error && space.available != static_cast<uintmax_t>(-1) && space.available >= kNeeded;
+    const std::filesystem::path parent = fits ? memory : std::filesystem::temp_directory_path();
+    RemoveLeftBehind(parent);
+    return parent;
+  }
+
+  const TemporaryDirectory directory_{Parent(),
+                                      std::string(kStem) + std::to_string(getpid()) + "-"};
 };
 
 }  // namespace larder::powercut

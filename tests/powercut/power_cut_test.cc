@@ -15,13 +15,13 @@
 #include "tests/powercut/loop_disk.h"
 #include "tests/powercut/memory_folder.h"
 #include "tests/powercut/promise_engine.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_scale.h"
 
 namespace larder::powercut {
 namespace {
 
 using e2e::DaemonProcess;
-using e2e::Eventually;
 
 constexpr uint64_t kCuts = 200;
 constexpr uint64_t kCutsOfALife = 10;

@@ -12,13 +12,13 @@
 #include "client/client.h"
 #include "larder/v1/cache.grpc.pb.h"
 #include "tests/e2e/support/test_blocks.h"
+#include "tests/support/eventually.h"
 
 namespace larder::powercut {
 namespace {
 
 using e2e::BlockMaker;
 using e2e::DaemonProcess;
-using e2e::Eventually;
 using e2e::TestBlock;
 
 constexpr const char* kOwner = "router";

@@ -100,15 +100,4 @@ class ChildProcess {
   std::optional<Line> line_;
 };
 
-// Waits for what another thread is about to do; false after half a minute.
-template <class Condition>
-[[nodiscard]] bool Eventually(Condition condition) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 }  // namespace larder

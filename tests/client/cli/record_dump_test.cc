@@ -41,7 +41,7 @@ std::string Golden() {
 
 std::string Write(const std::string& bytes) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  static const testing::TemporaryDirectory directory;
+  static const TemporaryDirectory directory;
   const std::string path = directory.path() + "/" + test->name();
   std::ofstream(path, std::ios::binary) << bytes;
   return path;

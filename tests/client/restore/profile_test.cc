@@ -34,7 +34,7 @@ TEST(Profile, WhatIsWrittenIsRead) {
 }
 
 TEST(Profile, OnDisk) {
-  testing::TemporaryDirectory folder;
+  TemporaryDirectory folder;
   const std::string path = folder.path() + "/p.toml";
   EXPECT_EQ(ReadProfile(path).status().code(), absl::StatusCode::kNotFound);
   ASSERT_TRUE(WriteProfile(Example(), path).ok());

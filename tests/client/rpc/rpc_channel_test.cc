@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "proto/frames/file_descriptor.h"
 #include "storage/check.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder {
 namespace {
@@ -28,7 +29,6 @@ using std::chrono::milliseconds;
 class MuteListener {
  public:
   explicit MuteListener(bool keeps) : keeps_(keeps) {
-    LARDER_CHECK(mkdtemp(folder_.data()) != nullptr);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     LARDER_CHECK(path().size() < sizeof address.sun_path);
@@ -41,10 +41,8 @@ class MuteListener {
   ~MuteListener() {
     (void)shutdown(listener_.get(), SHUT_RDWR);  // accept fails
     thread_.join();
-    unlink(path().c_str());
-    rmdir(folder_.c_str());
   }
-  [[nodiscard]] std::string path() const { return folder_ + "/data.sock"; }
+  [[nodiscard]] std::string path() const { return folder_.File("data.sock"); }
   [[nodiscard]] int connections() const { return connections_; }
 
  private:
@@ -58,7 +56,7 @@ class MuteListener {
   }
 
   const bool keeps_;
-  std::string folder_ = testing::TempDir() + "rpcXXXXXX";
+  const TemporarySocketDirectory folder_;
   const FileDescriptor listener_{socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   std::vector<FileDescriptor> kept_;  // of the thread
   std::atomic<int> connections_ = 0;

@@ -22,6 +22,7 @@
 #include "tests/e2e/attacks/written_blocks.h"
 #include "tests/e2e/support/die_with.h"
 #include "tests/e2e/support/other_user.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {
@@ -95,7 +96,7 @@ bool PipedProgram::WaitFor(milliseconds limit) {
 // ---- the run
 
 AttackRun::AttackRun(Options options)
-    : options_(std::move(options)), folder_(std::make_shared<TemporaryFolder>()) {}
+    : options_(std::move(options)), folder_(std::make_shared<TemporarySocketDirectory>()) {}
 
 AttackRun::~AttackRun() {
   {

@@ -157,7 +157,7 @@ class AttackRun {
   void AddLatencies(AttackFigures* figures);
 
   const Options options_;
-  std::shared_ptr<TemporaryFolder> folder_;
+  std::shared_ptr<TemporarySocketDirectory> folder_;
   std::shared_ptr<DaemonProcess> daemon_;
   std::vector<Bystander> bystanders_;
   struct Attacker {

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "tests/e2e/support/hostile_fixture.h"
 #include "tests/e2e/support/open_call.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "tests/e2e/support/channel_of_user.h"
 #include "tests/e2e/support/hostile_fixture.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {

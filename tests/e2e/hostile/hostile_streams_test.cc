@@ -12,6 +12,7 @@
 #include "proto/frames/file_descriptor.h"
 #include "tests/e2e/support/die_with.h"
 #include "tests/e2e/support/hostile_fixture.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_scale.h"
 
 namespace larder::e2e {

@@ -18,7 +18,8 @@ inline constexpr const char* kStormEngineId = "storm";  // of the sessions that 
 inline constexpr const char* kOpenOwner = "open";       // of pins of open blocks
 
 struct StormWorld {
-  const std::shared_ptr<TemporaryFolder> folder = std::make_shared<TemporaryFolder>();
+  const std::shared_ptr<TemporarySocketDirectory> folder =
+      std::make_shared<TemporarySocketDirectory>();
   std::unique_ptr<DaemonProcess> daemon;
   bool pressure = false;
   StormChains chains;

@@ -32,6 +32,7 @@
 #include "tests/e2e/storm/storm_device.h"
 #include "tests/e2e/storm/storm_engine_actor.h"
 #include "tests/e2e/support/nothing_left.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_scale.h"
 
 namespace larder::e2e {

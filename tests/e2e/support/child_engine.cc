@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "storage/check.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {

@@ -130,26 +130,6 @@ std::string CheckHealth(const std::shared_ptr<grpc::Channel>& channel, bool insi
 
 }  // namespace
 
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = std::filesystem::temp_directory_path() / "larder-e2e-XXXXXX";
-  LARDER_CHECK(mkdtemp(pattern.data()) != nullptr);
-  path_ = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-bool Eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
-  const auto until = std::chrono::steady_clock::now() + limit;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return true;
-}
-
 std::string ProgramAt(const std::string& built) {
   std::error_code error;
   const std::filesystem::path beside =
@@ -162,7 +142,7 @@ DaemonProcess::DaemonProcess(const std::vector<std::string>& flags)
     : DaemonProcess(flags, Options{}) {}
 
 DaemonProcess::DaemonProcess(const std::vector<std::string>& flags, Options options)
-    : folder_(options.folder ? options.folder : std::make_shared<TemporaryFolder>()) {
+    : folder_(options.folder ? options.folder : std::make_shared<TemporarySocketDirectory>()) {
   Start(flags, options);
   admin_ = AdminChannel();
   if (options.wait && !Eventually([this] { return !alive() || serves(); })) {

@@ -24,27 +24,10 @@
 #include <grpcpp/grpcpp.h>
 
 #include "larder/v1/admin.grpc.pb.h"
+#include "tests/support/eventually.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder::e2e {
-
-// A fresh folder below the system's one for temporary files; removed with all that is in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] std::string File(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-// Polls until the condition holds; false when `limit` passed first.  The only way in which these
-// tests wait.
-[[nodiscard]] bool Eventually(const std::function<bool()>& condition,
-                              std::chrono::milliseconds limit = std::chrono::seconds(30));
 
 // Where a program of this build is: beside the test where they were packed (tests/gpu.sh --pack).
 [[nodiscard]] std::string ProgramAt(const std::string& built);
@@ -52,10 +35,10 @@ class TemporaryFolder {
 class DaemonProcess {
  public:
   struct Options {
-    std::shared_ptr<TemporaryFolder> folder = nullptr;  // default: a fresh one
-    uint64_t address_space_max = 0;                     // bytes, RLIMIT_AS; 0: no limit
-    bool wait = true;                                   // until it serves or is gone
-    std::function<void()> in_child = nullptr;           // between fork and exec
+    std::shared_ptr<TemporarySocketDirectory> folder = nullptr;  // default: a fresh one
+    uint64_t address_space_max = 0;                              // bytes, RLIMIT_AS; 0: no limit
+    bool wait = true;                                            // until it serves or is gone
+    std::function<void()> in_child = nullptr;                    // between fork and exec
   };
   explicit DaemonProcess(const std::vector<std::string>& flags = {});
   DaemonProcess(const std::vector<std::string>& flags, Options options);
@@ -79,7 +62,7 @@ class DaemonProcess {
   std::optional<int> Wait(std::chrono::milliseconds limit = std::chrono::seconds(60));
 
   [[nodiscard]] pid_t pid() const { return pid_; }
-  [[nodiscard]] const std::shared_ptr<TemporaryFolder>& folder() const { return folder_; }
+  [[nodiscard]] const std::shared_ptr<TemporarySocketDirectory>& folder() const { return folder_; }
   [[nodiscard]] std::string data_socket() const { return folder_->File("data.sock"); }
   [[nodiscard]] std::string control_socket() const { return folder_->File("control.sock"); }
   [[nodiscard]] std::string admin_socket() const { return folder_->File("admin.sock"); }
@@ -111,7 +94,7 @@ class DaemonProcess {
  private:
   void Start(const std::vector<std::string>& flags, const Options& options);
 
-  std::shared_ptr<TemporaryFolder> folder_;
+  std::shared_ptr<TemporarySocketDirectory> folder_;
   std::string stem_;  // of the files that hold what it says
   pid_t pid_ = 0;
   std::optional<int> exit_;

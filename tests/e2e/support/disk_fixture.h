@@ -171,7 +171,8 @@ class DiskTest : public ::testing::Test {
     EXPECT_TRUE(daemon_->alive()) << daemon_->errors();
   }
 
-  const std::shared_ptr<TemporaryFolder> folder_ = std::make_shared<TemporaryFolder>();
+  const std::shared_ptr<TemporarySocketDirectory> folder_ =
+      std::make_shared<TemporarySocketDirectory>();
   BlockMaker maker_;
   std::unique_ptr<DaemonProcess> daemon_;
   std::unique_ptr<Client> client_;

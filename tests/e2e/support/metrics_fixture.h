@@ -10,6 +10,7 @@
 
 #include "tests/e2e/support/frozen.h"
 #include "tests/e2e/support/verb_fixture.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 

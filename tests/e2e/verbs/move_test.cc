@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/e2e/support/verb_fixture.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "client/local/sideband_client.h"
 #include "tests/e2e/support/verb_fixture.h"
+#include "tests/support/eventually.h"
 
 namespace larder::e2e {
 namespace {

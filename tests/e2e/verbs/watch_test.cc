@@ -12,6 +12,7 @@
 #include <grpcpp/create_channel.h>
 
 #include "tests/e2e/support/verb_fixture.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_scale.h"
 
 namespace larder::e2e {

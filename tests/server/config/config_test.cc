@@ -27,7 +27,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 std::string WriteFile(const std::string& text) {
-  static const testing::TemporaryDirectory directory;
+  static const TemporaryDirectory directory;
   static int number = 0;
   const std::string path = directory.path() + "/" + std::to_string(number++) + ".toml";
   std::ofstream(path) << text;

@@ -119,7 +119,7 @@ class ListeningSocketTest : public ::testing::Test {
     EXPECT_EQ(stat(path_.c_str(), &st), 0);
     return st.st_mode & 0777;
   }
-  const testing::TemporaryDirectory dir_;
+  const TemporaryDirectory dir_;
   const std::string path_ = dir_.path() + "/data.sock";
   const ListeningSocket::Options options_{.path = path_, .type = SOCK_STREAM, .mode = 0640};
 };

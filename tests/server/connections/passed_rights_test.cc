@@ -21,6 +21,7 @@
 #include "server/grpc/guarded_calls.h"
 #include "tests/server/connections/lingering_socket.h"
 #include "tests/support/child_process.h"
+#include "tests/support/eventually.h"
 
 namespace larder {
 namespace {

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <chrono>
@@ -28,6 +29,8 @@
 #include "server/sessions/session_page.h"
 #include "storage/memory/slab_pool.h"
 #include "tests/support/child_process.h"
+#include "tests/support/eventually.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder {
 
@@ -186,10 +189,7 @@ class RawClient {
 class SidebandTest : public testing::Test {
  protected:
   SidebandTest() {
-    std::string directory = testing::TempDir() + "sidebandXXXXXX";
-    EXPECT_NE(mkdtemp(directory.data()), nullptr);
-    chmod(directory.c_str(), 0755);
-    directory_ = directory;
+    chmod(directory_.c_str(), 0755);
     options_.path = directory_ + "/sideband.sock";
     auto table = ProcessTable::Create({});
     EXPECT_TRUE(table.ok());
@@ -198,7 +198,6 @@ class SidebandTest : public testing::Test {
   ~SidebandTest() override {
     processes_->Stop();
     sideband_.reset();
-    std::filesystem::remove_all(directory_);
   }
   // After all forks.
   void Start() {
@@ -239,7 +238,8 @@ class SidebandTest : public testing::Test {
     return count;
   }
 
-  std::string directory_;
+  const TemporarySocketDirectory temporary_;
+  const std::string directory_ = temporary_.path();
   Sideband::Options options_;
   FakeHost host_;
   StagingTable staging_{{.process_bytes_max = MiB(1), .process_segments_max = 4}};

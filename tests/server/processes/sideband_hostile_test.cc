@@ -12,6 +12,7 @@
 #include "tests/server/connections/lingering_socket.h"
 #include "tests/server/processes/sideband_fixture.h"
 #include "tests/support/child_process.h"
+#include "tests/support/eventually.h"
 
 namespace larder {
 namespace {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tests/support/child_process.h"
+#include "tests/support/eventually.h"
 
 namespace larder {
 namespace {

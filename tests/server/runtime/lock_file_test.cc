@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "server/connections/listening_socket.h"
+#include "tests/support/temporary_directory.h"
 
 namespace larder {
 namespace {
@@ -43,13 +44,8 @@ class BoundSocket {
 
 class LockFileTest : public ::testing::Test {
  protected:
-  LockFileTest() {
-    char name[] = "/tmp/larder_lock_XXXXXX";
-    dir_ = mkdtemp(name);
-  }
-  ~LockFileTest() override { fs::remove_all(dir_); }
-
-  std::string dir_;
+  const TemporarySocketDirectory directory_;
+  const std::string dir_ = directory_.path();
 };
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }

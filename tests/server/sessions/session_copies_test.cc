@@ -14,6 +14,7 @@
 
 #include "server/verbs/block_recoder.h"
 #include "tests/server/sessions/session_driver.h"
+#include "tests/support/eventually.h"
 
 namespace larder {
 namespace {

@@ -8,6 +8,7 @@
 #include "storage/tiering/tier_worker.h"
 #include "tests/server/sessions/session_driver.h"
 #include "tests/storage/tiering/gated_tier.h"
+#include "tests/support/eventually.h"
 
 namespace larder {
 namespace {

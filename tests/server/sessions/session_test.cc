@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/server/sessions/session_driver.h"
+#include "tests/support/eventually.h"
 
 namespace larder {
 namespace {

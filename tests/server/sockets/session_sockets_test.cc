@@ -14,6 +14,7 @@
 #include "tests/client/session/session_messages.h"
 #include "tests/server/connections/lingering_socket.h"
 #include "tests/server/sessions/session_fixture.h"
+#include "tests/support/eventually.h"
 
 namespace larder {
 namespace {

@@ -15,6 +15,7 @@
 #include "tests/contract/codec_shapes.h"
 #include "tests/server/verbs/scope_fixture.h"
 #include "tests/support/disk_blocks.h"
+#include "tests/support/eventually.h"
 
 namespace larder {
 namespace {
@@ -81,7 +82,7 @@ class CompressVerbTest : public testing::ScopeTest {
     std::atomic<uint32_t> answers{0};
     EXPECT_TRUE(process_->work->Promote(process_->f.variant(), names,
                                         [&](size_t, BlockStatus) { ++answers; }));
-    EXPECT_TRUE(DiskProcess::Eventually([&] { return answers == blocks; }));
+    EXPECT_TRUE(Eventually([&] { return answers == blocks; }));
     const auto got = store().Acquire(process_->f.variant(), names, store().pool().total_bytes());
     return static_cast<uint32_t>(std::ranges::count_if(
         got.blocks, [&](const BlockIndex::Held& held) { return IsRight(held); }));
@@ -448,7 +449,7 @@ TEST_F(CompressVerbTest, AllElseGoesOnMeanwhile) {
             status = s;
             answered = true;
           })) {
-        EXPECT_TRUE(DiskProcess::Eventually([&] { return answered.load(); }));
+        EXPECT_TRUE(Eventually([&] { return answered.load(); }));
       }
       if (status != BlockStatus::kOk) ++wrong;
       const auto got = store().Acquire(process_->f.variant(), {&name, 1}, MiB(1));

@@ -19,6 +19,7 @@
 #include "storage/tiering/tier_worker.h"
 #include "tests/storage/store/store_fixture.h"
 #include "tests/storage/tiering/forwarding_tier.h"
+#include "tests/support/eventually.h"
 
 namespace larder::testing {
 
@@ -50,9 +51,6 @@ struct DiskProcess {
     loaded = keeper->Load();
     work->StartRecovery([](const absl::Status&, uint64_t, Duration) {});
     EXPECT_TRUE(Eventually([&] { return !work->recovering(); }));
-  }
-  static bool Eventually(const std::function<bool()>& condition) {
-    return SpinUntil(std::chrono::steady_clock::now() + std::chrono::seconds(20), condition);
   }
   Digest Put(uint32_t seed) {
     Digest digest;

@@ -8,6 +8,7 @@
 
 #include "server/instances/block_selection.h"
 #include "tests/server/verbs/disk_process.h"
+#include "tests/support/eventually.h"
 
 namespace larder {
 namespace {
@@ -92,7 +93,7 @@ TEST_F(PinVerbTest, WhatTheDiskDidNotForgetItForgetsLater) {
   EXPECT_THAT(unpin_all(), IsEmpty());
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   process_->tier.fails = false;
-  EXPECT_TRUE(Process::Eventually([&] {
+  EXPECT_TRUE(Eventually([&] {
     size_t facts = 0;
     process_->disk.ForEachFact([&](const std::string&, const std::string&) { ++facts; });
     return facts == 0;
@@ -124,7 +125,7 @@ TEST_F(PinVerbTest, BlocksAreBroughtWhereTheyArePinned) {
   EXPECT_THAT(process_->Pin(keys, kNow_ms + 1'000'000), Each(BlockStatus::kOk));
   Start();
   EXPECT_EQ(process_->f.store().stats().disk_only, keys.size());
-  EXPECT_TRUE(Process::Eventually([&] {
+  EXPECT_TRUE(Eventually([&] {
     process_->keeper->Tick(process_->clock.Now());
     return process_->f.store().stats().disk_only == 0;
   }));

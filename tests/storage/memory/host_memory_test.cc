@@ -6,19 +6,14 @@
 #include <fstream>
 #include <string>
 
+#include "tests/support/temporary_directory.h"
+
 namespace larder {
 namespace {
 
 // A directory that looks like a host.
 class HostMemoryTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = testing::TempDir() + "/host_memory_XXXXXX";
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
   void Write(const std::string& path, const std::string& text) {
     const std::filesystem::path file = root_ + path;
     std::filesystem::create_directories(file.parent_path());
@@ -30,7 +25,8 @@ class HostMemoryTest : public testing::Test {
           "MemAvailable:    8388608 kB\n");
   }
 
-  std::string root_;
+  const TemporaryDirectory directory_;
+  const std::string root_ = directory_.path();
 };
 
 TEST_F(HostMemoryTest, ThisHostHasSome) {

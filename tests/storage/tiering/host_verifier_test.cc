@@ -10,6 +10,7 @@
 #include "storage/codec/payload_codec.h"
 #include "storage/spin_wait.h"
 #include "tests/storage/store/store_fixture.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_scale.h"
 
 namespace larder {
@@ -33,9 +34,6 @@ class HostVerifierTest : public ::testing::Test {
                       f_.store());
   }
   static inline const HostVerifier::Options kFast = {.bytes_per_s = GiB(1), .pause = 1ms};
-  static bool Eventually(const std::function<bool()>& condition) {
-    return SpinUntil(std::chrono::steady_clock::now() + 20s, condition);
-  }
   // After these walks have ended, each block was looked at once more.
   void AwaitWalks(uint64_t more) {
     const uint64_t from = verifier_->stats().walks;

@@ -15,6 +15,7 @@
 #include "tests/storage/tiering/forwarding_tier.h"
 #include "tests/storage/tiering/tiers_fixture.h"
 #include "tests/support/disk_blocks.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"
 
 namespace larder {
@@ -124,9 +125,6 @@ class TierWorkerTest : public ::testing::Test {
   size_t Records() {
     MutexLock lock(medium_.mu);
     return medium_.records.size();
-  }
-  static bool Eventually(const std::function<bool()>& condition) {
-    return SpinUntil(std::chrono::steady_clock::now() + 20s, condition);
   }
 
   MemoryDiskTier::Medium medium_;
@@ -407,7 +405,7 @@ class WaitingTier final : public testing::ForwardingTier {
 // scanned.  Each name gives the bytes of one writer all along.
 TEST(TierWorkerOnFiles, AShardThatOpensDuringTheScanBringsNoOtherBytes) {
   constexpr uint32_t kBlocks = 24;
-  const testing::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   FaultPoints faults;
   SteadyClock clock;
   std::unique_ptr<FileDiskTier> files;
