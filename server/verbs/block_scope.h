@@ -20,7 +20,7 @@
 #include "server/instances/device_table.h"
 #include "server/instances/instance_table.h"
 #include "storage/disk/disk_tier.h"
-#include "storage/index/chain_forest.h"
+#include "server/verbs/chain_forest.h"
 #include "storage/store/block_store.h"
 
 namespace larder {

@@ -1,20 +1,44 @@
 #include "storage/index/index_shard.h"
 
 #include <algorithm>
-#include <limits>
+#include <array>
 #include <utility>
+
+#include "storage/check.h"
 
 namespace larder {
 namespace {
 
-constexpr uint32_t kNone = EntrySlots::kNone;
-constexpr uint16_t kCountMax = std::numeric_limits<uint16_t>::max();
+constexpr uint32_t kNone = ShardEntries::kNone;
 constexpr TierSet kDiskBit = TierBit(Tier::kDisk);
 
-template <size_t... kClasses>
-std::array<RecencyList, sizeof...(kClasses)> MakeLists(EntrySlots& entries,
-                                                       std::index_sequence<kClasses...>) {
-  return {((void)kClasses, RecencyList(entries))...};
+// What Clear does to this entry.  A pin of HOST keeps the copy on disk too; a pin of DISK keeps the
+// block in HOST until it has a copy on disk.
+ClearedBlock WhatClearTakes(const IndexEntry& entry, TierSet tiers, ClearHow how) {
+  const TierSet there = TiersOf(entry.state), going = there & tiers;
+  ClearedBlock block{.tiers = going, .pages = entry.extent.pages()};
+  if (going == 0) return block;
+  const bool stays = going != there;
+  if (!stays && how == ClearHow::kKeepLastCopy) return block;
+  const bool from_disk = (going & TierBit(Tier::kDisk)) != 0;
+  if (entry.pinned_host || (entry.pinned_disk && (from_disk || !stays))) {
+    block.status = ClearedBlock::Status::kPinned;
+  } else if ((stays && entry.holds > 0) || entry.holds == kHoldsMax) {
+    block.status = ClearedBlock::Status::kInUse;
+  } else {
+    block.status = ClearedBlock::Status::kCleared;
+    block.leased = entry.holds > 0;
+    block.leased_location = block.leased ? entry.disk_location : 0;
+  }
+  return block;
+}
+
+// Pages that a block of HOST will take when it is promoted again: a block that is encoded in HOST
+// comes back decoded.
+uint32_t PagesFromDisk(const IndexEntry& entry) {
+  const BlockMetadata* const metadata = entry.metadata();
+  const bool encoded = metadata != nullptr && metadata->encoded();
+  return encoded ? PagesFor(metadata->raw_payload_bytes()) : entry.extent.pages();
 }
 
 }  // namespace
@@ -24,9 +48,8 @@ IndexShard::IndexShard(VariantTable& variants, uint32_t entries_max, EventRing* 
       events_(events),
       entries_max_(entries_max),
       entries_(entries_max + kSpareEntries),
-      host_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())),
-      copied_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())),
-      disk_lists_(MakeLists(entries_, std::make_index_sequence<kReuseClasses>())) {}
+      lists_(entries_),
+      children_(entries_, lists_) {}
 
 IndexShard::~IndexShard() {
   for (uint32_t slot = 1; slot < entries_.end(); ++slot) delete entries_[slot].metadata();
@@ -43,64 +66,17 @@ void IndexShard::SetState(IndexEntry& entry, BlockState to) {
   }
 }
 
-// ---- finding
-
-uint32_t IndexShard::Find(uint64_t hash, VariantIndex variant, const Digest& digest) const {
-  SlotTable::Probe probe = table_.First(hash);
-  while (probe.slot != kNone && !Is(entries_[probe.slot], variant, digest))
-    probe = table_.Next(hash, probe);
-  return probe.slot;
+void IndexShard::ChangeState(uint32_t slot, BlockState to) {
+  lists_.ChangeState(slot,
+                     [&]() LARDER_NO_THREAD_SAFETY_ANALYSIS { SetState(entries_[slot], to); });
 }
 
-uint32_t IndexShard::FindParent(VariantIndex variant, uint64_t hash) const {
-  const auto is_it = [&](const IndexEntry& entry) {
-    return entry.variant == variant && HashOf(entry) == hash;
-  };
-  SlotTable::Probe probe = table_.First(hash);
-  while (probe.slot != kNone && !is_it(entries_[probe.slot])) probe = table_.Next(hash, probe);
-  if (probe.slot == kNone || entries_[probe.slot].state == BlockState::kReserved) return kNone;
-  return probe.slot;
-}
-
-std::optional<uint64_t> IndexShard::ParentHash(const IndexEntry& entry) {
-  if (OnDiskAlone(entry.state)) return entry.parent_hash;
-  if (entry.owned_metadata == nullptr) return std::nullopt;
-  return IndexHash(entry.variant, entry.owned_metadata->parent());
-}
-
-void IndexShard::FindAll(const Group& group, std::span<uint32_t> slots) const {
-  constexpr size_t kWave = 64;  // misses under way at once; more than a core can have
-  for (size_t at = 0; at < group.order.size(); at += kWave) {
-    const std::span<const uint16_t> wave =
-        group.order.subspan(at, std::min(kWave, group.order.size() - at));
-    std::array<SlotTable::Probe, kWave> probes;
-    for (size_t i = 0; i < wave.size(); ++i) {
-      probes[i] = table_.First(group.hashes[wave[i]]);
-      if (probes[i].slot != kNone) __builtin_prefetch(&entries_[probes[i].slot]);
-    }
-    for (size_t i = 0; i < wave.size(); ++i) {
-      const uint16_t key = wave[i];
-      SlotTable::Probe probe = probes[i];
-      while (probe.slot != kNone && !Is(entries_[probe.slot], group.variant, group.keys[key])) {
-        probe = table_.Next(group.hashes[key], probe);
-      }
-      slots[at + i] = probe.slot;
-    }
-  }
-}
-
-bool IndexShard::InUse(uint32_t slot) const {
-  return slot != kNone && slot < entries_.end() && entries_[slot].state != BlockState::kAbsent;
-}
-
-bool IndexShard::EvictableLocked(uint32_t slot) const {
-  return InUse(slot) && InHost(entries_[slot].state) && MayLeave(entries_[slot]);
-}
+// ---- finding and holding
 
 void IndexShard::Lookup(const Group& group, std::span<BlockPresence> out) const {
   std::array<uint32_t, kKeysMax> slots;
   MutexLock lock(mu_);
-  FindAll(group, slots);
+  entries_.FindAll(group, slots);
   for (size_t i = 0; i < group.order.size(); ++i) {
     BlockPresence presence;
     if (slots[i] != kNone) {
@@ -111,15 +87,12 @@ void IndexShard::Lookup(const Group& group, std::span<BlockPresence> out) const 
   }
 }
 
-// ---- holding
-
 void IndexShard::Hold(const Group& group, HoldWhat what, uint32_t now_s, std::span<HeldBlock> out) {
   std::array<uint32_t, kKeysMax> slots;
   MutexLock lock(mu_);
-  FindAll(group, slots);
+  entries_.FindAll(group, slots);
   for (size_t i = 0; i < group.order.size(); ++i) {
-    if (slots[i] != kNone && entries_[slots[i]].listed)
-      host_lists_[0].PrefetchRemove(entries_[slots[i]]);
+    if (slots[i] != kNone && entries_[slots[i]].listed) lists_.PrefetchRemove(entries_[slots[i]]);
   }
   for (size_t i = 0; i < group.order.size(); ++i) {
     out[group.order[i]] = HeldBlock{};
@@ -138,7 +111,7 @@ void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock
   ++entry.holds;
   out->crowded = entry.holds > kCrowdedHolds;
   if (what != HoldWhat::kUntouched) {
-    Relist(slot);
+    lists_.Relist(slot);
     const uint32_t idle_s = entry.IdleSeconds(now_s);
     entry.history = UsedAgain(entry.history, idle_s);
     entry.last_use_s = std::max(entry.last_use_s, now_s);
@@ -147,13 +120,13 @@ void IndexShard::HoldOne(uint32_t slot, HoldWhat what, uint32_t now_s, HeldBlock
   out->extent = entry.extent.Get();
   out->metadata = entry.metadata();
   out->disk_location = entry.disk_location;
-  __builtin_prefetch(out->metadata);  // whoever holds a block asks for its sizes next
+  __builtin_prefetch(out->metadata);  // the caller asks for the block's sizes next
 }
 
 size_t IndexShard::HoldAgain(std::span<const uint32_t> slots) {
   MutexLock lock(mu_);
   for (size_t i = 0; i < slots.size(); ++i) {
-    LARDER_CHECK(InUse(slots[i]));
+    LARDER_CHECK(entries_.InUse(slots[i]));
     IndexEntry& entry = entries_[slots[i]];
     LARDER_CHECK(entry.holds > 0);
     if (entry.holds >= kClientHoldsMax) return i;
@@ -169,7 +142,8 @@ void IndexShard::Unhold(std::span<const uint32_t> slots, std::vector<Extent>* fr
     LARDER_CHECK(slot != kNone && slot < entries_.end());
     __builtin_prefetch(&entries_[slot], 1);
   }
-  // From the last: so the first of a chain becomes the most recent, and tails leave first.
+  // From the last to the first: the first block of a chain becomes the most recent, so that tails
+  // leave before it.
   for (size_t i = slots.size(); i-- > 0;) UnholdOne(slots[i], freed, on_disk);
 }
 
@@ -180,7 +154,7 @@ void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed,
   --entry.holds;
   if (entry.holds > 0) return;
   if (entry.state != BlockState::kDoomed) {
-    Relist(slot);
+    lists_.Relist(slot);
     return;
   }
   if (entry.extent.pages() > 0) freed->push_back(entry.extent.Get());
@@ -194,85 +168,34 @@ void IndexShard::UnholdOne(uint32_t slot, std::vector<Extent>* freed,
   --doomed_;
 }
 
-RecencyList* IndexShard::ListFor(const IndexEntry& entry) {
-  const uint32_t reuse_class = ReuseClassOf(entry.history);
-  switch (entry.state) {
-    case BlockState::kHost:
-      return &host_lists_[reuse_class];
-    case BlockState::kHostDisk:
-      return &copied_lists_[reuse_class];
-    case BlockState::kDisk:
-      return &disk_lists_[reuse_class];
-    default:
-      return nullptr;
-  }
-}
-
-void IndexShard::ChangeState(uint32_t slot, BlockState to) {
-  const bool listed = entries_[slot].listed;
-  Unlist(slot);
-  CountPinned(entries_[slot], -1);
-  SetState(entries_[slot], to);
-  CountPinned(entries_[slot], 1);
-  if (listed) {
-    List(slot);  // though it may be held
-  } else {
-    Relist(slot);  // its pin may let it go now
-  }
-}
-
-void IndexShard::Relist(uint32_t slot) {
+HeldBlock IndexShard::LookAt(uint32_t slot) const {
+  MutexLock lock(mu_);
   const IndexEntry& entry = entries_[slot];
-  const bool evictable = ListFor(entry) != nullptr && entry.holds == 0 && !PinnedHere(entry);
-  if (evictable == entry.listed) return;
-  if (evictable) {
-    List(slot);
-  } else {
-    Unlist(slot);
-  }
-}
-
-void IndexShard::List(uint32_t slot) {
-  ListFor(entries_[slot])->PushHot(slot);
-  if (entries_[slot].state == BlockState::kHostDisk) CountCopies(1);
-  if (InHost(entries_[slot].state)) CountListed(entries_[slot].extent.pages(), true);
-}
-
-void IndexShard::Unlist(uint32_t slot) {
-  if (!entries_[slot].listed) return;
-  ListFor(entries_[slot])->Remove(slot);
-  if (entries_[slot].state == BlockState::kHostDisk) CountCopies(-1);
-  if (InHost(entries_[slot].state)) CountListed(entries_[slot].extent.pages(), false);
+  LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
+  HeldBlock now;
+  now.state = entry.state;
+  now.extent = entry.extent.Get();
+  now.metadata = entry.metadata();
+  now.disk_location = entry.disk_location;
+  return now;
 }
 
 // ---- entering
 
 IndexShard::EnterResult IndexShard::Enter(uint64_t hash, VariantIndex variant, const Digest& digest,
                                           uint32_t* slot) {
-  if (Find(hash, variant, digest) != kNone) return EnterResult::kDuplicate;
+  if (entries_.Find(hash, variant, digest) != kNone) return EnterResult::kDuplicate;
   if (entries_.used() >= entries_max_) return EnterResult::kFull;
-  *slot = AddNamed(hash, variant, digest);
+  *slot = entries_.Add(hash, variant, digest);
   return *slot == kNone ? EnterResult::kFull : EnterResult::kEntered;
-}
-
-uint32_t IndexShard::AddNamed(uint64_t hash, VariantIndex variant, const Digest& digest) {
-  const uint32_t slot = entries_.Allocate();
-  if (slot == kNone) return kNone;
-  entries_[slot].variant = variant;
-  entries_[slot].digest = digest;
-  table_.Insert(
-      hash, slot,
-      [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { return HashOf(entries_[s]); },
-      [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { __builtin_prefetch(&entries_[s]); });
-  return slot;
 }
 
 void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
                             std::unique_ptr<const BlockMetadata> metadata, Raised& raised,
                             uint32_t now_s) {
   IndexEntry& entry = entries_[slot];
-  const std::optional<uint64_t> counted_before = CountedBy(entry);
-  CountPinned(entry, -1);  // on disk it may have had another size
+  const std::optional<uint64_t> counted_before = ChildCounts::CountedBy(entry);
+  lists_.CountPinned(entry, -1);  // on disk the block may have had another size
   if (!OnDiskAlone(entry.state)) Remember(entry, raised, now_s);
   SetState(entry, OnDiskAlone(entry.state) ? BlockState::kHostDisk : BlockState::kHost);
   entry.extent.Set(extent);
@@ -282,8 +205,8 @@ void IndexShard::BecomeHost(uint32_t slot, const Extent& extent,
   if (metadata != nullptr) metadata_bytes_ += metadata->memory_bytes().value();
   entry.owned_metadata = metadata.release();
   variants_.Count(entry.variant, extent.bytes());
-  CountPinned(entry, 1);
-  Relist(slot);
+  lists_.CountPinned(entry, 1);
+  lists_.Relist(slot);
 }
 
 IndexShard::EnterResult IndexShard::Insert(uint64_t hash, IndexedBlock& block, Raised& raised,
@@ -306,7 +229,7 @@ IndexShard::EnterResult IndexShard::Claim(uint64_t hash, VariantIndex variant, c
 
 IndexShard::Name IndexShard::NameOf(uint32_t slot) const {
   MutexLock lock(mu_);
-  LARDER_CHECK(InUse(slot));
+  LARDER_CHECK(entries_.InUse(slot));
   return {entries_[slot].variant, entries_[slot].digest};
 }
 
@@ -314,26 +237,150 @@ void IndexShard::Fill(uint32_t slot, const Extent& extent,
                       std::unique_ptr<const BlockMetadata> metadata, Raised& raised,
                       uint32_t now_s) {
   MutexLock lock(mu_);
-  LARDER_CHECK(InUse(slot) && entries_[slot].state == BlockState::kReserved);
+  LARDER_CHECK(entries_.InUse(slot) && entries_[slot].state == BlockState::kReserved);
   BecomeHost(slot, extent, std::move(metadata), raised, now_s);
 }
 
 void IndexShard::Abandon(uint32_t slot) {
   MutexLock lock(mu_);
-  LARDER_CHECK(InUse(slot) && entries_[slot].state == BlockState::kReserved);
-  Unname(slot);
+  LARDER_CHECK(entries_.InUse(slot) && entries_[slot].state == BlockState::kReserved);
+  entries_.Unname(slot);
   SetState(entries_[slot], BlockState::kAbsent);
   entries_.Free(slot);
 }
 
-// ---- leaving
-
-void IndexShard::Unname(uint32_t slot) {
-  table_.Erase(
-      HashOf(entries_[slot]), slot,
-      [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { return HashOf(entries_[s]); },
-      [this](uint32_t s) LARDER_NO_THREAD_SAFETY_ANALYSIS { __builtin_prefetch(&entries_[s]); });
+void IndexShard::BecomeDisk(uint32_t slot, uint32_t pages, uint64_t parent_hash) {
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(entry.disk_location != 0 && !entry.listed);
+  entry.extent.Set({.slab = {}, .page = 0, .pages = pages});
+  SetState(entry, BlockState::kDisk);
+  lists_.CountPinned(entry, 1);
+  entry.parent_hash = parent_hash;
+  variants_.CountDiskOnly(entry.variant);
+  ++disk_only_;
+  lists_.Relist(slot);
 }
+
+IndexShard::EnterResult IndexShard::InsertOnDisk(uint64_t hash, const BlockOnDisk& block,
+                                                 uint32_t same, Raised& raised, uint32_t now_s,
+                                                 uint32_t* slot) {
+  LARDER_CHECK(block.location != 0);
+  MutexLock lock(mu_);
+  *slot = entries_.Find(hash, block.variant, block.digest);
+  if (*slot != kNone && entries_[*slot].state == BlockState::kHost) {
+    if (*slot != same) return EnterResult::kBusy;
+    // The copy on disk is as good as one that was just spilled.
+    ChangeState(*slot, BlockState::kHostDisk);
+    entries_[*slot].disk_location = block.location;
+    return EnterResult::kEntered;
+  }
+  if (*slot != kNone && entries_[*slot].state == BlockState::kReserved) return EnterResult::kBusy;
+  const EnterResult result = Enter(hash, block.variant, block.digest, slot);
+  if (result != EnterResult::kEntered) return result;
+  IndexEntry& entry = entries_[*slot];
+  entry.disk_location = block.location;
+  entry.counted_in_parent = std::exchange(raised.counted_by, std::nullopt).has_value();
+  Remember(entry, {}, now_s);
+  entry.last_use_s = now_s;
+  BecomeDisk(*slot, block.pages, IndexHash(block.variant, block.parent));
+  return result;
+}
+
+// The block takes over its parent's history if no other block follows the parent: then a chain stays
+// in one class, and its end does not outlive its beginning.  If the ghost of the block has seen more
+// uses, the block continues its own history instead.
+void IndexShard::Remember(IndexEntry& entry, const Raised& raised, uint32_t now_s) {
+  const std::optional<GhostTable::Departed> past = ghosts_.Take(ShardEntries::HashOf(entry));
+  entry.history = raised.history;
+  if (!past || past->history.uses < entry.history.uses) return;
+  const uint32_t idle_s = now_s > past->last_use_s ? now_s - past->last_use_s : 0;
+  entry.history = UsedAgain(past->history, idle_s);
+}
+
+// ---- moving between the tiers
+
+std::optional<uint64_t> IndexShard::SetOnDisk(uint32_t slot, uint64_t location) {
+  LARDER_CHECK(location != 0);
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
+  if (!InHost(entry.state)) return std::nullopt;
+  // If the entry is in both tiers, the block was found on disk after it was held (InsertOnDisk): the
+  // newer copy takes the name there.
+  if (entry.state == BlockState::kHost) ChangeState(slot, BlockState::kHostDisk);
+  return std::exchange(entry.disk_location, location);
+}
+
+bool IndexShard::BeginRewrite(uint32_t slot, uint64_t location) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
+  if (entry.holds > 1 || entry.disk_location != location) return false;
+  if (entry.state != BlockState::kHostDisk && entry.state != BlockState::kDisk) return false;
+  rewritten_.insert(slot);
+  if (entry.state == BlockState::kHostDisk) return true;
+  lists_.Unlist(slot);  // the hold did not unlist it
+  SetState(entry, BlockState::kPromoting);
+  return true;
+}
+
+bool IndexShard::FinishRewrite(uint32_t slot, uint64_t location) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
+  rewritten_.erase(slot);
+  if (entry.state == BlockState::kPromoting) SetState(entry, BlockState::kDisk);
+  if (location == 0) return false;
+  if (entry.state != BlockState::kDisk && entry.state != BlockState::kHostDisk) return false;
+  entry.disk_location = location;
+  return true;
+}
+
+bool IndexShard::ReplaceInHost(uint32_t slot, const Extent& extent,
+                               std::unique_ptr<const BlockMetadata>* metadata) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
+  if (entry.holds > 1 || !InHost(entry.state)) return false;
+  variants_.Uncount(entry.variant, entry.extent.Get().bytes());
+  std::unique_ptr<const BlockMetadata> former = TakeMetadata(entry);
+  metadata_bytes_ += (*metadata)->memory_bytes().value();
+  entry.owned_metadata = metadata->release();
+  lists_.Resize(slot, extent);
+  variants_.Count(entry.variant, extent.bytes());
+  *metadata = std::move(former);
+  return true;
+}
+
+bool IndexShard::BeginPromote(uint32_t slot) {
+  MutexLock lock(mu_);
+  IndexEntry& entry = entries_[slot];
+  LARDER_CHECK(entries_.InUse(slot) && entry.holds > 0);
+  if (entry.state != BlockState::kDisk) return false;
+  lists_.Unlist(slot);  // the hold did not unlist it
+  SetState(entry, BlockState::kPromoting);
+  return true;
+}
+
+bool IndexShard::FinishPromote(uint32_t slot, const Extent& extent,
+                               std::unique_ptr<const BlockMetadata> metadata, Raised& raised,
+                               uint32_t now_s) {
+  MutexLock lock(mu_);
+  LARDER_CHECK(entries_.InUse(slot) && entries_[slot].holds > 0);
+  if (entries_[slot].state != BlockState::kPromoting) return false;
+  variants_.UncountDiskOnly(entries_[slot].variant);
+  --disk_only_;
+  BecomeHost(slot, extent, std::move(metadata), raised, now_s);
+  return true;
+}
+
+void IndexShard::FailPromote(uint32_t slot) {
+  MutexLock lock(mu_);
+  LARDER_CHECK(entries_.InUse(slot) && entries_[slot].holds > 0);
+  if (entries_[slot].state == BlockState::kPromoting) SetState(entries_[slot], BlockState::kDisk);
+}
+
+// ---- leaving
 
 std::unique_ptr<const BlockMetadata> IndexShard::TakeMetadata(IndexEntry& entry) {
   LARDER_CHECK(!OnDiskAlone(entry.state));
@@ -355,11 +402,11 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
   gone.block.variant = entry.variant;
   gone.block.digest = entry.digest;
   gone.block.last_use_s = entry.last_use_s;
-  gone.counted_by = CountedBy(entry);
+  gone.counted_by = ChildCounts::CountedBy(entry);
   entry.counted_in_parent = false;
-  CountPinned(entry, -1);
+  lists_.CountPinned(entry, -1);
   entry.pinned_host = entry.pinned_disk = false;
-  Unlist(slot);
+  lists_.Unlist(slot);
   if (InHost(entry.state)) {
     TakeFromHost(slot, &gone);
   } else {
@@ -368,8 +415,8 @@ IndexShard::Departure IndexShard::Leave(uint32_t slot) {
     entry.extent = PackedExtent();
     entry.parent_hash = 0;
   }
-  Unname(slot);
-  Forget(entry);
+  entries_.Unname(slot);
+  ghosts_.Remember(ShardEntries::HashOf(entry), {entry.history, entry.last_use_s}, entries_.used());
   if (entry.holds > 0) {
     SetState(entry, BlockState::kDoomed);
     entry.children = 0;
@@ -393,116 +440,237 @@ IndexShard::Departure IndexShard::LeaveHost(uint32_t slot) {
   gone.block.digest = entry.digest;
   gone.block.kept_on_disk = true;
   gone.block.last_use_s = entry.last_use_s;
-  Unlist(slot);
+  lists_.Unlist(slot);
   TakeFromHost(slot, &gone);
-  const uint64_t parent = ParentHash(entry).value_or(0);
+  const uint64_t parent = ChildCounts::ParentHash(entry).value_or(0);
   const uint32_t pages = PagesFromDisk(entry);
   gone.block.metadata = TakeMetadata(entry);
-  CountPinned(entry, -1);
+  lists_.CountPinned(entry, -1);
   BecomeDisk(slot, pages, parent);
   return gone;
+}
+
+IndexShard::DiskDeparture IndexShard::LeaveDisk(uint32_t slot) {
+  const uint32_t pages = entries_[slot].extent.pages();
+  const Departure gone = Leave(slot);
+  return {.block = {{gone.block.variant, gone.block.digest, gone.block.disk_location}, pages},
+          .counted_by = gone.counted_by,
+          .last_use_s = gone.block.last_use_s};
+}
+
+// The entry becomes the hottest of those in HOST alone.  Most of these lost their copies before it,
+// so the order of use is kept.
+FreedExtent IndexShard::DropCopy(uint32_t slot) {
+  ChangeState(slot, BlockState::kHost);
+  IndexEntry& entry = entries_[slot];
+  return {entry.variant, entry.digest, std::exchange(entry.disk_location, 0)};
 }
 
 std::optional<IndexShard::Departure> IndexShard::Drop(uint64_t hash, VariantIndex variant,
                                                       const Digest& digest) {
   MutexLock lock(mu_);
-  const uint32_t slot = Find(hash, variant, digest);
+  const uint32_t slot = entries_.Find(hash, variant, digest);
   if (slot == kNone || entries_[slot].state == BlockState::kReserved) return std::nullopt;
   return Leave(slot);
 }
 
 std::optional<IndexShard::Departure> IndexShard::Drop(uint32_t slot) {
   MutexLock lock(mu_);
-  if (!InUse(slot)) return std::nullopt;
+  if (!entries_.InUse(slot)) return std::nullopt;
   const BlockState state = entries_[slot].state;
   if (!InHost(state) && !OnDiskAlone(state)) return std::nullopt;
   return Leave(slot);
+}
+
+// Readers that hold the damaged bytes keep the old entry until they release it, so the name moves to
+// a second entry.
+std::optional<IndexShard::Departure> IndexShard::DropHostCopy(uint32_t slot) {
+  MutexLock lock(mu_);
+  if (!entries_.InUse(slot) || !InHost(entries_[slot].state)) return std::nullopt;
+  // The disk may already have the record at its new place, which FinishRewrite will write into this
+  // entry alone: a second entry would keep the old place.  A later check finds the damage again.
+  if (rewritten_.contains(slot)) return std::nullopt;
+  const IndexEntry before = entries_[slot];
+  LARDER_CHECK(before.holds > 0);
+  const uint64_t parent = ChildCounts::ParentHash(before).value_or(0);
+  const uint32_t pages = PagesFromDisk(before);
+  Departure gone = Leave(slot);
+  if (before.state != BlockState::kHostDisk) return gone;
+  const uint32_t moved = entries_.Add(ShardEntries::HashOf(before), before.variant, before.digest);
+  if (moved == kNone) return gone;
+  IndexEntry& entry = entries_[moved];
+  entry.disk_location = std::exchange(entries_[slot].disk_location, 0);
+  entry.counted_in_parent = std::exchange(gone.counted_by, std::nullopt).has_value();
+  entry.children = before.children;
+  entry.follower = before.follower;
+  entry.history = before.history;
+  entry.last_use_s = before.last_use_s;
+  entry.pinned_host = before.pinned_host;
+  entry.pinned_disk = before.pinned_disk;
+  (void)ghosts_.Take(ShardEntries::HashOf(entry));  // the block has not left after all
+  BecomeDisk(moved, pages, parent);
+  return gone;
+}
+
+IndexShard::Clearance IndexShard::Clear(uint64_t hash, VariantIndex variant, const Digest& digest,
+                                        TierSet tiers, ClearHow how) {
+  MutexLock lock(mu_);
+  Clearance clearance;
+  const uint32_t slot = entries_.Find(hash, variant, digest);
+  if (slot == kNone || !InATier(entries_[slot].state)) return clearance;
+  IndexEntry& entry = entries_[slot];
+  const ClearedBlock block = clearance.block = WhatClearTakes(entry, tiers, how);
+  if (block.status != ClearedBlock::Status::kCleared || how == ClearHow::kDryRun) return clearance;
+  if (block.leased_location != 0) {
+    ++entry.holds;
+    clearance.held = slot;
+  }
+  if (block.tiers == TiersOf(entry.state)) {
+    clearance.gone = Leave(slot);
+  } else if (block.tiers == TierBit(Tier::kHost)) {
+    clearance.gone = LeaveHost(slot);
+  } else {
+    clearance.on_disk = DropCopy(slot);
+  }
+  return clearance;
+}
+
+// ---- evicting
+
+bool IndexShard::MayLeaveHost(uint32_t slot) const {
+  return entries_.InUse(slot) && InHost(entries_[slot].state) &&
+         ReuseLists::MayLeave(entries_[slot]);
+}
+
+bool IndexShard::MayLeaveDisk(uint32_t slot) const {
+  if (!entries_.InUse(slot)) return false;
+  const IndexEntry& entry = entries_[slot];
+  return ReuseLists::MayLeave(entry) && !entry.pinned_disk &&
+         (entry.state == BlockState::kDisk || entry.state == BlockState::kHostDisk);
+}
+
+IndexShard::Candidate IndexShard::Least(const EvictionPolicy& policy, uint32_t now_s) {
+  MutexLock lock(mu_);
+  return lists_.LeastInHost(policy, /*parents_too=*/false, now_s);
+}
+
+IndexShard::Candidate IndexShard::LeastOnDisk(const EvictionPolicy& policy, uint32_t now_s) {
+  MutexLock lock(mu_);
+  return lists_.LeastOnDiskAlone(policy, /*parents_too=*/false, now_s);
+}
+
+std::optional<IndexShard::Departure> IndexShard::EvictColdest(const EvictionPolicy& policy,
+                                                              bool parents_too, uint32_t now_s) {
+  MutexLock lock(mu_);
+  const uint32_t least = lists_.LeastInHost(policy, parents_too, now_s).slot;
+  if (least == kNone) return std::nullopt;
+  return LeaveHost(least);
+}
+
+std::optional<IndexShard::Departure> IndexShard::Evict(uint32_t slot) {
+  MutexLock lock(mu_);
+  if (!MayLeaveHost(slot)) return std::nullopt;
+  return LeaveHost(slot);
+}
+
+std::optional<double> IndexShard::WorthInHost(uint32_t slot, const EvictionPolicy& policy,
+                                              uint32_t now_s) const {
+  MutexLock lock(mu_);
+  if (!MayLeaveHost(slot)) return std::nullopt;
+  return ReuseLists::WorthOf(entries_[slot], policy, now_s);
+}
+
+std::optional<IndexShard::DiskDeparture> IndexShard::EvictColdestFromDisk(
+    const EvictionPolicy& policy, bool parents_too, uint32_t now_s) {
+  MutexLock lock(mu_);
+  const uint32_t least = lists_.LeastOnDiskAlone(policy, parents_too, now_s).slot;
+  if (least == kNone) return std::nullopt;
+  return LeaveDisk(least);
+}
+
+std::optional<EvictedFromDisk> IndexShard::DropDiskCopy(const EvictionPolicy& policy,
+                                                        uint32_t now_s) {
+  MutexLock lock(mu_);
+  const uint32_t least = lists_.LeastCopied(policy, now_s).slot;
+  if (least == kNone) return std::nullopt;
+  return EvictedFromDisk{DropCopy(least), entries_[least].extent.pages()};
+}
+
+std::optional<IndexShard::DiskDeparture> IndexShard::EvictFromDisk(uint32_t slot) {
+  MutexLock lock(mu_);
+  if (!MayLeaveDisk(slot)) return std::nullopt;
+  if (entries_[slot].state != BlockState::kHostDisk) return LeaveDisk(slot);
+  DiskDeparture copy;
+  copy.block = {DropCopy(slot), entries_[slot].extent.pages()};
+  return copy;
+}
+
+std::optional<double> IndexShard::WorthOnDisk(uint32_t slot, const EvictionPolicy& policy,
+                                              uint32_t now_s) const {
+  MutexLock lock(mu_);
+  if (!MayLeaveDisk(slot)) return std::nullopt;
+  return ReuseLists::WorthOf(entries_[slot], policy, now_s);
+}
+
+bool IndexShard::SetPinned(uint64_t hash, VariantIndex variant, const Digest& digest, Tier tier,
+                           bool pinned) {
+  MutexLock lock(mu_);
+  const uint32_t slot = entries_.Find(hash, variant, digest);
+  if (slot == kNone || !InATier(entries_[slot].state)) return false;
+  IndexEntry& entry = entries_[slot];
+  lists_.CountPinned(entry, -1);
+  if (tier == Tier::kDisk) {
+    entry.pinned_disk = pinned;
+  } else {
+    entry.pinned_host = pinned;
+  }
+  lists_.CountPinned(entry, 1);
+  lists_.Relist(slot);
+  return true;
 }
 
 // ---- children
 
 IndexShard::Raised IndexShard::RaiseChildren(VariantIndex variant, uint64_t parent,
                                              const Digest& child) {
-  const auto tag = static_cast<uint8_t>(child.Hash64() % (IndexEntry::kManyFollowers - 1) + 1);
   MutexLock lock(mu_);
-  const uint32_t slot = FindParent(variant, parent);
-  if (slot == kNone || entries_[slot].children == kCountMax) return {};
-  IndexEntry& entry = entries_[slot];
-  ++entry.children;
-  // Shared, and nobody knows by whom: it was away meanwhile.
-  const bool unknown = entry.follower == 0 && entry.history.shared;
-  if (entry.follower == 0) entry.follower = tag;
-  const bool only = entry.follower == tag;
-  if (!only) entry.follower = IndexEntry::kManyFollowers;
-  return {.counted_by = parent,
-          .history = only && !unknown ? entry.history : ReuseHistory(),
-          .forked = !only && !entry.history.shared};
-}
-
-uint32_t IndexShard::UncountedFrom(uint32_t from, std::span<Uncounted> out, size_t* count) const {
-  MutexLock lock(mu_);
-  *count = 0;
-  const auto end = static_cast<uint32_t>(std::min<uint64_t>(entries_.end(), from + out.size()));
-  for (uint32_t slot = from; slot < end; ++slot) {
-    const IndexEntry& entry = entries_[slot];
-    if (!InATier(entry.state) || entry.counted_in_parent) continue;
-    const uint64_t parent = ParentHash(entry).value_or(0);
-    if (parent != 0) out[(*count)++] = {slot, entry.variant, entry.digest, parent};
-  }
-  return end == entries_.end() ? 0 : end;
-}
-
-void IndexShard::CountInParent(const Uncounted& block, Raised& raised) {
-  MutexLock lock(mu_);
-  IndexEntry& entry = entries_[block.slot];
-  if (!InATier(entry.state) || !Is(entry, block.variant, block.digest)) return;
-  if (entry.counted_in_parent || ParentHash(entry) != block.parent) return;
-  entry.counted_in_parent = std::exchange(raised.counted_by, std::nullopt).has_value();
+  return children_.Raise(variant, parent, child);
 }
 
 std::optional<uint64_t> IndexShard::MarkShared(VariantIndex variant, uint64_t parent) {
   MutexLock lock(mu_);
-  const uint32_t slot = FindParent(variant, parent);
-  if (slot == kNone || entries_[slot].history.shared) return std::nullopt;
-  IndexEntry& entry = entries_[slot];
-  Unlist(slot);
-  entry.history.shared = true;
-  Relist(slot);
-  return ParentHash(entry);
+  return children_.MarkShared(variant, parent);
 }
 
 void IndexShard::LowerChildren(VariantIndex variant, uint64_t parent,
                                std::optional<uint32_t> child_last_use_s) {
   MutexLock lock(mu_);
-  const uint32_t slot = FindParent(variant, parent);
-  // 0: the parent that was counted in has left, and this is a later one of the same name.
-  if (slot == kNone || entries_[slot].children == 0) return;
-  IndexEntry& entry = entries_[slot];
-  --entry.children;
-  if (entry.children > 0 || !entry.listed || !child_last_use_s ||
-      entry.last_use_s > *child_last_use_s)
-    return;
-  RecencyList* const list = ListFor(entry);
-  list->Remove(slot);
-  list->PushCold(slot);
+  children_.Lower(variant, parent, child_last_use_s);
 }
 
-// ---- reports
+uint32_t IndexShard::UncountedFrom(uint32_t from, std::span<Uncounted> out, size_t* count) const {
+  MutexLock lock(mu_);
+  return children_.UncountedFrom(from, out, count);
+}
+
+void IndexShard::CountInParent(const Uncounted& block, Raised& raised) {
+  MutexLock lock(mu_);
+  children_.Count(block, raised);
+}
 
 IndexShard::Totals IndexShard::totals() const {
   MutexLock lock(mu_);
-  return {.named = table_.size(),
+  return {.named = entries_.named(),
           .doomed = doomed_,
           .disk_only = disk_only_,
-          .memory = ByteCount(sizeof *this + entries_.memory_bytes() + table_.memory_bytes() +
-                              departed_.memory_bytes()),
+          .memory = ByteCount(sizeof *this + entries_.memory_bytes() + ghosts_.memory_bytes()),
           .metadata = ByteCount(metadata_bytes_)};
 }
 
 uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* count) const {
   MutexLock lock(mu_);
   *count = 0;
-  // Free slots count too, so that the lock is held for a bounded time.
+  // Free slots count too, so that the lock is held for a bounded time only.
   const uint32_t end = static_cast<uint32_t>(std::min<uint64_t>(entries_.end(), from + out.size()));
   for (uint32_t slot = from; slot < end; ++slot) {
     const IndexEntry& entry = entries_[slot];
@@ -521,39 +689,52 @@ uint32_t IndexShard::Views(uint32_t from, std::span<BlockView> out, size_t* coun
   return end == entries_.end() ? 0 : end;
 }
 
+uint32_t IndexShard::Links(uint32_t from, std::span<ChainLink> out, size_t* count) const {
+  MutexLock lock(mu_);
+  *count = 0;
+  // Free slots count too, as in Views.
+  const auto end = static_cast<uint32_t>(std::min<uint64_t>(entries_.end(), from + out.size()));
+  for (uint32_t slot = from; slot < end; ++slot) {
+    const IndexEntry& entry = entries_[slot];
+    if (!InATier(entry.state)) continue;
+    const BlockMetadata* const metadata = entry.metadata();
+    out[(*count)++] = {.name = ShardEntries::HashOf(entry),
+                       .parent = ChildCounts::ParentHash(entry).value_or(0),
+                       .variant = entry.variant,
+                       .digest = entry.digest,
+                       .content = metadata == nullptr ? Digest() : metadata->content(),
+                       .disk_location = OnDiskAlone(entry.state) ? entry.disk_location : 0,
+                       .writer = metadata == nullptr ? BlockWriter() : metadata->writer()};
+  }
+  return end == entries_.end() ? 0 : end;
+}
+
 void IndexShard::CheckEntry(uint32_t slot) const {
   const IndexEntry& entry = entries_[slot];
-  const bool has_list = InHost(entry.state) || entry.state == BlockState::kDisk;
-  LARDER_CHECK(!entry.listed || (has_list && !PinnedHere(entry)));
-  LARDER_CHECK(entry.listed || !has_list || entry.holds > 0 || PinnedHere(entry));
   LARDER_CHECK((TiersOf(entry.state) & kDiskBit) == 0 || entry.disk_location != 0);
   LARDER_CHECK(entry.state != BlockState::kHost || entry.disk_location == 0);
-  LARDER_CHECK(!entry.counted_in_parent || CountedBy(entry).has_value());
+  LARDER_CHECK(!entry.counted_in_parent || ChildCounts::CountedBy(entry).has_value());
   LARDER_CHECK(InATier(entry.state) || (!entry.pinned_host && !entry.pinned_disk));
   LARDER_CHECK(InATier(entry.state) || (entry.children == 0 && !entry.counted_in_parent));
   if (entry.state == BlockState::kDoomed) {
     LARDER_CHECK(entry.holds > 0);
   } else {
-    LARDER_CHECK(Find(HashOf(entry), entry.variant, entry.digest) == slot);
+    LARDER_CHECK(entries_.Find(ShardEntries::HashOf(entry), entry.variant, entry.digest) == slot);
     LARDER_CHECK(InHost(entry.state) || OnDiskAlone(entry.state) || entry.holds == 0);
   }
 }
 
 void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
   MutexLock lock(mu_);
-  uint32_t used = 0, listed = 0, doomed = 0, disk_only = 0;
-  uint64_t metadata_bytes = 0, pinned_host = 0, pinned_disk = 0, evictable_pages = 0;
+  uint32_t used = 0, doomed = 0, disk_only = 0;
+  uint64_t metadata_bytes = 0;
   for (uint32_t slot = 1; slot < entries_.end(); ++slot) {
     const IndexEntry& entry = entries_[slot];
     if (entry.state == BlockState::kAbsent) continue;
     CheckEntry(slot);
     ++used;
-    listed += entry.listed ? 1 : 0;
-    if (entry.listed && InHost(entry.state)) evictable_pages += entry.extent.pages();
     doomed += entry.state == BlockState::kDoomed ? 1 : 0;
     if (entry.metadata() != nullptr) metadata_bytes += entry.metadata()->memory_bytes().value();
-    if (TakesHostForPins(entry)) pinned_host += entry.extent.pages();
-    if (entry.pinned_disk) pinned_disk += entry.extent.pages();
     if (OnDiskAlone(entry.state)) {
       ++disk_only;
       ++sums[static_cast<size_t>(entry.variant)].disk_only;
@@ -565,21 +746,10 @@ void IndexShard::CheckInvariants(std::span<VariantTotals> sums) const {
     }
   }
   entries_.CheckInvariants();
-  uint32_t in_lists = 0;
-  for (const Lists* lists : {&host_lists_, &copied_lists_, &disk_lists_}) {
-    for (const RecencyList& list : *lists) {
-      list.CheckInvariants();
-      in_lists += list.size();
-    }
-  }
-  LARDER_CHECK(used == entries_.used() && listed == in_lists);
-  uint32_t copies = 0;
-  for (const RecencyList& list : copied_lists_) copies += list.size();
-  LARDER_CHECK(copies == copies_ && evictable_pages == listed_pages_);
-  LARDER_CHECK(disk_only == disk_only_);
-  LARDER_CHECK(doomed == doomed_ && used - doomed == table_.size());
+  lists_.CheckInvariants();
+  LARDER_CHECK(used == entries_.used() && used - doomed == entries_.named());
+  LARDER_CHECK(disk_only == disk_only_ && doomed == doomed_);
   LARDER_CHECK(metadata_bytes == metadata_bytes_);
-  LARDER_CHECK(pinned_host == pinned_pages_.host && pinned_disk == pinned_pages_.disk);
 }
 
 }  // namespace larder

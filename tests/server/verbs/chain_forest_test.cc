@@ -1,5 +1,5 @@
 // Which blocks continue which, in whatever tier they are.
-#include "storage/index/chain_forest.h"
+#include "server/verbs/chain_forest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

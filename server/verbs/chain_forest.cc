@@ -1,4 +1,4 @@
-#include "storage/index/chain_forest.h"
+#include "server/verbs/chain_forest.h"
 
 #include <algorithm>
 
