@@ -1,6 +1,6 @@
-// liblarder_client: what an engine links.  Connects to the daemon of its node, names blocks, and
-// moves their bytes itself, through shared memory where it may and through the gRPC byte stream
-// where not.
+// liblarder_client, the library that an engine links.  It connects to the daemon of its node, names
+// blocks, and moves their bytes itself: through shared memory where this process may map it,
+// otherwise through the gRPC byte stream.
 //
 //   auto client  = Client::Connect({});                      // the socket files of this host
 //   auto session = (*client)->Attach({.engine_id = "llama-0"});
@@ -9,29 +9,30 @@
 //   auto put     = (*session)->Put(*variant, blocks);        // status per block
 //   auto got     = (*session)->Get(*variant, wanted);        // bytes land in the caller's memory
 //
-// What it does not promise: that a block is still there a moment later (hold it by a Lease), nor
-// that a Put is kept (pressure may evict it).  It never hands out bytes that failed their check:
-// such a block reads as kDamaged.
-// Ownership: Client outlives its Sessions, a Session its Leases and Reservations; each cleans up
-// when dropped.
-// Thread-safety: Client and Session from any thread; a Lease or Reservation from one thread at a
-// time.
-// Errors: Unavailable (no daemon, drained, restarted: Attach again), DeadlineExceeded,
-// ResourceExhausted (sessions), InvalidArgument (says which limit), Unauthenticated.  A batch has a
-// BlockStatus per block.  After the daemon restarted every call of the Session answers Unavailable
-// and Leases are void.  All mappings of a lost session are gone before the next Attach of the same
-// Client returns: it waits for copies under way, and answers FailedPrecondition while a Lease or
-// Reservation of a lost session still exists.
-// Fork: all of it belongs to the process that connected.  In a forked child calls answer
-// FailedPrecondition, no Lease is Valid, views must not be touched, and dropping does nothing:
-// connect in the child.
-// Waiting: a call looks for its answer for up to 80 us, yielding the core between looks, before it
+// The library does not promise that a block is still stored a moment later (hold it by a Lease),
+// nor that a block that was Put is kept (the daemon may evict it under memory pressure).  It never
+// reports bytes that failed their hash check as good: such a block's status is kDamaged.
+// Ownership: A Client outlives its Sessions, and a Session outlives its Leases and Reservations.
+// Each cleans up when it is destroyed.
+// Thread-safety: Client and Session may be used from any thread, a Lease or a Reservation from one
+// thread at a time.
+// Errors: Unavailable (there is no daemon, or it is draining or was restarted: Attach again),
+// DeadlineExceeded, ResourceExhausted (too many sessions), InvalidArgument (the message names the
+// limit), Unauthenticated.  A batch call returns a BlockStatus for each block.  After the daemon
+// was restarted, every call of the Session returns Unavailable and its Leases are void.  Attach
+// first waits until nothing of the Client's lost sessions is mapped: it waits for copies that are
+// under way, and returns FailedPrecondition while a Lease or Reservation of a lost session still
+// exists.
+// Fork: All of these objects belong to the process that connected.  In a forked child calls return
+// FailedPrecondition, no Lease is Valid, views must not be touched, and destruction does nothing.
+// The child connects for itself.
+// Waiting: A call spins for up to 80 us for its answer, yielding the core between checks, before it
 // sleeps.
-// A daemon that hangs: a call ends at its deadline, whether its request was sent or still waits.
-// The Session is lost when the daemon takes nothing for 10 s, or when 32 MiB of requests wait;
-// ~Session waits 2 s for it.
-// Limits: 4,096 blocks a call; a block fits a slab; a deadline counts as at most 10 minutes; see
-// proto/larder/v1.
+// Hanging daemon: A call ends at its deadline, whether its request was sent or is still queued.
+// The Session is lost when the daemon accepts no data for 10 s, or when 32 MiB of requests are
+// queued.  ~Session waits for the daemon for at most 2 s.
+// Limits: A call takes at most 4,096 blocks.  A block fits in one slab.  A deadline of more than 10
+// minutes counts as 10 minutes.  See proto/larder/v1 for the others.
 #pragma once
 
 #include <chrono>
@@ -59,12 +60,13 @@ using wire::WriteMode;
 
 struct ClientOptions {
   // Directory of the daemon's socket files (data.sock, sideband.sock, control.sock, admin.sock).
-  // Default "": $LARDER_SOCKET_DIR, else /run/larder, else $XDG_RUNTIME_DIR/larder.
+  // If it is "", the client takes $LARDER_SOCKET_DIR, otherwise /run/larder if that directory
+  // exists, otherwise $XDG_RUNTIME_DIR/larder.
   std::string socket_dir = {};
-  std::string tenant = {};  // default "": the caller's own
+  std::string tenant = {};  // "": the caller's own tenant
   std::chrono::milliseconds connect_deadline{5'000};
-  // Fraction of calls that may be spent on retries of Unavailable and ResourceExhausted, and how
-  // often one is retried.
+  // The client retries calls that fail with Unavailable or ResourceExhausted.  `retry_budget`
+  // bounds the retries to a fraction of all calls, `retries_max` bounds the retries of one call.
   double retry_budget = 0.1;
   int retries_max = 3;
 };
@@ -76,59 +78,64 @@ struct SessionOptions {
   std::string engine_id = {};  // required
   Role role = Role::kBoth;
   uint32_t rank = 0;
-  WriteMode write_mode = WriteMode::kMapped;  // wanted; write_mode() says what was given
-  uint32_t copy_threads = 1;  // threads that copy one large batch, the caller's included
-  // Of the staging segment, where it writes staged or reads by copies.  A session gets at most half
-  // of what the daemon's limits leave: where that is less, half of this, a quarter, ... down to 4
-  // MiB.  Where not even that is left its bytes go by stream, and write_mode_reason() says so.
+  WriteMode write_mode = WriteMode::kMapped;  // requested; write_mode() says what was granted
+  uint32_t copy_threads = 1;  // threads that copy one large batch, including the caller's
+  // Size of the staging segment of a session that writes staged or reads by copies.  A session gets
+  // at most half of what the daemon's limits leave.  Where that is less than this size, the client
+  // asks for half of it, a quarter, and so on down to 4 MiB.  If the daemon does not have even
+  // that, the session's bytes go by stream, and write_mode_reason() says so.
   ByteCount staging_bytes = MiB(64);
-  // What the session maps is registered with it, in the background, for PagedCache.  It must
-  // outlive the session and its Leases and Reservations.
+  // If set, the memory that the session maps is registered with this device in the background, for
+  // PagedCache.  The device must outlive the session and its Leases and Reservations.
   Device* device = nullptr;
-  // Get takes what HOST has encoded (Cache.Compress) as it is and decodes it here, on the threads
-  // that copy; else the daemon decodes it, for each lease anew.
+  // If true, Get takes blocks that HOST holds encoded (Cache.Compress) as they are, and the copying
+  // threads of this process decode them.  If false, the daemon decodes them, again for every lease.
   bool accept_encoded = false;
-  // What the daemon's callers want done with what this engine has in device memory (ReportDevice):
-  // pin, unpin, drop, compress; `variant` is a VariantHandle's index.  Answers a status for each
-  // key, as DirectiveDone says (engine.proto), within 5 s: what waited for longer is not given to
-  // it.  What it drops it reports as removed (ReportDevice) before it answers, so that who asked
-  // finds it gone.  Called on a thread of the session's own, one at a time; must not end the
-  // session.  Empty: this engine takes none.
+  // Called for each directive, which says what a caller of the daemon wants done with blocks that
+  // this engine has in device memory (ReportDevice): pin, unpin, drop, compress.  `variant` in it
+  // is the index of a VariantHandle.  The function returns a status for each key, as DirectiveDone
+  // in engine.proto defines them, within 5 s; a directive that waited longer for its turn is not
+  // given to it.  It reports blocks that it drops as removed (ReportDevice) before it returns, so
+  // that they are gone when the daemon's caller gets the answer.  It runs on a thread of the
+  // session, one call at a time, and must not end the session.  Empty: this engine takes no
+  // directives.
   std::function<std::vector<BlockStatus>(const wire::Directive&)> on_directive = {};
 };
 
-// Of one variant: what this engine has in device memory now, or no longer.
+// What this engine has in device memory of one variant: changes since its last report.
 struct DeviceReport {
-  bool cleared = false;                   // all of this session is gone; counts first
-  std::span<const Digest> removed = {};   // then this
-  std::span<const Digest> stored = {};    // then this is there; with tokens it is one chain
-  Digest parent = {};                     // of the first stored, as PutBlock has it; with tokens
-  std::span<const uint32_t> tokens = {};  // of all stored, or none
+  bool cleared = false;                  // everything that this session reported is gone; first
+  std::span<const Digest> removed = {};  // no longer there; applied second
+  std::span<const Digest> stored = {};   // now there; applied last; one chain if `tokens` is set
+  Digest parent = {};  // of the first stored block, as in PutBlock; needed with `tokens`
+  std::span<const uint32_t> tokens = {};  // of all stored blocks, or empty
 };
 
 struct CallOptions {
   std::chrono::milliseconds deadline{10'000};
-  bool hash = true;     // Put, mapped: hash while copying; false leaves it to the daemon
-  bool tables = false;  // Acquire: the Lease knows each block's segments
-  // Get, Acquire: bytes that the request behind this call still wants after it.  Among the disk
-  // reads of all sessions the daemon serves first what is soonest done.
+  bool hash = true;     // Put, mapped: hash while copying; if false, the daemon hashes
+  bool tables = false;  // Acquire: the Lease knows each block's segment table
+  // Get, Acquire: bytes that the request behind this call will still want after this call.  Among
+  // the disk reads of all sessions the daemon first serves those of the request that will be
+  // complete soonest.
   ByteCount remaining = ByteCount(0);
-  // Get, Acquire: ends soon after a stop is requested, as if its deadline had passed.
+  // Get, Acquire: the call ends soon after a stop is requested, as if its deadline had passed.
   std::stop_token stop = {};
 };
 
-// One block to store.  Segments in layer order; the bytes are copied before Put returns.
+// One block to store.  Its segments are in layer order.  Put copies the bytes before it returns.
 struct PutBlock {
   Digest digest;                     // of the block's last 16 tokens
   Digest parent;                     // digest of the block before, or the content's Seed
-  std::span<const uint32_t> tokens;  // block_tokens of them
+  std::span<const uint32_t> tokens;  // block_tokens tokens
   std::span<const std::span<const std::byte>> segments;  // one per layer
-  // Whose chain it is of (Session::Seed), for a session that registered several contents: else such
-  // a block may be cleared with another content, or not with its own.
+  // The content whose chain the block is in (Session::Seed).  Set it if the session registered
+  // several contents: otherwise clearing another content may remove the block, or clearing its own
+  // may miss it.
   Digest content = {};
 };
 
-// One block to read into the caller's memory: one span per wanted layer, of exactly the stored
+// One block to read into the caller's memory: one span per wanted layer, each of exactly the stored
 // size.
 struct GetBlock {
   Digest digest;
@@ -141,7 +148,7 @@ struct VariantHandle {
   uint32_t index = 0;
   Digest id;
   VariantSpec spec;
-  SessionId session = {};  // only it may use the handle: others answer InvalidArgument
+  SessionId session = {};  // only this session may use the handle; others return InvalidArgument
 };
 
 class PendingRead;   // client/session/pending_read.h
@@ -149,9 +156,10 @@ class SessionCore;   // client/session/session_core.h
 struct SessionImpl;  // client/api/session_impl.h
 
 // Blocks held for reading in place, until CallOptions.deadline of the Acquire at the latest: then
-// the daemon revokes.  Of a session whose read_mode() is kCopied they are copies in its staging
-// segment, which are right until they are dropped, and which take room there; what the segment has
-// no room for is kFull.  Movable; releases when dropped.
+// the daemon revokes the lease.  If the session's read_mode() is kCopied, the blocks are copies in
+// its staging segment, which stay valid until the Lease ends and occupy the segment until then; a
+// block that does not fit in the segment has status kFull.  Movable.  Releases the blocks when it
+// is destroyed.
 class Lease {
  public:
   Lease() = default;
@@ -161,17 +169,17 @@ class Lease {
 
   [[nodiscard]] size_t size() const { return blocks_.size(); }
   [[nodiscard]] BlockStatus status(size_t i) const { return blocks_[i].status; }
-  // The payload as stored (segments at multiples of 64 B); read-only memory.  Empty unless status
-  // is kOk.
+  // The payload as stored (each segment begins at a multiple of 64 B), in read-only memory.  Empty
+  // unless the block's status is kOk.
   [[nodiscard]] std::span<const std::byte> View(size_t i) const { return blocks_[i].view; }
-  // How they lie.  Null unless the Acquire asked for it and status is kOk.
+  // The block's segment table.  Null unless the Acquire asked for tables and the status is kOk.
   [[nodiscard]] const SegmentTable* Table(size_t i) const {
     return blocks_[i].table ? &*blocks_[i].table : nullptr;
   }
-  // True while the daemon still promises the bytes, or while the session of the copies lives.
-  // Check after the last read of a view: when false, discard.
+  // Returns true while the daemon still promises the bytes; for copies, while their session lives.
+  // Check it after the last read of a view: if it is false, discard what was read.
   [[nodiscard]] bool Valid() const;
-  // Now, instead of at destruction.
+  // Releases the blocks now instead of at destruction.
   void Release();
 
  private:
@@ -199,9 +207,8 @@ class Lease {
   std::vector<Block> blocks_;
 };
 
-// Extents promised to this writer, mapped mode, until CallOptions.deadline of the Reserve at the
-// latest.  Movable; what is not published is returned when
-// dropped.
+// Extents promised to this writer (mapped mode only), until CallOptions.deadline of the Reserve at
+// the latest.  Movable.  Extents that were not published are returned when it is destroyed.
 class Reservation {
  public:
   Reservation() = default;
@@ -210,19 +217,20 @@ class Reservation {
   ~Reservation();
 
   [[nodiscard]] size_t size() const { return extents_.size(); }
-  // Writable memory of extent i.  Not to be touched once it was published.
+  // Writable memory of extent i.  The caller must not touch it once the extent was published.
   [[nodiscard]] std::span<std::byte> Bytes(size_t i) const { return extents_[i].bytes; }
   struct Block {
     uint32_t extent = 0;
     Digest digest;
     Digest parent;
     std::span<const uint32_t> tokens;
-    SegmentTable table;   // hashed by the writer, or not
-    Digest content = {};  // as PutBlock has it
+    SegmentTable table;   // with the writer's hashes, or without
+    Digest content = {};  // as in PutBlock
   };
-  // Makes them visible.  Padding between segments must be zero.  kInvalid: may be corrected and
-  // published again.  After an error (a deadline, a lost session) the daemon may or may not have
-  // published them: the extents that were named are ended, and Bytes of them is empty.
+  // Makes the blocks visible.  Padding between segments must be zero.  A block of status kInvalid
+  // may be corrected and published again.  After an error (a deadline, a lost session) the daemon
+  // may or may not have published the blocks: the extents that they named have ended, and Bytes of
+  // them is empty.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Publish(const VariantHandle& variant,
                                                                  std::span<const Block> blocks,
                                                                  const CallOptions& options = {});
@@ -232,7 +240,7 @@ class Reservation {
   struct Extent {
     std::span<std::byte> bytes;
     std::shared_ptr<const void> mapping;
-    bool open = true;  // neither published nor given back
+    bool open = true;  // neither published nor returned
   };
   [[nodiscard]] static absl::StatusOr<Reservation> Take(const std::shared_ptr<SessionCore>& core,
                                                         const wire::Reserved& reserved,
@@ -246,15 +254,19 @@ class Reservation {
 
 class Session {
  public:
-  ~Session();  // releases everything and half-closes.  REQUIRES: no call of it is under way
+  // Releases everything and half-closes the stream.  REQUIRES: no call of this session is under
+  // way.
+  ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // What this engine is: call before Put and Get.  The answer's order is that of `variants`.
+  // Declares what this engine stores: call it before Put and Get.  The handles are in the order of
+  // `variants`.
   [[nodiscard]] absl::StatusOr<std::vector<VariantHandle>> Register(
       std::span<const ContentSpec> contents, std::span<const VariantSpec> variants,
       const CallOptions& options = {});
-  // The id of a content for this session's tenant (content.tenant is ignored): the chain's seed.
+  // Returns the id of a content for this session's tenant (content.tenant is ignored).  It is the
+  // seed of the content's digest chain.
   [[nodiscard]] Digest Seed(ContentSpec content) const;
 
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(const VariantHandle& variant,
@@ -263,34 +275,37 @@ class Session {
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Get(const VariantHandle& variant,
                                                              std::span<const GetBlock> blocks,
                                                              const CallOptions& options = {});
-  // Holds blocks for reading in place.  Unavailable in stream mode, with the reason.
+  // Holds blocks for reading in place.  Returns Unavailable in stream mode; the message has the
+  // reason.
   [[nodiscard]] absl::StatusOr<Lease> Acquire(const VariantHandle& variant,
                                               std::span<const Digest> digests,
                                               const CallOptions& options = {});
-  // Extents to be filled in place.  Unavailable unless mapped; ResourceExhausted when the pool is
-  // full.
+  // Reserves extents that the caller fills in place.  Returns Unavailable unless the write mode is
+  // kMapped, ResourceExhausted if the pool is full.
   [[nodiscard]] absl::StatusOr<Reservation> Reserve(std::span<const ByteCount> bytes,
                                                     const CallOptions& options = {});
 
-  // Tells the daemon, so that Lookup, WatchEvents and directives know of it until the session ends;
-  // the next session tells it anew.  A long report waits, each few megabytes, until the daemon has
-  // worked that off; any other does not.  What it says wrong ends the session.
+  // Reports to the daemon, so that Lookup, WatchEvents and directives include these blocks until
+  // the session ends; a later session reports them again.  Of a long report, every few megabytes
+  // wait until the daemon has processed what was sent before; a short one does not wait.  If the
+  // daemon finds a report wrong, it ends the session.
   [[nodiscard]] absl::Status ReportDevice(const VariantHandle& variant, const DeviceReport& report);
 
   [[nodiscard]] WriteMode write_mode() const;
   [[nodiscard]] const std::string& write_mode_reason() const;
-  // How bytes come: kMapped, kCopied (this process may not map slabs), kStream; and why not mapped.
+  // How bytes arrive: kMapped, kCopied (this process may not map slabs) or kStream, and why not
+  // mapped.
   [[nodiscard]] ReadMode read_mode() const;
   [[nodiscard]] const std::string& read_mode_reason() const;
   [[nodiscard]] const wire::Attached& attached() const;
-  // Unavailable once the stream is gone; the sentence says what happened.
+  // Returns Unavailable once the stream is lost; the message says what happened.
   [[nodiscard]] absl::Status status() const;
-  [[nodiscard]] bool draining() const;  // the daemon asked to finish
+  [[nodiscard]] bool draining() const;  // the daemon asked its clients to finish
 
   struct Counters {
     uint64_t blocks_put = 0, blocks_got = 0, bytes_put = 0, bytes_got = 0;
     uint64_t checked = 0, damaged = 0, revoked = 0;
-    // Blocks of this session's puts that the daemon says are on disk; none where it has no disk.
+    // Blocks that this session put and that the daemon reported as on disk; 0 if it has no disk.
     uint64_t blocks_durable = 0;
   };
   [[nodiscard]] Counters counters() const;
@@ -298,15 +313,15 @@ class Session {
  private:
   friend class Client;
   explicit Session(std::unique_ptr<SessionImpl> impl);
-  std::unique_ptr<SessionImpl> impl_;  // const until the end
+  std::unique_ptr<SessionImpl> impl_;  // const until destruction
 };
 
 class Client {
  public:
-  // Returns once a daemon has answered: at sideband.sock or, where none answers there, at
-  // data.sock.  Where data.sock has not answered yet, calls wait for it, each within its own
-  // deadline.
-  // Unavailable: no daemon answers within connect_deadline, or this user may not open data.sock.
+  // Returns once a daemon has answered: at sideband.sock or, if none answers there, at data.sock.
+  // If data.sock has not answered yet, later calls wait for it, each within its own deadline.
+  // Returns Unavailable if no daemon answers within connect_deadline, or if this user may not open
+  // data.sock.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Client>> Connect(
       const ClientOptions& options);
   ~Client();
@@ -314,22 +329,23 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Session>> Attach(const SessionOptions& options);
-  // Hands device memory (Device::Export) to the daemon, for other processes of this host and uid:
-  // whoever has the ticket opens it, as long as this Client and the daemon live and it was not
-  // dropped.
-  // Unavailable: no sideband.  ResourceExhausted: 256 a process.
+  // Hands device memory (Device::Export) to the daemon, to share it with other processes of this
+  // host and uid.  Any of them that has the ticket may open it, as long as this Client and the
+  // daemon live and the share was not dropped.  Returns Unavailable if there is no sideband,
+  // ResourceExhausted if this process already has 256 shares.
   [[nodiscard]] absl::StatusOr<ShareTicket> ShareMemory(const DeviceExport& exported);
   [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
-  // For Device::Import; DeviceImports keeps what was imported.  NotFound: no such ticket, or its
-  // owner ended.
+  // Returns what Device::Import takes; DeviceImports keeps what was imported.  Returns NotFound if
+  // there is no such ticket or its owner has ended.
   [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallOptions& options = {});
-  // Of the tenant's blocks, whoever stored them (cache.proto, Clear).  At control.sock, which an
-  // engine's user may not be allowed to open: Unavailable.  Everything else is asked at data.sock.
+  // Clears blocks of the tenant, whichever session stored them (cache.proto, Clear).  The request
+  // goes to control.sock, which the engine's user may not be allowed to open: then it returns
+  // Unavailable.  All other requests go to data.sock.
   [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
                                                         const CallOptions& options = {});
-  // The contents come without their salts.
+  // The contents in the result do not have their salts.
   [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
       const CallOptions& options = {});
 

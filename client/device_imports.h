@@ -1,12 +1,13 @@
-// Device memory of other processes, imported once and kept: a decoder that reads a prefiller's
+// Device memory of other processes, imported once and kept, for a decoder that reads a prefiller's
 // blocks again and again.
 //
-// What is kept is bounded, least recently used first out, and goes when its owner dropped it or
-// ended: by descriptor the bytes would stay right, by handle they may be gone.
-// Ownership: client and device are the caller's and outlive it.  Memory that was handed out lives
-// as long as somebody has it.
-// Thread-safety: all methods from any thread.
-// Limits: `imports_max` kept.
+// At most `imports_max` imports are kept; the least recently used one is discarded first.  Get and
+// Sweep also discard an import whose owner dropped the share or ended: memory that was imported by
+// descriptor would stay valid, but memory that was imported by handle may be gone.
+// Ownership: Client and device are the caller's and outlive this object.  Memory that Get returned
+// lives as long as a caller holds it.
+// Thread-safety: All methods may be called from any thread.
+// Limits: `imports_max` imports.
 #pragma once
 
 #include <memory>
@@ -24,11 +25,12 @@ class DeviceImports {
   DeviceImports(const DeviceImports&) = delete;
   DeviceImports& operator=(const DeviceImports&) = delete;
 
-  // Asks the daemon whether the ticket still stands, each time: one round trip of the sideband.
-  // NotFound: it does not, and what was kept of it is let go.  Else as Client::OpenShared and
-  // Device::Import; which path it took is in the device's stats.
+  // Returns the memory behind the ticket.  Each call asks the daemon whether the ticket is still
+  // valid: one round trip of the sideband.  Returns NotFound if it is not, and discards its import.
+  // Other errors are those of Client::OpenShared and Device::Import.  The device's stats have the
+  // path of the import.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const DeviceMemory>> Get(const ShareTicket& ticket);
-  // Lets go of what no longer stands, without anybody asking for it.
+  // Discards the imports whose tickets are no longer valid.
   void Sweep();
   [[nodiscard]] size_t kept() const;
 

@@ -1,22 +1,24 @@
-// An engine's paged KV cache on a device: puts its blocks, and loads them back into its pages,
-// without the engine's compute and without a hop over pageable memory.
+// An engine's paged KV cache on a device: stores its blocks and loads them back into its pages, on
+// queues of its own, without the engine's compute and without a copy through pageable memory.
 //
 //   auto opened  = OpenDevice(DeviceWish::kAuto);
 //   auto session = (*client)->Attach({.engine_id = "e0", .device = opened->device.get()});
 //   auto cache   = PagedCache::Make(**session, *opened->device, variant, layout, payload, {});
-//   auto put     = (*cache)->Put(blocks, &computed);  // `computed`: an event of the engine's
+//   auto put     = (*cache)->Put(blocks, &computed);  // `computed`: an event of the engine
 //   auto load    = (*cache)->Load(wanted, {0, 32}, &pages_free);
 //   auto placed  = load->Wait(deadline);                        // status per block
 //
-// Bytes go by the device's copy engines where both sides have them in long runs, else through
-// memory of the device and a scatter (or gather) on few multiprocessors; copies and moves overlap.
-// What it promises: a block is told as kOk when all its bytes are in the pages, checked as the
-// daemon checks host reads, and the lease on them still held then.  Pages of any other block hold
+// Bytes go by the device's copy engines where both sides have them in long runs, otherwise through
+// staging memory of the device and a scatter (or gather) on few multiprocessors.  Copies and moves
+// overlap.
+// A block is reported as kOk only when all its bytes are in the pages, were checked as the daemon
+// checks host reads, and the lease on them was still held then.  Pages of any other block hold
 // anything.
-// Ownership: session and device are the caller's and outlive it, and it outlives its loads.  It has
-// `staging_bytes` of the device.
-// Thread-safety: none; one engine thread.  The queues are its own.
-// Limits: kLoadBlocksMax blocks a load, 4,096 a put.
+// Ownership: Session and device are the caller's and outlive the cache; the cache outlives its
+// loads.  It allocates `staging_bytes` of device memory if it scatters and gathers.
+// Thread-safety: None; one engine thread uses it.  Its device queues are its own.
+// Limits: kLoadBlocksMax blocks in a load.  A put runs in steps; each step takes the blocks that
+// fit in a quarter of `staging_bytes`, at most 4,096.
 #pragma once
 
 #include <chrono>
@@ -32,14 +34,14 @@
 namespace larder {
 
 struct PagedCacheOptions {
-  ByteCount staging_bytes = MiB(256);  // of the device; at least two blocks
-  uint32_t multiprocessors = 4;        // that gathers and scatters keep busy at most
-  bool low_priority = true;            // copies and moves yield to the engine's work
+  ByteCount staging_bytes = MiB(256);  // device memory; at least four blocks
+  uint32_t multiprocessors = 4;        // at most so many run gathers and scatters
+  bool low_priority = true;            // its copies and moves yield to the engine's work
 };
 
 struct PagedGet {
   Digest digest;
-  std::span<const uint32_t> pages;  // as PagedBlock has them
+  std::span<const uint32_t> pages;  // as in PagedBlock
   uint32_t first_slot = 0;
 };
 
@@ -48,25 +50,26 @@ struct PagedPut {
   std::span<const uint32_t> tokens;
   std::span<const uint32_t> pages;
   uint32_t first_slot = 0;
-  Digest content = {};  // as PutBlock has it
+  Digest content = {};  // as in PutBlock
 };
 
-// Blocks on their way into pages.  Dropping it waits until the device does not touch them any more
-// (synchronizes), and gives the lease back.  Movable.
+// Blocks on their way into pages.  The destructor waits until the device no longer touches them (it
+// synchronizes), and then releases the lease.  Movable.
 class PagedLoad {
  public:
   PagedLoad(PagedLoad&&) = default;
   PagedLoad& operator=(PagedLoad&& other) noexcept;
   ~PagedLoad();
 
-  // Blocks, by index, that were placed since the last call: their event fired, and the lease held.
-  // Does not wait.
+  // Returns the blocks, by index, that were placed since the last call: their event fired, and the
+  // lease still held.  Does not wait.
   [[nodiscard]] absl::StatusOr<std::vector<uint32_t>> Placed();
-  // All that became of them; kCancelled: not there by the deadline, or the lease was revoked
-  // meanwhile.  An error: the device failed.
+  // Returns the final status of every block.  kCancelled: the block was not there by the deadline,
+  // or the lease was revoked meanwhile.  Returns an error if the device failed.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Wait(
       std::chrono::steady_clock::time_point deadline);
-  // For the engine's queue to wait for instead; null where nothing is on its way.
+  // For the engine's queue, which can wait for this event instead of the thread.  Null if no block
+  // is on its way.
   [[nodiscard]] const DeviceEvent* event() const;
 
  private:
@@ -82,28 +85,30 @@ class PagedLoad {
   Lease lease_;
   std::vector<BlockStatus> status_;
   std::vector<Step> steps_;
-  size_t told_ = 0;  // steps that Placed has told
+  size_t told_ = 0;  // steps that Placed has reported
 };
 
 class PagedCache {
  public:
-  static constexpr size_t kLoadBlocksMax = 512;  // whose segments the daemon tells in one answer
+  // As many as the daemon can describe, with their segments, in one answer.
+  static constexpr size_t kLoadBlocksMax = 512;
 
-  // `payload` says how the variant's blocks lie: block_tokens and layers are the variant's.
-  // InvalidArgument: what PagedPlan::Make says, another variant, or too little staging.
+  // `payload` is the layout of the variant's blocks; its block_tokens and layers are the variant's.
+  // Returns InvalidArgument if PagedPlan::Make does, if the variant is another one, or if there is
+  // too little staging memory.
   // REQUIRES: the session was attached with `device`.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<PagedCache>> Make(
       Session& session, Device& device, const VariantHandle& variant, const PagedLayout& engine,
       const PayloadLayout& payload, const PagedCacheOptions& options);
 
-  // Begins to load layers of blocks into pages, once `pages_free` fired (null: they are).
-  // InvalidArgument: pages or layers are not the engine's, or too many blocks.  Otherwise as
-  // Session::Acquire.
+  // Begins to load layers of blocks into pages, once `pages_free` has fired (null: the pages are
+  // free).  Returns InvalidArgument if the pages or layers are not the engine's, or if there are
+  // too many blocks; other errors are those of Session::Acquire.
   [[nodiscard]] absl::StatusOr<PagedLoad> Load(std::span<const PagedGet> blocks, LayerRange layers,
                                                const DeviceEvent* pages_free = nullptr,
                                                const CallOptions& options = {});
-  // Stores whole blocks, once `computed` fired (null: they are there).  Returns when the pages may
-  // be written again and the blocks are visible.  Per block as Session::Put.
+  // Stores whole blocks, once `computed` has fired (null: they are computed).  Returns when the
+  // pages may be written again and the blocks are visible, with a status per block as Session::Put.
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> Put(std::span<const PagedPut> blocks,
                                                              const DeviceEvent* computed = nullptr,
                                                              const CallOptions& options = {});
@@ -119,18 +124,18 @@ class PagedCache {
         payload_stride_(RoundUp(payload_bytes_, kSegmentAlign)),
         options_(options) {}
 
-  // A part of the staging memory, used by one step after the other.
+  // A part of the staging memory, which successive steps use in turn.
   struct Slot {
     uint64_t address = 0;
-    std::unique_ptr<DeviceEvent> free;  // null: it is
+    std::unique_ptr<DeviceEvent> free;  // null: the slot is free
   };
   static constexpr size_t kSlots = 4;
 
   [[nodiscard]] absl::Status Open(Device& device);
   [[nodiscard]] size_t BlocksPerStep() const;
   [[nodiscard]] absl::Status WaitBefore(const DeviceEvent* event);
-  // From payloads in memory of the process to pages, or back; one event at the end.  After an error
-  // nothing of it is on its way any more.
+  // Moves payloads in memory of the process to pages, or back, and records one event at the end.
+  // After an error none of its work is under way any more.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> LoadStep(
       std::span<const PagedBlock> blocks, LayerRange layers);
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> StoreStep(
@@ -139,16 +144,17 @@ class PagedCache {
       std::span<const PagedBlock> blocks, LayerRange layers);
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> QueueStore(
       std::span<const PagedBlock> blocks);
-  // Waits for all that is queued.  False: the device failed, and may still write anywhere.
+  // Waits for all queued work.  Returns false if the device failed: it may then still be writing.
   bool Drain();
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceEvent>> CopyRuns(
       std::span<const PagedBlock> blocks, LayerRange layers, bool to_device);
   [[nodiscard]] absl::StatusOr<Slot*> NextSlot(DeviceQueue& user);
 
-  // Steps over all blocks of a load whose payloads are in `lease`.
+  // Queues the steps over all blocks of a load whose payloads are in its lease.
   [[nodiscard]] absl::Status Queue(PagedLoad& load, std::span<const PagedGet> blocks,
                                    LayerRange layers);
-  // Where the session cannot lend memory (stream mode): through a pinned buffer, step by step.
+  // If the session cannot lend memory (stream mode, for example): through a pinned buffer, step by
+  // step.
   [[nodiscard]] absl::StatusOr<PagedLoad> LoadThroughBuffer(std::span<const PagedGet> blocks,
                                                             LayerRange layers,
                                                             const CallOptions& options);
@@ -156,7 +162,7 @@ class PagedCache {
       std::span<const PagedPut> blocks, const CallOptions& options);
   [[nodiscard]] absl::StatusOr<std::vector<BlockStatus>> PutInPlace(
       std::span<const PagedPut> blocks, const CallOptions& options);
-  // Spans of the buffer that hold the segments of the step's block `i`.
+  // Returns the spans of the buffer that hold the segments of the step's block `i`.
   [[nodiscard]] std::vector<std::span<std::byte>> BufferSegments(size_t i) const;
 
   Session& session_;
@@ -164,15 +170,17 @@ class PagedCache {
   const PagedPlan plan_;
   const PayloadLayout payload_;
   const uint64_t payload_bytes_;
-  const uint64_t payload_stride_;  // from one payload to the next, in staging and buffer
+  const uint64_t payload_stride_;  // from one payload to the next, in staging memory and buffer
   const PagedCacheOptions options_;
   std::unique_ptr<DeviceMemory> staging_;
-  std::unique_ptr<PinnedMemory> buffer_;  // null where the session lends memory
-  // Extents that a failed device may still write to: they go back when its process is dead.
+  std::unique_ptr<PinnedMemory> buffer_;  // null if the session lends memory
+  // Extents that a failed device may still write to.  They are returned when this cache is
+  // destroyed.
   std::vector<Reservation> in_doubt_;
   Slot slots_[kSlots];
   size_t next_slot_ = 0;
-  std::unique_ptr<DeviceQueue> copies_, moves_;  // last: their ends wait for what uses the above
+  // Last: their destructors wait for work that uses the members above.
+  std::unique_ptr<DeviceQueue> copies_, moves_;
 };
 
 }  // namespace larder

@@ -1,17 +1,17 @@
-// A restore into an engine's paged KV cache on a device: its loads land in its pages, by the
-// device, while it computes.
+// A restore into an engine's paged KV cache on a device: the device lands what is loaded in the
+// engine's pages while the engine computes.
 //
 //   Restorer restorer(session, variant, profile, {.scheduler = {.hedges = false}});
 //   PagedRestore engine({&pool_cache}, pages, {0, layers}, compute);  // a PagedCache per channel
 //   auto restored = restorer.Restore(prefix, engine);
 //
-// A block is told as loaded when its event fired, and the lease on it was held then; none is on its
-// way any more when Restore returns, unless the device itself failed (paged_cache.h): it is waited
-// for as long as its copies take.
-// Ownership: borrows the caches, which have queues of their own, and `pages_free`; pages stay the
+// A block is reported as loaded when its event has fired and the lease on it was still held then.
+// When Restore returns, no block is on its way any more, however long its copies take, unless the
+// device itself failed (paged_cache.h).
+// Ownership: Borrows the caches, which have their own queues, and `pages_free`.  The pages stay the
 // engine's.
-// Thread-safety: as RestoreEngine's.  While Restore runs each cache is its channel's alone: nothing
-// is put or loaded through it.
+// Thread-safety: As RestoreEngine's.  While Restore runs, only the channel of a cache uses it: the
+// caller puts and loads nothing through it.
 #pragma once
 
 #include <functional>
@@ -24,11 +24,11 @@ namespace larder {
 
 class PagedRestore final : public RestoreEngine {
  public:
-  // `compute`: computes these tokens into their pages; it may only return when that is done, for
-  // the pages are read, and more may land beside them, as soon as it does.
-  // caches[i]: of channel i + 1.  `blocks`: of the prefix, in order.  `pages_free`: an event of the
-  // engine's after which its pages may be written; null: they may.  REQUIRES: a restore of a prefix
-  // of as many blocks.
+  // `compute` computes these tokens into their pages.  It may return only when that is done, for as
+  // soon as it returns the pages are read and more blocks may land beside them.
+  // caches[i] is the cache of channel i + 1.  `blocks` are those of the prefix, in order.
+  // `pages_free` is an event of the engine after which its pages may be written; null: they may be
+  // written now.  REQUIRES: the restored prefix has as many blocks.
   PagedRestore(std::vector<PagedCache*> caches, std::vector<PagedGet> blocks, LayerRange layers,
                std::function<absl::Status(TokenRange)> compute,
                const DeviceEvent* pages_free = nullptr)

@@ -24,7 +24,7 @@ namespace {
 
 constexpr char kClientName[] = "liblarder_client/0.1";
 
-// So that no sum of now and a deadline overflows.
+// Clamps the deadline so that adding it to the current time cannot overflow.
 ClientOptions Clamped(ClientOptions options) {
   options.connect_deadline = std::clamp(options.connect_deadline, std::chrono::milliseconds(0),
                                         std::chrono::milliseconds(wire::kDeadlineMaxMs));
@@ -52,65 +52,72 @@ struct Client::Impl {
     std::weak_ptr<SessionCore> core;
     std::shared_ptr<SidebandMemory> memory;
     SessionId session;
-    std::string boot_id;  // of the daemon that knew it
+    std::string boot_id;  // of the daemon that attached it
     std::shared_ptr<const std::atomic<bool>> said_bye;
   };
-  // A session that ended without goodbye, of which nothing is mapped any more.
+  // A session that ended without goodbye and of which nothing is mapped any more.
   struct Lost {
     SessionId session;
     std::string boot_id;
   };
 
-  // FailedPrecondition in a forked child, where nothing of this works.
+  // Returns FailedPrecondition in a forked child, where no call works.
   absl::Status CheckProcess() const;
 
   absl::StatusOr<std::unique_ptr<SessionImpl>> Attach(const SessionOptions& wanted)
       LARDER_EXCLUDES(mu);
-  // `by_stream`: why it is to have byte streams whatever is wanted; empty: it need not.
-  // *no_staging: why the daemon had no staging memory for it, if that is what failed.
+  // `by_stream`: why the session must use byte streams whatever `wanted` says; empty if it need
+  // not.
+  // *no_staging is set to the daemon's reason if the attach failed because the daemon had no
+  // staging memory.
   absl::StatusOr<std::unique_ptr<SessionImpl>> AttachOnce(const SessionOptions& wanted,
                                                           const std::string& by_stream,
                                                           std::string* no_staging)
       LARDER_REQUIRES(mu);
-  // The daemon restarted since: our sideband, and its token, are of its former life.
+  // Returns true if the daemon may have restarted: the sideband and its token then belong to the
+  // previous daemon.
   bool IsStale(const absl::Status& status) const LARDER_REQUIRES(mu) {
     return sideband != nullptr && (absl::IsUnauthenticated(status) || absl::IsUnavailable(status));
   }
-  // On a session socket where the daemon hands one out, else over gRPC.
+  // Opens the stream on a session socket if the daemon hands one out, otherwise over gRPC.
   absl::StatusOr<std::unique_ptr<SessionStream>> OpenStream(wire::Hello hello,
                                                             SessionInbox::Handlers handlers)
       LARDER_REQUIRES(mu);
-  // Waits for what lost sessions have mapped, tells the daemon, and sees to a sideband that works.
+  // Waits until nothing of the lost sessions is mapped, reports that to the daemon, and reconnects
+  // the sideband if it does not work.
   absl::Status Recover() LARDER_REQUIRES(mu);
-  // Moves the ended ones of `tracked` to `lost`, once their memory is unmapped.
+  // Moves the ended sessions of `tracked` to `lost` once their memory is unmapped.
   absl::Status AwaitUnmapped() LARDER_REQUIRES(mu);
-  // CLEAN for each of `lost`.  An error: the sideband does not work.
+  // Sends CLEAN for each session in `lost`.  Returns an error if the sideband does not work.
   absl::Status CleanLost() LARDER_REQUIRES(mu);
-  // Unavailable without one.
+  // Returns Unavailable if there is no sideband.
   absl::StatusOr<std::shared_ptr<SidebandClient>> LiveSideband() LARDER_EXCLUDES(mu);
-  // Sideband or none; the reason stays in `sideband_status`.
+  // Connects the sideband; if that fails, `sideband_status` has the reason.
   void ConnectSideband() LARDER_REQUIRES(mu);
 
   const ForkGuard home;
   const ClientOptions options;
   const std::string socket_dir;
   RpcStub stub;
-  RpcStub control;  // of what is not for engines; connects when it is first asked for
+  RpcStub control;  // for calls that engines need not be allowed; connects with the first call
   const CopyKernel kernel;
 
-  Mutex mu;  // attaching is rare, and one at a time keeps CLEAN from racing with a new session
+  // Held during an attach: attaches are rare, and one at a time keeps CLEAN from racing with a new
+  // session.
+  Mutex mu;
   std::shared_ptr<SidebandClient> sideband LARDER_GUARDED_BY(mu);
   absl::Status sideband_status LARDER_GUARDED_BY(mu);
   std::vector<Tracked> tracked LARDER_GUARDED_BY(mu);
   std::vector<Lost> lost LARDER_GUARDED_BY(mu);
-  // Sessions with shared memory that have not ended; they share what a process may hold.
+  // Number of sessions with shared memory that have not ended; they share what one process may
+  // hold.
   const std::shared_ptr<std::atomic<size_t>> sessions = std::make_shared<std::atomic<size_t>>(0);
 };
 
 absl::Status Client::Impl::CheckProcess() const {
   if (!home.left()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "this is a forked child of the process that connected: connect in the child");
+      "this process is a forked child of the process that connected: connect again in the child");
 }
 
 void Client::Impl::ConnectSideband() {
@@ -131,7 +138,7 @@ absl::Status Client::Impl::AwaitUnmapped() {
     }
     if (!it->memory->WaitUnmapped(deadline)) {
       return absl::FailedPreconditionError(
-          "a lost session's memory is still in use: drop its Leases and Reservations, then attach "
+          "memory of a lost session is still in use: drop its Leases and Reservations, then attach "
           "again");
     }
     if (!it->said_bye->load()) lost.push_back({it->session, it->boot_id});
@@ -142,11 +149,11 @@ absl::Status Client::Impl::AwaitUnmapped() {
 
 absl::Status Client::Impl::CleanLost() {
   for (auto it = lost.begin(); it != lost.end();) {
-    // Another daemon knows nothing of it, and may by now mean another session by the same id.
+    // Another daemon does not know the session, and may have given its id to another session.
     if (it->boot_id == sideband->boot_id()) {
       const absl::Status status = sideband->Clean(it->session).status();
       if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) return status;
-      if (absl::IsFailedPrecondition(status)) {  // it still takes the session for alive: next time
+      if (absl::IsFailedPrecondition(status)) {  // the daemon takes it for alive; try again later
         ++it;
         continue;
       }
@@ -214,7 +221,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const Sess
     mapped = std::make_shared<PinnedSharedMemory>(memory, wanted.device);
   impl->core = std::make_shared<SessionCore>(mapped, wanted.on_directive, sessions);
   impl->pool = std::make_unique<CopyPool>(wanted.copy_threads);
-  // Called while the stream is read, which ends before the core does.
+  // The stream calls these while it is read, and it ends before the core does.
   SessionCore* const core = impl->core.get();
   LARDER_ASSIGN_OR_RETURN(
       impl->stream,
@@ -224,7 +231,7 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const Sess
 
   wire::Attached attached = impl->stream->attached();
   if (sideband == nullptr && !sideband_status.ok()) {
-    attached.write_mode_reason = absl::StrCat("no sideband: ", sideband_status.message());
+    attached.write_mode_reason = absl::StrCat("there is no sideband: ", sideband_status.message());
     attached.read_mode_reason = attached.write_mode_reason;
   } else if (!by_stream.empty()) {
     attached.write_mode_reason = attached.read_mode_reason = by_stream;
@@ -251,7 +258,8 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::AttachOnce(const Sess
 
 absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionOptions& wanted) {
   if (wanted.engine_id.empty() || wanted.engine_id.size() > kStringBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("engine_id: 1 to ", kStringBytesMax, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("engine_id must have 1 to ", kStringBytesMax, " bytes"));
   }
   LARDER_RETURN_IF_ERROR(CheckProcess());
   MutexLock lock(mu);
@@ -261,16 +269,16 @@ absl::StatusOr<std::unique_ptr<SessionImpl>> Client::Impl::Attach(const SessionO
   if (IsStale(impl.status())) {
     sideband = nullptr;
     LARDER_RETURN_IF_ERROR(Recover());
-    // Who had shared memory does not silently get a byte stream instead.
+    // An engine that had shared memory does not silently get a byte stream instead.
     if (sideband == nullptr) return sideband_status;
     impl = AttachOnce(wanted, "", &no_staging);
   }
   if (no_staging.empty()) return impl;
-  // The bytes of this session have to go by stream, and write_mode_reason() says why.  The session
-  // that was attached without success ends first.
+  // The bytes of this session have to go by stream, and write_mode_reason() says why.  First the
+  // failed session has to end.
   LARDER_RETURN_IF_ERROR(Recover());
   const std::string by_stream =
-      absl::StrCat("no staging memory, so bytes go by stream: ", no_staging);
+      absl::StrCat("the daemon has no staging memory, so bytes go by stream: ", no_staging);
   return AttachOnce(wanted, by_stream, &no_staging);
 }
 
@@ -279,11 +287,12 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   bool answered = false;
   {
     MutexLock lock(impl->mu);
-    impl->ConnectSideband();  // first, so that whatever is asked comes with the token
+    impl->ConnectSideband();  // first, so that every call carries the token
     answered = impl->sideband != nullptr;
   }
-  // The sideband has proved that there is a daemon.  A session may never call it over gRPC, whose
-  // connect the kernel turns away now and then while others connect faster than it is accepted.
+  // The sideband has proved that there is a daemon.  A session may never call it over gRPC, and the
+  // kernel occasionally refuses a gRPC connection while other clients connect faster than the
+  // daemon accepts.
   const std::chrono::milliseconds limit = impl->options.connect_deadline;
   if (answered && MayConnect(absl::StrCat(impl->socket_dir, "/data.sock"))) {
     constexpr std::chrono::milliseconds kAWhile{200};
@@ -297,7 +306,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Client::~Client() {
-  // The threads that ending it needs are not here.
+  // The threads that the destructor would join do not exist in a forked child.
   if (!impl_->CheckProcess().ok()) (void)impl_.release();
 }
 
@@ -310,8 +319,8 @@ absl::StatusOr<std::shared_ptr<SidebandClient>> Client::Impl::LiveSideband() {
   LARDER_RETURN_IF_ERROR(CheckProcess());
   MutexLock lock(mu);
   if (sideband == nullptr)
-    return absl::UnavailableError(
-        absl::StrCat("device memory is shared over the sideband: ", sideband_status.message()));
+    return absl::UnavailableError(absl::StrCat(
+        "device memory cannot be shared without a sideband: ", sideband_status.message()));
   return sideband;
 }
 

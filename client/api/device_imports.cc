@@ -23,7 +23,7 @@ struct DeviceImports::Impl {
   Impl(Client& the_client, Device& the_device, size_t max)
       : client(the_client), device(the_device), imports_max(max) {}
 
-  // Null: not kept.  What is found is the first of `kept` afterwards.
+  // Returns null if the import is not kept.  Otherwise moves it to the front of `kept`.
   [[nodiscard]] std::shared_ptr<const DeviceMemory> Find(const ShareTicket& ticket)
       LARDER_REQUIRES(mu) {
     const auto found = std::ranges::find(kept, ticket, &Kept::ticket);
@@ -60,7 +60,7 @@ absl::StatusOr<std::shared_ptr<const DeviceMemory>> DeviceImports::Get(const Sha
   std::shared_ptr<const DeviceMemory> memory = std::move(imported);
   std::list<Kept> gone;  // freed without the lock
   MutexLock lock(impl_->mu);
-  // Somebody else may have imported it meanwhile: one is kept.
+  // Another thread may have imported it meanwhile: then its import is kept.
   if (auto other = impl_->Find(ticket); other != nullptr) return other;
   impl_->kept.push_front({ticket, memory});
   if (impl_->kept.size() > impl_->imports_max)

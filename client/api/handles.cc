@@ -1,4 +1,5 @@
-// Lease and Reservation: memory of the pool in the caller's hands, given back when dropped.
+// Lease and Reservation: memory of the pool that the caller holds and that their destructors
+// return.
 #include <algorithm>
 #include <chrono>
 #include <numeric>
@@ -16,16 +17,17 @@ namespace larder {
 
 namespace {
 
-// What the first acquire of a variant, whose blocks' size nobody knows yet, takes a block for.
+// Assumed size of a block in the first acquire of a variant, when the size of its blocks is
+// unknown.
 constexpr uint64_t kGuessBytes = 1 << 20;
-// Of the staging segment, at most, for a guess.
+// A guess takes at most this fraction of the staging segment: a quarter.
 constexpr uint64_t kGuessShare = 4;
-// How long a read by copies waits for room: what Gets and Puts of other threads take is free again
-// sooner, and what Leases hold may never be.
+// How long a read by copies waits for capacity in the staging segment.  Gets and Puts of other
+// threads free theirs sooner, and Leases may never free theirs.
 constexpr std::chrono::milliseconds kRoomPatience{100};
 
-// Replaces the pending blocks of a grant by what became of them; kCancelled for those not there by
-// the deadline.
+// Replaces the pending blocks of a grant by their final answers; kCancelled for those that have
+// none by the deadline.
 absl::Status AwaitPending(PendingRead& read, const CallOptions& options, TimePoint deadline,
                           std::vector<wire::BlockGrant>& blocks) {
   while (read.pending() > 0) {
@@ -57,7 +59,7 @@ wire::Acquire ViewOf(const VariantHandle& variant, std::vector<Digest> digests,
   return acquire;
 }
 
-// Sends it, and waits for all of its answers.
+// Sends the acquire and waits for all of its answers.
 absl::StatusOr<std::vector<wire::BlockGrant>> AwaitBlocks(SessionCore& core, PendingRead& read,
                                                           wire::Acquire acquire,
                                                           const CallOptions& options,
@@ -73,13 +75,14 @@ absl::StatusOr<std::vector<wire::BlockGrant>> AwaitBlocks(SessionCore& core, Pen
   return std::move(grant.blocks);
 }
 
-// Sends a publish of `blocks` blocks and waits for what became of each.
+// Sends a publish of `blocks` blocks and waits for their statuses.
 absl::StatusOr<wire::Published> AwaitPublished(SessionCore& core, wire::Up up, OpenCall& call,
                                                size_t blocks, TimePoint deadline) {
   LARDER_RETURN_IF_ERROR(core.Send(std::move(up)));
   absl::StatusOr<wire::Published> answer = call.Wait<wire::Published>(deadline);
   if (answer.ok() && answer->status.size() != blocks) {
-    return absl::InternalError("the daemon answered a publish with another number of blocks");
+    return absl::InternalError(
+        "the daemon answered a publish with another number of statuses than blocks");
   }
   return answer;
 }
@@ -155,17 +158,19 @@ absl::StatusOr<Lease> Lease::Take(const std::shared_ptr<SessionCore>& core,
   return lease;
 }
 
-// The daemon says of what did not fit how much it takes; so the second time the room is right.
+// For a block that did not fit, the daemon returns its size, so the second round asks for enough.
 absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Digest> digests,
                                const CallOptions& options) {
-  constexpr int kRounds = 3;  // a block may be encoded or decoded meanwhile, and have another size
+  // A block may be encoded or decoded between two rounds, which changes its size.
+  constexpr int kRounds = 3;
   const TimePoint deadline = DeadlineOf(options);
   std::vector<size_t> todo(digests.size());
   std::iota(todo.begin(), todo.end(), size_t{0});
   uint64_t room = 0;
   for (int round = 0; round < kRounds && !todo.empty(); ++round) {
     auto read = BeginCopies(variant, digests, todo, room, options, deadline);
-    if (absl::IsDeadlineExceeded(read.status())) break;  // no room: what is left is kFull
+    if (absl::IsDeadlineExceeded(read.status()))
+      break;  // no capacity: the remaining blocks are kFull
     LARDER_RETURN_IF_ERROR(read.status());
     LARDER_ASSIGN_OR_RETURN(
         auto blocks, AwaitBlocks(*core_, read->first, std::move(read->second), options, deadline));
@@ -186,7 +191,7 @@ absl::Status Lease::TakeCopies(const VariantHandle& variant, std::span<const Dig
   return absl::OkStatus();
 }
 
-// `room` 0: as much as those blocks may take, as far as it can be told and is free.
+// If `room` is 0, takes as much as the blocks may need, as far as that is known and free.
 absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
     const VariantHandle& variant, std::span<const Digest> digests, std::span<const size_t> todo,
     uint64_t room, const CallOptions& options, TimePoint deadline) {
@@ -205,7 +210,7 @@ absl::StatusOr<std::pair<PendingRead, wire::Acquire>> Lease::BeginCopies(
         PendingRead::Begin(*core_, ByteCount(room), TimePoint(), &acquire);
     if (guess.ok()) return std::pair(*std::move(guess), std::move(acquire));
     if (!absl::IsDeadlineExceeded(guess.status())) return guess.status();
-    room = kSegmentAlign;  // the answer says what they take
+    room = kSegmentAlign;  // the answer has the sizes
   }
   LARDER_ASSIGN_OR_RETURN(PendingRead read,
                           PendingRead::Begin(*core_, ByteCount(room), patience, &acquire));
@@ -250,7 +255,7 @@ absl::StatusOr<Reservation> Reservation::Take(const std::shared_ptr<SessionCore>
   reservation.id_ = reserved.reservation;
   reservation.extents_.resize(reserved.extents.size());
   if (reserved.extents.size() != bytes.size()) {
-    return absl::InternalError("the daemon granted another number of extents than was asked for");
+    return absl::InternalError("the daemon granted another number of extents than requested");
   }
   for (size_t i = 0; i < bytes.size(); ++i) {
     wire::ExtentGrant where = reserved.extents[i];
@@ -265,7 +270,8 @@ absl::StatusOr<Reservation> Reservation::Take(const std::shared_ptr<SessionCore>
 absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandle& variant,
                                                               std::span<const Block> blocks,
                                                               const CallOptions& options) {
-  if (core_ == nullptr) return absl::FailedPreconditionError("the reservation is empty");
+  if (core_ == nullptr)
+    return absl::FailedPreconditionError("the reservation is empty: Reserve first");
   LARDER_RETURN_IF_ERROR(CheckVariant(variant, core_->attached()));
   LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
   std::vector<BlockStatus> result(blocks.size(), BlockStatus::kNotHeld);
@@ -297,14 +303,14 @@ absl::StatusOr<std::vector<BlockStatus>> Reservation::Publish(const VariantHandl
   const absl::StatusOr<wire::Published> answer =
       AwaitPublished(*core_, std::move(up), call, sent.size(), DeadlineOf(options));
   if (!answer.ok()) {
-    // They may be visible by now, or soon.
+    // The blocks may be visible by now, or soon.
     for (const size_t i : sent) End(blocks[i].extent, /*abort=*/true);
     return answer.status();
   }
   uint64_t published = 0;
   for (size_t i = 0; i < sent.size(); ++i) {
     const BlockStatus status = result[sent[i]] = answer->status[i];
-    // What was refused may be corrected and published again; all else is no longer ours.
+    // A refused block may be corrected and published again; the caller no longer owns the others.
     if (status != BlockStatus::kInvalid) End(blocks[sent[i]].extent, /*abort=*/false);
     published += status == BlockStatus::kOk ? 1 : 0;
   }

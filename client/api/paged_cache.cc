@@ -10,7 +10,7 @@
 namespace larder {
 namespace {
 
-// Where a table is the one that we would have made ourselves, but for hashes.
+// Returns true if both tables describe the same segments; hashes are not compared.
 bool SameSegments(const SegmentTable& a, const SegmentTable& b) {
   return std::ranges::equal(a.segments, b.segments, [](const Segment& x, const Segment& y) {
     return x.layers == y.layers && x.bytes == y.bytes && x.codec == y.codec;
@@ -21,7 +21,7 @@ uint64_t AddressOf(std::span<const std::byte> bytes) {
   return reinterpret_cast<uint64_t>(bytes.data());
 }
 
-// Bytes between segments are zero in a record.
+// A record has zeros between segments.
 void ZeroPadding(std::span<std::byte> payload, const SegmentTable& table) {
   uint64_t at = 0;
   for (const Segment& segment : table.segments) {
@@ -48,7 +48,8 @@ PagedLoad& PagedLoad::operator=(PagedLoad&& other) noexcept {
 
 PagedLoad::~PagedLoad() { Finish(); }
 
-// The lease must not end while the device reads: not even where it fails or takes for ever.
+// The lease must not end while the device reads from it, not even if the device failed or its
+// copies never finish.
 void PagedLoad::Finish() {
   for (const Step& step : steps_)
     (void)step.event->Wait(std::chrono::steady_clock::time_point::max());
@@ -79,7 +80,7 @@ absl::StatusOr<std::vector<BlockStatus>> PagedLoad::Wait(
     else if (!done.ok())
       return done;
   }
-  // After the last byte: what was read before is right only if the lease held.
+  // Checked after the last byte was read: what was read is right only if the lease still held.
   if (lease_.size() > 0 && !lease_.Valid())
     for (const Step& step : steps_) cancel(step);
   return result;
@@ -97,9 +98,9 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Make(Session& session, D
                                                              const PayloadLayout& payload,
                                                              const PagedCacheOptions& options) {
   if (payload.block_tokens != variant.spec.block_tokens || engine.layers != variant.spec.layers)
-    return absl::InvalidArgumentError(absl::StrCat("the variant has blocks of ",
-                                                   variant.spec.block_tokens, " tokens and ",
-                                                   variant.spec.layers, " layers"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload and engine must match the variant, which has blocks of ",
+                     variant.spec.block_tokens, " tokens and ", variant.spec.layers, " layers"));
   LARDER_ASSIGN_OR_RETURN(PagedPlan plan, PagedPlan::Make(engine, payload));
   std::unique_ptr<PagedCache> cache(
       new PagedCache(session, variant, std::move(plan), payload, options));
@@ -110,9 +111,9 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Make(Session& session, D
 absl::Status PagedCache::Open(Device& device) {
   const uint64_t slot_bytes = options_.staging_bytes.value() / kSlots / kPageBytes * kPageBytes;
   if (slot_bytes < payload_stride_)
-    return absl::InvalidArgumentError(absl::StrCat("staging of ", options_.staging_bytes.value(),
-                                                   " bytes is too little for ", kSlots,
-                                                   " blocks of ", payload_bytes_));
+    return absl::InvalidArgumentError(
+        absl::StrCat("staging_bytes: ", options_.staging_bytes.value(), " bytes do not hold ",
+                     kSlots, " blocks of ", payload_bytes_));
   if (!plan_.PrefersCopies()) {
     LARDER_ASSIGN_OR_RETURN(staging_, device.Allocate(options_.staging_bytes));
     for (size_t i = 0; i < kSlots; ++i) slots_[i].address = staging_->address() + i * slot_bytes;
@@ -136,7 +137,7 @@ absl::Status PagedCache::WaitBefore(const DeviceEvent* event) {
   return moves_->WaitFor(*event);
 }
 
-// The queue that writes to the slot first waits for the one that read it last.
+// The queue that writes to the slot first waits for the queue that read it last.
 absl::StatusOr<PagedCache::Slot*> PagedCache::NextSlot(DeviceQueue& user) {
   Slot& slot = slots_[next_slot_++ % kSlots];
   if (slot.free != nullptr) LARDER_RETURN_IF_ERROR(user.WaitFor(*slot.free));
@@ -218,14 +219,15 @@ absl::StatusOr<PagedLoad> PagedCache::Load(std::span<const PagedGet> blocks, Lay
                                            const DeviceEvent* pages_free,
                                            const CallOptions& options) {
   if (blocks.size() > kLoadBlocksMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(blocks.size(), " blocks in one load; at most ", kLoadBlocksMax));
+    return absl::InvalidArgumentError(absl::StrCat(
+        blocks.size(), " blocks in one load; split it, the limit is ", kLoadBlocksMax));
   }
   std::vector<PagedBlock> places;
   for (const PagedGet& block : blocks) places.push_back({0, block.pages, block.first_slot});
   LARDER_RETURN_IF_ERROR(plan_.Check(layers, places));
   LARDER_RETURN_IF_ERROR(WaitBefore(pages_free));
-  // Copies lie in memory that no device knows, and that may be less than is wanted at once.
+  // Copies lie in a staging segment that is not registered with the device, and that may be smaller
+  // than what is wanted at once.
   if (session_.read_mode() != ReadMode::kMapped) return LoadThroughBuffer(blocks, layers, options);
   std::vector<Digest> digests;
   for (const PagedGet& block : blocks) digests.push_back(block.digest);
@@ -299,7 +301,7 @@ absl::StatusOr<PagedLoad> PagedCache::LoadThroughBuffer(std::span<const PagedGet
     }
     if (step.empty()) continue;
     LARDER_ASSIGN_OR_RETURN(auto event, LoadStep(step, layers));
-    // The buffer is needed again.
+    // The next step uses the buffer again.
     if (const absl::Status ok = event->Wait(std::chrono::steady_clock::time_point::max());
         !ok.ok()) {
       Drain();
@@ -350,7 +352,7 @@ absl::StatusOr<std::vector<BlockStatus>> PagedCache::PutInPlace(std::span<const 
     if (!Drain()) in_doubt_.push_back(std::move(reservation));
     return stored;
   }
-  // Last: the copies bring what staging has between segments.
+  // Last, for the copies also write the bytes that staging memory has between segments.
   for (size_t i = 0; i < blocks.size(); ++i) ZeroPadding(reservation.Bytes(i), payload_.table);
   return reservation.Publish(variant_, published, options);
 }

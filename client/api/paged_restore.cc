@@ -12,12 +12,14 @@ absl::StatusOr<std::vector<BlockStatus>> PagedRestore::Land(ChannelId channel,
                                                             const CallOptions& call) {
   const size_t cache = static_cast<size_t>(channel) - 1;
   if (cache >= caches_.size())
-    return absl::InvalidArgumentError(absl::StrCat("no paged cache of channel ", cache + 1));
+    return absl::InvalidArgumentError(
+        absl::StrCat("PagedRestore has no paged cache for channel ", cache + 1));
   std::vector<PagedGet> wanted;
   for (const uint32_t block : blocks) wanted.push_back(blocks_[block]);
   const auto deadline = std::chrono::steady_clock::now() + call.deadline;
   LARDER_ASSIGN_OR_RETURN(PagedLoad load, caches_[cache]->Load(wanted, layers_, pages_free_, call));
-  // Whoever calls it back waits for the device's copies, not for the daemon: they end soon.
+  // If the restorer requests a stop, it waits only for the device's copies, not for the daemon, and
+  // they end soon.
   return load.Wait(deadline);
 }
 

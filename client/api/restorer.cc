@@ -22,39 +22,41 @@ namespace larder {
 namespace {
 
 constexpr uint16_t kStage = 0;
-// Between two looks at a scheduler that wants to be asked again.
+// Bounds of the pause before the scheduler is asked again.
 constexpr double kLookMin_s = 1e-3, kLookMax_s = 0.5;
-// Loads that are asked for together: a batch spares round trips, and no longer belongs to whoever
-// computes faster than was thought.
+// Loads that take about this long are requested in one batch.  A batch saves round trips, but if
+// the engine computes faster than was predicted, it can no longer take over the blocks of the
+// batch.
 constexpr double kBatch_s = 0.02;
-constexpr double kLandAtOnce = 256;  // blocks; PagedCache and the daemon take twice as many
+constexpr double kLandAtOnce = 256;  // blocks; PagedCache and the daemon accept twice as many
 constexpr std::chrono::milliseconds kRecall{20};
-constexpr std::chrono::milliseconds kFullPause{20};  // as long as the daemon says
+constexpr std::chrono::milliseconds kFullPause{20};  // the daemon's shortest retry hint
 
 TimePoint At(TimePoint start, double seconds) {
   return start + std::chrono::duration_cast<Duration>(
                      std::chrono::duration<double>(std::min(seconds, 1e6)));
 }
 
-// What the restorer decides itself, whatever it was given.
+// Sets the options that the restorer decides itself.
 Restorer::Options Sane(Restorer::Options options) {
   options.scheduler.engine = {};  // through all layers, and to the end
   return options;
 }
 
-// A missing or damaged block does not come back by asking again.
+// Asking again does not bring back a block that is missing or damaged.
 LoadFailure WhyNot(BlockStatus status) {
   return status == BlockStatus::kFull || status == BlockStatus::kCancelled ? LoadFailure::kTransient
                                                                            : LoadFailure::kGone;
 }
 
-// An engine in which nothing can land, not a daemon that does not answer.
+// Returns true if nothing can land in the engine; the failure is not the daemon's.
 bool IsOfEngine(const absl::Status& status) {
   return absl::IsInternal(status) || absl::IsInvalidArgument(status) ||
          absl::IsUnimplemented(status);
 }
 
-// Of a call for so many blocks.  Late, or too much at once: they may come yet.
+// The statuses of a call for so many blocks.  If it was late or asked for too much at once, the
+// blocks may still come.
 std::vector<BlockStatus> StatusesOf(absl::StatusOr<std::vector<BlockStatus>> got, size_t blocks) {
   if (got.ok()) return *std::move(got);
   const bool may_come =
@@ -65,13 +67,13 @@ std::vector<BlockStatus> StatusesOf(absl::StatusOr<std::vector<BlockStatus>> got
 }  // namespace
 
 struct Restorer::Impl {
-  // Blocks that are on their way to an engine's places, and how they are called back.
+  // Blocks that are on their way to an engine's places, and the means to stop them.
   struct Flight {
     std::vector<uint32_t> blocks;
     std::stop_source stop;
   };
-  // One restore.  Its loads may outlive it by as long as a call of theirs takes, so its bytes are
-  // shared with them.
+  // One restore.  A load may outlive it until its call returns, so the loads share ownership of its
+  // bytes.
   struct Run {
     RestorePrefix prefix;
     RequestId id;
@@ -79,20 +81,21 @@ struct Restorer::Impl {
     uint64_t block_bytes = 0;
     std::vector<Digest> blocks;
     std::vector<ByteCount> layer_bytes;
-    // Of each block where its bytes go: made by the thread that loads it.
+    // For each block the memory that its bytes go to, allocated by the thread that loads it.
     std::vector<std::unique_ptr<std::byte[]>> bytes;
-    // Instead of that: whose places they go to, and which are on their way there.
+    // For an engine whose blocks land in it, instead of `bytes`: the engine, and what is on its way
+    // to it.
     RestoreEngine* lander = nullptr;
     std::list<Flight> flights;
-    std::vector<char> landed;  // it came, and is of use
+    std::vector<char> landed;  // the block arrived and is used
     uint32_t cached = 0;       // tokens that the engine has
     Restored restored;
     double loading_since_s = 0;
-    size_t loading = 0;  // channels that are
+    size_t loading = 0;  // channels that load now
     bool cancelled = false;
-    bool stuck = false;          // a block does not come, and nothing may be computed
-    absl::Status failed = {};    // nothing can land in the engine
-    std::stop_source over = {};  // calls that are under way need not go on
+    bool stuck = false;          // a block does not arrive, and nothing may be computed
+    absl::Status failed = {};    // set if nothing can land in the engine
+    std::stop_source over = {};  // stops the calls that are under way
 
     void StopCalls() {
       over.request_stop();
@@ -129,10 +132,10 @@ struct Restorer::Impl {
   }
   [[nodiscard]] absl::Status Begin(const RestorePrefix& prefix) LARDER_REQUIRES(mu);
   [[nodiscard]] absl::Status Drive(Run& mine, RestoreEngine& engine) LARDER_EXCLUDES(mu);
-  // What the engine does next.  Neither: nothing now.
+  // What the engine does next.  If neither is set, it has nothing to do now.
   struct Next {
     std::optional<ComputeStep> step = {};
-    bool over = false;  // the prefix is restored, or nothing more comes of it
+    bool over = false;  // the prefix is restored, or cannot be
   };
   [[nodiscard]] Next NextStep(Run& mine, bool waits) LARDER_REQUIRES(mu);
   [[nodiscard]] uint32_t TokenBudget(const Run& mine) const LARDER_REQUIRES(mu);
@@ -142,21 +145,21 @@ struct Restorer::Impl {
       LARDER_EXCLUDES(mu);
   [[nodiscard]] absl::Status Check(const RestorePrefix& prefix) const;
   void RunChannel(ChannelId channel) LARDER_EXCLUDES(mu);
-  // Waits until nothing is on its way to these blocks' places: for a moment, since with one block
-  // that is called back all go that were asked for with it.
+  // Waits until nothing is on its way to the places of these blocks.  Waits for kRecall before it
+  // stops a flight, because that stops all blocks that were requested with it.
   void ClearPlaces(Run& mine, TokenRange tokens) LARDER_REQUIRES(mu);
   [[nodiscard]] double RoomBytes(ChannelId channel) const LARDER_REQUIRES(mu);
-  // The blocks of these loads, into `run`; a status each.
+  // Loads the blocks of these loads into the memory of `run`; returns a status for each.
   [[nodiscard]] std::vector<BlockStatus> Fetch(Run& run, std::span<const Load> loads,
                                                ByteCount remaining);
-  // The same to the engine's places; ends the flight.
+  // Loads them to the engine's places instead, and removes the flight.
   [[nodiscard]] std::vector<BlockStatus> Land(Run& run, Flight& flight, std::span<const Load> loads,
                                               ByteCount remaining) LARDER_EXCLUDES(mu);
   [[nodiscard]] CallOptions CallOf(std::span<const Load> loads, ByteCount remaining,
                                    std::stop_token ends) const;
-  // Not longer than it lasts.
+  // Waits, but not beyond the end of the restore.
   void WaitUntil(const Run& mine, TimePoint when) LARDER_REQUIRES(mu);
-  // At most so much is wanted after these loads.
+  // Returns an upper bound of what the restore still wants after these loads.
   [[nodiscard]] ByteCount Remaining(const Run& run, size_t loads) const LARDER_REQUIRES(mu);
   void Report(Run& run, std::span<const Load> loads, std::span<const BlockStatus> statuses,
               double began_s) LARDER_REQUIRES(mu);
@@ -172,7 +175,7 @@ struct Restorer::Impl {
   bool stop LARDER_GUARDED_BY(mu) = false;
   uint64_t requests LARDER_GUARDED_BY(mu) = 0;
   Scheduler scheduler LARDER_GUARDED_BY(mu);
-  std::shared_ptr<Run> run LARDER_GUARDED_BY(mu);  // null: none
+  std::shared_ptr<Run> run LARDER_GUARDED_BY(mu);  // null: no restore is under way
   std::vector<std::thread> loaders;
 };
 
@@ -202,8 +205,8 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   if (prefix.blocks.empty()) return Restored();
   if (engine.lands() && impl.options.scheduler.hedges) {
     return absl::InvalidArgumentError(
-        "scheduler.hedges: a block may not land in this engine while it is computed; set it to "
-        "false");
+        "scheduler.hedges must be false: a block cannot land in this engine while the engine "
+        "computes it");
   }
   const double begun_s = impl.Now();
   std::shared_ptr<Impl::Run> run;
@@ -219,8 +222,8 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   MutexLock lock(impl.mu);
   impl.run = nullptr;
   run->StopCalls();
-  while (!run->flights.empty()) impl.changed.Wait(impl.mu);  // the places are the engine's again
-  impl.scheduler.Cancel(run->id, impl.Now());  // what is left of it, such as its suffix
+  while (!run->flights.empty()) impl.changed.Wait(impl.mu);  // the engine owns the places again
+  impl.scheduler.Cancel(run->id, impl.Now());  // drops what is left of it, such as the suffix
   (void)impl.scheduler.TakeOutcomes();
   (void)impl.scheduler.TakeCancelledLoads();
   (void)impl.scheduler.TakeAbandonedSteps();
@@ -228,8 +231,8 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   if (run->cancelled) return absl::CancelledError("the restore was cancelled");
   if (run->stuck) {
     return absl::FailedPreconditionError(
-        "a block is not stored any more, or did not come in time, and nothing may be computed "
-        "(SchedulerOptions.computes)");
+        "a block is no longer stored or did not arrive in time, and SchedulerOptions.computes "
+        "forbids computing it");
   }
   if (run->loading > 0) impl.CountLoading(*run, -static_cast<int>(run->loading));
   run->restored.restore_s = impl.Now() - begun_s;
@@ -240,17 +243,19 @@ absl::StatusOr<Restorer::Restored> Restorer::Restore(const RestorePrefix& prefix
   return std::move(run->restored);
 }
 
-// What the scheduler cannot know.
+// Checks what the scheduler cannot know.
 absl::Status Restorer::Impl::Check(const RestorePrefix& prefix) const {
   if (options.room.value() == 0)
-    return absl::InvalidArgumentError("room: 0 bytes are nowhere to load to");
+    return absl::InvalidArgumentError("room must not be 0 bytes: nothing could be loaded");
   for (const ChannelId channel : prefix.channel_of_block) {
     if (static_cast<size_t>(channel) > loaders.size()) {
       return absl::InvalidArgumentError(absl::StrCat("channel ", static_cast<size_t>(channel),
-                                                     " is none of the profile's ", loaders.size()));
+                                                     " is not in the profile, which has ",
+                                                     loaders.size()));
     }
     if (channel == ChannelId::kNowhere && !options.scheduler.computes)
-      return absl::InvalidArgumentError("a hole, and nothing may be computed");
+      return absl::InvalidArgumentError(
+          "the prefix has a hole, and SchedulerOptions.computes forbids computing it");
   }
   return absl::OkStatus();
 }
@@ -322,13 +327,13 @@ Restorer::Impl::Next Restorer::Impl::NextStep(Run& mine, bool waits) {
   for (;;) {
     const double now_s = Now();
     scheduler.OnTime(now_s);
-    (void)scheduler.TakeCancelledLoads();  // a batch is not called back: what comes is dropped
+    (void)scheduler.TakeCancelledLoads();  // batches go on; what they bring is dropped
     (void)scheduler.TakeAbandonedSteps();
     const std::vector<Outcome> outcomes = scheduler.TakeOutcomes();
     for (const Outcome& outcome : outcomes) mine.stuck = mine.stuck || outcome.lost;
     if (mine.cancelled || !mine.failed.ok() || !outcomes.empty()) return {.over = true};
     std::optional<ComputeStep> step = scheduler.NextCompute(kStage, TokenBudget(mine), now_s);
-    // The suffix is the engine's own.
+    // The suffix is computed by the engine itself.
     if (step && step->kind != StepKind::kRestore) return {.over = true};
     if (step || !waits) return {.step = step};
     changed.WaitUntil(mu, NextLook(now_s));
@@ -344,8 +349,9 @@ uint32_t Restorer::Impl::TokenBudget(const Run& mine) const {
                     chunk);
 }
 
-// What lies between the engine's cache and `token`: its blocks all landed, for the scheduler said
-// that they need not be computed.  A chunk at a time, so that the engine is never away for long.
+// Places what lies between the engine's cache and `token`.  All of those blocks have landed, for
+// the scheduler said that they need not be computed.  It places one chunk at a time, so that the
+// engine is never kept away from its other work for long.
 absl::Status Restorer::Impl::PlaceUpTo(Run& mine, uint32_t token, RestoreEngine& engine) {
   const uint32_t most = std::max(mine.prefix.chunk_tokens, mine.block_tokens);
   while (mine.cached < token) {
@@ -415,7 +421,8 @@ void Restorer::Impl::RunChannel(ChannelId channel) {
     Report(*mine, loads, statuses, now_s);
     if (mine == run) CountLoading(*mine, -1);
     changed.NotifyAll();
-    // Others hold what it would be read into; at once it would be asked for in vain again.
+    // Other readers hold the memory that these blocks would be read into; an immediate retry would
+    // fail again.
     if (std::ranges::count(statuses, BlockStatus::kFull) > 0)
       WaitUntil(*mine, std::chrono::steady_clock::now() + kFullPause);
   }
@@ -476,7 +483,8 @@ std::vector<BlockStatus> Restorer::Impl::Land(Run& mine, Flight& flight,
   absl::StatusOr<std::vector<BlockStatus>> landed = mine.lander->Land(
       loads.front().channel, flight.blocks, CallOf(loads, remaining, flight.stop.get_token()));
   if (landed.ok() && landed->size() != loads.size())
-    landed = absl::InternalError("Land answered another number of blocks than it was asked for");
+    landed =
+        absl::InternalError("Land returned another number of statuses than it was given blocks");
   MutexLock lock(mu);
   mine.flights.remove_if([&](const Flight& one) { return &one == &flight; });
   if (IsOfEngine(landed.status())) mine.failed.Update(landed.status());
@@ -485,7 +493,7 @@ std::vector<BlockStatus> Restorer::Impl::Land(Run& mine, Flight& flight,
 }
 
 void Restorer::Impl::ClearPlaces(Run& mine, TokenRange tokens) {
-  // A step of an engine whose chunks are smaller than blocks has a part of one.
+  // If the engine's chunks are smaller than blocks, a step covers a part of a block.
   const uint32_t begin = tokens.begin / mine.block_tokens;
   const uint32_t end = (tokens.end + mine.block_tokens - 1) / mine.block_tokens;
   const auto concerns = [=](const Flight& flight) {
@@ -506,11 +514,11 @@ void Restorer::Impl::ClearPlaces(Run& mine, TokenRange tokens) {
 
 void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,
                             std::span<const BlockStatus> statuses, double began_s) {
-  if (run.get() != &mine) return;  // it is over, and nobody wants them
+  if (run.get() != &mine) return;  // the restore has ended; nothing uses them
   const double end_s = Now(), each_s = (end_s - began_s) / static_cast<double>(loads.size());
   for (size_t i = 0; i < loads.size(); ++i) {
     const Load& load = loads[i];
-    // They came one after the other, as far as the channel's rate is concerned.
+    // For the channel's rate they count as if they had come one after the other.
     const double now_s = end_s - each_s * static_cast<double>(loads.size() - 1 - i);
     const TokenRange tokens{load.block * mine.block_tokens, (load.block + 1) * mine.block_tokens};
     bool used = false;
@@ -525,7 +533,7 @@ void Restorer::Impl::Report(Run& mine, std::span<const Load> loads,
   }
 }
 
-// Seconds in which any channel loads.
+// Adds up the time in which any channel loads.
 void Restorer::Impl::CountLoading(Run& mine, int change) {
   const double now_s = Now();
   if (mine.loading > 0) mine.restored.load_s += now_s - mine.loading_since_s;

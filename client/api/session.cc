@@ -1,4 +1,4 @@
-// Session: requests of the public API over SessionCore.
+// Session: turns calls of the public API into requests over SessionCore.
 #include <algorithm>
 #include <utility>
 
@@ -9,12 +9,12 @@
 namespace larder {
 namespace {
 
-// A daemon that hangs does not keep an engine from ending.
+// A daemon that hangs must not keep an engine from ending.
 constexpr std::chrono::milliseconds kCloseDeadline{2'000};
 
 absl::Status StatusOf(BlockStatus status, const std::string& message) {
   const std::string text =
-      message.empty() ? absl::StrCat("the daemon says: ", ToString(status)) : message;
+      message.empty() ? absl::StrCat("the daemon answered ", ToString(status)) : message;
   switch (status) {
     case BlockStatus::kOk:
       return absl::OkStatus();
@@ -35,22 +35,23 @@ absl::Status CheckSizes(std::span<const ByteCount> bytes, ByteCount slab_bytes) 
   for (const ByteCount one : bytes) {
     if (one.value() > 0 && one <= slab_bytes) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("an extent has 1 to ", slab_bytes.value(), " bytes, not ", one.value()));
+        absl::StrCat("an extent must have 1 to ", slab_bytes.value(), " bytes, not ", one.value()));
   }
   return absl::OkStatus();
 }
 
-constexpr ByteCount kReportAtOnce = MiB(4);  // of ReportDevice
+// ReportDevice sends this much before it waits for the daemon.
+constexpr ByteCount kReportAtOnce = MiB(4);
 
 absl::Status CheckReport(const DeviceReport& report, const VariantSpec& variant) {
   if (report.tokens.empty()) return absl::OkStatus();
   if (report.tokens.size() == report.stored.size() * variant.block_tokens) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("tokens: ", report.tokens.size(), " for ",
-                                                 report.stored.size(), " blocks of ",
+  return absl::InvalidArgumentError(absl::StrCat("tokens: ", report.tokens.size(), " do not fill ",
+                                                 report.stored.size(), " stored blocks, each of ",
                                                  variant.block_tokens));
 }
 
-// As many as fit a message each, in the order in which they count.
+// Splits the report into parts that each fit in a message, in the order in which they are applied.
 std::vector<wire::DeviceBlocks> PartsOf(const DeviceReport& report, const VariantHandle& variant) {
   std::vector<wire::DeviceBlocks> parts;
   const auto add = [&]() -> wire::DeviceBlocks& {
@@ -86,7 +87,7 @@ Session::Session(std::unique_ptr<SessionImpl> impl) : impl_(std::move(impl)) {}
 
 Session::~Session() {
   if (impl_->core->in_child()) {
-    (void)impl_.release();  // the threads that ending it needs are not here
+    (void)impl_.release();  // a forked child lacks the threads that it would join
     return;
   }
   const bool bye = impl_->core->Close();
@@ -99,9 +100,9 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
   SessionCore& core = *impl_->core;
   LARDER_RETURN_IF_ERROR(core.status());
   if (contents.size() > wire::kContentsMax || variants.size() > wire::kVariantsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("an engine has at most ", wire::kContentsMax, " contents and ",
-                     wire::kVariantsMax, " variants: ", contents.size(), " and ", variants.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an engine registers at most ", wire::kContentsMax, " contents and ", wire::kVariantsMax,
+        " variants, not ", contents.size(), " and ", variants.size()));
   }
   wire::Up up;
   wire::Register& request = up.registers.emplace_back();
@@ -112,7 +113,7 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
   for (ContentSpec& content : request.contents) {
     content.tenant = core.attached().tenant;
     LARDER_RETURN_IF_ERROR(content.Validate());
-    content.tenant.clear();  // the daemon knows who calls
+    content.tenant.clear();  // the daemon knows the caller's tenant
   }
   for (const VariantSpec& variant : variants) {
     LARDER_RETURN_IF_ERROR(variant.Validate());
@@ -122,7 +123,7 @@ absl::StatusOr<std::vector<VariantHandle>> Session::Register(std::span<const Con
                           call.Wait<wire::Registered>(DeadlineOf(options)));
   LARDER_RETURN_IF_ERROR(StatusOf(answer.status, answer.message));
   if (answer.variants.size() != variants.size()) {
-    return absl::InternalError("the daemon registered another number of variants");
+    return absl::InternalError("the daemon registered another number of variants than requested");
   }
   if (impl_->byte_stream != nullptr) {
     for (ContentSpec content : contents) {
@@ -164,7 +165,7 @@ absl::StatusOr<Lease> Session::Acquire(const VariantHandle& variant,
   LARDER_RETURN_IF_ERROR(impl_->core->status());
   if (read_mode() == ReadMode::kStream) {
     return absl::UnavailableError(
-        absl::StrCat("nothing can be read in place: ", read_mode_reason()));
+        absl::StrCat("this session cannot read in place: ", read_mode_reason()));
   }
   LARDER_RETURN_IF_ERROR(CheckVariant(variant, attached()));
   return Lease::Take(impl_->core, variant, digests, options);
@@ -175,7 +176,7 @@ absl::StatusOr<Reservation> Session::Reserve(std::span<const ByteCount> bytes,
   LARDER_RETURN_IF_ERROR(impl_->core->status());
   if (write_mode() != WriteMode::kMapped) {
     return absl::UnavailableError(
-        absl::StrCat("nothing can be written in place: ", write_mode_reason()));
+        absl::StrCat("this session cannot write in place: ", write_mode_reason()));
   }
   SessionCore& core = *impl_->core;
   LARDER_RETURN_IF_ERROR(CheckSizes(bytes, attached().slab_bytes));
@@ -194,13 +195,14 @@ absl::Status Session::ReportDevice(const VariantHandle& variant, const DeviceRep
   LARDER_RETURN_IF_ERROR(core.status());
   LARDER_RETURN_IF_ERROR(CheckVariant(variant, attached()));
   if ((attached().feature_bits & wire::kFeatureDeviceBlocks) == 0)
-    return absl::UnimplementedError("this larderd keeps no account of device memory");
+    return absl::UnimplementedError(
+        "this larderd does not take reports of device memory: update it");
   LARDER_RETURN_IF_ERROR(CheckReport(report, variant.spec));
-  uint64_t unheard = 0;  // bytes; what waits to be sent is bounded
+  uint64_t unheard = 0;  // bytes sent since the last answer; the send queue is bounded
   for (wire::DeviceBlocks& part : PartsOf(report, variant)) {
     if (unheard > kReportAtOnce.value()) {
       unheard = 0;
-      // Answered once all before it was worked off.
+      // The daemon answers once it has processed everything before it.
       if (const auto heard = Register({}, {}); !heard.ok()) return heard.status();
     }
     unheard += (part.stored.size() + part.removed.size()) * sizeof(Digest) +

@@ -1,7 +1,7 @@
 // The parts of a Session, as Client::Attach put them together.  Private to session.cc and
 // client.cc.
 //
-// Thread-safety: const after Attach but for what is guarded.
+// Thread-safety: const after Attach; each part guards itself.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,8 @@
 namespace larder {
 
 struct SessionImpl {
-  // Order of destruction: transports, then the stream, which hands messages to the core, then that.
+  // Declared in reverse order of destruction: the transports end first, then the stream, which
+  // hands messages to the core, then the copy pool and the core.
   std::shared_ptr<SessionCore> core;
   std::unique_ptr<CopyPool> pool;
   std::unique_ptr<SessionStream> stream;

@@ -18,9 +18,11 @@
 namespace larder {
 namespace {
 
-absl::Status Closed() { return absl::UnavailableError("the session's stream is closed"); }
+absl::Status Closed() {
+  return absl::UnavailableError("the session's stream is closed: Attach again");
+}
 
-// For poll: rounded up, so that it does not wake before.
+// The timeout for poll, rounded up so that it does not wake early.
 int MsUntil(TimePoint until) {
   if (until == TimePoint::max()) return -1;
   const auto left =
@@ -42,12 +44,12 @@ absl::StatusOr<std::unique_ptr<SessionStream>> LocalSessionStream::Open(
     std::chrono::milliseconds deadline) {
   const TimePoint until = std::chrono::steady_clock::now() + deadline;
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake) return absl::ErrnoToStatus(errno, "eventfd of a session");
+  if (!wake) return absl::ErrnoToStatus(errno, "cannot make an eventfd for the session");
   auto opened = absl::WrapUnique(
       new LocalSessionStream(std::move(socket), std::move(wake), std::move(handlers)));
   wire::Up up;
   up.hello = std::move(hello);
-  (void)opened->Send(std::move(up));  // why it failed, the daemon has said
+  (void)opened->Send(std::move(up));  // if it failed, WaitAttached returns the reason
   LARDER_RETURN_IF_ERROR(opened->inbox_.WaitAttached(*opened, until));
   return opened;
 }
@@ -65,7 +67,7 @@ absl::Status LocalSessionStream::Send(wire::Up up) {
   writer_.Append(up, queue_.tail());
   Flush();
   if (queue_.empty()) return absl::OkStatus();
-  Nudge();  // a thread that sleeps in Pump waits for what comes down alone
+  Nudge();  // a thread that sleeps in Pump only waits for arrivals
   if (queue_.waiting() <= kQueuedBytesMax) return absl::OkStatus();
   stuck_ = true;
   broken_ = true;
@@ -83,9 +85,9 @@ void LocalSessionStream::Flush() {
     }
   } else if (flushed == SocketQueue::Flushed::kBroken) {
     broken_ = true;
-    Cancel();  // whoever reads learns why, as far as the daemon has said it
+    Cancel();  // the reader gets the reason, as far as the daemon gave one
   } else if (closing_) {
-    broken_ = true;  // nothing after this
+    broken_ = true;  // nothing is written after this
     shutdown(socket_.get(), SHUT_WR);
   }
 }
@@ -110,7 +112,7 @@ void LocalSessionStream::Pump(uint64_t seen, TimePoint spin_until, TimePoint dea
     if (write_due && now >= *write_due && !stuck_.exchange(true)) Cancel();
     if (now >= deadline) return;
     if (spin.On(now)) {
-      std::this_thread::yield();  // the daemon's thread may wait for this very core
+      std::this_thread::yield();  // the daemon's thread may be waiting for this core
       continue;
     }
     const bool writing = write_due && !stuck_.load();
@@ -138,8 +140,10 @@ bool LocalSessionStream::Receive() {
   }
   if (received < 0 && errno == EINTR) return true;
   if (received < 0 && errno == EAGAIN) return false;
-  End(stuck_.load() ? absl::DeadlineExceededError("the daemon takes no messages")
-                    : absl::UnavailableError("the daemon is gone"));
+  End(stuck_.load()
+          ? absl::DeadlineExceededError(
+                "the daemon does not accept messages: it hangs or is overloaded")
+          : absl::UnavailableError("the daemon closed the session's socket: it ended or crashed"));
   return true;
 }
 
@@ -169,7 +173,7 @@ void LocalSessionStream::Sleep(bool writing, TimePoint until) {
   const auto events = static_cast<int16_t>(writing ? POLLIN | POLLOUT : POLLIN);
   pollfd waiting[] = {{.fd = socket_.get(), .events = events, .revents = 0},
                       {.fd = ending_ ? -1 : wake_.get(), .events = POLLIN, .revents = 0}};
-  (void)poll(waiting, 2, MsUntil(until));  // whatever it says, the caller looks again
+  (void)poll(waiting, 2, MsUntil(until));  // the caller checks again in any case
   eventfd_t nudges;
   if ((waiting[1].revents & POLLIN) != 0) (void)eventfd_read(wake_.get(), &nudges);
 }
@@ -198,7 +202,7 @@ bool LocalSessionStream::Close(std::chrono::milliseconds deadline) {
   }
   if (!inbox_.WaitEnd(*this, until)) {
     Cancel();
-    (void)inbox_.WaitEnd(*this, TimePoint::max());  // a socket that is shut down ends by itself
+    (void)inbox_.WaitEnd(*this, TimePoint::max());  // a socket that was shut down ends by itself
   }
   return inbox_.ended_in_peace();
 }

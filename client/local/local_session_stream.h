@@ -1,12 +1,14 @@
 // A session's stream on a session socket, for processes on the daemon's host (docs/format.md,
-// "Session socket"): the messages of Engine.Attach without gRPC in between.
+// "Session socket"): the messages of Engine.Attach without gRPC.
 //
-// Send never waits for the daemon: what the socket does not take queues, and the next thread that
-// pumps or sends goes on with it.
-// Ownership: owns the socket.  Thread-safety: Send, Pump, Cancel, Wake from any thread; Close once.
-// Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close.  Dropped without
-// Close it ends without goodbye.
-// Limits: messages of kMessageBytesMax; SessionStream's.
+// Send never waits for the daemon: it queues what the socket does not take, and the next thread
+// that pumps or sends continues with the queue.
+// Ownership: Owns the socket.
+// Thread-safety: Send, Pump, Cancel and Wake may be called from any thread; Close is called once.
+// Locks: pump_mu_ before write_mu_.  pump_mu_ is held while the inbox's handlers run.
+// Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close.  A stream that is
+// destroyed without Close ends without goodbye.
+// Limits: Messages of kMessageBytesMax, and those of SessionStream.
 #pragma once
 
 #include <atomic>
@@ -31,12 +33,13 @@ namespace larder {
 
 class LocalSessionStream final : public SessionStream {
  public:
-  // `socket` is from the sideband.  What the daemon refuses with; DeadlineExceeded when it did not
-  // answer the hello in time.
+  // `socket` comes from the sideband.  Returns the error that the daemon refused with, or
+  // DeadlineExceeded if it did not answer the hello in time.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
       FileDescriptor socket, wire::Hello hello, SessionInbox::Handlers handlers,
       std::chrono::milliseconds deadline);
-  // A forked child may have the socket too: this process says to the daemon that it is over.
+  // A forked child may hold the socket too, so the destructor shuts it down, but only in the
+  // process that opened it.
   ~LocalSessionStream() override;
   LocalSessionStream(const LocalSessionStream&) = delete;
   LocalSessionStream& operator=(const LocalSessionStream&) = delete;
@@ -53,17 +56,18 @@ class LocalSessionStream final : public SessionStream {
  private:
   LocalSessionStream(FileDescriptor socket, FileDescriptor wake, SessionInbox::Handlers handlers);
 
-  // Sends what waits, as far as the socket takes it; then the half-close, when it is time.
+  // Sends what is queued, as far as the socket takes it, and then half-closes it if Close has
+  // begun.
   void Flush() LARDER_REQUIRES(write_mu_);
-  // When the daemon counts as stuck; nullopt: nothing waits to be written.
+  // Flushes.  Returns when the daemon counts as stuck, or nullopt if nothing is queued.
   [[nodiscard]] std::optional<TimePoint> FlushQueue() LARDER_EXCLUDES(write_mu_);
 
-  // Hands one message over, or receives.  False: nothing is there.
+  // Hands one message over, or receives.  Returns false if nothing has arrived.
   [[nodiscard]] bool Read() LARDER_REQUIRES(pump_mu_);
   [[nodiscard]] bool Receive() LARDER_REQUIRES(pump_mu_);
   void Handle(const SessionFrame& frame) LARDER_REQUIRES(pump_mu_);
   void End(const absl::Status& why) LARDER_REQUIRES(pump_mu_) LARDER_EXCLUDES(write_mu_);
-  // Makes a thread that sleeps look again.
+  // Makes a sleeping thread check again.
   void Nudge();
   void Sleep(bool writing, TimePoint until) LARDER_REQUIRES(pump_mu_);
 
@@ -71,10 +75,10 @@ class LocalSessionStream final : public SessionStream {
   const FileDescriptor socket_;
   const FileDescriptor wake_;
   SessionInbox inbox_;
-  std::atomic<bool> woken_{false};  // nobody pumps any more, but for Close
-  std::atomic<bool> stuck_{false};  // the daemon takes nothing: given up
+  std::atomic<bool> woken_{false};  // from then on only Close pumps
+  std::atomic<bool> stuck_{false};  // given up: the daemon accepts no data
 
-  Mutex pump_mu_;  // before write_mu_
+  Mutex pump_mu_;  // taken before write_mu_
   SessionFrameReader reader_ LARDER_GUARDED_BY(pump_mu_);
   SessionCodec parser_ LARDER_GUARDED_BY(pump_mu_);
   wire::Down down_ LARDER_GUARDED_BY(pump_mu_);
@@ -84,7 +88,7 @@ class LocalSessionStream final : public SessionStream {
   SessionCodec writer_ LARDER_GUARDED_BY(write_mu_);
   SocketQueue queue_ LARDER_GUARDED_BY(write_mu_);
   TimePoint write_due_ LARDER_GUARDED_BY(write_mu_);
-  bool closing_ LARDER_GUARDED_BY(write_mu_) = false;  // half-closed when the queue is empty
+  bool closing_ LARDER_GUARDED_BY(write_mu_) = false;  // half-close once the queue is empty
   bool broken_ LARDER_GUARDED_BY(write_mu_) = false;   // nothing more is written
 };
 

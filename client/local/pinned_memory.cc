@@ -5,7 +5,7 @@
 namespace larder {
 namespace {
 
-// Unregistered first, then unmapped.
+// Declared in this order so that the memory is unregistered before it is unmapped.
 struct PinnedMapping {
   std::shared_ptr<const void> mapping;
   std::unique_ptr<PinnedMemory> pinned;

@@ -1,9 +1,10 @@
-// Registers with a device what a session maps, so that copies between pool and device need no hop.
+// Registers the memory that a session maps with a device, so that copies between pool and device
+// need no intermediate buffer.
 //
-// Registering goes on in the background: what is not registered yet is copied through the device's
-// staging.
-// Ownership: shares what it decorates; the device must outlive every mapping.
-// Thread-safety: all methods from any thread.
+// Memory is registered in the background; until it is registered, copies go through the device's
+// staging memory.
+// Ownership: Shares the memory that it decorates.  The device must outlive every mapping.
+// Thread-safety: All methods may be called from any thread.
 #pragma once
 
 #include <memory>

@@ -35,13 +35,14 @@ absl::Status ConnectError(int error, const std::string& path) {
       return absl::PermissionDeniedError(absl::StrCat(
           path, " is not open to this user: join the group of the file, or run as its owner"));
     case EAGAIN:
-      return absl::DeadlineExceededError(absl::StrCat("larderd at ", path, " accepts nobody now"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("larderd at ", path, " does not accept connections now: its queue is full"));
     default:
-      return absl::ErrnoToStatus(error, absl::StrCat("connect ", path));
+      return absl::ErrnoToStatus(error, absl::StrCat("cannot connect to ", path));
   }
 }
 
-// A connect to a full backlog waits as long as a send may.
+// SO_SNDTIMEO also limits a connect that waits because the backlog is full.
 void SetConnectDeadline(int socket, std::chrono::milliseconds deadline) {
   const timeval time{.tv_sec = deadline.count() / 1000,
                      .tv_usec = static_cast<suseconds_t>(deadline.count() % 1000 * 1000)};
@@ -50,7 +51,7 @@ void SetConnectDeadline(int socket, std::chrono::milliseconds deadline) {
 
 absl::Status FailedInChild() {
   return absl::FailedPreconditionError(
-      "this is a forked child of the process that connected: connect in the child");
+      "this process is a forked child of the process that connected: connect again in the child");
 }
 
 }  // namespace
@@ -72,24 +73,25 @@ void SharedMapping::Unmap() {
 
 absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool writable) {
   struct stat file {};
-  if (fstat(fd, &file) != 0) return absl::ErrnoToStatus(errno, "fstat of shared memory");
+  if (fstat(fd, &file) != 0)
+    return absl::ErrnoToStatus(errno, "cannot read the size of shared memory");
   if (bytes.value() == 0 || file.st_size < 0 ||
       static_cast<uint64_t>(file.st_size) < bytes.value()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shared memory of ", file.st_size, " bytes was announced as ", bytes.value()));
+    return absl::InvalidArgumentError(absl::StrCat("larderd shared memory of ", file.st_size,
+                                                   " bytes but announced ", bytes.value()));
   }
   const size_t size = bytes.value();
   void* base =
       mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
-  if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "mmap of shared memory");
+  if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "cannot map shared memory");
   SharedMapping mapping;
   mapping.bytes_ = {static_cast<std::byte*>(base), size};
   mapping.writable_ = writable;
   if (madvise(base, size, MADV_DONTFORK) != 0) {
-    return absl::ErrnoToStatus(errno, "madvise of shared memory");
+    return absl::ErrnoToStatus(errno, "cannot keep shared memory out of forked children (madvise)");
   }
   madvise(base, size, MADV_DONTDUMP);
-  // Saves the page faults later; an older kernel does without.
+  // Saves page faults later.  An older kernel does not know these flags, and then the pages fault.
   madvise(base, size, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
   return mapping;
 }
@@ -97,8 +99,8 @@ absl::StatusOr<SharedMapping> SharedMapping::Map(int fd, ByteCount bytes, bool w
 bool MappedSessionPage::Holds(uint32_t word, uint64_t id) const {
   if (word >= words()) return false;
   auto* at = reinterpret_cast<const uint64_t*>(mapping_.bytes().data()) + word;
-  // No read of the data may come after the load.  Not atomic_thread_fence, which the thread
-  // sanitizer does not know; on x86 the processor keeps the order of loads by itself.
+  // No read of the data may move after this load.  Not atomic_thread_fence, which the thread
+  // sanitizer does not know; on x86 the processor itself keeps the order of loads.
   std::atomic_signal_fence(std::memory_order_seq_cst);
 #if !defined(__x86_64__)
   __sync_synchronize();
@@ -115,15 +117,15 @@ absl::StatusOr<std::unique_ptr<SidebandClient>> SidebandClient::Connect(
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path ||
       path.find('\0') != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat("the path of a socket file has 1 to ",
+    return absl::InvalidArgumentError(absl::StrCat("the path of a socket file must have 1 to ",
                                                    sizeof address.sun_path - 1, " bytes: ", path));
   }
   if (deadline <= std::chrono::milliseconds(0)) {
-    return absl::InvalidArgumentError("a deadline lies in the future");
+    return absl::InvalidArgumentError("connect_deadline must be more than 0 ms");
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket) return absl::ErrnoToStatus(errno, "socket");
+  if (!socket) return absl::ErrnoToStatus(errno, "cannot make a socket");
   SetConnectDeadline(socket.get(), deadline);
   int connected;
   do {
@@ -153,7 +155,7 @@ absl::StatusOr<MappedSlab> SidebandClient::MapSlab(SlabId slab, bool writable) {
   LARDER_ASSIGN_OR_RETURN(
       auto answer, Request<SlabFrame>(MapSlabFrame{.slab = slab, .writable = writable}, {}, &fd));
   if (answer.slab != slab || answer.writable != writable) {
-    return absl::InternalError("larderd answered with another slab than asked for");
+    return absl::InternalError("larderd answered with another slab than requested");
   }
   return SharedMapping::Map(fd.get(), answer.bytes, writable);
 }
@@ -163,7 +165,7 @@ absl::StatusOr<MappedSessionPage> SidebandClient::MapSessionPage(SessionId sessi
   LARDER_ASSIGN_OR_RETURN(
       auto answer, Request<SessionPageFrame>(MapSessionPageFrame{.session = session}, {}, &fd));
   if (answer.session != session) {
-    return absl::InternalError("larderd answered with another session than asked for");
+    return absl::InternalError("larderd answered with another session than requested");
   }
   LARDER_ASSIGN_OR_RETURN(auto mapping,
                           SharedMapping::Map(fd.get(), answer.bytes, /*writable=*/false));
@@ -180,7 +182,7 @@ absl::StatusOr<StagingMemory> SidebandClient::MakeStaging(ByteCount bytes) {
   }
   LARDER_RETURN_IF_ERROR(answer.status());
   if (answer->bytes != bytes || answer->staging_id == 0)
-    return absl::InternalError("larderd answered with another staging segment than asked for");
+    return absl::InternalError("larderd answered with another staging segment than requested");
   memory.id = answer->staging_id;
   memory.bytes = bytes;
   return memory;
@@ -192,7 +194,8 @@ absl::Status SidebandClient::DropStaging(uint32_t staging_id) {
 
 absl::StatusOr<ShareTicket> SidebandClient::Share(const DeviceExport& exported) {
   static_assert(kDeviceHandleBytes == DeviceExport::kHandleBytes);
-  absl::StatusOr<SharedFrame> shared = absl::InvalidArgumentError("an export without a path");
+  absl::StatusOr<SharedFrame> shared =
+      absl::InvalidArgumentError("the export was moved from or has no path");
   if (exported.path == SharePath::kDescriptor)
     shared = Request<SharedFrame>(ShareMemoryFrame{.bytes = exported.bytes},
                                   {.descriptor = exported.descriptor});
@@ -250,14 +253,14 @@ absl::StatusOr<Frame> SidebandClient::Ask(const Frame& frame,
   absl::StatusOr<Frame> answer = Exchange(frame, extras, answer_fd);
   if (absl::IsPermissionDenied(answer.status())) return answer;
   if (!answer.ok()) {
-    // A late answer would be taken for that of the next request.
+    // A late answer would be taken for the answer to the next request.
     broken_ = absl::UnavailableError(
-        absl::StrCat("the sideband failed before: ", answer.status().message()));
+        absl::StrCat("an earlier request broke the sideband: ", answer.status().message()));
     return answer.status();
   }
   if (std::ranges::find(expected, TypeOf(*answer)) != expected.end()) return answer;
   if (const auto* error = std::get_if<ErrorFrame>(&*answer)) {
-    // Of larderd's own words, but shown to people: nothing that steers a terminal.
+    // It is larderd's own text, but people see it, so control characters are escaped.
     return absl::Status(error->code, absl::Utf8SafeCHexEscape(error->text));
   }
   broken_ = absl::UnavailableError(absl::StrCat("larderd answered ", ToString(TypeOf(frame)),
@@ -269,8 +272,8 @@ absl::StatusOr<Frame> SidebandClient::Exchange(const Frame& frame, const SendExt
                                                FileDescriptor* answer_fd) {
   const Time until = std::chrono::steady_clock::now() + deadline_;
   const absl::Status sent = Send(frame, extras, until);
-  if (absl::IsPermissionDenied(sent)) return sent;  // nothing was sent, so nothing comes
-  // What closed it may have said why.
+  if (absl::IsPermissionDenied(sent)) return sent;  // nothing was sent, so no answer comes
+  // Even if the send failed, the daemon may have said why it closed the sideband.
   absl::StatusOr<Frame> answer = Receive(answer_fd, until);
   return sent.ok() || answer.ok() ? std::move(answer) : absl::StatusOr<Frame>(sent);
 }
@@ -285,8 +288,8 @@ absl::Status SidebandClient::Send(const Frame& frame, const SendExtras& extras, 
         return absl::UnavailableError("larderd closed the sideband");
       case SendResult::kRefused:
         return absl::PermissionDeniedError(
-            "larderd takes no descriptors from this uid: share memory by handle, or have the "
-            "daemon's operator trust the uid");
+            "larderd does not accept descriptors from this uid: share memory by handle, or have "
+            "the daemon's operator trust the uid");
       case SendResult::kFull:
         LARDER_RETURN_IF_ERROR(Wait(POLLOUT, until));
     }
@@ -305,7 +308,8 @@ absl::StatusOr<Frame> SidebandClient::Receive(FileDescriptor* answer_fd, Time un
   }
   absl::StatusOr<Frame> frame = DecodeFrame(packet.bytes());
   LARDER_RETURN_IF_ERROR(frame.status());
-  if (packet.oversize) return absl::InvalidArgumentError("larderd sent more than one frame");
+  if (packet.oversize)
+    return absl::InvalidArgumentError("larderd sent more than one frame in a packet");
   const size_t expected = CarriesDescriptor(TypeOf(*frame)) ? 1 : 0;
   if (packet.control_lost || packet.descriptors.size() != expected) {
     return absl::ResourceExhaustedError(
@@ -319,12 +323,13 @@ absl::Status SidebandClient::Wait(int16_t events, Time until) const {
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return absl::DeadlineExceededError("larderd did not answer in time");
+    if (left.count() <= 0)
+      return absl::DeadlineExceededError("larderd did not answer before the deadline");
     pollfd ready{.fd = socket_.get(), .events = events, .revents = 0};
     const auto wait_ms = std::min<int64_t>(left.count(), std::numeric_limits<int>::max());
     const int got = poll(&ready, 1, static_cast<int>(wait_ms));
     if (got > 0) return absl::OkStatus();
-    if (got < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "poll of the sideband");
+    if (got < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, "cannot poll the sideband");
   }
 }
 

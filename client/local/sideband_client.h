@@ -1,18 +1,20 @@
-// The client's end of the sideband: says which process this is, gets the token that its gRPC calls
-// carry, and maps the daemon's memory.
+// The client's end of the sideband: proves to the daemon which process this is, gets the token that
+// the process's gRPC calls carry, and maps the daemon's memory.
 //
 //   auto sideband = SidebandClient::Connect("/run/larder/sideband.sock", 5s);
 //   auto slab = (*sideband)->MapSlab(SlabId{0}, /*writable=*/false);
 //
-// Does not know sessions, and does not reconnect: when a request failed with Unavailable or
-// DeadlineExceeded, all later ones say Unavailable, and the owner connects anew. The token is worth
-// something while this object lives, or a session that was opened with it.
+// It knows nothing of sessions and does not reconnect: once a request has failed without a complete
+// answer, all later ones return Unavailable, and the owner connects again.  The token is valid
+// while this object lives, or a session that was opened with it.
 //
-// Ownership: the socket.  Mappings are the caller's and outlive it.
-// Thread-safety: all methods from any thread; one request at a time, the others wait.
-// Lifecycle: Connect -> requests -> destroyed.  A forked child is another process: there every
-// request says FailedPrecondition, and mappings do not exist (MADV_DONTFORK).
-// Limits: kFrameBytesMax a packet; the deadline holds for each request and for the handshake.
+// Ownership: Owns the socket.  Mappings are the caller's and outlive this object.
+// Thread-safety: All methods may be called from any thread; one request runs at a time, the others
+// wait.
+// Lifecycle: Connect -> requests -> destroyed.  A forked child is another process: in it every
+// request returns FailedPrecondition, and mappings do not exist (MADV_DONTFORK).
+// Limits: A packet has at most kFrameBytesMax.  The deadline applies to each request and to the
+// handshake.
 #pragma once
 
 #include <array>
@@ -37,7 +39,8 @@
 
 namespace larder {
 
-// Memory shared with the daemon; unmapped when dropped.  Not in forked children, nor in core dumps.
+// Memory shared with the daemon, unmapped by the destructor.  It is in neither forked children nor
+// core dumps.
 class SharedMapping {
  public:
   SharedMapping() = default;
@@ -45,13 +48,13 @@ class SharedMapping {
   SharedMapping& operator=(SharedMapping&& other) noexcept;
   ~SharedMapping();
 
-  // Maps the first `bytes` of the descriptor, with its page tables filled.  InvalidArgument: the
-  // file is smaller, which would end in a SIGBUS.
+  // Maps the first `bytes` of the descriptor and fills the page tables.  Returns InvalidArgument if
+  // the file is smaller, because an access beyond its end would raise SIGBUS.
   [[nodiscard]] static absl::StatusOr<SharedMapping> Map(int fd, ByteCount bytes, bool writable);
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return bytes_; }
   [[nodiscard]] bool writable() const { return writable_; }
-  // REQUIRES: writable(); empty otherwise.
+  // REQUIRES: writable(); otherwise the span is empty.
   [[nodiscard]] std::span<std::byte> writable_bytes() const {
     return writable_ ? bytes_ : std::span<std::byte>();
   }
@@ -61,20 +64,20 @@ class SharedMapping {
 
   std::span<std::byte> bytes_;
   bool writable_ = false;
-  ForkGuard fork_guard_;  // in a forked child the addresses may be somebody else's
+  ForkGuard fork_guard_;  // in a forked child the addresses may belong to another mapping
 };
 
 using MappedSlab = SharedMapping;
 
-// Words that hold a lease's or a reservation's id while it holds.
+// Words that contain the id of a lease or reservation while the daemon holds it.
 class MappedSessionPage {
  public:
   MappedSessionPage() = default;
   explicit MappedSessionPage(SharedMapping mapping) : mapping_(std::move(mapping)) {}
 
   [[nodiscard]] size_t words() const { return mapping_.bytes().size() / sizeof(uint64_t); }
-  // Everything that was read before counts only if the word is still the id.  False also for an
-  // index that is not there.
+  // Returns true if the word is still the id: only then does what was read before count.  Returns
+  // false also if there is no such index.
   [[nodiscard]] bool Holds(uint32_t word, uint64_t id) const;
 
  private:
@@ -83,16 +86,16 @@ class MappedSessionPage {
 
 class SidebandClient {
  public:
-  // Unavailable: no daemon there.  PermissionDenied: the socket file's mode keeps this uid out.
-  // Whatever the daemon refuses with: limits, or FailedPrecondition when it cannot see this
-  // process.
+  // Returns Unavailable if no daemon listens there, PermissionDenied if the socket file's mode
+  // excludes this uid, DeadlineExceeded if the daemon does not answer; otherwise the error that the
+  // daemon refused with: a limit, or FailedPrecondition if it cannot see this process.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SidebandClient>> Connect(
       const std::string& path, std::chrono::milliseconds deadline);
   SidebandClient(const SidebandClient&) = delete;
   SidebandClient& operator=(const SidebandClient&) = delete;
 
   [[nodiscard]] const SidebandToken& token() const { return welcome_.token; }
-  // As the gRPC metadata `larder-token` has it.
+  // The token as the gRPC metadata `larder-token` carries it.
   [[nodiscard]] std::string TokenHex() const;
   [[nodiscard]] ProcessId process_id() const { return welcome_.process; }
   [[nodiscard]] ByteCount slab_bytes() const { return welcome_.slab_bytes; }
@@ -103,20 +106,23 @@ class SidebandClient {
 
   [[nodiscard]] absl::StatusOr<MappedSlab> MapSlab(SlabId slab, bool writable);
   [[nodiscard]] absl::StatusOr<MappedSessionPage> MapSessionPage(SessionId session);
-  // As SharedMemory says.  It ends with this object.  Unimplemented: the daemon is an older one.
+  // As SharedMemory::MakeStaging.  The segment ends with this object.  Returns Unimplemented if the
+  // daemon is too old.
   [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes);
   [[nodiscard]] absl::Status DropStaging(uint32_t staging_id);
-  // Device memory for other processes of this uid: whoever has the ticket may open it, as long as
-  // this object and this process live, and it is not dropped.  `exported` stays the caller's.
+  // Shares device memory with other processes of this uid: any of them that has the ticket may open
+  // it, as long as this object and this process live and the share is not dropped.  `exported`
+  // stays the caller's.
   [[nodiscard]] absl::StatusOr<ShareTicket> Share(const DeviceExport& exported);
   [[nodiscard]] absl::Status DropShare(const ShareTicket& ticket);
-  // What Device::Import takes.  NotFound: no such ticket, or its owner ended.
+  // Returns what Device::Import takes.  Returns NotFound if there is no such ticket or its owner
+  // has ended.
   [[nodiscard]] absl::StatusOr<DeviceExport> OpenShared(const ShareTicket& ticket);
-  // A socket for one session more of this process (LocalSessionStream).  Unimplemented: this daemon
-  // hands out none; Engine.Attach does the same.
+  // Returns a socket for one more session of this process (LocalSessionStream).  Returns
+  // Unimplemented if this daemon hands out none; Engine.Attach serves the same purpose.
   [[nodiscard]] absl::StatusOr<FileDescriptor> OpenSession();
-  // REQUIRES: this process unmapped all of that session and has no copy of it under way.
-  // What that freed.
+  // Returns how many bytes the daemon released.  REQUIRES: This process has unmapped everything of
+  // that session, and no copy of it is under way.
   [[nodiscard]] absl::StatusOr<ByteCount> Clean(SessionId session);
 
  private:
@@ -124,12 +130,12 @@ class SidebandClient {
   SidebandClient(FileDescriptor socket, std::chrono::milliseconds deadline);
 
   [[nodiscard]] absl::Status Handshake();
-  // Sends one frame and takes its answer, which is a `Body`, or the ERROR as a Status; `answer_fd`
-  // gets the descriptor of an answer that has one.
+  // Sends one frame and receives its answer, which is a `Body`, or the daemon's ERROR as a Status.
+  // `answer_fd` gets the descriptor, if the answer has one.
   template <class Body>
   [[nodiscard]] absl::StatusOr<Body> Request(const Frame& frame, const SendExtras& extras = {},
                                              FileDescriptor* answer_fd = nullptr);
-  // The same, of any of the expected types.
+  // The same for any of the expected frame types.
   [[nodiscard]] absl::StatusOr<Frame> Ask(const Frame& frame,
                                           std::initializer_list<FrameType> expected,
                                           const SendExtras& extras, FileDescriptor* answer_fd);

@@ -18,7 +18,7 @@ SidebandMemory::Counted::~Counted() {
   live_->fewer.NotifyAll();
 }
 
-// The mapping goes first, then the count.
+// Declared in this order so that the mapping ends before it stops being counted.
 struct SidebandMemory::Slab {
   Slab(std::unique_ptr<Counted> the_count, MappedSlab the_mapping)
       : counted(std::move(the_count)), mapping(std::move(the_mapping)) {}
@@ -41,13 +41,13 @@ class SidebandMemory::Page final : public RevocationWords {
 
 absl::StatusOr<MappedBytes> SidebandMemory::MapSlab(uint32_t slab, bool writable) {
   if (slab > UINT16_MAX) return absl::InternalError(absl::StrCat("no slab has the number ", slab));
-  // Counted while it is asked for: whoever waits until nothing is mapped waits for this too.
+  // Counted before it is requested, so that WaitUnmapped waits for a request under way too.
   auto count = std::make_unique<Counted>(live_);
   LARDER_ASSIGN_OR_RETURN(MappedSlab mapped,
                           sideband_->MapSlab(static_cast<SlabId>(slab), writable));
   auto owner = std::make_shared<const Slab>(std::move(count), std::move(mapped));
   const std::span<const std::byte> bytes = owner->mapping.bytes();
-  // Read-only memory stays so, whatever the type says: the kernel sees to it.
+  // The type allows writes, but the kernel keeps read-only memory read-only.
   return MappedBytes{std::move(owner), {const_cast<std::byte*>(bytes.data()), bytes.size()}};
 }
 

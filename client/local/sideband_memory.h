@@ -1,8 +1,8 @@
-// SharedMemory of a session over the process's sideband.  Counts what is mapped, so that the next
-// attach can wait until nothing of a lost session is.
+// A session's SharedMemory over the process's sideband.  It counts mappings, so that the next
+// attach can wait until nothing of a lost session is mapped.
 //
-// Ownership: shares the sideband.  A mapping lives as long as its owner, also after this.
-// Thread-safety: all methods from any thread.
+// Ownership: Shares the sideband.  A mapping lives as long as its owner, even after this object.
+// Thread-safety: All methods may be called from any thread.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ class SidebandMemory final : public SharedMemory {
   [[nodiscard]] absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes) override;
   [[nodiscard]] absl::Status DropStaging(uint32_t id) override;
 
-  // False: something is still mapped then.
+  // Returns false if something is still mapped at the deadline.
   [[nodiscard]] bool WaitUnmapped(TimePoint deadline) const;
 
  private:
@@ -34,7 +34,7 @@ class SidebandMemory final : public SharedMemory {
     CondVar fewer;
     size_t mappings LARDER_GUARDED_BY(mu) = 0;
   };
-  // One mapping in the count.
+  // Counts one mapping while it lives.
   class Counted {
    public:
     explicit Counted(std::shared_ptr<Live> live);

@@ -1,7 +1,8 @@
-// The daemon's Admin, over the operator's socket file.
+// The daemon's Admin service, over the operator's socket file.
 //
-// As RpcStub, which is the same for Cache.
-// Ownership: owns its channel.  Thread-safety: all methods from any thread.
+// It does for Admin what RpcStub does for Cache.
+// Ownership: Owns its channel.
+// Thread-safety: All methods may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -22,22 +23,24 @@ class RpcChannel;  // client/rpc/rpc_channel.h
 
 class AdminStub {
  public:
-  // Connects when first used.
+  // Connects with the first call.
   explicit AdminStub(const RpcOptions& options);
   ~AdminStub();
   AdminStub(const AdminStub&) = delete;
   AdminStub& operator=(const AdminStub&) = delete;
 
-  // Unavailable, with the path, when there is no daemon by then.
+  // Returns Unavailable, with the path, if there is no daemon by the deadline.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
 
   [[nodiscard]] absl::StatusOr<wire::NodeStats> Stats(const CallLimits& limits);
-  // TOML, as larderd --print-config prints it.
+  // Returns TOML, as larderd --print-config prints it.
   [[nodiscard]] absl::StatusOr<std::string> Config(const CallLimits& limits);
-  // Answers how many sessions were told; `limit` is the daemon's, for what is under way.
+  // Returns how many sessions were asked to finish.  `limit` is how long the daemon waits for what
+  // is under way.
   [[nodiscard]] absl::StatusOr<uint32_t> Drain(std::chrono::milliseconds limit,
                                                const CallLimits& limits);
-  // `take` hears each answer on the calling thread; false: it has enough, and the call ends OK.
+  // `take` gets each answer on the calling thread.  If it returns false, it has enough, and the
+  // call ends with OK.
   [[nodiscard]] absl::Status Verify(const wire::VerifyQuery& query, const CallLimits& limits,
                                     const std::function<bool(const wire::VerifyProgress&)>& take);
 

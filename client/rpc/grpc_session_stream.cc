@@ -18,7 +18,7 @@
 namespace larder {
 namespace {
 
-// What a completion is of.  At most one of each is under way.
+// What a completion belongs to.  At most one of each is under way.
 enum class Step : uintptr_t { kRead = 1, kWrite, kWritesDone, kFinish, kWake };
 
 void* TagOf(Step step) { return reinterpret_cast<void*>(static_cast<uintptr_t>(step)); }
@@ -34,7 +34,9 @@ gpr_timespec ToGrpc(TimePoint time) {
   return result;
 }
 
-absl::Status Closed() { return absl::UnavailableError("the session's stream is closed"); }
+absl::Status Closed() {
+  return absl::UnavailableError("the session's stream is closed: Attach again");
+}
 
 }  // namespace
 
@@ -44,14 +46,14 @@ struct GrpcSessionStream::Impl final : MessagePump {
   Impl(const std::shared_ptr<RpcChannel>& channel, SessionInbox::Handlers handlers)
       : stub(v1::Engine::NewStub(channel->channel())), inbox(std::move(handlers)) {
     channel->Sign(context);
-    context.set_initial_metadata_corked(true);  // goes with the hello
+    context.set_initial_metadata_corked(true);  // sent together with the hello
   }
 
   // ---- writing
   absl::Status Write(const wire::Up& up) LARDER_EXCLUDES(write_mu);
   void OnWritten(bool ok) LARDER_EXCLUDES(write_mu);
   void HalfClose() LARDER_EXCLUDES(write_mu);
-  // When the write under way counts as stuck.
+  // Returns when the write under way counts as stuck.
   TimePoint WriteDue() LARDER_EXCLUDES(write_mu);
 
   // ---- reading
@@ -59,9 +61,9 @@ struct GrpcSessionStream::Impl final : MessagePump {
   void Pump(uint64_t seen, TimePoint look_until, TimePoint deadline) override
       LARDER_EXCLUDES(pump_mu);
   void Wake() override;
-  // What is there already, unless another thread is at it.
+  // Handles completions that have arrived, unless another thread pumps.
   void PumpReady() LARDER_EXCLUDES(pump_mu);
-  // The next completion; without sleep, but yielding, until `until`.
+  // Returns the next completion.  Until `until` it polls and yields instead of sleeping.
   Next SpinUntil(TimePoint until, void** tag, bool* ok) LARDER_REQUIRES(pump_mu);
   void OnStep(Step step, bool ok) LARDER_REQUIRES(pump_mu);
   void StartRead() LARDER_REQUIRES(pump_mu);
@@ -76,23 +78,23 @@ struct GrpcSessionStream::Impl final : MessagePump {
   std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::Up, v1::Down>> stream;
 
   Mutex write_mu;
-  v1::Up scratch LARDER_GUARDED_BY(write_mu);  // used again, so that a busy stream stops allocating
+  v1::Up scratch LARDER_GUARDED_BY(write_mu);  // reused, so that a busy stream stops allocating
   std::deque<v1::Up> queue LARDER_GUARDED_BY(write_mu);
   size_t queued_bytes LARDER_GUARDED_BY(write_mu) = 0;
   bool writing LARDER_GUARDED_BY(write_mu) = false;
-  bool closing LARDER_GUARDED_BY(write_mu) = false;  // half-closed when the queue is empty
+  bool closing LARDER_GUARDED_BY(write_mu) = false;  // half-close once the queue is empty
   bool broken LARDER_GUARDED_BY(write_mu) = false;
   TimePoint write_due LARDER_GUARDED_BY(write_mu);
-  std::atomic<bool> stuck{false};  // cancelled for it
+  std::atomic<bool> stuck{false};  // cancelled because of that
 
-  Mutex pump_mu;  // before write_mu
+  Mutex pump_mu;  // taken before write_mu
   v1::Down message LARDER_GUARDED_BY(pump_mu);
-  wire::Down down LARDER_GUARDED_BY(pump_mu);  // what it says
+  wire::Down down LARDER_GUARDED_BY(pump_mu);  // the decoded `message`
   bool reading LARDER_GUARDED_BY(pump_mu) = false;
-  bool woken LARDER_GUARDED_BY(pump_mu) = false;   // nobody pumps any more
-  bool ending LARDER_GUARDED_BY(pump_mu) = false;  // but for Close
+  bool woken LARDER_GUARDED_BY(pump_mu) = false;   // from then on no thread pumps
+  bool ending LARDER_GUARDED_BY(pump_mu) = false;  // except Close
   bool read_over LARDER_GUARDED_BY(pump_mu) = false;
-  absl::Status nonsense LARDER_GUARDED_BY(pump_mu);  // why we ended it
+  absl::Status nonsense LARDER_GUARDED_BY(pump_mu);  // why this side ended the stream
   grpc::Status rpc_status LARDER_GUARDED_BY(pump_mu);
 };
 
@@ -118,7 +120,7 @@ absl::Status GrpcSessionStream::Impl::Write(const wire::Up& up) {
       return Closed();
     }
   }
-  // Mostly the write before this one is over, and nobody has been there to see it.
+  // Usually the write before this one has completed, and no thread has handled its completion yet.
   PumpReady();
   return absl::OkStatus();
 }
@@ -127,7 +129,7 @@ void GrpcSessionStream::Impl::OnWritten(bool ok) {
   MutexLock lock(write_mu);
   writing = false;
   if (!ok) {
-    broken = true;  // the read under way learns why
+    broken = true;  // the read under way gets the reason
     queue.clear();
     queued_bytes = 0;
   } else if (!queue.empty()) {
@@ -137,7 +139,7 @@ void GrpcSessionStream::Impl::OnWritten(bool ok) {
     queued_bytes -= queue.front().ByteSizeLong();
     queue.pop_front();
   } else if (closing) {
-    broken = true;  // nothing after this
+    broken = true;  // nothing is written after this
     stream->WritesDone(TagOf(Step::kWritesDone));
   }
 }
@@ -146,7 +148,7 @@ void GrpcSessionStream::Impl::HalfClose() {
   MutexLock lock(write_mu);
   if (closing || broken) return;
   closing = true;
-  if (writing) return;  // after what waits
+  if (writing) return;  // half-closed after what is queued
   broken = true;
   stream->WritesDone(TagOf(Step::kWritesDone));
 }
@@ -154,7 +156,7 @@ void GrpcSessionStream::Impl::HalfClose() {
 TimePoint GrpcSessionStream::Impl::WriteDue() {
   MutexLock lock(write_mu);
   if (stuck.load()) return TimePoint::max();  // cancelled already
-  // Of a write that another thread begins meanwhile it cannot be sooner.
+  // A write that another thread begins meanwhile cannot be due sooner.
   return writing ? write_due : std::chrono::steady_clock::now() + kWriteDeadline;
 }
 
@@ -182,7 +184,7 @@ void GrpcSessionStream::Impl::Pump(uint64_t seen, TimePoint look_until, TimePoin
   }
 }
 
-// Yields, since the daemon's thread may wait for this very core.
+// Yields, because the daemon's thread may be waiting for this core.
 GrpcSessionStream::Impl::Next GrpcSessionStream::Impl::SpinUntil(TimePoint until, void** tag,
                                                                  bool* ok) {
   for (;;) {
@@ -192,8 +194,8 @@ GrpcSessionStream::Impl::Next GrpcSessionStream::Impl::SpinUntil(TimePoint until
   }
 }
 
-// Not right after the read before it: gRPC then tells the daemon of the room that it made, by a
-// message of its own, instead of along with our next one.
+// Not called right after the previous read: gRPC would then send the daemon its flow-control update
+// as a separate message instead of together with the next message.
 void GrpcSessionStream::Impl::StartRead() {
   if (reading || read_over) return;
   reading = true;
@@ -247,7 +249,9 @@ void GrpcSessionStream::Impl::OnFinished() {
     MutexLock lock(write_mu);
     broken = true;
   }
-  if (stuck.load()) return inbox.End(absl::DeadlineExceededError("the daemon takes no messages"));
+  if (stuck.load())
+    return inbox.End(absl::DeadlineExceededError(
+        "the daemon does not accept messages: it hangs or is overloaded"));
   inbox.End(nonsense.ok() ? FromRpcStatus(rpc_status) : Nonsense(nonsense));
 }
 
@@ -260,9 +264,9 @@ void GrpcSessionStream::Impl::Wake() {
 absl::StatusOr<std::unique_ptr<SessionStream>> GrpcSessionStream::Open(
     const std::shared_ptr<RpcChannel>& channel, wire::Hello hello, SessionInbox::Handlers handlers,
     std::chrono::milliseconds deadline) {
-  // A call that starts without a connection would wait for one beyond any deadline of ours.
+  // A call that starts without a connection would wait for one beyond the deadline.
   if (!channel->channel()->WaitForConnected(std::chrono::system_clock::now() + deadline)) {
-    return absl::UnavailableError("no larderd answers");
+    return absl::UnavailableError("no larderd answers: start it, then Attach again");
   }
   const TimePoint until = std::chrono::steady_clock::now() + deadline;
   auto owned = std::make_unique<Impl>(channel, std::move(handlers));
@@ -272,7 +276,7 @@ absl::StatusOr<std::unique_ptr<SessionStream>> GrpcSessionStream::Open(
   up.hello = std::move(hello);
   impl.stream = impl.stub->PrepareAsyncAttach(&impl.context, &impl.steps);
   impl.stream->StartCall(nullptr);  // corked: it completes with the first write, and has no tag
-  (void)impl.Write(up);             // why it failed, the read learns
+  (void)impl.Write(up);             // if it failed, the read returns the reason
   LARDER_RETURN_IF_ERROR(impl.inbox.WaitAttached(impl, until));
   return opened;
 }

@@ -1,12 +1,14 @@
-// A session's stream as a gRPC call of Engine.Attach: for callers without a sideband, and where the
-// daemon hands out no session sockets.
+// A session's stream as a gRPC call of Engine.Attach, for callers without a sideband and for
+// daemons that hand out no session sockets.
 //
-// Send never waits for the daemon: while a message is being written, those after it queue, and the
-// next thread that pumps or sends goes on with them.  So a thread that sends may hand messages down
-// too.
-// Ownership: owns the call.  Thread-safety: Send, Pump, Cancel from any thread; Close once.
+// Send never waits for the daemon: while a message is being written, later messages are queued, and
+// the next thread that pumps or sends continues with the queue.  So a thread that sends may also
+// hand messages to the session.
+// Ownership: Owns the call.
+// Thread-safety: Send, Pump, Cancel and Wake may be called from any thread; Close is called once.
+// Locks: pump_mu before write_mu.  pump_mu is held while the inbox's handlers run.
 // Lifecycle: Open (hello sent, `attached` received) -> Send, Pump ... -> Close.
-// Limits: messages of kMessageBytesMax; SessionStream's.
+// Limits: Messages of kMessageBytesMax, and those of SessionStream.
 #pragma once
 
 #include <chrono>
@@ -25,7 +27,8 @@ class RpcChannel;  // client/rpc/rpc_channel.h
 
 class GrpcSessionStream final : public SessionStream {
  public:
-  // What the daemon refuses with; DeadlineExceeded when it did not answer the hello in time.
+  // Returns the error that the daemon refused with, or DeadlineExceeded if it did not answer the
+  // hello in time.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionStream>> Open(
       const std::shared_ptr<RpcChannel>& channel, wire::Hello hello,
       SessionInbox::Handlers handlers, std::chrono::milliseconds deadline);

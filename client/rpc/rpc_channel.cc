@@ -16,11 +16,12 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kPauseFirst{10};
 constexpr Milliseconds kPauseMax{1000};
 
-// Between attempts, always: the daemon is on this host, so one that fails costs nothing, and where
-// others' connections fill the socket's queue the next may find room.  gRPC's least is 100.
+// The pause between connection attempts, which does not grow: the daemon is on this host, so a
+// failed attempt costs nothing, and if other clients fill the socket's queue, the next attempt may
+// find a slot in it.  100 is gRPC's minimum.
 constexpr int kReconnect_ms = 100;
-// A daemon with much to do may take so long to answer on a connection before gRPC tries another; a
-// daemon that is gone fails it at once.
+// A busy daemon may take this long to answer on a connection before gRPC tries another.  If the
+// daemon is gone, the attempt fails at once.
 constexpr int kHandshake_ms = 5'000;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
@@ -36,7 +37,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& path) {
                                    arguments);
 }
 
-// What the daemon says; zero when it says nothing sensible.
+// Returns the daemon's retry hint, or zero if there is none that makes sense.
 Milliseconds RetryAfter(const grpc::ClientContext& context) {
   const auto& metadata = context.GetServerTrailingMetadata();
   const auto found = metadata.find("larder-retry-after-ms");
@@ -71,11 +72,12 @@ absl::Status RpcChannel::WaitConnected(Milliseconds deadline) {
   if (channel_->WaitForConnected(std::chrono::system_clock::now() + deadline))
     return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("no larderd answers at ", options_.socket_path,
-                                             ": is it running, may this user open the file?"));
+                                             ": start it, or let this user open the file"));
 }
 
-// gRPC connects while somebody waits in it, and gives an attempt up after kHandshake_ms.  So one
-// that began before its process computed for a while has failed when the first call comes.
+// gRPC makes progress with a connection only while a thread waits in it, and gives up an attempt
+// after kHandshake_ms.  So an attempt that began before the process computed for a while has failed
+// when the first call comes.
 void RpcChannel::AwaitConnection(Milliseconds at_most) {
   const bool connected = channel_->WaitForConnected(std::chrono::system_clock::now() + at_most);
   MutexLock lock(mu_);
@@ -88,7 +90,7 @@ void RpcChannel::Sign(grpc::ClientContext& context) const {
   if (!token_.empty()) context.AddMetadata("larder-token", token_);
   if (!calls_await_connection_) return;
   if (!first_awaited_) first_awaited_ = now;
-  // After that, a daemon that is gone is said at once.
+  // After kPatience a call reports at once that there is no daemon.
   calls_await_connection_ = now < *first_awaited_ + kPatience &&
                             channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY;
   const bool ends = context.deadline() != std::chrono::system_clock::time_point::max();
@@ -115,7 +117,7 @@ absl::Status RpcChannel::Call(const CallLimits& limits,
     if (limits.cancel == nullptr) {
       std::this_thread::sleep_for(wait);
     } else if (!limits.cancel->Sleep(wait)) {
-      return absl::CancelledError("cancelled while it waited to be tried again");
+      return absl::CancelledError("the call was cancelled while it waited for a retry");
     }
     pause = std::min(2 * pause, kPauseMax);
   }
@@ -123,7 +125,7 @@ absl::Status RpcChannel::Call(const CallLimits& limits,
 
 absl::Status RpcChannel::NotAnAnswer(const absl::Status& why) {
   return absl::InternalError(
-      absl::StrCat("the daemon answers what its contract forbids: ", why.message()));
+      absl::StrCat("the daemon's answer violates the contract: ", why.message()));
 }
 
 }  // namespace larder

@@ -1,13 +1,14 @@
-// What the client's gRPC code shares: the channel to one socket file of the daemon, what goes with
-// every call, and how calls are made.  Only for files that see gRPC.
+// What the client's gRPC code shares: the channel to one socket file of the daemon, what every call
+// carries, and how calls are made.  Only files that use gRPC include it.
 //
-// Of unary calls Unavailable and ResourceExhausted are tried again, after the daemon's hint
-// (trailing metadata larder-retry-after-ms), else after a growing pause; within the call's
-// deadline, and within a budget: each call earns a fraction of a retry, so that a daemon in trouble
-// does not get a multiple of its load.  Streams are not tried again.
+// A unary call that fails with Unavailable or ResourceExhausted is retried after the pause that the
+// daemon gave (trailing metadata larder-retry-after-ms) or after a growing pause, whichever is
+// longer.  Retries stay within the call's deadline and within a budget: each call earns a fraction
+// of a retry, so that a daemon in trouble does not get a multiple of its load.  Streams are not
+// retried.
 //
-// Ownership: shared by stubs, streams and the byte-stream transport.  Thread-safety: all methods
-// from any thread.
+// Ownership: Shared by stubs, streams and the byte-stream transport.
+// Thread-safety: All methods may be called from any thread.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -32,12 +33,12 @@
 
 namespace larder {
 
-// Tokens are retries.  Starts full.
+// A budget of tokens, each worth one retry.  It starts full.
 class RetryBudget {
  public:
   explicit RetryBudget(double per_call) : per_call_(per_call) {}
   void OnCall() LARDER_EXCLUDES(mu_);
-  // False: spent.
+  // Returns false if the budget is spent.
   [[nodiscard]] bool Take() LARDER_EXCLUDES(mu_);
 
  private:
@@ -50,41 +51,42 @@ class RetryBudget {
 class RpcChannel {
  public:
   static constexpr std::chrono::milliseconds kPatience{5'000};
-  // Connects when first used.
+  // Connects with the first call.
   explicit RpcChannel(const RpcOptions& options);
 
   [[nodiscard]] const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
-  // Unavailable, with the path, when there is no daemon by then.
+  // Returns Unavailable, with the path, if there is no daemon by the deadline.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
-  // Waits so long for the connection.  If it is not there by then, calls with a deadline wait for
-  // it: the first one and those that begin within kPatience of it, until one finds that it is
-  // there.
+  // Waits at most this long for the connection.  If it is not established by then, calls with a
+  // deadline wait for it: the first call and those that begin within kPatience of it, until a call
+  // finds the connection established.
   void AwaitConnection(std::chrono::milliseconds at_most) LARDER_EXCLUDES(mu_);
-  // Of the sideband, as hex; empty: none.  Goes with all calls that begin later.
+  // Sets the sideband's token, in hex; empty: none.  All calls that begin later carry it.
   void SetToken(std::string token) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     token_ = std::move(token);
   }
-  // Adds the token, and whether the call waits for the connection.  REQUIRES: before the call
-  // starts.
+  // Adds the token, and sets whether the call waits for the connection.  REQUIRES: The call has not
+  // started.
   void Sign(grpc::ClientContext& context) const LARDER_EXCLUDES(mu_);
   void Sign(grpc::ClientContext& context, std::chrono::milliseconds deadline) const {
-    // Clamped, so that the sum does not overflow.
+    // Clamped so that the sum does not overflow.
     context.set_deadline(std::chrono::system_clock::now() +
                          std::min(deadline, std::chrono::milliseconds(wire::kDeadlineMaxMs)));
     Sign(context);
   }
 
-  // A unary call: `ask` makes it, with a context of its own each time that it is tried.
+  // Makes a unary call: `ask` makes each attempt, with a context of its own.
   [[nodiscard]] absl::Status Call(const CallLimits& limits,
                                   const std::function<grpc::Status(grpc::ClientContext&)>& ask);
-  // The same, with the answer's value.  Internal: the daemon answers what the contract forbids.
+  // The same, and returns the value of the answer.  Returns Internal if the answer violates the
+  // contract.
   template <class Value, class Reply>
   [[nodiscard]] absl::StatusOr<Value> Ask(
       const CallLimits& limits,
       const std::function<grpc::Status(grpc::ClientContext&, Reply*)>& ask);
-  // A stream of answers, which `start` begins; `take` hears each, and answers false when it has
-  // enough, which is OK.
+  // Reads a stream of answers, which `start` begins.  `take` gets each answer; if it returns false,
+  // it has enough, and the call returns OK.
   template <class Value, class Reply, class Start>
   [[nodiscard]] absl::Status Read(const CallLimits& limits, const Start& start,
                                   const std::function<bool(const Value&)>& take) const;
@@ -102,7 +104,7 @@ class RpcChannel {
       LARDER_GUARDED_BY(mu_);
 };
 
-// The codes have equal numbers in both.
+// Both types use the same numbers for codes.
 [[nodiscard]] inline absl::Status FromRpcStatus(const grpc::Status& status) {
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }

@@ -1,4 +1,4 @@
-// Where a daemon's gRPC is, and how often what it refuses is tried again.  Values.
+// Where a daemon's gRPC socket is, and how often refused calls are retried.  Values.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@ namespace larder {
 
 struct RpcOptions {
   std::string socket_path;
-  double retry_budget = 0.1;  // of all calls, that may be retries
-  int retries_max = 3;        // of one
+  double retry_budget = 0.1;  // fraction of all calls that may be retries
+  int retries_max = 3;        // of one call
 };
 
 }  // namespace larder

@@ -14,7 +14,7 @@ namespace {
 
 using Stub = v1::Cache::Stub;
 
-// One unary method of Cache, from value to value.
+// Makes a unary call of Cache, with values for request and reply.
 template <class Value, class Request, class Reply, class Query>
 absl::StatusOr<Value> Ask(RpcChannel& channel, const CallLimits& limits, const Query& query,
                           grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<wire::InstanceInfo>> RpcStub::ListInstances(const std
         wire::InstancesPage page,
         Ask<wire::InstancesPage>(*channel_, limits, query, &Stub::ListInstances));
     std::ranges::move(page.instances, std::back_inserter(all));
-    if (page.next_page_token == query.page_token) break;  // it makes no way
+    if (page.next_page_token == query.page_token) break;  // the daemon makes no progress
     query.page_token = std::move(page.next_page_token);
   } while (!query.page_token.empty());
   return all;

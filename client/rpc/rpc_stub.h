@@ -1,9 +1,11 @@
-// The daemon's Cache, over its socket file: unary calls, and streams that are handed down as they
-// come.
+// The daemon's Cache service, over its socket file: unary calls, and streams whose answers are
+// delivered as they arrive.
 //
-// How calls are tried again: client/rpc/rpc_channel.h.  Cancelled by `limits.cancel`: Cancelled.
-// Ownership: shares the channel.  Thread-safety: all methods from any thread.
-// Limits: messages of kMessageBytesMax.
+// client/rpc/rpc_channel.h says how calls are retried.  A call that `limits.cancel` cancels returns
+// Cancelled.
+// Ownership: Shares the channel.
+// Thread-safety: All methods may be called from any thread.
+// Limits: Messages of kMessageBytesMax.
 #pragma once
 
 #include <chrono>
@@ -25,22 +27,22 @@ class RpcChannel;  // client/rpc/rpc_channel.h
 class RpcStub {
  public:
   using Options = RpcOptions;
-  // Connects when first used.
+  // Connects with the first call.
   explicit RpcStub(const Options& options);
   ~RpcStub();
   RpcStub(const RpcStub&) = delete;
   RpcStub& operator=(const RpcStub&) = delete;
 
-  // Unavailable, with the path, when there is no daemon by then.
+  // Returns Unavailable, with the path, if there is no daemon by the deadline.
   [[nodiscard]] absl::Status WaitConnected(std::chrono::milliseconds deadline);
-  // As RpcChannel.
+  // As RpcChannel::AwaitConnection.
   void AwaitConnection(std::chrono::milliseconds at_most);
-  // Goes with all calls that begin later.
+  // All calls that begin later carry the token.
   void SetToken(std::string token_hex);
 
   [[nodiscard]] absl::StatusOr<wire::LookupResult> Lookup(const wire::LookupQuery& query,
                                                           const CallLimits& limits);
-  // All pages, each within the limits.
+  // Reads all pages; each page is a call within the limits.
   [[nodiscard]] absl::StatusOr<std::vector<wire::InstanceInfo>> ListInstances(
       const std::string& tenant, const CallLimits& limits);
   [[nodiscard]] absl::StatusOr<wire::PinResult> Pin(const wire::PinQuery& query,
@@ -52,7 +54,8 @@ class RpcStub {
   [[nodiscard]] absl::StatusOr<wire::ClearResult> Clear(const wire::ClearQuery& query,
                                                         const CallLimits& limits);
 
-  // `take` hears each answer on the calling thread; false: it has enough, and the call ends OK.
+  // `take` gets each answer on the calling thread.  If it returns false, it has enough, and the
+  // call ends with OK.
   [[nodiscard]] absl::Status Move(const wire::MoveQuery& query, const CallLimits& limits,
                                   const std::function<bool(const wire::MoveProgress&)>& take);
   [[nodiscard]] absl::Status Compress(

@@ -48,8 +48,9 @@ void DirectiveRunner::Run() {
   }
 }
 
-// Of other keys than it was asked for, a handler has not understood.  Of none, what was not done is
-// one status: no status is that it was.
+// A handler that returns the wrong number of statuses has not understood the directive.  A
+// directive without keys that was not done is answered by one status; no status means that it was
+// done.
 std::vector<BlockStatus> DirectiveRunner::Do(const wire::Directive& directive) const {
   const size_t keys = directive.digests.size(), answers = std::max<size_t>(keys, 1);
   if (now_ms_() >= directive.valid_unix_ms)

@@ -1,12 +1,13 @@
-// Runs an engine's handler for directives, one at a time on a thread of its own, and sends what it
-// answers.
+// Runs an engine's handler for directives, one at a time on a thread of its own, and sends its
+// answers to the daemon.
 //
-// What nobody waits for any more when its turn comes is not done, and answered CANCELLED.  `now_ms`
-// must be the daemon's clock.
-// Ownership: by SessionCore.  Thread-safety: Add from any thread.
+// A directive that is no longer valid when its turn comes is not run; its answer is CANCELLED.
+// `now_ms` must be the daemon's clock.
+// Ownership: Owned by SessionCore.
+// Thread-safety: Add may be called from any thread.
 // Lifecycle: made (starts the thread) -> Add ... -> Stop (waits for a handler under way; once).
-// Limits: kWaitingMax directives wait; the daemon sends no more unanswered ones, so what is beyond
-// is dropped.
+// Limits: kWaitingMax directives may wait.  The daemon leaves no more than that unanswered, so any
+// beyond it is dropped.
 #pragma once
 
 #include <deque>
@@ -25,7 +26,7 @@ class DirectiveRunner {
  public:
   static constexpr size_t kWaitingMax = 4096;
 
-  // A status for each key of the directive; of none, none.
+  // Returns a status for each key of the directive, or an empty vector if it has no keys.
   using Handler = std::function<std::vector<BlockStatus>(const wire::Directive&)>;
   using Send = std::function<absl::Status(wire::Up)>;
   DirectiveRunner(Handler handler, WallClock now_ms, Send send);
@@ -34,9 +35,9 @@ class DirectiveRunner {
   DirectiveRunner& operator=(const DirectiveRunner&) = delete;
 
   void Add(wire::Directive directive) LARDER_EXCLUDES(mu_);
-  // Nothing is handled or sent any more.
+  // After this returned, nothing is handled or sent.
   void Stop() LARDER_EXCLUDES(mu_);
-  // Stop has begun.
+  // Returns true once Stop has begun.
   [[nodiscard]] bool stopped() const LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     return stop_;

@@ -1,8 +1,9 @@
-// Remembers in which process an object was made, to tell when a forked child has it.
+// Remembers in which process an object was made, to detect that a forked child holds it.
 //
-// A counter that fork's handler raises in the child, since the objects of a session ask several
-// times a call, and getpid is a system call.  Sees fork(), not a bare clone().
-// Thread-safety: all.
+// It is a counter that a fork handler increments in the child, because the objects of a session
+// check it several times per call and getpid is a system call.  It detects fork(), not a bare
+// clone().
+// Thread-safety: All methods may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@ namespace larder {
 class ForkGuard {
  public:
   ForkGuard();
-  // This is a forked child of the process that made the object.
+  // Returns true in a forked child of the process that made the object.
   [[nodiscard]] bool left() const {
     return generation_ != current_.load(std::memory_order_relaxed);
   }

@@ -8,7 +8,7 @@
 namespace larder {
 namespace {
 
-// Moves up to `most` to the end of `to`.
+// Moves at most `most` elements of `from` to the end of `to`.
 template <class T>
 void MoveSome(std::vector<T>* from, size_t most, std::vector<T>* to) {
   const size_t count = std::min(most, from->size());
@@ -31,7 +31,8 @@ void Outbox::Start(SessionChannel* channel) {
 
 void Outbox::ArmLocked() {
   armed_ = true;
-  // Awake it looks again within kRideAlongMax anyway: a busy session pays no wake-up per call.
+  // If the thread is awake, it checks again within kRideAlongMax, so a busy session pays no wake-up
+  // per call.
   if (asleep_) wake_.NotifyOne();
 }
 
@@ -125,7 +126,7 @@ void Outbox::Flush() {
     TakeInto(&up);
     SessionChannel* const channel = channel_;
     mu_.Unlock();
-    // A broken stream tells OnBroken; what was to be released is then void.
+    // A broken stream reports itself to OnBroken, and what was to be released is then void.
     (void)channel->Send(std::move(up));
     mu_.Lock();
   }

@@ -1,13 +1,16 @@
-// What the daemon should hear soon but nobody waits for: releases, acknowledgements, aborts,
-// cancels.  They ride on the next request; when none comes within 10 ms (40 while all do), a thread
-// of its own sends them.  It does the session's chores, too: a session has no other thread, but
-// those that copy.
+// Messages that the daemon should get soon but that no caller waits for: releases,
+// acknowledgements, aborts, cancels.  The next request carries them.  If none comes within 10 ms
+// (40 ms while requests carry everything), the outbox's thread sends them.  That thread also does
+// the session's chores: a session has no other thread except those that copy and the one that runs
+// directives.
 //
-// The order among what is collected is not kept, and need not be: each of these is final for its
-// id.
-// Ownership: does not own the channel.  Thread-safety: all methods from any thread.
+// The outbox does not preserve the order of what it collects.  No order is needed, because each of
+// these messages is final for its id.
+// Ownership: Does not own the channel.
+// Thread-safety: All methods may be called from any thread.
 // Lifecycle: made -> Start(channel) -> ... -> Stop (joins the thread) -> destroyed.
-// Limits: one message takes at most kKeysMax ids and kPartsMax parts; the rest waits for the next.
+// Limits: One message takes at most kKeysMax ids and kPartsMax parts; the rest waits for the next
+// message.
 #pragma once
 
 #include <chrono>
@@ -25,20 +28,21 @@ namespace larder {
 
 class Outbox {
  public:
-  // Long enough for a busy engine's next request, short enough that an idle one does not hold
-  // leases.  Doubled while everything rides along: 32 busy sessions that looked every 10 ms took
-  // 6 % of two cores for it.
+  // Long enough for a busy engine's next request to come, short enough that an idle engine does not
+  // hold leases.  It doubles while requests carry everything: 32 busy sessions that checked every
+  // 10 ms used 6 % of two cores for it.
   static constexpr std::chrono::milliseconds kRideAlong{10}, kRideAlongMax{40};
 
-  // Called by the thread first, then when it asked to be and after each Arm, 40 ms late at most;
-  // answers when it wants to be called next.  May call Add.  Not called any more once Stop began.
+  // The thread calls it first when it starts, then when it asked to be called and after each Arm,
+  // at most 40 ms late.  It returns when it wants to be called next.  It may call Add.  It is not
+  // called any more once Stop has begun.
   using Chores = std::function<std::optional<TimePoint>(TimePoint now)>;
   explicit Outbox(Chores chores) : chores_(std::move(chores)) {}
   ~Outbox() { Stop(/*bye=*/false); }
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  // REQUIRES: called once; the channel lives until Stop.
+  // REQUIRES: Start is called once, and the channel lives until Stop.
   void Start(SessionChannel* channel) LARDER_EXCLUDES(mu_);
   void Release(LeaseId lease) LARDER_EXCLUDES(mu_);
   void Acknowledge(LeaseId lease) LARDER_EXCLUDES(mu_);
@@ -47,19 +51,20 @@ class Outbox {
   void Cancel(uint64_t acquire_id) LARDER_EXCLUDES(mu_);
   // Cancels the channel, if there still is one.
   void CancelChannel() LARDER_EXCLUDES(mu_);
-  // Chores are wanted.
+  // Requests that chores run.
   void Arm() LARDER_EXCLUDES(mu_);
-  // Sends `up` with what has been collected.  Unavailable before Start and after Stop.
+  // Sends `up` with what has been collected.  Returns Unavailable before Start and after Stop.
   [[nodiscard]] absl::Status Send(wire::Up up) LARDER_EXCLUDES(mu_);
-  // Sends what is left; with `bye`, as the last message of all, that nothing is in use any more.
-  // True: that went out.
+  // Sends what is left.  With `bye` the last message also says that nothing is in use any more.
+  // Returns true if that message was sent.
   bool Stop(bool bye) LARDER_EXCLUDES(mu_);
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
   // Sends until nothing is left.
   void Flush() LARDER_REQUIRES(mu_);
-  // Waits until there is something to do; to send, then a while for a request to take it along.
+  // Waits until there is something to do; if it is something to send, also waits for a request that
+  // carries it.
   void WaitForWork() LARDER_REQUIRES(mu_);
   void ArmLocked() LARDER_REQUIRES(mu_);
   void TakeInto(wire::Up* up) LARDER_REQUIRES(mu_);
@@ -72,7 +77,7 @@ class Outbox {
   SessionChannel* channel_ LARDER_GUARDED_BY(mu_) = nullptr;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   bool armed_ LARDER_GUARDED_BY(mu_) = false;
-  bool asleep_ LARDER_GUARDED_BY(mu_) = false;  // in a wait that only Arm or `due_` ends
+  bool asleep_ LARDER_GUARDED_BY(mu_) = false;  // in a wait that only Arm, Stop or `due_` ends
   std::optional<TimePoint> due_ LARDER_GUARDED_BY(mu_);
   std::chrono::milliseconds ride_ LARDER_GUARDED_BY(mu_) = kRideAlong;
   std::vector<LeaseId> releases_ LARDER_GUARDED_BY(mu_);

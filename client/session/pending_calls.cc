@@ -23,7 +23,7 @@ void PendingCalls::OpenCall::Close() {
   std::vector<wire::BlockReady> ready;
   {
     MutexLock lock(calls_->mu_);
-    calls_->open_.erase(id_);  // a delivery from here on finds nobody
+    calls_->open_.erase(id_);  // from here on deliveries do not find this call
     left = std::exchange(slot_->answer, std::nullopt);
     ready = std::exchange(slot_->ready, {});
   }
@@ -39,7 +39,7 @@ absl::StatusOr<Answer> PendingCalls::OpenCall::WaitAnswer(TimePoint deadline) {
                                   [&slot] { return slot.answer.has_value() || !slot.failed.ok(); });
   if (slot.answer) return *std::exchange(slot.answer, std::nullopt);
   if (done) return slot.failed;
-  return absl::DeadlineExceededError("the daemon did not answer in time");
+  return absl::DeadlineExceededError("the daemon did not answer before the call's deadline");
 }
 
 absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(
@@ -50,7 +50,8 @@ absl::StatusOr<std::vector<wire::BlockReady>> PendingCalls::OpenCall::WaitReady(
       calls_->Await(slot, deadline, [&slot] { return !slot.ready.empty() || !slot.failed.ok(); });
   if (!slot.ready.empty()) return std::exchange(slot.ready, {});
   if (done) return slot.failed;
-  return absl::DeadlineExceededError("pending blocks did not become ready in time");
+  return absl::DeadlineExceededError(
+      "pending blocks did not become ready before the call's deadline");
 }
 
 // ---- waiting, and the pump
@@ -61,7 +62,7 @@ bool PendingCalls::Await(Slot& slot, TimePoint deadline, Done done) {
   const TimePoint spin_until = std::chrono::steady_clock::now() + kSpin;
   bool in_time = true;
   for (;;) {
-    // Before `done` is asked: what arrives after the question makes Pump return.
+    // Read before done() is called: a message that arrives after that makes Pump return.
     const uint64_t seen = pump_ != nullptr ? pump_->arrivals() : 0;
     if (done() || !in_time) break;
     if (pump_ != nullptr && !pumping_) {
@@ -96,8 +97,8 @@ void PendingCalls::StartPump(MessagePump* pump) {
   pump_ = pump;
 }
 
-// A look from time to time instead of a thread that waits in the pump: gRPC has one poller in a
-// process, and a thread that sleeps as such is woken for what others there wait for.
+// It polls from time to time instead of waiting in the pump, because gRPC has one poller per
+// process, and a thread that sleeps as the poller is woken for what other threads wait for.
 std::optional<TimePoint> PendingCalls::PumpIfIdle(TimePoint now) {
   MutexLock lock(mu_);
   if (pump_ == nullptr || !failed_.ok()) return std::nullopt;
@@ -114,7 +115,7 @@ int PendingCalls::TakeWhatCame() {
   int came = 0;
   while (came < kIdleMessagesMax && pump_ != nullptr && waiting_.empty()) {
     const uint64_t seen = pump_->arrivals();
-    // Long over: not even the millisecond that gRPC rounds up to.
+    // A deadline long past: gRPC then does not wait even the millisecond that it rounds up to.
     PumpUntil(seen, TimePoint(), TimePoint());
     if (pump_ == nullptr || pump_->arrivals() == seen) break;
     ++came;
@@ -165,7 +166,7 @@ void PendingCalls::DeliverReady(wire::BlockReady ready) {
     const auto found = open_.find(ready.id);
     if (found != open_.end()) {
       Slot& slot = *found->second;
-      if (slot.ready.size() >= wire::kKeysMax) return;  // more than was ever asked for
+      if (slot.ready.size() >= wire::kKeysMax) return;  // more keys than one call may ask for
       slot.ready.push_back(std::move(ready));
       slot.changed.NotifyOne();
       return;

@@ -1,17 +1,18 @@
-// Joins a request with its answer: the caller waits on an OpenCall, answers are delivered by id.
+// Matches a request with its answer: the caller waits on an OpenCall, and answers are delivered by
+// id.
 //
-// Over a MessagePump the callers read the stream themselves: one of those that wait pumps, the
-// others sleep until theirs is delivered or the pump falls to them.  While no caller waits, the
-// owner looks now and then (PumpIfIdle), so that revocations are heard.
+// Over a MessagePump the callers read the stream themselves: one of the waiting callers pumps, the
+// others sleep until their answer is delivered or the pump is passed to them.  While no caller
+// waits, the owner polls from time to time (PumpIfIdle), so that revocations are noticed.
 //
-// Knows nothing of what an answer means: whoever closes a call that nobody consumed gets the answer
-// back, so that a lease or reservation in it can be returned.
+// PendingCalls does not interpret answers.  If a call is closed before its caller took the answer,
+// the owner gets the answer back and can return the lease or reservation in it.
 // Ownership: PendingCalls outlives its OpenCalls.
 // Thread-safety: PendingCalls from any thread; an OpenCall from one thread at a time.
-// Lifecycle of a call: Open -> (sent) -> Wait -> [WaitReady ...] -> destroyed.  Of the pump:
-// StartPump -> StopPump, which waits until nobody pumps.
-// Invariants: of those that wait at most one pumps, and while a caller waits, one does.  (A thread
-// that sends may take messages in, too, beside all this.)
+// Lifecycle: A call: Open -> (sent) -> Wait -> [WaitReady ...] -> destroyed.  The pump: StartPump
+// -> StopPump, which waits until no thread pumps.
+// Invariants: At most one waiting caller pumps, and while any caller waits, one does.  (A thread
+// that sends may also take messages in, independently of this.)
 #pragma once
 
 #include <atomic>
@@ -37,7 +38,7 @@ using Answer =
     std::variant<wire::Registered, wire::Reserved, wire::Published, wire::Grant, wire::BlockReady>;
 
 class PendingCalls {
-  // Guarded by mu_ of its PendingCalls.
+  // Guarded by mu_ of the PendingCalls.
   struct Slot {
     CondVar changed;
     std::optional<Answer> answer;
@@ -46,14 +47,14 @@ class PendingCalls {
   };
 
  public:
-  // What nobody waits for is heard this late: while callers come and go, and after a long silence.
-  // (The owner may add to it.)
+  // How late messages are taken in while no caller waits: usually, and after a long silence.  (The
+  // owner may add to it.)
   static constexpr std::chrono::milliseconds kIdle{10}, kIdleMax{40};
-  // What one look takes in at most: the owner has other work, and wants to end.
+  // Most messages that one poll takes in: the owner has other work, and must be able to stop.
   static constexpr int kIdleMessagesMax = 64;
-  // How long a caller looks for its answer before it sleeps, at most.  Most come within, and to
-  // wake a thread that sleeps takes about as long again (get of 16 blocks of 64 KiB: 223 us asleep,
-  // 160 so).
+  // Longest time that a caller spins for its answer before it sleeps.  Most answers arrive within
+  // it, and waking a sleeping thread takes about as long again (get of 16 blocks of 64 KiB: 223 us
+  // when the caller sleeps, 160 us when it spins).
   static constexpr std::chrono::microseconds kSpin{80};
 
   class OpenCall {
@@ -65,11 +66,12 @@ class PendingCalls {
 
     [[nodiscard]] uint64_t id() const { return id_; }
     [[nodiscard]] explicit operator bool() const { return slot_ != nullptr; }
-    // The answer.  DeadlineExceeded; Unavailable when the stream broke; Internal when the daemon
-    // answered with another kind of message.
+    // Returns the answer.  Returns DeadlineExceeded, Unavailable if the stream is lost, Internal if
+    // the daemon answered with another kind of message.
     template <class A>
     [[nodiscard]] absl::StatusOr<A> Wait(TimePoint deadline);
-    // What arrived of an Acquire's pending keys since the last call; waits for at least one.
+    // Returns the pending keys of an Acquire that became ready since the last call.  Waits for at
+    // least one.
     [[nodiscard]] absl::StatusOr<std::vector<wire::BlockReady>> WaitReady(TimePoint deadline);
 
    private:
@@ -82,35 +84,35 @@ class PendingCalls {
     uint64_t id_ = 0;
   };
 
-  // `unclaimed` gets each answer that arrived but was not waited for.
+  // `unclaimed` gets each answer that arrived and that no caller took.
   explicit PendingCalls(std::function<void(Answer)> unclaimed) : unclaimed_(std::move(unclaimed)) {}
 
   [[nodiscard]] uint64_t NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   [[nodiscard]] OpenCall Open() LARDER_EXCLUDES(mu_);
-  // Unknown ids go to `unclaimed`.
+  // Answers with unknown ids go to `unclaimed`.
   void Deliver(uint64_t id, Answer answer) LARDER_EXCLUDES(mu_);
-  // Likewise; and those that a call was closed with.
+  // As Deliver.  Entries that a closed call did not take also go to `unclaimed`.
   void DeliverReady(wire::BlockReady ready) LARDER_EXCLUDES(mu_);
-  // All calls, open and to come, answer `status`.
+  // All open and future calls return `status`.
   void FailAll(const absl::Status& status) LARDER_EXCLUDES(mu_);
 
-  // From here on waiting callers pump.
+  // From now on waiting callers pump.
   void StartPump(MessagePump* pump) LARDER_EXCLUDES(mu_);
-  // Takes what came, unless a caller does or did a moment ago.  Answers when to look again (at once
-  // when more came than one look takes in); nullopt, and never again, after StopPump or FailAll.
-  // From one thread.
+  // Takes in what arrived, unless a caller pumps or did so very recently.  Returns when to poll
+  // again (at once if more arrived than one poll takes in), or nullopt, then forever, after
+  // StopPump or FailAll.  Called from one thread.
   [[nodiscard]] std::optional<TimePoint> PumpIfIdle(TimePoint now) LARDER_EXCLUDES(mu_);
-  // Nobody pumps any more once this returned.  REQUIRES: FailAll was called.
+  // Once this has returned, no thread pumps.  REQUIRES: FailAll was called.
   void StopPump() LARDER_EXCLUDES(mu_);
 
  private:
-  // True when done() became so before the deadline; done is asked under mu_.
+  // Returns true if done() became true before the deadline.  done() is called under mu_.
   template <class Done>
   [[nodiscard]] bool Await(Slot& slot, TimePoint deadline, Done done) LARDER_REQUIRES(mu_);
   void PumpUntil(uint64_t seen, TimePoint spin_until, TimePoint deadline) LARDER_REQUIRES(mu_);
-  // How many messages had come; kIdleMessagesMax: maybe more.
+  // Returns how many messages arrived; kIdleMessagesMax if there may be more.
   int TakeWhatCame() LARDER_REQUIRES(mu_);
-  // Somebody who waits takes over.
+  // Lets another waiting caller take over the pump.
   void PassOn() LARDER_REQUIRES(mu_);
 
   const std::function<void(Answer)> unclaimed_;
@@ -121,8 +123,8 @@ class PendingCalls {
   MessagePump* pump_ LARDER_GUARDED_BY(mu_) = nullptr;
   bool pumping_ LARDER_GUARDED_BY(mu_) = false;
   std::vector<Slot*> waiting_ LARDER_GUARDED_BY(mu_);
-  TimePoint last_wait_ LARDER_GUARDED_BY(mu_);                      // a caller's, its end
-  std::chrono::milliseconds pause_ LARDER_GUARDED_BY(mu_) = kIdle;  // between looks
+  TimePoint last_wait_ LARDER_GUARDED_BY(mu_);                      // end of a caller's last wait
+  std::chrono::milliseconds pause_ LARDER_GUARDED_BY(mu_) = kIdle;  // between two polls
   CondVar pump_free_;                                               // StopPump waits for it
 };
 

@@ -66,7 +66,7 @@ absl::StatusOr<std::vector<wire::BlockReady>> PendingRead::WaitReady(TimePoint u
     waits_[one.key] = false;
     --pending_;
     if (one.block.status == BlockStatus::kPending)
-      one.block.status = BlockStatus::kMissing;  // it may not wait again
+      one.block.status = BlockStatus::kMissing;  // a key may not become pending again
     return false;
   });
   return ready;
@@ -79,8 +79,9 @@ absl::StatusOr<MappedBytes> PendingRead::Map(const wire::ExtentGrant& extent) co
   if (extent.slab != 0 || extent.bytes == 0 || extent.offset % kSegmentAlign != 0 ||
       extent.offset < begin || extent.offset - begin > size ||
       extent.bytes > size - (extent.offset - begin)) {
-    return absl::InternalError(absl::StrCat("the daemon named bytes outside their room: offset ",
-                                            extent.offset, ", bytes ", extent.bytes));
+    return absl::InternalError(absl::StrCat(
+        "the daemon named bytes outside the part of the staging segment that it was given: offset ",
+        extent.offset, ", bytes ", extent.bytes));
   }
   return MappedBytes{room_, room_->bytes().subspan(extent.offset - begin, extent.bytes)};
 }

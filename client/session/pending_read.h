@@ -1,14 +1,16 @@
-// An Acquire from its request to its end, whichever way the session reads: it waits for the
-// answers, finds the bytes that they name, and gives back what the acquire holds.
+// An Acquire from its request to its end, for sessions that read in place and sessions that read by
+// copies.  It waits for the answers, finds the bytes that they name, and returns what the acquire
+// holds.
 //
-// Of a session that reads in place that is its lease.  Of one that reads by copies it is the room
-// in the staging segment as well, which the daemon may write until it has answered for every key:
-// what ends sooner (a deadline, an error) leaves the rest to the session, which takes the late
-// answers and frees the room then.
+// In a session that reads in place, that is the lease.  In a session that reads by copies it is
+// also a part of the staging segment, which the daemon may write until it has answered for every
+// key.  If the read ends sooner (a deadline, an error), it leaves the rest to the session, which
+// takes the late answers and then frees that part.
 // It does not copy, and does not decide about statuses.
 //
-// Ownership: borrows the session core; room() keeps the room for as long as its bytes are read.
-// Thread-safety: none; one thread at a time.
+// Ownership: Borrows the session core.  MappedBytes from Map keep the part of the segment for as
+// long as they are read.
+// Thread-safety: None; one thread at a time.
 // Lifecycle: Begin -> (the request is sent) -> WaitGrant -> [WaitReady ...] -> destroyed.
 #pragma once
 
@@ -30,28 +32,31 @@ class PendingRead {
   PendingRead& operator=(PendingRead&& other) noexcept;
   ~PendingRead() { End(); }
 
-  // Opens the call and puts its id into `acquire`; of a session that reads by copies also a room of
-  // `bytes`, for which it waits.  DeadlineExceeded: there was no room by then.  ResourceExhausted:
-  // it is more than the staging segment.
+  // Opens the call and puts its id into `acquire`.  In a session that reads by copies it also
+  // allocates `bytes` of the staging segment.  Returns DeadlineExceeded if they did not become free
+  // by the deadline, ResourceExhausted if the segment is smaller.
   [[nodiscard]] static absl::StatusOr<PendingRead> Begin(SessionCore& core, ByteCount bytes,
                                                          TimePoint deadline,
                                                          wire::Acquire* acquire);
   [[nodiscard]] explicit operator bool() const { return core_ != nullptr; }
 
-  // The answer.  Internal: it is of another number of keys than were asked for; errors as those of
-  // OpenCall::Wait.
+  // Returns the answer.  Returns Internal if it has another number of keys than requested; other
+  // errors are those of OpenCall::Wait.
   [[nodiscard]] absl::StatusOr<wire::Grant> WaitGrant(TimePoint until);
-  // Those that arrived since, of keys that the grant called PENDING, each once, and none PENDING.
+  // Returns the keys that the grant called PENDING and that became ready since the last call.  Each
+  // key is returned once, and none is PENDING.
   [[nodiscard]] absl::StatusOr<std::vector<wire::BlockReady>> WaitReady(TimePoint until);
   [[nodiscard]] size_t pending() const { return pending_; }
-  // What is not there yet will not come.
+  // Tells the daemon that what has not arrived is no longer wanted.
   void Cancel() { core_->CancelAcquire(call_); }
 
-  // The bytes of an answer.  As SessionCore::Map; Internal, too, where they are not in the room.
+  // Returns the bytes of an answer.  Errors are those of SessionCore::Map; Internal also if the
+  // bytes lie outside the allocated part of the staging segment.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent) const;
-  // What was read before is what the daemon promised.
+  // Returns true if what was read so far is what the daemon promised.
   [[nodiscard]] bool Holds() const;
-  // Of a session that reads in place, for who holds on to it: ended by it (SessionCore::EndLease).
+  // Hands the lease over to the caller, which then ends it (SessionCore::EndLease).  For a session
+  // that reads in place.
   [[nodiscard]] LeaseId TakeLease() { return std::exchange(lease_, {}); }
   [[nodiscard]] uint32_t word() const { return word_; }
 
@@ -60,13 +65,13 @@ class PendingRead {
 
   SessionCore* core_ = nullptr;
   OpenCall call_;
-  std::shared_ptr<const StagingRoom> room_;  // null: it reads in place
+  std::shared_ptr<const StagingRoom> room_;  // null: the session reads in place
   size_t keys_ = 0;
   bool granted_ = false;
   LeaseId lease_;
   uint32_t word_ = 0;
-  std::vector<bool> waits_;  // by key
-  size_t pending_ = 0;       // keys that wait
+  std::vector<bool> waits_;  // by key: its answer is pending
+  size_t pending_ = 0;       // how many keys are pending
 };
 
 }  // namespace larder

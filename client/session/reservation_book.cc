@@ -98,14 +98,14 @@ bool ReservationBook::OnReserved(const wire::Reserved& reserved, TimePoint now) 
   }
   const bool sound = reserved.reservation && reserved.extents.size() == asked.count &&
                      !entries_.contains(reserved.reservation);
-  if (!sound) return true;  // nonsense: its deadline gives it back
+  if (!sound) return true;  // not a possible grant: its deadline returns the extents
   entries_[reserved.reservation].stocked = asked.count;
   extents_ += asked.count;
   bytes_ += asked.count * asked.bytes.value();
   std::deque<Stocked>& stock = stock_[asked.bytes];
   for (uint32_t i = 0; i < asked.count; ++i) {
     HeldExtent extent{reserved.reservation, i, reserved.extents[i]};
-    extent.where.bytes = asked.bytes.value();  // ours to say; where it lies is checked on use
+    extent.where.bytes = asked.bytes.value();  // as requested; its place is checked on use
     stock.push_back({extent, now});
   }
   return true;
@@ -153,7 +153,7 @@ bool ReservationBook::Revoke(ReservationId reservation) {
   const auto found = entries_.find(reservation);
   if (found == entries_.end()) return true;
   found->second.revoked = true;
-  std::vector<wire::Abort> void_now;  // the daemon has them back already
+  std::vector<wire::Abort> void_now;  // not sent: the daemon already has these back
   for (auto it = stock_.begin(); it != stock_.end();) {
     std::deque<Stocked>& stock = it->second;
     std::deque<Stocked> kept;

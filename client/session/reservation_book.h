@@ -1,15 +1,17 @@
-// The extents that a session holds for writing: which are in use by a Put, which lie ready for the
-// next one.
+// The extents that a session holds for writing: those that a Put uses and those that are stocked
+// for the next Put.
 //
-// A small stock is reserved ahead, of the sizes last put, so that a Put need not ask first.  It is
-// given back when it was not used for a second.  A state machine: sends nothing, takes `now` as a
-// parameter.
+// A small stock is reserved ahead, in the sizes that were put last, so that a Put need not request
+// extents first.  It is returned when it was not used for a second.  This is a state machine: it
+// sends nothing, and takes `now` as a parameter.
 //
-// Ownership: values.  Thread-safety: all methods from any thread.
-// Lifecycle of an extent: (asked) -> stocked -> in use -> left.  A reservation is forgotten when
-// nothing of it is stocked or in use.
-// Limits: the stock is at most kStockExtentsMax extents and a part of `bytes_max`, those under way
-// included: the sessions that share it have equal parts.
+// Ownership: Values only.
+// Thread-safety: All methods may be called from any thread.
+// Lifecycle: An extent: (requested) -> stocked -> in use -> left.  A reservation is forgotten when
+// none of its extents is stocked or in use.
+// Limits: The stock, including extents that are requested but not granted yet, is at most
+// kStockExtentsMax extents, kStockBytesMax, and this session's part of `bytes_max`: the sessions
+// that share it have equal parts.
 #pragma once
 
 #include <atomic>
@@ -28,7 +30,7 @@
 
 namespace larder {
 
-// One extent in use.
+// One extent that is in use.
 struct HeldExtent {
   ReservationId reservation;
   uint32_t index = 0;  // in the reservation
@@ -40,38 +42,42 @@ class ReservationBook {
   static constexpr uint64_t kStockExtentsMax = 64;
   static constexpr ByteCount kStockBytesMax = MiB(64);
   static constexpr auto kIdle = std::chrono::seconds(1);
-  // Asked of the daemon for the stock; it is given back when half of it is over.
+  // Deadline of the stock's reservations; the stock is returned when half of it has passed.
   static constexpr auto kStockDeadline = std::chrono::seconds(60);
 
-  // `sharers`: how many sessions there are that share what may be stocked; null: this one alone.
+  // `sharers`: the number of sessions that share what may be stocked; null: only this one.
   explicit ReservationBook(std::shared_ptr<const std::atomic<size_t>> sharers = nullptr)
       : sharers_(std::move(sharers)) {}
 
-  // Of all that share it.  Before it there is no stock.
+  // Sets the limit of all sessions that share it together.  Until it is set there is no stock.
   void SetStockLimit(ByteCount bytes_max) LARDER_EXCLUDES(mu_);
 
   // ---- the stock
-  // An extent of exactly so many bytes, now in use.
+  // Takes an extent of exactly `bytes` bytes out of the stock; it is now in use.
   [[nodiscard]] std::optional<HeldExtent> Take(ByteCount bytes, TimePoint now) LARDER_EXCLUDES(mu_);
-  // How many to ask for so that `wanted` of this size lie ready; counted as under way until
-  // OnReserved. Extents of other sizes that are in the way go to `aborts`.
+  // Returns how many extents to request so that `wanted` of this size are stocked; they count as
+  // requested until OnReserved.  Adds stocked extents of other sizes that are in the way to
+  // `aborts`.
   [[nodiscard]] size_t Ask(uint64_t id, ByteCount bytes, size_t wanted, TimePoint now,
                            std::vector<wire::Abort>* aborts) LARDER_EXCLUDES(mu_);
-  // True: it answers an Ask.  What it brings beyond that is to be aborted.
+  // Returns true if it answers an Ask.  An answer that does not match the Ask is ignored: its
+  // deadline returns its extents.
   [[nodiscard]] bool OnReserved(const wire::Reserved& reserved, TimePoint now) LARDER_EXCLUDES(mu_);
-  // What lies idle, or all of it.  Answers when to call again.
+  // Takes unused extents out of the stock, or with `all` every extent, and adds them to `aborts`.
+  // Returns when to call it again, or nullopt if nothing is stocked.
   std::optional<TimePoint> Expire(TimePoint now, bool all, std::vector<wire::Abort>* aborts)
       LARDER_EXCLUDES(mu_);
 
   // ---- reservations of callers
-  // `count` extents are in use from here on.  False: the id is known already.
+  // From now on `count` extents of the reservation are in use.  Returns false if the id is known
+  // already.
   [[nodiscard]] bool Add(ReservationId reservation, size_t count) LARDER_EXCLUDES(mu_);
-  // One extent is no longer in use.  True: the daemon revoked it and now waits for the
-  // acknowledgement.
+  // One extent is no longer in use.  Returns true if the daemon revoked the reservation and now
+  // waits for the acknowledgement.
   [[nodiscard]] bool Leave(ReservationId reservation) LARDER_EXCLUDES(mu_);
-  // True: nobody uses it, acknowledge now.
+  // Returns true if no extent of the reservation is in use, so it can be acknowledged now.
   [[nodiscard]] bool Revoke(ReservationId reservation) LARDER_EXCLUDES(mu_);
-  // Any extent.
+  // Returns true if any extent is in use.
   [[nodiscard]] bool in_use() LARDER_EXCLUDES(mu_);
 
  private:
@@ -98,10 +104,10 @@ class ReservationBook {
   absl::flat_hash_map<ReservationId, Entry> entries_ LARDER_GUARDED_BY(mu_);
   std::map<ByteCount, std::deque<Stocked>> stock_ LARDER_GUARDED_BY(mu_);  // by size, oldest first
   absl::flat_hash_map<uint64_t, Asked> asked_ LARDER_GUARDED_BY(mu_);
-  uint64_t extents_ LARDER_GUARDED_BY(mu_) = 0;  // stocked and asked for
+  uint64_t extents_ LARDER_GUARDED_BY(mu_) = 0;  // stocked and requested
   uint64_t bytes_ LARDER_GUARDED_BY(mu_) = 0;    // likewise
   TimePoint last_use_ LARDER_GUARDED_BY(mu_);
-  TimePoint full_until_ LARDER_GUARDED_BY(mu_);  // the pool was full: do not hoard
+  TimePoint full_until_ LARDER_GUARDED_BY(mu_);  // the pool was full: request no stock until then
 };
 
 }  // namespace larder

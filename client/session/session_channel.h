@@ -1,5 +1,6 @@
-// What a session stands on: a stream of messages, and memory that it may map.  Interfaces, so that
-// SessionCore runs over gRPC and the sideband as well as over a test's plain vectors.
+// What a session is built on: a stream of messages, and memory that it may map.  They are
+// interfaces, so that SessionCore runs over gRPC and the sideband as well as over a test's plain
+// vectors.
 //
 // Thread-safety: all methods from any thread.
 #pragma once
@@ -19,83 +20,89 @@
 
 namespace larder {
 
-// A stream without a reader thread of its own: whoever waits for an answer does the reading, so
-// that an answer wakes the thread that wants it and no other.
+// A stream without a reader thread of its own: the thread that waits for an answer reads the
+// stream, so that an answer wakes only the thread that wants it.
 class MessagePump {
  public:
   virtual ~MessagePump() = default;
-  // Grows after each message that was handed to the session.
+  // The count grows after each message that was handed to the session.
   [[nodiscard]] virtual uint64_t arrivals() const = 0;
-  // Hands what comes to the session, on this thread.  Returns when arrivals() is no longer `seen`,
-  // at the deadline (when that is over, after what was there already), after Wake, or when the
-  // stream has ended.  Until `spin_until`, or for less, it looks again and again, yielding; then it
-  // sleeps.
+  // Hands arriving messages to the session, on this thread.  Returns when arrivals() is no longer
+  // `seen`, at the deadline (if it has passed, after the messages that had already arrived), after
+  // Wake, or when the stream has ended.  It polls, yielding between polls, until `spin_until` or
+  // for a shorter time; then it sleeps.
   virtual void Pump(uint64_t seen, TimePoint spin_until, TimePoint deadline) = 0;
-  // Makes the Pump under way, and those after it, return at once.  Once in a stream's life.
+  // Makes the Pump under way, and all later ones, return at once.  Called at most once in a
+  // stream's life.
   virtual void Wake() = 0;
 };
 
-// The way up.  Messages down come through SessionCore::OnDown, in order, one at a time.
+// The way to the daemon.  Messages from the daemon come through SessionCore::OnDown, in order, one
+// at a time.
 class SessionChannel {
  public:
   virtual ~SessionChannel() = default;
-  // Does not wait for the daemon.  May call back into OnDown before it returns.  Unavailable once
-  // the stream is gone, which too much that the daemon does not take ends too.
+  // Does not wait for the daemon.  May call OnDown before it returns.  Returns Unavailable once the
+  // stream is lost; it is also lost if too many messages are queued that the daemon does not
+  // accept.
   [[nodiscard]] virtual absl::Status Send(wire::Up up) = 0;
-  // Ends the stream without goodbye; does not wait.
+  // Ends the stream without goodbye.  Does not wait.
   virtual void Cancel() = 0;
-  // Null: messages come down by a thread of the channel's own.
+  // Returns null if a thread of the channel's own delivers the messages.
   [[nodiscard]] virtual MessagePump* pump() { return nullptr; }
 };
 
-// The stream of an attached session, whatever it travels on, without a thread of its own.
+// The stream of an attached session over any transport, without a thread of its own.
 class SessionStream : public SessionChannel, public MessagePump {
  public:
-  // More waiting to be sent, or nothing taken for so long, and the session is lost.
+  // The session is lost if more than this is queued, or if the daemon accepts no data for this
+  // long.
   static constexpr size_t kQueuedBytesMax = 32 << 20;
   static constexpr std::chrono::seconds kWriteDeadline{10};
 
   // The daemon's answer to the hello.
   [[nodiscard]] virtual const wire::Attached& attached() const = 0;
   [[nodiscard]] MessagePump* pump() final { return this; }
-  // Says that nothing more comes, and reads on until the daemon's end.  True: it took all that was
-  // sent, and ended the stream in peace.  Once.  REQUIRES: nobody pumps.
+  // Tells the daemon that nothing more comes, and reads until the daemon ends the stream.  Returns
+  // true if the daemon accepted everything that was sent and ended the stream without an error.
+  // Called once.  REQUIRES: no thread pumps.
   virtual bool Close(std::chrono::milliseconds deadline) = 0;
 };
 
-// Memory of the daemon, readable (or writable, where asked for) while `owner` lives.
+// Memory of the daemon, readable (or writable, if that was requested) while `owner` lives.
 struct MappedBytes {
   std::shared_ptr<const void> owner;
   std::span<std::byte> bytes;
 };
 
-// The session page as far as anybody needs it.
+// The part of the session page that a session uses.
 class RevocationWords {
  public:
   virtual ~RevocationWords() = default;
-  // True while the word is the id.  Read after the bytes that it guards.  False for an index that
-  // is not there.
+  // Returns true while the word at this index is the id, false also if there is no such index.
+  // Call it after reading the bytes that the word guards.
   [[nodiscard]] virtual bool Holds(uint32_t word, uint64_t id) const = 0;
 };
 
-// A staging segment as the daemon handed it out; not mapped yet.
+// A staging segment as the daemon handed it out.  It is not mapped yet.
 struct StagingMemory {
-  uint32_t id = 0;  // to name in Publish and Acquire
+  uint32_t id = 0;  // named in Publish and Acquire
   FileDescriptor descriptor;
   ByteCount bytes;
 };
 
-// Where mappings come from.
+// The source of a session's mappings.
 class SharedMemory {
  public:
   virtual ~SharedMemory() = default;
   [[nodiscard]] virtual absl::StatusOr<MappedBytes> MapSlab(uint32_t slab, bool writable) = 0;
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<const RevocationWords>> MapSessionPage(
       SessionId session) = 0;
-  // Memory of the daemon's making that it shares with this process alone.  REQUIRES: `bytes` is a
-  // multiple of 4,096.  ResourceExhausted: a limit of the daemon's.
+  // Makes memory that the daemon allocates and shares only with this process.  Returns
+  // ResourceExhausted if a limit of the daemon is reached.  REQUIRES: `bytes` is a multiple of
+  // 4,096.
   [[nodiscard]] virtual absl::StatusOr<StagingMemory> MakeStaging(ByteCount bytes) = 0;
-  // The daemon need not keep it any more.
+  // Tells the daemon that it need not keep the segment any more.
   [[nodiscard]] virtual absl::Status DropStaging(uint32_t id) = 0;
 };
 

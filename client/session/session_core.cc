@@ -9,10 +9,10 @@
 namespace larder {
 namespace {
 
-// Of the process's share of the pool, so that the stocks of its sessions together never starve
-// their own reads, nor others.
+// The stocks of the process's sessions together get this fraction of its share of the pool, so that
+// they never starve its own reads or those of other processes.
 constexpr uint64_t kStockShareOfLease = 8;
-// Of a staging segment, where the daemon has no room for as much as was wanted.
+// Smallest staging segment that is requested if the daemon lacks memory for a larger one.
 constexpr ByteCount kStagingBytesLeast = MiB(4);
 
 }  // namespace
@@ -40,7 +40,8 @@ absl::Status SessionCore::Start(wire::Attached attached, SessionChannel* channel
   const std::shared_ptr<SharedMemory> memory = std::exchange(memory_, nullptr);
   if (attached_.write_mode != WriteMode::kStream) {
     if (memory == nullptr)
-      return absl::InternalError("the daemon granted shared memory to a session without sideband");
+      return absl::InternalError(
+          "the daemon granted shared memory to a session that has no sideband");
     LARDER_ASSIGN_OR_RETURN(std::shared_ptr<const RevocationWords> page,
                             memory->MapSessionPage(attached_.session));
     {
@@ -77,10 +78,10 @@ absl::StatusOr<MappedBytes> SessionCore::Map(const wire::ExtentGrant& extent, bo
 
 absl::Status SessionCore::BringStaging(const std::shared_ptr<SharedMemory>& memory,
                                        ByteCount bytes) {
-  if (bytes == ByteCount(0)) return absl::InvalidArgumentError("staging_bytes is 0");
+  if (bytes == ByteCount(0)) return absl::InvalidArgumentError("staging_bytes must not be 0");
   ByteCount size(RoundUp(bytes.value(), kPageBytes));
   absl::StatusOr<StagingMemory> made = memory->MakeStaging(size);
-  // On a node with many sessions a smaller one has to do.
+  // On a node with many sessions a smaller segment has to do.
   const std::string lacking(made.status().message());
   while (absl::IsResourceExhausted(made.status()) && size > kStagingBytesLeast) {
     size = std::max(kStagingBytesLeast, ByteCount(RoundUp(size.value() / 2, kPageBytes)));
@@ -108,8 +109,7 @@ bool SessionCore::Close() {
     bye = !book_.in_use();
     MutexLock lock(mu_);
     bye =
-        bye &&
-        leases_.empty();  // else the daemon keeps them until this process has said CLEAN, or ended
+        bye && leases_.empty();  // otherwise the daemon keeps them until CLEAN or this process ends
   }
   bye = outbox_.Stop(bye);
   OnBroken(absl::UnavailableError("the session was closed"));
@@ -119,14 +119,14 @@ bool SessionCore::Close() {
 }
 
 void SessionCore::DropStaging() {
-  // A daemon that is gone has dropped it by itself.
+  // A daemon that has ended does not have the segment any more.
   const std::shared_ptr<SharedMemory> memory = std::exchange(staging_memory_, nullptr);
   if (memory != nullptr) (void)memory->DropStaging(staging_->id());
 }
 
 void SessionCore::OnBroken(const absl::Status& status) {
   std::shared_ptr<const RevocationWords> page;   // unmapped after the lock
-  absl::flat_hash_map<uint64_t, LateRead> late;  // likewise: the segment is not used again
+  absl::flat_hash_map<uint64_t, LateRead> late;  // destroyed after the lock
   absl::Status told(absl::StatusCode::kUnavailable, status.message());
   {
     MutexLock lock(mu_);
@@ -147,7 +147,7 @@ void SessionCore::OnBroken(const absl::Status& status) {
 absl::Status SessionCore::status() const {
   if (in_child()) {
     return absl::FailedPreconditionError(
-        "this is a forked child of the process that attached: connect in the child");
+        "this process is a forked child of the process that attached: connect again in the child");
   }
   MutexLock lock(mu_);
   return status_;
@@ -187,14 +187,14 @@ void SessionCore::OnDown(wire::Down down) {
 
 void SessionCore::OnReserved(wire::Reserved reserved) {
   if (book_.OnReserved(reserved, std::chrono::steady_clock::now())) {
-    outbox_.Arm();  // the stock has chores from here on
+    outbox_.Arm();  // from here on the stock needs chores
     return;
   }
   const bool granted = reserved.status == BlockStatus::kOk;
   if (granted &&
       (!reserved.reservation || !book_.Add(reserved.reservation, reserved.extents.size()))) {
     reserved.status =
-        BlockStatus::kInvalid;  // a reservation that cannot be: nothing of it may be used
+        BlockStatus::kInvalid;  // an impossible reservation: nothing of it may be used
     reserved.extents.clear();
   }
   const uint64_t id = reserved.id;
@@ -204,7 +204,7 @@ void SessionCore::OnReserved(wire::Reserved reserved) {
 void SessionCore::OnGrant(wire::Grant grant) {
   if (grant.lease) {
     MutexLock lock(mu_);
-    if (!leases_.emplace(grant.lease, false).second) {  // a lease that cannot be
+    if (!leases_.emplace(grant.lease, false).second) {  // an impossible lease
       grant.lease = {};
       grant.blocks.clear();
     }
@@ -263,7 +263,7 @@ void SessionCore::EndLater(OpenCall call, LateRead read) {
     late_reads_.emplace(id, std::move(read));
   }
   outbox_.Cancel(id);
-  call = {};  // what it was answered and did not look at comes to OnUnclaimed
+  call = {};  // answers that the call did not take go to OnUnclaimed
 }
 
 bool SessionCore::OnLateGrant(const wire::Grant& grant) {
@@ -291,7 +291,7 @@ void SessionCore::OnLateReady(uint64_t id) {
 }
 
 void SessionCore::EndIfAnswered(uint64_t id) {
-  LateRead over;  // its room is given back without the lock
+  LateRead over;  // its part of the segment is freed without the lock
   {
     MutexLock lock(mu_);
     const auto found = late_reads_.find(id);
@@ -333,7 +333,7 @@ void SessionCore::EndLease(LeaseId lease) {
   {
     MutexLock lock(mu_);
     const auto found = leases_.find(lease);
-    if (found == leases_.end()) return;  // void since the stream broke
+    if (found == leases_.end()) return;  // void since the stream was lost
     revoked = found->second;
     leases_.erase(found);
   }

@@ -1,16 +1,17 @@
-// One session, without gRPC and without bytes: requests and their answers, leases, reservations,
-// mappings, revocations.  Transports and handles are built on it.
+// One session, independent of gRPC and of how bytes move: requests and their answers, leases,
+// reservations, mappings, revocations.  Transports and handles are built on it.
 //
-// It trusts the daemon to name blocks, not to be sane: ids that are unknown are given back, offsets
-// are checked by SlabCache.
-// Ownership: shared by Session, transports, Leases and Reservations.  Does not own the channel.
-// Thread-safety: all methods from any thread; OnDown from one thread at a time (whoever reads the
-// stream: over a MessagePump a thread that waits for an answer or sends, or the outbox's).
-// Fork: belongs to the process that made it.  In a forked child status is FailedPrecondition,
-// nothing is sent, held or given back, and Close does nothing.
+// It trusts the daemon to name blocks, but does not trust its numbers: a lease or extent that no
+// call claims is returned, and SlabCache checks offsets.
+// Ownership: Shared by Session, transports, Leases and Reservations.  Does not own the channel.
+// Thread-safety: All methods may be called from any thread.  OnDown is called by one thread at a
+// time, the one that reads the stream: over a MessagePump that is a thread that waits for an answer
+// or sends, or the outbox's.
+// Fork: The core belongs to the process that made it.  In a forked child status is
+// FailedPrecondition, nothing is sent, held or returned, and Close does nothing.
 // Lifecycle: made -> Start(attached, channel) -> ... -> Close.  OnDown may come before Start.
-// After OnBroken or Close every request answers Unavailable and nothing new is mapped.
-// Locks: mu_ is a leaf.  Nothing is held while the channel or a call is talked to.
+// After OnBroken or Close every request returns Unavailable and nothing new is mapped.
+// Locks: mu_ is a leaf.  It is not held while the channel or a call is used.
 #pragma once
 
 #include <atomic>
@@ -36,9 +37,9 @@ namespace larder {
 
 class SessionCore {
  public:
-  // `memory` is null in stream mode; without `on_directive` directives are passed over.  `beside`:
-  // the sessions of this process that have started and not ended, which share what it may reserve
-  // ahead; this one counts itself in.  Null: it is alone.
+  // `memory` is null in stream mode.  Without `on_directive` directives are ignored.  `beside`: the
+  // number of sessions of this process that have started and not ended, which share what may be
+  // reserved ahead; this one adds itself.  Null: the session shares it with no other.
   explicit SessionCore(std::shared_ptr<SharedMemory> memory,
                        DirectiveRunner::Handler on_directive = {},
                        std::shared_ptr<std::atomic<size_t>> beside = nullptr);
@@ -46,15 +47,15 @@ class SessionCore {
   SessionCore(const SessionCore&) = delete;
   SessionCore& operator=(const SessionCore&) = delete;
 
-  // Maps the session page and, where it writes or reads through one, brings a staging segment.  An
-  // error ends the session; ResourceExhausted: the daemon has no such memory for it now.
-  // REQUIRES: called once; the channel lives until Close returned, and Close is called before the
-  // channel ends.
+  // Maps the session page and, if the session writes or reads through one, gets a staging segment.
+  // An error ends the session; ResourceExhausted: the daemon has no staging memory for it now.
+  // REQUIRES: It is called once.  The channel lives until Close has returned, and Close is called
+  // before the channel ends.
   [[nodiscard]] absl::Status Start(wire::Attached attached, SessionChannel* channel,
                                    ByteCount staging_bytes);
-  // Gives everything back, the staging segment too, says goodbye unless a Lease or Reservation is
-  // still in use, then behaves as after OnBroken.  Nobody reads the stream any more afterwards.
-  // True: the goodbye is on its way.
+  // Returns everything to the daemon, including the staging segment, says goodbye unless a Lease or
+  // Reservation is still in use, and then behaves as after OnBroken.  Afterwards no thread reads
+  // the stream.  Returns true if the goodbye was sent.
   bool Close() LARDER_EXCLUDES(mu_);
   // The daemon ended the stream after the goodbye.
   void OnGoodbyeTaken() { said_bye_->store(true); }
@@ -68,51 +69,54 @@ class SessionCore {
   [[nodiscard]] absl::Status Send(wire::Up up);
   void CancelAcquire(const OpenCall& call) { outbox_.Cancel(call.id()); }
 
-  // ---- leases: whoever consumed a Grant with a lease ends it, once
-  // True while the daemon promises the bytes of this lease: check after reading them.
+  // ---- leases: the caller that took a Grant with a lease ends the lease, once
+  // Returns true while the daemon promises the bytes of this lease: check it after reading them.
   [[nodiscard]] bool Holds(LeaseId lease, uint32_t word) const LARDER_EXCLUDES(mu_);
   void EndLease(LeaseId lease) LARDER_EXCLUDES(mu_);
 
-  // ---- extents in use: whoever consumed a Reserved, or took from the stock, ends each, once
+  // ---- extents in use: the caller that took a Reserved, or took from the stock, ends each extent,
+  // once
   [[nodiscard]] std::optional<HeldExtent> TakeStock(ByteCount bytes);
-  // Adds a Reserve to `up` so that `wanted` extents of this size lie ready later.
+  // Adds a Reserve to `up` so that `wanted` extents of this size are stocked later.
   void AskStock(ByteCount bytes, size_t wanted, wire::Up* up);
-  // Gives the stock back.
+  // Returns the stock to the daemon.
   void DropStock();
   void EndExtent(const HeldExtent& extent, bool abort);
 
-  // The bytes of an extent, for reading or for writing.  As SlabCache::Map, and a sideband that
-  // does not work ends the session: nothing more could be read by it.
+  // Returns the bytes of an extent, for reading or for writing.  Errors are those of
+  // SlabCache::Map.  A sideband that does not work ends the session, because nothing more could be
+  // mapped.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable);
-  // Null unless it writes staged or reads by copies.
+  // Null unless the session writes staged or reads by copies.
   [[nodiscard]] StagingArea* staging() const { return staging_.get(); }
   [[nodiscard]] bool writes_staged() const { return attached_.write_mode == WriteMode::kStaged; }
   [[nodiscard]] bool reads_copied() const { return attached_.read_mode == ReadMode::kCopied; }
-  // What a Publish staged that nobody waits for any more: the daemon may copy from it until it
-  // answers, then it is free.  REQUIRES: the call `id` is still open.
+  // Chunks of a Publish that no caller waits for any more: the daemon may copy from them until it
+  // answers, then they are freed.  REQUIRES: the call `id` is still open.
   void FreeWhenAnswered(uint64_t id, std::vector<StagingArea::Chunk> chunks) LARDER_EXCLUDES(mu_);
 
-  // An acquire that nobody waits for any more, and whose room the daemon may write until it has
-  // answered for every key.
+  // An acquire that no caller waits for any more.  The daemon may write its part of the staging
+  // segment until it has answered for every key.
   struct LateRead {
     std::shared_ptr<const StagingRoom> room;
-    LeaseId lease;         // once granted
-    bool granted = false;  // the grant was seen
-    size_t pending = 0;    // keys that it said are pending, and that were not answered
+    LeaseId lease;         // set once granted
+    bool granted = false;  // the grant has arrived
+    size_t pending = 0;    // keys that the grant called pending and that were not answered
   };
-  // Cancels it; the room is free and the lease ends with the last answer.
+  // Cancels the acquire.  With the last answer its part of the segment is freed and its lease ends.
   void EndLater(OpenCall call, LateRead read) LARDER_EXCLUDES(mu_);
 
-  // The largest payload of a block of this variant that was read by copies; 0: none was.
+  // Returns the largest payload of a block of this variant that was read by copies; 0 if none was.
   [[nodiscard]] uint64_t LargestBlock(uint32_t variant) const LARDER_EXCLUDES(mu_);
   void NoteBlock(uint32_t variant, uint64_t bytes) LARDER_EXCLUDES(mu_);
 
   // REQUIRES: started.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
   [[nodiscard]] absl::Status status() const LARDER_EXCLUDES(mu_);
-  // The daemon knows that nothing is in use any more.  May be asked after this is gone.
+  // Set once the daemon knows that nothing is in use any more.  May be read after the core is
+  // destroyed.
   [[nodiscard]] std::shared_ptr<const std::atomic<bool>> bye_flag() const { return said_bye_; }
-  // This is a forked child of the process that made the session.
+  // Returns true in a forked child of the process that made the session.
   [[nodiscard]] bool in_child() const { return fork_guard_.left(); }
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
 
@@ -127,7 +131,7 @@ class SessionCore {
   void OnGrant(wire::Grant grant) LARDER_EXCLUDES(mu_);
   void OnRevocation(const wire::Revocation& revocation) LARDER_EXCLUDES(mu_);
   void OnUnclaimed(Answer answer) LARDER_EXCLUDES(mu_);
-  // True: it is of a LateRead.
+  // Returns true if the grant belongs to a LateRead.
   [[nodiscard]] bool OnLateGrant(const wire::Grant& grant) LARDER_EXCLUDES(mu_);
   void OnLateReady(uint64_t id) LARDER_EXCLUDES(mu_);
   void EndIfAnswered(uint64_t id) LARDER_EXCLUDES(mu_);
@@ -138,10 +142,10 @@ class SessionCore {
 
   const ForkGuard fork_guard_;
   const std::shared_ptr<std::atomic<size_t>> beside_;
-  std::shared_ptr<SharedMemory> memory_;          // until Start
+  std::shared_ptr<SharedMemory> memory_;          // null after Start
   wire::Attached attached_;                       // const after Start
-  std::shared_ptr<StagingArea> staging_;          // likewise
-  std::shared_ptr<SharedMemory> staging_memory_;  // that knows it, until Close
+  std::shared_ptr<StagingArea> staging_;          // const after Start
+  std::shared_ptr<SharedMemory> staging_memory_;  // that made the staging segment; null after Close
   Counters counters_;
   std::atomic<bool> draining_{false};
   const std::shared_ptr<std::atomic<bool>> said_bye_ = std::make_shared<std::atomic<bool>>(false);
@@ -160,8 +164,8 @@ class SessionCore {
   absl::flat_hash_map<uint64_t, LateRead> late_reads_ LARDER_GUARDED_BY(mu_);  // by call
   absl::flat_hash_map<uint32_t, uint64_t> largest_ LARDER_GUARDED_BY(mu_);     // by variant
 
-  Outbox outbox_;                                // its thread uses the others
-  std::unique_ptr<DirectiveRunner> directives_;  // may be null; const after it was made
+  Outbox outbox_;                                // its thread uses the members above
+  std::unique_ptr<DirectiveRunner> directives_;  // may be null; const once it was made
 };
 
 }  // namespace larder

@@ -8,7 +8,7 @@
 namespace larder {
 
 void SessionInbox::HandOver(wire::Down down) {
-  // Only the first message may say `attached`; a later one would change what the session is.
+  // Only the first message may carry `attached`; a later one would change what the session is.
   if (down.attached && !has_attached_.load()) {
     attached_ = *std::move(down.attached);
     has_attached_ = true;
@@ -46,7 +46,7 @@ bool SessionInbox::WaitEnd(MessagePump& pump, TimePoint until) {
 
 absl::Status Nonsense(const absl::Status& why) {
   return absl::UnavailableError(
-      absl::StrCat("the daemon sent what no daemon sends: ", why.message()));
+      absl::StrCat("the daemon sent an invalid message: ", why.message()));
 }
 
 }  // namespace larder

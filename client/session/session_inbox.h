@@ -1,7 +1,9 @@
-// What comes down a session's stream, whatever it travels on: the messages, counted, and the end.
+// Receives what comes down a session's stream, over any transport: it counts the messages and
+// records the end.
 //
-// Knows no ids and no meaning: but for `attached`, which it keeps, all goes to a handler.
-// Thread-safety: HandOver and End from one thread at a time (whoever pumps); all else from any.
+// It knows no ids and no meaning: it keeps `attached` and passes everything else to a handler.
+// Thread-safety: HandOver and End are called by one thread at a time (the one that pumps), all
+// other methods from any.
 // Lifecycle: HandOver ... -> End (once).
 #pragma once
 
@@ -18,29 +20,32 @@ namespace larder {
 
 class SessionInbox {
  public:
-  // Both on a thread that pumps or sends, one at a time; they do not call Send.
+  // The stream calls both on a thread that pumps or sends, one call at a time.  They do not call
+  // Send.
   struct Handlers {
     std::function<void(wire::Down)> on_down;
     std::function<void(const absl::Status&)>
-        on_broken;  // once, when the stream ended, however it did
+        on_broken;  // once, when the stream has ended for any reason
   };
   explicit SessionInbox(Handlers handlers) : handlers_(std::move(handlers)) {}
 
   void HandOver(wire::Down down);
-  // `why` is OK when the daemon ended the stream in peace.
+  // `why` is OK if the daemon ended the stream without an error.
   void End(const absl::Status& why);
 
-  // Messages that the session has: who looks at the count before has yet to look at them.
+  // Number of messages that were handed to the session.  It grows after the handler ran, so a
+  // thread that reads it before it checks a condition misses no message.
   [[nodiscard]] uint64_t arrivals() const { return arrivals_.load(); }
   [[nodiscard]] bool ended() const { return ended_.load(); }
   // REQUIRES: ended().
   [[nodiscard]] bool ended_in_peace() const { return why_.ok(); }
-  // REQUIRES: WaitAttached said OK.
+  // REQUIRES: WaitAttached returned OK.
   [[nodiscard]] const wire::Attached& attached() const { return attached_; }
 
-  // Pumps until `attached` came.  What the daemon refuses with; DeadlineExceeded.
+  // Pumps until `attached` has arrived.  Returns the error that the daemon refused with, or
+  // DeadlineExceeded.
   [[nodiscard]] absl::Status WaitAttached(MessagePump& pump, TimePoint until);
-  // Pumps until the end; false: it did not come in time.
+  // Pumps until the stream has ended.  Returns false if that did not happen in time.
   [[nodiscard]] bool WaitEnd(MessagePump& pump, TimePoint until);
 
  private:
@@ -52,7 +57,7 @@ class SessionInbox {
   std::atomic<uint64_t> arrivals_{0};
 };
 
-// Why a stream ends on which something came that does not decode.
+// The error of a stream that ends because a message did not decode.
 [[nodiscard]] absl::Status Nonsense(const absl::Status& why);
 
 }  // namespace larder

@@ -16,7 +16,8 @@ absl::StatusOr<MappedBytes> SlabCache::Slab(uint32_t slab, bool writable) {
   absl::flat_hash_set<uint32_t>& mapping = mapping_[writable ? 1 : 0];
   for (;;) {
     if (memory_ == nullptr)
-      return absl::UnavailableError("the session is over; its memory is unmapped");
+      return absl::UnavailableError(
+          "the session has ended and its memory is unmapped: Attach again");
     if (slab < slabs.size() && slabs[slab].owner != nullptr) return slabs[slab];
     if (!mapping.insert(slab).second) {
       mapped_.Wait(mu_);
@@ -29,7 +30,7 @@ absl::StatusOr<MappedBytes> SlabCache::Slab(uint32_t slab, bool writable) {
     mapping.erase(slab);
     mapped_.NotifyAll();
     LARDER_RETURN_IF_ERROR(mapped.status());
-    if (memory_ == nullptr) continue;  // dropped meanwhile: answers so
+    if (memory_ == nullptr) continue;  // dropped meanwhile: returns Unavailable
     if (slab >= slabs.size()) slabs.resize(slab + 1);
     slabs[slab] = *mapped;
     return mapped;
@@ -55,7 +56,7 @@ absl::StatusOr<MappedBytes> SlabCache::Map(const wire::ExtentGrant& extent, bool
 }
 
 void SlabCache::Drop() {
-  std::shared_ptr<SharedMemory> memory;  // goes after the lock
+  std::shared_ptr<SharedMemory> memory;  // released after the lock
   std::vector<MappedBytes> slabs[2];
   MutexLock lock(mu_);
   memory.swap(memory_);

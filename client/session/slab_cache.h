@@ -1,12 +1,12 @@
 // The slabs that a session has mapped, on demand, each at most once for reading and once for
 // writing.
 //
-// What the daemon says of an extent is checked against the mapping here, so nobody else computes an
+// It checks what the daemon says of an extent against the mapping, and no other class computes an
 // address from it.
-// Ownership: a mapping lives until Drop and until the last MappedBytes of it is gone, whichever is
+// Ownership: A mapping lives until Drop and until its last MappedBytes is destroyed, whichever is
 // later: a copy under way keeps its memory.
-// Thread-safety: all methods from any thread.  Mapping a slab, which takes a while, keeps only
-// those waiting who want the same.
+// Thread-safety: All methods may be called from any thread.  Mapping a slab takes a while; only
+// callers that want the same slab wait for it.
 // Limits: 65,536 slabs.
 #pragma once
 
@@ -23,11 +23,11 @@ class SlabCache {
  public:
   explicit SlabCache(std::shared_ptr<SharedMemory> memory) : memory_(std::move(memory)) {}
 
-  // The bytes of an extent.  Internal when it does not lie inside its slab at a segment's border;
-  // Unavailable after Drop; else what mapping the slab says.
+  // Returns the bytes of an extent.  Returns Internal if the extent does not lie inside its slab at
+  // a segment boundary, Unavailable after Drop; other errors are those of mapping the slab.
   [[nodiscard]] absl::StatusOr<MappedBytes> Map(const wire::ExtentGrant& extent, bool writable)
       LARDER_EXCLUDES(mu_);
-  // No new mappings from here on, and the cached ones go.
+  // From now on nothing is mapped, and the cached mappings are released.
   void Drop() LARDER_EXCLUDES(mu_);
 
  private:
@@ -36,7 +36,7 @@ class SlabCache {
   Mutex mu_;
   std::shared_ptr<SharedMemory> memory_ LARDER_GUARDED_BY(mu_);
   std::vector<MappedBytes> slabs_[2] LARDER_GUARDED_BY(mu_);         // for reading, for writing
-  absl::flat_hash_set<uint32_t> mapping_[2] LARDER_GUARDED_BY(mu_);  // somebody is at it
+  absl::flat_hash_set<uint32_t> mapping_[2] LARDER_GUARDED_BY(mu_);  // a thread is mapping it
   CondVar mapped_;
 };
 

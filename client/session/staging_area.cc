@@ -17,10 +17,10 @@ absl::StatusOr<std::shared_ptr<StagingArea>> StagingArea::Create(StagingMemory m
   const size_t size = memory.bytes.value();
   struct stat file {};
   if (fstat(memory.descriptor.get(), &file) != 0)
-    return absl::ErrnoToStatus(errno, "fstat of a staging segment");
+    return absl::ErrnoToStatus(errno, "cannot read the size of the staging segment");
   if (size == 0 || file.st_size < 0 || static_cast<uint64_t>(file.st_size) != size) {
     return absl::InternalError(absl::StrCat("the daemon handed out a staging segment of ",
-                                            file.st_size, " bytes and says ", size));
+                                            file.st_size, " bytes but announced ", size));
   }
   void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.descriptor.get(), 0);
   if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "cannot map the staging segment");
@@ -59,7 +59,7 @@ absl::StatusOr<StagingArea::Chunk> StagingArea::Allocate(ByteCount bytes, TimePo
         absl::StrCat("a block of ", bytes.value(), " bytes is larger than the staging segment of ",
                      memory_.size(), ": ",
                      lacking_.empty() ? "raise SessionOptions.staging_bytes"
-                                      : "larderd had no more when this session attached, as it "
+                                      : "larderd had no more when this session attached: it "
                                         "said: ",
                      lacking_));
   }
@@ -67,7 +67,9 @@ absl::StatusOr<StagingArea::Chunk> StagingArea::Allocate(ByteCount bytes, TimePo
   uint64_t offset = 0;
   bool in_time = true;
   while (!TryAllocate(rounded, &offset)) {
-    if (!in_time) return absl::DeadlineExceededError("no room in the staging segment in time");
+    if (!in_time)
+      return absl::DeadlineExceededError(
+          "no part of the staging segment became free before the call's deadline");
     in_time = freed_.WaitUntil(mu_, deadline);
   }
   return Chunk{offset, memory_.subspan(offset, bytes.value())};

@@ -1,14 +1,14 @@
-// A segment of memory that the daemon made and shares with this process alone: where a staged Put
-// lays its bytes, for the daemon to copy, and where the daemon lays those of a read by copies.
+// A segment of memory that the daemon made and shares only with this process.  A staged Put writes
+// its bytes here for the daemon to copy, and the daemon writes the bytes of a read by copies here.
 //
-// Room is given out lowest address first, so that a small set of pages is used again and again and
-// stays in the cache between our copy and the daemon's.
-// A chunk may be used again only once the daemon has answered for it: until then it may still copy.
-// One that was never answered stays taken.
+// Memory is allocated at the lowest free address first, so that a small set of pages is used
+// repeatedly and stays in the CPU cache between this process's copy and the daemon's.
+// A chunk may be used again only once the daemon has answered for it: until then the daemon may
+// still copy.  A chunk that was never answered stays allocated.
 //
-// Ownership: owns the mapping, which lives as long as a StagingRoom of it.
-// Thread-safety: all methods from any thread.
-// Limits: a chunk is at most the segment; else Allocate answers ResourceExhausted.
+// Ownership: Owns the mapping, which lives at least as long as any StagingRoom of it.
+// Thread-safety: All methods may be called from any thread.
+// Limits: A chunk is at most the segment; for more, Allocate returns ResourceExhausted.
 #pragma once
 
 #include <map>
@@ -35,8 +35,8 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
     std::span<std::byte> bytes;
   };
 
-  // Maps it.  Internal: it is not what the daemon says.  `lacking`: why it is smaller than wanted;
-  // empty: it is not.
+  // Maps the segment.  Returns Internal if it is not what the daemon says.  `lacking`: why it is
+  // smaller than requested; empty if it is not.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<StagingArea>> Create(
       StagingMemory memory, std::string lacking = {});
   ~StagingArea();
@@ -44,15 +44,15 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   StagingArea& operator=(const StagingArea&) = delete;
 
   [[nodiscard]] ByteCount size() const { return ByteCount(memory_.size()); }
-  // Named in Publish.
+  // Named in Publish and Acquire.
   [[nodiscard]] uint32_t id() const { return id_; }
 
-  // At a multiple of 4,096.  Waits until there is room: DeadlineExceeded when there is none by
-  // then.
+  // Allocates at a multiple of 4,096.  Waits until there is enough free memory; returns
+  // DeadlineExceeded if there is none by the deadline.
   [[nodiscard]] absl::StatusOr<Chunk> Allocate(ByteCount bytes, TimePoint deadline)
       LARDER_EXCLUDES(mu_);
   void Free(const Chunk& chunk) LARDER_EXCLUDES(mu_);
-  // The same, free again when it is dropped.
+  // The same; the memory is freed when the returned object is destroyed.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<const StagingRoom>> AllocateRoom(ByteCount bytes,
                                                                                 TimePoint deadline)
       LARDER_EXCLUDES(mu_);
@@ -64,13 +64,15 @@ class StagingArea : public std::enable_shared_from_this<StagingArea> {
   const uint32_t id_;
   const std::span<std::byte> memory_;
   const std::string lacking_;
-  const ForkGuard fork_guard_;  // in a forked child the addresses may be another mapping's
+  const ForkGuard fork_guard_;  // in a forked child the addresses may belong to another mapping
   Mutex mu_;
   CondVar freed_;
   std::map<uint64_t, uint64_t> free_ LARDER_GUARDED_BY(mu_);  // offset -> bytes, never adjacent
 };
 
-// Ownership: keeps the area.  Thread-safety: const.
+// An allocated part of the segment, which is freed when the object is destroyed.
+// Ownership: Keeps the area alive.
+// Thread-safety: Const.
 class StagingRoom {
  public:
   StagingRoom(std::shared_ptr<StagingArea> area, const StagingArea::Chunk& chunk)

@@ -1,7 +1,7 @@
-// Waits for an answer of the daemon, which a stop ends early: the call's owner asked for it on
-// another thread, and nothing of PendingCalls hears a stop, so it is looked for now and then.
+// Waits for an answer of the daemon, and ends early if the call's owner requests a stop on another
+// thread.  PendingCalls has no notification for a stop, so it is polled.
 //
-// Thread-safety: as what is waited on.
+// Thread-safety: As that of the awaited call.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 
 namespace larder {
 
-// wait(until), a StatusOr, until it answers something else than DeadlineExceeded, the deadline
-// passes, or `stop` was requested some milliseconds ago.
+// Calls wait(until), which returns a StatusOr, until it returns anything but DeadlineExceeded, the
+// deadline has passed, or `stop` was requested (noticed within kCheckEvery).
 template <class Wait>
 [[nodiscard]] auto AwaitUnlessStopped(const std::stop_token& stop, TimePoint deadline,
                                       const Wait& wait) {
-  constexpr std::chrono::milliseconds kCheckEvery{20};  // between two looks
+  constexpr std::chrono::milliseconds kCheckEvery{20};  // between two checks
   for (;;) {
     const TimePoint next = std::chrono::steady_clock::now() + kCheckEvery;
     const TimePoint until = stop.stop_possible() ? std::min(deadline, next) : deadline;

@@ -54,7 +54,8 @@ void CopyPool::ForEach(size_t count, const std::function<void(size_t)>& work) {
   batch_mu_.Unlock();
 }
 
-// They end about when the caller does, sooner than it could fall asleep and be woken.
+// The helpers end at about the same time as the caller, sooner than it could fall asleep and be
+// woken.
 void CopyPool::AwaitHelpers() {
   constexpr auto kAwait = std::chrono::microseconds(50);
   (void)SpinWhileIdle(std::chrono::steady_clock::now() + kAwait,

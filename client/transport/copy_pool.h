@@ -1,8 +1,10 @@
-// A few threads that copy one large batch together with the caller.
+// Threads that copy one large batch together with the caller.
 //
-// Ownership: owns its threads.  Thread-safety: ForEach from any thread; one batch is divided at a
-// time, another that comes meanwhile runs on its caller alone.
-// Lifecycle: threads live as long as the pool.  Limits: kThreadsMax.
+// Ownership: Owns its threads.
+// Thread-safety: ForEach may be called from any thread.  One batch is divided at a time; a batch
+// that comes meanwhile runs on its caller alone.
+// Lifecycle: The threads live as long as the pool.
+// Limits: kThreadsMax threads.
 #pragma once
 
 #include <atomic>
@@ -19,28 +21,30 @@ namespace larder {
 class CopyPool {
  public:
   static constexpr uint32_t kThreadsMax = 64;
-  // How long a thread looks for the next batch before it sleeps, while nobody else wants its core:
-  // a busy caller is back within, and to wake a thread takes as long as to copy a MiB.
+  // How long a thread spins for the next batch before it sleeps, as long as no other thread wants
+  // its core: a busy caller returns within that time, and waking a thread takes as long as copying
+  // a MiB.
   static constexpr std::chrono::microseconds kSpin{100};
-  // `threads` copy in all, the caller included; 0 counts as 1.
+  // `threads` threads copy, including the caller; 0 counts as 1.
   explicit CopyPool(uint32_t threads);
   ~CopyPool();
   CopyPool(const CopyPool&) = delete;
   CopyPool& operator=(const CopyPool&) = delete;
 
-  // Calls work(i) for each i < count, once, from any of the threads; returns when all are done, and
-  // their stores, non-temporal ones too, can be seen by everybody.
+  // Calls work(i) once for each i < count, from any of the threads.  When it returns, all calls are
+  // done and their stores, including non-temporal ones, are visible to all threads.
   void ForEach(size_t count, const std::function<void(size_t)>& work) LARDER_EXCLUDES(mu_);
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
   void AwaitHelpers() LARDER_EXCLUDES(mu_);
-  void Drain();  // what is left of the batch, then a StoreFence
+  // Runs what is left of the batch, then a StoreFence.
+  void Drain();
 
   std::vector<std::thread> threads_;
-  Mutex batch_mu_;  // held by the caller whose batch is divided; before mu_
+  Mutex batch_mu_;  // held by the caller whose batch is divided; taken before mu_
 
-  // Written while no helper is inside (under mu_), read by helpers inside.
+  // Written under mu_ while no helper is inside; helpers inside read them.
   const std::function<void(size_t)>* work_ = nullptr;
   size_t count_ = 0;
   std::atomic<size_t> next_{0};

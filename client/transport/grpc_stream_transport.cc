@@ -31,7 +31,7 @@ class StoreCall {
     writer_ = stub_->StoreBlocks(&context_, &reply_);
   }
 
-  // False: the stream ended early; Finish says why.
+  // Returns false if the stream ended early; Finish returns the reason.
   [[nodiscard]] bool Send(const PutBlock& block, std::optional<wire::StoreHead> head);
   [[nodiscard]] absl::StatusOr<wire::StoreBlocksResult> Finish();
 
@@ -59,7 +59,7 @@ bool StoreCall::Send(const PutBlock& block, std::optional<wire::StoreHead> head)
     begin.segments.segments[i].xxh3 = HashBytes(block.segments[i]);
   begin.segments.hashed = true;
   if (!Write(part)) return false;
-  std::string gathered;  // small segments together in one message
+  std::string gathered;  // small segments share a message
   const auto flush = [&] {
     wire::StoreBlocksPart data;
     data.data = gathered;
@@ -89,16 +89,16 @@ absl::StatusOr<wire::StoreBlocksResult> StoreCall::Finish() {
 
 // ---- reading
 
-// Takes the messages of one FetchBlocks stream apart.
+// Decodes the messages of one FetchBlocks stream.
 class Fetched {
  public:
   Fetched(const VariantHandle& variant, std::span<const GetBlock> blocks,
           std::span<const size_t> keys, std::span<BlockStatus> status)
       : variant_(variant), blocks_(blocks), keys_(keys), status_(status) {}
 
-  // DataLoss: the stream makes no sense; nothing of it from here on is to be believed.
+  // Returns DataLoss if the stream is invalid: then nothing of it from here on is trusted.
   [[nodiscard]] absl::Status On(const wire::FetchBlocksPart& part);
-  // After the last message.
+  // Called after the last message.
   [[nodiscard]] absl::Status End() const;
 
  private:
@@ -113,12 +113,12 @@ class Fetched {
   const std::span<const size_t> keys_;
   const std::span<BlockStatus> status_;
   size_t next_key_ = 0;
-  // The block at hand.
+  // The current block.
   SegmentTable table_;
   SegmentRange range_;
   uint64_t missing_bytes_ = 0;
-  bool wanted_ = false;  // its shape is what the caller expects: bytes go to him
-  size_t segment_ = 0;   // of the caller's spans
+  bool wanted_ = false;  // its shape is what the caller expects: its bytes are copied
+  size_t segment_ = 0;   // index in the caller's spans
   size_t in_segment_ = 0;
 };
 
@@ -141,7 +141,7 @@ absl::Status Fetched::Start(const wire::FetchStart& start) {
       DecodeRecordHeaderOf({variant_.id, block().digest}, AsBytes(start.record_header));
   if (!decoded.ok()) {
     return absl::DataLossError(
-        absl::StrCat("the byte stream's record header: ", decoded.status().message()));
+        absl::StrCat("the byte stream has an invalid record header: ", decoded.status().message()));
   }
   table_ = decoded->header.table;
   const uint64_t segments_end = uint64_t{start.first_segment} + start.segments;
@@ -160,7 +160,7 @@ absl::Status Fetched::Start(const wire::FetchStart& start) {
 absl::Status Fetched::Data(std::span<const std::byte> data) {
   if (data.empty()) return absl::OkStatus();
   if (data.size() > missing_bytes_)
-    return absl::DataLossError("the byte stream has more bytes than its table says");
+    return absl::DataLossError("the byte stream has more bytes than its segment table");
   missing_bytes_ -= data.size();
   while (wanted_ && !data.empty()) {
     const std::span<std::byte> to = block().segments[segment_].subspan(in_segment_);
@@ -221,11 +221,11 @@ absl::Status FetchGroup(RpcChannel& channel, const std::string& tenant,
   const absl::Status ended = FromRpcStatus(reader->Finish());
   LARDER_RETURN_IF_ERROR(result);
   if (absl::IsCancelled(ended) && options.stop.stop_requested())
-    return absl::DeadlineExceededError("its caller stopped it");
+    return absl::DeadlineExceededError("the caller requested a stop");
   return ended.ok() ? fetched.End() : ended;
 }
 
-// Blocks `sent` of one content, as one stream.
+// Stores the blocks `sent`, all of one content, as one stream.
 absl::Status StoreGroup(RpcChannel& channel, const wire::StoreHead& head,
                         std::span<const PutBlock> blocks, const std::vector<size_t>& sent,
                         std::chrono::milliseconds deadline, std::vector<BlockStatus>& result) {
@@ -236,7 +236,8 @@ absl::Status StoreGroup(RpcChannel& channel, const wire::StoreHead& head,
   }
   LARDER_ASSIGN_OR_RETURN(const wire::StoreBlocksResult stored, call.Finish());
   if (stored.status.size() != sent.size()) {
-    return absl::InternalError("the daemon answered a byte stream with another number of blocks");
+    return absl::InternalError(
+        "the daemon answered a byte stream with another number of statuses than blocks");
   }
   for (size_t i = 0; i < sent.size(); ++i) {
     const bool named = stored.digests[i] == blocks[sent[i]].digest;
@@ -258,9 +259,10 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
                                                                   const CallOptions& options) {
   LARDER_RETURN_IF_ERROR(CheckBatch(blocks.size()));
   std::vector<BlockStatus> result(blocks.size(), BlockStatus::kInvalid);
-  std::map<size_t, std::vector<size_t>> groups;  // by content: a stream is of one
+  std::map<size_t, std::vector<size_t>> groups;  // by content, since a stream has only one
   for (size_t i = 0; i < blocks.size(); ++i) {
-    // The daemon names a block by its tokens: what it would store under another name stays here.
+    // The daemon names a block by its tokens, so a block that it would store under another name is
+    // not sent.
     if (!ShapeFits(variant.spec, blocks[i])) continue;
     const std::vector<Digest> chain = Chain(blocks[i].parent, blocks[i].tokens);
     if (!chain.empty() && chain.back() == blocks[i].digest)
@@ -274,14 +276,15 @@ absl::StatusOr<std::vector<BlockStatus>> GrpcStreamTransport::Put(const VariantH
       if (contents_.empty())
         return absl::FailedPreconditionError("register a content before the first Put");
       head.content = contents_[content];
-      head.content.tenant.clear();  // the daemon knows who calls
+      head.content.tenant.clear();  // the daemon knows the caller's tenant
     }
     LARDER_RETURN_IF_ERROR(StoreGroup(*channel_, head, blocks, sent, options.deadline, result));
   }
   return result;
 }
 
-// As far as it says so; else the first.
+// A block names its content, or as the first of a chain has the content as parent; any other counts
+// as the first content's.
 size_t GrpcStreamTransport::ContentOf(const PutBlock& block) const {
   MutexLock lock(mu_);
   for (size_t i = 0; i < contents_.size(); ++i) {

@@ -1,11 +1,13 @@
-// Blocks over gRPC byte streams: for callers without a sideband, and between hosts.  Two copies and
-// two hashes slower than shared memory, and the only road that needs nothing but a connection.
+// Blocks over gRPC byte streams, for callers without a sideband and between hosts.  It takes two
+// copies and two hashes more than shared memory, but it is the only transport that needs nothing
+// but a connection.
 //
-// What is read is believed only after the record header was found to be that of the key, and every
-// segment's hash to be that of the bytes.
-// Ownership: shares the channel.  Thread-safety: all methods from any thread.
-// Limits: pieces of kDataBytesMax.  The daemon admits a bounded number of streams at once:
-// ResourceExhausted.
+// It trusts what it reads only after it has checked that the record header is the key's, and that
+// every segment has its hash.
+// Ownership: Shares the channel.
+// Thread-safety: All methods may be called from any thread.
+// Limits: Pieces of kDataBytesMax.  The daemon admits a bounded number of streams at once and
+// refuses more with ResourceExhausted.
 #pragma once
 
 #include <memory>
@@ -20,15 +22,15 @@ class RpcChannel;  // client/rpc/rpc_channel.h
 
 class GrpcStreamTransport final : public Transport {
  public:
-  // `tenant` empty: the caller's own.
+  // An empty `tenant` is the caller's own.
   GrpcStreamTransport(std::shared_ptr<RpcChannel> channel, std::string tenant,
                       std::string engine_id)
       : channel_(std::move(channel)),
         tenant_(std::move(tenant)),
         engine_id_(std::move(engine_id)) {}
 
-  // A content that blocks may belong to, with the session's tenant; the daemon registers it with
-  // the first write of one.
+  // Adds a content that blocks may belong to, with the session's tenant.  The daemon registers it
+  // with the first write of such a block.
   void AddContent(const ContentSpec& content) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] const char* name() const override { return "grpc stream"; }
@@ -40,7 +42,7 @@ class GrpcStreamTransport final : public Transport {
                                                              const CallOptions& options) override;
 
  private:
-  // Which of them a block is of.
+  // Returns the index in contents_ of the content that the block belongs to.
   [[nodiscard]] size_t ContentOf(const PutBlock& block) const LARDER_EXCLUDES(mu_);
 
   const std::shared_ptr<RpcChannel> channel_;

@@ -1,8 +1,9 @@
-// The simplest Transport: a map in this process.  Documentation by example, oracle of the contract
-// suite, and a stand-in for a daemon in tests of what is built on top.
+// The simplest Transport: a map in this process.  It is documentation by example, the oracle of the
+// contract suite, and a stand-in for a daemon in tests of the code above it.
 //
-// Stores bytes without limit and never loses any.
-// Ownership: copies of what was put.  Thread-safety: all methods from any thread.
+// It stores bytes without limit and never loses any.
+// Ownership: Owns copies of what was put.
+// Thread-safety: All methods may be called from any thread.
 #pragma once
 
 #include <memory>
@@ -28,7 +29,7 @@ class LoopbackTransport final : public Transport {
  private:
   struct Stored {
     SegmentTable table;
-    std::string payload;  // segments one after the other
+    std::string payload;  // the segments, concatenated
   };
   BlockStatus PutOne(const VariantHandle& variant, const PutBlock& block) LARDER_REQUIRES(mu_);
   BlockStatus GetOne(const VariantHandle& variant, const GetBlock& block) LARDER_REQUIRES(mu_);

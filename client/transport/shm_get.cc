@@ -13,11 +13,11 @@
 namespace larder {
 namespace {
 
-// Blocks of a window, where a batch is larger: enough that a window's copy hides the next one's
-// round trip.
+// Blocks of a window in a larger batch: enough that the copying of a window hides the round trip of
+// the next.
 constexpr size_t kWindowBlocks = 16;
 
-// What one thread copies at a time: small enough that several end about together.
+// What one thread copies at a time: small enough that the threads end at about the same time.
 constexpr uint64_t kPieceBytes = 256 << 10;
 
 struct Piece {
@@ -25,20 +25,21 @@ struct Piece {
   std::span<const std::byte> from;
 };
 
-// A block that came encoded.
+// A block that arrived encoded.
 struct EncodedBlock {
   size_t key = 0;
   const SegmentTable* table = nullptr;
   MappedBytes mapped;
 };
 
-// Of a staging segment, so that two windows, and a Put beside them, have room.
+// A window takes at most this fraction of the staging segment, so that two windows and a Put beside
+// them fit.
 constexpr uint64_t kRoomShare = 4;
 
 struct Window {
   std::vector<size_t> keys;  // indices of the batch
-  uint64_t bytes = 0;        // of the room that they take, each from a segment's border on
-  PendingRead read;          // once it was asked for
+  uint64_t bytes = 0;        // of the segment that they need, each aligned to kSegmentAlign
+  PendingRead read;          // set once it was requested
 };
 
 // One Get call.
@@ -70,7 +71,8 @@ class GetRun {
   [[nodiscard]] std::vector<Window> Cut(const std::vector<size_t>& keys) const;
   [[nodiscard]] ByteCount BytesOf(const Window& window) const;
   [[nodiscard]] absl::Status Pass(const std::vector<size_t>& keys);
-  // `behind`: what its request wants after it.  DeadlineExceeded: no room for it by `until`.
+  // `behind`: what the call's request wants after this window.  Returns DeadlineExceeded if the
+  // staging segment had no capacity by `until`.
   [[nodiscard]] absl::Status Ask(Window& window, ByteCount behind, TimePoint until);
   [[nodiscard]] absl::Status Finish(Window& window);
   void CopyReady(Window& window, std::span<const size_t> at,
@@ -91,15 +93,16 @@ class GetRun {
   const VariantHandle& variant_;
   const std::span<const GetBlock> blocks_;
   const uint32_t lease_ms_;
-  const ByteCount remaining_;  // of the request behind the call, after it
+  const ByteCount remaining_;  // what the call's request wants after the call
   const std::stop_token stop_;
   const TimePoint deadline_;
   std::vector<BlockStatus> status_;
-  // Of the blocks that are copied next.
+  // The blocks that are copied next.
   std::vector<Piece> pieces_;
   std::vector<EncodedBlock> encoded_;
-  std::vector<std::shared_ptr<const void>> owners_;  // keep their mappings
-  std::vector<uint8_t> mismatch_;  // 1: bytes that do not have their hash; written by copy threads
+  std::vector<std::shared_ptr<const void>> owners_;  // keep their mappings alive
+  // 1 if the bytes do not match their hash.  Written by copying threads.
+  std::vector<uint8_t> mismatch_;
 };
 
 uint64_t PayloadOf(const GetBlock& block) {
@@ -109,7 +112,8 @@ uint64_t PayloadOf(const GetBlock& block) {
   return end;
 }
 
-// The table names the wanted segments, one per span, of these bytes once they are decoded.
+// Returns true if the table has the wanted segments, one per span, of the spans' sizes after
+// decoding.
 bool TableFits(const SegmentTable& table, const GetBlock& block) {
   if (table.segments.size() != block.segments.size()) return false;
   for (size_t i = 0; i < table.segments.size(); ++i) {
@@ -128,7 +132,7 @@ bool GetRun::HashesMatch(const GetBlock& block, const SegmentTable& table) {
   return true;
 }
 
-// What a block is copied in; nothing of it yet.
+// Plans the pieces in which a block is copied, without copying any.
 BlockStatus GetRun::Plan(const PendingRead& read, size_t key, const wire::BlockGrant& grant) {
   const GetBlock& block = blocks_[key];
   if (grant.table && grant.table->encoded()) return PlanEncoded(read, key, grant);
@@ -162,7 +166,8 @@ BlockStatus GetRun::PlanEncoded(const PendingRead& read, size_t key,
   return BlockStatus::kOk;
 }
 
-// From a copy: another process may write there.  False: bytes that do not match their hash.
+// Decodes from a private copy, because another process may write to the source.  Returns false if
+// bytes do not match their hash.
 bool GetRun::Decode(const EncodedBlock& block) const {
   PayloadCodec codec;
   std::vector<std::byte> stored;
@@ -187,7 +192,8 @@ void GetRun::CopyReady(Window& window, std::span<const size_t> at,
     BlockStatus& status = status_[window.keys[i]];
     status = grants[i].status;
     if (status == BlockStatus::kOk) status = Plan(window.read, window.keys[i], grants[i]);
-    // More than its room, as the daemon has it: it is not what its reader takes it for.
+    // A block that is larger than the caller's spans has other layers or sizes than the caller
+    // expects.
     if (status == BlockStatus::kFull && grants[i].extent.bytes > PayloadOf(blocks_[window.keys[i]]))
       status = BlockStatus::kInvalid;
     const bool check = grants[i].table && grants[i].table->hashed && !grants[i].table->encoded();
@@ -211,7 +217,7 @@ void GetRun::CopyReady(Window& window, std::span<const size_t> at,
   });
 }
 
-// Blocks that the daemon still brings: each is copied when it is there.
+// Copies each block that the daemon is still loading as soon as it is ready.
 absl::Status GetRun::CopyPending(Window& window, std::vector<wire::BlockGrant>& grants) {
   while (window.read.pending() > 0) {
     absl::StatusOr<std::vector<wire::BlockReady>> ready =
@@ -254,8 +260,8 @@ absl::Status GetRun::Ask(Window& window, ByteCount behind, TimePoint until) {
   return core_.Send(std::move(up));
 }
 
-// Counts what arrived and tells of damage: only of bytes that were seen to be wrong, since the
-// daemon drops what it is told of.
+// Counts what arrived and reports damage, but only of bytes that this process found to be wrong,
+// because the daemon drops the blocks that are reported.
 void GetRun::Settle(const Window& window) {
   uint64_t blocks = 0, bytes = 0;
   wire::Up up;
@@ -272,7 +278,7 @@ void GetRun::Settle(const Window& window) {
   core_.counters().blocks_got.fetch_add(blocks, std::memory_order_relaxed);
   core_.counters().bytes_got.fetch_add(bytes, std::memory_order_relaxed);
   if (!up.damaged.empty())
-    (void)core_.Send(std::move(up));  // the daemon finds it by itself later, if this is lost
+    (void)core_.Send(std::move(up));  // if this is lost, the daemon finds it by itself later
 }
 
 absl::Status GetRun::Finish(Window& window) {
@@ -284,7 +290,7 @@ absl::Status GetRun::Finish(Window& window) {
   }
   CopyReady(window, now, grant.blocks);
   const absl::Status result = CopyPending(window, grant.blocks);
-  // Bytes count only if the daemon still promised them after the last was read.
+  // Bytes count only if the daemon still promised them after the last one was read.
   if (!window.read.Holds()) {
     for (const size_t key : window.keys) {
       if (status_[key] == BlockStatus::kOk || status_[key] == BlockStatus::kDamaged) {
@@ -326,7 +332,8 @@ absl::Status GetRun::Pass(const std::vector<size_t>& keys) {
   std::vector<ByteCount> behind(windows.size(), remaining_);
   for (size_t i = windows.size() - 1; i > 0; --i) behind[i - 1] = behind[i] + BytesOf(windows[i]);
   for (size_t i = 0; i < windows.size(); ++i) {
-    // It waits for room only while it holds none, so that two callers never wait for each other.
+    // A call waits for capacity only while it holds none, so that two callers never wait for each
+    // other.
     if (!windows[i].read) {
       LARDER_RETURN_IF_ERROR(Ask(windows[i], behind[i], deadline_));
     }
@@ -347,12 +354,12 @@ absl::Status GetRun::Run() {
     if (!ShapeFits(variant_.spec, blocks_[i])) {
       status_[i] = BlockStatus::kInvalid;
     } else if (PayloadOf(blocks_[i]) > most && blocks_.size() > 1) {
-      status_[i] = BlockStatus::kUnsupported;  // the others of the batch are read all the same
+      status_[i] = BlockStatus::kUnsupported;  // the other blocks of the batch are still read
     } else {
       todo.push_back(i);
     }
   }
-  // What was full may have been so because of this call's own leases: ask again while it helps.
+  // A block may have been kFull because of this call's own leases: retry while that helps.
   while (!todo.empty()) {
     LARDER_RETURN_IF_ERROR(Pass(todo));
     std::vector<size_t> full;
@@ -367,7 +374,7 @@ absl::Status GetRun::Run() {
 }  // namespace
 
 uint32_t DeadlineMs(const CallOptions& options) {
-  constexpr int64_t kLeast = 1000;  // a lease is not worth its revocation below this
+  constexpr int64_t kLeast = 1000;  // a shorter lease is not worth its revocation
   return static_cast<uint32_t>(
       std::clamp<int64_t>(options.deadline.count(), kLeast, wire::kDeadlineMaxMs));
 }

@@ -11,34 +11,35 @@
 namespace larder {
 namespace {
 
-// What is reserved at a time.  Bounded by blocks, by bytes, and by what one message may hold (16
+// What is reserved at a time is bounded by blocks, by bytes, and by what one message may hold (16
 // MiB; a token takes 4 bytes, a segment about 20).
 constexpr size_t kWindowBlocks = 64;
 constexpr uint64_t kWindowBytesMax = 64 << 20;
 constexpr uint64_t kWindowMessageBytes = 4 << 20;
-// Of the session's share of the pool: two windows may be under way, and so may a stock.
+// A window takes at most this fraction of the session's share of the pool: two windows may be under
+// way, and also a stock.
 constexpr uint64_t kWindowShareOfLease = 4;
-// Published and not yet answered: beyond it the oldest is waited for, so that the share is never
-// used up by waiting.
+// Publishes that may be unanswered.  Beyond this the call waits for the oldest, so that publishes
+// that wait for answers never use up the share.
 constexpr size_t kPublishedMax = 4;
-// What is staged before the daemon is told: small enough that its copy overlaps with ours, large
-// enough that the messages do not matter, nor that Linux may queue the thread that is to take
-// them behind us.
+// What is staged before it is published: small enough that the daemon's copy overlaps with this
+// thread's, large enough that the cost of messages does not matter, nor that Linux may queue the
+// daemon's receiving thread behind this one.
 constexpr uint64_t kPieceBytes = 8 << 20;
 
-// One block on its way.
+// One block that is being stored.
 struct Item {
-  size_t key = 0;  // index of the batch
+  size_t key = 0;  // index in the batch
   uint64_t bytes = 0;
   SegmentTable table;
   std::optional<HeldExtent> extent;
-  StagingArea::Chunk chunk;  // staged: where its bytes lie
+  StagingArea::Chunk chunk;  // staged: where its bytes are
   BlockStatus status = BlockStatus::kCancelled;
 };
 
 struct Window {
   std::vector<Item> items;
-  OpenCall reserve;  // for those without extent
+  OpenCall reserve;  // for the items without an extent
 };
 
 // Blocks that were published and not yet answered.
@@ -91,15 +92,15 @@ class PutRun {
   const uint32_t lease_ms_;
   const TimePoint deadline_;
   std::vector<Window> windows_;
-  std::vector<Item> piece_;  // staged, to be published
+  std::vector<Item> piece_;  // staged, to be published next
   std::deque<Published> published_;
   std::vector<BlockStatus> status_;
 };
 
-// What an error left open goes back.  From staging memory that was published without an answer the
-// daemon may yet copy.
+// Returns what an error left open.  The daemon may still copy from staging memory that was
+// published and not answered.
 PutRun::~PutRun() {
-  StoreFence();  // before others write there
+  StoreFence();  // before others write to that memory
   for (Window& window : windows_) {
     for (Item& item : window.items) End(item);
   }
@@ -114,7 +115,7 @@ PutRun::~PutRun() {
   }
 }
 
-// Gives back what the item holds and writes its status down.
+// Returns what the item holds and records its status.
 void PutRun::End(Item& item) {
   status_[item.key] = item.status;
   if (item.extent) {
@@ -156,7 +157,7 @@ std::vector<Window> PutRun::Cut() {
   return windows;
 }
 
-// From the stock what is there; the rest is asked for, without waiting.
+// Takes what the stock has and requests the rest, without waiting.
 absl::Status PutRun::AskExtents(Window& window) {
   wire::Reserve reserve;
   for (Item& item : window.items) {
@@ -176,7 +177,7 @@ absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
   absl::StatusOr<wire::Reserved> reserved = window.reserve.Wait<wire::Reserved>(deadline_);
   window.reserve = {};
   if (!reserved.ok() || reserved->status != BlockStatus::kFull) return reserved;
-  // Maybe full of what this session itself holds: let that go, then ask once more.
+  // The pool may be full because of what this session holds: release that, then request once more.
   core_.DropStock();
   while (!published_.empty()) {
     LARDER_RETURN_IF_ERROR(CollectOldest());
@@ -188,7 +189,7 @@ absl::StatusOr<wire::Reserved> PutRun::AwaitReserved(Window& window) {
   return reserved;
 }
 
-// Items that the daemon has no room for are ended here, and leave the window.
+// Items for which the daemon has no capacity are ended here and removed from the window.
 absl::Status PutRun::AwaitExtents(Window& window) {
   if (!window.reserve) return absl::OkStatus();
   LARDER_ASSIGN_OR_RETURN(wire::Reserved reserved, AwaitReserved(window));
@@ -199,7 +200,7 @@ absl::Status PutRun::AwaitExtents(Window& window) {
     for (uint32_t i = 0; i < reserved.extents.size(); ++i) {
       core_.EndExtent({reserved.reservation, i, reserved.extents[i]}, /*abort=*/true);
     }
-    return absl::InternalError("the daemon granted another number of extents than was asked for");
+    return absl::InternalError("the daemon granted another number of extents than requested");
   }
   uint32_t next = 0;
   for (Item& item : window.items) {
@@ -217,7 +218,7 @@ absl::Status PutRun::AwaitExtents(Window& window) {
   return absl::OkStatus();
 }
 
-// Segments at multiples of 64 bytes, zeros between.
+// Segments begin at multiples of 64 bytes, with zeros between them.
 void PutRun::CopyIn(Item& item, std::span<std::byte> to, bool hash) {
   const PutBlock& block = blocks_[item.key];
   uint64_t at = 0;
@@ -235,7 +236,8 @@ void PutRun::CopyIn(Item& item, std::span<std::byte> to, bool hash) {
   item.table.hashed = hash;
 }
 
-// Those that have their extent and were not copied yet: their status is still the initial one.
+// Copies the items that have an extent and were not copied yet: those still have the initial
+// status.
 void PutRun::CopyToExtents(std::vector<Item>& items) {
   pool_.ForEach(items.size(), [&](size_t i) {
     Item& item = items[i];
@@ -248,7 +250,7 @@ void PutRun::CopyToExtents(std::vector<Item>& items) {
 }
 
 absl::Status PutRun::WriteMapped(Window& window) {
-  CopyToExtents(window.items);  // what the stock gave, while the daemon looks for the rest
+  CopyToExtents(window.items);  // what the stock gave, while the daemon finds the rest
   LARDER_RETURN_IF_ERROR(AwaitExtents(window));
   CopyToExtents(window.items);
   std::vector<Item> copied;
@@ -267,8 +269,8 @@ absl::Status PutRun::WriteMapped(Window& window) {
 absl::StatusOr<StagingArea::Chunk> PutRun::AllocateChunk(uint64_t bytes) {
   StagingArea& staging = *core_.staging();
   absl::StatusOr<StagingArea::Chunk> chunk = staging.Allocate(ByteCount(bytes), TimePoint());
-  // No room: what we staged ourselves comes back when it is published and answered; then wait for
-  // others.
+  // No capacity: what this call staged is freed once it is published and answered.  After that it
+  // waits for other calls.
   while (absl::IsDeadlineExceeded(chunk.status()) && (!piece_.empty() || !published_.empty())) {
     LARDER_RETURN_IF_ERROR(piece_.empty() ? CollectOldest()
                                           : Publish(std::exchange(piece_, {}), 0));
@@ -290,7 +292,7 @@ absl::Status PutRun::WriteStaged(Window& window) {
     item.status = BlockStatus::kPending;
     piece_bytes += item.bytes;
     piece_.push_back(std::move(item));
-    item.extent.reset();  // the piece's now, whatever ends it
+    item.extent.reset();  // the piece has it now and ends it
     item.chunk = {};
     const bool last = i + 1 == count;
     if (piece_bytes < kPieceBytes && !last) continue;
@@ -301,8 +303,8 @@ absl::Status PutRun::WriteStaged(Window& window) {
   return absl::OkStatus();
 }
 
-// One message; a part per reservation.  With `restock` the extents for the next Put like this one
-// are asked for.
+// Sends one message, with a part per reservation.  With `restock` it also requests the extents for
+// the next Put like this one.
 absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
   if (items.empty()) return absl::OkStatus();
   StoreFence();
@@ -331,7 +333,7 @@ absl::Status PutRun::Publish(std::vector<Item> items, size_t restock) {
     }
     published_[first + found->second].items.push_back(std::move(item));
   }
-  // Room for two Puts like this one, so that the next need not wait for the answer.
+  // Enough for two Puts like this one, so that the next one need not wait for the answer.
   if (restock > 0) core_.AskStock(restock_bytes, 2 * restock, &up);
   LARDER_RETURN_IF_ERROR(core_.Send(std::move(up)));
   while (published_.size() > kPublishedMax) {
@@ -344,7 +346,8 @@ absl::Status PutRun::CollectOldest() {
   Published& oldest = published_.front();
   LARDER_ASSIGN_OR_RETURN(wire::Published answer, oldest.call.Wait<wire::Published>(deadline_));
   if (answer.status.size() != oldest.items.size()) {
-    return absl::InternalError("the daemon answered a publish with another number of blocks");
+    return absl::InternalError(
+        "the daemon answered a publish with another number of statuses than blocks");
   }
   uint64_t blocks = 0, bytes = 0;
   for (size_t i = 0; i < oldest.items.size(); ++i) {

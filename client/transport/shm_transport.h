@@ -1,21 +1,22 @@
-// Blocks through shared memory: reads are copied out of the mapped slabs, or out of the staging
-// segment, where the daemon laid them (copied); writes go straight into reserved extents (mapped)
-// or by way of the staging segment (staged), as the session was attached.
+// Blocks through shared memory.  Reads are copied out of the mapped slabs, or out of the staging
+// segment where the daemon placed them (copied).  Writes go straight into reserved extents (mapped)
+// or through the staging segment (staged).  The attach decides which.
 //
-// A read takes a lease for a window of blocks, copies, checks hashes where a table came along (on
-// the bytes that arrived, not on the source), then looks at the revocation word: when it no longer
-// holds, all of the window is kCancelled.  While a window is copied the next one's lease is already
-// asked for.
-// What comes encoded, where that is accepted, is decoded into the caller's memory, and checked
+// A read takes a lease for a window of blocks, copies them, checks hashes if the grant has a table
+// (of the bytes that arrived, not of the source), and then checks the revocation word: if it no
+// longer holds, all blocks of the window are kCancelled.  While one window is copied, the lease of
+// the next has already been requested.
+// Encoded blocks, if the session accepts them, are decoded into the caller's memory, and checked
 // before and after.
-// A write publishes windows (mapped) or pieces (staged) as they are ready, and collects the answers
-// at the end.
+// A write publishes windows (mapped) or pieces (staged) as they are ready.  It collects the answers
+// at the end, or earlier when too many publishes are unanswered.
 //
-// By copies there is no word to look at: what the daemon answered for is whole.
+// A read by copies has no word to check: a block that the daemon answered for is complete.
 //
-// Ownership: none; core and pool outlive it.  Thread-safety: all methods from any thread.
-// Limits: without a table only the sum of a read's padded segment sizes is checked, not each of
-// them. A batch larger than the session's share of the pool still goes through, window by window.
+// Ownership: None; core and pool outlive it.
+// Thread-safety: All methods may be called from any thread.
+// Limits: Without a table, only the sum of a read's padded segment sizes is checked, not each size.
+// A batch larger than the session's share of the pool still succeeds, window by window.
 #pragma once
 
 #include "client/session/session_core.h"
@@ -27,7 +28,7 @@ namespace larder {
 
 class ShmTransport final : public Transport {
  public:
-  // REQUIRES: the core was started, mapped or staged.  `accept_encoded`: as SessionOptions says.
+  // `accept_encoded` is as in SessionOptions.  REQUIRES: The core was started, mapped or staged.
   ShmTransport(SessionCore& core, const CopyKernel& kernel, CopyPool& pool,
                bool accept_encoded = false)
       : core_(core), kernel_(kernel), pool_(pool), accept_encoded_(accept_encoded) {}
@@ -50,7 +51,8 @@ class ShmTransport final : public Transport {
   const bool accept_encoded_;
 };
 
-// Milliseconds left for a lease or reservation that serves a call with this deadline.
+// Returns the deadline, in milliseconds, of a lease or reservation that serves a call with these
+// options.
 [[nodiscard]] uint32_t DeadlineMs(const CallOptions& options);
 
 }  // namespace larder

@@ -7,7 +7,7 @@
 namespace larder {
 
 TimePoint DeadlineOf(const CallOptions& options) {
-  // No longer than a lease may be, so that the sum does not overflow.
+  // At most the longest deadline of a lease, so that the sum does not overflow.
   return std::chrono::steady_clock::now() +
          std::min(options.deadline, std::chrono::milliseconds(wire::kDeadlineMaxMs));
 }
@@ -24,7 +24,8 @@ absl::Status CheckBatch(size_t blocks) {
 
 absl::Status CheckVariant(const VariantHandle& variant, const wire::Attached& session) {
   if (variant.session == session.session) return absl::OkStatus();
-  return absl::InvalidArgumentError("variant: registered by another session; Register again");
+  return absl::InvalidArgumentError(
+      "the variant was registered by another session: Register it in this session");
 }
 
 bool ShapeFits(const VariantSpec& variant, const PutBlock& block) {
