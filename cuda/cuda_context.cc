@@ -27,21 +27,22 @@ CudaContext::~CudaContext() {
 CudaContext::Scope::Scope(const CudaContext& cuda)
     : cuda_(cuda), pushed_(cuda.driver_.cuCtxPushCurrent_v2(cuda.context_) == CUDA_SUCCESS) {}
 CudaContext::Scope::~Scope() {
-  if (!pushed_) return;  // what is on top is the engine's
+  if (!pushed_) return;  // the current context is the engine's
   CUcontext popped = nullptr;
   cuda_.driver_.cuCtxPopCurrent_v2(&popped);
 }
 
 absl::Status CudaContext::Start(uint32_t ordinal) {
-  // Whatever cuInit says, there is no device for us.
+  // Whatever error cuInit returns, it means that there is no usable device.
   if (const absl::Status ok = StatusOf(driver_.cuInit(0), "cuInit"); !ok.ok())
     return absl::UnavailableError(
         absl::StrCat(ok.message(), "; nvidia-smi says whether the GPU works"));
   int count = 0, version = 0;
   LARDER_RETURN_IF_ERROR(StatusOf(driver_.cuDeviceGetCount(&count), "cuDeviceGetCount"));
   if (ordinal >= static_cast<uint32_t>(count))
-    return absl::UnavailableError(absl::StrCat("GPU ", ordinal, " is not there: the driver shows ",
-                                               count, "; CUDA_VISIBLE_DEVICES hides GPUs"));
+    return absl::UnavailableError(absl::StrCat(
+        "GPU ", ordinal, " does not exist: the number of GPUs that the driver shows is ", count,
+        "; CUDA_VISIBLE_DEVICES may hide others"));
   LARDER_RETURN_IF_ERROR(
       StatusOf(driver_.cuDeviceGet(&device_, static_cast<int>(ordinal)), "cuDeviceGet"));
   if (Attribute(CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING) == 0)
@@ -85,7 +86,7 @@ void CudaContext::ReadInfo(int version) {
 }
 
 void CudaContext::LoadKernels() {
-  // Code may be loaded at either call.
+  // The driver may load the code at either of the two calls, so either may fail.
   absl::Status loaded =
       StatusOf(driver_.cuModuleLoadData(&module_, larder_cuda_kernels), "cuModuleLoadData");
   for (const MoveDirection direction : {MoveDirection::kGather, MoveDirection::kScatter})

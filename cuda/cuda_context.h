@@ -1,8 +1,8 @@
-// What all parts of one CUDA device share: the driver, the context, the kernels, what memory is
-// registered, and counts.
+// What all parts of one CUDA device share: the driver, the context, the kernels, the registered
+// memory, and counters.
 //
-// Ownership: by the device, and by every object made of it.  Thread-safety: const after Open, but
-// for `pins` and `counters`, which any thread may use.
+// Ownership: shared by the device and every object made from it.
+// Thread-safety: const after Open, except `pins` and `counters`, which any thread may use.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,15 @@ struct CudaCounters {
 
 class CudaContext {
  public:
-  // Unavailable: no driver, no such device, or it cannot do what all of this rests on.
+  // Returns Unavailable if there is no driver or no such device, or the device has no unified
+  // addressing.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<CudaContext>> Open(uint32_t ordinal);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  // The context is the calling thread's while it lives: engines have theirs, which comes back.
+  // Makes this context the calling thread's current one while it lives.  An engine has its own
+  // current context, which is current again afterwards.
   class Scope {
    public:
     explicit Scope(const CudaContext& cuda);
@@ -49,7 +51,7 @@ class CudaContext {
   [[nodiscard]] const DeviceInfo& info() const { return info_; }
   [[nodiscard]] bool shares_descriptors() const { return shares_descriptors_; }
   [[nodiscard]] bool pins_read_only() const { return pins_read_only_; }
-  // Unavailable: this build has no kernels for this device.
+  // Returns Unavailable if this build has no kernels for this device.
   [[nodiscard]] absl::StatusOr<CUfunction> Kernel(MoveDirection direction,
                                                   uint32_t access_bytes) const;
   [[nodiscard]] absl::Status StatusOf(CUresult result, const char* what) const {
@@ -71,7 +73,7 @@ class CudaContext {
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
   CUfunction kernels_[2][kAccessSizes] = {};
-  std::string no_kernels_;  // why
+  std::string no_kernels_;  // why there are no kernels; empty if there are
   bool shares_descriptors_ = false, pins_read_only_ = false;
   DeviceInfo info_;
   PinRegistry pins_;

@@ -1,4 +1,4 @@
-// In place of cuda_device.cc where there was no CUDA toolkit at build time.
+// Takes the place of cuda_device.cc if there was no CUDA toolkit at build time.
 #include "cuda/cuda_device.h"
 
 namespace larder {

@@ -1,5 +1,5 @@
-// The fat binary of gather_scatter.cu, as nvcc made it (cuda/CMakeLists.txt): sm_80, sm_90, and PTX
-// for what comes after.
+// The fat binary that nvcc made of gather_scatter.cu (cuda/CMakeLists.txt): code for sm_80 and
+// sm_90, and PTX for later architectures.
 #pragma once
 
 namespace larder {

@@ -9,7 +9,7 @@
 namespace larder {
 namespace {
 
-// ---- plain memory; legacy handles name it
+// ---- plain memory, which legacy handles can share
 
 class PlainMemory : public DeviceMemory {
  public:
@@ -48,7 +48,8 @@ class HandleMemory : public DeviceMemory {
   }
   [[nodiscard]] uint64_t address() const override { return at_; }
   [[nodiscard]] ByteCount bytes() const override { return bytes_; }
-  [[nodiscard]] SharePath share() const override { return SharePath::kNone; }  // not ours to share
+  // The memory belongs to the exporting process, so it cannot be shared again.
+  [[nodiscard]] SharePath share() const override { return SharePath::kNone; }
 
  private:
   const std::shared_ptr<CudaContext> cuda_;
@@ -56,11 +57,11 @@ class HandleMemory : public DeviceMemory {
   const ByteCount bytes_;
 };
 
-// ---- memory with a descriptor: an allocation, mapped at a range of addresses
+// ---- memory that descriptors can share: an allocation, mapped at a range of addresses
 
 class MappedMemory : public DeviceMemory {
  public:
-  // Takes `allocation` over.
+  // Takes ownership of `allocation`.
   static absl::StatusOr<std::unique_ptr<DeviceMemory>> Map(std::shared_ptr<CudaContext> cuda,
                                                            CUmemGenericAllocationHandle allocation,
                                                            ByteCount bytes, size_t mapped_bytes) {
@@ -126,7 +127,8 @@ absl::StatusOr<size_t> MappedBytes(const CudaContext& cuda, ByteCount bytes) {
   LARDER_RETURN_IF_ERROR(cuda.StatusOf(cuda.driver().cuMemGetAllocationGranularity(
                                            &granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
                                        "cuMemGetAllocationGranularity"));
-  if (granularity == 0) return absl::InternalError("the driver says a granularity of 0");
+  if (granularity == 0)
+    return absl::InternalError("the driver reports an allocation granularity of 0");
   return RoundUp(bytes.value(), granularity);
 }
 
@@ -158,7 +160,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportDescriptor(std::shared_ptr<C
       cuda->StatusOf(cuda->driver().cuMemImportFromShareableHandle(
                          &allocation, descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
                      "cuMemImportFromShareableHandle"));
-  // A size beyond the allocation's is refused by cuMemMap.
+  // cuMemMap refuses a size beyond that of the allocation.
   auto memory = MappedMemory::Map(cuda, allocation, exported.bytes, mapped_bytes);
   if (memory.ok()) ++cuda->counters().imports_descriptor;
   return memory;
@@ -167,7 +169,8 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportDescriptor(std::shared_ptr<C
 absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportHandle(std::shared_ptr<CudaContext> cuda,
                                                            const DeviceExport& exported) {
   if (!cuda->driver().has_handles)
-    return absl::UnavailableError("the driver has no cuIpc functions");
+    return absl::UnavailableError(
+        "memory cannot be shared by handle: the driver has no cuIpc functions");
   const CudaContext::Scope scope(*cuda);
   CUipcMemHandle handle = {};
   static_assert(sizeof handle == DeviceExport::kHandleBytes);
@@ -182,7 +185,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportHandle(std::shared_ptr<CudaC
   LARDER_RETURN_IF_ERROR(cuda->StatusOf(cuda->driver().cuMemGetAddressRange_v2(&base, &size, at),
                                         "cuMemGetAddressRange"));
   if (size - (at - base) < exported.bytes.value())
-    return absl::InvalidArgumentError("what was exported is smaller than it says");
+    return absl::InvalidArgumentError("the exported memory is smaller than its export says");
   ++cuda->counters().imports_handle;
   return memory;
 }
@@ -191,10 +194,11 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportHandle(std::shared_ptr<CudaC
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateCudaMemory(std::shared_ptr<CudaContext> cuda,
                                                                  ByteCount bytes, SharePath share) {
-  if (bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
+  if (bytes.value() == 0) return absl::InvalidArgumentError("the size of the memory is 0 bytes");
   if (share == SharePath::kDescriptor) return AllocateMapped(std::move(cuda), bytes);
   if (share == SharePath::kHandle && !cuda->driver().has_handles)
-    return absl::UnavailableError("the driver has no cuIpc functions");
+    return absl::UnavailableError(
+        "memory cannot be shared by handle: the driver has no cuIpc functions");
   return PlainMemory::Make(std::move(cuda), bytes, share);
 }
 
@@ -221,7 +225,8 @@ absl::StatusOr<DeviceExport> ExportCudaMemory(const CudaContext& cuda, const Dev
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportCudaMemory(std::shared_ptr<CudaContext> cuda,
                                                                const DeviceExport& exported) {
-  if (exported.bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
+  if (exported.bytes.value() == 0)
+    return absl::InvalidArgumentError("the size of the memory is 0 bytes");
   switch (exported.path) {
     case SharePath::kDescriptor:
       return ImportDescriptor(std::move(cuda), exported);
@@ -230,7 +235,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> ImportCudaMemory(std::shared_ptr<C
     case SharePath::kNone:
       break;
   }
-  return absl::InvalidArgumentError("an export without a path");
+  return absl::InvalidArgumentError("the export has no share path");
 }
 
 }  // namespace larder

@@ -1,7 +1,7 @@
-// Memory of a CUDA device, and memory of the process that it may reach.
+// Memory of a CUDA device, and memory of the process that the device may access.
 //
-// Ownership: each frees, unmaps or unregisters what it made when it is dropped, and keeps the
-// context.  Thread-safety: as device.h says.
+// Ownership: each object frees, unmaps or unregisters what it made when it is destroyed, and shares
+// ownership of the context.  Thread-safety: as device.h says.
 #pragma once
 
 #include <memory>

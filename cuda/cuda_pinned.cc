@@ -1,4 +1,5 @@
-// Memory of the process that a CUDA device may reach (cuda_memory.h): its own, and the caller's.
+// Memory of the process that a CUDA device may access (cuda_memory.h): memory that the driver
+// allocates, and memory of the caller.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -20,7 +21,7 @@ class AllocatedPinned : public PinnedMemory {
       : cuda_(std::move(cuda)), bytes_(static_cast<std::byte*>(at), bytes.value()) {
     const absl::Status added =
         cuda_->pins().Add(begin(), bytes_.size(), bytes_.size(), PinAccess::kReadWrite);
-    LARDER_CHECK(added.ok());  // the driver gave it just now
+    LARDER_CHECK(added.ok());  // the driver has just allocated it, so no known range overlaps it
     cuda_->pins().Set(begin(), 0, PieceState::kRegistered);
   }
   ~AllocatedPinned() override {
@@ -40,7 +41,7 @@ class AllocatedPinned : public PinnedMemory {
   const std::span<std::byte> bytes_;
 };
 
-// Registers pieces of the caller's memory on threads of its own.
+// Memory of the caller, whose pieces it registers on threads of its own.
 class RegisteredPinned : public PinnedMemory {
  public:
   static absl::StatusOr<std::unique_ptr<PinnedMemory>> Make(std::shared_ptr<CudaContext> cuda,
@@ -51,7 +52,7 @@ class RegisteredPinned : public PinnedMemory {
                                             piece_bytes, options.access));
     return std::make_unique<RegisteredPinned>(std::move(cuda), bytes, options);
   }
-  // REQUIRES: added to the context's pins.
+  // REQUIRES: `bytes` was added to the context's pins.
   RegisteredPinned(std::shared_ptr<CudaContext> cuda, std::span<const std::byte> bytes,
                    const PinOptions& options)
       : cuda_(std::move(cuda)),
@@ -128,8 +129,8 @@ class RegisteredPinned : public PinnedMemory {
       changed_.NotifyAll();
     }
   }
-  // Memory that may only be read is registered as such where the device can; a mapping that is
-  // writable all the same may be registered plainly.
+  // Memory that may only be read is registered as such if the device supports that.  If its mapping
+  // is writable nevertheless, plain registration may succeed.
   PieceState Register(size_t piece, absl::Status* why) {
     if (read_only_ && cuda_->pins_read_only() &&
         Register(piece, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY).ok())
@@ -162,7 +163,7 @@ class RegisteredPinned : public PinnedMemory {
 
 absl::StatusOr<std::unique_ptr<PinnedMemory>> AllocateCudaPinned(std::shared_ptr<CudaContext> cuda,
                                                                  ByteCount bytes) {
-  if (bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
+  if (bytes.value() == 0) return absl::InvalidArgumentError("the size of the memory is 0 bytes");
   const CudaContext::Scope scope(*cuda);
   void* at = nullptr;
   LARDER_RETURN_IF_ERROR(
@@ -175,9 +176,11 @@ absl::StatusOr<std::unique_ptr<PinnedMemory>> PinForCuda(std::shared_ptr<CudaCon
                                                          std::span<const std::byte> memory,
                                                          const PinOptions& options) {
   if (memory.empty() || reinterpret_cast<uint64_t>(memory.data()) % kPageBytes != 0)
-    return absl::InvalidArgumentError("pinned memory begins at a page, and has bytes");
+    return absl::InvalidArgumentError(
+        "pinned memory must begin at a page of 4096 bytes and must not be empty");
   if (options.threads <= 0 || options.piece_bytes.value() == 0)
-    return absl::InvalidArgumentError("pinning takes a thread and pieces with bytes");
+    return absl::InvalidArgumentError(
+        "pinning needs at least one thread and pieces of at least one byte");
   return RegisteredPinned::Make(std::move(cuda), memory, options);
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr ByteCount kStagingBytes = MiB(8);
 constexpr size_t kTableSlots = 4;
-constexpr size_t kTableWords = 64 << 10;  // of one slot
+constexpr size_t kTableWords = 64 << 10;  // in one slot
 
 class CudaEvent : public DeviceEvent {
  public:
@@ -39,14 +39,15 @@ class CudaEvent : public DeviceEvent {
     LARDER_RETURN_IF_ERROR(cuda_->StatusOf(result, "the device's work"));
     return true;
   }
-  // The driver has no wait with a deadline: look, ever more rarely.
+  // The driver has no wait with a deadline, so this polls, with growing pauses of 2 to 200 us.
   [[nodiscard]] absl::Status Wait(std::chrono::steady_clock::time_point deadline) const override {
     for (auto pause = std::chrono::microseconds(2);;
          pause = std::min(pause * 2, std::chrono::microseconds(200))) {
       LARDER_ASSIGN_OR_RETURN(const bool done, Done());
       if (done) return absl::OkStatus();
       if (std::chrono::steady_clock::now() >= deadline)
-        return absl::DeadlineExceededError("the device's queue is not there yet");
+        return absl::DeadlineExceededError(
+            "the work before this event was not done by the deadline");
       std::this_thread::sleep_for(pause);
     }
   }
@@ -59,7 +60,7 @@ class CudaEvent : public DeviceEvent {
   const CUevent event_;
 };
 
-// Tables of launches on their way to the device, in slots that are used in turn.
+// The tables of launches, on their way to the device, in slots that are used in turn.
 class TableRing {
  public:
   static absl::StatusOr<std::unique_ptr<TableRing>> Make(const std::shared_ptr<CudaContext>& cuda) {
@@ -78,9 +79,9 @@ class TableRing {
   struct Slot {
     std::span<uint64_t> host;
     uint64_t device = 0;
-    const CudaEvent* used = nullptr;  // to be recorded behind the launch
+    const CudaEvent* used = nullptr;  // to be recorded after the launch
   };
-  // Synchronizes where kTableSlots launches are under way.
+  // Synchronizes if kTableSlots launches are under way.
   [[nodiscard]] absl::StatusOr<Slot> Next(const CudaContext& cuda) {
     const size_t slot = next_++ % kTableSlots;
     LARDER_RETURN_IF_ERROR(
@@ -100,7 +101,7 @@ class TableRing {
   size_t next_ = 0;
 };
 
-// What a host function of the stream does; frees itself.
+// A copy that a host function of the stream does.  The function frees it.
 struct StagedCopy {
   std::byte* to;
   const std::byte* from;
@@ -181,7 +182,7 @@ class CudaQueue : public DeviceQueue {
     from_.push_back(from);
     bytes_.push_back(bytes);
   }
-  // Which parts of a copy the device can do itself.
+  // Splits a copy into parts that the device can do directly and parts that are staged.
   absl::Status Sort(CopyDirection direction, const DeviceCopy& copy) {
     if (direction == CopyDirection::kWithin) {
       AddDirect(copy.to, copy.from, copy.bytes);
@@ -210,7 +211,7 @@ class CudaQueue : public DeviceQueue {
   absl::Status CopyDirect() {
     const size_t count = to_.size();
 #if CUDA_VERSION >= 12080
-    // The legacy default stream takes no batches.
+    // The driver accepts no batches on the legacy default stream.
     const bool batches = driver().batch_copy != nullptr || driver().batch_copy_12 != nullptr;
     if (count > 1 && stream_ != nullptr && batches) return CopyAsBatch();
 #endif
@@ -237,8 +238,8 @@ class CudaQueue : public DeviceQueue {
   }
 #endif
 
-  // In the stream's order: a copy of the driver's thread, and one of a copy engine, through one
-  // buffer.
+  // Copies through one pinned buffer, in the order of the stream: one half of each step is done by
+  // a thread of the driver, the other by a copy engine.
   absl::Status CopyStaged(const StagedPart& part) {
     if (staging_ == nullptr) {
       LARDER_ASSIGN_OR_RETURN(staging_, AllocateCudaPinned(cuda_, kStagingBytes));
@@ -282,7 +283,7 @@ class CudaQueue : public DeviceQueue {
     }
     const size_t blocks_max = MoveBlocksMax(plan, move.layers, kTableWords);
     if (blocks_max == 0)
-      return absl::InvalidArgumentError("one block is more than a launch can do");
+      return absl::InvalidArgumentError("one block is too large for a kernel launch");
     for (std::span left = move.blocks; !left.empty();) {
       const auto blocks = left.first(std::min(left.size(), blocks_max));
       LARDER_RETURN_IF_ERROR(Launch(kernel, plan, move, blocks));
@@ -308,13 +309,13 @@ class CudaQueue : public DeviceQueue {
     ++cuda_->counters().launches;
     const absl::Status recorded = RecordInto(*slot.used);
     if (!recorded.ok()) {
-      // Nothing would tell when the slot's tables may be overwritten.
+      // Without the event nothing shows when the slot's tables may be overwritten.
       (void)driver().cuStreamSynchronize(stream_);
       broken_ = recorded;
     }
     return recorded;
   }
-  // One block keeps one multiprocessor; where all may be used, two fill each.
+  // One block of the grid occupies one multiprocessor.  If all may be used, two blocks fill each.
   [[nodiscard]] unsigned Grid(const PagedMoveArgs& args, const PagedMove& move) const {
     constexpr uint32_t kWarps = kKernelThreads / kWarpLanes;
     const uint32_t useful = (args.pieces + kWarps - 1) / kWarps;
@@ -327,10 +328,10 @@ class CudaQueue : public DeviceQueue {
   const std::shared_ptr<CudaContext> cuda_;
   const CUstream stream_;
   const bool owned_;
-  absl::Status broken_;                    // what every call answers from then on
+  absl::Status broken_;                    // after a failure: what CopyBatch and moves return
   std::unique_ptr<TableRing> tables_;      // made by the first move
   std::unique_ptr<PinnedMemory> staging_;  // made by the first copy that needs it
-  // Of the batch at hand; kept for their room.
+  // Of the batch that is being enqueued; kept so that their memory is reused.
   std::vector<CUdeviceptr> to_, from_;
   std::vector<size_t> bytes_;
   std::vector<PinRegistry::Part> parts_;

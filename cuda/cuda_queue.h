@@ -1,7 +1,10 @@
 // A stream of a CUDA device as a queue.
 //
-// Ownership: the stream, unless it is adopted; the context.  Thread-safety: as device.h says.
-// Limits: kTableSlots launches have their tables under way at once; the next waits for the oldest.
+// Ownership: it owns the stream, unless that is adopted, and shares ownership of the context.
+// Thread-safety: as device.h says.
+// Limits: the tables of at most kTableSlots launches are in use at once; the next launch waits for
+// the oldest of them.  The first Gather or Scatter allocates the tables, and the first copy that is
+// staged allocates a pinned buffer, so these calls synchronize.
 #pragma once
 
 #include <memory>

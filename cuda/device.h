@@ -1,20 +1,23 @@
-// Memory that a GPU has, and what moves bytes to it, from it and inside it.
+// The memory of a GPU, and the queues that move bytes to it, from it and inside it.
 //
-// host_device is the reference and the one to read first: the same in memory of the process.
-// tests/contract/device_contract.h holds every device to this text.
+// host_device is the reference implementation and the one to read first: it does the same in memory
+// of the process.  tests/contract/device_contract.h checks every device against this text.
 //
-// Addresses are numbers of one space, as CUDA's unified addressing has it: of device memory, and of
-// memory of the process.  Nothing here touches bytes but what a queue was given.
+// Addresses of device memory and of memory of the process are numbers of one address space, as with
+// CUDA's unified addressing.  Only the work that a caller puts into a queue touches bytes.
 //
-// Synchronizes, in the comment of a call: it may wait for work of the device, of any queue; no such
-// call belongs into an engine's loop.  All others only write down what is to be done.
-// Ownership: whoever got a unique_ptr.  A Device outlives all that was made of it.
-// Thread-safety: Device, PinnedMemory and DeviceEvent from any thread; a DeviceQueue from one at a
-// time.
-// Errors: Unavailable: no device, or this one cannot do that, in a sentence for the operator.
-// ResourceExhausted: its memory is full.  InvalidArgument: says what.  Internal: the driver failed;
-// after that a queue answers the same until it is dropped, and its bytes are not to be trusted.
-// Fork: all of it belongs to the process that opened the device.
+// "Synchronizes" in the comment of a call means that the call may wait for work of the device, in
+// any queue; an engine must not make such a call in its loop.  All other calls return without
+// waiting for the device, except as cuda_queue.h says under "Limits".
+// Ownership: the caller owns each unique_ptr that it gets.  A Device outlives everything that was
+// made from it.
+// Thread-safety: any thread may use Device, PinnedMemory and DeviceEvent; only one thread at a time
+// may use a DeviceQueue.
+// Errors: Unavailable: there is no device, or this one cannot do that; the text is a sentence for
+// the operator.  ResourceExhausted: the device's memory is full.  InvalidArgument: the text says
+// which argument is wrong.  Internal: the driver failed; after that a queue returns the same error
+// until it is destroyed, and the bytes that it moved must not be trusted.
+// Fork: everything here belongs to the process that opened the device.
 #pragma once
 
 #include <array>
@@ -37,7 +40,7 @@ namespace larder {
 enum class DeviceKind : uint8_t { kHost = 1, kCuda = 2 };
 [[nodiscard]] const char* ToString(DeviceKind kind);
 
-// How another process may be given memory of a device.
+// How a process shares memory of a device with another process.
 enum class SharePath : uint8_t {
   kNone = 1,
   kDescriptor = 2,  // a file descriptor; works across PID namespaces
@@ -45,17 +48,19 @@ enum class SharePath : uint8_t {
 };
 [[nodiscard]] const char* ToString(SharePath path);
 
-// Memory of the device.  Freed when dropped (synchronizes): drop it after the last copy's event.
+// Memory of the device.  Destroying it frees the memory (synchronizes), so destroy it after the
+// event of its last copy.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
   [[nodiscard]] virtual uint64_t address() const = 0;
-  // What was asked for; the device may have rounded it up.
+  // The size that was asked for; the device may have rounded it up.
   [[nodiscard]] virtual ByteCount bytes() const = 0;
   [[nodiscard]] virtual SharePath share() const = 0;
 };
 
-// What Import needs, in a form that travels.  Closes its descriptor when dropped.
+// What Import needs, in a form that can be sent to another process.  Closes its descriptor when
+// destroyed.
 class DeviceExport {
  public:
   static constexpr size_t kHandleBytes = 64;
@@ -76,42 +81,44 @@ enum class PinAccess : uint8_t { kRead = 1, kReadWrite = 2 };
 
 // How copies reach memory of the process.
 enum class PinPath : uint8_t {
-  kPending = 1,     // being registered; copies are staged meanwhile
-  kRegistered = 2,  // the device reads and writes it itself
-  kReadOnly = 3,    // registered as memory that the device may only read
-  kStaged = 4,      // registration was refused: through a pinned buffer of the queue
+  kPending = 1,     // it is being registered; copies are staged meanwhile
+  kRegistered = 2,  // the device reads and writes it directly
+  kReadOnly = 3,    // it is registered as memory that the device may only read
+  kStaged = 4,      // registration was refused: copies go through a pinned buffer of the queue
 };
 [[nodiscard]] const char* ToString(PinPath path);
 
 struct PinOptions {
   PinAccess access = PinAccess::kReadWrite;
-  ByteCount piece_bytes = MiB(512);  // registered at once
-  int threads = 2;                   // that register pieces; > 0
+  ByteCount piece_bytes = MiB(512);  // bytes that are registered in one call
+  int threads = 2;                   // threads that register pieces; > 0
 };
 
-// Memory of the process that copies may name.  Dropping it unregisters (synchronizes).  The bytes
-// stay the caller's, must be mapped as long as this lives, and may be copied from the start: pieces
-// that are not registered yet are staged.
+// Memory of the process that copies may use.  Destroying it unregisters the memory (synchronizes).
+// The bytes stay the caller's and must be mapped as long as this object lives.  Copies may use them
+// at once: pieces that are not registered yet are staged.
 class PinnedMemory {
  public:
   virtual ~PinnedMemory() = default;
   [[nodiscard]] virtual std::span<const std::byte> bytes() const = 0;
-  // Of the whole; kPending until the last piece was decided, kStaged when one was refused.
+  // The path of the whole memory: kPending until the outcome of every piece is known, kStaged if
+  // one was refused.
   [[nodiscard]] virtual PinPath path() const = 0;
   [[nodiscard]] virtual ByteCount registered() const = 0;
-  // Why pieces were refused; empty: none was.
+  // Why a piece was refused; empty if none was.
   [[nodiscard]] virtual std::string refusal() const = 0;
-  // Until no piece is pending.
+  // Waits until no piece is pending.
   virtual void WaitDecided() = 0;
 };
 
-// A place in a queue's order.  Cheap, and outlives its queue.
+// A point in the order of a queue.  Cheap; may outlive its queue.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // Everything before it in its queue was done.  An error: some of it failed.
+  // Returns true once everything before it in its queue is done.  Returns an error if some of that
+  // failed.
   [[nodiscard]] virtual absl::StatusOr<bool> Done() const = 0;
-  // Synchronizes, with that event.  DeadlineExceeded.
+  // Synchronizes with this event.  Returns DeadlineExceeded if it is not done by the deadline.
   [[nodiscard]] virtual absl::Status Wait(std::chrono::steady_clock::time_point deadline) const = 0;
 };
 
@@ -120,38 +127,40 @@ enum class CopyDirection : uint8_t { kToDevice = 1, kFromDevice = 2, kWithin = 3
 struct DeviceCopy {
   uint64_t to = 0;
   uint64_t from = 0;
-  uint64_t bytes = 0;  // 0: nothing
+  uint64_t bytes = 0;  // 0 copies nothing
 };
 
 // Which layers of which blocks one Gather or Scatter moves.
 struct PagedMove {
   LayerRange layers;
   std::span<const PagedBlock> blocks;
-  // Multiprocessors that may be busy with it at a time; 0: all of them.
+  // The most multiprocessors that work on it at a time; 0 means all of them.
   uint32_t multiprocessors = 0;
 };
 
-// What is to be done, in order.  Dropping it waits for that (synchronizes).
+// Work for the device, done in order.  Destroying the queue waits for its work (synchronizes).
 class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
 
-  // By the device's copy engines; copies of one batch in any order.  The side that is not the
-  // device is memory that was pinned, or AllocatePinned gave; else InvalidArgument, and nothing is
-  // copied.  REQUIRES: copies do not overlap; the device's side is its memory.
+  // Copies with the device's copy engines, in any order within the batch.  The side that is not the
+  // device must be memory that was pinned or came from AllocatePinned; otherwise InvalidArgument is
+  // returned and nothing is copied.  REQUIRES: copies do not overlap; the device's side is memory
+  // of the device.
   [[nodiscard]] virtual absl::Status CopyBatch(CopyDirection direction,
                                                std::span<const DeviceCopy> copies) = 0;
-  // From the engine's pages into payloads of records, and back, by its multiprocessors.  Payloads
-  // are memory of the device.  One call, whatever the number of blocks.
-  // InvalidArgument: PagedPlan::Check says no.  Neither plan nor move is needed after the call.
+  // Gather moves rows from the engine's pages into payloads of records, Scatter moves them back.
+  // The device's multiprocessors do it.  Payloads lie in memory of the device.  One call handles
+  // any number of blocks.  Returns InvalidArgument if PagedPlan::Check refuses the move.  Neither
+  // plan nor move is needed after the call.
   [[nodiscard]] virtual absl::Status Gather(const PagedPlan& plan, const PagedMove& move) = 0;
   [[nodiscard]] virtual absl::Status Scatter(const PagedPlan& plan, const PagedMove& move) = 0;
 
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> Record() = 0;
-  // What is queued from here on waits for the event, of any queue of this device; the caller does
-  // not.
+  // Work that is enqueued after this call waits for the event, which may be of any queue of this
+  // device.  The call itself does not wait.
   [[nodiscard]] virtual absl::Status WaitFor(const DeviceEvent& event) = 0;
-  // Synchronizes, with this queue.
+  // Synchronizes with this queue.
   [[nodiscard]] virtual absl::Status Wait() = 0;
 };
 
@@ -161,27 +170,27 @@ enum class DeviceWish : uint8_t { kHost = 1, kCuda = 2, kAuto = 3 };
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::kHost;
   DeviceWish wish = DeviceWish::kHost;  // what was asked for
-  std::string reason;                   // with kAuto, why it is not CUDA's, for the operator
+  std::string reason;  // for the operator: with kAuto, why this is not a CUDA device
   std::string name;
-  ByteCount memory;              // in all; 0: unknown
-  uint32_t multiprocessors = 0;  // 0: it has none
-  std::string driver;            // "13.0", or empty
-  // What this device does not do, each with why and what to do about it.
+  ByteCount memory;              // all of the device's memory; 0 if unknown
+  uint32_t multiprocessors = 0;  // 0 if it has none
+  std::string driver;            // version, "13.0"; empty if there is no driver
+  // What this device cannot do, each with why and what to do about it.
   std::vector<std::string> limits;
 };
 
-// What a device did since it was opened.
+// What a device has done since it was opened.
 struct DeviceStats {
-  uint64_t copies = 0;       // of CopyBatch
-  uint64_t copy_calls = 0;   // that it took of the driver
-  ByteCount bytes_direct;    // between registered memory and the device
-  ByteCount bytes_staged;    // through a pinned buffer of a queue
-  ByteCount bytes_within;    // inside the device, by copy engines
-  ByteCount bytes_moved;     // by Gather and Scatter
-  uint64_t launches = 0;     // of kernels, or of what stands for them
+  uint64_t copies = 0;       // copies that CopyBatch was given
+  uint64_t copy_calls = 0;   // calls of the driver that these took
+  ByteCount bytes_direct;    // copied between registered memory and the device
+  ByteCount bytes_staged;    // copied through a pinned buffer of a queue
+  ByteCount bytes_within;    // copied inside the device, by copy engines
+  ByteCount bytes_moved;     // moved by Gather and Scatter
+  uint64_t launches = 0;     // launches of kernels, or of their host twins
   uint64_t imports[2] = {};  // by descriptor, by handle
-  // Memory that Pin and AllocatePinned were given and that still is, by the path that copies take
-  // (PinPath): not yet decided, registered, registered to be read, refused.
+  // Memory that is pinned now, by Pin or AllocatePinned, by the path that its copies take
+  // (PinPath): being registered, registered, registered read-only, refused.
   ByteCount pinned_pending;
   ByteCount pinned_registered;
   ByteCount pinned_read_only;
@@ -194,41 +203,46 @@ class Device {
   [[nodiscard]] virtual const DeviceInfo& info() const = 0;
   [[nodiscard]] virtual DeviceStats stats() const = 0;
 
-  // Synchronizes.  What the memory holds is anything.  Unavailable: it cannot be shared that way.
+  // Synchronizes.  The content of the memory is undefined.  Returns Unavailable if memory of this
+  // device cannot be shared that way.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(
       ByteCount bytes, SharePath share = SharePath::kNone) = 0;
-  // The process's memory that the device reads and writes itself, of its own.  Synchronizes.
+  // Allocates memory of the process that the device reads and writes directly.  Synchronizes.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<PinnedMemory>> AllocatePinned(
       ByteCount bytes) = 0;
-  // Returns at once.  With kRead it may be mapped read-only, and copies into it are refused.
-  // InvalidArgument: it does not begin at a page.  AlreadyExists: some of it is pinned.
+  // Returns at once; the memory may be registered in the background.  With kRead the memory may be
+  // mapped read-only, and copies into it are refused.
+  // Returns InvalidArgument if the memory is empty or does not begin at a page, AlreadyExists if
+  // some of it is pinned.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<PinnedMemory>> Pin(
       std::span<const std::byte> memory, const PinOptions& options) = 0;
 
-  // Synchronizes.  FailedPrecondition: the memory was not allocated to be shared.
+  // Synchronizes.  Returns FailedPrecondition if the memory was not allocated to be shared.
   [[nodiscard]] virtual absl::StatusOr<DeviceExport> Export(const DeviceMemory& memory) = 0;
-  // Synchronizes.  Memory of another process, or of this one; it stays alive as long as somebody
-  // has it imported by descriptor.  By handle the owner must outlive it.
+  // Synchronizes.  Imports memory of another process, or of this one.  Imported by descriptor, the
+  // memory stays alive as long as any process has it imported; imported by handle, the exporting
+  // process must keep it alive.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Import(
       const DeviceExport& exported) = 0;
 
-  // Work of low priority yields to the engine's where both wait for the device.
+  // Work of low priority yields to the engine's work when both wait for the device.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> MakeQueue(
       bool low_priority = true) = 0;
-  // Stands for a queue of the engine (a CUstream), to be ordered against.  It stays the engine's.
+  // Makes a queue of a stream of the engine (a CUstream), so that other queues can be ordered
+  // against it.  The engine keeps ownership of the stream.
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceQueue>> AdoptQueue(
       uint64_t native_handle) = 0;
 };
 
-// ---- which device
+// ---- opening a device
 
 struct OpenedDevice {
   std::unique_ptr<Device> device;
-  std::string reason;  // its DeviceInfo's
+  std::string reason;  // DeviceInfo::reason
 };
 
-// kCuda: Unavailable with a sentence for the operator where there is none.  kAuto: then the host
-// device, and `reason` is that sentence.  Synchronizes.
+// If there is no CUDA device, kCuda returns Unavailable with a sentence for the operator, and kAuto
+// returns the host device with that sentence as its `reason`.  Synchronizes.
 [[nodiscard]] absl::StatusOr<OpenedDevice> OpenDevice(DeviceWish wish, uint32_t ordinal = 0);
 
 }  // namespace larder

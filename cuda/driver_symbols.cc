@@ -54,7 +54,7 @@ absl::Status CudaSymbols::StatusOf(CUresult result, const char* what) const {
   cuGetErrorName(result, &name);
   cuGetErrorString(result, &words);
   const std::string text =
-      absl::StrCat(what, ": ", words != nullptr ? words : "an error without words", " (",
+      absl::StrCat(what, ": ", words != nullptr ? words : "no description", " (",
                    name != nullptr ? name : "unknown", ", ", static_cast<int>(result), ")");
   switch (result) {
     case CUDA_ERROR_OUT_OF_MEMORY:

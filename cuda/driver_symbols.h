@@ -1,9 +1,9 @@
-// libcuda's functions, found at run time: the one place that knows their names.
+// The functions of libcuda, found at run time.  No other file knows their names.
 //
-// Nothing of Larder links against libcuda.  A machine without it, or with an older one, is a normal
-// state: Load says what is missing, in a sentence for the operator.
+// Nothing of Larder links against libcuda.  A machine without libcuda, or with an older one, is a
+// normal state: the error of Load says what is missing, in a sentence for the operator.
 //
-// Ownership: by whoever loaded; libcuda stays in the process (its threads do not end).
+// Ownership: a value.  libcuda is never unloaded, because its threads do not end.
 // Thread-safety: const after Load.
 #pragma once
 
@@ -45,8 +45,8 @@ namespace larder {
 
 // clang-format on
 
-// cuMemcpyBatchAsync changed its signature between its two names; each has a type of ours, so that
-// any cuda.h builds.
+// cuMemcpyBatchAsync changed its signature between its two names.  Both are declared here, so that
+// this builds with any cuda.h.
 using CudaBatchCopy = CUresult (*)(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes, size_t count,
                                    void* attributes, size_t* attribute_indices,
                                    size_t attribute_count, CUstream stream);  // CUDA 13.0
@@ -67,10 +67,10 @@ struct CudaSymbols {
   bool has_descriptors = false;
   bool has_handles = false;
 
-  // Unavailable: no libcuda, or one older than CUDA 11.
+  // Returns Unavailable if there is no libcuda, or it is older than CUDA 11.
   [[nodiscard]] static absl::StatusOr<CudaSymbols> Load();
 
-  // OK, or what went wrong, with the driver's own words.
+  // The status for the result of call `what`, with the driver's own words.
   [[nodiscard]] absl::Status StatusOf(CUresult result, const char* what) const;
 };
 

@@ -40,8 +40,8 @@ void MovePieces(const PagedMoveArgs& args, MoveDirection direction) {
 
 }  // namespace
 
-// Granlund and Montgomery's round-up method: with shift = ceil(log2 d) - 1 the multiplier fits 32
-// bits, and is exact for 31-bit dividends.
+// Granlund and Montgomery's round-up method: with shift = ceil(log2 d) - 1 the multiplier fits into
+// 32 bits, and the division is exact for 31-bit dividends.
 FastDivisor MakeFastDivisor(uint32_t divisor) {
   LARDER_CHECK(divisor >= 1 && divisor < (1u << 31));
   if (divisor == 1) return {};

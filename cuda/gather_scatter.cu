@@ -1,9 +1,9 @@
-// The kernels of gather_scatter.h.  Compiled to a fat binary that cuda_module.S holds; no runtime
-// library of CUDA is linked.
+// The kernels of gather_scatter.h.  Compiled to a fat binary that is part of the library
+// (cuda_kernels.h); CUDA's runtime library is not linked.
 //
-// A grid stays: each warp takes every (number of warps)-th piece, so that the number of
-// multiprocessors that are busy is that of the launch.  A lane reads its four accesses before it
-// writes the first, past the caches: nothing is read twice.
+// The grid is persistent: each warp takes every (number of warps)-th piece, so the launch
+// determines how many multiprocessors are busy.  A lane reads its four accesses before it writes
+// the first.  Reads and writes are hinted to bypass the caches, because nothing is accessed twice.
 #include "cuda/gather_scatter.h"
 
 namespace larder {

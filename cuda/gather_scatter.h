@@ -1,12 +1,12 @@
-// Moves rows between an engine's pages and payloads of records: what a kernel and its host twin do,
-// said once.
+// Moves rows between an engine's pages and payloads of records.  This file has the arithmetic that
+// a kernel and its host twin share.
 //
-// Work is cut into pieces of kPieceAccesses accesses of one tile (TileShape); a warp does a piece,
-// 32 lanes side by side.  The kernel (gather_scatter.cu) and the twin (gather_scatter.cc) differ in
-// how they run over the pieces, and in how they copy 16 bytes.
+// The work is cut into pieces of kPieceAccesses accesses of one tile (TileShape); a warp does a
+// piece with its 32 lanes in parallel.  The kernel (gather_scatter.cu) and the twin
+// (gather_scatter.cc) differ in how they iterate over the pieces, and in how they copy 16 bytes.
 //
-// Ownership: values with addresses.  Thread-safety: pieces are independent of each other.
-// Limits: 2^32 - 1 pieces a launch.
+// Ownership: values that contain addresses.  Thread-safety: pieces are independent of each other.
+// Limits: 2^31 - 1 pieces per launch (MoveBlocksMax).
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,11 @@ struct LayerRange;
 struct PagedBlock;
 
 inline constexpr uint32_t kWarpLanes = 32;
-inline constexpr uint32_t kLaneAccesses = 4;  // that a lane has under way at once
+inline constexpr uint32_t kLaneAccesses = 4;  // accesses that a lane has under way at once
 inline constexpr uint32_t kPieceAccesses = kWarpLanes * kLaneAccesses;
 
-// Division by a number that a plan fixed, by multiplying: GPUs have no integer division.
-// Exact for dividends below 2^31 and divisors in [1, 2^31).
+// Divides by a number that the plan fixes, with a multiplication, because GPUs have no integer
+// division.  Exact for dividends below 2^31 and divisors in [1, 2^31).
 struct FastDivisor {
   uint32_t divisor = 1, multiplier = 0, shift = 0;
 
@@ -41,7 +41,8 @@ struct FastDivisor {
 };
 [[nodiscard]] FastDivisor MakeFastDivisor(uint32_t divisor);
 
-// What a launch needs, passed by value; the tables are in memory that whoever runs it can read.
+// The arguments of a launch, passed by value.  The tables lie in memory that the kernel, or the
+// host twin, can read.
 struct PagedMoveArgs {
   const uint64_t* engine_bases = nullptr;     // [planes]
   const uint64_t* payload_offsets = nullptr;  // [planes], from the first moved layer's bytes
@@ -49,22 +50,23 @@ struct PagedMoveArgs {
   const uint64_t* engine_offsets = nullptr;   // [blocks * tiles]
   uint64_t engine_outer = 0, engine_inner = 0, payload_outer = 0, payload_inner = 0;
   uint64_t payload_tile_stride = 0;
-  uint32_t pieces = 0;         // of the launch
+  uint32_t pieces = 0;         // in the launch
   uint32_t tile_accesses = 0;  // outer * inner * run_accesses
   FastDivisor tile_pieces;     // pieces of one tile
-  FastDivisor planes;          // of the moved layers
-  FastDivisor tiles;           // per block and plane
-  FastDivisor run_accesses;    // of one run
+  FastDivisor planes;          // planes of the moved layers
+  FastDivisor tiles;           // tiles per block and plane
+  FastDivisor run_accesses;    // accesses of one run
   FastDivisor inner;
 };
 
-// Where one piece lies.
+// Where a piece lies.
 struct Piece {
-  uint64_t engine = 0, payload = 0;  // the tile's first byte, on either side
-  uint32_t first_access = 0;         // inside the tile
+  uint64_t engine = 0, payload = 0;  // addresses of its tile's first byte on the two sides
+  uint32_t first_access = 0;         // index inside the tile
 };
 
-// Order of pieces: by block, tile, plane, piece; neighbours lie side by side in the payload.
+// Pieces are ordered by block, tile, plane and piece, so that neighbors lie side by side in the
+// payload.
 LARDER_HOST_DEVICE Piece FindPiece(const PagedMoveArgs& args, uint32_t index) {
   const uint32_t tile_index = args.tile_pieces.Divide(index);
   const uint32_t piece_in_tile = index - tile_index * args.tile_pieces.divisor;
@@ -81,7 +83,7 @@ struct AccessOffsets {
   uint64_t engine = 0, payload = 0;
 };
 
-// Of access `access` of a tile, each of `access_bytes`.
+// The offsets of access `access` in its tile; an access has `access_bytes` bytes.
 LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t access,
                                             uint32_t access_bytes) {
   const uint32_t run = args.run_accesses.Divide(access);
@@ -94,11 +96,12 @@ LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t 
 
 // ---- tables of a launch
 
-// Words that the four tables take for so many blocks.
+// The words that the four tables take for `blocks` blocks.
 [[nodiscard]] size_t MoveTableWords(const PagedPlan& plan, LayerRange layers, size_t blocks);
-// Most blocks whose tables fit `words`, and whose pieces can be counted; 0: not even one.
+// The most blocks whose tables fit into `words` and whose pieces are at most 2^31 - 1; 0 if not
+// even one does.
 [[nodiscard]] size_t MoveBlocksMax(const PagedPlan& plan, LayerRange layers, size_t words);
-// Fills `tables`, and says what a launch needs that will find them at address `tables_at`.
+// Fills `tables` and returns the arguments of a launch that finds them at address `tables_at`.
 // REQUIRES: tables.size() is MoveTableWords, plan.Check is OK, blocks.size() <= MoveBlocksMax.
 [[nodiscard]] PagedMoveArgs FillMoveTables(const PagedPlan& plan, LayerRange layers,
                                            std::span<const PagedBlock> blocks,
@@ -108,12 +111,13 @@ LARDER_HOST_DEVICE AccessOffsets FindAccess(const PagedMoveArgs& args, uint32_t 
 
 enum class MoveDirection : uint8_t { kGather = 1, kScatter = 2 };  // from pages; to pages
 
-// REQUIRES: all addresses are the process's own.
+// REQUIRES: all addresses are memory of this process.
 void MoveOnHost(const PagedMoveArgs& args, MoveDirection direction, uint32_t access_bytes);
 
-// Names of the kernels: "larder_gather_16", of either direction and each access_bytes.
+// The name of the kernel for this direction and access size, for example "larder_gather_16".
 [[nodiscard]] const char* KernelName(MoveDirection direction, uint32_t access_bytes);
-// A block of so many threads fills half a multiprocessor: a grid of N blocks keeps at most N busy.
+// Threads in a block of the grid.  They fill half a multiprocessor, so a grid of N blocks keeps at
+// most N multiprocessors busy.
 inline constexpr uint32_t kKernelThreads = 1024;
 
 }  // namespace larder

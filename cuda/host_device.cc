@@ -32,7 +32,7 @@ absl::Status FromErrno(const char* what) {
   return absl::InternalError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-// A mapping of an anonymous file, so that another process may have it too.
+// A mapping of an anonymous file, so that another process can map it too.
 class HostMemory : public DeviceMemory {
  public:
   static absl::StatusOr<std::unique_ptr<HostMemory>> Make(ByteCount bytes, SharePath share) {
@@ -42,20 +42,21 @@ class HostMemory : public DeviceMemory {
     if (ftruncate(fd, static_cast<off_t>(bytes.value())) != 0)
       return absl::ResourceExhaustedError(
           absl::StrCat("a memfd of ", bytes.value(), " bytes: ", std::strerror(errno)));
-    // Who imports it must not be hit by a SIGBUS.
+    // A process that imports the memory must not get a SIGBUS because the file shrank.
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) return FromErrno("F_ADD_SEALS");
     LARDER_RETURN_IF_ERROR(memory->Map());
     return memory;
   }
   static absl::StatusOr<std::unique_ptr<HostMemory>> Of(int descriptor, ByteCount bytes) {
     const int fd = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0) return absl::InvalidArgumentError("what was exported is no descriptor");
+    if (fd < 0) return absl::InvalidArgumentError("the exported descriptor is not open");
     std::unique_ptr<HostMemory> memory(new HostMemory(fd, bytes, SharePath::kDescriptor));
     if (const int seals = fcntl(fd, F_GET_SEALS); seals < 0 || (seals & F_SEAL_SHRINK) == 0)
-      return absl::InvalidArgumentError("what was exported is no memfd that is sealed");
+      return absl::InvalidArgumentError(
+          "the exported descriptor is not a memfd that is sealed against shrinking");
     const off_t size = lseek(fd, 0, SEEK_END);
     if (size < 0 || static_cast<uint64_t>(size) < bytes.value())
-      return absl::InvalidArgumentError("what was exported is smaller than it says");
+      return absl::InvalidArgumentError("the exported memory is smaller than its export says");
     LARDER_RETURN_IF_ERROR(memory->Map());
     return memory;
   }
@@ -83,7 +84,7 @@ class HostMemory : public DeviceMemory {
   void* address_ = nullptr;
 };
 
-// Nothing to register: the "device" is the processor.
+// Nothing is registered, because the "device" is the processor.
 class HostPinned : public PinnedMemory {
  public:
   static absl::StatusOr<std::unique_ptr<PinnedMemory>> Make(
@@ -111,7 +112,7 @@ class HostPinned : public PinnedMemory {
   PinRegistry* const pins_;
   const std::span<const std::byte> bytes_;
   const PinAccess access_;
-  const std::unique_ptr<HostMemory> memory_;  // null: the caller's
+  const std::unique_ptr<HostMemory> memory_;  // null if the memory is the caller's
 };
 
 class HostEvent : public DeviceEvent {
@@ -134,7 +135,8 @@ class HostEvent : public DeviceEvent {
     MutexLock lock(state_->mu);
     while (!state_->fired)
       if (!state_->changed.WaitUntil(state_->mu, deadline) && !state_->fired)
-        return absl::DeadlineExceededError("the device's queue is not there yet");
+        return absl::DeadlineExceededError(
+            "the work before this event was not done by the deadline");
     return absl::OkStatus();
   }
   [[nodiscard]] const std::shared_ptr<State>& state() const { return state_; }
@@ -150,7 +152,7 @@ struct HostShared {
       imports{0};
 };
 
-// A thread that does one thing after the other.
+// A thread that does the queue's work, one item after the other.
 class HostQueue : public DeviceQueue {
  public:
   explicit HostQueue(HostShared* shared) : shared_(shared), thread_([this] { Run(); }) {}
@@ -217,7 +219,7 @@ class HostQueue : public DeviceQueue {
     if (move.blocks.empty()) return absl::OkStatus();
     std::vector<uint64_t> tables(MoveTableWords(plan, move.layers, move.blocks.size()));
     if (MoveBlocksMax(plan, move.layers, tables.size()) < move.blocks.size())
-      return absl::InvalidArgumentError("more blocks than one launch can count");
+      return absl::InvalidArgumentError("too many blocks for one launch");
     const PagedMoveArgs args =
         FillMoveTables(plan, move.layers, move.blocks, tables, AddressOf(tables.data()));
     ++shared_->launches;
@@ -233,7 +235,7 @@ class HostQueue : public DeviceQueue {
     work_.push_back(std::move(work));
     changed_.NotifyAll();
   }
-  // Does all that is there before it ends.
+  // Does all work that was added before it ends.
   void Run() {
     for (;;) {
       std::optional<Work> work = Next();
@@ -289,20 +291,20 @@ class HostDevice : public Device {
 
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(ByteCount bytes,
                                                                        SharePath share) override {
-    if (bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
+    if (bytes.value() == 0) return absl::InvalidArgumentError("the size of the memory is 0 bytes");
     if (bytes > MemoryOfHost())
       return absl::ResourceExhaustedError(
           absl::StrCat("this machine has ", MemoryOfHost().value(), " bytes of memory"));
     if (share == SharePath::kHandle)
       return absl::UnavailableError("the host device shares by descriptor only");
     LARDER_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, HostMemory::Make(bytes, share));
-    // As a GPU's memory is: who counts on zeros is to be seen here too.
+    // Memory of a GPU is not zeroed either, so code that relies on zeros fails here too.
     std::memset(At(memory->address()), 0xA5, bytes.value());
     return memory;
   }
   [[nodiscard]] absl::StatusOr<std::unique_ptr<PinnedMemory>> AllocatePinned(
       ByteCount bytes) override {
-    if (bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
+    if (bytes.value() == 0) return absl::InvalidArgumentError("the size of the memory is 0 bytes");
     LARDER_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory,
                             HostMemory::Make(bytes, SharePath::kNone));
     const std::span at(At(memory->address()), bytes.value());
@@ -311,7 +313,8 @@ class HostDevice : public Device {
   [[nodiscard]] absl::StatusOr<std::unique_ptr<PinnedMemory>> Pin(
       std::span<const std::byte> memory, const PinOptions& options) override {
     if (memory.empty() || AddressOf(memory.data()) % kPageBytes != 0)
-      return absl::InvalidArgumentError("pinned memory begins at a page, and has bytes");
+      return absl::InvalidArgumentError(
+          "pinned memory must begin at a page of 4096 bytes and must not be empty");
     return HostPinned::Make(&shared_.pins, memory, options.access);
   }
 
@@ -328,7 +331,8 @@ class HostDevice : public Device {
       const DeviceExport& exported) override {
     if (exported.path != SharePath::kDescriptor)
       return absl::UnavailableError("the host device imports by descriptor only");
-    if (exported.bytes.value() == 0) return absl::InvalidArgumentError("memory of no bytes");
+    if (exported.bytes.value() == 0)
+      return absl::InvalidArgumentError("the size of the memory is 0 bytes");
     ++shared_.imports;
     return HostMemory::Of(exported.descriptor, exported.bytes);
   }
@@ -337,7 +341,8 @@ class HostDevice : public Device {
     return std::make_unique<HostQueue>(&shared_);
   }
   [[nodiscard]] absl::StatusOr<std::unique_ptr<DeviceQueue>> AdoptQueue(uint64_t) override {
-    return absl::UnavailableError("the host device has no queues but those that it makes");
+    return absl::UnavailableError(
+        "the host device cannot adopt a queue: it has only those that it makes");
   }
 
  private:

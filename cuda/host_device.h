@@ -1,11 +1,11 @@
 // The device that every machine has: memory of the process, threads as queues, memfds as exports.
 //
-// The reference of device.h: what it does is the documentation, and tests run on it that have no
-// GPU.  A queue is a thread, so that what is not ordered by an event or a Wait is not ordered here
-// either.
+// The reference implementation of device.h: its behavior is the documentation, and tests without a
+// GPU run on it.  Each queue is a thread, so work that no event and no Wait orders is unordered
+// here too.
 //
 // Ownership, thread-safety, lifecycle: as device.h says.
-// Limits: 64 queues' threads; kHandle cannot be had.
+// Limits: one thread for each queue; SharePath::kHandle is not available.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace larder {
 
-// For its DeviceInfo: what was asked for, and why it is this.
+// DeviceInfo reports `wish`, the device that was asked for, and `reason`, why this one was opened.
 [[nodiscard]] std::unique_ptr<Device> MakeHostDevice(DeviceWish wish = DeviceWish::kHost,
                                                      std::string reason = {});
 

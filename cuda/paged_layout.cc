@@ -13,14 +13,14 @@ constexpr uint32_t kHeadsMax = 4096;
 constexpr uint32_t kRowBytesMax = 1u << 20;
 constexpr uint64_t kStrideMax = uint64_t{1} << 40;
 constexpr uint32_t kAccessBytesMax = 16;
-// Below it a copy's fixed cost is most of its time (bench/device_bench.cc, "copy_pieces").
+// Below this size the fixed cost of a copy is most of its time (bench/device.cc, device_to_SIZE).
 constexpr uint64_t kCopyBytesMin = 256 << 10;
 
 absl::Status Wrong(absl::string_view what, uint64_t got) {
   return absl::InvalidArgumentError(absl::StrCat("paged layout: ", what, ", not ", got));
 }
 
-// Greatest power of two, at most kAccessBytesMax, that divides all that it was shown.
+// The greatest power of two, at most kAccessBytesMax, that divides every value passed to See.
 class Alignment {
  public:
   void See(uint64_t value) { bits_ |= value; }
@@ -42,7 +42,7 @@ absl::Status PagedLayout::Validate() const {
     return Wrong(absl::StrCat("a row has 1 to ", kRowBytesMax, " bytes"), row_bytes);
   if (page_tokens == 0 || page_tokens > kPagedTokensMax)
     return Wrong(absl::StrCat("a page has 1 to ", kPagedTokensMax, " tokens"), page_tokens);
-  if (pages == 0) return Wrong("a cache has pages", pages);
+  if (pages == 0) return Wrong("a cache has at least 1 page", pages);
   for (const uint64_t stride : {page_stride, token_stride, head_stride})
     if (stride > kStrideMax) return Wrong("a stride is at most 1 TiB", stride);
   if (page_tokens > 1 && token_stride < row_bytes)
@@ -50,8 +50,9 @@ absl::Status PagedLayout::Validate() const {
   if (heads > 1 && head_stride < row_bytes)
     return Wrong("heads are at least a row apart", head_stride);
   if (bases.size() != size_t{layers} * planes)
-    return Wrong(absl::StrCat("there is a base for each of ", size_t{layers} * planes, " planes"),
-                 bases.size());
+    return Wrong(
+        absl::StrCat("a cache needs a base for each of its ", size_t{layers} * planes, " planes"),
+        bases.size());
   return absl::OkStatus();
 }
 
@@ -59,9 +60,9 @@ absl::Status PayloadLayout::Validate(const PagedLayout& engine) const {
   if (block_tokens == 0 || block_tokens > kPagedTokensMax)
     return Wrong(absl::StrCat("a block has 1 to ", kPagedTokensMax, " tokens"), block_tokens);
   if (block_tokens % engine.page_tokens != 0 && engine.page_tokens % block_tokens != 0)
-    return Wrong(
-        absl::StrCat("a block of ", block_tokens, " tokens divides a page, or is whole pages"),
-        engine.page_tokens);
+    return Wrong(absl::StrCat("a block of ", block_tokens,
+                              " tokens needs pages whose size divides it or is a multiple of it"),
+                 engine.page_tokens);
   LARDER_RETURN_IF_ERROR(table.Validate(engine.layers));
   const uint64_t layer_bytes =
       uint64_t{engine.planes} * engine.heads * engine.row_bytes * block_tokens;
@@ -98,7 +99,7 @@ absl::StatusOr<PagedPlan> PagedPlan::Make(const PagedLayout& engine, const Paylo
   plan.ShapeTile(engine, payload);
   plan.FindAccess(engine);
 
-  // Of pages that are not neighbours: what every block is sure to have in one piece.
+  // Counted for pages that are not neighbors, so that it holds for every block.
   std::vector<uint32_t> pages(plan.tiles_per_plane_);
   for (uint32_t i = 0; i < pages.size(); ++i) pages[i] = 2 * i;
   const PagedBlock block{.payload = 0, .pages = pages, .first_slot = 0};
@@ -107,7 +108,7 @@ absl::StatusOr<PagedPlan> PagedPlan::Make(const PagedLayout& engine, const Paylo
   return plan;
 }
 
-// Rows that follow each other on both sides become one run.
+// Joins rows that follow each other on both sides into one run.
 void PagedPlan::ShapeTile(const PagedLayout& engine, const PayloadLayout& payload) {
   tile_tokens_ = std::min(payload.block_tokens, engine.page_tokens);
   tiles_per_plane_ = payload.block_tokens / tile_tokens_;
@@ -160,19 +161,20 @@ void PagedPlan::FindAccess(const PagedLayout& engine) {
 absl::Status PagedPlan::Check(LayerRange layers, std::span<const PagedBlock> blocks) const {
   if (layers.count == 0 || layers.first >= layers_ || layers.count > layers_ - layers.first)
     return absl::InvalidArgumentError(absl::StrCat("layers [", layers.first, ", +", layers.count,
-                                                   ") are not among the cache's ", layers_));
+                                                   ") are not within the cache's ", layers_));
   for (const PagedBlock& block : blocks) {
     if (block.payload % kAccessBytesMax != 0)
-      return Wrong("a payload is at a multiple of 16", block.payload);
+      return Wrong("the address of a payload is a multiple of 16", block.payload);
     if (block.pages.size() != tiles_per_plane_)
       return Wrong(absl::StrCat("a block lies in ", tiles_per_plane_, " pages"),
                    block.pages.size());
     if (block.first_slot % tile_tokens_ != 0 || block.first_slot >= page_tokens_)
-      return Wrong(
-          absl::StrCat("a block begins at a multiple of its tokens, before slot ", page_tokens_),
-          block.first_slot);
+      return Wrong(absl::StrCat("the first slot of a block is a multiple of its tokens and below ",
+                                page_tokens_),
+                   block.first_slot);
     for (const uint32_t page : block.pages)
-      if (page >= pages_) return Wrong(absl::StrCat("the cache has ", pages_, " pages"), page);
+      if (page >= pages_)
+        return Wrong(absl::StrCat("a page number is below the cache's ", pages_, " pages"), page);
   }
   return absl::OkStatus();
 }
@@ -197,7 +199,8 @@ ByteCount PagedPlan::PayloadSpan(LayerRange layers) const {
 std::vector<RunCopy> RunsOf(const PagedPlan& plan, LayerRange layers,
                             std::span<const PagedBlock> blocks) {
   std::vector<RunCopy> runs;
-  // Not across blocks: neighbours of two mappings are no one memory.
+  // Runs of two blocks are not joined: adjacent addresses may belong to two mappings, and a copy
+  // must not span them.
   size_t of_block = 0;
   const auto add = [&runs, &of_block](uint64_t engine, uint64_t payload, uint64_t bytes) {
     if (runs.size() > of_block && runs.back().engine + runs.back().bytes == engine &&

@@ -44,7 +44,7 @@ absl::Status PinRegistry::Split(uint64_t begin, uint64_t bytes, bool written,
         absl::StrCat("a copy of ", bytes, " bytes names memory that was not pinned"));
   const auto& [first, range] = *known;
   if (written && !range.writable)
-    return absl::InvalidArgumentError("a copy goes into memory that was pinned to be read");
+    return absl::InvalidArgumentError("a copy writes to memory that was pinned read-only");
   const uint64_t end = begin - first + bytes;
   for (uint64_t at = begin - first; at < end;) {
     const size_t piece = at / range.piece_bytes;

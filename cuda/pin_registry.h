@@ -1,11 +1,12 @@
-// Which memory of the process copies may name, and which of it a device can reach itself.
+// Records which memory of the process copies may use, and which of it the device can access
+// directly.
 //
-// Ranges are cut into pieces, since registering takes long (it touches every page) and one piece
-// may be refused where another was not; a copy is cut where pieces end, for the driver wants both
-// ends of a copy in one registration.
+// Ranges are cut into pieces, because registering takes long (it touches every page) and the driver
+// may refuse one piece and accept another.  A copy is cut where pieces end, because the driver
+// requires that the memory at each end of a copy lies in one registration.
 //
-// Ownership: numbers only; whoever adds a range registers it, and removes it.
-// Thread-safety: all methods from any thread.
+// Ownership: only numbers; the code that adds a range registers its memory and removes the range.
+// Thread-safety: any thread may call any method.
 // Limits: none of its own.
 #pragma once
 
@@ -25,25 +26,26 @@ enum class PieceState : uint8_t { kPending = 1, kRegistered = 2, kReadOnly = 3, 
 
 class PinRegistry {
  public:
-  // A part of a copy; `direct`: the device can reach it itself.
+  // A part of a copy.  `direct` is true if the device can access its memory directly.
   struct Part {
     uint64_t begin = 0;
     uint64_t bytes = 0;
     bool direct = false;
   };
 
-  // All pieces pending.  AlreadyExists: a known range overlaps it.
+  // Adds a range with all pieces pending.  Returns AlreadyExists if a known range overlaps it.
   [[nodiscard]] absl::Status Add(uint64_t begin, uint64_t bytes, uint64_t piece_bytes,
                                  PinAccess access) LARDER_EXCLUDES(mu_);
   void Remove(uint64_t begin) LARDER_EXCLUDES(mu_);
   void Set(uint64_t begin, size_t piece, PieceState state) LARDER_EXCLUDES(mu_);
 
-  // Appends the parts of [begin, begin + bytes).  `written`: the copy goes there.  InvalidArgument:
-  // not all of it is known, or it is to be read only; then nothing was appended.
+  // Appends the parts of [begin, begin + bytes) to *parts.  `written` is true if the copy writes
+  // there.  Returns InvalidArgument, and appends nothing, if the memory is not completely known, or
+  // is written and was pinned to be read only.
   [[nodiscard]] absl::Status Split(uint64_t begin, uint64_t bytes, bool written,
                                    std::vector<Part>* parts) const LARDER_EXCLUDES(mu_);
 
-  // Its bytes, by state.
+  // Adds the bytes of all ranges to *stats, by the state of their pieces.
   void Tell(DeviceStats* stats) const LARDER_EXCLUDES(mu_);
 
  private:

@@ -1,20 +1,21 @@
-// Between the messages of proto/larder/v1 and the values of messages.h, both ways: the only code
-// that sees both.
+// Converts between the messages of proto/larder/v1 and the values of messages.h, both ways: the
+// only code that sees both.
 //
-// Decode treats its input as hostile, from a client and from a daemon alike.  What breaks a limit
-// of the contract (lengths, counts, digests that are not whole, enum values that are zero or
-// unknown, lists that should be equally long) is InvalidArgument with the field in front:
-// "acquires[2].digests: 17 bytes is not a multiple of 16".  What it accepts keeps every promise of
-// messages.h, and takes memory in proportion to the message.  It does not know the session: whether
-// an id is open, a variant registered, a digest right, a hello first, is for the caller.
+// Decode treats its input as hostile, from a client and from a daemon alike.  If a message breaks a
+// limit of the contract (lengths, counts, digests that are not whole, enum values that are zero or
+// unknown, lists that should be equally long), Decode returns InvalidArgument with the field in
+// front: "acquires[2].digests: 17 bytes is not a multiple of 16".  A decoded value has every
+// property that messages.h promises, and takes memory in proportion to the message.  Decode does
+// not know the session: the caller checks whether an id is open, a variant is registered, a digest
+// is right and a hello comes first.
 //
-// Encode checks nothing; a value that breaks a limit is refused by whoever decodes it.  Sentences
-// for people (`message`, `write_mode_reason`) are cut at 256 bytes.
+// Encode checks nothing; the peer refuses a value that breaks a limit when it decodes it.
+// Sentences for people (`message`, `write_mode_reason`) are cut at 256 bytes.
 //
-// Ownership: results own what they hold, but for the `data` of the byte streams, which lies in the
-// message.  Both overwrite all of *out.  A value that is decoded into again keeps its memory: a
-// loop over messages of one shape stops allocating.  After an error *out is some mixture; it may
-// only be destroyed or overwritten.
+// Ownership: results own what they hold, except the `data` of the byte streams, which lies in the
+// message.  Decode and Encode overwrite all of *out.  A value that is decoded into again keeps its
+// memory, so a loop over messages of one shape stops allocating.  After an error *out is partly
+// overwritten; it may only be destroyed or overwritten.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -63,7 +64,8 @@ class WatchEventsRequest;
 
 namespace larder::wire {
 
-// The session stream.  Deadlines: 0 becomes the default, more than the maximum becomes the maximum.
+// The session stream.  A deadline of 0 becomes the default; one above the maximum becomes the
+// maximum.
 [[nodiscard]] absl::Status Decode(const v1::Up& in, Up* out);
 [[nodiscard]] absl::Status Decode(const v1::Down& in, Down* out);
 void Encode(const Up& in, v1::Up* out);
@@ -71,7 +73,8 @@ void Encode(const Down& in, v1::Down* out);
 
 // Cache.
 [[nodiscard]] absl::Status Decode(const v1::LookupRequest& in, LookupQuery* out);
-// The same, but `tokens` stays empty: they are many, and may as well be read where they lie.
+// The same, except that `tokens` stays empty: they are many, and the caller reads them in the
+// message.
 [[nodiscard]] absl::Status DecodeInPlace(const v1::LookupRequest& in, LookupQuery* out);
 [[nodiscard]] absl::Status Decode(const v1::LookupReply& in, LookupResult* out);
 // A page size of 0, or above the maximum, becomes the default.
@@ -87,7 +90,7 @@ void Encode(const InstancesPage& in, v1::ListInstancesReply* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::PinRequest& in, PinQuery* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::UnpinRequest& in, UnpinQuery* out);
 [[nodiscard]] absl::Status DecodeInPlace(const v1::PrefetchRequest& in, PrefetchQuery* out);
-// No tiers become HOST and DISK.
+// An empty list of tiers becomes HOST and DISK.
 [[nodiscard]] absl::Status DecodeInPlace(const v1::ClearRequest& in, ClearQuery* out);
 void Encode(const std::vector<BlockAnswer>& in, v1::BlockAnswers* out);
 void Encode(const ClearResult& in, v1::ClearReply* out);
@@ -98,7 +101,7 @@ void Encode(const CompressProgress& in, v1::CompressProgress* out);
 [[nodiscard]] absl::Status Decode(const v1::WatchEventsRequest& in, WatchQuery* out);
 void Encode(const WatchReply& in, v1::WatchEventsReply* out);
 
-// The callers' side of the same.
+// The same calls on the caller's side.
 void Encode(const PinQuery& in, v1::PinRequest* out);
 void Encode(const UnpinQuery& in, v1::UnpinRequest* out);
 void Encode(const PrefetchQuery& in, v1::PrefetchRequest* out);
@@ -120,10 +123,10 @@ void Encode(const VerifyProgress& in, v1::VerifyProgress* out);
 void Encode(const VerifyQuery& in, v1::VerifyRequest* out);
 [[nodiscard]] absl::Status Decode(const v1::VerifyProgress& in, VerifyProgress* out);
 [[nodiscard]] absl::Status Decode(const v1::StatsReply& in, NodeStats* out);
-// The TOML text.
+// *out becomes the TOML text.
 [[nodiscard]] absl::Status Decode(const v1::ConfigReply& in, std::string* out);
 
-// Byte streams.  Decode leaves `data` in the message, where the view points; Encode copies it.
+// Byte streams.  Decode leaves `data` in the message, into which the view points; Encode copies it.
 [[nodiscard]] absl::Status Decode(const v1::StoreBlocksRequest& in, StoreBlocksPart* out);
 [[nodiscard]] absl::Status Decode(const v1::StoreBlocksReply& in, StoreBlocksResult* out);
 [[nodiscard]] absl::Status Decode(const v1::FetchBlocksRequest& in, FetchBlocksQuery* out);
@@ -133,7 +136,8 @@ void Encode(const StoreBlocksResult& in, v1::StoreBlocksReply* out);
 void Encode(const FetchBlocksQuery& in, v1::FetchBlocksRequest* out);
 void Encode(const FetchBlocksPart& in, v1::FetchBlocksReply* out);
 
-// Values inside the messages.  A content's tenant is never on the wire: Decode leaves it empty.
+// Values inside the messages.  The tenant of a content is never on the wire: Decode leaves it
+// empty.
 [[nodiscard]] absl::Status Decode(const v1::Content& in, ContentSpec* out);
 [[nodiscard]] absl::Status Decode(const v1::Variant& in, VariantSpec* out);
 [[nodiscard]] absl::Status Decode(const v1::SegmentTable& in, SegmentTable* out);

@@ -44,10 +44,10 @@ template <class Value>
 void DecodeMetrics(const Field& at, const google::protobuf::Map<std::string, Value>& in,
                    std::map<std::string, Value>* out) {
   out->clear();
-  if (in.size() > kMetricsMax) return at.Refuse(in.size(), " entries; allowed are ", kMetricsMax);
+  if (in.size() > kMetricsMax) return at.Refuse(in.size(), " entries; the limit is ", kMetricsMax);
   for (const auto& [name, value] : in) {
     if (name.size() > kStringBytesMax)
-      return at.Refuse("a name of ", name.size(), " bytes; allowed are ", kStringBytesMax);
+      return at.Refuse("a name of ", name.size(), " bytes; the limit is ", kStringBytesMax);
     out->emplace(name, value);
   }
 }

@@ -13,7 +13,7 @@ constexpr size_t kTiersMax = v1::Tier_MAX;
 constexpr size_t kRangesMax = kLookupTokensMax / kStepTokens;
 
 void DecodeSeconds(const Field& at, double in, double* out) {
-  if (!(in >= 0)) return at.Refuse("not a duration");  // NaN too; endless is one
+  if (!(in >= 0)) return at.Refuse("not a duration");  // refuses NaN too, and accepts infinity
   *out = in;
 }
 
@@ -28,7 +28,7 @@ void DecodeRanges(const Field& at, const google::protobuf::RepeatedPtrField<v1::
     if (range.begin >= range.end || range.begin < after ||
         (range.begin | range.end) % kStepTokens != 0) {
       return at[i].Refuse("[", range.begin, ", ", range.end,
-                          ") is not a range of whole steps behind ", after);
+                          ") is not a range of whole steps after ", after);
     }
     after = range.end;
     out->push_back(range);
@@ -69,7 +69,7 @@ void EncodeInstanceHit(const InstanceHit& in, v1::InstanceHit* out) {
   EncodeEach(in.tiers, EncodeTierHit, out->mutable_tiers());
 }
 
-// An enum that travels by the name that ToString gives it.
+// Decodes an enum that is sent as the name that ToString returns.
 template <class Enum>
 void DecodeName(const Field& at, const std::string& in, Enum* out) {
   for (int i = 1; i <= LastOf(Enum{}); ++i) {
@@ -135,8 +135,8 @@ absl::Status DecodeInPlace(const v1::LookupRequest& in, LookupQuery* out) {
   DecodeContent(at("content"), in.content(), &out->content);
   DecodeString(at("engine_id"), in.engine_id(), kAnyString, &out->engine_id);
   if (in.tokens().empty() == in.digests().empty()) {
-    at("tokens").Refuse(in.tokens().empty() ? "neither tokens nor digests"
-                                            : "both tokens and digests");
+    at("tokens").Refuse(in.tokens().empty() ? "neither tokens nor digests are given"
+                                            : "both tokens and digests are given");
   }
   out->tokens.clear();
   (void)CheckCount(at("tokens"), in.tokens_size(), kLookupTokensMax);

@@ -1,4 +1,4 @@
-// Down: from the daemon to the client.
+// Down: the messages from the daemon to the client.
 #include <algorithm>
 
 #include "proto/convert/convert.h"
@@ -7,11 +7,11 @@
 namespace larder::wire {
 namespace {
 
-// What storage/types.h can name: 2^16 slabs of 2^32 pages.
+// The largest numbers that the types of storage/types.h hold: 2^16 slabs of 2^32 pages.
 constexpr uint64_t kSlabsMax = uint64_t{1} << 16;
 constexpr uint64_t kSlabBytesMax = kPageBytes << 32;
 
-// A former daemon does not say it.
+// An older daemon does not send the read mode.
 void DecodeReadMode(const Field& at, const v1::Attached& in, Attached* out) {
   if (in.read_mode() != v1::READ_MODE_UNSPECIFIED)
     return DecodeEnum(at, in.read_mode(), &out->read_mode);
@@ -29,8 +29,10 @@ void DecodeAttached(const Field& at, const v1::Attached& in, Attached* out) {
   out->slab_bytes = ByteCount(in.slab_bytes());
   out->lease_bytes_max = ByteCount(in.lease_bytes_max());
   out->check_one_in = in.check_one_in();
-  // Batches are cut by it: 0 would never end.  A daemon that takes more gets what we decode.
-  if (in.keys_max() == 0) return at("keys_max").Refuse("0 keys per request");
+  // A client that splits batches by this number would never end with 0.  If the daemon accepts more
+  // keys than this library can decode, the library's limit holds.
+  if (in.keys_max() == 0)
+    return at("keys_max").Refuse("0 keys per request; at least 1 is required");
   out->keys_max = std::min(in.keys_max(), static_cast<uint32_t>(kKeysMax));
   DecodeReadMode(at("read_mode"), in, out);
   DecodeString(at("read_mode_reason"), in.read_mode_reason(), kAnyString, &out->read_mode_reason);
@@ -74,18 +76,17 @@ void EncodeRegistered(const Registered& in, v1::Registered* out) {
   EncodeDigests(in.content_ids, out->mutable_content_ids());
 }
 
-// Whether slab and range exist, only the client's mapping knows; here nothing can overflow any
-// more.  A segment range begins inside its extent, so offsets are aligned as segments are, not as
-// pages.
+// After this check no sum of the extent's numbers can overflow.  Whether the slab and the range
+// exist is known only to the client's mapping.  A range of segments begins inside its extent, so
+// offsets are aligned as segments are, not as pages.
 void CheckExtent(const Field& slab, const Field& offset, const Field& bytes,
                  const ExtentGrant& extent) {
-  if (extent.slab >= kSlabsMax)
-    return slab.Refuse(extent.slab, "; allowed are less than ", kSlabsMax);
+  if (extent.slab >= kSlabsMax) return slab.Refuse(extent.slab, " is not below ", kSlabsMax);
   if (extent.offset % kSegmentAlign != 0) {
     return offset.Refuse(extent.offset, " is not a multiple of ", kSegmentAlign);
   }
   if (extent.offset > kSlabBytesMax || extent.bytes > kSlabBytesMax - extent.offset) {
-    return bytes.Refuse(extent.bytes, " bytes at ", extent.offset, " reach over ", kSlabBytesMax);
+    return bytes.Refuse(extent.bytes, " bytes at ", extent.offset, " end beyond ", kSlabBytesMax);
   }
 }
 
@@ -109,7 +110,7 @@ void DecodeReserved(const Field& at, const v1::Reserved& in, Reserved* out) {
   out->word = in.word();
   DecodeString(at("message"), in.message(), kAnyString, &out->message);
   if (at.ok() && out->status == BlockStatus::kOk && !out->reservation) {
-    at("reservation_id").Refuse("0 is not a reservation, and the status is OK");
+    at("reservation_id").Refuse("0 is not a reservation, although the status is OK");
   }
 }
 
@@ -142,7 +143,7 @@ void EncodePublished(const Published& in, v1::Published* out) {
 void DecodeBlockGrant(const Field& at, const v1::BlockGrant& in, BlockGrant* out) {
   DecodeEnum(at("status"), in.status(), &out->status);
   out->tier = BlockGrant{}.tier;
-  // What was not found was found in no tier.
+  // A block that was not found has no tier.
   if (in.tier() != v1::TIER_UNSPECIFIED || IsHeld(out->status))
     DecodeEnum(at("tier"), in.tier(), &out->tier);
   out->extent = {};
@@ -158,14 +159,14 @@ void EncodeBlockGrant(const BlockGrant& in, v1::BlockGrant* out) {
   if (in.table) Encode(*in.table, out->mutable_table());
 }
 
-// Empty, or one per key.
+// Refuses a list that is neither empty nor has one entry per key.
 bool CheckList(const Field& at, int size, int keys) {
   if (size == keys || size == 0) return true;
   at.Refuse(size, " for ", keys, " keys");
   return false;
 }
 
-// The lists of a Grant as one value per key.
+// Decodes the parallel lists of a Grant into one value per key.
 void DecodeGrantBlocks(const Field& at, const v1::Grant& in, std::vector<BlockGrant>* out) {
   const int keys = in.status_size();
   if (!CheckCount(at("status"), keys, kKeysMax) || !CheckList(at("tiers"), in.tiers_size(), keys) ||
@@ -184,7 +185,7 @@ void DecodeGrantBlocks(const Field& at, const v1::Grant& in, std::vector<BlockGr
     block = {};
     DecodeEnum(at("status")[i], in.status(i), &block.status);
     const int tier = in.tiers().empty() ? v1::TIER_UNSPECIFIED : in.tiers(i);
-    // What was not found was found in no tier.
+    // A block that was not found has no tier.
     if (tier != v1::TIER_UNSPECIFIED || IsHeld(block.status))
       DecodeEnum(at("tiers")[i], tier, &block.tier);
     if (in.slabs().empty()) continue;
@@ -198,8 +199,8 @@ void DecodeGrantTables(const Field& at, const v1::Grant& in, std::vector<BlockGr
   for (int i = 0; i < in.tables_size() && at.ok(); ++i) {
     const v1::GrantTable& table = in.tables(i);
     if (table.key() >= out->size() || (i > 0 && table.key() <= in.tables(i - 1).key())) {
-      return at[i]("key").Refuse(table.key(), " is not an ascending index of ", out->size(),
-                                 " keys");
+      return at[i]("key").Refuse(table.key(), " is not in ascending order, or not below ",
+                                 out->size(), " (the number of keys)");
     }
     DecodeTable(at[i]("table"), table.table(), &(*out)[table.key()].table.emplace());
   }
@@ -215,7 +216,8 @@ void DecodeGrant(const Field& at, const v1::Grant& in, Grant* out) {
   if (at.ok()) DecodeGrantTables(at("tables"), in, &out->blocks);
   if (!at.ok() || out->lease) return;
   for (const BlockGrant& block : out->blocks) {
-    if (IsHeld(block.status)) return at("lease_id").Refuse("0 is not a lease, and blocks are held");
+    if (IsHeld(block.status))
+      return at("lease_id").Refuse("0 is not a lease, although the grant holds blocks");
   }
 }
 
@@ -254,7 +256,7 @@ void EncodeGrant(const Grant& in, v1::Grant* out) {
 }
 
 void DecodeKey(const Field& at, uint32_t in, uint32_t* out) {
-  if (in >= kKeysMax) return at.Refuse(in, "; allowed are less than ", kKeysMax);
+  if (in >= kKeysMax) return at.Refuse(in, " is not below ", kKeysMax);
   *out = in;
 }
 
@@ -263,8 +265,7 @@ void DecodeReady(const Field& at, const v1::BlockReady& in, BlockReady* out) {
   DecodeKey(at("key"), in.key(), &out->key);
   DecodeBlockGrant(at("block"), in.block(), &out->block);
   if (at.ok() && out->block.status != BlockStatus::kOk) {
-    at("block")("status").Refuse(ToString(out->block.status),
-                                 ", but the block is said to be ready");
+    at("block")("status").Refuse(ToString(out->block.status), ", but a block that is ready is ok");
   }
 }
 
@@ -279,7 +280,8 @@ void DecodeFailed(const Field& at, const v1::BlockFailed& in, BlockFailed* out) 
   DecodeKey(at("key"), in.key(), &out->key);
   DecodeEnum(at("status"), in.status(), &out->status);
   if (at.ok() && IsHeld(out->status)) {
-    at("status").Refuse(ToString(out->status), ", but the block is said to have failed");
+    at("status").Refuse(ToString(out->status),
+                        ", but a block that failed is neither ok nor pending");
   }
   out->bytes = in.bytes();
 }

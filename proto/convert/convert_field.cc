@@ -9,7 +9,7 @@
 namespace larder::wire {
 namespace {
 
-// True when `count` may stand beside `segments` in a table whose lists are empty or equally long.
+// Refuses a list of a segment table that is neither empty nor as long as the table.
 bool CheckBeside(const Field& at, int count, int segments) {
   if (count == 0 || count == segments) return true;
   at.Refuse(count, " entries for ", segments, " segments");
@@ -55,7 +55,7 @@ void Field::Fail(const std::string& why) const {
 
 bool CheckCount(const Field& at, int count, size_t most) {
   if (static_cast<size_t>(count) <= most) return true;
-  at.Refuse(count, " entries; allowed are ", most);
+  at.Refuse(count, " entries; the limit is ", most);
   return false;
 }
 
@@ -84,7 +84,7 @@ uint32_t DecodeDeadlineMs(uint32_t in) {
 
 void DecodeBlockWriter(const Field& at, const v1::BlockWriter& in, BlockWriter* out) {
   if (in.engine() > UINT16_MAX)
-    return at("engine").Refuse(in.engine(), " is no number of an engine: 1 to 65535");
+    return at("engine").Refuse(in.engine(), " is not the number of an engine: at most 65535");
   *out = {.uid = in.uid(), .engine = static_cast<uint16_t>(in.engine())};
 }
 
@@ -103,7 +103,7 @@ void DecodeDigests(const Field& at, const std::string& in, size_t most, std::vec
     return at.Refuse(in.size(), " bytes is not a multiple of ", kDigestBytes);
   }
   const size_t count = in.size() / kDigestBytes;
-  if (count > most) return at.Refuse(count, " digests; allowed are ", most);
+  if (count > most) return at.Refuse(count, " digests; the limit is ", most);
   out->resize(count);
   if (count != 0) std::memcpy(out->data(), in.data(), in.size());
 }
@@ -160,7 +160,7 @@ void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out) {
 }
 
 void DecodeVariant(const Field& at, const v1::Variant& in, VariantSpec* out) {
-  // Lengths before copies; the rest is the domain's own rule.
+  // Lengths are checked before anything is copied; VariantSpec::Validate checks the rest.
   DecodeString(at("dtype"), in.dtype(), {1, kDtypeBytesMax}, &out->dtype);
   DecodeString(at("layout"), in.layout(), {1, kLayoutBytesMax}, &out->layout);
   DecodeString(at("group"), in.group(), {0, 64}, &out->group);
@@ -192,7 +192,7 @@ void DecodeTable(const Field& at, const v1::SegmentTable& in, SegmentTable* out)
     DecodeSegment(at, in, i, &segment);
     layers += segment.layers;
   }
-  if (layers > kLayersMax) at("layers").Refuse(layers, " layers in all; allowed are ", kLayersMax);
+  if (layers > kLayersMax) at("layers").Refuse(layers, " layers in all; the limit is ", kLayersMax);
 }
 
 absl::Status Decode(const v1::Content& in, ContentSpec* out) {
@@ -232,7 +232,7 @@ void Encode(const VariantSpec& in, v1::Variant* out) {
   out->set_first_layer(in.first_layer);
 }
 
-// Lists that say only the default stay away.
+// Leaves out lists that would hold only the default.
 void Encode(const SegmentTable& in, v1::SegmentTable* out) {
   out->Clear();
   const int count = static_cast<int>(in.segments.size());

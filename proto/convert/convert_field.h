@@ -1,13 +1,13 @@
-// What the conversions share: where in a message one is, and how single fields are checked.  For
-// convert_*.cc only.
+// What the conversions share: which field of a message is being decoded, and how single fields are
+// checked.  For convert_*.cc only.
 //
-// A Field names a field by a chain of stack objects and carries the place of the decode's one
-// error.  The first refusal wins; what runs after it does no harm and its results are not used.
-// Building a Field costs a few stores; its text is made only when something is refused.
+// A Field names a field by a chain of stack objects and points to the one error of the decode.  The
+// first refusal wins; code that runs after it does no harm, and its results are not used.  Building
+// a Field costs a few stores; its text is made only when something is refused.
 //
 // Ownership: refers to its parent and to the status, which outlive it (temporaries of one
 // expression do).
-// Thread-safety: used by the one thread that decodes.
+// Thread-safety: used only by the thread that decodes.
 #pragma once
 
 #include <google/protobuf/repeated_field.h>
@@ -29,7 +29,7 @@ namespace larder::wire {
 
 class Field {
  public:
-  // The message itself.
+  // Stands for the whole message.
   explicit Field(absl::Status* error) : error_(error) {}
 
   [[nodiscard]] Field operator()(const char* name) const { return Field(this, name, 0); }
@@ -49,34 +49,34 @@ class Field {
 
   absl::Status* error_;
   const Field* parent_ = nullptr;
-  const char* name_ = nullptr;  // else an index
+  const char* name_ = nullptr;  // if null, the field is element `index_` of its parent
   int index_ = 0;
 };
 
-// False, and refused, when there are more than `most`.
+// Refuses the field and returns false if there are more than `most` entries.
 bool CheckCount(const Field& at, int count, size_t most);
 
-// Lengths in bytes.
+// Allowed lengths, in bytes.
 struct Length {
   size_t least;
   size_t most;
 };
 inline constexpr Length kAnyString{0, kStringBytesMax};
 void DecodeString(const Field& at, const std::string& in, Length length, std::string* out);
-// At most 256 bytes of it, whole characters.
+// The first 256 bytes, cut between UTF-8 characters.
 [[nodiscard]] std::string_view CutSentence(std::string_view sentence);
 
-void DecodeRequestId(const Field& at, uint64_t in, uint64_t* out);  // never 0
+void DecodeRequestId(const Field& at, uint64_t in, uint64_t* out);  // refuses 0
 [[nodiscard]] uint32_t DecodeDeadlineMs(uint32_t in);
 
 void DecodeDigest(const Field& at, const std::string& in, Digest* out);
 void DecodeDigest(const Field& at, const std::string& in,
-                  std::optional<Digest>* out);  // empty: none
+                  std::optional<Digest>* out);  // nullopt if `in` is empty
 void DecodeDigests(const Field& at, const std::string& in, size_t most, std::vector<Digest>* out);
 void EncodeDigest(const Digest& in, std::string* out);
 void EncodeDigests(const std::vector<Digest>& in, std::string* out);
 
-// Of one block: 16 .. 4,096, a multiple of 16.
+// The tokens of one block: 16 to 4,096, a multiple of 16.
 void DecodeBlockTokens(const Field& at, const google::protobuf::RepeatedField<uint32_t>& in,
                        std::vector<uint32_t>* out);
 
@@ -85,10 +85,10 @@ void DecodeVariant(const Field& at, const v1::Variant& in, VariantSpec* out);
 void DecodeTable(const Field& at, const v1::SegmentTable& in, SegmentTable* out);
 void DecodeBlockWriter(const Field& at, const v1::BlockWriter& in, BlockWriter* out);
 void DecodeDevice(const Field& at, const v1::EngineDevice& in, EngineDevice* out);
-void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out);  // what is too long is cut
+void EncodeDevice(const EngineDevice& in, v1::EngineDevice* out);  // cuts texts that are too long
 
-// Every enum of the contract counts from 1 without a hole, with equal numbers on both sides; here
-// is its last.
+// Every enum of the contract counts from 1 without a hole, with the same numbers on the wire and in
+// messages.h.  LastOf is its last number.
 [[nodiscard]] constexpr int LastOf(Tier) { return v1::Tier_MAX; }
 [[nodiscard]] constexpr int LastOf(Codec) { return v1::Codec_MAX; }
 [[nodiscard]] constexpr int LastOf(BlockStatus) { return v1::BlockStatus_MAX; }
@@ -146,7 +146,7 @@ void EncodeIds(const std::vector<Id<Tag>>& in, google::protobuf::RepeatedField<u
   for (const Id<Tag> id : in) out->AddAlreadyReserved(id.value);
 }
 
-// A list of parts; `decode` is called for each with its own field.
+// Decodes a list of parts, calling `decode` for each with its own field.
 template <class Wire, class Value>
 void DecodeEach(const Field& at, const google::protobuf::RepeatedPtrField<Wire>& in, size_t most,
                 void (*decode)(const Field&, const Wire&, Value*), std::vector<Value>* out) {

@@ -28,7 +28,7 @@ void EncodeStoreBlock(const StoreBlock& in, v1::StoreBlock* out) {
 
 void DecodeFetchStart(const Field& at, const v1::FetchStart& in, FetchStart* out) {
   out->key = in.key();
-  if (in.key() >= kKeysMax) return at("key").Refuse(in.key(), "; allowed are less than ", kKeysMax);
+  if (in.key() >= kKeysMax) return at("key").Refuse(in.key(), " is not below ", kKeysMax);
   DecodeEnum(at("status"), in.status(), &out->status);
   DecodeString(at("record_header"), in.record_header(), {0, kRecordHeaderBytesMax},
                &out->record_header);
@@ -36,7 +36,7 @@ void DecodeFetchStart(const Field& at, const v1::FetchStart& in, FetchStart* out
   out->segments = in.segments();
   if (uint64_t{in.first_segment()} + in.segments() > kSegmentsMax) {
     at("segments")
-        .Refuse(in.segments(), " from ", in.first_segment(), "; a block has at most ",
+        .Refuse(in.segments(), " segments from ", in.first_segment(), "; a block has at most ",
                 kSegmentsMax);
   }
 }
@@ -50,7 +50,8 @@ void EncodeFetchStart(const FetchStart& in, v1::FetchStart* out) {
 }
 
 void ViewData(const Field& at, const std::string& in, std::string_view* out) {
-  if (in.size() > kDataBytesMax) return at.Refuse(in.size(), " bytes; allowed are ", kDataBytesMax);
+  if (in.size() > kDataBytesMax)
+    return at.Refuse(in.size(), " bytes; the limit is ", kDataBytesMax);
   *out = in;
 }
 

@@ -1,4 +1,4 @@
-// Up: from the client to the daemon.
+// Up: the messages from the client to the daemon.
 #include "proto/convert/convert.h"
 #include "proto/convert/convert_field.h"
 
@@ -112,7 +112,8 @@ void DecodeReserve(const Field& at, const v1::Reserve& in, Reserve* out) {
   if (!CheckCount(at("bytes"), in.bytes_size(), kKeysMax)) return;
   out->bytes.resize(static_cast<size_t>(in.bytes_size()));
   for (int i = 0; i < in.bytes_size(); ++i) {
-    if (in.bytes(i) == 0) return at("bytes")[i].Refuse("a block of 0 bytes");
+    if (in.bytes(i) == 0)
+      return at("bytes")[i].Refuse("a block of 0 bytes; at least 1 is required");
     out->bytes[static_cast<size_t>(i)] = ByteCount(in.bytes(i));
   }
 }
@@ -174,13 +175,14 @@ void EncodeDirectiveDone(const DirectiveDone& in, v1::DirectiveDone* out) {
   EncodeEnums(in.status, out->mutable_status());
 }
 
-// Tokens are of the blocks stored: as many for each, a multiple of 16.
+// The tokens are those of the stored blocks: the same number for each block, a multiple of 16.
 void DecodeDeviceTokens(const Field& at, const v1::DeviceBlocks& in, DeviceBlocks* out) {
   const auto count = static_cast<size_t>(in.tokens_size());
   if (!CheckCount(at, in.tokens_size(), kLookupTokensMax)) return;
   if (count != 0 && (out->stored.empty() || count % (out->stored.size() * kStepTokens) != 0)) {
-    return at.Refuse(count, " tokens; allowed are as many for each of the ", out->stored.size(),
-                     " blocks stored, a multiple of ", kStepTokens);
+    return at.Refuse(count, " tokens for ", out->stored.size(),
+                     " stored blocks; each block needs the same number, a multiple of ",
+                     kStepTokens);
   }
   out->tokens.assign(in.tokens().begin(), in.tokens().end());
 }

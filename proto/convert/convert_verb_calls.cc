@@ -1,4 +1,4 @@
-// Cache: Pin, Unpin, Prefetch, Clear, Move, Compress and WatchEvents, on the side of who calls.
+// Cache: the caller's side of Pin, Unpin, Prefetch, Clear, Move, Compress and WatchEvents.
 #include "larder/v1/cache.pb.h"
 #include "proto/convert/convert.h"
 #include "proto/convert/convert_field.h"
@@ -46,7 +46,7 @@ void DecodeAnswers(const Field& at, const v1::BlockAnswers& in, std::vector<Bloc
   for (size_t i = 0; i < digests.size(); ++i) out->push_back({digests[i], statuses[i]});
 }
 
-// What was not asked for is passed over.
+// Ignores a tier that cannot be asked for.
 void DecodeCleared(const Field& at, const v1::TierCleared& in, ClearResult* out) {
   Tier tier{};
   DecodeEnum(at("tier"), in.tier(), &tier);
@@ -62,7 +62,8 @@ void DecodeChain(const Field& at, const v1::Event::Stored& in, BlockEvent* out) 
   chain.block_tokens = in.block_tokens();
   if (chain.block_tokens == 0 || chain.block_tokens > kBlockTokensMax ||
       chain.block_tokens % kStepTokens != 0) {
-    return at("block_tokens").Refuse(chain.block_tokens, " is no number of tokens of a block");
+    return at("block_tokens")
+        .Refuse(chain.block_tokens, " is not a multiple of 16 from 16 to 4096");
   }
   if (static_cast<uint64_t>(in.tokens_size()) != uint64_t{chain.block_tokens} * out->digests.size())
     return at("tokens").Refuse(in.tokens_size(), " for ", out->digests.size(), " blocks");
@@ -72,7 +73,7 @@ void DecodeChain(const Field& at, const v1::Event::Stored& in, BlockEvent* out) 
   if (in.has_writer()) DecodeBlockWriter(at("writer"), in.writer(), &chain.writer);
 }
 
-// Stored or Removed.
+// `What` is Stored or Removed.
 template <class What>
 void DecodeWhat(const Field& at, const What& in, BlockEvent* out) {
   DecodeDigests(at("digests"), in.digests(), kLookupDigestsMax, &out->digests);

@@ -1,4 +1,4 @@
-// Cache: Pin, Unpin, Prefetch, Clear, Move, Compress and WatchEvents.
+// Cache: the daemon's side of Pin, Unpin, Prefetch, Clear, Move, Compress and WatchEvents.
 #include "larder/v1/cache.pb.h"
 #include "proto/convert/convert.h"
 #include "proto/convert/convert_field.h"
@@ -6,15 +6,15 @@
 namespace larder::wire {
 namespace {
 
-// Who else would say it means something else, as below.
+// A caller that names a writer with another scope means something else, so it is refused.
 void DecodeWriter(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
                   BlockWriter* out) {
   *out = {};
   if (scope != SelectionScope::kWriter) {
-    if (in.has_writer()) at("writer").Refuse("with SELECTION_SCOPE_WRITER alone");
+    if (in.has_writer()) at("writer").Refuse("allowed only with SELECTION_SCOPE_WRITER");
     return;
   }
-  if (!in.has_writer()) return at("writer").Refuse("required with this scope");
+  if (!in.has_writer()) return at("writer").Refuse("required with SELECTION_SCOPE_WRITER");
   DecodeBlockWriter(at("writer"), in.writer(), out);
 }
 
@@ -26,33 +26,34 @@ void DecodeSelection(const Field& at, const v1::BlockSelection& in, BlockSelecti
   out->tokens.clear();
   (void)CheckCount(at("tokens"), in.tokens_size(), kLookupTokensMax);
   if (in.tokens().empty() == in.digests().empty()) {
-    at("tokens").Refuse(in.tokens().empty() ? "neither tokens nor digests"
-                                            : "both tokens and digests");
+    at("tokens").Refuse(in.tokens().empty() ? "neither tokens nor digests are given"
+                                            : "both tokens and digests are given");
   }
   if (!in.tokens().empty()) DecodeContent(at("content"), in.content(), &out->content);
   DecodeWriter(at, SelectionScope::kBlocks, in, &out->writer);
 }
 
-// What a scope does not need is refused: a caller that says it means something else.
+// Refuses a field that the scope does not use: a caller that sets it means something else.
 void DecodeScoped(const Field& at, SelectionScope scope, const v1::BlockSelection& in,
                   BlockSelection* out) {
   if (scope == SelectionScope::kBlocks) return DecodeSelection(at, in, out);
   *out = {};
   DecodeString(at("engine_id"), in.engine_id(), kAnyString, &out->engine_id);
   DecodeDigests(at("variant_ids"), in.variant_ids(), kVariantsMax, &out->variants);
-  if (!in.digests().empty()) at("digests").Refuse("not with this scope");
+  if (!in.digests().empty()) at("digests").Refuse("not allowed with this scope");
   (void)CheckCount(at("tokens"), in.tokens_size(), kLookupTokensMax);
   if (in.tokens().empty() == (scope == SelectionScope::kPrefix))
-    at("tokens").Refuse(in.tokens().empty() ? "a prefix needs them" : "not with this scope");
+    at("tokens").Refuse(in.tokens().empty() ? "required with SELECTION_SCOPE_PREFIX"
+                                            : "not allowed with this scope");
   DecodeWriter(at, scope, in, &out->writer);
   if (scope == SelectionScope::kPrefix || scope == SelectionScope::kContent) {
     DecodeContent(at("content"), in.content(), &out->content);
   } else if (in.has_content()) {
-    at("content").Refuse("not with this scope");
+    at("content").Refuse("not allowed with this scope");
   }
 }
 
-// What verbs of many blocks begin with.
+// The fields with which every request of a verb of many blocks begins.
 template <class Request, class Query>
 void DecodeScope(const Field& at, const Request& in, Query* out) {
   DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
@@ -75,7 +76,7 @@ void DecodeTiersOf(SelectionScope scope, const Field& at,
                    const google::protobuf::RepeatedField<int>& in, TierSet* out) {
   DecodeTiers(at, in, out);
   if (at.ok() && scope == SelectionScope::kWriter && (*out & TierBit(Tier::kDevice)) != 0)
-    at.Refuse("nobody knows who wrote what is in TIER_DEVICE");
+    at.Refuse("TIER_DEVICE has no known writers, so SELECTION_SCOPE_WRITER cannot select there");
 }
 
 void EncodeTier(Tier tier, const ClearResult::OfTier& in, v1::ClearReply* out) {
@@ -144,8 +145,8 @@ absl::Status DecodeInPlace(const v1::UnpinRequest& in, UnpinQuery* out) {
   DecodeString(at("owner"), in.owner(), {1, kStringBytesMax}, &out->owner);
   out->blocks.reset();
   if (in.all()) {
-    if (in.has_blocks()) at("blocks").Refuse("both blocks and all");
-    if (in.tier() != 0) at("tier").Refuse("a tier, and all");
+    if (in.has_blocks()) at("blocks").Refuse("not allowed together with all");
+    if (in.tier() != 0) at("tier").Refuse("not allowed together with all");
     return error;
   }
   DecodeSelection(at("blocks"), in.blocks(), &out->blocks.emplace());
@@ -178,7 +179,7 @@ absl::Status DecodeInPlace(const v1::MoveRequest& in, MoveQuery* out) {
   DecodeScope(at, in, out);
   DecodeEnum(at("from"), in.from(), &out->from);
   DecodeEnum(at("to"), in.to(), &out->to);
-  if (error.ok() && out->from == out->to) at("to").Refuse("the tier that they are to leave");
+  if (error.ok() && out->from == out->to) at("to").Refuse("the same tier as from");
   out->copy = in.copy();
   return error;
 }
@@ -226,8 +227,8 @@ absl::Status Decode(const v1::WatchEventsRequest& in, WatchQuery* out) {
   const Field at(&error);
   DecodeString(at("tenant"), in.tenant(), {0, kTenantBytesMax}, &out->tenant);
   DecodeString(at("boot_id"), in.boot_id(), kAnyString, &out->boot_id);
-  if (in.snapshot() && !in.boot_id().empty()) at("boot_id").Refuse("not with a snapshot");
-  if (in.after() != 0 && in.boot_id().empty()) at("after").Refuse("not without boot_id");
+  if (in.snapshot() && !in.boot_id().empty()) at("boot_id").Refuse("not allowed with snapshot");
+  if (in.after() != 0 && in.boot_id().empty()) at("after").Refuse("allowed only with boot_id");
   DecodeTiers(at("tiers"), in.tiers(), &out->tiers);
   out->snapshot = in.snapshot();
   out->after = in.after();

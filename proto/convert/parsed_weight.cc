@@ -15,12 +15,12 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 using google::protobuf::io::CodedInputStream;
 
-// An object with the pointer to it and the allocator's own; beside it a field of its own takes at
-// most a pointer.
+// An object, with the pointer to it and the allocator's overhead; each field that its type declares
+// adds at most a pointer.
 constexpr uint64_t kMessage = 64, kField = 8;
 constexpr uint64_t kString = 48;
 constexpr uint64_t kNumber = 8, kHalf = 4;
-// What the parser keeps of a field that the message type does not declare: an entry of a vector
+// What the parser keeps for a field that the message type does not declare: an entry of a vector
 // that grows by doubling.
 constexpr uint64_t kUnknown = 32;
 
@@ -29,7 +29,7 @@ class Scale {
   explicit Scale(uint64_t most) : most_(most) {}
   [[nodiscard]] uint64_t weight() const { return weight_; }
 
-  // False: it is more than the most.
+  // Returns false if the weight exceeds the limit.
   [[nodiscard]] bool Weigh(const Descriptor& type, CodedInputStream& in) {
     if (!Add(kMessage + kField * static_cast<uint64_t>(type.field_count()))) return false;
     while (const uint32_t tag = in.ReadTag()) {
@@ -57,7 +57,7 @@ class Scale {
     return weight_ <= most_;
   }
 
-  // False: too much, or malformed.
+  // Returns false if the weight exceeds the limit or the input is malformed.
   bool WeighContent(const FieldDescriptor* field, int length, CodedInputStream& in) {
     const bool number = field != nullptr && field->is_packable();
     const bool half = number && (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32 ||
@@ -70,7 +70,7 @@ class Scale {
       in.PopLimit(limit);
       return fits && whole;
     }
-    if (number && length == 0) return Add(kUnknown);  // no memory, but the parser's time
+    if (number && length == 0) return Add(kUnknown);  // takes no memory, but the parser's time
     if (number && IsFixed(*field)) return Add(static_cast<uint64_t>(length)) && in.Skip(length);
     if (number) return WeighVarints(length, half ? kHalf : kNumber, in);
     return Add((field == nullptr ? kUnknown : 0) + kString + static_cast<uint64_t>(length)) &&
@@ -99,8 +99,8 @@ class Scale {
     }
   }
 
-  // A packed field, each varint of which takes `each` and ends with a byte below 0x80.  The bytes
-  // may lie in several pieces.
+  // Weighs a packed field: each varint takes `each` bytes and ends with a byte below 0x80.  The
+  // input may lie in several pieces.
   bool WeighVarints(int length, uint64_t each, CodedInputStream& in) {
     while (length > 0) {
       const void* data = nullptr;

@@ -1,6 +1,7 @@
-// Owns one file descriptor of the kernel; closes it when dropped.
+// Owns one file descriptor of the kernel; closes it when destroyed.
 //
-// Ownership: the number, alone.  Thread-safety: as an int.  Lifecycle: movable, empty after a move.
+// Ownership: it owns the descriptor alone.  Thread-safety: that of an int.
+// Lifecycle: movable; empty after a move.
 #pragma once
 
 #include <unistd.h>
@@ -12,7 +13,7 @@ namespace larder {
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  // Takes `fd` over; negative: empty.
+  // Takes ownership of `fd`.  A negative `fd` makes it empty.
   explicit FileDescriptor(int fd) : fd_(fd) {}
   FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
@@ -23,7 +24,7 @@ class FileDescriptor {
 
   [[nodiscard]] explicit operator bool() const { return fd_ >= 0; }
   [[nodiscard]] int get() const { return fd_; }
-  // The caller closes it from here on.
+  // Gives up ownership: the caller closes the descriptor.
   [[nodiscard]] int Release() { return std::exchange(fd_, -1); }
 
  private:

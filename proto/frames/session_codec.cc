@@ -28,7 +28,8 @@ absl::Status ParseInto(std::span<const std::byte> body, Message* message) {
       message->ParseFromArray(body.data(), static_cast<int>(body.size()))) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError("a session frame holds no message of its direction");
+  return absl::InvalidArgumentError(
+      "the body of a session frame is not a message that this end accepts");
 }
 
 template <class Message, class Value>
@@ -100,7 +101,7 @@ absl::Status SessionCodec::Parse(std::span<const std::byte> body, wire::Up* up) 
   if (weight > most) {
     return absl::InvalidArgumentError(absl::StrCat("a message of ", body.size(),
                                                    " bytes would take more than ", most,
-                                                   " in memory: it repeats what is empty"));
+                                                   " in memory: it repeats empty fields"));
   }
   return Decode(body, &messages_->up, up);
 }

@@ -1,11 +1,12 @@
-// The messages of a session as frames of its socket, for both ends: they see neither generated code
-// nor bytes.
+// Converts the messages of a session to frames of its socket and back, so that neither end handles
+// generated code or bytes.
 //
-// Append checks nothing; Parse treats its input as hostile (convert.h has what it refuses).
-// Ownership: keeps generated messages to use again, so that a busy session stops allocating.
-// Protobuf frees nothing when it clears a message, so many messages of different shapes add up:
-// Append frees the kept Down, and Release the kept Up, once it may take more than kKeptBytes.
-// Thread-safety: none; one object a direction.
+// Append checks nothing.  Parse treats its input as hostile; convert.h says what is refused.
+// Ownership: it keeps generated messages and reuses them, so that a busy session stops allocating.
+// Protobuf frees no memory when it clears a message, so the memory of many messages of different
+// shapes adds up: Append frees the kept Down, and Release the kept Up, once it may take more than
+// kKeptBytes.
+// Thread-safety: none; use one object for each direction.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +21,13 @@
 
 namespace larder {
 
-// How a session ended.  Over gRPC a call's status and trailing metadata say it.
+// How a session ended.  Over gRPC, the status and trailing metadata of the call say the same.
 struct SessionEnd {
   absl::Status status;
-  uint32_t retry_after_ms = 0;  // with ResourceExhausted: when to attach again
+  uint32_t retry_after_ms = 0;  // with ResourceExhausted: how long to wait before attaching again
 };
 
-// About the bytes of memory that an answer takes.
+// About how many bytes of memory a message takes.
 [[nodiscard]] size_t WeightOf(const wire::Down& down);
 
 class SessionCodec {
@@ -38,25 +39,27 @@ class SessionCodec {
   SessionCodec(const SessionCodec&) = delete;
   SessionCodec& operator=(const SessionCodec&) = delete;
 
-  // A whole frame, at the end of *out.  REQUIRES: the message has at most kMessageBytesMax.
+  // Appends a whole frame to *out.  REQUIRES: the serialized message has at most kMessageBytesMax.
   void Append(const wire::Up& up, std::string* out);
   void Append(const wire::Down& down, std::string* out);
-  // InvalidArgument: no such message, or (of an Up) one that would take many times its length in
-  // memory, which is seen before it takes any.  *out is then some mixture.
+  // Returns InvalidArgument if `body` is not such a message, or if an Up would take many times its
+  // length in memory, which is found out before it takes any.  After an error *up or *down is
+  // partly overwritten.
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Up* up);
   [[nodiscard]] absl::Status Parse(std::span<const std::byte> body, wire::Down* down);
-  // To be called after a parsed Up was handled: frees the kept Up, and what *up holds, once they
-  // may take more than kKeptBytes.  REQUIRES: every Parse since the last Release filled this *up.
+  // The caller calls this after it has handled a parsed Up.  Frees the kept Up and what *up holds
+  // once they may take more than kKeptBytes.  REQUIRES: every Parse since the last Release filled
+  // this *up.
   void Release(wire::Up* up);
 
-  // Text beyond 256 bytes is cut off.
+  // Appends the frame that ends a session.  Cuts off text beyond 256 bytes.
   static void AppendEnd(const SessionEnd& end, std::string* out);
   [[nodiscard]] static absl::StatusOr<SessionEnd> ParseEnd(std::span<const std::byte> body);
 
  private:
   struct Messages;
   const std::unique_ptr<Messages> messages_;
-  size_t up_kept_ = 0, down_kept_ = 0;  // upper bounds of what messages_ takes
+  size_t up_kept_ = 0, down_kept_ = 0;  // upper bounds of the memory of messages_
 };
 
 }  // namespace larder

@@ -9,7 +9,7 @@
 
 namespace larder {
 
-static_assert(std::endian::native == std::endian::little, "numbers travel as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are sent as they lie in memory");
 
 namespace {
 
@@ -30,7 +30,7 @@ std::array<char, kSessionFrameHeaderBytes> EncodeSessionFrameHeader(SessionFrame
              .version = kSessionFrameVersion});
 }
 
-// Twice what is there: a frame of any length moves its bytes about once.
+// Twice what is there, so that the bytes of a frame of any length are moved about once.
 size_t SessionFrameReader::Wanted() const {
   const size_t left = end_ - begin_;
   return left == 0 ? kRoomBytes : 2 * left + kRoomBytes;
@@ -68,7 +68,8 @@ absl::StatusOr<std::optional<SessionFrame>> SessionFrameReader::Next() {
   std::memcpy(&header, buffer_.get() + begin_, sizeof header);
   if (header.version != kSessionFrameVersion) {
     return absl::UnimplementedError(absl::StrCat("session frame version ", header.version,
-                                                 " is unknown; known is ", kSessionFrameVersion));
+                                                 " is unknown; this end knows version ",
+                                                 kSessionFrameVersion));
   }
   const auto type = static_cast<SessionFrameType>(header.type);
   if (type != SessionFrameType::kMessage && type != SessionFrameType::kEnd) {
@@ -76,8 +77,8 @@ absl::StatusOr<std::optional<SessionFrame>> SessionFrameReader::Next() {
         absl::StrCat("session frame type ", header.type, " is unknown"));
   }
   if (header.length > body_bytes_max_) {
-    return absl::InvalidArgumentError(absl::StrCat("a session frame of ", header.length,
-                                                   " bytes is longer than ", body_bytes_max_));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a session frame of ", header.length, " bytes exceeds the limit of ", body_bytes_max_));
   }
   const std::span body(buffer_.get() + begin_ + kSessionFrameHeaderBytes, header.length);
   if (end_ - begin_ < kSessionFrameHeaderBytes + body.size()) {

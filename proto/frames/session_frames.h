@@ -1,13 +1,14 @@
 // Frames of a session socket: the SOCK_STREAM socket, handed out by the sideband, on which a
-// process of this host says what others say on Engine.Attach (docs/format.md, "Session socket").
+// process of this host speaks the protocol of Engine.Attach (docs/format.md, "Session socket").
 //
-// A codec only: it knows neither sockets nor what is in a message (session_codec.h does).  What it
-// reads is hostile: any bytes give frames or a Status.
+// Only a codec: it knows neither sockets nor what a message contains (session_codec.h does).  It
+// treats its input as hostile: any bytes result in frames or a Status.
 //
-// Ownership: the reader owns its buffer; a frame's body lies in it.  Thread-safety: none.
-// Lifecycle of a reader: Room -> (received into) -> Take -> Next until it answers nothing -> Room.
-// Limits: bodies of `body_bytes_max`.  The buffer grows with what arrived, never with what a header
-// promises, and is small again after a large frame.
+// Ownership: the reader owns its buffer; the body of a frame lies in it.  Thread-safety: none.
+// Lifecycle of a reader: Room -> (the caller receives) -> Take -> Next until it returns nullopt ->
+// Room.
+// Limits: a body has at most `body_bytes_max`.  The buffer grows with the bytes that arrived, never
+// with the length that a header states, and shrinks after a large frame.
 #pragma once
 
 #include <array>
@@ -24,10 +25,10 @@ namespace larder {
 inline constexpr uint16_t kSessionFrameVersion = 1;
 inline constexpr size_t kSessionFrameHeaderBytes = 8;
 
-// Numbers of the wire.
+// The numbers are those of the wire.
 enum class SessionFrameType : uint16_t {
   kMessage = 1,  // v1.Up or v1.Down, by direction
-  kEnd = 2,      // v1.SessionEnd, the daemon's last word
+  kEnd = 2,      // v1.SessionEnd, the daemon's last frame
 };
 
 struct SessionFrame {
@@ -35,7 +36,7 @@ struct SessionFrame {
   std::span<const std::byte> body;
 };
 
-// REQUIRES: body_bytes fits 32 bits.
+// REQUIRES: body_bytes fits into 32 bits.
 [[nodiscard]] std::array<char, kSessionFrameHeaderBytes> EncodeSessionFrameHeader(
     SessionFrameType type, size_t body_bytes);
 
@@ -43,19 +44,21 @@ class SessionFrameReader {
  public:
   explicit SessionFrameReader(size_t body_bytes_max) : body_bytes_max_(body_bytes_max) {}
 
-  // Where to receive into, at least kRoomBytes.  Ends the frames that Next gave.
+  // The memory to receive into, at least kRoomBytes.  Invalidates the frames that Next returned.
   [[nodiscard]] std::span<std::byte> Room();
-  // Gives memory back that a large frame took.  Ends the frames that Next gave.
+  // Frees memory that a large frame took.  Invalidates the frames that Next returned.
   void Trim();
-  // So much of the room has bytes now.
+  // `received` bytes were written to the beginning of what Room returned.
   void Take(size_t received) { end_ += received; }
-  // nullopt: more must come first.  Unimplemented: a version or type of another time.
-  // InvalidArgument: too long.  After an error nothing more can be read.
+  // The next whole frame.  Returns nullopt if it has not arrived completely, Unimplemented if its
+  // version or type is unknown, InvalidArgument if it is too long.  After an error nothing more can
+  // be read.
   [[nodiscard]] absl::StatusOr<std::optional<SessionFrame>> Next();
 
-  // Of a frame that is not whole something came.
+  // Returns true if bytes of a frame have arrived that Next has not returned.
   [[nodiscard]] bool partial() const { return begin_ != end_; }
-  // The body of the frame that has begun and is not whole; 0: none has.  As of the last Next.
+  // As of the last Next: the length of the body whose frame has begun and is not complete, or 0 if
+  // no header is waiting for its body.
   [[nodiscard]] size_t awaited_bytes() const { return awaited_; }
   [[nodiscard]] size_t buffer_bytes() const { return capacity_; }
 
@@ -68,8 +71,8 @@ class SessionFrameReader {
   const size_t body_bytes_max_;
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_ = 0;
-  size_t begin_ = 0;  // of what Next has not given
-  size_t end_ = 0;    // of what arrived
+  size_t begin_ = 0;  // of the bytes that Next has not returned
+  size_t end_ = 0;    // of the bytes that arrived
   size_t awaited_ = 0;
 };
 

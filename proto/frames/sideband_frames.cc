@@ -1,4 +1,4 @@
-// Each body is described once, in Fields: the same lines write it and read it.
+// Fields describes each body once: the same lines write it and read it.
 #include "proto/frames/sideband_frames.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace larder {
 
-static_assert(std::endian::native == std::endian::little, "numbers travel as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are sent as they lie in memory");
 
 namespace {
 constexpr bool IsErrorCode(uint32_t number) { return number >= 1 && number <= 16; }
@@ -33,7 +33,7 @@ class FrameWriter {
   void Array(const std::array<T, N>& array) {
     Put(array.data(), N);
   }
-  void Zeros(size_t count) { at_ += count; }  // the packet began as zeros
+  void Zeros(size_t count) { at_ += count; }  // the packet is zero-initialized
   void Bytes(ByteCount bytes) { Number(bytes.value()); }
   void Flag(bool flag) { Number(uint8_t{flag}); }
   void Slab(SlabId slab) { Number(uint32_t{static_cast<uint16_t>(slab)}); }
@@ -68,7 +68,7 @@ class FrameWriter {
 
 namespace {
 
-// Reads what is there and remembers the first thing that is wrong; after that it reads zeros.
+// Reads fields and keeps the first error.  What is beyond the end of the bytes reads as zeros.
 class FrameReader {
  public:
   template <class T>
@@ -106,19 +106,19 @@ class FrameReader {
   void Slab(SlabId& slab) {
     uint32_t number = 0;
     Number(number);
-    if (number > UINT16_MAX) Wrong("no slab has this number");
+    if (number > UINT16_MAX) Wrong("the slab number is above 65535");
     slab = static_cast<SlabId>(number);
   }
   void Text(BootId& text) {
     Array(text);
     if (!std::ranges::all_of(text, [](char c) { return c > ' ' && c <= '~'; })) {
-      Wrong("the boot id is not printable");
+      Wrong("the boot id is not printable ASCII");
     }
   }
   void Code(absl::StatusCode& code) {
     uint32_t number = 0;
     Number(number);
-    if (!IsErrorCode(number)) Wrong("the code is not one of an error");
+    if (!IsErrorCode(number)) Wrong("the code is not an error code (1 to 16)");
     code = static_cast<absl::StatusCode>(number);
   }
   void Text(std::string& text) {
@@ -129,7 +129,7 @@ class FrameReader {
     Get(text.data(), size);
   }
 
-  // nullptr when all was right and nothing is left.
+  // Returns nullptr if there was no error and no byte is left.
   [[nodiscard]] const char* Finish() {
     if (!bytes_.empty()) Wrong("the body is too long");
     return wrong_;
@@ -152,7 +152,7 @@ class FrameReader {
   const char* wrong_ = nullptr;
 };
 
-// Bodies, in the order of docs/format.md.
+// The bodies, in the order of docs/format.md.
 template <class Io>
 void Fields(Io& io, typename Io::template Body<HelloFrame> body) {
   io.Number(body.flags);
@@ -286,7 +286,7 @@ absl::StatusOr<Frame> DecodeBody(std::span<const std::byte> bytes) {
   return Frame(std::move(body));
 }
 
-// Types are 1, 2, ... in the order of the variant, so its index finds the decoder.
+// The types are 1, 2, ... in the order of the variant, so a type is an index of its decoder.
 template <size_t... I>
 absl::StatusOr<Frame> DecodeByType(FrameType type, std::span<const std::byte> bytes,
                                    std::index_sequence<I...>) {
@@ -396,15 +396,15 @@ absl::StatusOr<Frame> DecodeFrame(std::span<const std::byte> packet) {
   header.Number(version);
   header.Number(length);
   if (version != kSidebandVersion) {
-    return absl::UnimplementedError(
-        absl::StrCat("sideband version ", version, " is unknown; known is ", kSidebandVersion));
+    return absl::UnimplementedError(absl::StrCat(
+        "sideband version ", version, " is unknown; this end knows version ", kSidebandVersion));
   }
   if (type < 1 || type > std::variant_size_v<Frame>) {
     return absl::UnimplementedError(absl::StrCat("sideband frame type ", type, " is unknown"));
   }
   const auto known = static_cast<FrameType>(type);
   const auto body = packet.subspan(kFrameHeaderBytes);
-  if (length != body.size()) return Refuse(known, "its length is not that of the packet");
+  if (length != body.size()) return Refuse(known, "its length field does not match the packet");
   return DecodeByType(known, body, std::make_index_sequence<std::variant_size_v<Frame>>());
 }
 

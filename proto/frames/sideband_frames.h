@@ -1,13 +1,14 @@
-// Frames of the sideband, the SOCK_SEQPACKET socket beside gRPC that carries descriptors and names
-// processes (docs/format.md, "Sideband", has the bytes and who sends what when).
+// Frames of the sideband, the SOCK_SEQPACKET socket beside gRPC that carries descriptors and
+// identifies processes.  docs/format.md, "Sideband", has the bytes and says which end sends what
+// when.
 //
-// A codec only: it opens no socket, passes no descriptor and keeps no order of frames.  One frame
-// is one packet. Decoding treats its input as hostile: any bytes give a frame or a Status, and what
-// decodes encodes back to the same bytes.
+// Only a codec: it opens no socket, passes no descriptor and checks no order of frames.  One frame
+// is one packet.  Decoding treats its input as hostile: any bytes result in a frame or a Status,
+// and a decoded frame encodes back to the same bytes.
 //
-// Ownership: values.  Thread-safety: pure functions.  Nothing here allocates but the text of an
-// error. Limits: kFrameBytesMax a packet; one descriptor beside it, where CarriesDescriptor says
-// so.
+// Ownership: values.  Thread-safety: pure functions.  Only the text of an error is allocated.
+// Limits: a packet has at most kFrameBytesMax, and one descriptor beside it where CarriesDescriptor
+// says so.
 #pragma once
 
 #include <array>
@@ -31,7 +32,7 @@ inline constexpr size_t kErrorTextBytesMax = 256;
 inline constexpr size_t kFrameHeaderBytes = 8;
 inline constexpr size_t kFrameBytesMax = kFrameHeaderBytes + 8 + kErrorTextBytesMax;
 
-// Numbers of the wire.
+// The numbers are those of the wire.
 enum class FrameType : uint16_t {
   kHello = 1,
   kChallenge = 2,
@@ -68,7 +69,8 @@ inline constexpr size_t kDeviceHandleBytes = 64;
 using DeviceHandle = std::array<std::byte, kDeviceHandleBytes>;
 using BootId = std::array<char, kBootIdBytes>;  // text without a NUL, printable ASCII
 
-// In comments: C>D the client sends it, D>C the daemon does, +fd it carries one descriptor.
+// In the comments below, C>D means that the client sends the frame, D>C that the daemon does, and
+// +fd that one descriptor is beside it.
 
 struct HelloFrame {  // C>D
   static constexpr FrameType kType = FrameType::kHello;
@@ -118,18 +120,19 @@ struct SessionPageFrame {  // D>C +fd
   ByteCount bytes;
   friend bool operator==(const SessionPageFrame&, const SessionPageFrame&) = default;
 };
-struct StagingFrame {  // C>D +fd: a former library's; refused, as the daemon makes them now
+// C>D +fd.  Only older libraries send it.  Refused, because the daemon makes staging segments now.
+struct StagingFrame {
   static constexpr FrameType kType = FrameType::kStaging;
   ByteCount bytes;
   friend bool operator==(const StagingFrame&, const StagingFrame&) = default;
 };
-struct StagingOkFrame {  // D>C: of a former daemon
+struct StagingOkFrame {  // D>C; only older daemons send it
   static constexpr FrameType kType = FrameType::kStagingOk;
   uint32_t staging_id = 0;
   friend bool operator==(const StagingOkFrame&, const StagingOkFrame&) = default;
 };
-struct CleanFrame {  // C>D: this process has unmapped all of that session and has no copy of it
-                     // under way
+// C>D.  This process has unmapped all memory of that session and no copy of it is under way.
+struct CleanFrame {
   static constexpr FrameType kType = FrameType::kClean;
   SessionId session;
   friend bool operator==(const CleanFrame&, const CleanFrame&) = default;
@@ -142,7 +145,7 @@ struct CleanOkFrame {  // D>C
 struct ErrorFrame {  // D>C
   static constexpr FrameType kType = FrameType::kError;
   absl::StatusCode code = absl::StatusCode::kUnknown;  // 1..16; the numbers are gRPC's
-  std::string text;                                    // <= 256 bytes, the peer's: print it escaped
+  std::string text;  // at most 256 bytes, written by the peer: print it escaped
   friend bool operator==(const ErrorFrame&, const ErrorFrame&) = default;
 };
 struct DropStagingFrame {  // C>D
@@ -163,12 +166,13 @@ struct SessionSocketFrame {  // D>C +fd
   static constexpr FrameType kType = FrameType::kSessionSocket;
   friend bool operator==(const SessionSocketFrame&, const SessionSocketFrame&) = default;
 };
-struct ShareMemoryFrame {  // C>D +fd: device memory, to be opened by who has the ticket
+// C>D +fd.  Shares device memory with every process of the uid that has the ticket.
+struct ShareMemoryFrame {
   static constexpr FrameType kType = FrameType::kShareMemory;
   ByteCount bytes;
   friend bool operator==(const ShareMemoryFrame&, const ShareMemoryFrame&) = default;
 };
-struct ShareHandleFrame {  // C>D: the same by the driver's handle
+struct ShareHandleFrame {  // C>D: the same, by a handle of the driver
   static constexpr FrameType kType = FrameType::kShareHandle;
   ByteCount bytes;
   DeviceHandle handle{};
@@ -226,10 +230,10 @@ using Frame =
 
 [[nodiscard]] FrameType TypeOf(const Frame& frame);
 [[nodiscard]] const char* ToString(FrameType type);
-// The packet comes with exactly one descriptor; every other type comes with none.
+// Returns true if a packet of this type carries exactly one descriptor; all others carry none.
 [[nodiscard]] bool CarriesDescriptor(FrameType type);
 
-// A packet, in place.
+// The bytes of one packet, without allocation.
 class EncodedFrame {
  public:
   [[nodiscard]] std::span<const std::byte> bytes() const { return std::span(data_).first(size_); }
@@ -240,17 +244,17 @@ class EncodedFrame {
   size_t size_ = 0;
 };
 
-// Text of an error beyond 256 bytes is cut off, and a code that is none of an error becomes
+// Cuts off the text of an error beyond 256 bytes, and replaces a code that is not an error by
 // UNKNOWN.
 [[nodiscard]] EncodedFrame EncodeFrame(const Frame& frame);
 
-// An error to be sent, from what went wrong.  REQUIRES: !status.ok().
+// The frame that reports `status` to the peer.  REQUIRES: !status.ok().
 [[nodiscard]] ErrorFrame ErrorOf(const absl::Status& status);
-// What a received error says: its code, and its text as the peer wrote it.
+// The status that a received error reports: its code, and its text as the peer wrote it.
 [[nodiscard]] absl::Status StatusOf(const ErrorFrame& error);
 
-// Unimplemented: type or version unknown.  InvalidArgument: all else that is wrong.  Either ends
-// the connection.
+// Returns Unimplemented if the type or version is unknown, InvalidArgument if anything else is
+// wrong.  After either the caller closes the connection.
 [[nodiscard]] absl::StatusOr<Frame> DecodeFrame(std::span<const std::byte> packet);
 
 }  // namespace larder

@@ -9,8 +9,9 @@
 namespace larder {
 namespace {
 
-constexpr size_t kDescriptorsMax = 253;  // of one packet, SCM_MAX_FD: room for all, as the kernel
-                                         // would close what has none in our thread
+// The most that one packet can carry, SCM_MAX_FD.  The buffer holds all of them, because the kernel
+// would close in this thread those that do not fit.
+constexpr size_t kDescriptorsMax = 253;
 constexpr size_t kCredentialsBytes = CMSG_SPACE(sizeof(ucred));
 constexpr size_t kControlBytes = kCredentialsBytes + CMSG_SPACE(kDescriptorsMax * sizeof(int));
 
@@ -18,7 +19,8 @@ void TakeControl(msghdr& message, ReceivedPacket& packet) {
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET) continue;
     if (c->cmsg_type == SCM_RIGHTS) {
-      // The kernel fills padding too: there may be more of them than there was room meant for.
+      // The kernel fills padding too, so there may be more descriptors than the buffer was sized
+      // for.
       for (size_t at = CMSG_LEN(0); at + sizeof(int) <= c->cmsg_len; at += sizeof(int)) {
         int fd = -1;
         std::memcpy(&fd, reinterpret_cast<const std::byte*>(c) + at, sizeof fd);
@@ -54,7 +56,8 @@ ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet, Descriptors desc
   alignas(cmsghdr) std::array<std::byte, kControlBytes> control;
   msghdr message{};
   ssize_t got = -1;
-  // A peer that closed with something unread makes one receive fail, before what it had sent.
+  // If the peer closed its end with data unread, one receive fails with ECONNRESET, and the next
+  // ones return what the peer had sent.
   for (bool reset = false;;) {
     message = {};
     message.msg_iov = &part;

@@ -1,11 +1,12 @@
-// One packet of a SOCK_SEQPACKET socket with what the kernel puts beside it: descriptors and the
-// sender's credentials.  Both ends of the sideband speak through it.
+// Sends and receives one packet of a SOCK_SEQPACKET socket, together with what the kernel passes
+// beside it: descriptors and the sender's credentials.  Both ends of the sideband use it.
 //
 // Knows no frames (proto/frames/sideband_frames.h) and never waits: the caller polls.  Expects a
-// hostile peer: whatever descriptors come in are owned, so that none leaks, however many came.
+// hostile peer: it takes ownership of every descriptor that arrives, however many, so that none
+// leaks.
 //
-// Ownership: a ReceivedPacket owns its descriptors.  Thread-safety: none per packet; the functions
-// from any thread.  Limits: kFrameBytesMax a packet.
+// Ownership: a ReceivedPacket owns its descriptors.  Thread-safety: none for a packet; any thread
+// may call the functions.  Limits: a packet has at most kFrameBytesMax.
 #pragma once
 
 #include <sys/types.h>
@@ -22,7 +23,7 @@
 namespace larder {
 
 struct SenderCredentials {
-  pid_t pid = 0;  // in the receiver's PID namespace; 0: not visible from there
+  pid_t pid = 0;  // in the receiver's PID namespace; 0 if it is not visible from there
   uid_t uid = 0;
 };
 
@@ -31,27 +32,28 @@ struct ReceivedPacket {
 
   std::array<std::byte, kFrameBytesMax> data;
   size_t size = 0;
-  bool oversize = false;      // the packet was longer than any frame
-  bool control_lost = false;  // descriptors were sent that did not arrive: this process has no room
-                              // for more, or kNone was asked for
+  bool oversize = false;  // the packet was longer than any frame
+  // Descriptors were sent and did not arrive, because this process may not open more of them or the
+  // caller passed Descriptors::kNone.
+  bool control_lost = false;
   std::vector<FileDescriptor> descriptors;       // close-on-exec
   std::optional<SenderCredentials> credentials;  // with SO_PASSCRED on the receiving socket
 };
 
 enum class ReceiveResult : uint8_t { kPacket, kNothingYet, kClosed };
-// kRefused: the receiver takes no descriptors, and nothing was sent.
+// kRefused: the receiver takes no descriptors, so nothing was sent.
 enum class SendResult : uint8_t { kSent, kFull, kClosed, kRefused };
-// With kNone the kernel drops descriptors that came, in the calling thread.
+// With kNone the kernel closes descriptors that arrive, in the calling thread.
 enum class Descriptors : uint8_t { kTake, kNone };
 
-// A packet without bytes looks like a close, except on a socket with SO_PASSCRED.
+// Takes a packet without bytes for a close, except on a socket with SO_PASSCRED.
 [[nodiscard]] ReceiveResult ReceivePacket(int socket, ReceivedPacket& packet,
                                           Descriptors descriptors = Descriptors::kTake);
 
 struct SendExtras {
-  int descriptor = -1;       // stays the caller's
-  bool credentials = false;  // names the sender's pid and effective uid; without it the kernel adds
-                             // the pid and the real uid
+  int descriptor = -1;  // remains the caller's; -1 sends none
+  // Sends the process's pid and effective uid.  Otherwise the kernel adds the pid and the real uid.
+  bool credentials = false;
 };
 [[nodiscard]] SendResult SendPacket(int socket, std::span<const std::byte> bytes,
                                     const SendExtras& extras = {});

@@ -8,7 +8,7 @@
 namespace larder {
 namespace {
 
-// What stays allocated when nothing waits.
+// The most memory that stays allocated when nothing waits.
 constexpr size_t kKeptBytes = 64 << 10;
 
 }  // namespace
@@ -32,7 +32,8 @@ SocketQueue::Flushed SocketQueue::Flush(int socket) {
   return Flushed::kAll;
 }
 
-// Half of it at least, so that each byte moves once in the mean however slowly the peer reads.
+// Only when at least half was sent, so that each byte is moved once on average, however slowly the
+// peer reads.
 void SocketQueue::DropSent() {
   if (sent_ < bytes_.size() / 2) return;
   bytes_.erase(0, sent_);

@@ -1,7 +1,8 @@
-// Bytes that wait to be sent on a stream socket by whoever comes by, without waiting for the peer.
+// Bytes that wait to be sent on a stream socket.  Each Flush sends what the socket takes and never
+// waits for the peer.
 //
-// Ownership: the bytes; borrows the socket.  Thread-safety: none.
-// Limits: none of its own: the owner looks at waiting().  What was sent does not stay.
+// Ownership: it owns the bytes and borrows the socket.  Thread-safety: none.
+// Limits: none of its own; the owner checks waiting().  Bytes that were sent are freed.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +15,12 @@ class SocketQueue {
  public:
   enum class Flushed : uint8_t { kAll, kSome, kBroken };
 
-  // Where to append, whole frames at a time.
+  // The string to append to, whole frames at a time.
   [[nodiscard]] std::string* tail() { return &bytes_; }
   [[nodiscard]] size_t waiting() const { return bytes_.size() - sent_; }
   [[nodiscard]] bool empty() const { return waiting() == 0; }
-  // Sends what the socket takes now.  kBroken: it will take nothing any more; the queue is empty.
+  // Sends what the socket takes now.  Returns kBroken if the socket will never take anything again;
+  // then the queue is empty.
   [[nodiscard]] Flushed Flush(int socket);
   void Clear();
 

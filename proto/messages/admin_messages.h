@@ -1,6 +1,7 @@
-// What Admin says, as values: proto/larder/v1/admin.proto with types that cannot be confused.
+// The messages of Admin as values: proto/larder/v1/admin.proto with types that cannot be confused.
 //
 // Values only, as in messages.h; the proto states unit, default, limit and error of every field.
+// The limits below are what the client accepts in one answer.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,10 @@
 
 namespace larder::wire {
 
-inline constexpr size_t kTenantsMax = 1024;  // of one answer
-inline constexpr size_t kMetricsMax = 4096;  // likewise
+inline constexpr size_t kTenantsMax = 1024;
+inline constexpr size_t kMetricsMax = 4096;  // of the counters, and of the gauges
 inline constexpr size_t kConfigBytesMax = 1 << 20;
-inline constexpr size_t kSharesMax = 256;        // kinds of one answer
+inline constexpr size_t kSharesMax = 256;        // kinds
 inline constexpr size_t kShareHoldersMax = 256;  // of one kind
 
 struct TenantStats {
@@ -25,11 +26,11 @@ struct TenantStats {
   uint64_t blocks = 0, leases = 0, reservations = 0, pins = 0, sessions = 0;
   ByteCount index_bytes, metadata_bytes;
   std::string pages, durability;
-  std::string pool_stalled;  // why the host gives the pool no more memory; empty: it gives
+  std::string pool_stalled;  // why the host gives the pool no more memory; empty if it does
   friend bool operator==(const TenantStats&, const TenantStats&) = default;
 };
 
-// Who holds how much of a kind of thing; most first.
+// How much of one kind of thing each holder holds; those that hold most first.
 struct ShareUse {
   struct Holder {
     std::string who;
@@ -47,7 +48,7 @@ struct NodeStats {
   double uptime_s = 0;
   bool draining = false;
   std::vector<TenantStats> tenants;
-  // By the names of docs/metrics.md, labels included.
+  // By metric name with its labels; docs/metrics.md lists them.
   std::map<std::string, uint64_t> counters;
   std::map<std::string, double> gauges;
   std::vector<ShareUse> shares;
@@ -56,7 +57,7 @@ struct NodeStats {
 
 struct VerifyQuery {
   Tier tier = Tier::kHost;
-  uint64_t bytes_per_s = 0;  // 0: no limit
+  uint64_t bytes_per_s = 0;  // 0 sets no limit
   friend bool operator==(const VerifyQuery&, const VerifyQuery&) = default;
 };
 

@@ -1,7 +1,7 @@
-// What ends a call before its answer: a deadline, and somebody on another thread.
+// What ends a call before its answer comes: its deadline, or a cancellation by another thread.
 //
 // Ownership: a CallCancel outlives the calls that it is given to.
-// Thread-safety: Cancel and cancelled from any thread; one call at a time.
+// Thread-safety: any thread may call Cancel and cancelled; a CallCancel serves one call at a time.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace larder {
 
 class CallCancel {
  public:
-  // Ends the call under way, and all that begin later.
+  // Ends the call under way, and every call that begins later.
   void Cancel() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     cancelled_ = true;
@@ -26,7 +26,7 @@ class CallCancel {
     return cancelled_;
   }
 
-  // False: cancelled before the time was up.
+  // Returns false if it was cancelled before the time was up.
   [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long) LARDER_EXCLUDES(mu_) {
     const auto until = std::chrono::steady_clock::now() + how_long;
     MutexLock lock(mu_);
@@ -34,7 +34,8 @@ class CallCancel {
     return !cancelled_;
   }
 
-  // For who calls: `stop` ends it, and is not called after this object has gone.
+  // For the code that makes the call: `stop` ends that call.  It is not called once this object is
+  // destroyed.
   class Scope {
    public:
     Scope(CallCancel* cancel, std::function<void()> stop) : cancel_(cancel) {
@@ -68,7 +69,7 @@ struct CallLimits {
   CallLimits(std::chrono::milliseconds the_deadline,  // NOLINT(google-explicit-constructor)
              CallCancel* who_cancels = nullptr)
       : deadline(the_deadline), cancel(who_cancels) {}
-  std::chrono::milliseconds deadline;  // of a unary call at most wire::kDeadlineMaxMs
+  std::chrono::milliseconds deadline;  // at most wire::kDeadlineMaxMs for a unary call
   CallCancel* cancel;                  // may be null
 };
 

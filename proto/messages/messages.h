@@ -1,10 +1,10 @@
-// The session stream's messages as domain values: what proto/larder/v1/engine.proto says, with
-// types that cannot be confused.  Both ends speak these; only proto/convert and the stubs see the
+// The messages of proto/larder/v1/engine.proto and cache.proto as domain values, with types that
+// cannot be confused.  Both ends use these; only proto/convert, the stubs and the services see the
 // generated code.
 //
 // Values only: no ownership beyond their members, no threads.  engine.proto states unit, default,
-// limit and error of every field; convert refuses what breaks a limit, so whoever holds one of
-// these may rely on them.
+// limit and error of every field.  Decoding (convert.h) refuses a message that breaks a limit, so
+// code that handles a decoded value may rely on the limits.
 #pragma once
 
 #include <chrono>
@@ -24,19 +24,22 @@ inline constexpr size_t kKeysMax = 4096;  // per request of the session stream
 inline constexpr size_t kLookupDigestsMax = 8192;
 inline constexpr size_t kLookupTokensMax = 1 << 20;
 inline constexpr size_t kMessageBytesMax = 16 << 20;
-inline constexpr size_t kPartsMax = 64;    // of one kind in one Up or Down; ready, failed: kKeysMax
-inline constexpr size_t kIdsMax = 65'536;  // leases or reservations of one list
+// Parts of one kind in one Up or Down, except that ready and failed may have kKeysMax.
+inline constexpr size_t kPartsMax = 64;
+inline constexpr size_t kIdsMax = 65'536;        // leases or reservations in one list
 inline constexpr size_t kContentsMax = 64;       // of one engine
 inline constexpr size_t kVariantsMax = 1024;     // of one engine
-inline constexpr size_t kInstancesMax = 65'536;  // of one answer
+inline constexpr size_t kInstancesMax = 65'536;  // in one answer
 inline constexpr uint32_t kInstancesPerPage = 256;
-inline constexpr size_t kRegisterContentsMax = 1024;  // more than fit is an answer, not an error
-inline constexpr size_t kAnswersMax = kLookupTokensMax / kStepTokens;  // names of one answer
-inline constexpr size_t kEventsMax = 65'536;                           // of one answer
+// Contents of one Register.  More than kContentsMax, so that exceeding the engine's limit is
+// answered with FULL and does not end the stream.
+inline constexpr size_t kRegisterContentsMax = 1024;
+inline constexpr size_t kAnswersMax = kLookupTokensMax / kStepTokens;  // names in one answer
+inline constexpr size_t kEventsMax = 65'536;                           // in one answer
 inline constexpr size_t kTenantBytesMax = 64;
-inline constexpr size_t kDeviceNameMax = 16;  // bytes of a kind
+inline constexpr size_t kDeviceNameMax = 16;  // bytes of a device's kind and wish
 inline constexpr size_t kDeviceLimitsMax = 16;
-inline constexpr size_t kDataBytesMax = 1 << 20;  // of one message of a byte stream
+inline constexpr size_t kDataBytesMax = 1 << 20;  // in one message of a byte stream
 inline constexpr uint32_t kDeadlineDefaultMs = 30'000;
 inline constexpr uint32_t kDeadlineMaxMs = 600'000;
 inline constexpr std::chrono::milliseconds kPinTtlDefault = std::chrono::hours(1);
@@ -44,7 +47,7 @@ inline constexpr std::chrono::milliseconds kPinTtlMax = std::chrono::days(30);
 inline constexpr std::chrono::milliseconds kPrefetchTtlDefault = std::chrono::minutes(1);
 inline constexpr std::chrono::milliseconds kPrefetchTtlMax = std::chrono::minutes(10);
 
-// FeatureBit of engine.proto, those that somebody asks for.
+// The FeatureBit values of engine.proto.
 inline constexpr uint64_t kFeatureDeviceBlocks = 1;
 inline constexpr uint64_t kFeatureDirectives = 2;
 inline constexpr uint64_t kFeatureTiers = 4;
@@ -63,7 +66,7 @@ enum class DirectiveKind : uint8_t { kPin = 1, kUnpin = 2, kDrop = 3, kCompress 
 
 // ---- client to server
 
-// Its kind is empty where there is none.
+// The kind is empty if the session has no device.
 struct EngineDevice {
   std::string kind, wish, name, driver, reason;
   std::vector<std::string> limits;
@@ -84,7 +87,7 @@ struct Hello {
 
 struct Register {
   uint64_t id = 0;
-  std::vector<ContentSpec> contents;  // tenant left empty: the server sets it
+  std::vector<ContentSpec> contents;  // without tenant, which the server sets
   std::vector<VariantSpec> variants;
   friend bool operator==(const Register&, const Register&) = default;
 };
@@ -97,7 +100,7 @@ struct RevokeAck {
 
 struct Abort {
   ReservationId reservation;
-  std::vector<uint32_t> extents;  // empty: all that are left
+  std::vector<uint32_t> extents;  // if empty, all that are left
   friend bool operator==(const Abort&, const Abort&) = default;
 };
 
@@ -109,7 +112,8 @@ struct PublishBlock {
   SegmentTable segments;
   uint64_t staging_offset = 0;
   uint32_t staging_id = 0;
-  Digest content;  // Digest{}: as its parent says, or the only one registered
+  // Digest{} means the parent if that is a content id, otherwise the only registered content.
+  Digest content;
   friend bool operator==(const PublishBlock&, const PublishBlock&) = default;
 };
 
@@ -140,7 +144,7 @@ struct Acquire {
   AcquireWhat what = AcquireWhat::kBytes;
   bool want_tables = false;
   LeaseId promised_lease;
-  uint32_t staging_id = 0;  // of a copied session
+  uint32_t staging_id = 0;  // this and the next two in a session that reads by copies
   uint64_t staging_offset = 0;
   uint64_t staging_bytes = 0;
   friend bool operator==(const Acquire&, const Acquire&) = default;
@@ -168,7 +172,7 @@ struct DamageReport {
   friend bool operator==(const DamageReport&, const DamageReport&) = default;
 };
 
-// One message up.  Handled in this order.
+// One message from the client.  engine.proto says in which order its parts are handled.
 struct Up {
   std::optional<Hello> hello;
   std::vector<Register> registers;
@@ -268,7 +272,7 @@ struct BlockFailed {
   uint64_t id = 0;
   uint32_t key = 0;
   BlockStatus status = BlockStatus::kMissing;
-  uint64_t bytes = 0;  // that it takes, where the room of a copied read was too small
+  uint64_t bytes = 0;  // what it takes, if the read's part of the staging segment is too small
   friend bool operator==(const BlockFailed&, const BlockFailed&) = default;
 };
 
@@ -298,7 +302,7 @@ struct Directive {
   friend bool operator==(const Directive&, const Directive&) = default;
 };
 
-// One message down.
+// One message from the daemon.
 struct Down {
   std::optional<Attached> attached;
   std::vector<Registered> registered;
@@ -316,11 +320,11 @@ struct Down {
 // ---- Cache.Lookup, ListInstances
 
 struct LookupQuery {
-  std::string tenant;            // empty: the caller's own
-  ContentSpec content;           // tenant left empty
-  std::vector<uint32_t> tokens;  // either these
-  std::vector<Digest> digests;   // or the chain
-  std::string engine_id;         // empty: all
+  std::string tenant;            // empty means the caller's own
+  ContentSpec content;           // without tenant
+  std::vector<uint32_t> tokens;  // either the tokens
+  std::vector<Digest> digests;   // or their chain
+  std::string engine_id;         // empty means every engine
   friend bool operator==(const LookupQuery&, const LookupQuery&) = default;
 };
 
@@ -369,32 +373,32 @@ struct InstanceInfo {
 };
 
 struct InstancesQuery {
-  std::string tenant;      // empty: the caller's
-  uint32_t page_size = 0;  // 0: the default
-  std::string page_token;  // empty: the first page
+  std::string tenant;      // empty means the caller's own
+  uint32_t page_size = 0;  // 0 means the default
+  std::string page_token;  // empty means the first page
   friend bool operator==(const InstancesQuery&, const InstancesQuery&) = default;
 };
 
 struct InstancesPage {
   std::vector<InstanceInfo> instances;
-  std::string next_page_token;  // empty: there are no more
+  std::string next_page_token;  // empty after the last page
   friend bool operator==(const InstancesPage&, const InstancesPage&) = default;
 };
 
 // ---- Cache.Pin, Unpin, Prefetch
 
 struct BlockSelection {
-  std::string engine_id;         // empty: all
-  std::vector<Digest> variants;  // ids; empty: the engine's
-  std::vector<Digest> digests;   // either these
-  ContentSpec content;           // or the blocks of this chain; tenant left empty
+  std::string engine_id;         // empty means every engine
+  std::vector<Digest> variants;  // ids; empty means those of the engine
+  std::vector<Digest> digests;   // either these blocks
+  ContentSpec content;           // or the blocks of this chain; without tenant
   std::vector<uint32_t> tokens;
-  BlockWriter writer = {};  // of SelectionScope::kWriter
+  BlockWriter writer = {};  // with SelectionScope::kWriter
   friend bool operator==(const BlockSelection&, const BlockSelection&) = default;
 };
 
 struct PinQuery {
-  std::string tenant;  // empty: the caller's own
+  std::string tenant;  // empty means the caller's own
   BlockSelection blocks;
   std::string owner;
   Tier tier = Tier::kHost;
@@ -404,7 +408,7 @@ struct PinQuery {
 
 struct UnpinQuery {
   std::string tenant;
-  std::optional<BlockSelection> blocks;  // none: all of the owner
+  std::optional<BlockSelection> blocks;  // nullopt means all pins of the owner
   std::string owner;
   Tier tier = Tier::kHost;
   friend bool operator==(const UnpinQuery&, const UnpinQuery&) = default;
@@ -429,7 +433,7 @@ struct ClearQuery {
   friend bool operator==(const ClearQuery&, const ClearQuery&) = default;
 };
 
-// A name of a selection, and what became of the blocks that have it.
+// A name of a selection, and the result for the blocks that have it.
 struct BlockAnswer {
   Digest digest;
   BlockStatus status = BlockStatus::kMissing;
@@ -444,7 +448,7 @@ struct PinResult {
 };
 
 struct UnpinResult {
-  std::vector<BlockAnswer> blocks;  // none where all was unpinned
+  std::vector<BlockAnswer> blocks;  // empty if all pins of the owner were ended
   uint64_t unpinned = 0;
   uint32_t sessions_unanswered = 0;
   friend bool operator==(const UnpinResult&, const UnpinResult&) = default;
@@ -477,7 +481,7 @@ struct CompressQuery {
   friend bool operator==(const CompressQuery&, const CompressQuery&) = default;
 };
 
-// Of copies: a block that lies in two tiers counts twice.
+// Counts copies: a block that lies in two tiers counts twice.
 struct CompressProgress {
   uint64_t blocks = 0, blocks_done = 0;
   ByteCount bytes_before, bytes_after;
@@ -490,7 +494,7 @@ struct CompressProgress {
 struct WatchQuery {
   std::string tenant;
   bool snapshot = false;
-  std::string boot_id;  // to go on after `after`; empty: from now on, or the snapshot
+  std::string boot_id;  // to continue after `after`; empty to begin now, or with the snapshot
   uint64_t after = 0;
   TierSet tiers = 0;  // never empty
   bool with_tokens = false;
@@ -499,19 +503,19 @@ struct WatchQuery {
 
 // What happened to blocks of one variant in one tier, one after the other.
 struct BlockEvent {
-  uint64_t sequence = 0;  // of the last; 0: of a snapshot
-  bool stored = false;    // else removed
-  bool cleared = false;   // all that `engine_id` had in `tier` is gone; no digests
+  uint64_t sequence = 0;  // of the last block; 0 in a snapshot
+  bool stored = false;    // otherwise removed
+  bool cleared = false;   // all that `engine_id` had in `tier` is gone; there are no digests
   Digest variant;
   Tier tier = Tier::kHost;
-  std::string engine_id = {};  // of kDevice
+  std::string engine_id = {};  // only for kDevice
   std::vector<Digest> digests;
-  // Of stored ones, where it is known and was asked for: `digests` are one chain then.
+  // For stored blocks, if it is known and was asked for: then `digests` are one chain.
   struct Chain {
-    Digest parent, content;  // of the first; content Digest{}: unknown
+    Digest parent, content;  // parent of the first block; a content of Digest{} is unknown
     uint32_t block_tokens = 0;
-    std::vector<uint32_t> tokens;  // of all of them
-    BlockWriter writer = {};       // likewise, as far as it is known
+    std::vector<uint32_t> tokens;  // of all blocks
+    BlockWriter writer = {};       // of all blocks, as far as it is known
     friend bool operator==(const Chain&, const Chain&) = default;
   };
   std::optional<Chain> chain;
@@ -519,7 +523,7 @@ struct BlockEvent {
 };
 
 struct WatchReply {
-  std::string boot_id;  // of the first
+  std::string boot_id;  // in the first reply
   std::vector<BlockEvent> events;
   uint64_t sequence = 0;
   bool snapshot_end = false;
@@ -534,23 +538,23 @@ struct ClearResult {
   };
   OfTier host, disk, device;
   uint64_t leased = 0, kept_pinned = 0, kept_in_use = 0, pins_ended = 0;
-  uint64_t unanswered = 0;          // of device
-  std::vector<BlockAnswer> blocks;  // of kBlocks
+  uint64_t unanswered = 0;          // only for kDevice
+  std::vector<BlockAnswer> blocks;  // only for SelectionScope::kBlocks
   friend bool operator==(const ClearResult&, const ClearResult&) = default;
 };
 
 // ---- Engine.StoreBlocks, FetchBlocks
 
 struct StoreHead {
-  ContentSpec content;  // tenant left empty
+  ContentSpec content;  // without tenant
   VariantSpec variant;
   std::string engine_id;
-  std::string tenant;  // empty: the caller's own
+  std::string tenant;  // empty means the caller's own
   friend bool operator==(const StoreHead&, const StoreHead&) = default;
 };
 
 struct StoreBlock {
-  std::optional<Digest> parent;  // none: the content id
+  std::optional<Digest> parent;  // nullopt means the content id
   std::vector<uint32_t> tokens;
   SegmentTable segments;  // hashed
   friend bool operator==(const StoreBlock&, const StoreBlock&) = default;
@@ -558,21 +562,21 @@ struct StoreBlock {
 
 // One message of a StoreBlocks stream.
 struct StoreBlocksPart {
-  std::optional<StoreHead> head;  // first message only, which the stream's reader sees to
+  std::optional<StoreHead> head;  // first message only, which the stream's reader checks
   std::optional<StoreBlock> block;
-  std::string_view data;  // not a copy: lies in the decoded message
+  std::string_view data;  // not a copy: it lies in the decoded message
   friend bool operator==(const StoreBlocksPart&, const StoreBlocksPart&) = default;
 };
 
 struct StoreBlocksResult {
   std::vector<BlockStatus> status;
-  std::vector<Digest> digests;  // as many
+  std::vector<Digest> digests;  // as many as `status`
   std::string message;
   friend bool operator==(const StoreBlocksResult&, const StoreBlocksResult&) = default;
 };
 
 struct FetchBlocksQuery {
-  std::string tenant;  // empty: the caller's own
+  std::string tenant;  // empty means the caller's own
   VariantSpec variant;
   std::vector<Digest> digests;
   uint32_t first_layer = 0;
@@ -592,7 +596,7 @@ struct FetchStart {
 // One message of a FetchBlocks stream: the beginning of a key's answer, or bytes of it.
 struct FetchBlocksPart {
   std::optional<FetchStart> start;
-  std::string_view data;  // not a copy: lies in the decoded message
+  std::string_view data;  // not a copy: it lies in the decoded message
   friend bool operator==(const FetchBlocksPart&, const FetchBlocksPart&) = default;
 };
 

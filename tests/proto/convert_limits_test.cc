@@ -90,7 +90,7 @@ TEST(ConvertLimits, Hello) {
         [](v1::Up* up) { up->mutable_hello()->mutable_device()->set_driver(Text(257)); }},
        {"hello.device.reason: 257 bytes",
         [](v1::Up* up) { up->mutable_hello()->mutable_device()->set_reason(Text(257)); }},
-       {"hello.device.limits: 17 entries; allowed are 16",
+       {"hello.device.limits: 17 entries; the limit is 16",
         [](v1::Up* up) {
           while (up->hello().device().limits_size() < 17)
             up->mutable_hello()->mutable_device()->add_limits("slow");
@@ -106,7 +106,7 @@ TEST(ConvertLimits, Register) {
       sample::FullUp(),
       {{"registers[0].id: 0 is not an id",
         [](v1::Up* up) { up->mutable_registers(0)->clear_id(); }},
-       {"registers: 65 entries; allowed are 64",
+       {"registers: 65 entries; the limit is 64",
         [](v1::Up* up) { Fill(up->mutable_registers(), 65); }},
        {"registers[0].contents: 1025 entries",
         [](v1::Up* up) { Fill(up->mutable_registers(0)->mutable_contents(), 1025); }},
@@ -192,7 +192,7 @@ TEST(ConvertLimits, AcquireAndReports) {
        {"acquires: 65 entries", [](v1::Up* up) { Fill(up->mutable_acquires(), 65); }},
        {"acquires[1].digests: 17 bytes is not a multiple of 16",
         [&](v1::Up* up) { acquire(up)->set_digests(Text(17)); }},
-       {"acquires[1].digests: 4097 digests; allowed are 4096",
+       {"acquires[1].digests: 4097 digests; the limit is 4096",
         [&](v1::Up* up) { acquire(up)->set_digests(Text(16 * 4097)); }},
        {"acquires[1].accepted_codecs[0]: 5 is unknown",
         [&](v1::Up* up) { acquire(up)->add_accepted_codecs(v1::Codec(5)); }},
@@ -305,7 +305,7 @@ TEST(ConvertLimits, AttachedRegisteredReserved) {
         [&](v1::Down* down) { extent(down)->set_slab(65'536); }},
        {"reserved[0].extents[0].offset: 4161 is not a multiple of 64",
         [&](v1::Down* down) { extent(down)->set_offset(4161); }},
-       {"reserved[0].extents[0].bytes: 5 bytes at 18446744073709551552 reach over",
+       {"reserved[0].extents[0].bytes: 5 bytes at 18446744073709551552 end beyond",
         [&](v1::Down* down) { extent(down)->set_offset(~0ull - 63); }},
        {"reserved[0].extents[0].bytes: 18446744073709551615 bytes",
         [&](v1::Down* down) { extent(down)->set_bytes(~0ull); }}});

@@ -309,7 +309,7 @@ TEST(VerbCalls, HostileAnswers) {
              [](Pin* r) { r->mutable_blocks()->set_status(0, v1::BLOCK_STATUS_UNSPECIFIED); }},
             {"blocks.status[1]: 99 is unknown",
              [](Pin* r) { r->mutable_blocks()->set_status(1, v1::BlockStatus(99)); }},
-            {"blocks.digests: 65537 digests; allowed are 65536",
+            {"blocks.digests: 65537 digests; the limit is 65536",
              [](Pin* r) { r->mutable_blocks()->set_digests(std::string(16 * 65'537, 'x')); }}});
   using Clear = v1::ClearReply;
   Clear clear;

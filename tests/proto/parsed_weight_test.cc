@@ -162,7 +162,7 @@ TEST(SessionCodec, TakesWhatEnginesSayAndNotWhatOnlyTakesMemory) {
   for (int i = 0; i < 1'000'000; ++i) empty.add_aborts();
   const absl::Status refused = Parsed(empty);
   EXPECT_TRUE(absl::IsInvalidArgument(refused));
-  EXPECT_NE(refused.message().find("it repeats what is empty"), std::string::npos) << refused;
+  EXPECT_NE(refused.message().find("it repeats empty fields"), std::string::npos) << refused;
 }
 
 }  // namespace
