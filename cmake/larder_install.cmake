@@ -58,8 +58,8 @@ add_custom_target(larder_pages ALL DEPENDS ${larder_pages})
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/proto/larder DESTINATION ${CMAKE_INSTALL_DATADIR}/larder/proto
         COMPONENT dev FILES_MATCHING PATTERN "*.proto")
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/docs/format.md ${PROJECT_SOURCE_DIR}/docs/metrics.md
-        DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/larder-config.cmake.in
   ${PROJECT_BINARY_DIR}/larder-config.cmake INSTALL_DESTINATION ${larder_package_dir} NO_SET_AND_CHECK_MACRO)

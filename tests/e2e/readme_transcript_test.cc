@@ -28,7 +28,7 @@ constexpr char kFolderShown[] = "/run/larder";  // instead of that of the test
 constexpr char kSection[] = "\n## Operate it\n";
 
 std::string ReadReadme() {
-  std::ifstream file(LARDER_SOURCE_DIR "/README.md");
+  std::ifstream file(LARDER_SOURCE_DIR "/docs/larderctl.md");
   return {std::istreambuf_iterator<char>(file), {}};
 }
 

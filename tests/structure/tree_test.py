@@ -16,6 +16,7 @@ COMMENT = {".h": "//", ".proto": "//", ".cmake": "#"}
 # Homes and mounts of whoever wrote it.  /tmp, /run and /usr are everybody's.
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:home|root|work|Users|mnt|media)/\w")
 EXAMPLE = "tests/consumer/project/example.cc"
+EXAMPLE_PAGE = "docs/engines/cpp.md"
 
 
 def text_of(path):
@@ -58,12 +59,12 @@ def check_folders(names, root):
 
 
 def check_example(root):
-    """The README's example is the one that the consumer project compiles."""
-    block = re.search(r"```cpp\n(.*?)```", text_of(root / "README.md"), re.DOTALL)
+    """The C++ page's example is the one that the consumer project compiles."""
+    block = re.search(r"```cpp\n(.*?)```", text_of(root / EXAMPLE_PAGE), re.DOTALL)
     if block is None:
-        yield "README.md", 1, "has no ```cpp example"
+        yield EXAMPLE_PAGE, 1, "has no ```cpp example"
     elif block[1] != text_of(root / EXAMPLE):
-        yield "README.md", 1, f"its example is not {EXAMPLE}, which is compiled"
+        yield EXAMPLE_PAGE, 1, f"its example is not {EXAMPLE}, which is compiled"
 
 
 def check(root):
@@ -78,7 +79,8 @@ def check(root):
 
 def self_test():
     good = {
-        "README.md": "Folders: `a/` and `a/b/`.\n```cpp\nint main() {}\n```\n",
+        "README.md": "Folders: `a/` and `a/b/`.\n",
+        EXAMPLE_PAGE: "```cpp\nint main() {}\n```\n",
         EXAMPLE: "int main() {}\n",
         "tests/README.md": "`consumer/project/`\n",
         "a/good.h": "// What it is.\n#pragma once\n",

