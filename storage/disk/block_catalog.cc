@@ -48,7 +48,8 @@ absl::Status From(const rocksdb::Status& status) {
   return absl::UnavailableError(text);
 }
 
-// What RocksDB says at WARN and above; the rest would be a file that nobody reads.
+// Passes on what RocksDB logs at WARN and above.  The rest is dropped: it would only fill a log
+// file that no one reads.
 class WarningLogger final : public rocksdb::Logger {
  public:
   explicit WarningLogger(std::function<void(const std::string&)> warn)
@@ -74,7 +75,7 @@ struct CatalogMemory::Impl {
       : cache(rocksdb::NewLRUCache(budget)),
         buffers(std::make_shared<rocksdb::WriteBufferManager>(budget / 2, cache)) {}
   std::shared_ptr<rocksdb::Cache> cache;
-  // Charged to the cache, so that both together stay within the budget.
+  // Write buffers are charged to the cache, so that both together stay within the budget.
   std::shared_ptr<rocksdb::WriteBufferManager> buffers;
 };
 
@@ -83,7 +84,7 @@ CatalogMemory::~CatalogMemory() = default;
 ByteCount CatalogMemory::used() const { return ByteCount(impl_->cache->GetUsage()); }
 
 struct BlockCatalog::Impl {
-  // RocksDB, open.
+  // An open RocksDB database.
   struct Database {
     std::unique_ptr<rocksdb::DB> db;
     std::vector<rocksdb::ColumnFamilyHandle*> families;
@@ -98,33 +99,39 @@ struct BlockCatalog::Impl {
       if (db) (void)db->Close();
     }
   };
-  // Counted in `uses` until it goes: it cannot be opened anew meanwhile.
+  // A reference is counted in `uses` until it is destroyed: the database is not reopened meanwhile.
   using DatabaseRef = std::shared_ptr<Database>;
   enum class Use : uint8_t {
     kShort,
-    kLong,  // seconds, for which nobody waits
+    kLong,  // lasts seconds; OpenAnew fails rather than wait for it
   };
 
   Options options;
   std::shared_ptr<rocksdb::Statistics> statistics;
   Mutex database_mu;
-  CondVar changed;  // any of these
-  // nullptr: none could be opened
+  CondVar changed;  // signalled when `opening` becomes false or `uses` becomes 0
+  // nullptr while no database could be opened
   std::unique_ptr<Database> database LARDER_GUARDED_BY(database_mu);
-  bool opening LARDER_GUARDED_BY(database_mu) = false;  // anew, by one thread; others wait
+  // One thread reopens the database; the others wait.
+  bool opening LARDER_GUARDED_BY(database_mu) = false;
   size_t uses LARDER_GUARDED_BY(database_mu) = 0;
-  size_t long_uses LARDER_GUARDED_BY(database_mu) = 0;  // of them
+  size_t long_uses LARDER_GUARDED_BY(database_mu) = 0;  // included in `uses`
+  // The earliest time of the next attempt after the database could not be opened for writing.
   TimePoint open_again LARDER_GUARDED_BY(database_mu){};
   std::atomic<uint64_t> unread_names{0};
-  ErasedNames erased;               // of writers; read by all
-  std::atomic<bool> failed{false};  // a write, and it cannot write again so far; of writers
+  // Changed only by writers (BlockCatalog::mu_), read by all threads.
+  ErasedNames erased;
+  // A write failed, and the database has not been made writable since.  Changed only by writers
+  // (BlockCatalog::mu_).
+  std::atomic<bool> failed{false};
 
-  // 1/n of what it may take on disk, within bounds.
+  // 1/n of the disk space that the catalog may take, within bounds.
   [[nodiscard]] uint64_t Share(uint64_t n, ByteCount least, ByteCount most) const {
     return std::clamp(options.disk_bytes_max.value() / n, least.value(), most.value());
   }
 
-  // What was there and is no more is damage, and not to be begun anew while its blocks are used.
+  // kFail when the database is reopened: a database that existed and is missing now is damaged, and
+  // an empty one must not replace it while the shard's blocks are in use.
   enum class IfMissing : uint8_t { kCreate, kFail };
   [[nodiscard]] rocksdb::Options DbOptions(IfMissing if_missing) const {
     rocksdb::Options out;
@@ -139,7 +146,7 @@ struct BlockCatalog::Impl {
     out.max_open_files = 128;
     out.max_background_jobs = 2;
     out.skip_stats_update_on_db_open = true;
-    out.avoid_flush_during_shutdown = true;  // the log has it
+    out.avoid_flush_during_shutdown = true;  // the log has the data
     return out;
   }
 
@@ -148,7 +155,7 @@ struct BlockCatalog::Impl {
     table.block_cache = options.memory->impl_->cache;
     table.cache_index_and_filter_blocks = true;
     table.block_size = KiB(8).value();
-    // Each commit asks for its keys here, and mostly there are none.
+    // Each commit looks up its keys in this family, and most of them do not exist.
     if (family == kPlaces) table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
     rocksdb::ColumnFamilyOptions out;
     out.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
@@ -168,23 +175,24 @@ struct BlockCatalog::Impl {
   }
 
   [[nodiscard]] absl::Status Open() LARDER_EXCLUDES(database_mu);
-  // Unavailable: it could not be opened anew.
+  // Returns Unavailable if the database is closed and could not be reopened.
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForReading(Use use = Use::kShort)
       LARDER_EXCLUDES(database_mu);
-  // The same, able to write if it can be.  One writer at a time.
+  // The same, after making the database writable if a write has failed.  One writer at a time.
   [[nodiscard]] absl::StatusOr<DatabaseRef> ForWriting() LARDER_EXCLUDES(database_mu);
-  // Of one whose write failed: RocksDB says that it can write again.
+  // After a failed write: whether RocksDB could resume writing.
   [[nodiscard]] bool GoesOn() LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::Status OpenAnew() LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Database>> OpenToWrite(IfMissing if_missing) const;
-  [[nodiscard]] std::unique_ptr<Database> OpenToRead() const;  // nullptr: it cannot be
+  [[nodiscard]] std::unique_ptr<Database> OpenToRead() const;  // nullptr if it cannot be opened
   [[nodiscard]] DatabaseRef Lend(Use use) LARDER_REQUIRES(database_mu);
   void GiveBack(Use use) LARDER_EXCLUDES(database_mu);
-  // Ends `opening`.
+  // Sets `database` and ends `opening`.
   void Opened(std::unique_ptr<Database> now) LARDER_EXCLUDES(database_mu);
   [[nodiscard]] absl::Status Write(Database& to, rocksdb::WriteBatch* batch, bool sync);
 
-  // What names have; without a place: it is damaged.  `read` not OK: nothing is known.
+  // What the catalog holds of a key.  An entry that exists without a place is damaged.  If `read`
+  // is an error, nothing is known of the key.
   struct Found {
     absl::Status read;
     bool there = false;
@@ -209,7 +217,7 @@ absl::StatusOr<std::unique_ptr<BlockCatalog::Impl::Database>> BlockCatalog::Impl
                                                    Families(), &opened->families, &db);
   opened->db.reset(db);
   if (status.ok()) return opened;
-  // A missing file is damage too, though RocksDB calls it an I/O error.
+  // A missing file is damage, too, although RocksDB reports it as an I/O error.
   return status.IsPathNotFound() || (status.IsIOError() && !status.IsNoSpace() &&
                                      status.ToString().find("No such file") != std::string::npos)
              ? absl::DataLossError("catalog: " + status.ToString())
@@ -253,18 +261,19 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForReading(U
     while (opening) changed.Wait(database_mu);
     if (database) return Lend(use);
     if (std::chrono::steady_clock::now() < open_again)
-      return absl::UnavailableError("catalog: closed since a write failed");
+      return absl::UnavailableError(
+          "catalog: could not be reopened after a failed write; the next attempt is within 1 s");
     opening = true;
   }
-  // What only reads would wait for a write for ever.
+  // Without this, a process that only reads would wait forever for a write to reopen the database.
   Opened(OpenToRead());
   MutexLock lock(database_mu);
   while (opening) changed.Wait(database_mu);
-  if (!database) return absl::UnavailableError("catalog: cannot be opened");
+  if (!database) return absl::UnavailableError("catalog: cannot be opened, not even for reading");
   return Lend(use);
 }
 
-// Lent only so long: it may be opened anew after that.
+// The reference ends with this call, since OpenAnew, which may follow, waits for all references.
 bool BlockCatalog::Impl::GoesOn() {
   DatabaseRef now;
   {
@@ -286,9 +295,10 @@ absl::StatusOr<BlockCatalog::Impl::DatabaseRef> BlockCatalog::Impl::ForWriting()
   return ForReading();
 }
 
-// After its log could not be written RocksDB never goes on.  A disk that takes no writes would not
-// let it open either, and what can be read is worth more: so where it does not open, though it was
-// closed for that, it opens to be read.
+// After a failed write to its log RocksDB never resumes, so it is closed and opened again.  On a
+// disk that accepts no writes that would fail, too, and would cost the blocks that can still be
+// read.  So the disk is probed first, and if the database cannot be opened for writing after it was
+// closed, it is opened read-only.
 absl::Status BlockCatalog::Impl::OpenAnew() {
   LARDER_RETURN_IF_ERROR(TryToWriteIn(options.directory));
   std::unique_ptr<Database> last;
@@ -296,9 +306,11 @@ absl::Status BlockCatalog::Impl::OpenAnew() {
     MutexLock lock(database_mu);
     while (opening) changed.Wait(database_mu);
     if (std::chrono::steady_clock::now() < open_again)
-      return absl::UnavailableError("catalog: could not be opened just now");
+      return absl::UnavailableError(
+          "catalog: could not be reopened after a failed write; the next attempt is within 1 s");
     if (long_uses > 0)
-      return absl::UnavailableError("catalog: opened anew when it is no longer read whole");
+      return absl::UnavailableError(
+          "catalog: not reopened after a failed write while a scan or a compaction uses it");
     opening = true;
     while (uses > 0) changed.Wait(database_mu);
     last = std::move(database);
@@ -347,7 +359,9 @@ absl::StatusOr<std::unique_ptr<BlockCatalog>> BlockCatalog::Open(const Options& 
   impl->options = options;
   impl->statistics = rocksdb::CreateDBStatistics();
   impl->statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
-  std::error_code ignored;  // RocksDB says what is wrong; without a directory it warns of that
+  // RocksDB logs a warning if the directory is missing.  Errors are ignored here: Open below
+  // reports what is wrong.
+  std::error_code ignored;
   std::filesystem::create_directory(options.directory, ignored);
   LARDER_RETURN_IF_ERROR(impl->Open());
   return absl::WrapUnique(new BlockCatalog(std::move(impl)));
@@ -365,7 +379,8 @@ absl::Status BlockCatalog::Commit(std::span<const CatalogEntry> entries) {
   for (size_t i = 0; i < entries.size(); ++i) {
     (void)batch.Put(to->families[kPlaces], names[i], PlaceValue(entries[i].place));
     (void)batch.Put(to->families[kHeaders], names[i], HeaderValue(entries[i]));
-    // If it fails they have their names still, or not: either way they are theirs.
+    // If the write fails, the key may or may not name the former extent still.  Either way the
+    // extent belongs to this key.
     if (former[i].place) superseded_.insert({entries[i].key, former[i].place->extent});
     if (!former[i].read.ok()) ++impl_->unread_names;
   }
@@ -390,14 +405,15 @@ absl::Status BlockCatalog::Forget(std::span<const Room> rooms) {
   MutexLock lock(mu_);
   std::vector<bool> named;
   absl::Status status = EraseNames(rooms, &named);
-  // If it failed they have their names still, or not: either way they are theirs.
+  // If the write failed, a key may or may not name its extent still.  Either way the extent belongs
+  // to this key.
   for (size_t i = 0; i < rooms.size(); ++i) {
     if (named[i]) superseded_.insert(rooms[i]);
   }
   return status;
 }
 
-// Of `rooms`, those that their names stood for; none where it is not known.
+// Sets `named` to which of `rooms` their keys named; to none of them if that could not be read.
 absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<bool>* named) {
   named->assign(rooms.size(), false);
   LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogErase));
@@ -412,7 +428,7 @@ absl::Status BlockCatalog::EraseNames(std::span<const Room> rooms, std::vector<b
   std::vector<BlockKey> keys;
   for (size_t i = 0; i < rooms.size(); ++i) {
     const auto& [read, there, place] = found[i];
-    // What is damaged names nothing, and goes.
+    // A damaged entry names no extent and is removed.
     (*named)[i] = there && (!place || place->extent == rooms[i].extent);
     if (!(*named)[i]) continue;
     keys.push_back(rooms[i].key);
@@ -484,7 +500,8 @@ absl::Status BlockCatalog::ForEachPlace(
     LARDER_RETURN_IF_ERROR(impl_->options.faults->StatusAt(FaultPoint::kCatalogScan));
     const std::optional<BlockKey> key = KeyFrom(ViewOf(it->key()));
     const std::optional<CatalogPlace> place = PlaceFrom(ViewOf(it->value()));
-    if (!key || !place) return absl::DataLossError("catalog: an entry is not one of ours");
+    if (!key || !place)
+      return absl::DataLossError("catalog: an entry of the column family places is malformed");
     if (!visit(*key, *place)) return absl::OkStatus();
   }
   return From(it->status());

@@ -1,24 +1,27 @@
-// What one shard knows of its blocks beside their bytes, in RocksDB: where each lies, its record's
-// header and its token ids; and a few facts.  block_catalog.cc alone includes RocksDB.
+// What one shard stores about its blocks besides their bytes, in RocksDB: where each record lies,
+// its header and its token ids; and a few facts.  Only block_catalog.cc includes RocksDB.
 //
-// Three column families, keys are variant id and digest (docs/format.md, "Disk tier"):
-//   places   where a block lies: small, so that a start reads nothing else
+// There are three column families; the keys of the first two are variant id and digest
+// (docs/format.md, "Disk tier"):
+//   places   where a record lies: small, because a start reads this family only
 //   headers  the record's header, byte for byte as in the data file, and the token ids
 //   facts    small values under text keys
-// and RocksDB's default one, which says whose catalog it is.
-// All change by one write-ahead log, in order: what is found after a crash is a prefix of
-// what was done.
+// RocksDB's default family holds the identity of the catalog.
+// All families change through one write-ahead log, in order: after a crash the catalog holds a
+// prefix of the writes that were made.
 //
-// A room that lost its name to a newer one of the same key is remembered until it is erased (not
-// beyond the process: the next one starts with the rooms that have names).
-// After a write that failed RocksDB refuses all others, until it is told to go on or, if it was one
-// of its log, is opened anew: the next write sees to that, once the disk takes writes and nothing
-// reads it whole (ForEachPlace, Compact).  Until then it can be read; who reads just then waits.
-// Where it does not open, it is opened to be read, and a write tries again a second later.
-// Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all of them
-// may wait for the disk.
-// Memory: within `memory`, shared by all shards; 300 KiB beside it (ErasedNames).  Disk: some
-// multiple of what it holds until compaction; disk_bytes() says how much.
+// An extent is superseded when a newer record takes over its key.  The catalog remembers superseded
+// extents until they are erased, but not beyond the process: the next process starts with the
+// extents that the catalog names.
+// After a failed write RocksDB refuses all further writes until it is told to resume or, if the
+// failed write was one to its log, until it is reopened.  The next write does either, as soon as
+// the disk accepts writes and no thread scans the whole catalog (ForEachPlace, Compact).  Until
+// then the catalog can be read; a reader waits while it is being reopened.  If reopening for writes
+// fails, the catalog is opened read-only, and a write tries again a second later.
+// Ownership: made by DiskShard.  Thread-safety: all methods from any thread.  Blocking: all methods
+// may wait for the disk, except MayComeBack, writable, unread_names and written_bytes.
+// Memory: within `memory`, which all shards share, plus 300 KiB (ErasedNames).  Disk: a multiple of
+// the live data until compaction; disk_bytes() returns how much.
 #pragma once
 
 #include <cstdint>
@@ -61,28 +64,31 @@ class CatalogMemory {
 class BlockCatalog {
  public:
   struct Options {
-    std::string directory;                         // made when it is not there
-    ByteCount disk_bytes_max;                      // what its log and buffers are sized by
+    std::string directory;                         // created if it does not exist
+    ByteCount disk_bytes_max;                      // determines the sizes of its log and buffers
     CatalogMemory* memory = nullptr;               // not null
     FaultPoints* faults = nullptr;                 // not null
-    std::function<void(const std::string&)> warn;  // what RocksDB warns of; may be empty
+    std::function<void(const std::string&)> warn;  // receives RocksDB's warnings; may be empty
   };
-  // DataLoss: damaged, cannot be opened as it is.  Anything else: the disk's fault now.
+  // Returns DataLoss if the catalog is damaged and cannot be opened as it is.  Any other error
+  // means that the disk fails now.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<BlockCatalog>> Open(const Options& options);
   ~BlockCatalog();
   BlockCatalog(const BlockCatalog&) = delete;
   BlockCatalog& operator=(const BlockCatalog&) = delete;
 
-  // All or nothing; durable on OK.  A key that was there lies at its new place; its former room is
-  // superseded until it is erased.
-  // Where the disk does not say whether the key was there (unread_names), it goes as if it was not:
-  // a former room stays taken until the next start.
+  // Enters all entries or none; they are durable on OK.  A key that existed now names its new
+  // extent; its former extent is superseded until it is erased.
+  // If the disk fails to read whether a key existed (counted in unread_names), Commit assumes that
+  // it did not: a former extent then stays allocated until the next start.
   [[nodiscard]] absl::Status Commit(std::span<const CatalogEntry> entries) LARDER_EXCLUDES(mu_);
-  // Names that still stand for this room; others stay.  Survives the process on OK; the next Commit
-  // makes it durable, or another write that is (MayComeBack).
-  // `erased`, if not null: which of `rooms` had that name until now or were superseded, so are
-  // nobody's any more; others may be another's.  Fails whole where the disk does not say what one
-  // of the keys has.
+  // Removes each key that still names this extent; other keys stay.  On OK the removal survives the
+  // process; the next Commit, or any other durable write, makes it survive a loss of power
+  // (MayComeBack).
+  // If `erased` is not null, it is set to which of `rooms` were named by their key until now or
+  // were superseded, so that no record owns them any more; any other extent may belong to another
+  // record.  Fails as a whole if the disk fails to read what one of the keys names.
+  // Room: a record's extent and the key under which the record was put.
   struct Room {
     BlockKey key;
     Extent extent;
@@ -94,43 +100,47 @@ class BlockCatalog {
   };
   [[nodiscard]] absl::Status Erase(std::span<const Room> rooms, std::vector<bool>* erased = nullptr)
       LARDER_EXCLUDES(mu_);
-  // Names that go before their rooms: Erase calls these erased when it is their turn.
+  // Removes keys ahead of their extents: a later Erase of such an extent reports it as erased.
   [[nodiscard]] absl::Status Forget(std::span<const Room> rooms) LARDER_EXCLUDES(mu_);
 
-  // What was written until now is durable on OK, erasures too.
+  // On OK everything written so far, erasures included, is durable.
   [[nodiscard]] absl::Status Sync() LARDER_EXCLUDES(mu_);
-  // Which of these were erased or forgotten since the last write that is durable: a loss of power
-  // may bring them back.  Never waits for the disk.
+  // Which of these keys were erased or forgotten since the last durable write, so that a loss of
+  // power may bring them back.  Never waits for the disk.
   [[nodiscard]] std::vector<bool> MayComeBack(std::span<const BlockKey> keys) const;
 
-  // Header and tokens as they were committed; nullopt: none, or damaged.  Not OK: the disk's fault.
+  // Sets `out` to header and tokens as they were committed, or to nullopt if there is no entry or
+  // it is damaged.  Returns an error if the disk failed.
   using Description = CatalogDescription;
   [[nodiscard]] absl::Status Describe(std::span<const BlockKey> keys,
                                       std::span<std::optional<Description>> out);
-  // Where blocks lie; nullopt: nowhere, or it is damaged.  Not OK: the disk's fault.
+  // Sets `out` to where records lie, or to nullopt if there is no entry or it is damaged.  Returns
+  // an error if the disk failed.
   [[nodiscard]] absl::Status Places(std::span<const BlockKey> keys,
                                     std::span<std::optional<CatalogPlace>> out);
-  // In key order, until `visit` answers false.  DataLoss: some of it is damaged.
+  // Visits entries in key order until `visit` returns false.  Returns DataLoss if an entry is
+  // damaged.
   [[nodiscard]] absl::Status ForEachPlace(
       absl::FunctionRef<bool(const BlockKey&, const CatalogPlace&)> visit);
 
-  // All or none; an empty value forgets.  Durable on OK.
+  // Writes all facts or none; a fact with an empty value is deleted.  Durable on OK.
   [[nodiscard]] absl::Status PutFacts(std::span<const DiskTier::Fact> facts) LARDER_EXCLUDES(mu_);
-  // REQUIRES: `visit` calls nothing of this catalog.
+  // REQUIRES: `visit` does not call this catalog.
   [[nodiscard]] absl::Status ForEachFact(
       absl::FunctionRef<void(const std::string& key, const std::string& value)> visit);
 
-  // Whose catalog it is, in the directory's words; empty: it does not say.  Durable on OK.
+  // Identity returns which shard this catalog belongs to (TierDirectory::IdentityOf), or an empty
+  // string if it has no identity.  SetIdentity is durable on OK.
   [[nodiscard]] absl::StatusOr<std::string> Identity();
   [[nodiscard]] absl::Status SetIdentity(const std::string& identity) LARDER_EXCLUDES(mu_);
 
-  // Gives back what erased entries take, as far as it can; seconds of disk work.
+  // Frees the disk space of erased entries as far as possible.  Takes seconds of disk work.
   void Compact();
 
-  [[nodiscard]] uint64_t unread_names() const;  // of Commit, since Open
-  // False: a write failed, and the next finds out whether it can write again.  Cheap.
+  [[nodiscard]] uint64_t unread_names() const;  // keys that Commit failed to read, since Open
+  // Returns false from a failed write until the catalog has been made writable again.  Cheap.
   [[nodiscard]] bool writable() const;
-  // Tries to be writable again, as the next write would.
+  // Tries to make the catalog writable again, as the next write would.
   [[nodiscard]] absl::Status MakeWritable() LARDER_EXCLUDES(mu_);
   [[nodiscard]] ByteCount disk_bytes() const;     // of all its files; reads the directory
   [[nodiscard]] ByteCount written_bytes() const;  // since Open: log, flushes, compactions
@@ -138,11 +148,13 @@ class BlockCatalog {
  private:
   struct Impl;
   explicit BlockCatalog(std::unique_ptr<Impl> impl);
-  Mutex mu_;  // of writers: between a look at a name and its end nobody gives it to another room
+  // Held by each writer, so that no other writer changes what a key names between the read of the
+  // key and the write that depends on it.
+  Mutex mu_;
   [[nodiscard]] absl::Status EraseNames(std::span<const Room> rooms, std::vector<bool>* named)
       LARDER_REQUIRES(mu_);
 
-  // Whose names stand for other rooms by now, or were forgotten.
+  // Extents whose key names another extent by now, or was forgotten.
   absl::flat_hash_set<Room> superseded_ LARDER_GUARDED_BY(mu_);
   std::unique_ptr<Impl> impl_;
 };

@@ -5,13 +5,13 @@
 namespace larder {
 namespace {
 
-// The files are looked at each time that such a share of the limit was written ...
+// The size of the files is read each time that 1/kLooks of the limit has been written ...
 constexpr uint64_t kLooks = 16;
-// ... and compacted for want of room where at least such a share is not alive.
+// ... and full files are compacted if at least 1/kCompactions of the limit is not live.
 constexpr uint64_t kCompactions = 16;
-// Of what is found at start: a header of some segments and a few hundred tokens.
+// Assumed size of an entry found at a start: a header of several segments and a few hundred tokens.
 constexpr uint64_t kEntryBytesFound = 1024;
-// Beside header and tokens: two keys, a place, RocksDB's own.
+// Besides header and tokens: two keys, a place, and RocksDB's own data.
 constexpr uint64_t kEntryBytesBeside = 192;
 
 constexpr Duration kBetweenLooks = std::chrono::seconds(1);
@@ -50,8 +50,8 @@ uint64_t CatalogShare::entries_left() const {
 bool CatalogShare::Full() {
   const uint64_t limit = limit_.value();
   const uint64_t written = catalog_.written_bytes().value();
-  // RocksDB may remove what a compaction left over a little later, and where it was full nothing is
-  // written meanwhile.
+  // RocksDB may delete the input files of a compaction a little later.  Nothing is written while
+  // the catalog is full, so the files are read again after a while even without writes.
   const TimePoint now = std::chrono::steady_clock::now();
   const bool again = disk_bytes_ >= limit && now >= look_again_.load();
   if (!seen_.exchange(true) || again || written - seen_written_ >= limit / kLooks) {
@@ -65,7 +65,7 @@ bool CatalogShare::Full() {
   if (disk_bytes_ - std::min(disk_bytes_.load(), live) < limit / kCompactions) return true;
   catalog_.Compact();
   disk_bytes_ = catalog_.disk_bytes().value();
-  live_bytes_ = disk_bytes_ - std::min(disk_bytes_.load(), fact_bytes_.load());  // now it is known
+  live_bytes_ = disk_bytes_ - std::min(disk_bytes_.load(), fact_bytes_.load());  // exact now
   return disk_bytes_ >= limit;
 }
 

@@ -1,9 +1,9 @@
-// How much of its part of the disk a shard's catalog takes, and how many entries more it may have.
+// How much of its share of the disk a shard's catalog takes, and how many more entries fit.
 //
-// RocksDB gives back what erased entries take when it compacts them away, so its files say little
-// of what could be there: this counts what is alive, and compacts for want of room when that gives
-// something back.  An estimate: of entries found at start the size is not known until the first
-// compaction.
+// RocksDB frees the space of erased entries only when it compacts them away, so the size of its
+// files says little about how many entries fit.  This class counts the live entries, and compacts
+// when the files are full and a compaction frees something.  The count is an estimate: the size of
+// entries found at a start is not known until the first compaction.
 // Ownership: by DiskShard; the catalog outlives it.  Thread-safety: all methods from any thread.
 #pragma once
 
@@ -24,12 +24,13 @@ class CatalogShare {
   void Found(uint64_t entries);
   void Committed(std::span<const CatalogEntry> entries);
   void Erased(uint64_t entries);
-  // What its facts take, which is not the entries'.
+  // The bytes that facts take, which are not available for entries.
   void SetFacts(ByteCount bytes) { fact_bytes_ = bytes.value(); }
 
-  // So many entries fit beside those that are there: of their part, some is for what was erased.
+  // How many more entries fit.  A quarter of the share is kept free for erased entries.
   [[nodiscard]] uint64_t entries_left() const;
-  // The files take all they may, and a compaction gives nothing back.  Seconds, where it compacts.
+  // Returns true if the files take their whole share and a compaction frees nothing.  Takes seconds
+  // if it compacts.
   [[nodiscard]] bool Full();
 
  private:
@@ -38,10 +39,10 @@ class CatalogShare {
   BlockCatalog& catalog_;
   const ByteCount limit_;
   std::atomic<uint64_t> entries_{0}, live_bytes_{0}, fact_bytes_{0};
-  // As last looked at: what the files take, and had been written by then.
+  // At the last look at the files: what they took, and what had been written by then.
   std::atomic<uint64_t> disk_bytes_{0}, seen_written_{0};
   std::atomic<bool> seen_{false};
-  std::atomic<TimePoint> look_again_{TimePoint()};  // though nothing was written
+  std::atomic<TimePoint> look_again_{TimePoint()};  // even if nothing was written
 };
 
 }  // namespace larder

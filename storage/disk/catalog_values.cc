@@ -11,7 +11,7 @@ namespace larder {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "numbers are stored as they lie in memory");
+              "numbers are copied to disk as they lie in memory");
 
 constexpr size_t kKeyBytes = 2 * kDigestBytes;
 constexpr size_t kPlaceBytes = 40;  // file, page, pages, raw pages, payload, parent

@@ -1,7 +1,8 @@
-// What a catalog's families hold, as bytes (docs/format.md, "Disk tier").
+// How keys and values of a catalog's column families are encoded as bytes, little endian
+// (docs/format.md, "Disk tier").
 //
-// Decoding treats its input as damaged: any bytes give a value or nullopt.
-// Thread-safety: pure functions.  Little endian.
+// Decoding expects damaged input: it returns a value or nullopt for any bytes.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ struct CatalogPlace {
   Extent extent;  // slab: the shard's data file
   ByteCount payload_bytes;
   Digest parent;
-  uint32_t raw_pages = 0;  // of the payload once it is decoded; 0: it is not encoded
+  uint32_t raw_pages = 0;  // of the decoded payload; 0 if the payload is not encoded
   [[nodiscard]] uint32_t RawPages() const {
     return raw_pages != 0 ? raw_pages : PagesFor(payload_bytes);
   }
@@ -31,11 +32,11 @@ struct CatalogPlace {
 struct CatalogEntry {
   BlockKey key;
   CatalogPlace place;
-  std::span<const std::byte> header;  // as EncodeRecordHeader made it
+  std::span<const std::byte> header;  // as returned by EncodeRecordHeader
   std::span<const uint32_t> tokens;
 };
 
-// Header and tokens as they were committed.
+// Header and token ids as they were committed.
 struct CatalogDescription {
   std::string header;
   std::vector<uint32_t> tokens;
@@ -43,10 +44,10 @@ struct CatalogDescription {
 
 [[nodiscard]] std::string KeyOf(const BlockKey& key);
 [[nodiscard]] std::optional<BlockKey> KeyFrom(std::string_view value);
-// Of `places`.
+// Values of the family `places`.
 [[nodiscard]] std::string PlaceValue(const CatalogPlace& place);
 [[nodiscard]] std::optional<CatalogPlace> PlaceFrom(std::string_view value);
-// Of `headers`.
+// Values of the family `headers`.
 [[nodiscard]] std::string HeaderValue(const CatalogEntry& entry);
 [[nodiscard]] std::optional<CatalogDescription> DescriptionFrom(std::string_view value);
 

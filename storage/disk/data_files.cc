@@ -23,7 +23,7 @@ namespace larder {
 namespace {
 
 constexpr std::string_view kSuffix = ".kv";
-constexpr size_t kVectorsMax = 256;  // of one system call
+constexpr size_t kVectorsMax = 256;  // in one system call
 
 // The number in "00000012.kv"; nullopt for any other name.
 std::optional<uint32_t> NumberOf(const std::string& name) {
@@ -37,7 +37,8 @@ std::optional<uint32_t> NumberOf(const std::string& name) {
   return number;
 }
 
-// Drops `done` bytes off the front of `vectors`, from *at on.
+// Removes `done` bytes from the front of `vectors`, starting at *at, and advances *at past vectors
+// that are used up.
 void Advance(std::span<iovec> vectors, size_t* at, size_t done) {
   while (done > 0) {
     iovec& first = vectors[*at];
@@ -49,7 +50,7 @@ void Advance(std::span<iovec> vectors, size_t* at, size_t done) {
   }
 }
 
-// Reads or writes all of `vectors` by `call(vectors, count, offset)`, in as many calls as it takes.
+// Reads or writes all of `vectors` by `call(vectors, count, offset)`, in as many calls as needed.
 template <class Call>
 absl::Status All(std::span<iovec> vectors, uint64_t offset, FaultPoint point, FaultPoints& faults,
                  const char* what, const std::string& path, Call call) {
@@ -73,7 +74,8 @@ absl::Status All(std::span<iovec> vectors, uint64_t offset, FaultPoint point, Fa
     const ssize_t done = call(now.data(), static_cast<int>(now.size()), offset);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) return FileError(errno, what, path);
-    if (done == 0) return absl::UnavailableError(absl::StrCat(what, " ", path, ": the file ends"));
+    if (done == 0)
+      return absl::UnavailableError(absl::StrCat(what, " ", path, ": unexpected end of file"));
     offset += static_cast<uint64_t>(done);
     Advance(vectors, &at, static_cast<size_t>(done));
   }
@@ -121,7 +123,7 @@ absl::StatusOr<std::unique_ptr<DataFiles>> DataFiles::Open(const Options& option
     LARDER_RETURN_IF_ERROR(files->OpenOne(file));
     files->count_.store(file + 1, std::memory_order_release);
   }
-  // Some may be made again, or gone.
+  // Files may have been created again or removed above.
   LARDER_RETURN_IF_ERROR(SyncDirectory(options.directory));
   return files;
 }
@@ -137,7 +139,8 @@ absl::Status DataFiles::OpenOne(uint32_t file) {
   }
   LARDER_RETURN_IF_ERROR(opened.status());
   const int fd = *opened;
-  // Allocated now, so that a full disk is met here and never by a write, and the limit is exact.
+  // Space is allocated now, so that a full disk fails here and never in a write, and so that the
+  // limit is exact.
   const auto bytes = static_cast<off_t>(options_.file_bytes.value());
   int error = ftruncate(fd, bytes) == 0 ? 0 : errno;
   if (error == 0) error = posix_fallocate(fd, 0, bytes);
@@ -152,7 +155,8 @@ absl::Status DataFiles::OpenOne(uint32_t file) {
 
 absl::Status DataFiles::AddFile() {
   const uint32_t file = count();
-  if (file >= options_.files_max) return absl::ResourceExhaustedError("all data files are there");
+  if (file >= options_.files_max)
+    return absl::ResourceExhaustedError("the shard already has its maximum number of data files");
   switch (options_.faults->At(FaultPoint::kDataCreate)) {
     case FaultPoints::Fault::kNone:
       break;
@@ -169,7 +173,7 @@ absl::Status DataFiles::AddFile() {
     return status;
   }
   if (fds_[file] >= 0) close(std::exchange(fds_[file], -1));
-  unlink(PathOf(file).c_str());  // what is left of it would count against the limit
+  unlink(PathOf(file).c_str());  // a partly allocated file would count against the limit
   return status;
 }
 

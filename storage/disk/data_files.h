@@ -1,15 +1,15 @@
-// The data files of one shard: equal, preallocated, numbered 0, 1, 2 ...; read and written past the
-// page cache.
+// The data files of one shard: of equal size, preallocated, numbered 0, 1, 2 ..., and read and
+// written past the page cache.
 //
-// They hold pages and do not know of what: which are in use is for an ExtentAllocator, whether they
-// are right for the reader's hashes.
+// They hold pages and do not know what is in them: an ExtentAllocator knows which pages are in use,
+// and the reader checks their content by hashes.
 // Ownership: made by DiskShard.  Owns the descriptors, never the directory.
-// Thread-safety: Read, Write and Sync from any thread; AddFile from one at a time, and a file only
-// after AddFile answered.
-// Limits: `files_max`; a file of at most kSlabBytesLimit.  Offsets, lengths and addresses are whole
-// pages.
-// Where the file system knows no O_DIRECT (some tmpfs), files go through the page cache: direct()
-// says so.
+// Thread-safety: Read, Write and Sync from any thread; AddFile from one thread at a time.  A file
+// may be used only after AddFile has returned.
+// Limits: `files_max` files; a file has at most kSlabBytesLimit.  Offsets, lengths and addresses
+// are whole pages.
+// If the file system does not support O_DIRECT (some tmpfs), files go through the page cache, and
+// direct() returns false.
 #pragma once
 
 #include <atomic>
@@ -34,9 +34,9 @@ class DataFiles {
     uint32_t files_max = 0;
     FaultPoints* faults = nullptr;  // not null
   };
-  // Opens what a former process left.  A file that is gone or has another size is made whole again,
-  // with zeros where bytes are missing (what was there fails its check); files from files_max on
-  // are removed.
+  // Opens the files that a former process left.  A file that is missing or has another size is
+  // restored to its size, with zeros for missing bytes (records there then fail their check); files
+  // numbered files_max and above are removed.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<DataFiles>> Open(const Options& options);
   ~DataFiles();
   DataFiles(const DataFiles&) = delete;
@@ -45,15 +45,17 @@ class DataFiles {
   [[nodiscard]] uint32_t count() const { return count_.load(std::memory_order_acquire); }
   [[nodiscard]] bool direct() const { return direct_; }
 
-  // One more, preallocated.  ResourceExhausted: files_max, or the disk is full.
+  // Adds one preallocated file.  Returns ResourceExhausted if there are files_max files or the disk
+  // is full.
   [[nodiscard]] absl::Status AddFile();
 
-  // All of it, or an error (then any part may have been done).  REQUIRES: inside the file.
+  // Transfers all bytes or returns an error, after which any part may have been transferred.
+  // REQUIRES: the range is inside the file.
   [[nodiscard]] absl::Status Write(uint32_t file, uint64_t offset,
                                    std::span<const std::span<const std::byte>> from);
   [[nodiscard]] absl::Status Read(uint32_t file, uint64_t offset,
                                   std::span<const std::span<std::byte>> to);
-  // What was written before survives a loss of power.
+  // On OK everything written to the file before survives a loss of power.
   [[nodiscard]] absl::Status Sync(uint32_t file);
 
   [[nodiscard]] std::string PathOf(uint32_t file) const;
@@ -63,7 +65,7 @@ class DataFiles {
   [[nodiscard]] absl::Status OpenOne(uint32_t file);
 
   const Options options_;
-  std::vector<int> fds_;  // of files_max; [0, count_) are open
+  std::vector<int> fds_;  // files_max of them; [0, count_) are open
   std::atomic<uint32_t> count_{0};
   bool direct_ = true;
 };

@@ -1,5 +1,6 @@
-// What lies in a directory.  std::filesystem's iterators throw where they fail on the way, whatever
-// they were made with; these answer with an error, or with what they saw.
+// Iterating over a directory without exceptions.  The iterators of std::filesystem throw when an
+// increment fails, even if they were constructed with an error code; this function returns the
+// error instead.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +8,8 @@
 
 namespace larder {
 
-// Calls visit(entry) for each, in no order; an error ends it.  Iterator: directory_iterator or
-// recursive_directory_iterator.
+// Calls visit(entry) for each entry, in no particular order, until the end or the first error,
+// which it returns.  Iterator: directory_iterator or recursive_directory_iterator.
 template <class Iterator = std::filesystem::directory_iterator, class Visit>
 std::error_code ForEachIn(const std::filesystem::path& directory, Visit visit) {
   std::error_code error;

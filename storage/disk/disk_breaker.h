@@ -1,7 +1,7 @@
-// Whether the disk is worth asking: after failures it is left alone for a while that doubles, and
-// one success ends that.
+// A circuit breaker for a failing disk: after a failure the caller leaves the disk alone for a
+// pause that doubles with each further failure; one success closes the breaker.
 //
-// Ownership, threads: a member of who asks; any thread.
+// Ownership: a member of the class that uses the disk.  Thread-safety: all methods from any thread.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +20,12 @@ class DiskBreaker {
   [[nodiscard]] bool open(TimePoint now) const {
     return now < until_.load(std::memory_order_relaxed);
   }
-  // When it is worth asking again.
+  // When the disk may be tried again.
   [[nodiscard]] TimePoint until() const { return until_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t times_opened() const { return opened_.load(std::memory_order_relaxed); }
 
   void Failed(TimePoint now) {
-    if (open(now)) return;  // several that were under way together fail as one
+    if (open(now)) return;  // operations that were under way together fail as one
     const uint32_t failures = failures_.fetch_add(1, std::memory_order_relaxed);
     opened_.fetch_add(1, std::memory_order_relaxed);
     until_.store(now + std::min(kLongest, kFirst * (int64_t{1} << std::min(failures, 7u))),

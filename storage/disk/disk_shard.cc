@@ -20,14 +20,15 @@ using GetStatus = DiskTier::GetStatus;
 constexpr Duration kBetweenTriesToGrow = std::chrono::seconds(1);
 constexpr Duration kBetweenWarnings = std::chrono::minutes(1);
 constexpr Duration kBetweenTriesToErase = std::chrono::seconds(1);
-constexpr size_t kErasuresAtOnce = 1024;  // of what was held back, for hours perhaps
+// Held-back extents that are erased at once; many may have accumulated over hours.
+constexpr size_t kErasuresAtOnce = 1024;
 
 bool IsWhole(const SegmentRange& range, const SegmentTable& table) {
   return range.first == 0 && range.count == table.segments.size();
 }
 
-// Whether every segment of the range has its hash; `pages` begins at the page that holds its first
-// byte.
+// Whether every segment of the range matches its hash.  `pages` begins at the page that holds the
+// first byte of the range.
 bool Intact(std::span<const std::byte> pages, const SegmentTable& table,
             const SegmentRange& range) {
   uint64_t at = range.begin % kPageBytes;
@@ -59,7 +60,7 @@ struct DiskShard::Writing {
     return HeaderPages(i) + PagesFor(ByteCount(blocks[i].payload.size()));
   }
   [[nodiscard]] bool open(size_t i) const { return results[i].status == PutStatus::kOk; }
-  // Those still open, in the order in which they lie.
+  // The blocks that have not failed, in the order of their extents.
   [[nodiscard]] std::vector<size_t> Open() const {
     std::vector<size_t> out;
     for (size_t i = 0; i < results.size(); ++i) {
@@ -72,7 +73,7 @@ struct DiskShard::Writing {
     });
     return out;
   }
-  // Whether b lies right behind a.
+  // Whether b begins where a ends.
   [[nodiscard]] bool Adjacent(size_t a, size_t b) const {
     const Extent& x = results[a].extent;
     const Extent& y = results[b].extent;
@@ -80,9 +81,9 @@ struct DiskShard::Writing {
   }
 
   const std::span<const DiskTier::NewBlock> blocks;
-  const std::span<PutResult> results;  // kOk: so far
+  const std::span<PutResult> results;  // kOk: has not failed so far
   std::vector<std::string> headers;
-  std::vector<Room> failed;  // whose room is to be freed
+  std::vector<Room> failed;  // extents to be freed
 };
 
 DiskShard::DiskShard(const Options& options, std::unique_ptr<DataFiles> files,
@@ -114,13 +115,13 @@ absl::StatusOr<std::unique_ptr<DiskShard>> DiskShard::Open(const Options& option
 
 void DiskShard::Put(std::span<const DiskTier::NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
-  (void)EraseHeldBack();  // what is left then has less room
+  (void)EraseHeldBack();  // if some stay held back, there is less free space
   if (free_bytes().value() == 0 || (told_ && share_.Full())) {
     NoteNoRoom(blocks.size());
     for (PutResult& result : results) result.status = PutStatus::kNoRoom;
     return;
   }
-  // Before all is written that then has no name.
+  // Checked before the payloads are written, which would then get no catalog entry.
   if (!MakeWritable()) {
     for (PutResult& result : results) result.status = PutStatus::kFailed;
     breaker_.Failed(std::chrono::steady_clock::now());
@@ -154,16 +155,17 @@ bool DiskShard::MakeWritable() {
 }
 
 void DiskShard::NoteNoRoom(size_t blocks) {
-  // Where the files are full no catalog would help.
+  // Not counted if the data files are full: a larger catalog would not help.
   if (!told_ || free_bytes_ == 0 || (share_.entries_left() > 0 && !share_.Full())) return;
   refused_catalog_ += blocks;
   const TimePoint now = std::chrono::steady_clock::now();
   TimePoint again = warn_again_;
   if (now < again || !warn_again_.compare_exchange_strong(again, now + kBetweenWarnings)) return;
   if (!options_.warn) return;
-  options_.warn(absl::StrCat(
-      options_.directory, ": ", blocks, " blocks found no room in the catalog, whose ",
-      options_.catalog_bytes_max.value(), " bytes are in use; give the disk a higher limit"));
+  options_.warn(absl::StrCat(options_.directory, ": ", blocks,
+                             " blocks found no space in the catalog, whose ",
+                             options_.catalog_bytes_max.value(),
+                             " bytes are in use; raise the disk limit (--disk-limit)"));
 }
 
 bool DiskShard::Grow(uint32_t files) {
@@ -228,8 +230,9 @@ void DiskShard::WriteAll(Writing* put) {
   }
 }
 
-// One bad block must not fail its neighbours.  Bad ones may be neighbours too, so both ends are
-// tried: where neither can be written it is the disk, and the rest are not tried.
+// Writes the blocks of a failed run one by one, so that a block that cannot be written does not
+// fail the others.  Such blocks may be adjacent, so both ends of the run are tried first: if
+// neither can be written, the whole disk fails, and the rest are not tried.
 void DiskShard::WriteApart(Writing* put, std::span<const size_t> run) {
   const auto write = [&](size_t i) {
     const bool written = WriteRun(*put, {&i, 1});
@@ -247,7 +250,7 @@ void DiskShard::WriteApart(Writing* put, std::span<const size_t> run) {
   }
 }
 
-// Blocks that lie one after the other, in one write.
+// Writes adjacent blocks with one write.
 bool DiskShard::WriteRun(const Writing& put, std::span<const size_t> run) {
   uint32_t header_pages = 0;
   for (const size_t i : run) header_pages += put.HeaderPages(i);
@@ -361,12 +364,12 @@ absl::Status DiskShard::Erase(std::span<const Room> asked) {
   if (!status.ok()) {
     ++catalog_failures_;
     if (options_.warn) options_.warn(std::string(status.message()));
-    // Of the others it is not known whose they are, or they are another's.
+    // The extents that are not in `gone` may belong to another record; EraseAgain finds out.
     HoldBack(rooms, gone);
     CountErased(rooms.size());
     return status;
   }
-  // A room that has neither that name nor lost it to a newer copy is another's by now.
+  // An extent that its key did not name and that is not superseded belongs to another record now.
   Free(rooms, gone);
   CountErased(static_cast<uint64_t>(std::count(gone.begin(), gone.end(), true)));
   return status;
@@ -397,9 +400,12 @@ void DiskShard::HoldBack(std::span<const Room> rooms, const std::vector<bool>& o
 bool DiskShard::MayEraseHeldBack(absl::Status* why) {
   MutexLock lock(mu_);
   if (held_back_.empty()) return false;
-  // They may be all that ever lay here: not before each put of the others.
+  // There may be as many as the shard has ever held, so they are not retried before every put.
   if (erasing_held_back_ || std::chrono::steady_clock::now() < erase_again_) {
-    *why = absl::UnavailableError("the catalog did not erase just now, or is at it");
+    *why = absl::UnavailableError(
+        "erasures that failed before are not finished: a retry failed less than 1 s ago, or a "
+        "retry "
+        "is running");
     return false;
   }
   erasing_held_back_ = true;
@@ -436,7 +442,8 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
   MutexLock lock(mu_);
   for (size_t i = 0; i < rooms.size(); ++i) {
     bool& ours = held_back_.at(rooms[i]);
-    // A name that went with a write that failed after all is not found again.
+    // Remembered across retries: if this erasure removed the key although it reports a failure, the
+    // next retry does not find the key any more.
     ours = ours || gone[i];
     if (!status.ok()) continue;
     if (ours) {
@@ -454,7 +461,8 @@ absl::Status DiskShard::EraseAgain(std::span<const Room> rooms) {
 
 std::vector<uint32_t> DiskShard::FindVictims(ByteCount payload_bytes, DiskTier::WorthOf worth,
                                              double* cost) {
-  // A header takes one page; of more than a hundred segments, more: then a later try finds them.
+  // A header takes one page; one of more than 100 segments takes more, and then a later try finds
+  // victims for it.
   const uint32_t pages = PagesFor(payload_bytes) + 1;
   MutexLock lock(mu_);
   if (!told_ || pages > options_.file_bytes.value() / kPageBytes ||
@@ -529,17 +537,18 @@ GetStatus DiskShard::Get(const DiskTier::Read& read, const Extent& extent) {
   return GetStatus::kOk;
 }
 
-// ---- room
+// ---- free space
 
 void DiskShard::NoteFree() { free_bytes_ = allocator_.free_bytes().value(); }
 
-// A disk that is full before the limit has no more room than it gave.
+// While the disk refuses another data file (MayGrow), only the files that exist count.
 ByteCount DiskShard::free_bytes() const {
   if (!told_) return ByteCount(0);
   const uint64_t missing =
       MayGrow() ? (options_.files_max - files_->count()) * options_.file_bytes.value() : 0;
   const uint64_t free = free_bytes_ + missing;
-  // Of as many blocks as the catalog has room for, as large as those that are there.
+  // At most what as many blocks take as fit into the catalog, if they are as large on average as
+  // those that are stored.
   const uint64_t blocks = blocks_;
   if (blocks == 0) return ByteCount(free);
   const uint64_t used = files_->count() * options_.file_bytes.value() - free_bytes_;
@@ -548,7 +557,8 @@ ByteCount DiskShard::free_bytes() const {
 
 absl::Status DiskShard::PutFacts(std::span<const DiskTier::Fact> facts, Facts what) {
   if (what == Facts::kNew && share_.Full())
-    return absl::ResourceExhaustedError("the catalog is full");
+    return absl::ResourceExhaustedError(
+        "the catalog of a disk shard is full; raise the disk limit (--disk-limit)");
   return catalog_->PutFacts(facts);
 }
 

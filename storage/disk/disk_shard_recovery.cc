@@ -1,5 +1,5 @@
-// What a shard does at a start, about blocks that its caller could not take then, and about names
-// that it may have a record of when they are put again.
+// DiskShard: recovery at a start, unplaced blocks (which the caller of Recover could not take), and
+// which record the shard has of a key that is put again.
 #include <algorithm>
 #include <utility>
 
@@ -14,8 +14,8 @@ using PutStatus = DiskTier::PutStatus;
 
 namespace {
 
-// Whether a record has these bytes: the hashes of all segments are in its table.  Of the rest older
-// records say less.
+// Whether a record has the same bytes.  Comparing the segment tables suffices, since they contain
+// the hashes of all segments; the other fields of a header may be missing in older records.
 bool IsOf(const RecordHeader& header, const BlockCatalog::Description& record) {
   const auto decoded = DecodeRecordHeaderOf(header.key, std::as_bytes(std::span(record.header)));
   return decoded.ok() && decoded->header.table == header.table;
@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<DiskShard::Entry>> DiskShard::Recover() {
 
 void DiskShard::SetOwner(const Extent& extent, uint32_t owner) {
   MutexLock lock(mu_);
-  // Somebody may have taken the block from the disk again as soon as he knew of it.
+  // Another thread may have erased the block as soon as the caller's index had it.
   if (allocator_.IsLive(extent)) SetOwnerLocked(extent, owner);
 }
 
@@ -78,10 +78,10 @@ bool DiskShard::IsUnplaced(const Extent& extent) const {
   return allocator_.IsLive(extent) && allocator_.owner(extent) == DiskTier::kUnplaced;
 }
 
-// What was told is read before the catalog: a block that is told in between has its name in the
-// index, where its asker looks next.
+// told_ is read before the catalog: a block that is reported in between is in the index, where the
+// caller looks next.
 //
-// Most names are not there, which places say without a look at the disk: they have filters.
+// Most keys have no record, which `places` answers without reading the disk, by its filters.
 absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const BlockKey& key) {
   const bool told = told_;
   std::optional<DiskTier::Description> found;
@@ -96,7 +96,8 @@ absl::StatusOr<std::optional<DiskTier::Description>> DiskShard::FindUntold(const
   return found;
 }
 
-// Which they are the allocator remembers, so they take no memory of their own between two calls.
+// The allocator's owner words say which blocks are unplaced, so they take no memory of their own
+// between two calls.
 absl::Status DiskShard::TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) {
   std::vector<Entry> entries;
@@ -107,15 +108,15 @@ absl::Status DiskShard::TellUnplaced(absl::FunctionRef<uint32_t(const Entry&)> o
       }));
   std::vector<Room> unwanted;
   for (const Entry& entry : entries) {
-    if (stop()) return absl::CancelledError("stopped while it told what is on the disk");
+    if (stop()) return absl::CancelledError("stopped while reporting the unplaced blocks on disk");
     MutexLock placing(placing_mu_);
-    if (!IsUnplaced(entry.place.extent)) continue;  // put again meanwhile
+    if (!IsUnplaced(entry.place.extent)) continue;  // it was put again meanwhile
     const uint32_t owner = owner_of(entry);
     if (owner == DiskTier::kUnplaced) continue;
     SetOwner(entry.place.extent, owner);
     if (owner == 0) unwanted.push_back({entry.key, entry.place.extent});
   }
-  (void)Erase(unwanted);  // else the next start finds them again
+  (void)Erase(unwanted);  // if this fails, the next start finds them again
   return absl::OkStatus();
 }
 
@@ -139,8 +140,9 @@ absl::Status DiskShard::PutUnplaced(std::span<const DiskTier::NewBlock> blocks,
   return absl::OkStatus();
 }
 
-// In the order in which a name goes, so that one that goes meanwhile is seen by one look or the
-// other: its place, what is held back of it, what a loss of power may bring back.
+// The checks follow the order in which an erasure moves a key, so that a key that is erased
+// meanwhile is seen by one of them: its place, its held-back extent, the keys that a loss of power
+// may bring back.
 std::vector<DiskShard::Former> DiskShard::FormersOf(std::span<const DiskTier::NewBlock> blocks,
                                                     std::span<const Extent> instead_of) {
   const bool told = told_;

@@ -1,8 +1,9 @@
-// Names that a catalog has erased and not yet for good: a loss of power may bring them back.
+// Keys that a catalog has erased, but not durably: a loss of power may bring them back.
 //
-// As hashes: of another name it says so too, once in 10^15.
-// Ownership: by BlockCatalog.  Thread-safety: all methods from any thread; no Note beside a Clear.
-// Memory: some 16 B a name.
+// Keys are kept as hashes, so Contain returns true for another key with a probability of 10^-15.
+// Ownership: by BlockCatalog.  Thread-safety: all methods from any thread; Note and Clear must not
+// run at the same time.
+// Memory: about 16 B a key.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +21,14 @@ class ErasedNames {
  public:
   static constexpr size_t kMany = 16'384;
 
-  // Before they are erased.  True: there are many now, so they are to be made durable.
+  // Called before the keys are erased.  Returns true if there are so many keys now (kMany) that the
+  // caller should make the erasures durable.
   [[nodiscard]] bool Note(std::span<const BlockKey> keys) LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     for (const BlockKey& key : keys) hashes_.insert(absl::HashOf(key));
     return hashes_.size() >= kMany;
   }
-  // All that was noted is durable.
+  // Called when all noted erasures are durable.
   void Clear() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     hashes_.clear();

@@ -11,11 +11,11 @@ namespace {
 
 using Kind = DiskTier::FactKind;
 
-// In a catalog, beside key and value: a sequence number, RocksDB's own.
+// What a catalog stores besides key and value: a sequence number and RocksDB's own data.
 constexpr uint64_t kBytesBeside = 64;
-// 1/n of a catalog.  Pins are a promise, and small.
+// Each kind may take 1/n of a catalog.  Pins have the largest share: they are promises, and small.
 constexpr std::array<uint64_t, DiskTier::kFactKinds> kShares = {4, 8, 16};
-// And no more than that, however large the disk is: all facts are read at a start.
+// The most that a kind may take, however large the disk is, since all facts are read at a start.
 constexpr std::array<ByteCount, DiskTier::kFactKinds> kMost = {GiB(4), MiB(64), MiB(64)};
 
 uint64_t HashOf(std::string_view key) { return absl::HashOf(key); }
@@ -52,9 +52,9 @@ absl::Status FactBudget::Admit(std::span<const DiskTier::Fact> facts) const {
     if (after <= uses_[kind].bytes_max.value()) continue;
     return absl::ResourceExhaustedError(
         absl::StrCat("the ", ToString(static_cast<Kind>(kind)), " on disk would take ", after,
-                     " bytes of ", uses_[kind].bytes_max.value(),
-                     " that are for them: end some, or give the disk a higher "
-                     "limit"));
+                     " bytes, but only ", uses_[kind].bytes_max.value(),
+                     " are reserved for them; remove some, or raise the disk limit "
+                     "(--disk-limit)"));
   }
   return absl::OkStatus();
 }

@@ -1,11 +1,11 @@
-// What facts may take of a catalog: a part of it for each kind, so that neither registrations nor
-// pins can use up the room of blocks, or each other's.
+// How much of a catalog facts may take: each kind has its own share, so that neither registrations
+// nor pins can use up the space of blocks or of each other.
 //
-// A fact counts with its key, its value and what a catalog keeps beside them.  One that is
-// forgotten counts with its key until no shard has it any more.  The budget counts what its caller
-// tells it; it writes nothing and forgets nothing itself.
+// A fact counts with its key, its value and the catalog's overhead.  A deleted fact counts with its
+// key until no shard has the key any more.  The budget counts only what its caller reports to it;
+// it writes and deletes nothing itself.
 // Ownership: by a tier.  Thread-safety: none.
-// Memory: 20 bytes or so for each fact.
+// Memory: about 20 bytes per fact.
 #pragma once
 
 #include <array>
@@ -25,23 +25,24 @@ class FactBudget {
   using Kind = DiskTier::FactKind;
   using Use = DiskTier::FactUse;
 
-  // Of the part of the disk that is for one catalog.
+  // `catalog`: the part of the disk that one catalog may take.
   explicit FactBudget(ByteCount catalog);
 
-  // ResourceExhausted: with these some kind would take more than its part, and more than now.
+  // Returns ResourceExhausted if these facts would make a kind exceed its share, unless the kind
+  // would not grow.
   [[nodiscard]] absl::Status Admit(std::span<const DiskTier::Fact> facts) const;
-  // There is a fact of this key, with a value of so many bytes (0: it is being forgotten) ...
+  // Records that there is a fact of this key with a value of this size (0: it is being deleted) ...
   void Set(std::string_view key, size_t value_bytes);
-  // ... or there is none any more.
+  // ... or that there is none any more.
   void Remove(std::string_view key);
   void Clear();
 
-  // What a fact counts.
+  // The number of bytes that a fact counts for.
   [[nodiscard]] static uint64_t BytesOf(std::string_view key, size_t value_bytes);
   [[nodiscard]] const DiskTier::FactUses& uses() const { return uses_; }
   [[nodiscard]] const Use& UseOf(Kind kind) const { return uses_[static_cast<size_t>(kind)]; }
   [[nodiscard]] ByteCount bytes() const;      // of all kinds
-  [[nodiscard]] ByteCount bytes_max() const;  // likewise
+  [[nodiscard]] ByteCount bytes_max() const;  // of all kinds
 
  private:
   [[nodiscard]] uint64_t Known(std::string_view key) const;

@@ -16,7 +16,8 @@
 namespace larder {
 namespace {
 
-constexpr uint64_t kFilesMax = 65'528;  // of all shards: {file, shard} is 16 bits of a location
+// In all shards together, since a location has 16 bits for {file, shard}.
+constexpr uint64_t kFilesMax = 65'528;
 constexpr uint32_t kFilesPerShardMin = 2;
 constexpr ByteCount kCatalogBytesMin = MiB(32);
 
@@ -35,13 +36,13 @@ FileDiskTier::FileDiskTier(const Options& options)
 
 FileDiskTier::~FileDiskTier() {
   MutexLock lock(shards_mu_);
-  shards_.clear();  // before others may have the directory
+  shards_.clear();  // before directory_ releases the lock
 }
 
 absl::StatusOr<std::unique_ptr<FileDiskTier>> FileDiskTier::Open(const Options& options) {
   if (options.limit < kLimitMin) {
     return absl::InvalidArgumentError(absl::StrCat("a disk limit of ", options.limit.value(),
-                                                   " bytes is too small; at least ",
+                                                   " bytes is too small; it must be at least ",
                                                    kLimitMin.value()));
   }
   auto tier = absl::WrapUnique(new FileDiskTier(options));
@@ -61,7 +62,8 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> FileDiskTier::Open(const Options& 
   return tier;
 }
 
-// At once: most of the time is waiting for the disk, some tens of milliseconds a shard.
+// Opens all shards at the same time: opening one takes tens of milliseconds, most of which is
+// waiting for the disk.
 absl::Status FileDiskTier::OpenShards() {
   std::vector<absl::Status> statuses(geometry_.shards);
   std::vector<std::thread> threads;
@@ -74,11 +76,15 @@ absl::Status FileDiskTier::OpenShards() {
     statuses[number] = IdentifyShard(number);
     if (!statuses[number].ok() && At(number)) CloseShard(number);
   }
-  // One that the disk does not give costs its own blocks; none at all is for the operator.
+  // A shard that cannot be opened costs its own blocks only.  If none can be opened, Open fails, so
+  // that the operator decides.
   for (const absl::Status& status : statuses) {
     if (absl::IsFailedPrecondition(status)) return status;
     failed_ += status.ok() ? 0 : 1;
-    if (!status.ok()) Warn(absl::StrCat("a shard stays closed for now: ", status.message()));
+    if (!status.ok())
+      Warn(absl::StrCat(
+          "a shard of the disk cannot be opened; its blocks are missing until a retry succeeds: ",
+          status.message()));
   }
   return failed_ < geometry_.shards ? absl::OkStatus() : statuses.front();
 }
@@ -104,11 +110,11 @@ FileDiskTier::Geometry FileDiskTier::GeometryFor(ByteCount limit) {
 }
 
 DiskShard::Options FileDiskTier::ShardOptions(uint32_t number) const {
-  // Half of the catalogs' part is for what a compaction writes before it deletes, and for the one
-  // that is set aside.
+  // Half of the share of catalogs is reserved for what a compaction writes before it deletes its
+  // input, and for the catalog that is set aside.
   const ByteCount catalogs = CatalogBytes(options_.limit);
-  // As many as locations have numbers for; a lower limit than that of the directory's making may
-  // leave some shards none.
+  // At most as many as locations have numbers for.  If the limit is lower than when the directory
+  // was created, some shards may get no file.
   const uint64_t files = std::min<uint64_t>(
       kFilesMax, (options_.limit - catalogs).value() / geometry_.file_bytes.value());
   const uint64_t mine = files / geometry_.shards + (number < files % geometry_.shards ? 1 : 0);
@@ -136,14 +142,16 @@ absl::Status FileDiskTier::OpenShard(uint32_t number) {
   return absl::OkStatus();
 }
 
-// FORMAT comes last: what a directory is before that is for the next start to find out again.
+// FORMAT is written last: if the daemon dies before that, the next start identifies the shard
+// again.
 absl::Status FileDiskTier::IdentifyShard(uint32_t number) {
   const std::string mine = directory_->IdentityOf(number);
   absl::StatusOr<std::string> identity = At(number)->catalog().Identity();
   absl::Status why = identity.status();
   if (identity.ok() && !identity->empty() && *identity != mine) {
-    why = absl::DataLossError(absl::StrCat("its catalog is that of ", *identity, " and not of ",
-                                           mine, "; was it restored to the wrong place?"));
+    why = absl::DataLossError(
+        absl::StrCat("its catalog belongs to ", *identity, ", not to ", mine,
+                     "; check whether a backup was restored to the wrong directory"));
   }
   if (absl::IsDataLoss(why)) {
     CloseShard(number);
@@ -162,7 +170,7 @@ absl::Status FileDiskTier::OpenAndIdentify(uint32_t number) {
   absl::Status status = OpenShard(number);
   if (status.ok()) status = IdentifyShard(number);
   opened_late_ = opened_late_ || status.ok();
-  // Nothing may be put where it is not known whose it is.
+  // Nothing may be put into a shard whose identity is unknown.
   if (!status.ok() && At(number)) CloseShard(number);
   return status;
 }
@@ -185,11 +193,13 @@ void FileDiskTier::CloseShard(uint32_t number) {
     MutexLock lock(shards_mu_);
     last.swap(shards_[number]);
   }
-  // Nobody knows a block of it, so these are short: a look at its counters.
+  // No caller knows a block of this shard, so other uses of it are short, such as reading its
+  // counters.
   while (last.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// Its catalog is kept for who wants to know why; its data files are used again.
+// The catalog is kept so that the operator can find out why it was damaged; the data files are used
+// again.
 absl::Status FileDiskTier::SetAside(uint32_t number, const absl::Status& why) {
   MutexLock lock(set_aside_mu_);
   Warn(absl::StrCat(directory_->ShardPath(number),
@@ -209,7 +219,7 @@ void FileDiskTier::Warn(const std::string& text) const {
   if (options_.warn) options_.warn(text);
 }
 
-// ---- what there is
+// ---- recovery
 
 absl::Status FileDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                    absl::FunctionRef<bool()> stop) {
@@ -224,7 +234,9 @@ absl::Status FileDiskTier::Recover(absl::FunctionRef<uint32_t(const Entry&)> own
     if (status.ok()) continue;
     ++failed;
     result = absl::UnavailableError(
-        absl::StrCat(directory_->ShardPath(number), " stays closed for now: ", status.message()));
+        absl::StrCat(directory_->ShardPath(number),
+                     " cannot report all its blocks, which are missing until a retry succeeds: ",
+                     status.message()));
     Warn(std::string(result.message()));
   }
   failed_ = failed;
@@ -253,12 +265,12 @@ absl::Status FileDiskTier::RecoverShard(uint32_t number,
   LARDER_RETURN_IF_ERROR(entries.status());
   std::vector<DiskShard::Room> unwanted;
   for (const DiskShard::Entry& found : *entries) {
-    if (stop()) return absl::CancelledError("stopped while it looked for what is on the disk");
+    if (stop()) return absl::CancelledError("stopped while reporting the blocks on disk");
     const uint32_t owner = owner_of(EntryOf(number, found));
     shard->SetOwner(found.place.extent, owner);
     if (owner == 0) unwanted.push_back({found.key, found.place.extent});
   }
-  (void)shard->Erase(unwanted);  // else the next start finds them again
+  (void)shard->Erase(unwanted);  // if this fails, the next start finds them again
   shard->SetTold();
   return absl::OkStatus();
 }
@@ -289,8 +301,8 @@ void FileDiskTier::NoteUnplaced() {
   }
   if (std::exchange(said_unplaced_, unplaced > 0) || unplaced == 0) return;
   Warn(absl::StrCat(options_.directory, ": ", unplaced,
-                    " blocks cannot be named in memory now; they stay on disk, where they keep ",
-                    bytes, " bytes, and are told again later"));
+                    " blocks on disk cannot enter the index now; they keep ", bytes,
+                    " bytes of disk space, and the daemon tries again later"));
 }
 
 // ---- places
@@ -328,9 +340,9 @@ void FileDiskTier::ByShard(std::span<const DiskAddress> blocks, Visit visit) con
 
 // ---- erasing
 
-// A shard that does not erase costs its own room: the others must not wait for it.
+// A shard that fails to erase costs its own space only: the other shards must not wait for it.
 absl::Status FileDiskTier::EraseHeldBack() {
-  absl::Status result = absl::UnavailableError("no shard has told what it holds");
+  absl::Status result = absl::UnavailableError("no shard of the disk has reported its blocks yet");
   for (const ShardRef& shard : All()) {
     if (!shard->told()) continue;
     absl::Status status = shard->Erase({});
@@ -369,7 +381,7 @@ absl::Status FileDiskTier::Forget(std::span<const DiskAddress> blocks) {
 absl::Status FileDiskTier::SyncErasures() {
   absl::Status result;
   for (const ShardRef& shard : All()) {
-    result.Update(shard->Erase({}));  // what it could not erase before
+    result.Update(shard->Erase({}));  // retries erasures that failed before
     result.Update(shard->catalog().Sync());
   }
   return result;
@@ -398,7 +410,7 @@ absl::StatusOr<std::optional<DiskTier::Description>> FileDiskTier::FindUntold(co
   for (const ShardRef& shard : All()) {
     absl::StatusOr<std::optional<Description>> found = shard->FindUntold(key);
     if (found.ok() && *found) return found;
-    // Of one that Recover could not read this says nothing new.
+    // A shard that Recover already failed to read, and reported so, is ignored.
     if (!found.ok() && (shard->told() || !all_asked)) failed.Update(found.status());
   }
   LARDER_RETURN_IF_ERROR(failed);
@@ -413,7 +425,7 @@ DiskTier::GetStatus FileDiskTier::Get(const Read& read) {
   return shard ? shard->Get(read, extent) : GetStatus::kMissing;
 }
 
-// ---- room
+// ---- space
 
 void FileDiskTier::SetOwner(DiskLocation location, uint32_t owner) {
   uint32_t number = 0;
@@ -440,7 +452,8 @@ ByteCount FileDiskTier::block_bytes_max() const {
   return geometry_.file_bytes - ByteCount(kRecordHeaderBytesMax);
 }
 
-// Where no shard works, making room were in vain.
+// If the first shard in this order fails, all of them do.  The result is then the limit, so that
+// the caller does not evict blocks to make space, which would not help.
 ByteCount FileDiskTier::free_bytes() const {
   const std::vector<uint32_t> order = ShardsByRoom();
   const ShardRef first = order.empty() ? nullptr : At(order.front());
@@ -448,7 +461,7 @@ ByteCount FileDiskTier::free_bytes() const {
   return first->healthy() ? first->free_bytes() : options_.limit;
 }
 
-// As much lies free in each shard, where it comes back a batch at a time from all of them.
+// Evictions free space in all shards, a batch at a time, so each shard keeps about this much free.
 ByteCount FileDiskTier::batch_bytes() const {
   constexpr uint64_t kShare = 8;
   return ByteCount(options_.limit.value() / (kShare * geometry_.shards));

@@ -1,9 +1,10 @@
-// Which shard takes a block.
+// FileDiskTier: which shard takes a block.
 //
-// Any may, and the one with most room does; but a start believes the first record of a name that it
-// is told of, in the order of the shards.  So a name that one shard has, or may have, is put there
-// again: its log keeps order.  Where it has erased the name and a loss of power may bring it back,
-// that is made durable first, and the block goes anywhere.
+// Any shard may take a block, and the one with the most free space does.  But a start believes the
+// first record of a key that it finds, in the order of the shards.  So a key that a shard has or
+// may have a record of is put into that shard again, whose log keeps the order.  If a shard has
+// erased the key and a loss of power may bring it back, the erasure is made durable first, and then
+// any shard may take the block.
 #include <algorithm>
 #include <tuple>
 
@@ -13,9 +14,9 @@
 namespace larder {
 namespace {
 
-constexpr uint32_t kAnywhere = UINT32_MAX, kNowhere = UINT32_MAX - 1;  // in place of a shard
+constexpr uint32_t kAnywhere = UINT32_MAX, kNowhere = UINT32_MAX - 1;  // in place of a shard number
 
-// Some shard may take it still.
+// Whether a shard may still take the block.
 bool Homeless(const DiskTier::PutResult& result) {
   return result.status == DiskTier::PutStatus::kNoRoom ||
          result.status == DiskTier::PutStatus::kFailed;
@@ -40,8 +41,8 @@ std::vector<uint32_t> FileDiskTier::ShardsByRoom() const {
 void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> results) {
   LARDER_CHECK(blocks.size() == results.size());
   std::vector<uint32_t> order = ShardsByRoom();
-  // What no shard takes that works has no room; where none works, or not yet, it has failed.  A
-  // full one does not say which.
+  // The status of blocks that no shard is asked to take: kNoRoom if shards work but all are full,
+  // kFailed if no shard works (yet).  Full shards are not asked.
   const bool some_work = !order.empty();
   std::erase_if(order, [&](uint32_t number) {
     const ShardRef shard = At(number);
@@ -72,7 +73,7 @@ void FileDiskTier::Put(std::span<const NewBlock> blocks, std::span<PutResult> re
   }
 }
 
-// A name must not get a second record while the first waits to be told again.
+// A key must not get a second record while the first one is unplaced.
 bool FileDiskTier::PutUnplaced(std::span<const NewBlock> blocks, std::span<PutResult> results) {
   for (uint32_t number = 0; number < geometry_.shards; ++number) {
     const ShardRef shard = At(number);
@@ -108,14 +109,15 @@ std::vector<uint32_t> FileDiskTier::HomesOf(std::span<const NewBlock> blocks) co
     for (size_t i = 0; i < blocks.size(); ++i) {
       if (formers[i] == Former::kNone || (formers[i] == Former::kErased && erased_for_good))
         continue;
-      // Of two the second may be told last.  One that has not told takes nothing yet.
+      // If two shards have records of the key, a start may find the one in the other shard first,
+      // so neither may take it.  A shard that has not reported its blocks takes nothing yet.
       homes[i] = homes[i] == kAnywhere && shard->told() ? number : kNowhere;
     }
   }
   return homes;
 }
 
-// Those that no shard has taken yet, and this one may.
+// Puts the blocks that no shard has taken yet and that this one may take.
 void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
                          std::span<const uint32_t> homes, std::span<PutResult> results) {
   const ShardRef shard = At(number);
@@ -133,7 +135,7 @@ void FileDiskTier::PutTo(uint32_t number, std::span<const NewBlock> blocks,
   shard->Put(now, put);
   --putting_[number];
   for (size_t i = 0; i < now.size(); ++i) {
-    // No room in one that works says more than the failure of another.
+    // kNoRoom of a shard that works takes precedence over the failure of another shard.
     if (results[places[i]].status == PutStatus::kFailed || put[i].status != PutStatus::kFailed)
       results[places[i]].status = put[i].status;
     if (put[i].status == PutStatus::kOk)

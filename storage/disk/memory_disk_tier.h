@@ -1,8 +1,8 @@
-// The disk tier's contract over a map in memory: its documentation, and what tests of a store run
-// on.
+// A DiskTier over a map in memory: the reference implementation of the interface, on which tests of
+// the store run.
 //
-// It outlives the process as little as any map; "a former process" is another MemoryDiskTier over
-// the same Medium.
+// It does not outlive the process; a "former process" is another MemoryDiskTier over the same
+// Medium.
 #pragma once
 
 #include <map>
@@ -20,25 +20,25 @@ namespace larder {
 
 class MemoryDiskTier : public DiskTier {
  public:
-  // What would be on the disk.  A test may damage it.
+  // What a disk would hold.  A test may damage it.
   struct Record {
     BlockKey key;
     RecordHeader header;
     std::vector<uint32_t> tokens;
     std::vector<std::byte> payload;
-    bool unreadable = false;  // Get fails
+    bool unreadable = false;  // Get returns kFailed
     bool forgotten = false;
-    bool superseded = false;  // a newer one has its name
+    bool superseded = false;  // a newer record has its key
   };
   struct Medium {
     Mutex mu;
     uint64_t next LARDER_GUARDED_BY(mu) = 1;
     absl::btree_map<uint64_t, Record> records LARDER_GUARDED_BY(mu);  // by location
     absl::btree_map<std::string, std::string> facts LARDER_GUARDED_BY(mu);
-    bool keeps_all LARDER_GUARDED_BY(mu) = false;  // Erase fails
+    bool keeps_all LARDER_GUARDED_BY(mu) = false;  // Erase and Forget fail
   };
 
-  // REQUIRES: medium outlives it; limit > 0.
+  // REQUIRES: `medium` outlives the tier; limit > 0.
   MemoryDiskTier(ByteCount limit, Medium& medium);
 
   void Put(std::span<const NewBlock> blocks, std::span<PutResult> results) override;
@@ -52,7 +52,7 @@ class MemoryDiskTier : public DiskTier {
   [[nodiscard]] absl::Status Recover(absl::FunctionRef<uint32_t(const Entry&)> owner_of,
                                      absl::FunctionRef<bool()> stop) override;
   void SetOwner(DiskLocation, uint32_t) override {}
-  // Room in memory never lies apart.
+  // Space in memory is never fragmented.
   [[nodiscard]] std::vector<uint32_t> FindVictims(ByteCount, WorthOf) override { return {}; }
   [[nodiscard]] absl::Status PutFacts(std::span<const Fact> facts) override;
   void ForEachFact(
@@ -64,14 +64,15 @@ class MemoryDiskTier : public DiskTier {
 
  private:
   [[nodiscard]] PutResult PutOne(const NewBlock& block) LARDER_REQUIRES(medium_.mu);
-  // nullptr: none of that key is there.
+  // Returns nullptr if no record of this key is at this location.
   [[nodiscard]] const Record* Find(const DiskAddress& block) const LARDER_REQUIRES(medium_.mu);
   [[nodiscard]] ByteCount UsedBytes() const LARDER_REQUIRES(medium_.mu);
 
   const ByteCount limit_;
   Medium& medium_;
   bool recovered_ LARDER_GUARDED_BY(medium_.mu) = false;
-  absl::btree_set<uint64_t> held_back_ LARDER_GUARDED_BY(medium_.mu);  // names gone, room not yet
+  // Records whose keys are removed, but whose space is not yet freed.
+  absl::btree_set<uint64_t> held_back_ LARDER_GUARDED_BY(medium_.mu);
   absl::btree_set<uint64_t> unplaced_ LARDER_GUARDED_BY(medium_.mu);
   Stats counted_ LARDER_GUARDED_BY(medium_.mu);
   FactBudget fact_budget_ LARDER_GUARDED_BY(medium_.mu);

@@ -1,6 +1,6 @@
-// Zeroed memory that begins and ends at pages, for reads and writes past the page cache.
+// Zeroed, page-aligned memory of whole pages, for reads and writes past the page cache.
 //
-// Ownership: owns it.  Thread-safety: as a vector.
+// Ownership: owns the memory.  Thread-safety: as std::vector.
 #pragma once
 
 #include <cstddef>

@@ -28,20 +28,21 @@ absl::Status NotOurs(const std::string& path, uid_t owner) {
                                                     ", who could change what is stored; give it to "
                                                     "uid ",
                                                     geteuid(),
-                                                    " (chown -R), or name another directory"));
+                                                    " (chown -R), or use another directory"));
 }
 
 absl::Status CheckDirectory(int fd, const std::string& path) {
   struct stat found {};
-  if (fstat(fd, &found) != 0) return FileError(errno, "cannot look at", path);
+  if (fstat(fd, &found) != 0) return FileError(errno, "cannot stat", path);
   if (!IsOurs(found.st_uid)) return NotOurs(path, found.st_uid);
   if ((found.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path,
-        " can be written by other users, who could change what is stored; close "
-        "it to them (chmod -R go-w on the whole directory), if its content is to be trusted"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path,
+                     " can be written by other users, who could change what is stored; if you "
+                     "trust its content, remove their write access (chmod -R go-w on the whole "
+                     "directory)"));
   }
-  // Root's, which it is not ours to change, stays as it is.
+  // A directory of root's stays as it is, because this process must not change its mode.
   if (found.st_uid == geteuid() && (found.st_mode & 0077) != 0 && fchmod(fd, 0700) != 0)
     return FileError(errno, "cannot change the mode of", path);
   return absl::OkStatus();
@@ -55,13 +56,13 @@ absl::Status FileError(int error, const std::string& what, const std::string& pa
   if (error != ELOOP) return absl::UnavailableError(text);
   return absl::FailedPreconditionError(
       absl::StrCat(path,
-                   " is a symbolic link, which is not followed there; put a file or directory "
-                   "in its place"));
+                   " is a symbolic link, which larderd does not follow there; replace it with a "
+                   "regular file or directory"));
 }
 
 absl::Status MakePrivateDirectory(const std::string& path, Links links) {
   const bool made = mkdir(path.c_str(), 0700) == 0;
-  if (!made && errno != EEXIST) return FileError(errno, "cannot make", path);
+  if (!made && errno != EEXIST) return FileError(errno, "cannot create", path);
   const int follow = links == Links::kFollowed ? 0 : O_NOFOLLOW;
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | follow);
   if (fd < 0) {
@@ -73,8 +74,9 @@ absl::Status MakePrivateDirectory(const std::string& path, Links links) {
   absl::Status status = CheckDirectory(fd, path);
   close(fd);
   LARDER_RETURN_IF_ERROR(status);
-  // Who made the one that is there may have been killed before its sync.  The parent of what an
-  // operator made may be one that we cannot open.
+  // The process that created an existing directory may have been killed before it synced the
+  // parent, so the parent is synced in either case.  Errors do not count for an existing directory:
+  // an operator may have created it in a parent that this process cannot open.
   const absl::Status synced = SyncDirectory(ParentOf(path));
   return made ? synced : status;
 }
@@ -91,7 +93,7 @@ absl::Status SyncDirectory(const std::string& path) {
 absl::Status TryToWriteIn(const std::string& directory) {
   const std::string path = directory + "/probe";
   const absl::StatusOr<int> fd = OpenPrivateFile(path, O_WRONLY | O_CREAT | O_TRUNC);
-  if (!fd.ok()) return absl::UnavailableError("no file can be made in " + directory);
+  if (!fd.ok()) return absl::UnavailableError("cannot create a file in " + directory);
   const std::string bytes(KiB(64).value(), '\0');
   const bool written =
       write(*fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) &&
@@ -99,7 +101,7 @@ absl::Status TryToWriteIn(const std::string& directory) {
   close(*fd);
   unlink(path.c_str());
   return written ? absl::OkStatus()
-                 : absl::UnavailableError("no file can be written in " + directory);
+                 : absl::UnavailableError("cannot write to a file in " + directory);
 }
 
 absl::StatusOr<int> OpenPrivateFile(const std::string& path, int flags, int* error) {
@@ -110,11 +112,11 @@ absl::StatusOr<int> OpenPrivateFile(const std::string& path, int flags, int* err
   }
   struct stat found {};
   absl::Status status =
-      fstat(fd, &found) == 0 ? absl::OkStatus() : FileError(errno, "cannot look at", path);
+      fstat(fd, &found) == 0 ? absl::OkStatus() : FileError(errno, "cannot stat", path);
   if (status.ok() && !IsOurs(found.st_uid)) status = NotOurs(path, found.st_uid);
   if (status.ok() && !S_ISREG(found.st_mode))
-    status = absl::FailedPreconditionError(absl::StrCat(path, " is not a file; remove it"));
-  // What only its owner may open is nobody else's to lock either.
+    status = absl::FailedPreconditionError(absl::StrCat(path, " is not a regular file; remove it"));
+  // If only its owner may open the file, no other user can lock it either.
   if (status.ok() && found.st_uid == geteuid() && (found.st_mode & 0077) != 0)
     (void)fchmod(fd, 0600);
   if (status.ok()) return fd;

@@ -1,11 +1,12 @@
-// Files and directories of a disk tier on the way to the file system: made for their owner alone,
-// never reached through a symbolic link, and durable by name before they are counted on.
+// Files and directories of a disk tier: created for their owner only, never reached through a
+// symbolic link, and with names that are durable before the caller relies on them.
 //
-// A directory that somebody else could write to may hold anything, so it is refused; one that
-// others can read is closed to them.
-// Thread-safety: functions without state.  Blocking: all of them wait for the disk.
-// Errors: FailedPrecondition where an operator must decide, with what to do; else Unavailable, or
-// ResourceExhausted where the disk is full.
+// A directory that another user can write to may hold anything, so it is refused; one that other
+// users can only read is closed to them.
+// Thread-safety: functions without state.  Blocking: all functions may wait for the disk, except
+// FileError.
+// Errors: FailedPrecondition if an operator must decide, with what to do; ResourceExhausted if the
+// disk is full; otherwise Unavailable.
 #pragma once
 
 #include <string>
@@ -15,27 +16,27 @@
 
 namespace larder {
 
-// "WHAT PATH: the error".
+// Returns an error with the text "WHAT PATH: the error"; ELOOP is reported as a symbolic link.
 [[nodiscard]] absl::Status FileError(int error, const std::string& what, const std::string& path);
 
 enum class Links : uint8_t { kRefused, kFollowed };
-// Makes a directory or looks at the one that is there: it must be ours or root's and not writable
-// by others.  On OK its name is durable, whoever made it, but for one that was there, in a
-// directory that cannot be synced.  REQUIRES: its parent is there.
+// Creates a directory or checks the existing one, which must belong to this process's user or root
+// and must not be writable by others.  On OK its name is durable, except if the directory existed
+// and its parent cannot be synced.  REQUIRES: its parent exists.
 [[nodiscard]] absl::Status MakePrivateDirectory(const std::string& path,
                                                 Links links = Links::kRefused);
-// What was made, renamed or removed in it survives a loss of power.
+// On OK what was created, renamed or removed in the directory survives a loss of power.
 [[nodiscard]] absl::Status SyncDirectory(const std::string& path);
-// Unavailable: no file can be made there, or none can grow.
+// Returns Unavailable if no file can be created there or none can grow.
 [[nodiscard]] absl::Status TryToWriteIn(const std::string& directory);
 
-// With O_CLOEXEC and O_NOFOLLOW, for its owner alone where it is made.  The caller closes it.
-// `error` is errno's, where it is asked for.
+// Opens a file with O_CLOEXEC and O_NOFOLLOW; a file that it creates is for its owner only.  The
+// caller closes the descriptor.  If open() fails and `error` is not null, *error is set to errno.
 [[nodiscard]] absl::StatusOr<int> OpenPrivateFile(const std::string& path, int flags,
                                                   int* error = nullptr);
-// Empty where it cannot be read.  Up to 4 KiB.
+// Returns up to 4 KiB of the file, or an empty string if it cannot be read.
 [[nodiscard]] std::string ReadSmallFile(const std::string& path);
-// In place of what is there; durable with its name on OK.
+// Replaces the file at `path`; content and name are durable on OK.
 [[nodiscard]] absl::Status WriteDurably(const std::string& path, const std::string& text);
 
 }  // namespace larder

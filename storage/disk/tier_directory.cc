@@ -26,8 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// 1: records do not say their content; 2: none is encoded; 3: none says its writer, and a daemon of
-// that time takes one that does for damaged.
+// Older versions: in 1 records do not name their content; in 2 no record is encoded; in 3 no record
+// names its writer, and a daemon of that version takes a record that does for damaged.
 constexpr uint32_t kVersion = 4;
 constexpr const char* kFormatFile = "/FORMAT";
 constexpr size_t kIdDigits = 32;
@@ -50,7 +50,7 @@ std::string RandomId() {
 
 absl::StatusOr<std::unique_ptr<TierDirectory>> TierDirectory::Open(const std::string& path) {
   auto directory = absl::WrapUnique(new TierDirectory(path));
-  // Where it lies is the operator's to say, by a link too.
+  // The operator chooses where the directory lies, so it may be a symbolic link.
   LARDER_RETURN_IF_ERROR(MakePrivateDirectory(path, Links::kFollowed));
   LARDER_RETURN_IF_ERROR(directory->Lock());
   return directory;
@@ -71,8 +71,8 @@ std::string TierDirectory::ShardPath(uint32_t shard) const {
   return absl::StrCat(path_, "/shard-", absl::StrFormat("%02d", shard));
 }
 
-// All are looked at: a newer daemon that died while it made the directory its own has left some as
-// they were.
+// All FORMATs are read: a newer daemon that died while it converted the directory has left some of
+// them as they were.
 absl::StatusOr<std::optional<TierDirectory::Geometry>> TierDirectory::ReadFormats() {
   std::map<std::pair<uint32_t, uint64_t>, size_t> votes;
   for (uint32_t number = 0; number < kShardsMax; ++number) {
@@ -82,9 +82,9 @@ absl::StatusOr<std::optional<TierDirectory::Geometry>> TierDirectory::ReadFormat
     uint64_t file_bytes = 0;
     if (!(file >> words[0] >> version)) continue;
     if (words[0] == "larder-disk-tier" && version > kVersion) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(path_, " was written by a newer larderd (disk format ", version,
-                       "; this one knows ", kVersion, "); use that one, or another directory"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          path_, " was written by a newer larderd (disk format ", version, "; this larderd knows ",
+          kVersion, "); use that version, or another directory"));
     }
     if (!(file >> words[1] >> shards >> words[2] >> file_bytes) || words[1] != "shards" ||
         words[2] != "file_bytes" || shards == 0 || shards > kShardsMax ||
@@ -109,7 +109,7 @@ void TierDirectory::ChooseId(std::span<const std::string> catalogs) {
     const std::string id = identity.substr(0, kIdDigits);
     if (IsId(id)) votes[id] += 2;
   }
-  if (!votes_.empty()) ++votes[votes_.front()];  // where it is a draw
+  if (!votes_.empty()) ++votes[votes_.front()];  // breaks a tie
   const auto most =
       std::ranges::max_element(votes, {}, [](const auto& each) { return each.second; });
   id_ = most == votes.end() ? RandomId() : most->first;
@@ -131,7 +131,7 @@ absl::Status TierDirectory::WriteFormat(uint32_t shard, const Geometry& geometry
                    geometry.file_bytes.value(), "\ndirectory ", id_, "\nshard ", shard, "\n");
   const std::string path = ShardPath(shard) + kFormatFile;
   if (ReadSmallFile(path) != format) return WriteDurably(path, format);
-  // Who renamed it may have been killed before its sync.
+  // The process that renamed it may have been killed before it synced the directory.
   return SyncDirectory(ShardPath(shard));
 }
 

@@ -1,12 +1,12 @@
-// The directory of a FileDiskTier: its lock, what its shards' FORMAT files say, whose each shard
-// is, and where a damaged catalog goes.
+// The directory of a FileDiskTier: its lock, its FORMAT files, the identity of each shard, and the
+// place where a damaged catalog is set aside.
 //
-// A directory has a random id, which every FORMAT and every catalog says with the number of its
-// shard (docs/format.md): one that says something else was put there by mistake.  Directories from
-// before ids get one when they are opened.
+// A directory has a random id.  Every FORMAT and every catalog holds this id and the number of its
+// shard (docs/format.md): one with another id or number was put there by mistake.  A directory that
+// an older daemon created without an id gets one when it is opened.
 // Ownership: by FileDiskTier.  Thread-safety: Open, ReadFormats and ChooseId from one thread,
-// before all others; then from any.  Lifecycle: made -> ReadFormats -> ChooseId -> destroyed
-// (unlocks).
+// before all other methods; then all methods from any thread.  Lifecycle: Open (locks) ->
+// ReadFormats -> ChooseId -> destroyed (unlocks).
 #pragma once
 
 #include <cstdint>
@@ -28,35 +28,36 @@ class TierDirectory {
   static constexpr ByteCount kFileBytesMin = MiB(16);
   static constexpr ByteCount kFileBytesMax = MiB(256);
 
-  // What a directory is made with once, and keeps.
+  // Chosen when the directory is created, and kept.
   struct Geometry {
     uint32_t shards = 0;
     ByteCount file_bytes;
   };
 
-  // Makes it where it is not there, and locks it.  FailedPrecondition: another process has it, or
-  // it is not safe (MakePrivateDirectory).
+  // Creates the directory if it does not exist, and locks it.  Returns FailedPrecondition if
+  // another process has locked it or it is not safe (MakePrivateDirectory).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TierDirectory>> Open(const std::string& path);
   ~TierDirectory();
   TierDirectory(const TierDirectory&) = delete;
   TierDirectory& operator=(const TierDirectory&) = delete;
 
-  // Any one FORMAT suffices: a damaged one costs nothing.  Where they differ most of them are
-  // right.  nullopt: there is none yet.
-  // FailedPrecondition: a newer version wrote it.
+  // Reads the geometry.  One readable FORMAT suffices, so a damaged one costs nothing; if they
+  // differ, the majority is right.  Returns nullopt if there is no FORMAT yet, FailedPrecondition
+  // if a newer version wrote one.
   [[nodiscard]] absl::StatusOr<std::optional<Geometry>> ReadFormats();
-  // The id that most FORMATs and most of these words of catalogs (IdentityOf) have; of no votes, a
-  // random one.
+  // Chooses the id that most FORMATs and catalogs have; if none has an id, a random one.
+  // `catalogs`: what BlockCatalog::Identity returned.
   void ChooseId(std::span<const std::string> catalogs);
-  // What a shard's catalog must say.
+  // The identity that a shard's catalog must have.
   [[nodiscard]] std::string IdentityOf(uint32_t shard) const;
 
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::string ShardPath(uint32_t shard) const;
   [[nodiscard]] absl::Status MakeShard(uint32_t shard) const;
-  // Where it says so already it is made durable.
+  // Writes FORMAT, or makes it durable if it has the right content already.
   [[nodiscard]] absl::Status WriteFormat(uint32_t shard, const Geometry& geometry) const;
-  // A shard's catalog goes aside, in place of the last that did.
+  // Moves a shard's catalog to set-aside/, replacing the one that is there.  Deletes the catalog if
+  // it cannot be moved.
   [[nodiscard]] absl::Status SetAside(uint32_t shard) const;
   [[nodiscard]] uint64_t SetAsideBytes() const;
   void RemoveSetAside() const;
@@ -68,8 +69,8 @@ class TierDirectory {
 
   const std::string path_;
   int lock_fd_ = -1;
-  std::string id_;                  // 32 hexadecimal digits, since ChooseId
-  std::vector<std::string> votes_;  // of FORMATs
+  std::string id_;                  // 32 hexadecimal digits; set by ChooseId
+  std::vector<std::string> votes_;  // the ids in FORMAT files
 };
 
 }  // namespace larder

@@ -15,10 +15,10 @@ namespace {
 using Fact = DiskTier::Fact;
 
 constexpr size_t kForgottenAtOnce = 4096;
-constexpr size_t kOwedAtOnce = 64;  // beside what a caller waits for
+constexpr size_t kOwedAtOnce = 64;  // few, because a caller waits for its own facts meanwhile
 constexpr size_t kCopiedBytesAtOnce = 1 << 20;
 
-// As a shard has it.
+// The value as a shard stores it.
 std::string Stored(uint64_t sequence, std::string_view value) {
   std::string stored(sizeof sequence, '\0');
   std::memcpy(stored.data(), &sequence, sizeof sequence);
@@ -73,25 +73,26 @@ void TierFacts::Load(const Shards& open) {
   });
   CopyToAll(whole, newest);
   if (!beyond.empty() && warn_) {
-    warn_(absl::StrCat("of registrations and pins that a former daemon left on disk, the oldest ",
-                       beyond.size(), " are forgotten: ", budget_.bytes().value(),
-                       " bytes were more than the ", budget_.bytes_max().value(),
-                       " that are for them, and blocks need the room"));
+    warn_(
+        absl::StrCat("of the registrations and pins that a former daemon left on disk, the oldest ",
+                     beyond.size(), " are forgotten: all of them take ", budget_.bytes().value(),
+                     " bytes, but only ", budget_.bytes_max().value(),
+                     " are reserved for them, and blocks need the rest"));
   }
   forgotten.insert(forgotten.end(), std::make_move_iterator(beyond.begin()),
                    std::make_move_iterator(beyond.end()));
   for (size_t at = 0; at < forgotten.size(); at += kForgottenAtOnce) {
     const size_t count = std::min(kForgottenAtOnce, forgotten.size() - at);
-    // What could not be forgotten still counts, and the next start tries again.
+    // A fact that could not be deleted still counts, and the next start tries again.
     const absl::Status status = Write(open, std::span(forgotten).subspan(at, count));
     if (!status.ok() && warn_) warn_(std::string(status.message()));
   }
   TellUses(open);
 }
 
-// One that was set aside has lost all, and one that was away has missed some: what is in the others
-// alone would go with them.  A shard that could not be read is left as it is, for it may have newer
-// ones.
+// A shard whose catalog was set aside has lost all facts, and a shard that was closed has missed
+// some.  Facts that only the other shards have would be lost with those.  A shard that could not be
+// read is left as it is, because it may have newer facts.
 void TierFacts::CopyToAll(const Shards& whole, const std::map<std::string, Newest>& lacking) {
   if (lacking.empty()) return;
   const auto is_newest = [&](const std::string& key, uint64_t sequence) {
@@ -122,12 +123,15 @@ void TierFacts::CopyToAll(const Shards& whole, const std::map<std::string, Newes
     }
     if (!some.empty()) status.Update(shard->PutFacts(some, DiskShard::Facts::kNew));
     if (!status.ok() && warn_)
-      warn_(absl::StrCat("a shard does not take the pins and registrations that it lacks: ",
-                         status.message()));
+      warn_(
+          absl::StrCat("a shard of the disk lacks pins or registrations and does not accept copies "
+                       "of them, so they would be lost with the other shards: ",
+                       status.message()));
   }
 }
 
-// Pins may have the part of the others, too: those say themselves again.
+// Pins may use the share of the other kinds, too, because registrations are sent again by their
+// engines.
 std::vector<Fact> TierFacts::BeyondBudget(std::vector<Known> known) const {
   std::sort(known.begin(), known.end(),
             [](const Known& a, const Known& b) { return a.sequence > b.sequence; });
@@ -143,7 +147,7 @@ std::vector<Fact> TierFacts::BeyondBudget(std::vector<Known> known) const {
         mine -= bytes;
         left -= bytes;
       } else {
-        mine = 0;  // no older one, were it smaller
+        mine = 0;  // older facts of the kind are deleted, too, even smaller ones
         beyond.push_back({std::move(fact.key), ""});
         fact.key.clear();
       }
@@ -164,7 +168,7 @@ absl::Status TierFacts::Write(const Shards& open, std::span<const Fact> facts) {
   std::vector<Fact> again;
   for (auto key = owed_.begin(); key != owed_.end() && again.size() < kOwedAtOnce; ++key)
     again.push_back({*key, ""});
-  (void)WriteNow(open, again);  // else with a later one
+  (void)WriteNow(open, again);  // if this fails, a later write tries again
   return result;
 }
 
@@ -178,7 +182,7 @@ absl::Status TierFacts::WriteNow(const Shards& open, std::span<const Fact> facts
   }
   const auto what =
       forgotten.size() == facts.size() ? DiskShard::Facts::kForgotten : DiskShard::Facts::kNew;
-  absl::Status result = absl::UnavailableError("no shard");
+  absl::Status result = absl::UnavailableError("no shard of the disk is open");
   uint32_t took = 0, forgot = 0;
   for (const std::shared_ptr<DiskShard>& shard : open) {
     absl::Status status = shard->PutFacts(stored, what);

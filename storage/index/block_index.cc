@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kWindow = IndexShard::kKeysMax;  // keys that are grouped at a time, on the stack
 
-// A stable counting sort of up to kWindow things by shard.
+// A stable counting sort of up to kWindow elements by shard.
 template <uint32_t kShards>
 class Grouping {
  public:
@@ -82,9 +82,10 @@ IndexShard::Raised BlockIndex::RaiseParent(VariantIndex variant, const Digest& c
   return RaiseParent(variant, child, IndexHash(variant, metadata->parent()));
 }
 
-// And those before it, as far as that is news: each block is marked once.
+// Marks the parent and the blocks before it, up to the first that is marked already, so that each
+// block is marked once.
 void BlockIndex::MarkShared(VariantIndex variant, uint64_t parent) {
-  constexpr int kSteps = 4096;  // whatever parents a client made up
+  constexpr int kSteps = 4096;  // a bound, since a client may invent parents, even cycles
   std::optional<uint64_t> next = parent;
   for (int step = 0; next && step < kSteps; ++step)
     next = shards_[ShardOf(*next)]->MarkShared(variant, *next);
@@ -97,8 +98,8 @@ void BlockIndex::LowerParent(VariantIndex variant, std::optional<uint64_t> paren
 
 // ---- entering
 
-// The parent is raised before its child enters: after, the child could have left meanwhile and
-// would have to be found again to know.
+// The parent's count is raised before the child enters: afterwards, the child could have left again
+// meanwhile, and only another lookup would tell.
 BlockIndex::InsertResult BlockIndex::Insert(NewBlock block, uint32_t now_s, EntryRef* ref) {
   LARDER_CHECK(variants_.Contains(block.variant));
   const uint64_t hash = IndexHash(block.variant, block.digest);
@@ -170,8 +171,8 @@ void BlockIndex::ForGroups(VariantIndex variant, std::span<const Digest> digests
 template <class Visit>
 void BlockIndex::ForSlots(std::span<const EntryRef> refs, Visit visit) const {
   std::array<uint32_t, kWindow> slots;
-  // From the last window, as each shard goes from its last slot: Unhold makes earlier refs more
-  // recent.
+  // The last window comes first, as each shard begins with its last slot: Unhold makes earlier refs
+  // more recent.
   for (size_t end = refs.size(); end > 0;) {
     const size_t n = std::min(kWindow, end);
     end -= n;
@@ -220,7 +221,7 @@ bool BlockIndex::HoldAgain(std::span<const EntryRef> refs) {
   if (!full) return true;
   std::vector<Extent> freed;
   Unhold(held, &freed);
-  LARDER_CHECK(freed.empty());  // the caller holds them still
+  LARDER_CHECK(freed.empty());  // the caller still holds them
   return false;
 }
 
@@ -278,8 +279,8 @@ ClearedBlock BlockIndex::Clear(VariantIndex variant, const Digest& digest, TierS
   return clearance.block;
 }
 
-// Of the shards whose turn it is, and of those that seemed to have the least worthy when they were
-// looked at last, the one that would lose least now.
+// Among the shards whose turn it is and those that had the least worth when they were last looked
+// at, returns the one whose candidate has the least worth now.
 template <class LeastOf>
 uint32_t BlockIndex::ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const {
   constexpr uint32_t kInTurn = 2, kSeemLeast = 2;
@@ -298,7 +299,7 @@ uint32_t BlockIndex::ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const {
   bool copies = false;
   for (uint32_t i = 0; i < kShards; ++i) {
     const uint32_t shard = (turn + i * kOddStep) % kShards;
-    // After these, only to see one of what is on disk too.
+    // Further shards are looked at only until one has blocks that are on disk, too.
     const bool has_copies = shards_[shard]->has_copies();
     if (i >= kInTurn && (copies || !has_copies)) continue;
     copies = copies || has_copies;
@@ -466,7 +467,7 @@ std::optional<EvictedFromDisk> BlockIndex::EvictOneFromDisk(uint32_t now_s) {
 std::optional<FreedExtent> BlockIndex::EvictRefFromDisk(EntryRef ref) {
   const auto gone = shards_[ShardOf(ref)]->EvictFromDisk(SlotOf(ref));
   if (!gone) return std::nullopt;
-  // It went for its place: that says nothing of how worthy those before it are.
+  // The block was evicted for its location, not for its worth, so its parents do not become colder.
   LowerParent(gone->block.on_disk.variant, gone->counted_by, std::nullopt);
   return gone->block.on_disk;
 }
@@ -542,7 +543,7 @@ void BlockIndex::CheckInvariants() const {
     LARDER_CHECK(totals.blocks == sums[v].blocks && totals.bytes == sums[v].bytes);
     LARDER_CHECK(totals.disk_only == sums[v].disk_only);
   }
-  // A parent that left took what it counted with it.
+  // Not equal: the count of a parent that has left is lost.
   uint64_t children = 0, counted = 0;
   ForEach([&](const View& view) {
     children += view.children;

@@ -1,20 +1,28 @@
-// Which blocks there are, where, and in which order they would leave.  One index per tenant.
+// Which blocks exist, in which tiers, and in which order they would be evicted.  One index per
+// tenant.
 //
 // An entry is one cache line (64 B): digest, variant (interned), state, extent, disk location,
-// holds, pins, children, recency links, recency, frequency, metadata.  Entries live in shards by
-// digest, each with an open-addressing table of {tag, slot}; a batch is grouped by shard and
-// prefetched, so that 500 keys cost a few waves of cache misses and not 1,000 misses one after the
-// other.
+// holds, pins, children, recency links, last use, reuse history, metadata.  Entries are spread over
+// shards by the hash of their key; each shard has an open-addressing table of {tag, slot}.  A batch
+// is grouped by shard and prefetched, so that 500 keys cost a few waves of cache misses and not
+// 1,000 misses one after the other.
 //
-// Does not do I/O, has no threads and no clock (`now_s` comes in), does not touch payload bytes,
-// and does not free extents: whatever gives one up hands it to the caller.
+// The index does no I/O, has no threads and no clock (callers pass `now_s`), does not touch payload
+// bytes, and does not free extents: an operation that releases an extent returns it to the caller.
+//
+// The name of a block is its variant and digest.  A block that is dropped or cleared while it is
+// held loses its name at once, so that no lookup finds it; its entry is doomed, and its extent is
+// returned by the Unhold that ends the last hold.
+//
 // Ownership: made by BlockStore.  Owns the metadata of its blocks.
-// Thread-safety: all methods from any thread; a lock per shard, never two at once.  So what several
-// keys of one call answer is not one instant's truth; each key's answer is.
-// Limits: 16.7 M entries a shard (268 M in all), 65,534 variants, 65,535 children an entry, and
-// holds as index_values.h says.
-// Memory: 64 B an entry, 4.6 to 9.1 B of table, at most an eighth of unused entries; 10 M blocks:
-// 74 B each.  It does not shrink: what eviction frees is used again.
+// Thread-safety: all methods from any thread.
+// Locks: one per shard; no operation holds two.  So the results for several keys of one call are
+// not a snapshot of one instant, although each key's result is.
+// Limits: 16.7 M entries per shard (268 M in all), 65,534 variants, 65,535 children per entry, and
+// holds as in index_values.h.
+// Memory: 64 B per entry, 4.6 to 9.1 B of table, and unused entries that take at most a quarter of
+// the used ones; 10 M blocks: 74 B each.  Once blocks have left, ghost entries take 8 to 16 B more.
+// The index does not shrink: entries that eviction frees are used again.
 #pragma once
 
 #include <array>
@@ -46,32 +54,32 @@ class BlockIndex {
   static constexpr uint32_t kShardBits = 4;
 
  public:
-  // Keeps so many of the latest events.
+  // `events_max`: how many of the latest events are kept (EventRing).
   explicit BlockIndex(size_t events_max = 0);
   ~BlockIndex();
   BlockIndex(const BlockIndex&) = delete;
   BlockIndex& operator=(const BlockIndex&) = delete;
 
   // ---- variants
-  // ResourceExhausted when there are too many.
+  // Returns ResourceExhausted if there are VariantTable::kVariantsMax already.
   [[nodiscard]] absl::StatusOr<VariantIndex> InternVariant(const Digest& variant_id);
   [[nodiscard]] std::optional<VariantIndex> FindVariant(const Digest& variant_id) const;
   [[nodiscard]] Digest VariantId(VariantIndex variant) const;
   using VariantTotals = larder::VariantTotals;
-  // Blocks in HOST and the bytes of their extents.
+  // The blocks in HOST, the bytes of their extents, and the blocks that are on disk only.
   [[nodiscard]] VariantTotals TotalsOf(VariantIndex variant) const;
-  // Those of which there are blocks in HOST or on DISK, ascending.
+  // The variants that have blocks in HOST or on DISK, ascending.
   [[nodiscard]] std::vector<VariantIndex> StoredVariants() const;
 
   // ---- entering
   using NewBlock = IndexedBlock;
-  enum class InsertResult { kInserted, kDuplicate, kFull, kBusy };  // kBusy: InsertOnDisk alone
-  // absent -> host.  The first writer of a name wins: kDuplicate for one that is taken, also where
-  // the block is on disk alone, being read from there, or claimed.  On kDuplicate and kFull the
-  // extent stays the caller's.  REQUIRES: the variant is interned.
+  enum class InsertResult { kInserted, kDuplicate, kFull, kBusy };  // kBusy: InsertOnDisk only
+  // absent -> host.  The first writer of a name wins: returns kDuplicate if the name is taken, also
+  // by a block that is on disk only, is being read from there, or is claimed.  On kDuplicate and
+  // kFull the extent stays the caller's.  REQUIRES: the variant is interned.
   [[nodiscard]] InsertResult Insert(NewBlock block, uint32_t now_s, EntryRef* ref = nullptr);
-  // absent -> reserved; then exactly one of Fill (reserved -> host) or Abandon (reserved ->
-  // absent).  Nothing else ends a claim: Drop does not see it.
+  // absent -> reserved; the caller then calls exactly one of Fill (reserved -> host) and Abandon
+  // (reserved -> absent).  No other call ends a claim: Drop does not see it.
   [[nodiscard]] InsertResult Claim(VariantIndex variant, const Digest& digest, EntryRef* ref);
   void Fill(EntryRef claimed, Extent extent, std::unique_ptr<const BlockMetadata> metadata,
             uint32_t now_s);
@@ -79,160 +87,177 @@ class BlockIndex {
 
   // ---- reading
   using Held = HeldBlock;
-  // Holds every key that is in HOST (host or host+disk), touches it, answers in key order.  A held
-  // entry keeps its extent and metadata until Unhold. REQUIRES: out.size() == digests.size().
-  // Of HoldWhat::kAnyTier also what is on disk alone, or under way from there: it keeps its place
-  // on disk until Unhold.
+  // Holds each block that is in HOST (host or host+disk) and counts that as a use; sets out[i] for
+  // digests[i].  A held entry keeps its extent and metadata until Unhold.
+  // HoldWhat::kAnyTier also holds blocks that are on disk only or being promoted: they keep their
+  // disk location until Unhold.  REQUIRES: out.size() == digests.size().
   void Hold(VariantIndex variant, std::span<const Digest> digests, uint32_t now_s,
             std::span<Held> out, HoldWhat what = HoldWhat::kHost);
-  // One more hold on entries that the caller already holds, on behalf of a client.
-  // False: one of them has kClientHoldsMax already, and none was held again.
+  // Adds a hold, on behalf of a client, to entries that the caller already holds.  Returns false if
+  // one of them already has kClientHoldsMax; no entry gets a hold then.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> refs);
-  // Ends holds.  Extents of doomed entries whose last hold this was are appended to `freed`.
-  // Recency: earlier refs count as more recent, so that tails leave first.  REQUIRES: each ref is
-  // held (CHECKed as far as it can be seen).
-  // `rooms` likewise has what they leave on disk; may be null where nothing is put there.
+  // Ends holds.  If this was the last hold of a doomed entry, appends its extent to `freed` and its
+  // disk location to `on_disk`, which may be null if there is no disk tier.
+  // Earlier refs become more recent than later ones, so that the tails of chains are evicted first.
+  // REQUIRES: each ref is held (CHECKed as far as that is detectable).
   void Unhold(std::span<const EntryRef> refs, std::vector<Extent>* freed,
               std::vector<FreedExtent>* on_disk = nullptr);
 
-  // Presence without holding, in key order; does not touch recency.
+  // Sets out[i] to the presence of digests[i], without holding it or counting a use.
   // REQUIRES: spans of equal size.
   using Presence = BlockPresence;
   void Lookup(VariantIndex variant, std::span<const Digest> digests, std::span<Presence> out) const;
 
   // ---- leaving
-  // Takes the name away at once.  The extent (and `room`, the place on disk) is handed out when
-  // nothing holds it; else it follows with the last Unhold.  False: no such name.
+  // Removes the name at once.  If the block is not held, *freed is set to its extent and *on_disk
+  // to its disk location; otherwise the last Unhold returns them.  Returns false if there is no
+  // such name.
   bool Drop(VariantIndex variant, const Digest& digest, std::optional<Extent>* freed,
             FreedExtent* on_disk = nullptr);
-  // As Drop, by a held or owner-word reference; false when its slot is empty or nameless.
+  // As above, by a reference that is held or an owner word.  Returns false if its slot is empty or
+  // its entry has no name any more.
   bool Drop(EntryRef ref, std::optional<Extent>* freed, FreedExtent* on_disk = nullptr);
-  // As Drop, of a held block in HOST whose bytes are wrong there.  Of one that is on disk too the
-  // name stays with that copy, in an entry that nobody holds; who holds `held` has neither any
-  // more.  The owner word of the copy is the old one until the block is promoted.  False: it has
-  // left HOST, or a rewrite of its copy on disk has begun and not finished: a later check finds the
-  // damage again.
+  // As Drop, for a held block whose bytes in HOST are wrong.  If it is on disk, too, the name moves
+  // to a second entry for the disk copy, which has no holds; `held` then has neither the name nor
+  // the disk copy.  The disk tier's owner word for the copy remains the old reference until the
+  // block is promoted.  Returns false if the block has left HOST, or if a rewrite of its disk copy
+  // is under way: a later check finds the damage again.
   bool DropHostCopy(EntryRef held, std::optional<Extent>* freed, FreedExtent* on_disk);
-  // Takes a block from these tiers, and from the index where it is in no other: then as Drop, also
-  // while it is held.  Not while it is pinned, or held in a tier that it is to leave for another.
+  // Removes a block from these tiers.  If it is in no other tier, it leaves the index as by Drop,
+  // even while it is held.  Clear does not remove a block that a pin keeps there, nor a held block
+  // that is to stay in another tier.
   [[nodiscard]] ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers,
                                    ClearHow how, std::optional<Extent>* freed,
                                    FreedExtent* on_disk);
-  // What eviction took: the block is gone from HOST, and from the index unless it is on disk.
+  // An evicted block: it has left HOST, and also the index unless it is on disk.
   using Evicted = EvictedBlock;
-  // The least worthy (EvictionPolicy) of the coldest evictable blocks of every class in two shards,
-  // in turn over all, and in a third where neither has any that is on disk too: never held or
-  // pinned.  A child leaves the index before its parent; of those that stay in it a parent goes
-  // only where a look at its class met no other, and one that is in HOST alone only when that is so
-  // in every shard.
-  // nullopt: nothing is evictable.
+  // Evicts the block with the least worth (EvictionPolicy) among the coldest evictable blocks of
+  // every class in a few shards: two, in turn over all; a third if neither of these has blocks that
+  // are on disk, too; and up to two that had the least worth when they were last looked at.  Blocks
+  // that are held or pinned are not evictable.
+  // A child leaves the index before its parent.  A parent that stays in the index, because it is on
+  // disk, too, is evicted only if the look at its class met no block without children; a parent
+  // that is in HOST only is evicted only if these looks meet no other block in any shard.
+  // Returns nullopt if no block is evictable.
   [[nodiscard]] std::optional<Evicted> EvictOne(uint32_t now_s);
-  // Evicts exactly this entry if it is evictable (children do not protect here: the caller needs
-  // its place).  A stale ref may have met a newer block: then Evicted::extent is another than the
-  // caller knew.
+  // Evicts exactly this entry if it is evictable.  Children do not protect it, because the caller
+  // needs its extent.  A stale ref may name a newer block: Evicted::extent then differs from the
+  // extent that the caller knew.
   [[nodiscard]] std::optional<Evicted> EvictRef(EntryRef ref);
-  // What a byte of it is worth in HOST (EvictionPolicy); nullopt: held, pinned or not there.
+  // The worth of a byte of the block in HOST (EvictionPolicy); nullopt if it is held, pinned or not
+  // in HOST.
   [[nodiscard]] std::optional<double> WorthInHost(EntryRef ref, uint32_t now_s) const;
-  // Of HOST, that evictions may take now; a little more where some is held for a moment.  Cheap.
+  // How many pages of HOST evictions may take now; a little too many while a thread of the daemon
+  // holds such a block for a moment (HoldWhat::kUntouched).  Cheap.
   [[nodiscard]] uint64_t evictable_pages() const;
-  // What an eviction took a moment ago is in HOST again, in the extent that it had, as the most
-  // recent of its class.  False: its name was taken or has gone meanwhile; the extent is the
-  // caller's.  *held, where it is not {}, is the caller's to unhold.
+  // Puts a block that was evicted a moment ago back into HOST, in its former extent, as the most
+  // recent of its class.  Returns false if its name was taken or removed meanwhile; the extent is
+  // then the caller's.  If *held is not {}, the caller must unhold it.
   [[nodiscard]] bool PutBack(Evicted gone, EntryRef* ref, EntryRef* held);
 
-  // ---- disk (where, in the words of the tier; 0 is nowhere)
-  // absent -> disk, as found at a start; or host -> host+disk of `same`, where it was published
-  // meanwhile and the caller has seen that its bytes are the record's.  kBusy: it is claimed now,
-  // or in HOST with bytes that are not known to be those; ask again.  REQUIRES: the variant is
-  // interned, location != 0; `same` is held, or {}.
+  // ---- disk (a location is a DiskLocation of the disk tier; 0 is none)
+  // absent -> disk, for a block found at a start; or host -> host+disk of `same`, if the block was
+  // published meanwhile and the caller has checked that its bytes are the record's.  Returns kBusy
+  // if the name is claimed now, or in HOST with bytes that are not known to be the record's; the
+  // caller should try again.  REQUIRES: the variant is interned, location != 0; `same` is held or
+  // {}.
   using BlockOnDisk = larder::BlockOnDisk;
   [[nodiscard]] InsertResult InsertOnDisk(const BlockOnDisk& block, EntryRef same, uint32_t now_s,
                                           EntryRef* ref);
-  // A start may find blocks, or hear of new ones, before their parents: counts those by their
-  // parents that are not counted yet.  When all is found; until then a parent may leave before its
-  // child.  `stop` is asked often.
+  // Counts children in their parents that are not counted yet, since a start may find a block, or a
+  // client may publish one, before its parent is in the index.  Called when all blocks on disk are
+  // in the index; until then a parent may leave before its child.  `stop` is called often.
   void CountChildren(absl::FunctionRef<bool()> stop);
-  // host -> host+disk of a held entry, or from one place on disk to another.  Where it was there
-  // until now (0: nowhere), which is the caller's to erase; nullopt: it has left HOST meanwhile, so
-  // the new location is.
+  // host -> host+disk of a held entry, or a change of its disk location.  Returns the former
+  // location (0: none), which the caller must erase; or nullopt if the block has left HOST
+  // meanwhile, so that the caller must erase the new location.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
-  // A held entry whose copy on disk, at this place, is to be written anew: nobody else reads that
-  // until FinishRewrite, exactly once.  False: somebody else holds it, so may be reading; or it is
-  // not there any more.  One on disk alone is `promoting` meanwhile.
+  // Begins a rewrite of the disk copy, at this location, of an entry that only the caller holds;
+  // the caller must then call FinishRewrite exactly once, and no other thread reads the copy until
+  // then.  Returns false if the entry has another hold, whose holder may be reading the copy, or if
+  // the copy is not at this location any more.  A block that is on disk only is `promoting`
+  // meanwhile.
   [[nodiscard]] bool BeginRewrite(EntryRef held, uint64_t location);
-  // Where it was written; 0: it was not.  False: it is where it was, or its name has gone, so the
-  // new place is the caller's to erase; else the old one.
+  // `location`: where the new copy was written; 0 if it was not.  Returns true if the entry has the
+  // new location, so that the caller must erase the old one; false if it keeps the old location or
+  // its name was removed, so that the caller must erase the new one.
   [[nodiscard]] bool FinishRewrite(EntryRef held, uint64_t location);
-  // A held entry's bytes of HOST lie elsewhere now, encoded or decoded: *metadata says how, and
-  // becomes what it was before.  The former extent is the caller's.  False: somebody else holds it,
-  // or it has left HOST.
+  // Replaces the extent of an entry that only the caller holds by one with its bytes encoded or
+  // decoded, which *metadata describes; *metadata is exchanged with the entry's.  The former extent
+  // is then the caller's.  Returns false if the entry has another hold or has left HOST.
   [[nodiscard]] bool ReplaceInHost(EntryRef held, Extent extent,
                                    std::unique_ptr<const BlockMetadata>* metadata);
-  // disk -> promoting of a held entry; then exactly one of FinishPromote (host+disk) or FailPromote
-  // (disk).  False: it is in HOST, or somebody else promotes it.
+  // disk -> promoting of a held entry; the caller then calls exactly one of FinishPromote
+  // (host+disk) and FailPromote (disk).  Returns false if the block is in HOST, has lost its name,
+  // or another thread promotes or rewrites it.
   [[nodiscard]] bool BeginPromote(EntryRef held);
-  // False: the name was dropped meanwhile, so the extent is the caller's.
+  // Returns false if the name was dropped meanwhile, so that the extent is the caller's.
   [[nodiscard]] bool FinishPromote(EntryRef held, Extent extent,
                                    std::unique_ptr<const BlockMetadata> metadata, uint32_t now_s);
   void FailPromote(EntryRef held);
-  // A held entry as it is now; state kDoomed or kAbsent: its name is gone.
+  // A held entry as it is now; in state kDoomed it has lost its name.
   [[nodiscard]] Held LookAt(EntryRef held) const;
-  // The least worthy of those on disk alone, never held or pinned, in turn over the shards, a child
-  // before its parent; where there is none, the disk copy of a block of HOST.  nullopt: nothing can
-  // go.
+  // Evicts the block with the least worth among the coldest that are on disk only and neither held
+  // nor pinned, a child before its parent; looks at a few shards, as EvictOne does.  If there is no
+  // such block, drops the disk copy of a block in HOST.  Returns nullopt if there is neither.
   using EvictedFromDisk = larder::EvictedFromDisk;
   [[nodiscard]] std::optional<EvictedFromDisk> EvictOneFromDisk(uint32_t now_s);
-  // The disk copy of this one, unless it is held or pinned.
+  // Evicts the disk copy of this block, unless the block is held or pinned.
   [[nodiscard]] std::optional<FreedExtent> EvictRefFromDisk(EntryRef ref);
   [[nodiscard]] std::optional<double> WorthOnDisk(EntryRef ref, uint32_t now_s) const;
 
-  // Whether blocks of HOST are being written to a disk now, as they are published.
+  // Sets whether blocks of HOST are being written to a disk now, as they are published.
   void SetSpilling(bool spilling) { policy_.SetSpilling(spilling); }
 
   // ---- pins (PinTable has their owners)
-  // One of HOST keeps a block there, and its copy on disk, by which it outlives a restart; one of
-  // DISK keeps that copy, and the block in HOST until there is one.  They go with the name.  False:
-  // no such block in any tier.  REQUIRES: tier is one of the two.
+  // A pin of HOST keeps a block in HOST, and its disk copy, by which the block outlives a restart.
+  // A pin of DISK keeps the disk copy, and the block in HOST until there is a disk copy.  Pins are
+  // removed with the name.  Returns false if no tier has the block.
+  // REQUIRES: tier is kHost or kDisk.
   bool SetPinned(VariantIndex variant, const Digest& digest, Tier tier, bool pinned);
-  // Bytes of blocks that pins keep in that tier: in HOST those that are pinned there, though some
-  // may still be on disk, and those that are pinned on disk and are not there yet.  Cheap.
+  // The bytes of blocks that pins keep in that tier.  In HOST these are the blocks pinned there,
+  // even those that are still on disk only, and the blocks pinned on disk that are not on disk yet.
+  // Cheap.
   [[nodiscard]] ByteCount PinnedBytes(Tier tier) const;
 
-  // ---- events: every block that comes to a tier or leaves one
+  // ---- events: each block that enters or leaves a tier
   [[nodiscard]] const EventRing& events() const { return events_; }
-  // For what happens in DEVICE, of which the index knows nothing.
+  // For events of DEVICE, which the caller appends, since the index does not know that tier.
   [[nodiscard]] EventRing& events() { return events_; }
 
   // ---- totals
   [[nodiscard]] uint64_t blocks() const;         // named, claims included
-  [[nodiscard]] uint64_t doomed() const;         // nameless, still held
+  [[nodiscard]] uint64_t doomed() const;         // without a name, still held
   [[nodiscard]] uint64_t disk_only() const;      // on disk and not in HOST
   [[nodiscard]] ByteCount memory_bytes() const;  // entries and tables
   [[nodiscard]] ByteCount metadata_bytes() const;
 
-  // Calls visit(const View&) for named blocks, without a lock, from copies that are taken a bounded
-  // number of entries at a time: for dumps, Clear and snapshots.  `visit` may call the index.
-  // Blocks that enter or leave meanwhile may be seen or not.
+  // ---- walking
+  // A walk visits the named blocks from copies, which are taken under the lock a bounded number of
+  // entries at a time: for dumps, Clear and snapshots.  Blocks that enter or leave meanwhile may be
+  // visited or not.
   using View = BlockView;
-  // Where such a walk is; one of another index, or made anew, begins at its beginning.
+  // The position of a walk; a default-constructed one is at the beginning.
   struct Cursor {
     uint32_t shard = 0, slot = 1;
     [[nodiscard]] bool done() const { return shard >= kShards; }
   };
-  // The next of them; fewer than there is room for, or none, says nothing of what is left.
+  // Writes the next blocks to `out` and returns their number.  Fewer than out.size(), even 0, does
+  // not mean that the walk is done (Cursor::done).
   [[nodiscard]] size_t Views(Cursor* cursor, std::span<View> out) const;
+  // Calls visit(const View&) for each block, without a lock, so that `visit` may call the index.
   template <class Visit>
   void ForEach(Visit visit) const {
     ForEachCopy<View>(&IndexShard::Views, visit);
   }
-  // Likewise visit(const ChainLink&), for blocks that are in a tier.
+  // Likewise calls visit(const ChainLink&) for each block that is in a tier.
   template <class Visit>
   void ForEachLink(Visit visit) const {
     ForEachCopy<ChainLink>(&IndexShard::Links, visit);
   }
 
-  // O(n); tests and debug dumps.  REQUIRES: no other call is under way (variant totals are
-  // compared).
+  // O(n); for tests and debug dumps.  REQUIRES: no other call is under way, because variant totals
+  // are compared.
   void CheckInvariants() const;
 
  private:
@@ -260,35 +285,38 @@ class BlockIndex {
       }
     }
   }
-  // Calls visit(shard, group, at) for the shards that have keys among digests [at, at + a window).
+  // Calls visit(shard, group, at) for the shards that have keys among the digests of each window,
+  // which begins at `at`.
   template <class Visit>
   void ForGroups(VariantIndex variant, std::span<const Digest> digests, Visit visit) const;
-  // Calls visit(shard, slots), order kept within a shard.
+  // Calls visit(shard, slots) for each window of refs, the last window first; within a shard and a
+  // window the order is kept.
   template <class Visit>
   void ForSlots(std::span<const EntryRef> refs, Visit visit) const;
 
-  // Parents by their IndexHash.
+  // `parent`: the parent's IndexHash.
   [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
                                                uint64_t parent);
-  // As the child's metadata says, which may be null.
+  // The same with the parent that the child's metadata names; `metadata` may be null.
   [[nodiscard]] IndexShard::Raised RaiseParent(VariantIndex variant, const Digest& child,
                                                const BlockMetadata* metadata);
   void MarkShared(VariantIndex variant, uint64_t parent);
   void LowerParent(VariantIndex variant, std::optional<uint64_t> parent,
                    std::optional<uint32_t> child_last_use_s);
   using ShardSet = std::bitset<kShards>;
-  static constexpr uint32_t kOddStep = 7;  // so that a turn comes to every shard
-  // How worthy the least of each shard was when it was looked at last; 0: that says nothing.  A
-  // hint, of an eviction that must not look at all of them.
+  static constexpr uint32_t kOddStep = 7;  // odd, so that a turn comes to every shard
+  // The least worth in each shard when it was last looked at; 0 before the first look.  A hint for
+  // evictions, which must not look at all shards.
   struct LeastSeen {
     std::array<std::atomic<double>, kShards> worth{};
     std::atomic<uint32_t> turn{0};
-    // Of others than these, the first of equals from a shard on: else one would give for all.
+    // The shard with the least worth, except those in `but`.  Of equal ones it is the first from
+    // shard `from` on: otherwise all evictions would hit one shard.
     [[nodiscard]] uint32_t Least(uint32_t from, const ShardSet& but) const;
   };
   template <class LeastOf>
   [[nodiscard]] uint32_t ShardToEvictFrom(LeastSeen& seen, LeastOf least_of) const;
-  // What is left to do without the shard's lock when a block has left.
+  // Completes the departure of a block without the lock of its shard: lowers its parent's count.
   [[nodiscard]] Evicted Finish(IndexShard::Departure gone);
   bool FinishDrop(std::optional<IndexShard::Departure> gone, std::optional<Extent>* freed,
                   FreedExtent* on_disk);

@@ -54,8 +54,8 @@ size_t BlockMetadata::AllocationBytes(size_t segments, size_t tokens, bool encod
 }
 
 uint64_t* BlockMetadata::hashes() const {
-  // The arrays belong to the object, which was not made const; `mutable` cannot be said of what
-  // lies behind it.
+  // The const_cast is valid: the object was not created const, and the arrays behind it cannot be
+  // declared mutable.
   return reinterpret_cast<uint64_t*>(const_cast<BlockMetadata*>(this) + 1);
 }
 uint32_t* BlockMetadata::lengths() const {
@@ -83,7 +83,7 @@ SegmentTable BlockMetadata::Table() const { return Table({0, segment_count_, 0, 
 
 SegmentTable BlockMetadata::Table(const SegmentRange& range) const {
   SegmentTable table;
-  // Asked once: hashes that arrive meanwhile must not make a half-hashed table.
+  // Read once: hashes that are set meanwhile must not produce a half-hashed table.
   table.hashed = hashed();
   table.segments.reserve(range.count);
   for (uint32_t i = range.first; i < range.first + range.count; ++i) {

@@ -1,12 +1,12 @@
-// What is known of a block beside its bytes: its parent in the digest chain, the content whose
-// chain that is, its token ids, its segment table, who stored it.
+// What is known of a block besides its bytes: its parent in the digest chain, the content that the
+// chain belongs to, its token ids, its segment table, and its writer.
 //
-// Immutable but for one thing: hashes that the writer left to the daemon come later, once
+// Immutable except for the hashes: if the writer left them to the daemon, they are set later, once
 // (SetHashes).
-// Ownership: by unique_ptr; the index owns those of its blocks.  One allocation each.
+// Ownership: by unique_ptr; the index owns the metadata of its blocks.  One allocation each.
 // Thread-safety: all methods from any thread.
 // Limits: those of layout.h for the table, kBlockTokensMax token ids.
-// Memory: 64 B + 4 B a token id + 15 B a segment, 19 B where any is encoded.
+// Memory: 64 B, 4 B per token id, and 15 B per segment, or 19 B per segment if any is encoded.
 #pragma once
 
 #include <atomic>
@@ -30,21 +30,21 @@ class BlockMetadata {
                                                                  const BlockWriter& writer = {});
   BlockMetadata(const BlockMetadata&) = delete;
   BlockMetadata& operator=(const BlockMetadata&) = delete;
-  // The block's own, since it is longer than its type says.
+  // A custom operator, since the allocation is longer than the type.
   static void operator delete(void* memory) { ::operator delete(memory); }
 
-  // Digest of the block before it; the content id for the first.
+  // The digest of the block before it; the content id for the first block of a chain.
   [[nodiscard]] const Digest& parent() const { return parent_; }
-  // Digest{}: nobody said.
+  // Digest{} if unknown.
   [[nodiscard]] const Digest& content() const { return content_; }
   [[nodiscard]] std::span<const uint32_t> tokens() const;
   [[nodiscard]] BlockWriter writer() const { return {writer_uid_, writer_engine_}; }
 
   [[nodiscard]] uint32_t segment_count() const { return segment_count_; }
-  // Its xxh3 is 0 until hashed().  REQUIRES: i < segment_count().
+  // The xxh3 of the segment is 0 until hashed().  REQUIRES: i < segment_count().
   [[nodiscard]] Segment segment(uint32_t i) const;
   [[nodiscard]] SegmentTable Table() const;
-  // With the segments of `range` alone.
+  // A table of the segments in `range` only.
   [[nodiscard]] SegmentTable Table(const SegmentRange& range) const;
   [[nodiscard]] ByteCount payload_bytes() const {
     return payload_bytes_;
@@ -52,18 +52,18 @@ class BlockMetadata {
   [[nodiscard]] ByteCount stored_bytes() const {
     return stored_bytes_;
   }  // as SegmentTable::StoredBytes
-  // Of the payload once it is decoded; payload_bytes() where it is not encoded.
+  // The size of the decoded payload; payload_bytes() if it is not encoded.
   [[nodiscard]] ByteCount raw_payload_bytes() const;
   [[nodiscard]] bool encoded() const { return encoded_; }
   [[nodiscard]] ByteCount memory_bytes() const;
 
-  // Who sees true sees every hash.
+  // A thread that gets true sees all hashes.
   [[nodiscard]] bool hashed() const {
     return hash_state_.load(std::memory_order_acquire) == kHashed;
   }
-  // Hashes of all segments; a no-op when they are there.  Of several at once one writes and the
-  // others wait for it, so hashed() is true on return for all.  REQUIRES: hashes.size() ==
-  // segment_count().
+  // Sets the hashes of all segments unless they are set already.  If several threads call it at
+  // once, one writes and the others wait for it, so that hashed() is true on every return.
+  // REQUIRES: hashes.size() == segment_count().
   void SetHashes(std::span<const uint64_t> hashes) const;
 
  private:
@@ -73,8 +73,8 @@ class BlockMetadata {
                 const Digest& content, const BlockWriter& writer);
   static void* operator new(size_t, void* memory) { return memory; }
 
-  // Behind the object, widest first so that each is aligned: hashes, stored lengths, token ids,
-  // raw lengths where any is encoded, layers, codecs.
+  // The arrays follow the object, widest elements first so that each array is aligned: hashes,
+  // stored lengths, token ids, raw lengths (if any segment is encoded), layers, codecs.
   [[nodiscard]] static size_t AllocationBytes(size_t segments, size_t tokens, bool encoded);
   [[nodiscard]] uint64_t* hashes() const;
   [[nodiscard]] uint32_t* lengths() const;
@@ -88,7 +88,7 @@ class BlockMetadata {
   const ByteCount stored_bytes_;
   const uint32_t token_count_;
   const uint32_t segment_count_;
-  const uint32_t writer_uid_;  // apart from its engine, so that both take no room of their own
+  const uint32_t writer_uid_;  // not a BlockWriter, so that both fit without padding
   const uint16_t writer_engine_;
   const bool encoded_;
   mutable std::atomic<uint8_t> hash_state_{kUnhashed};

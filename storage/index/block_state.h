@@ -1,5 +1,5 @@
-// States of a block and the law of their transitions; the small numbers by which the index names
-// things.
+// The states of a block and the allowed transitions; the small numbers that the index uses for
+// variants and entries.
 //
 // Values only: no ownership, no threads.
 #pragma once
@@ -10,25 +10,26 @@
 
 namespace larder {
 
-// TransitionAllowed is the law; the index CHECKs it at every change and a test walks every pair.
+// TransitionAllowed defines the allowed transitions; the index CHECKs it at every change, and a
+// test covers every pair of states.
 //   absent    -> reserved   a staged publish claims the key while the daemon copies
 //             -> host       mapped publish
-//             -> disk       found by a rebuild from disk
+//             -> disk       found on disk at a start
 //   reserved  -> host, absent
 //   host      -> host+disk  spilled
 //             -> absent     evicted, cleared, damaged
 //             -> doomed     the same while held
 //   host+disk -> disk       evicted from HOST
-//             -> host       its disk copy went
+//             -> host       its disk copy was dropped
 //             -> absent, doomed
-//   disk      -> promoting  somebody reads it into HOST
+//   disk      -> promoting  a thread reads it into HOST, or rewrites its disk copy
 //             -> absent, doomed
 //   promoting -> host+disk
-//             -> disk       the read failed
+//             -> disk       the read failed, or the rewrite ended
 //             -> absent, doomed
-//   doomed    -> absent     last hold ended; a doomed entry has no name and no reader finds it
-// A name that is on disk alone is taken: no publish leads out of `disk`, since its bytes might be
-// others than the record's.  A promotion alone brings such a block back to HOST.
+//   doomed    -> absent     the last hold ended; a doomed entry has no name, so no lookup finds it
+// The name of a block that is on disk only is taken: no publish leads out of `disk`, since its
+// bytes might differ from the record's.  Only a promotion brings such a block back to HOST.
 enum class BlockState : uint8_t {
   kAbsent,
   kReserved,
@@ -42,26 +43,26 @@ inline constexpr int kBlockStates = 7;
 
 [[nodiscard]] bool TransitionAllowed(BlockState from, BlockState to);
 
-// Whether readers may have its bytes from the pool.
+// Whether readers may read its bytes in the pool.
 [[nodiscard]] constexpr bool InHost(BlockState state) {
   return state == BlockState::kHost || state == BlockState::kHostDisk;
 }
-// Whether its bytes are on disk and nowhere else that readers may have them.
+// Whether its bytes are on disk and in no other place where readers may read them.
 [[nodiscard]] constexpr bool OnDiskAlone(BlockState state) {
   return state == BlockState::kDisk || state == BlockState::kPromoting;
 }
 [[nodiscard]] constexpr bool InATier(BlockState state) {
   return InHost(state) || OnDiskAlone(state);
 }
-// Tiers that hold whole bytes of it.
+// The tiers that hold all its bytes.
 [[nodiscard]] TierSet TiersOf(BlockState state);
 
 // A tenant's number for a variant id.
 enum class VariantIndex : uint16_t { kNone = 0xFFFF };
 
-// Names an entry: {shard, slot} + 1, so never 0.  Good while the entry is held or claimed.  As
-// owner word in ExtentAllocator it may be stale: then the slot is empty (the index says so) or has
-// a newer block, which the extent in the answer shows.
+// Refers to an entry: {shard, slot} + 1, so never 0.  Valid while the entry is held or claimed.  An
+// owner word in ExtentAllocator may be stale: its slot is then empty, which the index reports, or
+// has a newer block, which the caller recognizes by its extent.
 struct EntryRef {
   uint32_t value = 0;
   friend bool operator==(EntryRef, EntryRef) = default;

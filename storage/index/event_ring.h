@@ -1,12 +1,13 @@
-// What came to and left the tiers, as it happened: the latest events, each with a number, for who
-// watches.
+// The latest events, for watchers: each says that a block entered or left a tier, and has a number.
 //
-// Nobody waits for a reader: what he has not read when its place is needed is gone, and he is told
-// so.  Events of a block are in the order in which they happened; what its tokens are, and its
-// parent, is for the reader to ask.  Those of DEVICE are kept apart, under the same numbers: an
-// engine says as many as it likes, and must not take the place of what moves bytes.
-// Ownership: part of BlockIndex.  Thread-safety: all methods from any thread; its lock is a leaf.
-// Memory: 32 B an event, from when it is first used.
+// Writers never wait for a reader.  If an event is overwritten before a reader has read it, the
+// reader's next Read returns nullopt.  The events of a block are in the order in which they
+// happened; they do not contain its tokens or its parent, which the reader looks up.
+// Events of DEVICE are numbered with the others but kept in a ring of their own: an engine may
+// report any number of them, and these must not overwrite the events of HOST and DISK.
+// Ownership: part of BlockIndex.  Thread-safety: all methods from any thread.
+// Locks: its lock is a leaf.
+// Memory: 32 B per event; each ring grows to its limit as events arrive.
 #pragma once
 
 #include <atomic>
@@ -26,10 +27,10 @@ struct TierEvent {
   Digest digest = {};
   VariantIndex variant = VariantIndex::kNone;
   Tier tier = Tier::kHost;
-  bool stored : 1 = false;  // else removed
-  // Of kDevice alone.  Cleared: all that this engine had is gone; the block says nothing.
+  bool stored : 1 = false;  // false: removed
+  // For kDevice only.  `cleared`: the engine lost all its blocks; digest and variant mean nothing.
   bool cleared : 1 = false;
-  uint32_t engine = 0;  // as DeviceTable numbers it
+  uint32_t engine = 0;  // its number in DeviceTable
   friend bool operator==(const TierEvent&, const TierEvent&) = default;
 };
 
@@ -41,7 +42,8 @@ static_assert(sizeof(NumberedEvent) == 32);
 
 class EventRing {
  public:
-  // So many of HOST and DISK, and so many of DEVICE.  0: keeps none, and counts none.
+  // Keeps up to `events_max` events of HOST and DISK, and as many of DEVICE.  0 disables the ring:
+  // events are neither kept nor counted.
   explicit EventRing(size_t events_max) : events_max_(events_max) {}
 
   [[nodiscard]] size_t events_max() const { return events_max_; }
@@ -50,19 +52,20 @@ class EventRing {
   // The number of the last event; the first is 1.  Cheap.
   [[nodiscard]] uint64_t newest() const { return newest_.load(std::memory_order_acquire); }
   struct Progress {
-    size_t events = 0;     // in `to`
-    uint64_t through = 0;  // all that happened in these tiers up to this number is told
+    size_t events = 0;     // written to `to`
+    uint64_t through = 0;  // all events of `tiers` up to this number have been returned
   };
-  // Of `tiers`, what happened after number `after`; looks at no more events than `to` holds.
-  // nullopt: some of it is gone, or it is a number that is yet to come.
+  // Reads the events of `tiers` after number `after`; looks at no more events than `to` holds.
+  // Returns nullopt if some of them were overwritten, or if `after` is greater than newest().
   [[nodiscard]] std::optional<Progress> Read(uint64_t after, TierSet tiers,
                                              std::span<NumberedEvent> to) const
       LARDER_EXCLUDES(mu_);
-  // Whether an event of DEVICE of this number is still there.
+  // Returns false if a DEVICE event of this number would have been overwritten by now.
   [[nodiscard]] bool KnowsOfDevice(uint64_t number) const LARDER_EXCLUDES(mu_);
 
  private:
-  // Events in the order of their numbers, the oldest where the next one goes once it is full.
+  // A ring of events in the order of their numbers.  Once it is full, the next event overwrites the
+  // oldest.
   struct Lane {
     [[nodiscard]] const NumberedEvent& At(size_t i) const {  // the i-th oldest
       return events[(oldest + i) % events.size()];
@@ -71,13 +74,13 @@ class EventRing {
 
     std::vector<NumberedEvent> events;
     size_t oldest = 0;
-    uint64_t forgotten = 0;  // the last number of what was
+    uint64_t forgotten = 0;  // the greatest number that was overwritten
   };
 
   const size_t events_max_;
-  std::atomic<uint64_t> newest_{0};  // written under mu_ alone
+  std::atomic<uint64_t> newest_{0};  // written only under mu_
   mutable Mutex mu_;
-  Lane stored_ LARDER_GUARDED_BY(mu_);  // of HOST and DISK
+  Lane stored_ LARDER_GUARDED_BY(mu_);  // events of HOST and DISK
   Lane device_ LARDER_GUARDED_BY(mu_);
 };
 

@@ -8,35 +8,36 @@
 namespace larder {
 namespace {
 
-// Stands in where no token ids are known.
+// Assumed if the token ids are unknown.
 constexpr uint32_t kTokensUnknown = kStepTokens;
-// What loading a block costs of what computing it does.
+// The cost of loading a block relative to computing it.
 constexpr double kLoadShare = 0.25;
-// How long a block may wait for its turn to be written, and what it is worth so long: more than
-// what a written one is ever likely to be.
+// How long a block may wait to be written, and the factor by which it is worth more meanwhile: more
+// than a written block is ever likely to be worth.
 constexpr uint32_t kSpill_s = 10;
 constexpr double kUnwrittenShare = 1000;
 
-// What is presumed of every block beside what was seen of it: half a use in 20 seconds, and that
-// every fourth use is the last.  A third of these, or three times as much, changes little.
+// The prior for every block: half a use in 20 seconds, and every fourth use is the last.  A third
+// of these values, or three times as much, changes little.
 constexpr double kPresumedUses = 0.5;
 constexpr double kPresumedSpan_s = 20;
 constexpr double kLastUseShare = 0.25;
-// Who came in a burst and then paused, an agent that waits for a build, is not gone for all that:
-// so much of what a block is worth that was never asked for again.
+// A client that used a block in a burst and then paused (an agent that waits for a build) may come
+// back.  So such a block is worth at least this share of what a block used only once is worth.
 constexpr double kPauseShare = 0.3;
 
 constexpr uint32_t kUsesMax = 15;
 constexpr uint32_t kSpanSteps = 64;  // codes per octave
 constexpr uint32_t kSpanMax_s = (1u << 31) - 1;
 
-// Levels of uses, and of the seconds between them: below 8, 64, 512, 4,096, and more.
+// Levels of the number of uses (1, 2 to 4, more) and of the seconds between them (below 8, 64, 512,
+// 4,096, and more).
 constexpr uint32_t kUsesLevels = 3;
 constexpr uint32_t kGapLevels = 5;
 constexpr uint32_t kBitsPerGapLevel = 3;
 static_assert(2 * (1 + kUsesLevels * kGapLevels) == kReuseClasses);
 
-// 0 of 0; else 1 + kSpanSteps x log2(seconds), rounded down, with straight lines between powers of
+// 0 for 0; otherwise 1 + kSpanSteps x log2(seconds), rounded down, and linear between powers of
 // two.
 uint16_t SpanCode(uint32_t seconds) {
   if (seconds == 0) return 0;
@@ -46,11 +47,11 @@ uint16_t SpanCode(uint32_t seconds) {
   return static_cast<uint16_t>(1 + octave * kSpanSteps + within);
 }
 
-// Uses expected a second of what was used so often in so many seconds and is idle since.
+// Expected uses per second of a block that was used `uses` times in `span_s` and is idle since.
 double UsesPerSecond(double uses, double span_s, uint32_t idle_s, bool may_end) {
   const double rate = uses / (span_s + idle_s);
   if (!may_end) return rate;
-  // How likely it is that one who comes at such a rate, and has not ended, stays away for so long.
+  // The probability that a client that comes at this rate and will come again is idle for so long.
   const double away = std::exp(-uses * std::log1p(idle_s / span_s));
   const double here = (1 - kLastUseShare) * away;
   return rate * here / (kLastUseShare + here);
@@ -103,7 +104,7 @@ double EvictionPolicy::Worth(const EvictionCandidate& candidate) const {
                      spilling_.load(std::memory_order_relaxed);
   const double cost = tokens * (candidate.elsewhere ? kLoadShare : waits ? kUnwrittenShare : 1.0);
   const double bytes = static_cast<double>(std::max<uint64_t>(candidate.bytes.value(), 1));
-  // What has not been used for ages is worth next to nothing, not nothing.
+  // The worth of a block that has not been used for very long is tiny, but not 0.
   return std::max(UsesPerSecond(candidate.history, candidate.idle_s) * cost / bytes,
                   std::numeric_limits<double>::min());
 }

@@ -1,21 +1,23 @@
-// How worthy a block is of its place: the recompute time that keeping it is expected to save, per
-// byte and second of its stay.
+// The worth of a block: the recompute time that keeping it is expected to save, per byte and second
+// that it stays.
 //
-//   worth = uses expected a second x tokens / bytes
+//   worth = expected uses per second x tokens / bytes
 //
-// The first factor is that of a customer who buys at his own rate until he stays away for good
-// (Fader, Hardie and Lee, "Counting Your Customers the Easy Way", Marketing Science 24, 2005): the
-// rate is one that fits the uses seen and the time they took; the chance that more will come falls
-// the longer a block is idle beside its own rate.  So a conversation whose user always came back
-// within a minute leaves after some minutes, another that comes back by the hour stays for hours,
-// and what nobody has asked for twice is known least and leaves as the least recent does.  What
-// several blocks have followed, a prompt that many share, does not end with one of them: it has its
-// rate alone.
+// The first factor treats a block as a customer who buys at an individual rate and eventually stays
+// away for good (Fader, Hardie and Lee, "Counting Your Customers the Easy Way", Marketing Science
+// 24, 2005).  The rate is estimated from the uses seen and the time that they took; the probability
+// that there will be more uses falls the longer a block is idle compared with its own rate.  So a
+// conversation whose user always came back within a minute is evicted after several minutes, and
+// one whose user comes back every hour stays for hours.  Least is known of a block that was used
+// only once; such blocks are evicted in the order of that use.  A block that several blocks have
+// followed, as in a prompt that many requests share, does not end with one of them: only its rate
+// counts.
 //
-// Tokens stand for recompute time: the index does not know how deep a block lies, and within one
-// model the time per token differs little beside rates that differ a thousandfold.
+// Tokens stand for recompute time: the index does not know the position of a block in its chain,
+// and within one model the time per token varies little compared with rates, which vary a
+// thousandfold.
 //
-// ReuseHistory: a value.  EvictionPolicy: from any thread.
+// ReuseHistory is a value.  Thread-safety of EvictionPolicy: all methods from any thread.
 #pragma once
 
 #include <atomic>
@@ -25,39 +27,40 @@
 
 namespace larder {
 
-// What is remembered of a block's uses: two bytes.
+// What is remembered of the uses of a block, in two bytes.
 struct ReuseHistory {
   uint16_t span : 11 = 0;   // code of the seconds from the first use to the last
-  uint16_t uses : 4 = 0;    // after the first; the older half is let go of when that is full
-  uint16_t shared : 1 = 0;  // several blocks have followed it, or one that followed it
+  uint16_t uses : 4 = 0;    // after the first; when it overflows, uses and span are halved
+  uint16_t shared : 1 = 0;  // several blocks have followed it, or a block that continues it
   friend bool operator==(const ReuseHistory&, const ReuseHistory&) = default;
 };
 static_assert(sizeof(ReuseHistory) == 2);
-// The history after one more use, `idle_s` after the last.  Uses within a second are one: an engine
-// that reads what it has just published says nothing of others.
+// The history after one more use, `idle_s` after the last.  Uses within a second count as one: an
+// engine that reads a block that it has just published says nothing about other readers.
 [[nodiscard]] ReuseHistory UsedAgain(ReuseHistory before, uint32_t idle_s);
-// From the first use to the last; of long ones to within 2 %.
+// The seconds from the first use to the last; long spans to within 2 %.
 [[nodiscard]] uint32_t SpanSeconds(ReuseHistory history);
 
-// Blocks of like history, of whom the least recently used is the least worthy, or nearly.
+// A class contains blocks of similar history, of which the least recently used has the least worth,
+// or nearly so.
 inline constexpr uint32_t kReuseClasses = 32;
 [[nodiscard]] uint32_t ReuseClassOf(ReuseHistory history);
 
 struct EvictionCandidate {
-  ByteCount bytes;         // that its leaving frees
-  uint32_t tokens = 0;     // that would be computed again; 0 when unknown
+  ByteCount bytes;         // freed if it leaves
+  uint32_t tokens = 0;     // to be computed again if it leaves; 0 if unknown
   uint32_t idle_s = 0;     // since its last use
   ReuseHistory history;    // as of that use
-  bool elsewhere = false;  // it would be loaded again, not computed
-  bool unwritten = false;  // it is nowhere else, and may be on its way to the disk
+  bool elsewhere = false;  // another tier has it, so it would be loaded again, not computed
+  bool unwritten = false;  // no other tier has it, and it may be waiting to be written to disk
 };
 
 class EvictionPolicy {
  public:
-  // The block with the least worth leaves first.  Finite and > 0.
+  // The block with the least worth is evicted first.  The result is finite and > 0.
   [[nodiscard]] double Worth(const EvictionCandidate& candidate) const;
-  // Blocks are being written to a disk: so one that was just published and is nowhere else stays
-  // for the seconds that takes, after which it is worth less here.
+  // While blocks are being written to a disk, a block that was just published and is in no other
+  // tier stays for the seconds that the write takes; after that it is worth less in HOST.
   void SetSpilling(bool spilling) { spilling_.store(spilling, std::memory_order_relaxed); }
 
  private:

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kCellsMin = 256;
 
-// The index's shard is in the highest bits, the set in the lowest.
+// The highest bits of a hash choose the shard, the lowest the set; the tag has bits between them.
 uint16_t TagOf(uint64_t hash) { return static_cast<uint16_t>(hash >> 32 | 1); }
 
 }  // namespace

@@ -1,10 +1,10 @@
-// What is remembered of blocks that have left the index: when each was used last, and its history.
-// A block that comes back goes on where it was.
+// Ghost entries: when a block that has left the index was last used, and its reuse history.  A
+// block that comes back continues with that history.
 //
-// A hint: the oldest of a few is forgotten for a new one, two names may be taken for one (one in
-// eight thousand), and all is forgotten when the table grows.
-// Ownership, thread-safety: a member of an IndexShard, under its lock.
-// Memory: 8 to 16 bytes for each block that the index has.
+// The table is a hint: a new ghost entry overwrites the oldest of four, one key in eight thousand
+// is taken for another, and all ghost entries are dropped when the table grows.
+// Ownership: by an IndexShard.  Thread-safety: none; the shard's lock guards it.
+// Memory: 8 to 16 bytes per block in the index, and at least 2 KiB, once a block has left.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class GhostTable {
     ReuseHistory history;
     uint32_t last_use_s = 0;
   };
-  // `blocks`: how many the index has now; up to twice as many are remembered.
+  // `blocks`: how many blocks the shard has now; the table remembers up to twice as many.
   void Remember(uint64_t hash, const Departed& departed, uint32_t blocks);
-  // And forgets it.
+  // Removes and returns the ghost entry of this hash; nullopt if there is none.
   [[nodiscard]] std::optional<Departed> Take(uint64_t hash);
   [[nodiscard]] uint64_t memory_bytes() const { return cells_.capacity() * sizeof(Cell); }
 
@@ -36,7 +36,7 @@ class GhostTable {
   };
   static_assert(sizeof(Cell) == 8);
 
-  std::vector<Cell> cells_;  // sets of kWays; as many as a power of two
+  std::vector<Cell> cells_;  // sets of kWays cells; the size is 0 or a power of two
 };
 
 }  // namespace larder

@@ -1,9 +1,9 @@
-// One block in the index: a cache line.  And where entries live: a slab of slots with stable
-// addresses.
+// IndexEntry, the entry of one block, which is one cache line; and EntrySlots, the memory of the
+// entries of a shard, in slots with stable addresses.
 //
-// All zeros is a free entry.
-// Ownership: EntrySlots owns the memory, not what entries point to.
-// Thread-safety: none, under the shard's lock.
+// An entry of zeros only is free.
+// Ownership: EntrySlots owns the memory, but not what entries point to.
+// Thread-safety: none; the shard's lock guards both.
 // Limits: slots 1 .. 2^24 - 1; slab numbers of 16 bits, pages of 24 bits (slabs of up to 64 GiB).
 #pragma once
 
@@ -43,23 +43,23 @@ class PackedExtent {
 struct alignas(64) IndexEntry {
   static constexpr uint8_t kManyFollowers = UINT8_MAX;
   Digest digest;
-  // On disk alone its parent's IndexHash (0: unknown), else its metadata.
+  // For a block that is on disk only: its parent's IndexHash (0: unknown).  Otherwise its metadata.
   union {
     const BlockMetadata* owned_metadata = nullptr;
     uint64_t parent_hash;
   };
-  uint64_t disk_location = 0;  // the disk tier's; 0: none
+  uint64_t disk_location = 0;  // a DiskLocation of the disk tier; 0: none
   PackedExtent extent;
-  uint32_t newer = 0;  // in the list of evictable blocks; next free slot when free
+  uint32_t newer = 0;  // in the list of evictable blocks; in a free entry the next free slot
   uint32_t older = 0;
   uint32_t last_use_s = 0;
   uint16_t holds = 0;
-  uint16_t children = 0;  // of any tier; saturates, so it is a hint and not a law
+  uint16_t children = 0;  // in any tier; saturates, so it is a hint
   VariantIndex variant{};
   ReuseHistory history;
-  uint8_t follower = 0;  // a tag of the block that followed it; 0: none has; kManyFollowers
+  uint8_t follower = 0;  // a tag of the block that has followed it; 0: none; or kManyFollowers
   BlockState state : 4 = BlockState::kAbsent;
-  bool counted_in_parent : 1 = false;  // its leaving lowers the parent's `children`
+  bool counted_in_parent : 1 = false;  // when it leaves, the parent's `children` is lowered
   bool listed : 1 = false;
   bool pinned_host : 1 = false;
   bool pinned_disk : 1 = false;
@@ -73,9 +73,10 @@ struct alignas(64) IndexEntry {
 };
 static_assert(sizeof(IndexEntry) == 64);
 
-// Hash of a key.  The variant takes part, since the ranks of an engine store the same digests:
-// without it each of them would sit in one run of cells.  The multiplication spreads digests that a
-// client made up. Bits 60..63 choose the shard, 52..59 are the tag, the lowest choose the cell.
+// The hash of a name.  It includes the variant, since the ranks of an engine store the same
+// digests, which would otherwise share one run of cells.  The multiplication spreads digests that a
+// client invented.  Bits 60..63 choose the shard, 52..59 are the tag, and the lowest bits choose
+// the cell.
 [[nodiscard]] inline uint64_t IndexHash(VariantIndex variant, const Digest& digest) {
   constexpr uint64_t kOdd = 0x9E3779B97F4A7C15;
   uint64_t h = digest.Hash64();
@@ -98,21 +99,21 @@ class EntrySlots {
   [[nodiscard]] IndexEntry& operator[](uint32_t slot) const {
     return chunks_[slot / kChunkSlots].as<IndexEntry>()[slot % kChunkSlots];
   }
-  // kNone when full.  The entry is all zeros.
+  // Returns the slot of an entry of zeros; kNone if all slots are used.
   [[nodiscard]] uint32_t Allocate();
-  // REQUIRES: from Allocate.  Zeroes the entry.
+  // Zeroes the entry.  REQUIRES: `slot` is from Allocate.
   void Free(uint32_t slot);
 
-  // Slots [1, end) were used at some time.
+  // Slots [1, end) are or were used.
   [[nodiscard]] uint32_t end() const { return end_; }
   [[nodiscard]] uint32_t used() const { return used_; }
-  // What is touched; huge pages count whole.
+  // The memory that was touched; huge pages count as a whole.
   [[nodiscard]] uint64_t memory_bytes() const;
   void CheckInvariants() const;
 
  private:
   static constexpr uint32_t kChunkSlots = ZeroedMemory::kHugePageBytes / sizeof(IndexEntry);
-  // Chunks from this one on are huge pages: then the unused part of the last is at most a
+  // Chunks from this number on are huge pages: the unused part of the last one is then at most a
   // quarter of the rest.
   static constexpr uint32_t kSmallPageChunks = 4;
 

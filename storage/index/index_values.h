@@ -1,4 +1,4 @@
-// What the index takes and gives: the values in the signatures of BlockIndex and of its shards.
+// The values in the signatures of BlockIndex and of its shards.
 //
 // Values only; BlockIndex documents them where it uses them.
 #pragma once
@@ -19,36 +19,38 @@ struct IndexedBlock {
   std::unique_ptr<const BlockMetadata> metadata;  // may be null; its parent() counts this child
 };
 
-// As a tier found it at a start.
+// A block as the disk tier found it at a start.
 struct BlockOnDisk {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
-  Digest parent;  // counts this child, if it is there already (BlockIndex::CountChildren)
+  Digest parent;  // counts this child if it is in the index already (BlockIndex::CountChildren)
   uint64_t location = 0;
   uint32_t pages = 0;
 };
 
-// What Hold may answer with.  Untouched: of any tier, by the house itself; that is no use of the
-// block, so it keeps its place among those that may leave.
+// Which blocks Hold may return.  kUntouched: blocks in any tier, held by a thread of the daemon;
+// such a hold is not a use of the block, so that the block keeps its place in the order of
+// eviction.
 enum class HoldWhat : uint8_t { kHost, kAnyTier, kUntouched };
 
-// Holds of an entry.  Those of clients end early enough that the house's own, each of them short,
-// always find room: whatever clients do, a block can be spilled, verified and cleared.  Beyond
-// kCrowdedHolds a caller sees to it that no single client takes the rest (BlockStore::Acquire).
+// How many holds an entry may have.  Holds of clients are limited to fewer, so that holds of the
+// daemon's own threads, each of them short, always find a free one: whatever clients do, a block
+// can be spilled, verified and cleared.  Beyond kCrowdedHolds the caller must make sure that no
+// single client takes the rest (BlockStore::Acquire).
 inline constexpr uint16_t kHoldsMax = 65'535, kClientHoldsMax = 60'000, kCrowdedHolds = 16'384;
 
 struct HeldBlock {
-  EntryRef ref;  // value 0: not there, or full
+  EntryRef ref;  // value 0: the block was not found, or `full`
   BlockState state = BlockState::kAbsent;
-  bool full = false;      // there, but it has as many holds as it may have
-  bool crowded = false;   // with this one it has more than kCrowdedHolds
-  bool repeated = false;  // of BlockStore::Acquire: an earlier key of the call is the same block
-  Extent extent;          // not in HOST: of its pages only their number means something
-  const BlockMetadata* metadata = nullptr;  // valid while held; null when not in HOST
+  bool full = false;      // the block was found, but has as many holds as it may have
+  bool crowded = false;   // with this hold it has more than kCrowdedHolds
+  bool repeated = false;  // set by BlockStore::Acquire: an earlier key names the same block
+  Extent extent;          // if the block is not in HOST, only the number of pages is valid
+  const BlockMetadata* metadata = nullptr;  // valid while held; null if the block is not in HOST
   uint64_t disk_location = 0;
 };
 
-// Room in the disk tier that a block has left: to be erased there.
+// A record in the disk tier whose block has left that tier: the caller must erase it there.
 struct FreedExtent {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
@@ -62,7 +64,7 @@ struct EvictedFromDisk {
 
 struct BlockPresence {
   TierSet tiers = 0;
-  uint32_t pages = 0;  // of its extent, in whatever tier
+  uint32_t pages = 0;  // of its extent, in any tier
   friend bool operator==(const BlockPresence&, const BlockPresence&) = default;
 };
 
@@ -70,46 +72,47 @@ struct EvictedBlock {
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
   Extent extent;
-  bool kept_on_disk = false;   // it has left HOST, not the index
-  uint64_t disk_location = 0;  // to be erased in the disk tier; 0: none, or kept, or held still
-  // As it was, for BlockIndex::PutBack; may be null.
+  bool kept_on_disk = false;   // it has left HOST, but not the index
+  uint64_t disk_location = 0;  // to be erased in the disk tier; 0: none, kept, or still held
+  // As it was before, for BlockIndex::PutBack; may be null.
   std::unique_ptr<const BlockMetadata> metadata = nullptr;
   uint32_t last_use_s = 0;
 };
 
 enum class ClearHow : uint8_t {
-  kAll,           // whatever tiers it is in
-  kKeepLastCopy,  // only a block that stays in another tier, decided when it is cleared
-  kDryRun,        // only says what kAll would do
+  kAll,           // clears a block whatever tiers it is in
+  kKeepLastCopy,  // clears only a block that stays in another tier, decided when it is cleared
+  kDryRun,        // only returns what kAll would do
 };
 
 // What Clear did to a block, or would do.
 struct ClearedBlock {
   enum class Status : uint8_t {
     kCleared,
-    kMissing,  // of these tiers, it is in none
+    // It is in none of these tiers, or these are all its tiers and kKeepLastCopy keeps it.
+    kMissing,
     kPinned,
-    kInUse,  // held, and it was to stay in another tier
+    kInUse,  // it is held and was to stay in another tier, or it has kHoldsMax holds
   };
   Status status = Status::kMissing;
-  TierSet tiers = 0;    // that it leaves
-  bool leased = false;  // it leaves the index, and its bytes follow with the last hold
+  TierSet tiers = 0;    // the tiers that it leaves
+  bool leased = false;  // it leaves the index, but its bytes stay until the last hold ends
   uint32_t pages = 0;
-  // Of a leased one that is on disk: where, and one more hold, which is the caller's to end: until
-  // then its room there is no other's.
+  // Of a leased block that is on disk: its location, and one more hold, which the caller must end;
+  // until then no other record takes its extent there.
   uint64_t leased_location = 0;
   EntryRef held = {};
 };
 
-// A block's place in its chain, by IndexHash of its name and its parent's; and what else its
-// metadata says of it.
+// A block's place in its chain, by the IndexHash of its name and of its parent's name; and other
+// values from its metadata.
 struct ChainLink {
   uint64_t name = 0, parent = 0;  // parent 0: unknown
   VariantIndex variant = VariantIndex::kNone;
   Digest digest;
-  Digest content;              // as its metadata says; of one on disk alone: Digest{}
-  uint64_t disk_location = 0;  // of one on disk alone
-  BlockWriter writer = {};     // likewise unknown of one on disk alone
+  Digest content;              // Digest{} for a block that is on disk only
+  uint64_t disk_location = 0;  // only for a block that is on disk only
+  BlockWriter writer = {};     // unknown for a block that is on disk only
 };
 
 struct BlockView {

@@ -1,7 +1,8 @@
-// Evictable entries of one shard by recency, doubly linked through the entries.
+// A list of evictable entries of one shard in the order of their last use, doubly linked through
+// the entries.
 //
-// Ownership: none, the entries are EntrySlots'.
-// Thread-safety: none, under the shard's lock.
+// Ownership: none; EntrySlots owns the entries.
+// Thread-safety: none; the shard's lock guards it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ class RecencyList {
  public:
   explicit RecencyList(EntrySlots& entries) : entries_(entries) {}
 
-  // REQUIRES: not listed.
+  // PushHot makes the entry the most recent one, PushCold the next to leave.  REQUIRES: not listed.
   void PushHot(uint32_t slot);
   void PushCold(uint32_t slot);
   // REQUIRES: listed.
@@ -25,7 +26,7 @@ class RecencyList {
     __builtin_prefetch(&entries_[entry.older], 1);
   }
 
-  // EntrySlots::kNone when empty; go on with IndexEntry::newer.
+  // EntrySlots::kNone if the list is empty; IndexEntry::newer leads to the next entry.
   [[nodiscard]] uint32_t coldest() const { return coldest_; }
   [[nodiscard]] uint32_t size() const { return size_; }
   void CheckInvariants() const;

@@ -1,15 +1,15 @@
-// The hash table of a shard: from the hash of a key to slots whose entry may be that key.
+// The hash table of a shard, from the hash of a key to the slots whose entries may have that key.
 //
-// A cell is 4 bytes, {8-bit tag | 24-bit slot}; the tag is taken from hash bits that choose neither
-// shard nor cell, so that 255 of 256 foreign cells are passed over without touching an entry.  Open
-// addressing with linear probing; erasing shifts cells back, so there are no tombstones and no
-// churn that makes it slow.
+// A cell has 4 bytes, {8-bit tag | 24-bit slot}.  The tag consists of hash bits that choose neither
+// shard nor cell, so that 255 of 256 cells of other keys are skipped without touching an entry.
+// The table uses open addressing with linear probing; an erasure shifts cells back, so that there
+// are no tombstones and churn does not slow it down.
 //
-// Hashes must be uniform.  Digests are cut from SHA-256, but a client may claim any: it can make
-// long probes in its own tenant's index and in nobody else's.
-// Ownership: its own memory.
-// Thread-safety: none, under the shard's lock; PrefetchUnlocked from any thread.
-// Limits: slots 1 .. 2^24 - 1 (0 is none), at most 7/8 full, doubles; never shrinks.
+// Hashes must be uniform.  Digests are cut from SHA-256, but a client may send any digest: it can
+// cause long probes in the index of its own tenant, but not of another.
+// Ownership: owns its memory.
+// Thread-safety: none; the shard's lock guards it.  PrefetchUnlocked from any thread.
+// Limits: slots 1 .. 2^24 - 1 (0 is none); at most 7/8 full, then it doubles; it never shrinks.
 #pragma once
 
 #include <atomic>
@@ -27,16 +27,17 @@ class SlotTable {
 
   SlotTable();
 
-  // Brings the cell near where a probe for `hash` begins, or where it began before the table grew.
-  // Only a hint: nothing is read, so that a batch can start its misses before it has any lock.
-  // Into L2: a batch has more of them than L1 takes at a time (500 cold keys: 14 us, by L1 18).
+  // Prefetches the cell where a probe for `hash` begins, or where it began before the table grew.
+  // This is only a hint and reads nothing, so a batch can start its misses before it takes a lock.
+  // It prefetches into L2, since a batch has more misses than L1 takes at a time (500 cold keys: 14
+  // us, into L1 18 us).
   void PrefetchUnlocked(uint64_t hash) const {
     const uintptr_t home = hash & hint_mask_.load(std::memory_order_relaxed);
     const uintptr_t cells = hint_cells_.load(std::memory_order_relaxed);
     __builtin_prefetch(reinterpret_cast<const void*>(cells + home * sizeof(uint32_t)), 0, 1);
   }
 
-  // Walks the slots with the tag of `hash`; slot kNone: no more.
+  // First and Next walk the slots that have the tag of `hash`, until slot is kNone.
   struct Probe {
     uint32_t cell = 0;
     uint32_t slot = kNone;
@@ -46,8 +47,8 @@ class SlotTable {
     return From(hash, (probe.cell + 1) & mask_);
   }
 
-  // hash_of(slot) answers the hash of a slot that is in the table; prefetch(slot) hints that it
-  // will be asked. REQUIRES: `slot` is not in the table.
+  // hash_of(slot) returns the hash of a slot that is in the table; prefetch(slot) is a hint that
+  // hash_of(slot) will follow.  REQUIRES: `slot` is not in the table.
   template <class HashOf, class PrefetchSlot>
   void Insert(uint64_t hash, uint32_t slot, HashOf hash_of, PrefetchSlot prefetch) {
     if (size_ + 1 > CellsUsedMax()) Grow(hash_of, prefetch);
@@ -59,13 +60,13 @@ class SlotTable {
   template <class HashOf, class PrefetchSlot>
   void Erase(uint64_t hash, uint32_t slot, HashOf hash_of, PrefetchSlot prefetch) {
     uint32_t hole = CellOf(hash, slot);
-    // The run behind the hole is read twice, so that its entries come in one wave of misses.
+    // The run after the hole is read twice: first to prefetch its entries, in one wave of misses.
     for (uint32_t cell = hole; cells()[cell] != 0; cell = (cell + 1) & mask_)
       prefetch(SlotIn(cells()[cell]));
     for (uint32_t cell = (hole + 1) & mask_; cells()[cell] != 0; cell = (cell + 1) & mask_) {
       const uint32_t home = Home(hash_of(SlotIn(cells()[cell])));
       if (((cell - home) & mask_) < ((cell - hole) & mask_))
-        continue;  // its home lies behind the hole
+        continue;  // its home lies after the hole
       cells()[hole] = cells()[cell];
       hole = cell;
     }
@@ -98,7 +99,7 @@ class SlotTable {
 
   template <class HashOf, class PrefetchSlot>
   void Grow(HashOf hash_of, PrefetchSlot prefetch) {
-    constexpr uint32_t kAhead = 16;  // misses under way at once
+    constexpr uint32_t kAhead = 16;  // misses under way at a time
     const ZeroedMemory old = std::exchange(memory_, Memory(uint64_t{2} * (mask_ + 1)));
     const uint32_t old_cells = mask_ + 1;
     mask_ = 2 * old_cells - 1;
@@ -115,7 +116,7 @@ class SlotTable {
   ZeroedMemory memory_;
   uint32_t mask_ = 0;
   uint32_t size_ = 0;
-  std::atomic<uintptr_t> hint_cells_{0};  // where memory_ is, for PrefetchUnlocked
+  std::atomic<uintptr_t> hint_cells_{0};  // the address of memory_, for PrefetchUnlocked
   std::atomic<uint32_t> hint_mask_{0};
 };
 

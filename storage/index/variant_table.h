@@ -1,10 +1,10 @@
-// Small numbers for the variant ids of one tenant, and the totals of each.
+// Small numbers for the variant ids of one tenant, and the totals of each variant.
 //
-// A number is for good: variants are few and are not forgotten.
+// A number is permanent: variants are few and are never removed.
 // Ownership: made by BlockIndex.
-// Thread-safety: all methods from any thread.  Totals are counters without order between them.
-// Limits: 65,534 variants; beyond, ResourceExhausted.
-// Memory: 32 B a variant, in chunks of 8 KiB, and a map.
+// Thread-safety: all methods from any thread.  Totals are counters without an order between them.
+// Limits: 65,534 variants; Intern returns ResourceExhausted for more.
+// Memory: 40 B per variant, in chunks of 10 KiB, and a map.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ class VariantTable {
   [[nodiscard]] absl::StatusOr<VariantIndex> Intern(const Digest& id) LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<VariantIndex> Find(const Digest& id) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Contains(VariantIndex variant) const;
-  // REQUIRES of all below: Contains(variant).
+  // The methods below REQUIRE: Contains(variant).
   [[nodiscard]] Digest IdOf(VariantIndex variant) const { return At(variant).id; }
   [[nodiscard]] VariantTotals TotalsOf(VariantIndex variant) const;
   void Count(VariantIndex variant, ByteCount bytes);
@@ -63,7 +63,7 @@ class VariantTable {
 
   mutable Mutex mu_;
   absl::flat_hash_map<Digest, VariantIndex> by_id_ LARDER_GUARDED_BY(mu_);
-  // Written under mu_ before size_ says that they are there; so readers need no lock.
+  // Written under mu_ before size_ covers them, so readers need no lock.
   std::array<Chunk*, 256> chunks_{};
   std::atomic<uint32_t> size_{0};
 };

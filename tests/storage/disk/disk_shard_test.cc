@@ -108,7 +108,7 @@ TEST_F(DiskShardTest, SaysWhenItIsTheCatalogThatIsFull) {
     EXPECT_EQ(stats().refused_catalog, refused);
   }
   ASSERT_EQ(warnings_.size(), 1u) << "once in a while";
-  EXPECT_THAT(warnings_[0], ::testing::HasSubstr("found no room in the catalog"));
+  EXPECT_THAT(warnings_[0], ::testing::HasSubstr("found no space in the catalog"));
   shard_->SetFactBytes(ByteCount(0));
   (void)Put();
   EXPECT_EQ(stats().refused_catalog, 3u);

@@ -145,9 +145,8 @@ TEST_F(FileSpill, WhatCannotBeNamedKeepsItsRoomAndIsSaid) {
   ASSERT_TRUE(tier_->Recover(nobody, [] { return false; }).ok());
   EXPECT_EQ(tier_->stats().used, used);
   MutexLock lock(warned_mu_);
-  EXPECT_NE(warned_.find(absl::StrCat("6 blocks cannot be named in memory now; they stay on disk, "
-                                      "where they keep ",
-                                      used.value(), " bytes")),
+  EXPECT_NE(warned_.find(absl::StrCat("6 blocks on disk cannot enter the index now; they keep ",
+                                      used.value(), " bytes of disk space")),
             std::string::npos)
       << warned_;
 }
