@@ -1,7 +1,8 @@
-// LARDER_CHECK(condition): our own broken invariants end the process with the place and the words.
+// LARDER_CHECK(condition) aborts the process if an invariant of our own code is broken, and prints
+// the file, the line and the condition.
 //
-// For what only a bug can break.  Whatever a client, disk, peer, driver or configuration can cause
-// is a Status.
+// Only a bug may break such a condition.  What a client, disk, peer, driver or configuration can
+// cause is returned as a Status.
 #pragma once
 
 #include <cstdio>

@@ -1,6 +1,7 @@
-// Time as a parameter: state machines take `now`, owners take a Clock, tests take a ManualClock.
+// Time as a parameter: state machines take `now`, the classes that own them take a Clock, and tests
+// pass a ManualClock.
 //
-// Thread-safety: all of them.
+// Thread-safety: all of these classes, from any thread.
 #pragma once
 
 #include <atomic>
@@ -24,8 +25,8 @@ class SteadyClock final : public Clock {
   [[nodiscard]] TimePoint Now() const override { return std::chrono::steady_clock::now(); }
 };
 
-// Deadlines that outlive a process, or are another's, are on the clock of the wall: milliseconds
-// since 1970.
+// Returns wall-clock time in milliseconds since 1970.  A deadline that outlives this process, or
+// that another process set, is on this clock.
 using WallClock = std::function<uint64_t()>;
 [[nodiscard]] inline uint64_t UnixMilliseconds() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
@@ -33,7 +34,7 @@ using WallClock = std::function<uint64_t()>;
       std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
 }
 
-// Stands still until told.
+// Advances only when a test calls Advance.
 class ManualClock final : public Clock {
  public:
   [[nodiscard]] TimePoint Now() const override { return TimePoint(Duration(ns_.load())); }

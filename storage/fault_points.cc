@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, kFaultPoints> kNames = {
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
-// Of a fixed sequence: splitmix64 of the arrival's number and the point.
+// splitmix64.  Of an arrival's number and its point it makes a fixed sequence.
 uint64_t Mix(uint64_t x) {
   x += 0x9E3779B97F4A7C15;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
@@ -56,11 +56,11 @@ absl::Status FaultPoints::Parse(std::string_view part, FaultPoint* point, Plan* 
     return absl::InvalidArgumentError(absl::StrCat("fault '", View(part), "': ", words...));
   };
   const std::vector<absl::string_view> sides = absl::StrSplit(View(part), absl::MaxSplits('=', 1));
-  if (sides.size() != 2) return wrong("is not POINT=ACTION[:TIME][/EVERY]");
+  if (sides.size() != 2) return wrong("write POINT=ACTION[:TIME][/EVERY]");
   size_t at = 0;
   while (at < kFaultPoints && View(kNames[at]) != sides[0]) ++at;
   if (at == kFaultPoints) {
-    return wrong("no such point; there are ",
+    return wrong("there is no such point; the points are ",
                  absl::StrJoin(kNames, ", ", [](std::string* out, std::string_view name) {
                    absl::StrAppend(out, View(name));
                  }));
@@ -69,7 +69,7 @@ absl::Status FaultPoints::Parse(std::string_view part, FaultPoint* point, Plan* 
   const std::vector<absl::string_view> every = absl::StrSplit(sides[1], absl::MaxSplits('/', 1));
   if (every.size() == 2 &&
       (!absl::SimpleAtoi(every[1], &plan->every) || plan->every == 0 || plan->every > 0xFFFFFF)) {
-    return wrong("'", every[1], "' is not a number of arrivals, 1 to 16,777,215");
+    return wrong("'", every[1], "' is not a number of arrivals; write 1 to 16777215");
   }
   const std::vector<absl::string_view> action = absl::StrSplit(every[0], absl::MaxSplits(':', 1));
   absl::Duration sleep;
@@ -84,7 +84,8 @@ absl::Status FaultPoints::Parse(std::string_view part, FaultPoint* point, Plan* 
   if (action.size() == 1 && action[0] == "short") plan->action = Action::kShort;
   if (action.size() == 1 && action[0] == "crash") plan->action = Action::kCrash;
   if (plan->action == Action::kNone) {
-    return wrong("'", every[0], "' is none of error, full, short, crash, sleep:TIME (up to 10m)");
+    return wrong("'", every[0],
+                 "' is not an action; write error, full, short, crash or sleep:TIME (up to 10m)");
   }
   return absl::OkStatus();
 }

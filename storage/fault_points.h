@@ -1,17 +1,18 @@
-// Named places where a test makes the daemon fail, stall or die; each is one step of what the disk
-// tier does.
+// Named steps at which a test makes the daemon fail, stall or die.  All but one are steps of the
+// disk tier.
 //
-// Off unless armed: then At costs one load and a branch.  Not for production: larderd says so when
-// it starts with any armed.
+// While nothing is armed, At costs one load and a branch.  Not for production: larderd logs a
+// warning if it starts with any point armed.
 //
-// Armed by text, a list of POINT=ACTION[:ARGUMENT][/EVERY] separated by commas, as in
+// Faults are armed by text, a list of POINT=ACTION[:TIME][/EVERY] separated by commas, as in
 //   data.write=error/32,data.sync=sleep:500ms,commit.before=crash/1
-// ACTION: error (EIO), full (ENOSPC), short (half of the bytes; elsewhere an error), sleep:TIME
-// (us, ms, s), crash (_exit(66), as kill -9 would end it).  EVERY n (default 1): on the average one
-// arrival of n, by a fixed sequence of the point's own, so that a run can be had again.
+// ACTION: error (EIO), full (ENOSPC), short (half of the bytes; an error where nothing is written
+// or read), sleep:TIME (us, ms, s), crash (_exit(66), which like kill -9 runs no cleanup).  EVERY n
+// (default 1): the action happens on average at one arrival in n.  Which arrivals these are follows
+// from a fixed sequence of each point, so that a run can be repeated.
 //
-// Ownership: made by server/main or a test, outlives whom it is given to.  Thread-safety: all
-// methods from any thread.
+// Ownership: server/main or a test makes it.  It outlives the objects that it is given to.
+// Thread-safety: all methods from any thread.
 #pragma once
 
 #include <array>
@@ -25,23 +26,23 @@
 namespace larder {
 
 enum class FaultPoint : uint8_t {
-  kDataCreate,     // data.create    a data file is made
-  kDataCreated,    // data.created   it is there, its directory is not synced
-  kDataWrite,      // data.write     bytes of a record, each call to the system
-  kDataRead,       // data.read      the same
+  kDataCreate,     // data.create    a data file is created
+  kDataCreated,    // data.created   the data file exists, its directory is not synced
+  kDataWrite,      // data.write     bytes of a record, at each call to the system
+  kDataRead,       // data.read      the same, for reads
   kDataSync,       // data.sync      records become durable
-  kPutAllocated,   // put.allocated  room was taken, nothing written
+  kPutAllocated,   // put.allocated  extents are allocated, nothing is written
   kPutWritten,     // put.written    records are written, not synced
   kPutSynced,      // put.synced     synced, not in the catalog
   kPutCommitted,   // put.committed  in the catalog, not yet reported
   kCatalogOpen,    // catalog.open
-  kCatalogCommit,  // catalog.commit the catalog's own write
-  kCatalogErase,   // catalog.erase  names go
-  kEraseWritten,   // erase.written  names are gone, their room is not yet free
+  kCatalogCommit,  // catalog.commit the catalog writes
+  kCatalogErase,   // catalog.erase  names are erased
+  kEraseWritten,   // erase.written  the names are erased, their extents are not yet free
   kCatalogRead,    // catalog.read
-  kCatalogScan,    // catalog.scan   each entry, at start
+  kCatalogScan,    // catalog.scan   each entry, at the start
   kCatalogFacts,   // catalog.facts  registrations and pins become durable, in each shard
-  kShardSetAside,  // shard.set-aside  a damaged shard was renamed, none is in its place
+  kShardSetAside,  // shard.set-aside  a damaged shard was renamed, its successor does not exist yet
   kSocketRights,   // socket.rights  at the start; error: as on a kernel without SO_PASSRIGHTS
 };
 inline constexpr size_t kFaultPoints = 18;
@@ -49,22 +50,25 @@ inline constexpr size_t kFaultPoints = 18;
 
 class FaultPoints {
  public:
-  // InvalidArgument with the part that is wrong and what would be right; then nothing changed.
-  // An empty text disarms all.
+  // Arms the points that `text` lists and disarms all others; an empty text disarms all.  Returns
+  // InvalidArgument if part of the text is wrong; the message names that part and what is allowed,
+  // and nothing has changed.
   [[nodiscard]] absl::Status Arm(std::string_view text);
 
-  // What to do here: kNone, or an error to answer with.  Sleeps and deaths happen inside.
+  // The daemon has arrived at `point`.  Returns the failure that the caller must pretend to have
+  // had, or kNone.  Sleeps and crashes happen inside this call.
   enum class Fault : uint8_t { kNone, kError, kFull, kShort };
   [[nodiscard]] Fault At(FaultPoint point) {
     if (!armed_.load(std::memory_order_relaxed)) [[likely]]
       return Fault::kNone;
     return Arrive(point);
   }
-  // The same where only an error makes sense: Unavailable or ResourceExhausted, naming the point.
+  // As At, for a caller that can only fail with a Status: returns Unavailable or ResourceExhausted,
+  // and the message names the point.
   [[nodiscard]] absl::Status StatusAt(FaultPoint point);
 
   [[nodiscard]] bool armed() const { return armed_.load(std::memory_order_relaxed); }
-  // Arrivals at an armed point, and what was done there.
+  // Arrivals at `point` while it was armed, and how many of them led to its action.
   [[nodiscard]] uint64_t arrivals(FaultPoint point) const;
   [[nodiscard]] uint64_t faults(FaultPoint point) const;
 
@@ -75,7 +79,7 @@ class FaultPoints {
     uint32_t every = 1;
     Duration sleep{};
   };
-  // Written by Arm, read by Arrive, packed so that each is one atomic.
+  // Arm writes `plan`, Arrive reads it.  It is packed so that it is one atomic.
   struct Point {
     std::atomic<uint64_t> plan{0};
     std::atomic<uint64_t> arrivals{0};

@@ -1,6 +1,6 @@
 // std::mutex and its condition variable with clang's capability annotations, so that
-// -Wthread-safety checks which member is guarded by which lock.  Debian's absl::Mutex is not
-// instrumented and gives false races under TSAN.
+// -Wthread-safety checks which lock guards which member.  absl::Mutex is not used: Debian's build
+// of it is not instrumented, so TSAN reports false races.
 //
 // Thread-safety: as std::mutex.  Limits: not recursive.
 #pragma once
@@ -45,7 +45,7 @@ class LARDER_ATTRIBUTE(scoped_lockable) MutexLock {
   Mutex& mu_;
 };
 
-// Waits give the lock back while they sleep; wake-ups may be spurious: wait in a loop.
+// A wait releases the mutex while it sleeps.  Wake-ups may be spurious, so callers wait in a loop.
 class CondVar {
  public:
   void Wait(Mutex& mu) LARDER_REQUIRES(mu) {
@@ -53,7 +53,7 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // False when the time passed first.
+  // Returns false if the deadline has passed without a notification.
   bool WaitUntil(Mutex& mu, std::chrono::steady_clock::time_point deadline) LARDER_REQUIRES(mu) {
     std::unique_lock lock(mu.mu_, std::adopt_lock);
     const bool in_time = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;

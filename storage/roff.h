@@ -1,6 +1,7 @@
-// A manual page, written section by section; man(7) macros.  Of both programs.
+// Writes a manual page section by section, with the macros of man(7).  larderd and larderctl both
+// use it.
 //
-// Takes plain text and quotes what roff would take for its own.
+// Callers pass plain text; the writer escapes what roff would interpret.
 // Thread-safety: none.
 #pragma once
 
@@ -11,7 +12,7 @@ namespace larder::cli {
 
 class ManPageWriter {
  public:
-  // `name` "larderctl", `section` 1, `what` "asks and steers larderd".
+  // For example `name` "larderctl", `section` 1, `what` "asks and steers larderd".
   ManPageWriter(std::string_view name, int section, std::string_view version,
                 std::string_view what);
 
@@ -21,7 +22,7 @@ class ManPageWriter {
   void Text(std::string_view text);
   // A term and what it means.
   void Item(std::string_view term, std::string_view text);
-  // A command line as it is typed.
+  // A command line as the user types it.
   void Command(std::string_view line);
   [[nodiscard]] std::string Take() && { return std::move(out_); }
 

@@ -1,9 +1,10 @@
-// Waiting awake, for what another thread is about to bring: to wake a thread that sleeps takes
-// longer than most of what is waited for here.
+// Spins for what another thread is about to provide: waking a thread that sleeps takes longer than
+// most of the waits that callers use this for.
 //
-// For short whiles after work was done, before the real wait; never instead of it.  Where the cores
-// are fewer than the threads that have work, whoever looks takes a core from one that works, maybe
-// from the very one that it waits for: SpinWhileIdle ends as soon as that shows.
+// A caller spins for a short time after it had work, and before its real wait, never instead of it.
+// Where more threads have work than there are cores, a thread that spins takes a core from a thread
+// that has work, maybe from the very one that it waits for.  SpinWhileIdle ends as soon as it sees
+// that.
 // Thread-safety: SpinUntil and SpinWhileIdle as `done`; IdleSpin: none.
 #pragma once
 
@@ -14,19 +15,22 @@
 
 namespace larder {
 
-// How long to look: until a time, and no longer than nobody else wants the core.  That shows by a
-// look which comes late, as the thread was off its core in between: it yielded and was not given
-// the core back, or was taken off it.  Then it is over for good.
+// Says how long a thread may spin: until a given time, and only while no other thread wants its
+// core.  Another thread wants it if two calls of On lie more than kLate apart: then this thread was
+// off its core in between, because it yielded and did not get the core back, or was preempted.
+// From then on On returns false for good.
 class IdleSpin {
  public:
-  // Beyond it a look is late.  One that finds nothing takes a microsecond or two, with the yield
-  // after it; a thread that is let in between keeps the core for longer than this, as a rule.
+  // The longest time between two calls that counts as spinning.  A check that finds nothing, with
+  // the yield after it, takes a microsecond or two; another thread that gets the core in between
+  // usually keeps it for longer than this.
   static constexpr std::chrono::microseconds kLate{20};
 
   explicit IdleSpin(TimePoint until) : until_(until) {}
 
-  // Asked before each look that may be vain, or after it, with the time at which it is asked.
-  // False: sleep now, by a wait that looks once more itself.
+  // The caller calls this before or after each check for what it waits for, with the current time.
+  // Returns false if the caller must stop spinning and sleep, by a wait that checks once more
+  // itself.
   [[nodiscard]] bool On(TimePoint now) {
     if (last_ + kLate < now) until_ = TimePoint::min();
     last_ = now;
@@ -35,11 +39,13 @@ class IdleSpin {
 
  private:
   TimePoint until_;
-  TimePoint last_ = TimePoint::max() - kLate;  // when it was asked before: never, so not late
+  // Of the latest call.  The initial value makes the first call never late.
+  TimePoint last_ = TimePoint::max() - kLate;
 };
 
-// Asks done() again and again, yielding, since whoever brings it may wait for this very core.
-// False: it was not by then, or not even asked when `until` is over.
+// Calls done() again and again, and yields in between, since the thread that makes it true may need
+// this very core.  Returns false if done() was not true in time; once `until` has passed, done() is
+// not called at all.
 template <class Done>
 [[nodiscard]] bool SpinUntil(TimePoint until, Done done) {
   while (std::chrono::steady_clock::now() < until) {
@@ -49,8 +55,9 @@ template <class Done>
   return false;
 }
 
-// The same, and false as well when somebody else wants the core (IdleSpin).
-// REQUIRES: the caller's real wait asks again; it may have become so while the core was another's.
+// As SpinUntil, but also returns false if another thread wants the core (IdleSpin).
+// REQUIRES: the caller's real wait checks `done` again, which may have become true while another
+// thread had the core.
 template <class Done>
 [[nodiscard]] bool SpinWhileIdle(TimePoint until, Done done) {
   IdleSpin look(until);

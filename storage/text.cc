@@ -16,7 +16,7 @@
 namespace larder::cli {
 namespace {
 
-// Debian's absl::string_view is not std::string_view.
+// Debian's absl::string_view is a type of its own, not std::string_view.
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
 class Lines {
@@ -56,7 +56,7 @@ class Lines {
   const size_t width_, indent_;
   std::string out_;
   size_t column_;
-  bool fresh_;  // nothing in this line yet
+  bool fresh_;  // no word is in this line yet
 };
 
 }  // namespace
@@ -153,7 +153,7 @@ absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
 
 namespace {
 
-// Of optimal string alignment: two letters that were swapped are one slip.
+// The optimal string alignment distance: two swapped letters are one slip.
 size_t Slips(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
@@ -172,7 +172,7 @@ size_t Slips(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string_view NearestName(std::string_view name, std::span<const std::string_view> names) {
-  constexpr size_t kNameBytesMax = 64;  // what is longer is not worth the arithmetic
+  constexpr size_t kNameBytesMax = 64;  // a longer name is not worth the computation
   std::string_view nearest;
   size_t least = name.size() / 3 + 1;
   if (name.size() > kNameBytesMax) return nearest;
@@ -184,7 +184,7 @@ std::string_view NearestName(std::string_view name, std::span<const std::string_
     }
   }
   if (!nearest.empty() || name.size() < 2) return nearest;
-  // Else what begins so.
+  // No name is near: take the first that begins with `name`.
   for (const std::string_view candidate : names) {
     if (candidate.starts_with(name)) return candidate;
   }

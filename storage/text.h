@@ -1,8 +1,8 @@
-// Words for people: wrapped to a width, tables no wider than it, quantities that are easy to read,
-// names that a slip was probably meant for.
+// Text for people: words wrapped to a width, quantities that are easy to read, and the name that a
+// user probably meant by a misspelled one.
 //
-// What comes from elsewhere (names of engines, messages) may hold anything: Printable makes it
-// ASCII without control characters, so a byte is a column.  A width of 0 has no end.
+// Text from elsewhere (names of engines, messages) may hold any bytes: Printable makes it ASCII
+// without control characters, so that each byte is one column.  A width of 0 means no limit.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -21,23 +21,27 @@ namespace larder::cli {
 
 [[nodiscard]] std::string Printable(std::string_view text);
 
-// Words of `text` in lines of `width`, each but the first after `indent` blanks, the first after
-// `first`; ends with a new line.  Blank lines separate paragraphs.  A word that is longer than a
-// line is cut where the line ends.
+// Wraps the words of `text` into lines of `width`.  The first line begins with `first`, each
+// further one with `indent` blanks.  The result ends with a newline.  Blank lines separate
+// paragraphs.  A word that is longer than a line is cut at the line's end.
 [[nodiscard]] std::string Wrap(std::string_view text, size_t width, size_t indent = 0,
                                std::string_view first = "");
 
 [[nodiscard]] std::string FormatBytes(double bytes);               // "1.5 GiB"
 [[nodiscard]] std::string FormatCount(uint64_t count);             // "12,345"
 [[nodiscard]] std::string FormatSeconds(double seconds);           // "3 min 5 s", "12 ms"
-[[nodiscard]] std::string FormatShare(double part, double whole);  // "12.3 %", "-" of nothing
+[[nodiscard]] std::string FormatShare(double part, double whole);  // "12.3 %"; "-" if `whole` is 0
 
-// "30s", "500ms", "2min", "1h"; more than 0.
+// Parses "30s", "500ms", "2min" or "1h".  Returns InvalidArgument unless the duration is above 0
+// and at most 365 days.
 [[nodiscard]] absl::StatusOr<std::chrono::milliseconds> ParseDuration(std::string_view text);
-// "8GiB", "64MiB", "4096".
+// Parses "8GiB", "64MiB" or "4096".  Returns InvalidArgument unless it is a whole number from 1
+// byte to 4 EiB.
 [[nodiscard]] absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
 
-// The nearest of `names` by changed, missing, added and swapped letters; empty: none is near.
+// Returns the name in `names` that is nearest to `name` by changed, missing, added and swapped
+// letters.  If none is near and `name` has at least 2 letters, returns the first that begins with
+// it.  Otherwise returns an empty view.
 [[nodiscard]] std::string_view NearestName(std::string_view name,
                                            std::span<const std::string_view> names);
 

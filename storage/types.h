@@ -1,6 +1,6 @@
-// The bottom of the house: values that every room speaks.  Includes nothing of ours.
+// The values that the whole tree uses.  Includes no other header of ours.
 //
-// Strong types keep bytes, tokens and ids apart; they are as cheap as the integers inside.
+// Strong types keep bytes, tokens and ids apart, and cost no more than the integers inside them.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace larder {
 
-// An integer of one unit.  Adds and compares with its own kind only.
+// An integer with a unit.  It adds to and compares with values of the same unit only.
 template <class Tag>
 class Quantity {
  public:
@@ -49,7 +49,7 @@ inline constexpr ByteCount KiB(uint64_t n) { return ByteCount(n << 10); }
 inline constexpr ByteCount MiB(uint64_t n) { return ByteCount(n << 20); }
 inline constexpr ByteCount GiB(uint64_t n) { return ByteCount(n << 30); }
 
-// A number that names one thing of one kind.  Zero names nothing.
+// A number that names one object of one kind.  Zero names none.
 template <class Tag>
 struct Id {
   uint64_t value = 0;
@@ -64,18 +64,18 @@ struct Id {
 using SessionId = Id<struct SessionTag>;
 using LeaseId = Id<struct LeaseTag>;
 using ReservationId = Id<struct ReservationTag>;
-using ProcessId = Id<struct ProcessTag>;  // an attached process as the daemon numbers it, not a pid
+using ProcessId = Id<struct ProcessTag>;  // the daemon's number for an attached process, not a pid
 
 // 16 bytes of a SHA-256: content ids, variant ids and steps of the digest chain.
 struct Digest {
   std::array<std::byte, 16> bytes{};
 
-  // The defaulted one compares byte by byte, and took half the time of a lookup.
+  // The defaulted operator compares byte by byte, which took half the time of a lookup.
   friend bool operator==(const Digest& a, const Digest& b) {
     return std::memcmp(a.bytes.data(), b.bytes.data(), sizeof a.bytes) == 0;
   }
   friend auto operator<=>(const Digest&, const Digest&) = default;
-  // Uniform already: the first 8 bytes are a hash.
+  // The first 8 bytes.  They are part of a hash, so they are uniform already.
   [[nodiscard]] uint64_t Hash64() const {
     uint64_t v;
     std::memcpy(&v, bytes.data(), sizeof v);
@@ -89,33 +89,34 @@ struct Digest {
 };
 inline constexpr size_t kDigestBytes = 16;
 
-// Who stored a block: the user of the process, as the kernel says, and its engine by number
-// (EngineNumber), as that process says.
+// Which process stored a block: its user, as the kernel reports it, and its engine by number
+// (EngineNumber), as the process itself says.
 struct BlockWriter {
   static constexpr uint32_t kUnknownUid = UINT32_MAX;  // no user has it
   uint32_t uid = kUnknownUid;
   uint16_t engine = 0;  // 0: unknown
-  // What is looked for by this: of this user (or of an unknown one), and of this engine where that
-  // is said.
+  // Whether this writer, as a filter, selects `other`: of the same user (or both unknown), and of
+  // the same engine if this one names an engine.
   [[nodiscard]] constexpr bool Covers(const BlockWriter& other) const {
     return uid == other.uid && (engine == 0 || engine == other.engine);
   }
   friend bool operator==(const BlockWriter&, const BlockWriter&) = default;
 };
 
-// Names device memory that a process shares with others, and is the right to open it: random.
+// Names device memory that a process shares with others.  It is random, and a process that has it
+// may open the memory.
 using ShareTicket = std::array<std::byte, 16>;
 
 inline constexpr uint32_t kStepTokens = 16;  // tokens per step of the chain
 
 enum class Tier : uint8_t { kDevice = 1, kHost = 2, kDisk = 3, kRemote = 4 };
-using TierSet = uint8_t;  // of TierBits
+using TierSet = uint8_t;  // a union of TierBit values
 [[nodiscard]] constexpr TierSet TierBit(Tier tier) {
   return static_cast<TierSet>(1u << static_cast<int>(tier));
 }
 enum class Codec : uint8_t { kIdentity = 1, kLossless = 2, kQuantized = 3, kJoint = 4 };
 
-// What became of one key of a batch; the wire's BlockStatus, same numbers.
+// The result for one key of a batch.  The numbers are those of the wire's BlockStatus.
 enum class BlockStatus : uint8_t {
   kOk = 1,
   kMissing = 2,
@@ -139,15 +140,17 @@ struct TokenRange {
   friend bool operator==(const TokenRange&, const TokenRange&) = default;
 };
 
-inline constexpr uint64_t kPageBytes = 4096;   // extents start and end here
-inline constexpr uint64_t kSegmentAlign = 64;  // segments start here inside an extent
+inline constexpr uint64_t kPageBytes = 4096;  // extents start and end at multiples of this
+// segments start at multiples of this inside an extent
+inline constexpr uint64_t kSegmentAlign = 64;
 [[nodiscard]] constexpr uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 enum class SlabId : uint16_t {};
-// Slabs are smaller: the index packs an extent's page and pages into 24 bits each.
+// Every slab is smaller than this, because the index packs an extent's first page and its number of
+// pages into 24 bits each.
 inline constexpr ByteCount kSlabBytesLimit = GiB(64);
 
-// Pages of one slab.  Empty when pages == 0.
+// Consecutive pages of one slab.  Empty if pages == 0.
 struct Extent {
   SlabId slab{};
   uint32_t page = 0;

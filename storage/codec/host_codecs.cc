@@ -16,22 +16,22 @@
 namespace larder {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "numbers are stored as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are stored in memory order");
 
-// Of the levels, the quickest: what shrinks does so by the frequency of bytes, of which there is
-// little more to say (bench/codecs.cc).
+// The fastest level.  What shrinks here does so by the frequency of its bytes, from which higher
+// levels gain little more (bench/codecs.cc).
 constexpr int kZstdLevel = 1;
 constexpr uint8_t kPlanesVersion = 1;
 constexpr size_t kPlanesMax = 4, kPiecesMax = 2;
-constexpr size_t kPiecesFrom = 4096;  // of so long a plane: less would pay for their tables
+// Planes shorter than this are not divided: it would not pay for the tables.
+constexpr size_t kPiecesFrom = 4096;
 
-// At the front of an encoded segment; lengths of the planes follow, then the planes, then the bytes
-// that are no whole element.
+// Begins an encoded segment.  The lengths of the pieces of all planes follow, then those pieces,
+// then the bytes at the end that are not a whole element.
 struct PlanesHeader {
   uint8_t version = kPlanesVersion;
   uint8_t planes = 0;
-  uint8_t pieces = 0;  // of each
+  uint8_t pieces = 0;  // of each plane
   uint8_t zero = 0;
   uint32_t raw_bytes = 0;
   uint64_t raw_xxh3 = 0;
@@ -53,7 +53,7 @@ class Identity final : public BlockCodec {
   }
   [[nodiscard]] absl::StatusOr<size_t> DecodedBytes(
       std::span<const std::byte> encoded) const override {
-    if (encoded.empty()) return Damaged("no bytes");
+    if (encoded.empty()) return Damaged("it is empty");
     return encoded.size();
   }
   [[nodiscard]] absl::Status Decode(std::span<const std::byte> encoded,
@@ -81,14 +81,15 @@ class Planes final : public BlockCodec {
     void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
     void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
   };
-  // Scratch of that size; what was in it is gone.
+  // Returns scratch memory of that size.  What it held before is lost.
   [[nodiscard]] std::span<std::byte> Scratch(size_t bytes) {
     if (scratch_.size() < bytes) scratch_.resize(bytes);
     return std::span(scratch_).first(bytes);
   }
   [[nodiscard]] size_t EncodeStream(std::span<const std::byte> from, std::span<std::byte> to);
   [[nodiscard]] static absl::StatusOr<PlanesHeader> HeaderOf(std::span<const std::byte> encoded);
-  // The planes, each as it lay, decoded where it must be.
+  // Sets *planes to the raw bytes of each plane, decoded where necessary, and *rest to the bytes
+  // that are not a whole element.
   [[nodiscard]] absl::Status DecodePlanes(std::span<const std::byte> encoded,
                                           const PlanesHeader& header,
                                           std::array<const std::byte*, kPlanesMax>* planes,
@@ -99,7 +100,7 @@ class Planes final : public BlockCodec {
   std::vector<std::byte> scratch_;
 };
 
-// Numbers go through a small array of their own type, which the compiler makes vectors of.
+// Numbers pass through a small array of their own type, so that the compiler vectorizes the loops.
 constexpr size_t kBatch = 256;
 
 template <class Element>
@@ -147,10 +148,10 @@ void Join(const std::array<const std::byte*, kPlanesMax>& planes, size_t element
   if (element_bytes == 4) JoinElements<uint32_t>(planes, raw);
 }
 
-// K before V: each half has frequencies of its own.
+// K lies before V, and each half has byte frequencies of its own.
 size_t PiecesOf(size_t plane_bytes) { return plane_bytes < kPiecesFrom ? 1 : kPiecesMax; }
 
-// Piece `i` of a plane.
+// Returns {begin, bytes} of piece `i` of a plane.
 std::pair<size_t, size_t> PieceOf(size_t plane_bytes, size_t pieces, size_t i) {
   const size_t begin = plane_bytes * i / pieces;
   return {begin, plane_bytes * (i + 1) / pieces - begin};
@@ -165,7 +166,7 @@ std::optional<size_t> Planes::Encode(std::span<const std::byte> raw, size_t elem
   const std::span<const std::byte> rest = raw.subspan(whole);
   const size_t streams = element_bytes * pieces;
   size_t at = sizeof(PlanesHeader) + streams * sizeof(uint32_t);
-  // Shorter by a byte at least, the rest included.
+  // The encoded segment, rest included, must be at least one byte shorter than the raw one.
   if (at + rest.size() >= raw.size()) return std::nullopt;
   const size_t end = raw.size() - rest.size() - 1;
   const std::span<std::byte> planes = Scratch(whole);
@@ -189,7 +190,8 @@ std::optional<size_t> Planes::Encode(std::span<const std::byte> raw, size_t elem
   return at + rest.size();
 }
 
-// As it is where it does not become shorter; 0: there is no room for either.
+// Copies the bytes as they are if zstd does not make them shorter.  Returns 0 if neither form fits
+// in `to`.
 size_t Planes::EncodeStream(std::span<const std::byte> from, std::span<std::byte> to) {
   const size_t room = std::min(from.size() - 1, to.size());
   const size_t length =
@@ -202,16 +204,16 @@ size_t Planes::EncodeStream(std::span<const std::byte> from, std::span<std::byte
 
 absl::StatusOr<PlanesHeader> Planes::HeaderOf(std::span<const std::byte> encoded) {
   PlanesHeader header;
-  if (encoded.size() < sizeof header) return Damaged("cut short");
+  if (encoded.size() < sizeof header) return Damaged("it is cut short");
   std::memcpy(&header, encoded.data(), sizeof header);
   if (header.version != kPlanesVersion) return Damaged("its version is unknown");
   if (header.raw_bytes == 0 || header.raw_bytes > kSegmentBytesMax)
-    return Damaged("no such length");
+    return Damaged("its raw length is 0 or above 1 GiB - 1");
   if ((header.planes != 1 && header.planes != 2 && header.planes != 4) || header.zero != 0)
-    return Damaged("no such number of planes");
+    return Damaged("it must have 1, 2 or 4 planes and a reserved byte of zero");
   if (header.pieces == 0 || header.pieces > kPiecesMax ||
       header.raw_bytes / header.planes < header.pieces)
-    return Damaged("no such number of pieces");
+    return Damaged("its planes cannot have that many pieces");
   return header;
 }
 
@@ -227,17 +229,18 @@ absl::Status Planes::DecodePlanes(std::span<const std::byte> encoded, const Plan
   const size_t streams = size_t{header.planes} * header.pieces;
   Lengths lengths{};
   size_t at = sizeof header + streams * sizeof(uint32_t);
-  if (encoded.size() < at) return Damaged("cut short");
+  if (encoded.size() < at) return Damaged("it is cut short");
   std::memcpy(lengths.data(), encoded.data() + sizeof header, streams * sizeof(uint32_t));
   const std::span<std::byte> scratch = Scratch(plane_bytes * header.planes);
-  bool kept = false;  // all of this plane
+  bool kept = false;  // all pieces of this plane are stored as they are
   for (size_t stream = 0; stream < streams; ++stream) {
     const auto [begin, bytes] = PieceOf(plane_bytes, header.pieces, stream % header.pieces);
     const size_t plane = stream / header.pieces, length = lengths[stream];
-    if (length > encoded.size() - at || length > bytes) return Damaged("cut short");
+    if (length > encoded.size() - at || length > bytes)
+      return Damaged("a piece is cut short or too long");
     const std::span<const std::byte> from = encoded.subspan(at, length);
     if (begin == 0) {
-      // What was kept as it is, all of it, is read where it lies.
+      // A plane that is stored as it is, in all its pieces, is read in place, without a copy.
       const uint32_t last = lengths[stream + header.pieces - 1];
       kept = uint64_t{length} + (header.pieces == 1 ? 0 : last) == plane_bytes;
       (*planes)[plane] = kept ? from.data() : scratch.data() + plane * plane_bytes;
@@ -251,11 +254,11 @@ absl::Status Planes::DecodePlanes(std::span<const std::byte> encoded, const Plan
     }
     const size_t got =
         ZSTD_decompressDCtx(decompress_.get(), to.data(), to.size(), from.data(), from.size());
-    if (ZSTD_isError(got) || got != bytes) return Damaged("a plane does not decode");
+    if (ZSTD_isError(got) || got != bytes) return Damaged("zstd cannot decode a plane");
   }
   *rest = encoded.subspan(at);
   if (rest->size() != header.raw_bytes % header.planes)
-    return Damaged("it is too long or too short");
+    return Damaged("its length does not match its header");
   return absl::OkStatus();
 }
 

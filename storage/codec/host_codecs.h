@@ -1,9 +1,9 @@
 // Codecs that run on the CPU.
 //
-// Lossless ("planes"): the bytes of a segment apart by their place in the number that they are part
-// of, each plane by zstd where that makes it shorter.  Of 16-bit floats the plane of signs and
-// exponents shrinks, that of low mantissas does not; docs/format.md has the form, and
-// bench/codecs.cc what it was chosen from.
+// kLossless splits a segment into byte planes: plane i holds byte i of every number.  zstd encodes
+// each plane that it makes shorter.  In 16-bit floats the plane of signs and exponents shrinks, the
+// plane of low mantissas does not.  docs/format.md specifies the bytes, and bench/codecs.cc
+// compares this codec with the alternatives that were tried.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,10 @@
 
 namespace larder {
 
-// nullptr: this daemon has none of that kind.  kIdentity has one, too: it encodes nothing.
+// Returns nullptr if this daemon has no codec of that kind.  kIdentity has one too; its Encode
+// always returns nullopt.
 [[nodiscard]] std::unique_ptr<BlockCodec> MakeHostCodec(Codec codec);
-// All that there are, for help texts and tests.
+// All kinds that MakeHostCodec can make, for help texts and tests.
 [[nodiscard]] std::span<const Codec> HostCodecs();
 
 }  // namespace larder

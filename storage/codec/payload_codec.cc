@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-// From `at` to where the next segment begins, or the payload ends.
+// Writes zeros from `at` to the next segment, or to the payload's end, and returns that offset.
 size_t Pad(std::span<std::byte> to, size_t at) {
   const size_t next = std::min(RoundUp(at, kSegmentAlign), to.size());
   std::memset(to.data() + at, 0, next - at);
@@ -67,7 +67,9 @@ absl::Status PayloadCodec::DecodeSegment(const Segment& segment, std::span<const
   BlockCodec* const codec = Of(segment.codec);
   LARDER_CHECK(codec != nullptr);
   LARDER_ASSIGN_OR_RETURN(const size_t bytes, codec->DecodedBytes(encoded));
-  if (bytes != to.size()) return absl::DataLossError("encoded segment: of another length");
+  if (bytes != to.size())
+    return absl::DataLossError(
+        "encoded segment: its raw length is not the one in the segment table");
   return codec->Decode(encoded, to);
 }
 

@@ -1,7 +1,7 @@
-// SHA-256 through OpenSSL's low-level calls.  They are deprecated in favour of EVP, whose fetch,
-// context and free cost more than the hash of these short messages: a step of the chain measured
-// 320 ns by EVP_Digest, 95 ns by Init/Update/Final and 79 ns as done here, of which 70 ns are the
-// two compressions themselves.
+// Computes SHA-256 through OpenSSL's low-level calls.  They are deprecated in favour of EVP, whose
+// fetch, context and free cost more than the hash of these short messages: one step of the chain
+// took 320 ns with EVP_Digest, 95 ns with Init/Update/Final and 79 ns as done here, of which the
+// two compressions themselves are 70 ns.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "storage/format/block_key.h"
 
@@ -20,13 +20,13 @@ namespace {
 
 using namespace std::string_view_literals;
 
-static_assert(std::endian::native == std::endian::little, "names are hashed as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "names are hashed in memory order");
 
-// Each ends with its NUL, so no tag is the beginning of another.
+// Each tag ends with its NUL, so no tag is a prefix of another.
 constexpr std::string_view kContentTag = "larder/content/v1\0"sv;
 constexpr std::string_view kVariantTag = "larder/variant/v1\0"sv;
-// 16 bytes: the digest behind it is aligned, and what one step stores the next one loads without a
-// stall.
+// 16 bytes long, so that the digest behind it is aligned, and the next step loads without a stall
+// what one step stored.
 constexpr std::string_view kChainTag = "larder/chain/v1\0"sv;
 
 constexpr size_t kBlockBytes = SHA256_CBLOCK;
@@ -35,9 +35,10 @@ constexpr size_t kStepMessageBytes = kChainTag.size() + kDigestBytes + kStepByte
 static_assert(kChainTag.size() == 16);
 static_assert(kStepMessageBytes + 1 + 8 <= 2 * kBlockBytes, "a step is two compressions");
 
-// The message of one step with SHA-256's own padding behind it: two whole blocks.  Whole blocks go
-// through Update straight into the compression, without the context's buffer and without Final; tag
-// and padding are written once for a whole chain, and a digest goes straight into the next message.
+// The message of one step, followed by SHA-256's own padding: two whole blocks.  Update passes
+// whole blocks straight to the compression, without the context's buffer and without Final.  Tag
+// and padding are written once for a whole chain, and each digest is written straight into the next
+// message.
 class ChainStep {
  public:
   explicit ChainStep(const Digest& seed) {
@@ -57,7 +58,7 @@ class ChainStep {
     SHA256_Init(&sha);
     SHA256_Update(&sha, message_, sizeof message_);
     for (size_t i = 0; i < kDigestBytes / 4; ++i) {
-      const uint32_t word = __builtin_bswap32(sha.h[i]);  // SHA-256 writes its words big endian
+      const uint32_t word = __builtin_bswap32(sha.h[i]);  // SHA-256 stores its words big endian
       std::memcpy(message_ + kPreviousAt + 4 * i, &word, sizeof word);
       std::memcpy(digest->bytes.data() + 4 * i, &word, sizeof word);
     }
@@ -68,7 +69,8 @@ class ChainStep {
   alignas(64) std::byte message_[2 * kBlockBytes] = {};
 };
 
-// Hashes a tagged, length-prefixed spec.  Fields are numbered from 1 in the order of the calls.
+// Hashes a tagged, length-prefixed spec.  Fields are numbered from 1 in the order of the calls of
+// Field.
 class SpecHash {
  public:
   explicit SpecHash(std::string_view domain) {
@@ -105,13 +107,13 @@ class SpecHash {
 absl::Status CheckLength(const char* what, const std::string& value, size_t least, size_t most) {
   if (value.size() >= least && value.size() <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(what, " has ", value.size(), " bytes; allowed are ", least, " to ", most));
+      absl::StrCat(what, " has ", value.size(), " bytes; it must have ", least, " to ", most));
 }
 
 absl::Status CheckNumber(const char* what, uint32_t value, uint32_t least, uint32_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(what, " is ", value, "; allowed are ", least, " to ", most));
+      absl::StrCat(what, " is ", value, "; it must be ", least, " to ", most));
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
-// Names of blocks: content id, variant id, digest chain, block key (docs/format.md has the bytes;
-// any language can compute them).
+// Names of blocks: content id, variant id, digest chain, block key.  docs/format.md specifies their
+// bytes, so that any language can compute them.
 //
-// All names are the first 16 bytes of a SHA-256.  Content and variant hash a canonical, tagged,
-// length-prefixed spec.  The chain has a digest per 16 tokens, h(i) = H(tag, h(i-1), 16 x u32
-// little endian), seeded by the content id, so a digest names its tokens and all before them.  A
-// block carries the digest of its last step.
+// Every name is the first 16 bytes of a SHA-256.  The content id and the variant id hash a
+// canonical, tagged, length-prefixed spec.  The chain has one digest per 16 tokens, h(i) = H(tag,
+// h(i-1), 16 x u32 little endian), and its seed is the content id, so a digest names its tokens and
+// all tokens before them.  A block is named by the digest of its last step.
 //
-// Thread-safety: values and pure functions.  Limits: docs/format.md, checked by Validate.
+// Thread-safety: values and pure functions.  Limits: those of docs/format.md, which Validate
+// checks.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,8 @@ inline constexpr size_t kStringBytesMax = 256;
 inline constexpr size_t kLayoutBytesMax = 128;
 inline constexpr size_t kDtypeBytesMax = 32;
 
-// What tokens mean.  `tenant` is what the server authenticated, never what a client wrote.
+// What tokens mean.  `tenant` is the one that the server authenticated, never one that a client
+// sent.
 struct ContentSpec {
   std::string tenant;      // 1..64 bytes
   std::string model;       // 1..256
@@ -41,7 +43,7 @@ struct ContentSpec {
   friend bool operator==(const ContentSpec&, const ContentSpec&) = default;
 };
 
-// How an engine lays the KV down.
+// How an engine lays out its KV.
 struct VariantSpec {
   std::string dtype;          // 1..32
   std::string layout;         // 1..128; family/version/isa
@@ -67,13 +69,15 @@ struct BlockKey {
   }
 };
 
-// Of an engine, to be kept beside each block: 1..65,535.  Engines may share one.
+// Returns the number of an engine, 1..65,535, which is stored with each block.  Several engines may
+// have the same number.
 [[nodiscard]] uint16_t EngineNumber(std::string_view engine_id);
 
-// One step.  REQUIRES: tokens.size() == 16.
+// Returns the digest of one step.  REQUIRES: tokens.size() == 16.
 [[nodiscard]] Digest NextDigest(const Digest& previous, std::span<const uint32_t> tokens);
 
-// All whole steps of `tokens` after `seed` (a content id, or the digest that these tokens follow).
+// The digests of all whole steps of `tokens` after `seed` (a content id, or the digest that these
+// tokens follow).  AppendChain appends them to `out`.
 void AppendChain(const Digest& seed, std::span<const uint32_t> tokens, std::vector<Digest>* out);
 [[nodiscard]] std::vector<Digest> Chain(const Digest& seed, std::span<const uint32_t> tokens);
 

@@ -1,7 +1,7 @@
 #include "storage/format/layout.h"
 
-// 0.8 and later choose the vector width at run time on x86-64 only through this header (46 against
-// 20 GB/s).
+// From version 0.8 on, xxHash chooses the vector width at run time on x86-64 only through this
+// header (46 against 20 GB/s).
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #else
@@ -19,15 +19,17 @@ namespace {
 
 absl::Status ValidateSegment(size_t index, const Segment& segment) {
   if (segment.layers == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("segment ", index, " has no layers"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment ", index, " has no layers; it must have at least 1"));
   }
   if (segment.bytes == 0 || segment.bytes > kSegmentBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("segment ", index, " has ", segment.bytes,
-                                                   " bytes; allowed are 1 to ", kSegmentBytesMax));
+                                                   " bytes; it must have 1 to ", kSegmentBytesMax));
   }
   if (segment.raw_bytes > (segment.codec == Codec::kIdentity ? 0 : kSegmentBytesMax)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("segment ", index, " has ", segment.raw_bytes, " raw bytes"));
+        absl::StrCat("segment ", index, " has ", segment.raw_bytes,
+                     " raw bytes; an encoded segment may have at most 1 GiB - 1, any other none"));
   }
   switch (segment.codec) {
     case Codec::kIdentity:
@@ -51,11 +53,11 @@ std::span<const std::byte> BytesAt(std::span<const std::byte> payload, uint64_t 
 absl::Status SegmentTable::Validate(uint32_t layers) const {
   if (layers == 0 || layers > kSegmentsMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a block has ", layers, " layers; allowed are 1 to ", kSegmentsMax));
+        absl::StrCat("a block has ", layers, " layers; it must have 1 to ", kSegmentsMax));
   }
   if (segments.empty() || segments.size() > kSegmentsMax) {
     return absl::InvalidArgumentError(absl::StrCat("a block has ", segments.size(),
-                                                   " segments; allowed are 1 to ", kSegmentsMax));
+                                                   " segments; it must have 1 to ", kSegmentsMax));
   }
   uint64_t sum = 0;
   for (size_t i = 0; i < segments.size(); ++i) {
@@ -64,7 +66,7 @@ absl::Status SegmentTable::Validate(uint32_t layers) const {
   }
   if (sum != layers) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the segments hold ", sum, " layers, the block has ", layers));
+        absl::StrCat("the segments hold ", sum, " layers in all, but the block has ", layers));
   }
   return absl::OkStatus();
 }
@@ -120,7 +122,7 @@ absl::Status SegmentTable::Range(uint32_t first_layer, uint32_t layers, SegmentR
   if (!found || (layers != 0 && layer != wanted_end)) {
     return absl::InvalidArgumentError(
         absl::StrCat("layers [", first_layer, ", ", layers == 0 ? "end" : absl::StrCat(wanted_end),
-                     ") do not begin and end with segments of the block"));
+                     ") do not begin and end at borders of the block's segments"));
   }
   *out = range;
   return absl::OkStatus();

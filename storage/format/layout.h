@@ -1,9 +1,9 @@
 // How the bytes of a block lie inside its extent: a table of segments in layer order.
 //
-// Segments start at multiples of 64 B inside the extent, in order; padding is zero.  Offsets are
-// therefore never stored in memory: they follow from the lengths.  Values only: no ownership, no
-// threads.
-// Limits: 1..1,024 segments and layers a block, a segment 1 .. 1 GiB-1 bytes.
+// Inside the extent each segment starts at the next multiple of 64 B, in order, and padding is
+// zero.  Offsets follow from the lengths, so memory does not store them.  Values only: no
+// ownership, no threads.
+// Limits: 1..1,024 segments and layers per block, 1 .. 1 GiB-1 bytes per segment.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,21 @@ inline constexpr uint32_t kSegmentsMax = 1024;
 inline constexpr uint32_t kSegmentBytesMax = (1u << 30) - 1;
 
 struct Segment {
-  uint16_t layers = 1;  // consecutive layers in it
+  uint16_t layers = 1;  // consecutive layers in this segment
   Codec codec = Codec::kIdentity;
   uint32_t bytes = 0;  // stored length
-  uint64_t xxh3 = 0;  // XXH3-64, seed 0, of the stored bytes; meaningful when the table is `hashed`
-  uint32_t raw_bytes = 0;  // of an encoded one, once it is decoded; 0: unknown, or not encoded
+  uint64_t xxh3 = 0;   // XXH3-64, seed 0, of the stored bytes; meaningful if the table is `hashed`
+  // The length of an encoded segment once it is decoded; 0 if unknown, or if it is not encoded.
+  uint32_t raw_bytes = 0;
 
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-// Consecutive segments [first, first + count), where the first begins inside the payload.
+// Consecutive segments [first, first + count), and where they lie in the payload.
 struct SegmentRange {
   uint32_t first = 0;
   uint32_t count = 0;
-  uint64_t begin = 0;  // byte offset in the payload, multiple of 64
+  uint64_t begin = 0;  // byte offset of the first one, a multiple of 64
   uint64_t end = 0;    // one past the last stored byte
 };
 
@@ -40,35 +41,37 @@ struct SegmentTable {
   std::vector<Segment> segments;
   bool hashed = false;
 
-  // InvalidArgument with a sentence when a limit of the header comment is broken or layers do not
-  // add up.
+  // Returns InvalidArgument, with a sentence, if a limit in the header comment is exceeded or if
+  // the segments do not hold `layers` layers in all.
   [[nodiscard]] absl::Status Validate(uint32_t layers) const;
-  // Of the extent: all segments, each but the last padded to 64 B.
+  // The length of the payload in its extent: all segments, each except the last padded to 64 B.
   [[nodiscard]] ByteCount PayloadBytes() const;
-  // Sum of stored lengths: what a byte stream carries.
+  // The sum of the stored lengths: the bytes that a byte stream carries.
   [[nodiscard]] ByteCount StoredBytes() const;
-  // Some segment is not the engine's own bytes.
+  // Whether any segment holds other bytes than the engine's own.
   [[nodiscard]] bool encoded() const;
-  // Of the same segments once they are decoded: all identity, not hashed where any was encoded.
-  // One whose raw bytes are unknown stays as it is.
+  // Returns the table of these segments once they are decoded.  All are identity; the table is not
+  // hashed if any segment was encoded.  An encoded segment of unknown raw length stays as it is.
   [[nodiscard]] SegmentTable Decoded() const;
-  // Segments that hold layers [first_layer, first_layer + layers); layers == 0 means all from
-  // first_layer. InvalidArgument when the range does not fall on segment borders.
+  // Writes to *out the segments that hold layers [first_layer, first_layer + layers); layers == 0
+  // means all from first_layer on.  Returns InvalidArgument if the range does not begin and end at
+  // segment borders.
   [[nodiscard]] absl::Status Range(uint32_t first_layer, uint32_t layers, SegmentRange* out) const;
 
   friend bool operator==(const SegmentTable&, const SegmentTable&) = default;
 };
 
-// One table for a block of `segments` equal identity segments of one layer each, not hashed.
+// A table of `segments` identity segments of `bytes_each` bytes and one layer each, not hashed.
 [[nodiscard]] SegmentTable UniformTable(uint32_t segments, uint32_t bytes_each);
 
 // XXH3-64, seed 0.
 [[nodiscard]] uint64_t HashBytes(std::span<const std::byte> bytes);
 
-// Hashes every segment of a payload that lies as the table says; sets `hashed`.
+// Hashes every segment of a payload that is laid out as the table says, and sets `hashed`.
 void HashPayload(std::span<const std::byte> payload, SegmentTable* table);
-// Index of the first segment in [first, first + count) whose bytes do not match; -1 when all do.
-// REQUIRES: table.hashed, payload covers those segments (payload[0] is the payload's byte 0).
+// Returns the index of the first segment in `range` whose bytes do not match its hash, or -1 if all
+// match.
+// REQUIRES: table.hashed; payload covers those segments (payload[0] is the payload's byte 0).
 [[nodiscard]] int FirstDamaged(std::span<const std::byte> payload, const SegmentTable& table,
                                const SegmentRange& range);
 

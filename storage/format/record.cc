@@ -1,4 +1,4 @@
-// Offsets and rules here are those of docs/format.md, "Record".
+// Offsets and rules in this file are those of docs/format.md, "Record".
 #include "storage/format/record.h"
 
 #include <algorithm>
@@ -14,17 +14,16 @@
 namespace larder {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "numbers are stored as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "numbers are stored in memory order");
 
 constexpr std::string_view kMagic = "LRDR";
-constexpr size_t kFixedBytes = 88;  // up to the content id, or the strings
-constexpr size_t kWriterAt = 12;    // the last of the prefix
+constexpr size_t kFixedBytes = 88;  // up to the content id, or to the strings if there is none
+constexpr size_t kWriterAt = 12;    // offset of the writer's uid, the last field of the prefix
 constexpr size_t kEntryBytes = 32;
 constexpr size_t kChecksumBytes = 8;
-constexpr size_t kStringsAlign = 8;  // the table begins at a multiple of it
+constexpr size_t kStringsAlign = 8;  // the table begins at a multiple of this
 
-// Where the parts of a header lie; they follow from these.
+// Offsets of a header's parts, which follow from these lengths.
 struct Places {
   Places(bool content, size_t layout_bytes, size_t dtype_bytes, size_t segments)
       : table(RoundUp(kFixedBytes + (content ? kDigestBytes : 0) + layout_bytes + dtype_bytes,
@@ -59,7 +58,7 @@ class Writer {
   std::string* out_;
 };
 
-// Reads forward.  The caller made sure that what it asks for is there.
+// Reads forward.  The caller has checked that the bytes it asks for exist.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -106,24 +105,25 @@ uint32_t Layers(const SegmentTable& table) {
   return layers;
 }
 
-// What holds of every header, whoever made it.
+// Checks the rules that every header must obey, whether we encode it or have read it.
 absl::Status Check(const RecordHeader& header, uint32_t layers) {
   if (header.layout.empty() || header.layout.size() > kLayoutBytesMax)
-    return Damage("layout name is too short or too long");
+    return Damage("the layout name must have 1 to 128 bytes");
   if (header.dtype.empty() || header.dtype.size() > kDtypeBytesMax)
-    return Damage("dtype is too short or too long");
+    return Damage("the dtype must have 1 to 32 bytes");
   if (header.block_tokens == 0 || header.block_tokens > kBlockTokensMax ||
       header.block_tokens % kStepTokens != 0) {
-    return Damage("it says ", header.block_tokens, " tokens");
+    return Damage("the block has ", header.block_tokens,
+                  " tokens; it must have a multiple of 16, at most 4096");
   }
   if (header.first_layer > kFirstLayerMax)
-    return Damage("it says first layer ", header.first_layer);
+    return Damage("the first layer is above 65535: ", header.first_layer);
   if (!header.table.hashed) return Damage("the segments are not hashed");
   const auto says_nothing = [](const Segment& segment) {
     return segment.codec != Codec::kIdentity && segment.raw_bytes == 0;
   };
   if (header.version() >= 3 && std::ranges::any_of(header.table.segments, says_nothing))
-    return Damage("a segment does not say its raw bytes");
+    return Damage("an encoded segment does not give its raw length");
   if (absl::Status status = header.table.Validate(layers); !status.ok())
     return Damage(status.message());
   return absl::OkStatus();
@@ -146,8 +146,8 @@ void WriteTable(const SegmentTable& table, Writer* out) {
   }
 }
 
-// First layer and offset follow from the entries before; another value there means that an entry
-// lies.
+// First layer and offset follow from the entries before, so any other value there means that the
+// table is damaged.
 absl::Status ReadTable(size_t segments, uint32_t version, Reader* in, SegmentTable* table) {
   table->hashed = true;
   table->segments.reserve(segments);
@@ -165,10 +165,13 @@ absl::Status ReadTable(size_t segments, uint32_t version, Reader* in, SegmentTab
     segment.xxh3 = in->Number<uint64_t>();
     const bool says_raw = version >= 3 && segment.codec != Codec::kIdentity;
     if (zero_a != 0 || (segment.raw_bytes != 0) != says_raw)
-      return Damage("reserved bytes of segment ", i, " are not zero, or it says no raw bytes");
+      return Damage("segment ", i,
+                    " has a nonzero reserved byte, or a raw length that does not fit its codec "
+                    "and the record's version");
     if (first_layer != layer)
-      return Damage("segment ", i, " says first layer ", first_layer, ", not ", layer);
-    if (begin != offset) return Damage("segment ", i, " says offset ", begin, ", not ", offset);
+      return Damage("segment ", i, " begins at layer ", first_layer, ", not at ", layer);
+    if (begin != offset)
+      return Damage("segment ", i, " begins at offset ", begin, ", not at ", offset);
     layer += segment.layers;
     offset = RoundUp(offset + segment.bytes, kSegmentAlign);
     table->segments.push_back(segment);
@@ -180,14 +183,14 @@ uint32_t VersionOf(std::span<const std::byte> header) {
   return Reader(header.subspan(kMagic.size())).Number<uint32_t>();
 }
 
-// `bytes` are all of the header, its checksum already found right: only a writer's mistake fails
-// here.
+// Reads a whole header, `bytes`, whose checksum has already been verified: only a mistake of its
+// writer can fail here.
 absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   RecordHeader header;
   const uint32_t version = VersionOf(bytes);
   const bool content = version >= 2;
   Reader in(bytes.subspan(kWriterAt));
-  // Zero is "unknown", which is one below all users.
+  // Zero on disk means "unknown"; minus 1 that is kUnknownUid, the uid that no user has.
   header.writer_uid = in.Number<uint32_t>() - 1;
   header.key.variant = in.ReadDigest();
   header.key.digest = in.ReadDigest();
@@ -201,21 +204,23 @@ absl::StatusOr<RecordHeader> ReadChecked(std::span<const std::byte> bytes) {
   const auto payload_bytes = in.Number<uint64_t>();
   const Places places(content, layout_bytes, dtype_bytes, segments);
   if (places.header_bytes != bytes.size()) {
-    return Damage("its parts take ", places.header_bytes, " bytes, not ", bytes.size());
+    return Damage("its parts have ", places.header_bytes, " bytes, but it says a length of ",
+                  bytes.size());
   }
   if (content) header.content = in.ReadDigest();
   header.layout = in.Text(layout_bytes);
   header.dtype = in.Text(dtype_bytes);
-  if (!in.ZerosTo(places.table - kWriterAt)) return Damage("padding of the names is not zero");
+  if (!in.ZerosTo(places.table - kWriterAt)) return Damage("padding after the names is not zero");
   LARDER_RETURN_IF_ERROR(ReadTable(segments, version, &in, &header.table));
   if (header.version() != version)
-    return Damage("it is of version ", header.version(), ", not ", version);
+    return Damage("its contents need version ", header.version(), ", but it says version ",
+                  version);
   if (!in.ZerosTo(places.header_bytes - kChecksumBytes - kWriterAt)) {
-    return Damage("padding of the table is not zero");
+    return Damage("padding after the table is not zero");
   }
   LARDER_RETURN_IF_ERROR(Check(header, layers));
   if (header.table.PayloadBytes() != ByteCount(payload_bytes)) {
-    return Damage("it says ", payload_bytes, " bytes of payload, not ",
+    return Damage("it says a payload of ", payload_bytes, " bytes, but its segments need ",
                   header.table.PayloadBytes().value());
   }
   return header;
@@ -232,7 +237,8 @@ uint32_t RecordHeader::version() const {
 std::string EncodeRecordHeader(const RecordHeader& header) {
   const uint32_t layers = Layers(header.table);
   LARDER_CHECK(Check(header, layers).ok());
-  const bool content = header.version() >= 2;  // in version 3 it may be unknown: zero
+  // Version 3 always has the field: zero if the content is unknown.
+  const bool content = header.version() >= 2;
   const Places places(content, header.layout.size(), header.dtype.size(),
                       header.table.segments.size());
   std::string bytes;
@@ -266,14 +272,16 @@ absl::StatusOr<ByteCount> RecordHeaderBytes(std::span<const std::byte> prefix) {
   if (prefix.size() < kRecordPrefixBytes)
     return Damage("cut short after ", prefix.size(), " bytes");
   Reader in(prefix);
-  if (in.Text(kMagic.size()) != kMagic) return Damage("no magic; this is not a record");
+  if (in.Text(kMagic.size()) != kMagic)
+    return Damage("the magic is missing, so this is not a record");
   if (const auto version = in.Number<uint32_t>(); version < 1 || version > kRecordVersionMax) {
-    return Damage("version ", version, " is unknown; known are 1 to ", kRecordVersionMax);
+    return Damage("version ", version, " is unknown; this program reads versions 1 to ",
+                  kRecordVersionMax);
   }
   const auto header_bytes = in.Number<uint32_t>();
   if (header_bytes < Places(false, 1, 1, 1).header_bytes || header_bytes > kRecordHeaderBytesMax ||
       header_bytes % kSegmentAlign != 0) {
-    return Damage("it says ", header_bytes, " bytes of header");
+    return Damage("no header has a length of ", header_bytes, " bytes");
   }
   return ByteCount(header_bytes);
 }
@@ -285,7 +293,7 @@ absl::StatusOr<DecodedHeader> DecodeRecordHeader(std::span<const std::byte> byte
   const auto head = bytes.first(size - kChecksumBytes);
   uint64_t checksum;
   std::memcpy(&checksum, bytes.data() + head.size(), sizeof checksum);
-  if (HashBytes(head) != checksum) return Damage("the checksum is wrong");
+  if (HashBytes(head) != checksum) return Damage("the checksum does not match");
   LARDER_ASSIGN_OR_RETURN(RecordHeader header, ReadChecked(bytes.first(size)));
   return DecodedHeader{std::move(header), header_bytes};
 }
@@ -294,8 +302,8 @@ absl::StatusOr<DecodedHeader> DecodeRecordHeaderOf(const BlockKey& key,
                                                    std::span<const std::byte> bytes) {
   absl::StatusOr<DecodedHeader> decoded = DecodeRecordHeader(bytes);
   if (decoded.ok() && decoded->header.key != key) {
-    return Damage("it is of block ", decoded->header.key.variant.Hex(), "/",
-                  decoded->header.key.digest.Hex(), ", not of ", key.variant.Hex(), "/",
+    return Damage("it is that of block ", decoded->header.key.variant.Hex(), "/",
+                  decoded->header.key.digest.Hex(), ", not that of block ", key.variant.Hex(), "/",
                   key.digest.Hex());
   }
   return decoded;

@@ -1,10 +1,10 @@
 // A block as stored on disk or sent to a peer: header, segment table, checksum of both, payload
 // (docs/format.md).
 //
-// The daemon alone makes header and table; they never lie in memory that a client can write.  The
-// header carries the key, so a record in the wrong place is seen; it has a checksum of its own, so
-// a flipped length is seen before it is believed; every segment has its own hash, so a range of
-// layers can be read and checked alone.
+// Only the daemon writes header and table; they never lie in memory that a client can write.  The
+// header carries the key, so a reader notices a record in the wrong place.  It has a checksum of
+// its own, so a reader notices a flipped length before it uses it.  Every segment has a hash of its
+// own, so a reader can read and check a range of layers alone.
 //
 // Decoding treats its input as hostile: any bytes give a value or a Status, never a crash or a huge
 // allocation.
@@ -23,28 +23,29 @@
 
 namespace larder {
 
-// A record of version 1 does not say its content; one of version 2 does.  One of version 3 has
-// encoded segments and says how long they are once decoded.  Else they are the same.
+// Version 1 of a record does not name its content, version 2 does.  Version 3 has encoded segments
+// and gives their decoded lengths.  Otherwise the versions are the same.
 inline constexpr uint32_t kRecordVersionMax = 3;
 
 struct RecordHeader {
   BlockKey key;
-  Digest parent;   // digest of the block before, or the content id
-  Digest content;  // content id; Digest{}: nobody said
+  Digest parent;   // digest of the block before this one, or the content id
+  Digest content;  // content id; Digest{} if unknown
   uint32_t block_tokens = 0;
   uint32_t first_layer = 0;
   std::string layout;  // name, <= 128 bytes
   std::string dtype;   // <= 32 bytes
   SegmentTable table;  // hashed
-  // Of whom it is, on disk alone: what is sent elsewhere does not say it.
+  // The user whose process stored the block, kept on disk only: a record that is sent to a peer
+  // does not contain it.
   uint32_t writer_uid = BlockWriter::kUnknownUid;
   friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
-  // The least that can say it.
+  // The lowest version that can represent this header.
   [[nodiscard]] uint32_t version() const;
 };
 
-// Header and table, zeros, and the checksum as the last 8 bytes: a multiple of 64 B, so that the
-// payload behind it is aligned.
+// Returns header and table, zeros, and the checksum as the last 8 bytes.  The length is a multiple
+// of 64 B, so that the payload behind it is aligned.
 // REQUIRES: header.table is valid and hashed.
 [[nodiscard]] std::string EncodeRecordHeader(const RecordHeader& header);
 
@@ -52,15 +53,16 @@ struct DecodedHeader {
   RecordHeader header;
   ByteCount header_bytes;  // where the payload begins
 };
-// DataLoss: not a record, another version, cut short, checksum wrong, or nonsense inside.
+// Returns DataLoss if the bytes are not a record, are of an unknown version, are cut short, have a
+// wrong checksum, or contain an invalid value.
 [[nodiscard]] absl::StatusOr<DecodedHeader> DecodeRecordHeader(std::span<const std::byte> bytes);
 
-// As above, and DataLoss when the record is not that of `key`.
+// As DecodeRecordHeader; also returns DataLoss if the record is not that of `key`.
 [[nodiscard]] absl::StatusOr<DecodedHeader> DecodeRecordHeaderOf(const BlockKey& key,
                                                                  std::span<const std::byte> bytes);
 
-// How many bytes to have before DecodeRecordHeader can succeed, from the first 16; DataLoss if not
-// a record.
+// Returns, from the first 16 bytes, how many bytes DecodeRecordHeader needs, or DataLoss if they do
+// not begin a record.
 inline constexpr size_t kRecordPrefixBytes = 16;
 inline constexpr size_t kRecordHeaderBytesMax = 64 * 1024;
 [[nodiscard]] absl::StatusOr<ByteCount> RecordHeaderBytes(std::span<const std::byte> prefix);

@@ -22,16 +22,17 @@
 namespace larder {
 namespace {
 
-// Below this the call into libc is as fast as any, and its stores stay in the cache.
+// For copies shorter than this libc is as fast as any kernel, and its stores stay in the cache.
 constexpr size_t kSmallBytes = 4096;
 
-// CopyAndHash copies so much at a time, and then hashes it in a buffer that stays in L1.  It reads
-// each line from memory once and writes it to both; the hash is computed while the stores drain.
-// 1 KiB is a block of XXH3's.  Measured (1 MiB segments in order, GB/s; copy alone 26.5): 24.0 by 1
-// KiB, 21.7 by 2 and 4 KiB, 20.8 by 8 KiB; the source hashed first, then copied, 21.6; copied into
-// the buffer, then out of it, 6 to 16, as loads wait for stores to the same line of another page.
+// CopyAndHash copies this many bytes at a time, both to the destination and to a buffer that stays
+// in L1, and then hashes the buffer.  It reads each line from memory once; the hash is computed
+// while the stores drain.  1 KiB is one block of XXH3.  Measured (1 MiB segments in order, GB/s;
+// copy alone 26.5): 24.0 with pieces of 1 KiB, 21.7 with 2 and 4 KiB, 20.8 with 8 KiB; hashing the
+// source first and then copying it, 21.6; copying into the buffer and then out of it, 6 to 16, as
+// loads wait for stores to the same line of another page.
 constexpr size_t kPieceBytes = 1024;
-constexpr size_t kPieceBytesWithoutTee = 4096;  // of a kernel without one, the fastest was this
+constexpr size_t kPieceBytesWithoutTee = 4096;  // the fastest size for a kernel without a tee
 
 void CopyMemcpy(std::byte* to, const std::byte* from, size_t bytes) {
   std::memcpy(to, from, bytes);
@@ -43,23 +44,23 @@ void CopyRepMovsb(std::byte* to, const std::byte* from, size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
 
-// Non-temporal stores need an aligned destination: the head up to it, and what is left at the end,
-// are ordinary.
+// Non-temporal stores need an aligned destination.  The bytes before the first aligned address, and
+// those left at the end, are copied by ordinary stores.
 size_t HeadBytes(const std::byte* to, size_t align, size_t bytes) {
   const size_t past = reinterpret_cast<uintptr_t>(to) % align;
   return std::min(past == 0 ? 0 : align - past, bytes);
 }
 
-// The bytes before and after what vectors copy.  Where there is a second destination, the first is
-// written out of it: another process may change `from` between two reads.
+// Copies the bytes before and after those that vectors copy.  If there is a second destination, the
+// first is copied from it and not from `from`, which another process may change between two reads.
 template <bool kTwice>
 void CopyEdge(std::byte* to, std::byte* also, const std::byte* from, size_t bytes) {
   if constexpr (kTwice) std::memcpy(also, from, bytes);
   std::memcpy(to, kTwice ? also : from, bytes);
 }
 
-// With stores to `to` that go past the cache; kTwice: to `also` as well, by ordinary stores of the
-// same registers.
+// Copies with stores to `to` that bypass the cache.  If kTwice, ordinary stores of the same
+// registers write `also` too.
 template <bool kTwice>
 __attribute__((target("avx2"))) void Nt256(std::byte* to, std::byte* also, const std::byte* from,
                                            size_t bytes) {
@@ -126,14 +127,14 @@ void CopyNt512(std::byte* to, const std::byte* from, size_t bytes) {
 
 #endif  // __x86_64__
 
-// Touched anonymous memory, empty when there is none to be had.
+// Anonymous memory whose pages are touched; empty if the host has none to give.
 class Arena {
  public:
   explicit Arena(size_t bytes) {
     void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return;
     bytes_ = {static_cast<std::byte*>(memory), bytes};
-    (void)madvise(memory, bytes, MADV_HUGEPAGE);  // a wish
+    (void)madvise(memory, bytes, MADV_HUGEPAGE);  // may fail
     for (size_t at = 0; at < bytes; at += kPageBytes) bytes_[at] = std::byte{1};
   }
   ~Arena() {
@@ -148,7 +149,7 @@ class Arena {
   std::span<std::byte> bytes_;
 };
 
-// Out of all caches, as blocks are that were not read for a while.
+// Evicts the bytes from all caches, like blocks that were not read for a while.
 void Flush(std::span<const std::byte> bytes) {
 #if defined(__x86_64__)
   for (size_t at = 0; at < bytes.size(); at += 64) _mm_clflush(bytes.data() + at);
@@ -156,7 +157,7 @@ void Flush(std::span<const std::byte> bytes) {
 #endif
 }
 
-// Appends the seconds that each piece of 1 MiB took.
+// Appends to *seconds the time that each piece of 1 MiB took.
 void TimePieces(const CopyKernel& kernel, std::span<std::byte> to, std::span<const std::byte> from,
                 std::vector<double>* seconds) {
   constexpr size_t kPiece = 1 << 20;
@@ -169,8 +170,8 @@ void TimePieces(const CopyKernel& kernel, std::span<std::byte> to, std::span<con
   }
 }
 
-// A mean would count the time in which other processes had the core: of 32 processes that started
-// together on two cores, three chose a bad kernel by it.
+// A mean would include the time in which other processes had the core: of 32 processes that started
+// together on two cores, three chose a bad kernel by the mean.
 double Median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -225,8 +226,8 @@ CopyKernel MemcpyKernel() { return {"memcpy", CopyMemcpy}; }
 std::vector<CopyKernel> AllKernels() {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2");
-  // What copies whole blocks best may be slow by pieces: libc stores past the cache in long copies
-  // alone.
+  // Every kernel gets a tee of vector stores: one that copies whole blocks best may be slow piece
+  // by piece, as libc bypasses the cache in long copies alone.
   const CopyKernel::Tee tee = avx2 ? Nt256<true> : nullptr;
   std::vector<CopyKernel> kernels = {{"memcpy", CopyMemcpy, tee}, {"rep movsb", CopyRepMovsb, tee}};
   if (avx2) kernels.emplace_back("avx2 nt", CopyNt256, Nt256<true>);
@@ -238,9 +239,9 @@ std::vector<CopyKernel> AllKernels() {
 }
 
 CopyKernel ChooseKernel() {
-  // Out of memory and into it: of what a cache holds, which may be more than this, another kernel
-  // is the fastest.  Huge pages where the host gives them: else first touch costs more than the
-  // measurement.
+  // Measures from memory to memory: for bytes in a cache, which may be larger than kBytes, another
+  // kernel is the fastest.  The arena asks for huge pages because touching small ones for the first
+  // time costs more than the measurement.
   constexpr size_t kBytes = 8 << 20;
   constexpr int kRounds = 6;
   const std::vector<CopyKernel> kernels = AllKernels();

@@ -1,11 +1,11 @@
 // Ways to copy memory, and which of them is the fastest on this host.
 //
-// Machines differ: non-temporal AVX-512 stores beat libc's memcpy by half on one, lose on another.
-// So the kernel is chosen by CPU feature and a short measurement, once per Client and per daemon.
-// Not a memmove: source and destination must not overlap.
+// Machines differ: non-temporal AVX-512 stores are half as fast again as libc's memcpy on one and
+// slower on another.  So each Client and each daemon chooses its kernel once, by CPU features and a
+// short measurement.  Not a memmove: source and destination must not overlap.
 //
 // Ownership: values.  Thread-safety: pure functions.
-// Limits: any length, any alignment.  Off x86-64 there is memcpy only.
+// Limits: any length, any alignment.  On other CPUs than x86-64 there is memcpy only.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,20 @@ namespace larder {
 class CopyKernel {
  public:
   using Function = void (*)(std::byte* to, const std::byte* from, size_t bytes);
-  // Writes the same to `also`, which stays in the cache; reads each byte of `from` once.
+  // Copies `from` to both `to` and `also`, which stays in the cache, and reads each byte of `from`
+  // once.
   using Tee = void (*)(std::byte* to, std::byte* also, const std::byte* from, size_t bytes);
-  // `tee`: null where there is none that is faster than two copies.
+  // `tee` is null if the kernel has none that is faster than two copies.
   constexpr CopyKernel(const char* name, Function function, Tee tee = nullptr)
       : name_(name), function_(function), tee_(tee) {}
 
   [[nodiscard]] const char* name() const { return name_; }
-  // Copies all of `from`.  Non-temporal stores may be seen late by other cores: StoreFence() before
-  // telling them.
+  // Copies all of `from`.  Other cores may see non-temporal stores late, so the caller calls
+  // StoreFence() before it tells another thread that the bytes are there.
   // REQUIRES: to.size() >= from.size().
   void Copy(std::span<std::byte> to, std::span<const std::byte> from) const;
-  // The same, and XXH3-64 (seed 0) of what was written: another process may change `from` at any
-  // moment.
+  // As Copy, and returns XXH3-64 (seed 0) of the bytes written.  The hash is of those and not of
+  // `from`, which another process may change at any moment.
   [[nodiscard]] uint64_t CopyAndHash(std::span<std::byte> to,
                                      std::span<const std::byte> from) const;
 
@@ -40,15 +41,16 @@ class CopyKernel {
   Tee tee_;
 };
 
-// Stores before it are seen before those after it, also non-temporal ones.  Free where nothing is
-// outstanding.
+// Orders stores, non-temporal ones too: other cores see those before the fence before those after
+// it.  Free if no store is outstanding.
 void StoreFence();
 
-// libc's memcpy; what everything is compared with.
+// libc's memcpy, the baseline for every other kernel.
 [[nodiscard]] CopyKernel MemcpyKernel();
-// All that this CPU can run, memcpy first.
+// All kernels that this CPU can run, memcpy first.
 [[nodiscard]] std::vector<CopyKernel> AllKernels();
-// The fastest of them out of memory, in a measurement of about 15 ms.
+// Returns the one of AllKernels() that copies fastest from memory to memory, by a measurement of
+// about 15 ms.
 [[nodiscard]] CopyKernel ChooseKernel();
 
 }  // namespace larder

@@ -31,13 +31,13 @@ uint32_t SlabPages(ByteCount slab_bytes) {
 
 }  // namespace
 
-// A window that slides over adjacent runs: grows at its end, and drops from its beginning what it
-// does not need.  Remembers the cheapest moment.
+// A window that slides over adjacent runs: it grows at its end and drops from its beginning the
+// runs that it does not need.  It remembers where it was cheapest.
 class ExtentAllocator::Window {
  public:
   explicit Window(uint32_t wanted) : wanted_(wanted) {}
 
-  // `worth`: of all its pages.
+  // `worth` is that of all pages of the run.
   void Add(const Run& run, double worth) {
     runs_.push_back({run, worth});
     pages_ += run.pages;
@@ -48,18 +48,18 @@ class ExtentAllocator::Window {
     best_begin_ = runs_.front().run.begin;
     best_end_ = run.begin + run.pages;
   }
-  // What comes next is not adjacent, or must stay.
+  // Empties the window, because the next run is not adjacent or must stay.
   void Restart() {
     runs_.clear();
     pages_ = 0;
     cost_ = 0;
   }
 
-  // Where the unfinished window begins, or else `next`.
+  // Where the unfinished window begins, or `next` if the window is empty.
   [[nodiscard]] Page begin_or(Page next) const {
     return runs_.empty() ? next : runs_.front().run.begin;
   }
-  // Of the cheapest window; both 0 when there was none.
+  // The bounds of the cheapest window; both are 0 if no window was large enough.
   [[nodiscard]] Page best_begin() const { return best_begin_; }
   [[nodiscard]] Page best_end() const { return best_end_; }
   [[nodiscard]] double best_cost() const { return best_cost_; }
@@ -78,7 +78,7 @@ class ExtentAllocator::Window {
   const uint32_t wanted_;
   std::deque<Valued> runs_;
   uint64_t pages_ = 0;
-  double cost_ = 0;  // of what lives in it
+  double cost_ = 0;  // of its live pages
   double best_cost_ = std::numeric_limits<double>::infinity();
   Page best_begin_ = 0;
   Page best_end_ = 0;
@@ -141,7 +141,7 @@ void ExtentAllocator::Free(const Extent& extent) {
   free_pages_ += extent.pages;
   --live_;
 
-  // Adjacent page numbers on both sides of a slab's border are not adjacent memory.
+  // Adjacent page numbers on the two sides of a slab's border are not adjacent memory.
   Page begin = PageOf(extent);
   uint32_t pages = extent.pages;
   auto next = free_by_place_.lower_bound(begin);
@@ -178,10 +178,12 @@ std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(uint32_t pages, 
   if (slabs_.empty()) return {};
   Window window(pages);
   Page at = *cursor % total_pages();
-  // Runs may have merged since the cursor was left: go on where the next one begins.
+  // Runs may have merged since the last search set the cursor, so the search begins where the next
+  // run begins.
   const auto page = static_cast<uint32_t>(at % slab_pages_);
   at = (at - page + NextStart(slabs_[at / slab_pages_], page)) % total_pages();
-  // One turn, and as much again as a window needs that lies across its beginning.
+  // One turn over all pages, and `pages` more, so that the walk also finds a window that lies
+  // across its own beginning.
   const uint64_t walk_pages = total_pages() + pages;
   const uint64_t tries = uint64_t{kWindowTries} + pages;
   uint64_t walked = 0;
@@ -199,7 +201,7 @@ std::vector<ExtentAllocator::Owner> ExtentAllocator::FindWindow(uint32_t pages, 
     at = (at + run.pages) % total_pages();
   }
   if (window.best_end() == 0) {
-    *cursor = window.begin_or(at);  // the next search has the tries to finish this window
+    *cursor = window.begin_or(at);  // the next search has enough tries to finish this window
     return {};
   }
   *cursor = window.best_end() % total_pages();
@@ -269,7 +271,7 @@ void ExtentAllocator::CheckInvariants() const {
       if (run.live) {
         ++live;
       } else {
-        LARDER_CHECK(!after_free);  // neighbours have merged
+        LARDER_CHECK(!after_free);  // adjacent free runs have merged
         LARDER_CHECK(run.owner == kNoOwner);
         const auto found = free_by_place_.find(run.begin);
         LARDER_CHECK(found != free_by_place_.end() && found->second == run.pages);

@@ -19,24 +19,24 @@ namespace {
 
 constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
 
-// A limit that a control group may have, and the files that say it, by the version of groups.
+// A limit that a control group may have, and the files that hold it, by version of control groups.
 struct Limit {
   struct Files {
-    const char* mount;  // where the hierarchy is mounted everywhere
+    const char* mount;  // where every system mounts the hierarchy
     const char* limit;
     const char* usage;
   };
   const char* controller;  // in /proc/self/cgroup of version 1
   Files version1;
   Files version2;
-  bool counts_cache;  // files' pages are part of the usage, and given back under pressure
+  bool counts_cache;  // the usage includes page cache, which the kernel reclaims under pressure
 };
 constexpr Limit kMemory = {
     .controller = "memory",
     .version1 = {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"},
     .version2 = {"/sys/fs/cgroup", "memory.max", "memory.current"},
     .counts_cache = true};
-// Of huge pages that are in use, and of those that a mapping has reserved.
+// The limits of huge pages in use, and of huge pages that mappings have reserved.
 constexpr Limit kHugePages = {
     .controller = "hugetlb",
     .version1 = {"/sys/fs/cgroup/hugetlb", "hugetlb.2MB.limit_in_bytes",
@@ -57,11 +57,12 @@ std::string ReadText(const std::string& path) {
 
 std::optional<uint64_t> ReadNumber(const std::string& path) {
   uint64_t value = 0;
-  if (!absl::SimpleAtoi(ReadText(path), &value)) return std::nullopt;  // also cgroup v2's "max"
+  // Also for the "max" of cgroup v2.
+  if (!absl::SimpleAtoi(ReadText(path), &value)) return std::nullopt;
   return value;
 }
 
-// The number behind `key` at the start of a line of "key value [unit]".
+// Returns the number after `key` in a text of lines "key value [unit]".
 std::optional<uint64_t> Field(absl::string_view text, absl::string_view key) {
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipWhitespace());
@@ -71,7 +72,8 @@ std::optional<uint64_t> Field(absl::string_view text, absl::string_view key) {
   return std::nullopt;
 }
 
-// Of the page cache of a group.  Version 1 says total_* where children count too.
+// Returns the bytes of a group's page cache.  In version 1, only the total_* values include the
+// groups below.
 uint64_t CacheOf(const std::string& group) {
   const std::string stat = ReadText(absl::StrCat(group, "/memory.stat"));
   uint64_t cache = 0;
@@ -82,7 +84,7 @@ uint64_t CacheOf(const std::string& group) {
   return cache;
 }
 
-// Of one group alone; kUnknown when it has no limit.
+// Returns what one group alone leaves us, or kUnknown if it has no limit.
 uint64_t Room(const std::string& group, const Limit::Files& files, bool counts_cache) {
   const std::optional<uint64_t> limit = ReadNumber(absl::StrCat(group, "/", files.limit));
   if (!limit) return kUnknown;
@@ -92,8 +94,9 @@ uint64_t Room(const std::string& group, const Limit::Files& files, bool counts_c
   return *limit - std::min(*limit, used);
 }
 
-// The least room of `group` and all groups above it.  A container may not see the path that
-// /proc/self/cgroup names; the walk then ends at the mount, which is the container's own group.
+// Returns the least that `group` and the groups above it leave us.  A container may not see the
+// path that /proc/self/cgroup names; then the files of the mount itself, which are those of the
+// container's own group, decide.
 uint64_t RoomUpwards(const std::string& root, std::string group, const Limit::Files& files,
                      bool counts_cache) {
   const std::string mount = absl::StrCat(root, files.mount);

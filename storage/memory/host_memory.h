@@ -1,7 +1,7 @@
-// How much memory this host still has for us: what a pool must fit in.
+// How much memory this host has left for us, in which a pool must fit.
 //
 // A snapshot, not a promise: another process may take the memory a moment later.
-// Thread-safety: pure reads of /proc and /sys; no state.
+// Thread-safety: only reads /proc and /sys; no state.
 #pragma once
 
 #include <string>
@@ -11,16 +11,17 @@
 namespace larder {
 
 struct HostMemory {
-  // Without swapping: MemAvailable, or less where a control group of ours (v1 or v2, or any above
-  // it) leaves less; its page cache counts as available.  The largest value when nothing says.
+  // Memory that can be used without swapping: MemAvailable, or less if a control group of this
+  // process, or one above it (v1 or v2), leaves less.  A group's page cache counts as available.
+  // The largest value if nothing limits it.
   ByteCount available{};
-  // In 2 MiB hugetlb pages that nobody has reserved, or less where a control group of ours leaves
-  // less.  They are not part of `available`.
+  // Bytes in free 2 MiB hugetlb pages that no process has reserved, or less if a control group
+  // leaves less.  `available` does not include them.
   ByteCount huge_pages_free{};
 };
 
-// Reads the files below `root` ("" is the host; a test gives a directory of its own).  What cannot
-// be read or parsed limits nothing.
+// Reads the files below `root`; "" is the host, a test passes a directory of its own.  A file that
+// cannot be read or parsed is no limit.
 [[nodiscard]] HostMemory ReadHostMemory(const std::string& root = "");
 
 }  // namespace larder

@@ -16,7 +16,7 @@
 #include "storage/memory/memfd.h"
 #include "storage/status_macros.h"
 
-// Newer than the C library's headers of the oldest host that we build on.
+// Newer than the C library's headers on the oldest host that we build on.
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -28,18 +28,19 @@ namespace larder {
 namespace {
 
 constexpr ByteCount kHugePage = MiB(2);
-constexpr ByteCount kPopulatePiece = MiB(8);  // a few milliseconds: what stopping waits for
-constexpr uint64_t kSlabsMax = 65535;         // SlabId is 16 bits
-constexpr size_t kNameBytesMax = 200;         // memfd_create takes 249, the slab's number included
+// A few milliseconds, for which StopPopulating may wait.
+constexpr ByteCount kPopulatePiece = MiB(8);
+constexpr uint64_t kSlabsMax = 65535;  // SlabId is 16 bits
+constexpr size_t kNameBytesMax = 200;  // memfd_create allows 249, including the slab's number
 
-// For people: whole GiB from 10 GiB on, MiB below.
+// For messages: whole GiB from 10 GiB on, MiB below.
 std::string Readable(ByteCount bytes) {
   const uint64_t mib = bytes.value() >> 20;
   if (mib >= 10 * 1024 || (mib >= 1024 && mib % 1024 == 0)) return absl::StrCat(mib >> 10, " GiB");
   return absl::StrCat(mib, " MiB");
 }
 
-// As --pool takes it: a size that leaves the host a fifth of what it has.
+// A size in the form that --pool takes, which leaves the host a fifth of what is available.
 std::string PoolAdvice(ByteCount available) {
   const uint64_t mib = (available.value() >> 20) / 5 * 4;
   return mib >= 1024 ? absl::StrCat(mib >> 10, "GiB") : absl::StrCat(mib, "MiB");
@@ -66,10 +67,11 @@ absl::Status DescriptorError(int error, absl::string_view what) {
 
 absl::Status SlabPool::Options::Validate() const {
   if (bytes < kHugePage) {
-    return absl::InvalidArgumentError("a pool has at least 2 MiB; use a larger --pool");
+    return absl::InvalidArgumentError("a pool must have at least 2 MiB; use a larger --pool");
   }
   if (slab_bytes.value() % kHugePage.value() != 0) {
-    return absl::InvalidArgumentError("the slab size must be a multiple of 2 MiB (0: chosen)");
+    return absl::InvalidArgumentError(
+        "the slab size must be a multiple of 2 MiB, or 0 to let the daemon choose it");
   }
   const ByteCount slab = slab_bytes == ByteCount(0) ? DefaultSlabBytes(bytes) : slab_bytes;
   if (slab > bytes) {
@@ -78,15 +80,15 @@ absl::Status SlabPool::Options::Validate() const {
                                                    "; use smaller slabs or a larger --pool"));
   }
   if (slab >= kSlabBytesLimit) {
-    return absl::InvalidArgumentError("a slab is below 64 GiB; use smaller slabs");
+    return absl::InvalidArgumentError("a slab must be below 64 GiB; use smaller slabs");
   }
   if (bytes.value() / slab.value() > kSlabsMax) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a pool has at most ", kSlabsMax, " slabs; use larger slabs"));
+        absl::StrCat("a pool can have at most ", kSlabsMax, " slabs; use larger slabs"));
   }
   if (name.size() > kNameBytesMax || name.find('\0') != std::string::npos) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a pool's name has at most ", kNameBytesMax, " bytes and no NUL"));
+        absl::StrCat("a pool's name can have at most ", kNameBytesMax, " bytes and no NUL"));
   }
   return absl::OkStatus();
 }
@@ -119,7 +121,7 @@ absl::StatusOr<std::unique_ptr<SlabPool>> SlabPool::Create(const Options& option
   const ByteCount total(options.bytes.value() / slab.value() * slab.value());
   const HostMemory memory = options.host_memory();
   if (options.huge_pages && memory.huge_pages_free >= total) {
-    // Mapping reserves the pages.  Somebody else may take them first: then small ones have to do.
+    // Mapping reserves the pages.  If another process takes them first, the pool uses small pages.
     auto pool = Make(options, slab, /*huge=*/true);
     if (pool.ok()) return pool;
   }
@@ -150,12 +152,13 @@ absl::Status SlabPool::MakeSlab(uint32_t index, bool huge, Slab* slab) const {
   void* base = mmap(nullptr, slab_bytes_.value(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "mmap of a slab");
   slab->base = static_cast<std::byte*>(base);
-  // A forked child would keep the slab's memory, and a core dump would carry all tenants' bytes.
+  // A forked child would keep the slab's memory, and a core dump would contain the bytes of all
+  // tenants.
   if (madvise(base, slab_bytes_.value(), MADV_DONTFORK) != 0 ||
       madvise(base, slab_bytes_.value(), MADV_DONTDUMP) != 0) {
     return absl::ErrnoToStatus(errno, "madvise of a slab");
   }
-  // F_SEAL_FUTURE_WRITE spares mappings that exist: ours must, by now.
+  // F_SEAL_FUTURE_WRITE does not affect mappings that exist, so ours must exist by now.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL |
                     (options_.seal_future_write ? F_SEAL_FUTURE_WRITE : 0);
   if (fcntl(fd, F_ADD_SEALS, seals) != 0) return absl::ErrnoToStatus(errno, "sealing a slab");
@@ -204,7 +207,7 @@ absl::Status SlabPool::PopulateAll() {
 absl::Status SlabPool::PopulateNext(const std::function<void(SlabId)>& online) {
   const uint32_t next = online_count();
   absl::Status status = Populate(next);
-  if (stop_) return absl::CancelledError("the pool is being destroyed");
+  if (stop_) return absl::CancelledError("populating the pool was stopped");
   if (!status.ok()) {
     status = absl::Status(status.code(), absl::StrCat(next, " of ", slab_count(),
                                                       " slabs are populated: ", status.message()));
@@ -220,8 +223,8 @@ absl::Status SlabPool::PopulateNext(const std::function<void(SlabId)>& online) {
   return absl::OkStatus();
 }
 
-// Free huge pages may be out of reach: of a control group that we cannot see, or of a node that we
-// may not allocate on.
+// Populating huge pages may fail even if the host has free ones: a control group that we cannot see
+// may limit them, or they may be on a node that we may not allocate on.
 absl::Status SlabPool::Populate(uint32_t index) {
   Slab& slab = slabs_[index];
   if (slab.huge) {
@@ -231,15 +234,16 @@ absl::Status SlabPool::Populate(uint32_t index) {
     --huge_slabs_;
   }
   if (slab.base == nullptr) {
-    Release(slab);  // what a try before this one has left
+    Release(slab);  // frees what an earlier try has left
     LARDER_RETURN_IF_ERROR(MakeSlab(index, /*huge=*/false, &slab));
   }
-  // Others may have taken the memory since Create: better to wait than to be killed for it.
+  // Other processes may have taken the memory since Create.  To wait is better than to be killed
+  // for want of memory.
   const ByteCount available = options_.host_memory().available;
   if (available < slab_bytes_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the next slab needs ", Readable(slab_bytes_), ", ", Readable(available),
-                     " of memory available; free memory or use a smaller --pool"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the next slab needs ", Readable(slab_bytes_), ", but only ", Readable(available),
+        " of memory is available; free memory or use a smaller --pool"));
   }
   return PopulatePages(slab);
 }
@@ -247,13 +251,14 @@ absl::Status SlabPool::Populate(uint32_t index) {
 absl::Status SlabPool::PopulatePages(const Slab& slab) const {
   uint64_t done = 0;
   while (done < slab_bytes_.value()) {
-    if (stop_) return absl::CancelledError("stopped");
+    if (stop_) return absl::CancelledError("populating the pool was stopped");
     const uint64_t piece = std::min(kPopulatePiece.value(), slab_bytes_.value() - done);
-    // Unlike touching the pages, this reports what would otherwise be a SIGBUS.
+    // Unlike touching the pages, this returns an error where a touch would raise SIGBUS.
     if (madvise(slab.base + done, piece, MADV_POPULATE_WRITE) == 0) {
       done += piece;
     } else if (errno == EINVAL) {
-      return absl::FailedPreconditionError("no MADV_POPULATE_WRITE: use Linux 5.14 or newer");
+      return absl::FailedPreconditionError(
+          "the kernel has no MADV_POPULATE_WRITE; use Linux 5.14 or newer");
     } else if (errno != EINTR && errno != EAGAIN) {
       return absl::ResourceExhaustedError(absl::StrCat("the host gave no memory (errno ", errno,
                                                        "); free memory or use a smaller --pool"));
@@ -293,7 +298,8 @@ absl::StatusOr<int> SlabPool::OpenDescriptor(SlabId slab, bool writable) const {
   if (writable && options_.seal_future_write) {
     return absl::FailedPreconditionError("the pool is sealed against writers; use staged writes");
   }
-  // Reopening, unlike dup, gives another open file: no rights and no offset shared with ours.
+  // Reopening, unlike dup, makes another open file, which shares neither rights nor offset with
+  // ours.
   const std::string path = absl::StrCat("/proc/self/fd/", slabs_[index].fd);
   const int fd = open(path.c_str(), (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
   if (fd < 0) return DescriptorError(errno, "reopening a slab through /proc");

@@ -1,17 +1,18 @@
-// A tenant's host memory: a fixed number of slabs, each one memfd, mapped into the daemon for good.
+// A tenant's host memory: a fixed number of slabs, each one memfd, which the daemon keeps mapped
+// for the life of the pool.
 //
-// Does not know extents (ExtentAllocator) or blocks, and does not keep a writer from a slab that
-// others read: that is for leases.  Slabs never change tenant, never shrink or grow (sealed), and
-// come online one after the other as a background thread populates them, so that the daemon serves
-// meanwhile.  A slab whose huge pages the host does not give after all is made of small ones; while
-// it gives no memory at all, the thread asks again from time to time.  Forked children of the
-// daemon and its core dumps do not get the mappings.
+// Knows neither extents (ExtentAllocator) nor blocks, and does not keep a process from writing a
+// slab that others read: leases do.  Slabs never change tenant, never shrink or grow (they are
+// sealed), and come online one after the other as a background thread populates them, so that the
+// daemon serves meanwhile.  If the host does not provide the huge pages of a slab after all, that
+// slab is remade with small ones.  While the host has no memory at all, the thread tries again
+// every retry_period.  Forked children of the daemon and its core dumps do not get the mappings.
 //
 // Ownership: made by server/main (one per tenant), outlives every ExtentAllocator and BlockStore
 // over it.  A slab's memory lives on while a client still maps it.
-// Thread-safety: all methods from any thread, PopulateAll and StartPopulating once.
+// Thread-safety: all methods from any thread; only one of PopulateAll and StartPopulating, once.
 // Lifecycle: Create -> StartPopulating -> (slabs come online) -> destroyed (joins the thread,
-// within milliseconds also while populating; unmaps).
+// within milliseconds even while it populates; unmaps).
 // Limits: 65,535 slabs; slab size a multiple of 2 MiB; total is exact and never exceeded.
 // Needs Linux 5.14 (MADV_POPULATE_WRITE) and /proc.
 #pragma once
@@ -38,42 +39,44 @@ class SlabPool {
   struct Options {
     ByteCount bytes;              // total, rounded down to whole slabs; at least one slab
     ByteCount slab_bytes;         // 0: DefaultSlabBytes(bytes)
-    std::string name = "larder";  // shown in /proc/PID/maps, with the slab's number behind it
-    // A tenant without trusted writers: nobody may ever map it writable again, whatever descriptor
-    // they come by.  The daemon writes through the mapping that it made before the seal.
+    std::string name = "larder";  // shown in /proc/PID/maps, followed by the slab's number
+    // Set for a tenant without trusted writers: no process can map a slab writable any more,
+    // whatever descriptor it obtains.  The daemon writes through the mapping that it made before
+    // the seal.
     bool seal_future_write = false;
-    bool lock_memory = true;  // mlock where allowed; failing shows in locked(), no error
-    bool huge_pages = true;   // 2 MiB hugetlb pages if the host has enough free for all slabs
-    std::chrono::milliseconds retry_period{5'000};  // of StartPopulating, when there is no memory
-    // Where the pool learns what fits; a parameter so that tests can be a small or a busy host.
+    bool lock_memory = true;  // mlock if allowed; a failure shows in locked() and is no error
+    bool huge_pages = true;   // 2 MiB hugetlb pages if enough are free for all slabs
+    std::chrono::milliseconds retry_period{5'000};  // between tries to get memory
+    // Returns what fits.  A parameter so that tests can pretend to be a small or busy host.
     std::function<HostMemory()> host_memory = [] { return ReadHostMemory(); };
 
-    // InvalidArgument with what to do.
+    // Returns InvalidArgument, saying what to do, if an option is out of range.
     [[nodiscard]] absl::Status Validate() const;
   };
-  // About a 32nd of the pool, at least 64 MiB and at most 1 GiB, stretched (less than twofold, in
-  // steps of 2 MiB) so that hardly anything of the pool is rounded away.  A pool below 64 MiB is
+  // About a 32nd of the pool, at least 64 MiB and at most 1 GiB, then enlarged (less than twofold,
+  // in steps of 2 MiB) so that hardly any of the pool is lost by rounding.  A pool below 64 MiB is
   // one slab.
   [[nodiscard]] static ByteCount DefaultSlabBytes(ByteCount pool);
 
-  // Makes the memfds (without touching their pages).  ResourceExhausted when memory or descriptors
-  // do not suffice, with what to do; InvalidArgument from Validate.
+  // Makes the memfds, without touching their pages.  Returns ResourceExhausted, saying what to do,
+  // if memory or descriptors do not suffice, and InvalidArgument from Validate.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SlabPool>> Create(const Options& options);
   ~SlabPool();
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
 
-  // Populates slabs in order on a background thread and calls `online` (on that thread) after each.
-  // `stalled`, when given, hears that the host has no memory for the next slab, once until one
-  // comes online; the thread asks again every retry_period.  Both stay callable until
-  // StopPopulating or destruction.  REQUIRES: called once.
+  // Populates slabs in order on a background thread and calls `online` on that thread after each.
+  // If given, `stalled` is called when the host has no memory for the next slab, and not again
+  // before a slab has come online; the thread tries again every retry_period.  The pool may call
+  // both until StopPopulating or destruction.  REQUIRES: called once.
   void StartPopulating(std::function<void(SlabId)> online,
                        std::function<void(const absl::Status&)> stalled = nullptr);
-  // No call of `online` is under way or follows; slabs that are not online yet never will be.
-  // Returns within milliseconds.  Idempotent, from the thread that called StartPopulating.
+  // When this returns, no call of `online` is under way or will follow, and slabs that are not
+  // online never will be.  Returns within milliseconds.  Idempotent, from the thread that called
+  // StartPopulating.
   void StopPopulating();
-  // Populates all on the calling thread, until the host has no memory; for tests and benches.
-  // REQUIRES: not started otherwise.
+  // Populates all slabs on the calling thread, until the host has no memory; for tests and benches.
+  // REQUIRES: neither this nor StartPopulating was called before.
   [[nodiscard]] absl::Status PopulateAll();
 
   [[nodiscard]] ByteCount slab_bytes() const { return slab_bytes_; }
@@ -82,25 +85,28 @@ class SlabPool {
     return ByteCount(slab_bytes_.value() * slabs_.size());
   }
   [[nodiscard]] uint32_t online_count() const { return online_.load(std::memory_order_acquire); }
-  // Why the next slab is not populated (out of memory), with what to do; OK when the last one that
-  // was tried is online.  The slabs that are online stay so, and serve.
+  // Why the next slab is not populated (out of memory), and what to do.  OK if the latest slab that
+  // the pool tried is online.  Slabs that are online stay online and are used.
   [[nodiscard]] absl::Status populate_status() const;
-  // There is no slab at all, for want of memory.
+  // No slab is online, because the host has no memory.
   [[nodiscard]] bool starved() const { return online_count() == 0 && !populate_status().ok(); }
-  // Nobody but the daemon can write it, whatever descriptor they hold (Options::seal_future_write).
+  // Only the daemon can write the slabs, whatever descriptor another process holds
+  // (Options::seal_future_write).
   [[nodiscard]] bool sealed() const { return options_.seal_future_write; }
-  // "4 KiB", "2 MiB hugetlb", or "2 MiB hugetlb and 4 KiB" where huge pages did not suffice.
+  // "4 KiB", "2 MiB hugetlb", or "2 MiB hugetlb and 4 KiB" if there were too few huge pages.
   [[nodiscard]] const char* pages() const;
-  // All slabs online so far stay in memory whatever the host swaps.
+  // The host swaps out none of the slabs that are online so far.
   [[nodiscard]] bool locked() const { return locked_; }
 
-  // The daemon's own view of an extent.  REQUIRES: the slab is online, extent inside it (CHECKed).
+  // The daemon's own mapping of an extent.  REQUIRES: the slab is online, the extent lies inside it
+  // (CHECKed).
   [[nodiscard]] std::span<std::byte> Bytes(const Extent& extent) const;
 
-  // A new descriptor of a slab for handing to a client, with a file offset of its own; the caller
-  // owns it.  Read-only ones are reopened O_RDONLY, so that for another uid the kernel refuses
-  // every way back to writing.  NotFound: no such slab, or not online.  FailedPrecondition: a
-  // writable one of a pool made with seal_future_write, as nobody could map it.
+  // Returns a new descriptor of a slab for a client, with a file offset of its own; the caller owns
+  // it.  A read-only one is reopened O_RDONLY, so that the kernel refuses a process of another uid
+  // every way to make it writable.  Returns NotFound if there is no such slab or it is not online,
+  // and FailedPrecondition for a writable descriptor of a pool made with seal_future_write, which
+  // no process could map.
   [[nodiscard]] absl::StatusOr<int> OpenDescriptor(SlabId slab, bool writable) const;
 
  private:
@@ -113,19 +119,21 @@ class SlabPool {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SlabPool>> Make(const Options& options,
                                                                       ByteCount slab_bytes,
                                                                       bool huge);
-  // Fills an empty `slab`; when it fails, what it has got is given back by Release.
+  // Makes the memfd and the mapping of an empty `slab`.  If it fails, Release frees what it has
+  // made.
   [[nodiscard]] absl::Status MakeSlab(uint32_t index, bool huge, Slab* slab) const;
   void Release(Slab& slab) const;
   [[nodiscard]] absl::Status Populate(uint32_t slab);
   [[nodiscard]] absl::Status PopulatePages(const Slab& slab) const;
   [[nodiscard]] bool Lock(const Slab& slab) const;
   [[nodiscard]] absl::Status PopulateNext(const std::function<void(SlabId)>& online);
-  // Until StopPopulating, or for one retry_period.
+  // Waits for one retry_period, or until StopPopulating.
   void AwaitRetry();
 
   const Options options_;
   const ByteCount slab_bytes_;
-  // Its size is const after Create; a slab may be remade until it is online, and is const then.
+  // Its size does not change after Create.  A slab may be remade until it is online, and does not
+  // change afterwards.
   std::vector<Slab> slabs_;
   std::atomic<uint32_t> huge_slabs_{0};
   std::atomic<uint32_t> online_{0};

@@ -17,7 +17,7 @@ std::byte* Map(size_t bytes) {
   return static_cast<std::byte*>(memory);
 }
 
-// Maps one huge page more and gives back what lies outside the aligned part.
+// Maps `align` bytes more than needed, and unmaps what lies outside the aligned part.
 std::byte* MapAligned(size_t bytes, size_t align) {
   std::byte* const mapped = Map(bytes + align);
   const auto address = reinterpret_cast<uintptr_t>(mapped);
@@ -32,7 +32,7 @@ std::byte* MapAligned(size_t bytes, size_t align) {
 ZeroedMemory::ZeroedMemory(size_t bytes, bool huge) : bytes_(RoundUp(bytes, kPageBytes)) {
   const bool aligned = bytes_ >= kHugePageBytes;
   memory_ = aligned ? MapAligned(bytes_, kHugePageBytes) : Map(bytes_);
-  // Advice only: a host without transparent huge pages answers EINVAL, and small pages do.
+  // Only a hint: a host without transparent huge pages returns EINVAL, and small pages work too.
   if (aligned) (void)madvise(memory_, bytes_, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 

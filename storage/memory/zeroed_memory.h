@@ -1,12 +1,12 @@
-// Anonymous memory that reads as zeros and costs nothing until it is touched: the index's tables
-// and entries.
+// Anonymous memory that reads as zeros and costs nothing until it is touched, for the index's
+// tables and entries.
 //
-// Random reads of hundreds of megabytes are bound by the TLB; with 2 MiB pages a look-up among 10 M
-// blocks walks far fewer page tables.  But a huge page is paid whole at its first touch, so the
-// caller says when.
-// Ownership: its own mapping; movable.
+// The TLB limits random reads of hundreds of megabytes: with 2 MiB pages a lookup among 10 M blocks
+// walks far fewer page tables.  But the first touch of a huge page allocates all of it, so the
+// caller decides when to ask for them.
+// Ownership: owns its mapping; movable.
 // Thread-safety: none of its own.
-// Limits: out of memory ends the process, as operator new would.
+// Limits: aborts the process if there is no memory.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +18,14 @@ class ZeroedMemory {
   static constexpr size_t kHugePageBytes = size_t{2} << 20;
 
   ZeroedMemory() = default;
-  // REQUIRES: bytes > 0.  `huge`: ask for 2 MiB pages; without effect below 2 MiB, and where the
-  // host refuses.
+  // `huge` asks for 2 MiB pages.  It has no effect below 2 MiB, or if the host refuses.
+  // REQUIRES: bytes > 0.
   ZeroedMemory(size_t bytes, bool huge);
   ~ZeroedMemory();
   ZeroedMemory(ZeroedMemory&& other) noexcept;
   ZeroedMemory& operator=(ZeroedMemory&& other) noexcept;
 
-  // Elements of a type to which all zeros is a value.
+  // The memory as elements of a type of which all zeros is a value.
   template <class T>
   [[nodiscard]] T* as() const {
     return static_cast<T*>(memory_);

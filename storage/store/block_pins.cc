@@ -14,7 +14,7 @@ bool IsIn(const BlockIndex::Presence& block, Tier tier) {
 
 }  // namespace
 
-// A pin of DISK keeps a block in HOST, too, until it is on disk.
+// A pin of DISK also keeps a block in HOST until it is on disk.
 bool BlockPins::HasRoom(Tier tier, const BlockIndex::Presence& block) const {
   const ByteCount bytes(block.pages * kPageBytes);
   const auto has = [&](Tier of, ByteCount most) { return index_.PinnedBytes(of) + bytes <= most; };
@@ -55,7 +55,7 @@ BlockStatus BlockPins::Add(std::string_view owner, const PinKey& key, uint64_t d
   if (first && !index_.SetPinned(key.variant, key.digest, key.tier, true)) {
     LARDER_CHECK(table_.Remove(owner, key));
     NoteSize();
-    return BlockStatus::kMissing;  // it has left since
+    return BlockStatus::kMissing;  // the block has left since the lookup
   }
   return IsIn(presence, key.tier) ? BlockStatus::kOk : BlockStatus::kPending;
 }
@@ -105,8 +105,9 @@ void BlockPins::Mark(const PinKey& key) {
   index_.SetPinned(key.variant, key.digest, key.tier, true);
 }
 
-// Add and Restore change table and size before they mark the index, and this asks for them after
-// the name entered: one of the two sees the other.
+// Add and Restore change the table and size_ before they mark the index.  Entered reads size_ and
+// the table after the name has entered the index.  So if they run at once, at least one of them
+// marks the entry.
 void BlockPins::Entered(VariantIndex variant, const Digest& digest) {
   if (size() == 0) return;
   MutexLock lock(mu_);

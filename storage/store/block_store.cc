@@ -10,21 +10,21 @@
 namespace larder {
 namespace {
 
-// How long a writer should wait before it asks a full pool again: about what the held leases need
-// to end.
+// How long a writer should wait before it asks a full pool again: about as long as the leases that
+// hold it usually last.
 constexpr Duration kRetryAfterFull = std::chrono::milliseconds(20);
-// Worst blocks that one allocation takes before it clears a window instead: bounds the time under
-// the lock.
+// An allocation evicts at most this many of the least worthy blocks before it frees a window
+// instead, which bounds the time under the lock.
 constexpr int kEvictionsPerAllocation = 64;
-// Evictions under one hold of the lock in the background.
+// Evictions under one hold of the lock, in EvictToWatermark.
 constexpr size_t kEvictionBatch = 32;
 
-// The entries that one call holds.
+// The set of entries that one call holds.
 class HeldOnce {
  public:
   explicit HeldOnce(size_t keys) : places_(std::bit_ceil(2 * keys)) {}
-  // The place of `ref`: holds ref.value if the caller has written it there, otherwise 0.
-  // References are the daemon's numbers, so no client chooses which of them meet.
+  // Returns the place of `ref`, which holds ref.value if the caller has written it there, otherwise
+  // 0.  The daemon chooses the references, so no client can choose which of them collide.
   [[nodiscard]] uint32_t& PlaceOf(EntryRef ref) {
     size_t at = (ref.value * uint64_t{0x9E3779B97F4A7C15}) >> 32;
     while (places_[at &= places_.size() - 1] != 0 && places_[at] != ref.value) ++at;
@@ -172,7 +172,7 @@ BlockStore::ReserveResult BlockStore::Reserve(std::span<const ByteCount> sizes, 
   reservation.slots_.reserve(sizes.size());
   reservations_.fetch_add(1, std::memory_order_relaxed);
   reservation.store_ = this;
-  std::vector<BlockIndex::Evicted> gone;  // their metadata goes without the lock
+  std::vector<BlockIndex::Evicted> gone;  // their metadata is freed without the lock
   std::vector<EntryRef> held;
   bool complete = true;
   {
@@ -215,7 +215,8 @@ void BlockStore::FreeAll(ExtentReservation& reservation) {
   }
 }
 
-// Their bytes are where they were: what was promised of them in between was never handed out.
+// The bytes of these blocks are unchanged: the reservation that took their extents was never
+// returned to a caller.
 std::vector<EntryRef> BlockStore::PutBack(std::vector<BlockIndex::Evicted> gone) {
   std::vector<EntryRef> held;
   for (BlockIndex::Evicted& block : gone) {
@@ -239,7 +240,7 @@ std::optional<Extent> BlockStore::AllocateEvicting(uint32_t pages,
   const uint32_t now_s = NowSeconds();
   for (int tries = 0; tries < kEvictionsPerAllocation; ++tries) {
     if (std::optional<Extent> extent = allocator_.Allocate(pages)) return extent;
-    // Enough is free, but apart: make one window free instead of emptying the pool.
+    // Enough pages are free, but scattered: free one window instead of emptying the pool.
     if (allocator_.free_bytes() >= ByteCount(uint64_t{2} * pages * kPageBytes)) break;
     std::optional<BlockIndex::Evicted> block = index_.EvictOne(now_s);
     if (!block) break;
@@ -281,7 +282,7 @@ BlockStatus BlockStore::Publish(ExtentReservation& reservation, size_t i, const 
       BlockMetadata::Make(block.parent, block.tokens, *block.table, block.content, block.writer);
   BlockIndex::InsertResult inserted;
   {
-    // Under mu_, so that nothing can evict the entry before its extent knows its owner.
+    // Under mu_, so that no thread can evict the entry before its extent has its owner word.
     MutexLock lock(mu_);
     EntryRef ref;
     inserted = index_.Insert(std::move(entry), NowSeconds(), &ref);
@@ -333,13 +334,13 @@ BlockStatus BlockStore::Fill(ExtentReservation& reservation, size_t i, const New
   return BlockStatus::kOk;
 }
 
-// A name that comes to the index between the question and the Insert is found by that.  The hashes
-// are the daemon's own: those that a writer sends may be a record's without its bytes.
+// If the name enters the index after this answer, Insert finds it.  The hashes compared are the
+// daemon's own: a writer could send those of a record with other bytes.
 BlockStatus BlockStore::AskDisk(const NewBlock& block, const Extent& extent) {
   DiskTier* const disk = untold_.load(std::memory_order_acquire);
   if (disk == nullptr) return BlockStatus::kOk;
   const auto known = disk->FindUntold({index_.VariantId(block.variant), block.digest});
-  // Other bytes under a name that it has would be two blocks of one name.
+  // The disk may have this name; with other bytes there would be two blocks of one name.
   if (!known.ok()) return BlockStatus::kFull;
   if (!*known) return BlockStatus::kOk;
   SegmentTable table = *block.table;
@@ -457,7 +458,7 @@ size_t BlockStore::EvictToWatermark(size_t blocks_max) {
   return evicted;
 }
 
-// What left HOST without a copy on disk is lost, where there is a disk to lose it from.
+// A block that left HOST without a copy on disk is lost.
 void BlockStore::CountEviction(const BlockIndex::Evicted& gone) {
   if (!gone.kept_on_disk) evicted_unspilled_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -476,7 +477,8 @@ bool BlockStore::EnsureHashed(const BlockIndex::Held& held) const {
 
 bool BlockStore::Check(const BlockIndex::Held& held, const SegmentRange& range) const {
   if (held.metadata == nullptr) return false;
-  if (!held.metadata->hashed()) return EnsureHashed(held);  // from these very bytes
+  // The hashes are made from these bytes, so they match.
+  if (!held.metadata->hashed()) return EnsureHashed(held);
   return FirstDamaged(Bytes(held.extent), held.metadata->Table(), range) < 0;
 }
 

@@ -1,18 +1,18 @@
-// A tenant's blocks: pool, extents, index, eviction and metadata behind one door.  The one class
-// the server calls.
+// A tenant's blocks.  This is the one class of this folder that the server calls; it joins pool,
+// extents, index, eviction and metadata.
 //
-// Bytes are not its business: writers put them into the extents of an ExtentReservation, readers
-// take them from the extents of a BlockLease; it only says who may, and that nothing is reused
-// meanwhile.
+// It does not move bytes: writers put them into the extents of an ExtentReservation, and readers
+// take them from the extents of a BlockLease.  The store only decides who may do so, and that no
+// extent is reused meanwhile.
 //
 // Ownership: made by server/main, one per tenant.  Outlives every handle that it returned.
 // Thread-safety: BlockStore from any thread; a handle from one thread at a time.
 // Lifecycle of a block: Reserve -> (filled) -> Publish -> Acquire ... -> evicted or dropped.
-// Limits, exact: the pool's bytes; `lease_share` of the pool per session, for leases and for
-// reservations alike (the caller passes what is left of its share).
-// Locks: `mu_` guards the allocator; the index has its own.  Order: mu_, then a shard.  Acquire and
-// release take no lock of the store unless an extent comes free.  `disk_mu_` is a leaf; that of
-// pins() lies between mu_ and a shard.
+// Limits, exact: the pool's bytes; `lease_share` of the pool per process, for leases and for
+// reservations alike (the caller passes what is left of the process's share).
+// Locks: `mu_` guards the allocator; the index has its own locks.  Order: mu_, then a shard.
+// Acquire and release take no lock of the store unless an extent becomes free.  `disk_mu_` is a
+// leaf; the lock of pins() lies between mu_ and a shard.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,8 @@ namespace larder {
 class BlockStore;
 class DiskTier;  // storage/disk/disk_tier.h
 
-// Extents promised to a writer.  What was not published is returned when this is dropped.
+// Extents that are promised to a writer.  Destroying the reservation returns those that were not
+// published.
 class ExtentReservation {
  public:
   ExtentReservation() = default;
@@ -50,7 +51,7 @@ class ExtentReservation {
   ~ExtentReservation() { Reset(); }
 
   [[nodiscard]] size_t size() const { return slots_.size(); }
-  // True while slot i waits for its publish.
+  // Whether slot i still waits to be published.
   [[nodiscard]] bool open(size_t i) const {
     return i < slots_.size() && slots_[i].extent.pages != 0;
   }
@@ -58,17 +59,17 @@ class ExtentReservation {
   [[nodiscard]] ByteCount bytes(size_t i) const { return slots_[i].bytes; }
   [[nodiscard]] ByteCount held_bytes() const { return held_; }  // of the open extents
   [[nodiscard]] size_t open_count() const { return open_count_; }
-  void Return(size_t i);  // gives slot i back; no-op when not open
-  // Slot i alone, as a reservation of its own, so that it can be filled without this one's lock.
-  // Without slots when it is not open.
+  void Return(size_t i);  // returns slot i to the pool; no-op if it is not open
+  // Moves slot i into a reservation of its own, so that it can be filled without the lock that
+  // guards this one.  Returns a reservation without slots if slot i is not open.
   [[nodiscard]] ExtentReservation Split(size_t i);
-  void Reset();  // all of them
+  void Reset();  // returns all open slots
 
  private:
   friend class BlockStore;
   struct Slot {
     Extent extent;
-    ByteCount bytes;  // as asked
+    ByteCount bytes;  // as the writer asked for, not rounded to pages
   };
   Extent Take(size_t i);
 
@@ -78,8 +79,8 @@ class ExtentReservation {
   size_t open_count_ = 0;
 };
 
-// Blocks held for reading: they keep bytes and metadata until this is dropped, whatever happens to
-// their names.
+// Blocks that are held for reading: they keep their bytes and metadata until this is destroyed,
+// whatever happens to their names.
 class BlockLease {
  public:
   BlockLease() = default;
@@ -102,12 +103,12 @@ class BlockLease {
 class BlockStore {
  public:
   struct Options {
-    double lease_share = 0.25;     // of the pool, per session
+    double lease_share = 0.25;     // of the pool, per process
     double free_watermark = 0.04;  // background eviction starts below this share of the pool
     double pin_share = 0.5;        // of the pool, and of the disk, that pins may keep
-    ByteCount disk_limit;          // whatever is there when it is 0
+    ByteCount disk_limit;          // 0: pins on disk have no limit of bytes
     size_t pins_max = 131'072;
-    size_t events_max = 65'536;  // kept for who watches
+    size_t events_max = 65'536;  // kept for clients that watch
   };
 
   // REQUIRES: pool and clock outlive the store.
@@ -121,43 +122,45 @@ class BlockStore {
 
   // ---- writing
   struct ReserveResult {
-    BlockStatus status = BlockStatus::kOk;  // kOk, kFull, kInvalid (a size is 0 or over a slab)
-    Duration retry_after{};                 // when kFull
+    BlockStatus status = BlockStatus::kOk;  // kOk, kFull, or kInvalid (a size is 0 or above a slab)
+    Duration retry_after{};                 // if kFull
     ExtentReservation reservation;
   };
-  // All or nothing; evicts as needed; never waits.  kFull when more than `budget` or when the rest
-  // is held: then nothing was evicted for it, but a block whose name another writer took in that
-  // very instant.
+  // Reserves all sizes or none, and evicts blocks for them if necessary.  Never waits.  kFull if
+  // the sizes exceed `budget`, or if too much of the pool is held.  Then no block has been evicted
+  // for it, except one whose name another writer took in that very moment.
   [[nodiscard]] ReserveResult Reserve(std::span<const ByteCount> sizes, ByteCount budget)
       LARDER_EXCLUDES(mu_);
 
-  // What a writer says of a block.
+  // What a writer says about a block.
   struct NewBlock {
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
     Digest parent;
     std::span<const uint32_t> tokens;
     const SegmentTable* table = nullptr;
-    Digest content = {};  // whose chain it is of; Digest{}: unknown
+    Digest content = {};  // the content whose chain this is; Digest{} if unknown
     BlockWriter writer = {};
   };
-  // Makes slot i of the reservation visible under the name.  kOk, kDuplicate (the extent goes
-  // back), kNotHeld, kInvalid (the table's payload is not the bytes reserved), kFull (index full,
-  // or a disk that has yet to tell what it has cannot say now whether it has the name; the extent
-  // goes back).
-  // The first writer of a name wins, by whichever road and tier: kDuplicate while the name is
-  // stored, also where its block is on disk alone and cannot be read now, or is claimed; an Acquire
-  // brings it back.  A name that has left all tiers is free for other bytes.
+  // Publishes slot i of the reservation under the block's name.  kOk.  kDuplicate; the extent is
+  // returned to the pool.  kNotHeld: the slot is not open.  kInvalid: the table's payload is not as
+  // long as the bytes reserved.  kFull: the index is full, or a disk that has not reported all its
+  // blocks (AskBeforeNaming) cannot say now whether it has the name; the extent is returned.
+  // The first writer of a name wins, in every write mode and tier: the result is kDuplicate while
+  // the name is stored or claimed, even if its block is only on disk and cannot be read now.  An
+  // Acquire brings such a block back.  A name that has left all tiers may be published with other
+  // bytes.
   BlockStatus Publish(ExtentReservation& reservation, size_t i, const NewBlock& block)
       LARDER_EXCLUDES(mu_);
 
-  // The same in two steps, for a daemon-side copy: claim the name, copy, then Fill or Abandon.
-  // The claim must not outlive the reservation.
+  // Publishes in two steps, for a copy that the daemon makes: the caller claims the name, copies,
+  // and then calls Fill or Abandon.  Claim returns the statuses of Publish, but the extent stays in
+  // the reservation.  The claim must not outlive the reservation.
   BlockStatus Claim(const ExtentReservation& reservation, size_t i, const NewBlock& block,
                     EntryRef* claim);
-  // Ends the claim.  kOk; else the extent stays in the reservation.  kDuplicate: a disk that has
-  // yet to tell what it has turned out to have other bytes under this name.  kFull: it cannot say
-  // now.
+  // Ends the claim.  On kOk the block is published.  Otherwise the extent stays in the reservation:
+  // kDuplicate if a disk that has not reported all its blocks has other bytes under this name,
+  // kFull if it cannot say now.
   BlockStatus Fill(ExtentReservation& reservation, size_t i, const NewBlock& block, EntryRef claim)
       LARDER_EXCLUDES(mu_);
   void Abandon(EntryRef claim);
@@ -168,87 +171,101 @@ class BlockStore {
     std::vector<BlockIndex::Held>
         blocks;  // per key; metadata valid while the lease holds; ref 0 = missing or full
   };
-  // Holds what is in HOST, in key order, up to `budget` bytes; keys beyond it come back `full`.
-  // Of HoldWhat::kAnyTier also what is on disk alone: its bytes count as those of HOST, and they
-  // become readable by a promotion (Promoter).
-  // A lease holds a block once, however often its keys name it: the later ones are `repeated`.
-  // `may_crowd` is asked of a block that many hold already whether this caller may, too; if not,
-  // the key comes back `full`.
+  // Holds the blocks that are in HOST, in key order, up to `budget` bytes; keys beyond that come
+  // back `full`.  HoldWhat::kAnyTier also holds blocks that are only on disk.  Their bytes count as
+  // if they were in HOST, and a promotion makes them readable (Promoter).
+  // A lease holds each block once, however often the keys name it: the later keys come back
+  // `repeated`.  If a block already has many holds, `may_crowd` decides whether this caller may
+  // hold it too; if not, the key comes back `full`.
   [[nodiscard]] AcquireResult Acquire(
       VariantIndex variant, std::span<const Digest> digests, ByteCount budget,
       HoldWhat what = HoldWhat::kHost,
       absl::FunctionRef<bool(EntryRef)> may_crowd = [](EntryRef) { return true; });
 
   // ---- leaving
-  // A held block was found damaged, where it is said: its name goes at once, its bytes with the
-  // last lease.  What is damaged in HOST alone is on disk still, under its name.
+  // A held block was found damaged in tier `where`.  If that is HOST, the block leaves HOST, and
+  // its name stays with its copy on disk if there is one.  Otherwise the block leaves all tiers.  A
+  // name without a copy is removed at once; the bytes are freed with the last hold.
   void DropDamaged(EntryRef held, Tier where = Tier::kHost) LARDER_EXCLUDES(mu_);
   bool Drop(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   // As BlockIndex::Clear says.
   ClearedBlock Clear(VariantIndex variant, const Digest& digest, TierSet tiers, ClearHow how)
       LARDER_EXCLUDES(mu_);
-  // Eviction ahead of need: up to `blocks_max` blocks until the watermark holds.  Answers how many
-  // left.  For whoever just reserved, after his answer, and for the background.
+  // Evicts ahead of need: up to `blocks_max` blocks, until free_watermark of the pool is free.
+  // Returns how many it evicted.  A session calls this after it has answered a reservation, the
+  // daemon in the background.
   size_t EvictToWatermark(size_t blocks_max) LARDER_EXCLUDES(mu_);
 
-  // ---- disk.  Who moves bytes between the tiers (Spiller, Promoter) says here what became of
-  // them.
-  // `disk` has blocks whose names the index does not know yet (TierWorker, from a start until none
-  // is unplaced): until this is called with nullptr, Publish and Fill ask it, and may wait for it.
-  // A name that it has is a duplicate unless the new bytes, hashed here, are the record's.  A part
-  // of the disk that is closed says nothing, so who brings its blocks compares (EnterFromDisk).
-  // It outlives the store's callers.
+  // ---- disk.  The threads that move bytes between the tiers (Spiller, Promoter) report here what
+  // happened to a block.
+  // `disk` may have blocks whose names the index does not know yet: TierWorker calls this at the
+  // start, and calls it with nullptr once no block is unplaced.  Until then Publish and Fill ask
+  // the disk for the name, and may wait for it.  If the disk has the name, the new block is a
+  // duplicate, unless its bytes, which the store hashes here, are those of the record.  A closed
+  // part of the disk cannot answer, so the thread that enters its blocks later compares them
+  // (EnterFromDisk).
+  // `disk` outlives all calls of the store.
   void AskBeforeNaming(DiskTier* disk) { untold_.store(disk, std::memory_order_release); }
   [[nodiscard]] bool asks_disk() const {
     return untold_.load(std::memory_order_acquire) != nullptr;
   }
-  // The variant's index, and what records of its blocks say of it.  ResourceExhausted: too many.
+  // Returns the variant's index, and keeps the spec, from which the headers of its blocks' records
+  // are made.  Returns ResourceExhausted if there are too many variants.
   [[nodiscard]] absl::StatusOr<VariantIndex> RegisterVariant(const VariantSpec& spec)
       LARDER_EXCLUDES(disk_mu_);
-  // nullptr: only its id is known (found on disk, not registered since).
+  // Returns nullptr if only the variant's id is known: its blocks were found on disk, and no engine
+  // has registered it since.
   [[nodiscard]] std::shared_ptr<const VariantSpec> SpecOf(VariantIndex variant) const
       LARDER_EXCLUDES(disk_mu_);
-  // What a former process left on disk.  {}: its name has a copy on disk already.  kNotNow: the
-  // name is claimed, or no room in memory is left to name it; later it may work.  Or the block is
-  // in HOST: it has this copy, too, where the caller says by `same`, which it holds, that it has
-  // found that block's bytes to be the record's.
+  // Enters a block that an earlier process left on disk.  Returns {} if the name already has a copy
+  // on disk.  Returns kNotNow if the name is claimed or the index has no capacity for it; a later
+  // call may succeed.  If the block is in HOST, it gets this copy if it is `same`, which the caller
+  // holds and whose bytes it has found to be the record's; otherwise returns kNotNow.
   static constexpr EntryRef kNotNow{UINT32_MAX};
   [[nodiscard]] EntryRef EnterFromDisk(const Digest& variant_id, const Digest& digest,
                                        const Digest& parent, uint64_t location, uint32_t pages,
                                        EntryRef same = {});
-  // A held block is durable there.  To be erased now: where it was on disk until then (0: nowhere);
-  // nullopt: what was just written, for it has left meanwhile.
+  // A held block is durable at `location`.  Returns the location where it was on disk until now,
+  // which the caller must erase, or 0 if it was not on disk.  Returns nullopt if the block has left
+  // HOST meanwhile; then the caller must erase the new record.
   [[nodiscard]] std::optional<uint64_t> SetOnDisk(EntryRef held, uint64_t location);
-  // A held block's bytes are in slot 0 of the reservation, which this takes.  False: its name was
+  // The bytes of a held block are in slot 0 of the reservation; the block takes the extent and is
+  // in HOST.  Returns false, and leaves the extent in the reservation, if the block's name was
   // dropped meanwhile.
   [[nodiscard]] bool FinishPromote(EntryRef held, ExtentReservation& reservation,
                                    std::unique_ptr<const BlockMetadata> metadata)
       LARDER_EXCLUDES(mu_);
-  // A held block's bytes of HOST, encoded or decoded, are in slot 0 of the reservation, which this
-  // takes.  False: somebody else holds the block, or it has left HOST.
+  // The bytes that a held block has in HOST are, encoded or decoded, in slot 0 of the reservation;
+  // the block takes the extent instead of its former one.  Returns false, and leaves the extent in
+  // the reservation, if there is another hold on the block or it has left HOST.
   [[nodiscard]] bool ReplaceInHost(EntryRef held, ExtentReservation& reservation,
                                    std::unique_ptr<const BlockMetadata> metadata)
       LARDER_EXCLUDES(mu_);
-  // Takes blocks, or only their copies, from disk until these bytes are free there; answers what
-  // was asked for in vain.  The rooms follow by TakeFreedExtents.
+  // Evicts blocks from disk, or only the disk copies of blocks in HOST, until that many bytes are
+  // free there.  Returns how many of the bytes could not be freed.  TakeFreedExtents returns their
+  // extents.
   ByteCount EvictFromDisk(ByteCount bytes) LARDER_EXCLUDES(disk_mu_);
   void EvictFromDisk(std::span<const EntryRef> blocks) LARDER_EXCLUDES(disk_mu_);
-  // Of a byte of it there; nullopt: it may not leave the disk now.
+  // What a byte of the block is worth on disk; nullopt if it must not leave the disk now.
   [[nodiscard]] std::optional<double> WorthOnDisk(EntryRef block) const {
     return index_.WorthOnDisk(block, NowSeconds());
   }
-  // Rooms on disk that blocks have left since, for the disk tier's Erase; at most `count`.
+  // Returns up to `count` extents on disk that blocks have left, for the disk tier's Erase.
   [[nodiscard]] std::vector<FreedExtent> TakeFreedExtents(size_t count) LARDER_EXCLUDES(disk_mu_);
   [[nodiscard]] bool has_disk_rooms() const LARDER_EXCLUDES(disk_mu_);
-  // A block of any tier, held; that is no use of it.
-  // ref 0: not there.
+  // Holds a block of any tier; this does not count as a use.  Its ref is 0 if the block is not
+  // there or has too many holds.
   [[nodiscard]] BlockIndex::Held HoldUntouched(VariantIndex variant, const Digest& digest);
-  // More holds on what the caller holds already; false: one of them has too many.
+  // Adds a hold to each of these blocks, which the caller already holds.  Returns false, and adds
+  // none, if one of them has too many holds.
   [[nodiscard]] bool HoldAgain(std::span<const EntryRef> held) { return index_.HoldAgain(held); }
   void Unhold(std::span<const EntryRef> held) { ReleaseHolds(held); }
 
-  // Hashes a held block whose writer left that to the daemon; then checks `range`.  False: damaged.
+  // Hashes a held block whose writer left that to the daemon.  Returns false if the block has no
+  // metadata.
   [[nodiscard]] bool EnsureHashed(const BlockIndex::Held& held) const;
+  // Checks the segments of `range` against their hashes.  If the block is not hashed yet, hashes it
+  // instead and returns true.  Returns false if a segment is damaged or there is no metadata.
   [[nodiscard]] bool Check(const BlockIndex::Held& held, const SegmentRange& range) const;
 
   [[nodiscard]] std::span<std::byte> Bytes(const Extent& extent) const {
@@ -258,7 +275,7 @@ class BlockStore {
   [[nodiscard]] const BlockIndex& index() const { return index_; }
   [[nodiscard]] BlockPins& pins() { return pins_; }
   [[nodiscard]] SlabPool& pool() { return pool_; }
-  [[nodiscard]] ByteCount lease_budget() const;  // of a process
+  [[nodiscard]] ByteCount lease_budget() const;  // per process
   [[nodiscard]] double lease_share() const { return options_.lease_share; }
 
   struct Stats {
@@ -278,13 +295,15 @@ class BlockStore {
   friend class BlockLease;
 
   [[nodiscard]] uint32_t NowSeconds() const;
-  // What it evicts is appended to `gone`, its extents free.
+  // Allocates `pages`, and evicts blocks if necessary.  Appends those to *gone; their extents are
+  // free.
   [[nodiscard]] std::optional<Extent> AllocateEvicting(uint32_t pages,
                                                        std::vector<BlockIndex::Evicted>* gone)
       LARDER_REQUIRES(mu_);
   bool EvictWindow(uint32_t pages, std::vector<BlockIndex::Evicted>* gone) LARDER_REQUIRES(mu_);
   void FreeAll(ExtentReservation& reservation) LARDER_REQUIRES(mu_);
-  // Evicted under this hold of the lock, in vain.  The holds are the caller's to end, without it.
+  // Undoes evictions that were made under this hold of mu_ for a reservation that failed.  Returns
+  // holds that the caller must release without mu_.
   [[nodiscard]] std::vector<EntryRef> PutBack(std::vector<BlockIndex::Evicted> gone)
       LARDER_REQUIRES(mu_);
   void FreeExtents(std::span<const Extent> extents) LARDER_EXCLUDES(mu_);
@@ -292,8 +311,9 @@ class BlockStore {
       LARDER_EXCLUDES(mu_);
   void KeepFreedExtents(std::span<const FreedExtent> on_disk) LARDER_EXCLUDES(disk_mu_);
   void CountEviction(const BlockIndex::Evicted& gone);
-  // Of a disk that has yet to tell what it has.  kOk: the name is free, or its record has the bytes
-  // that lie there; kDuplicate: it has others; kFull: it cannot say.
+  // Asks a disk that has not reported all its blocks for this name.  kOk: the disk does not have
+  // it, or its record has the bytes in `extent`.  kDuplicate: the record has other bytes.  kFull:
+  // the disk cannot say now.
   [[nodiscard]] BlockStatus AskDisk(const NewBlock& block, const Extent& extent);
   void ReleaseHolds(std::span<const EntryRef> refs) LARDER_EXCLUDES(mu_);
 

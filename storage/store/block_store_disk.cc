@@ -1,5 +1,5 @@
-// What a store does about its disk: blocks that are found there, come to it, come back from it and
-// leave it.
+// The part of BlockStore that concerns its disk: blocks that are found there, spilled to it,
+// promoted from it and evicted from it.
 #include <algorithm>
 #include <utility>
 
@@ -68,7 +68,8 @@ bool BlockStore::ReplaceInHost(EntryRef held, ExtentReservation& reservation,
                                std::unique_ptr<const BlockMetadata> metadata) {
   LARDER_CHECK(reservation.open(0));
   MutexLock lock(mu_);
-  const Extent former = index_.LookAt(held).extent;  // while it is held alone nobody else moves it
+  // Only another hold could move it, and then ReplaceInHost fails.
+  const Extent former = index_.LookAt(held).extent;
   const Extent extent = reservation.extent(0);
   if (!index_.ReplaceInHost(held, extent, &metadata)) return false;
   (void)reservation.Take(0);

@@ -8,7 +8,7 @@ namespace larder {
 
 namespace {
 
-// "uid:N" of "uid:N/NAME".
+// Returns "uid:N" for "uid:N/NAME", "" for prefetches, and nullopt for operators.
 std::optional<std::string> UserOf(std::string_view owner) {
   if (owner.empty()) return "";
   const size_t slash = owner.find('/');

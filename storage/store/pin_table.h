@@ -1,15 +1,16 @@
-// Who wants which blocks kept, in which tier, until when.
+// Pins: which owner wants which block kept, in which tier, until when.
 //
-// A pin is {owner, key, tier} with a deadline, counted once: pinning again moves the deadline. Pins
-// do not need their block to exist.
+// A pin is {owner, key, tier} with a deadline, and counts once: pinning again changes the deadline.
+// A pin does not need its block to exist.
 //
-// An owner "uid:N/NAME" (of a process of user N) belongs to that user, and the owner ""
-// (prefetches) to all who prefetch: it is known how much each of these holds, so that a caller can
-// leave room for the others. Other owners are operators', and belong to nobody.
+// An owner "uid:N/NAME" (a process of user N) belongs to that user, and the owner "" (prefetches)
+// to all clients that prefetch.  The table knows how much each of these holds, so that its caller
+// can reserve part of the limits for the others.  Any other owner is an operator's and belongs to
+// no user.
 //
 // Ownership: one per tenant, of BlockPins.
-// Thread-safety: none, under the caller's lock.
-// No clock: `now_ms` comes in (wall clock, since pins outlive a boot).
+// Thread-safety: none; the caller's lock guards it.
+// No clock: callers pass `now_ms` (wall clock, since pins outlive a boot).
 // Limits: `pins_max` pins, exactly.
 #pragma once
 
@@ -56,35 +57,36 @@ class PinTable {
 
   explicit PinTable(size_t pins_max) : pins_max_(pins_max) {}
 
-  // kAdded: raise the block's count.  kMoved: was there, has the new deadline now, also an earlier
-  // one. kFull: nothing changed.  `pages`: of its block, 0 where it is not there.
+  // Adds a pin.  kAdded: it is new.  kMoved: it existed, and now has this deadline, which may be
+  // earlier.  kFull: nothing has changed.  `pages` are those of the block, 0 if it does not exist.
   enum class AddResult { kAdded, kMoved, kFull };
   [[nodiscard]] AddResult Add(std::string_view owner, const PinKey& key, uint64_t deadline_ms,
                               uint64_t pages = 0);
 
-  // True: lower the block's count.  False: no such pin.
+  // Returns false if there is no such pin.
   [[nodiscard]] bool Remove(std::string_view owner, const PinKey& key);
-  // Those of which `which(owner, key)` says so.  O(pins).
+  // Removes and returns the pins for which `which(owner, key)` is true.  O(pins).
   [[nodiscard]] std::vector<Pin> RemoveIf(
       absl::FunctionRef<bool(std::string_view owner, const PinKey& key)> which);
-  // Removes pins whose deadline is `now_ms` or before, earliest first, at most `pins`.
+  // Removes and returns pins whose deadline is `now_ms` or before, earliest first, at most `pins`
+  // of them.  A pin with kNoDeadline_ms never expires.
   [[nodiscard]] std::vector<Pin> Expire(uint64_t now_ms, size_t pins = SIZE_MAX);
 
-  // nullopt: no such pin.
+  // Returns nullopt if there is no such pin.
   [[nodiscard]] std::optional<uint64_t> DeadlineOf(std::string_view owner, const PinKey& key) const;
-  // What a user's pins are, all owners together; pages as they were added.
+  // What the pins of a user hold, all its owners together; pages as Add was given them.
   struct Holding {
     size_t pins = 0;
     uint64_t host_pages = 0, disk_pages = 0;
     friend bool operator==(const Holding&, const Holding&) = default;
   };
-  // nullopt: the owner belongs to nobody.
+  // Returns nullopt if the owner belongs to no user.
   [[nodiscard]] std::optional<Holding> HoldingOf(std::string_view owner) const;
-  // Owners that pin this key.
+  // Returns how many owners pin this key.
   [[nodiscard]] uint32_t Count(const PinKey& key) const;
   [[nodiscard]] size_t size() const { return pins_.size(); }
 
-  // Calls visit(owner, key, deadline_ms) for every pin, in no order: dumps and snapshots.
+  // Calls visit(owner, key, deadline_ms) for every pin, in no order, for dumps and snapshots.
   template <class Visit>
   void ForEach(Visit visit) const {
     for (const auto& [name, value] : pins_)
@@ -99,7 +101,8 @@ class PinTable {
     uint64_t deadline_ms = 0;
     uint64_t pages = 0;
   };
-  using Pins = absl::node_hash_map<Name, Value>;  // nodes: `by_deadline_` points at names
+  // A node map, as `by_deadline_` points at its keys.
+  using Pins = absl::node_hash_map<Name, Value>;
   struct Earlier {
     bool operator()(const std::pair<uint64_t, const Name*>& a,
                     const std::pair<uint64_t, const Name*>& b) const {
@@ -108,14 +111,14 @@ class PinTable {
   };
 
   void Erase(Pins::iterator pin);
-  // Adds a pin to what its user holds, or takes it away; none where it has no user.
+  // Adds a pin to what its user holds, or subtracts it.  Does nothing if the owner has no user.
   void Account(const Name& name, uint64_t pages, bool add);
 
   const size_t pins_max_;
   Pins pins_;
   absl::btree_set<std::pair<uint64_t, const Name*>, Earlier> by_deadline_;
   absl::flat_hash_map<PinKey, uint32_t> counts_;
-  absl::flat_hash_map<std::string, Holding> holdings_;  // by user; none of them empty
+  absl::flat_hash_map<std::string, Holding> holdings_;  // by user; users without pins are not in it
 };
 
 }  // namespace larder

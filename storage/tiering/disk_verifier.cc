@@ -31,7 +31,7 @@ VerifyLoop::Examined DiskVerifier::LookAt(const BlockIndex::View& view) {
     } else if (status == DiskTier::GetStatus::kFailed) {
       looked.outcome = VerifyLoop::Outcome::kFailed;
     } else if (store_.index().LookAt(held.ref).state == BlockState::kDisk) {
-      looked.outcome = VerifyLoop::Outcome::kDamaged;  // nor was it promoted meanwhile
+      looked.outcome = VerifyLoop::Outcome::kDamaged;  // and the block was not promoted meanwhile
       store_.DropDamaged(held.ref, Tier::kDisk);
     }
   }
@@ -39,7 +39,8 @@ VerifyLoop::Examined DiskVerifier::LookAt(const BlockIndex::View& view) {
   return looked;
 }
 
-// In pieces of whole segments; a block of one piece is read with its record's header.
+// Reads pieces of whole segments.  A block that is one piece is read together with its record's
+// header.
 DiskTier::GetStatus DiskVerifier::Check(DiskTier& tier, const DiskAddress& block,
                                         ByteCount* bytes) {
   std::optional<DiskTier::Description> known;

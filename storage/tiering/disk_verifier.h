@@ -1,13 +1,14 @@
-// Reads again, slowly and for ever, what is on disk alone, so that a record that has gone bad is
-// found before somebody waits for it: then its name goes, and the next who wants it computes it.
+// Reads the blocks that are only on disk again, slowly and forever, so that a damaged record is
+// found before an engine waits for it.  The name of a damaged block is dropped, and the next engine
+// that wants it computes it.
 //
-// One block at a time, held meanwhile, at a bounded rate; what HOST has too is passed over, since
-// nobody reads its copy now.  A disk that fails is left alone for a while.
-// Ownership: by the daemon or a test; store and tier outlive it.  Thread-safety: stats from
-// any thread.
+// Reads one block at a time, at a bounded rate, and holds it meanwhile.  It skips blocks that are
+// in HOST too, since no reader uses their copies on disk now.  After the disk failed, it pauses.
+// Ownership: the daemon or a test; store and tier outlive it.  Thread-safety: stats from any
+// thread.
 // Lifecycle: made (runs) -> destroyed (ends within one read).
-// Limits: `bytes_per_s` of payloads on the average of a block, which counts as kChargedMin at
-// least; kPieceBytes of memory, or a segment.
+// Limits: on average `bytes_per_s` of payloads, where a block counts as at least kChargedMin;
+// kPieceBytes of memory, or one segment if that is larger.
 #pragma once
 
 #include "storage/disk/disk_tier.h"
@@ -20,12 +21,12 @@ class DiskVerifier {
  public:
   struct Options {
     ByteCount bytes_per_s = MiB(8);  // > 0
-    // Between two walks, and after a failure.
+    // The pause between two walks, and after a failure.
     Duration pause = std::chrono::seconds(60);
   };
   static constexpr ByteCount kPieceBytes = MiB(8);
-  // What a block counts as at least: small blocks are read some at once and seldom, since to wake
-  // for one takes more of a processor than to read it.
+  // The least that a block counts as: small blocks are read several at once and seldom, since a
+  // wake-up for one takes more processor time than reading it.
   static constexpr ByteCount kChargedMin = KiB(512);
 
   DiskVerifier(const Options& options, BlockStore& store, DiskTier& tier);
@@ -33,7 +34,8 @@ class DiskVerifier {
   using Stats = VerifyLoop::Stats;
   [[nodiscard]] Stats stats() const { return loop_.stats(); }
 
-  // Reads one block and checks it; what it read is added to *bytes.  Unknown is damaged.
+  // Reads and checks one block, and adds the bytes it has read to *bytes.  Returns kDamaged also if
+  // the tier does not know the block.
   [[nodiscard]] static DiskTier::GetStatus Check(DiskTier& tier, const DiskAddress& block,
                                                  ByteCount* bytes);
 

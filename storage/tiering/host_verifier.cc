@@ -45,9 +45,9 @@ VerifyLoop::Examined HostVerifier::LookAt(const BlockIndex::View& view) {
             "block ", view.digest.Hex(), " of variant ",
             store_.index().VariantId(view.variant).Hex(), " in slab ",
             static_cast<uint16_t>(held.extent.slab), " at ", held.extent.offset(),
-            " is not what was published: dropped",
-            held.state == BlockState::kHostDisk ? ", but for its copy on disk" : "",
-            "; look for a faulty memory module, or a process that writes where it should not"));
+            " is not what was published: it was dropped",
+            held.state == BlockState::kHostDisk ? " from the pool, its copy on disk was kept" : "",
+            "; look for a faulty memory module, or for a process that writes where it should not"));
       }
     }
   }

@@ -1,17 +1,17 @@
-// Reads again, slowly and for ever, the blocks of the pool, so that a bit that flipped there, or a
-// stray write of a process that maps it, is found before an engine waits for that block: then it
-// leaves the pool.  One that is on disk, too, is read from there when it is wanted next; of another
-// the name goes, and the next engine that wants it computes it.
+// Reads the blocks of the pool again, slowly and forever, to find a flipped bit, or a stray write
+// of a process that maps the pool, before an engine waits for that block.  A damaged block leaves
+// the pool.  If it is on disk too, the next reader gets that copy; otherwise its name is dropped,
+// and the next engine that wants it computes it.
 //
-// One block at a time, held for the time that its hash takes and untouched: that is no use of it,
-// so nothing stays in the pool for being verified.  A block whose writer left hashing to the daemon
-// is hashed at the first look, and compared from the second on.  What is encoded is compared as it
-// lies.
-// It does not repair what lies in the pool, nor does it touch the disk: that its copy is whole is
-// found when it is read.
-// Ownership: by the daemon or a test; the store outlives it.  Thread-safety: stats from any thread.
+// It looks at one block at a time, and holds it while it hashes it.  That does not count as a use,
+// so no block stays in the pool because it is verified.  If a block's writer left hashing to the
+// daemon, the first look hashes it, and later ones compare.  The stored bytes of encoded segments
+// are compared, without decoding.
+// It neither repairs a block in the pool nor reads the disk: damage of a copy there is found when
+// that is read.
+// Ownership: the daemon or a test; the store outlives it.  Thread-safety: stats from any thread.
 // Lifecycle: made (runs) -> destroyed (ends within one block).
-// Limits: `bytes_per_s` of payloads on the average; a block counts as kChargedMin at least.
+// Limits: on average `bytes_per_s` of payloads; a block counts as at least kChargedMin.
 // Cost: one pass of xxh3 over cold memory, 0.2 % of a core at 16 MiB/s.
 #pragma once
 
@@ -28,20 +28,20 @@ class HostVerifier {
   struct Options {
     ByteCount bytes_per_s = MiB(16);            // > 0
     Duration pause = std::chrono::seconds(20);  // between two walks
-    // Hears of each block that is damaged, in one sentence; from the verifier's thread.
+    // Called from the verifier's thread for each damaged block, with one sentence.
     std::function<void(const std::string&)> warn = {};
   };
   static constexpr ByteCount kChargedMin = KiB(64);
 
-  // Damage of a block that stays in the pool is found within this time, where the pool has so many
-  // blocks of so many bytes: one walk and a pause, and what a walk may be behind its rate.
-  // 8 GiB at 16 MiB/s: 9 minutes; a million blocks of a few KiB: 66.
+  // The time within which damage is found, in a block that stays in a pool of so many blocks and
+  // bytes: one walk, one pause, and the time by which a walk may lag behind its rate.  8 GiB at 16
+  // MiB/s: 9 minutes; a million blocks of a few KiB: 66.
   [[nodiscard]] static Duration FindsWithin(const Options& options, ByteCount stored,
                                             uint64_t blocks);
 
   HostVerifier(const Options& options, BlockStore& store);
 
-  // Of what the store has now.
+  // FindsWithin for what the store has now.
   [[nodiscard]] Duration FindsWithinNow() const;
 
   using Stats = VerifyLoop::Stats;

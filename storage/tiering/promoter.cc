@@ -11,7 +11,7 @@
 namespace larder {
 namespace {
 
-// So much of a job's work is forgiven for each second that it has waited.
+// For each second that a job has waited, it counts as this many bytes smaller.
 constexpr double kForgivenBytesPerSecond = 1e9;
 
 }  // namespace
@@ -42,7 +42,7 @@ Promoter::~Promoter() {
 }
 
 Promoter::Prepared Promoter::Prepare(Job job) {
-  constexpr ByteCount kRemainingMax = GiB(1024);  // a client's word
+  constexpr ByteCount kRemainingMax = GiB(1024);  // `remaining` comes from a client
   if (!shares_->Take(job.session, job.blocks.size())) {
     MutexLock lock(mu_);
     stats_.refused += job.blocks.size();
@@ -151,7 +151,7 @@ void Promoter::Run() {
   }
 }
 
-// Many at once: one search in the catalog instead of many.
+// Describes many blocks at once: one search in the catalog instead of many.
 void Promoter::Describe(Running& running, size_t first) {
   const std::span<const Wanted> blocks = std::span(running.job.blocks).subspan(first);
   const Digest variant = store_.index().VariantId(running.job.variant);
@@ -162,7 +162,8 @@ void Promoter::Describe(Running& running, size_t first) {
   if (running.cancelled) return;
   if (worth_asking()) {
     if (tier_.Describe(addresses, known).ok()) return;
-    // Where some are known a part of the disk failed: the others' blocks can be read.
+    // If some blocks are known, only a part of the disk has failed, and blocks on other parts can
+    // be read.
     if (std::ranges::none_of(known, [](const auto& one) { return one.has_value(); }))
       breaker_.Failed(clock_.Now());
   }
@@ -186,7 +187,7 @@ void Promoter::PromoteOne(const RunningRef& running, size_t block, PayloadCodec&
   }
   BlockIndex::Held held;
   if (!mine) {
-    // Another job brought it meanwhile, or it is gone.
+    // Another job has promoted the block meanwhile, or it is gone.
     held = store_.index().LookAt(wanted.ref);
     Answer(running, block, InHost(held.state) ? BlockStatus::kOk : BlockStatus::kMissing, held);
     return;
@@ -234,7 +235,8 @@ std::optional<DiskTier::Description> Promoter::TakeDescription(Running& running,
                                                                const DiskAddress& address) {
   std::optional<DiskTier::Description> known = std::move(running.known[block]);
   running.known[block].reset();
-  // Written anew since it was wanted: what was known may be of either.
+  // The record was rewritten after the job asked for it, so the description may be of the old
+  // record or the new one.
   if (static_cast<uint64_t>(address.location) != running.job.blocks[block].location &&
       !tier_.Describe({&address, 1}, {&known, 1}).ok()) {
     running.readable = false;
@@ -271,7 +273,8 @@ BlockStatus Promoter::Read(Running& running, size_t block, PayloadCodec& codec,
   if (!codec.CanDecode(known->header.table)) return BlockStatus::kMissing;
   const ByteCount bytes = known->header.table.Decoded().PayloadBytes();
   BlockStore::ReserveResult room = store_.Reserve({&bytes, 1}, store_.pool().total_bytes());
-  if (room.status == BlockStatus::kInvalid) return BlockStatus::kMissing;  // larger than a slab
+  // The block is larger than a slab.
+  if (room.status == BlockStatus::kInvalid) return BlockStatus::kMissing;
   if (room.status != BlockStatus::kOk) return BlockStatus::kFull;
   SegmentTable table;
   switch (
@@ -290,12 +293,13 @@ BlockStatus Promoter::Read(Running& running, size_t block, PayloadCodec& codec,
   if (!store_.FinishPromote(wanted.ref, room.reservation, std::move(metadata)))
     return BlockStatus::kMissing;
   *held = store_.index().LookAt(wanted.ref);
-  // Another entry may have had the name when it was put (BlockIndex::DropHostCopy).
+  // The owner word on disk may still be that of an earlier entry of this name
+  // (BlockIndex::DropHostCopy).
   tier_.SetOwner(address.location, wanted.ref.value);
   return BlockStatus::kOk;
 }
 
-// A failure is the disk's, unless others can be read and this one cannot, again and again.
+// A failure is the disk's, unless this block fails again and again while others can be read.
 BlockStatus Promoter::Failed(const Wanted& wanted) {
   constexpr size_t kSuspectsMax = 4096;
   constexpr int kFailuresMax = 4;
@@ -315,7 +319,7 @@ BlockStatus Promoter::Failed(const Wanted& wanted) {
 void Promoter::Answer(const RunningRef& running, size_t block, BlockStatus status,
                       const BlockIndex::Held& held) {
   const Wanted& wanted = running->job.blocks[block];
-  running->known[block].reset();  // of one that this job did not read itself
+  running->known[block].reset();  // set if this job did not read the block itself
   running->job.ready(wanted, status, held);
   MutexLock lock(mu_);
   running->left -= wanted.bytes;

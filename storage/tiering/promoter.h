@@ -1,18 +1,20 @@
-// Reads blocks from the disk tier into HOST for those who hold them: on threads of its own, in the
-// order that each asked for, the work that is soonest done first.
+// Reads blocks from the disk tier into HOST for jobs that hold them, on threads of its own: the
+// blocks of a job in the order that it asked for, and the job that needs least work first.
 //
-// A job is what one lease waits for.  Its keys are read by several threads at once (so the lease's
-// later blocks are read ahead while its first arrive); among jobs the one with the fewest bytes to
-// go has the next thread, and a job that waited long counts as smaller, so that none starves.
-// A block that two jobs want is read once.  What may wait is shared: a session has at most half of
-// what the others leave, so that whoever comes next finds room.
+// A job is what one lease waits for.  Several threads read its blocks at once, so the lease's later
+// blocks are read ahead while its first ones arrive.  The next free thread works for the job with
+// the fewest bytes left; the longer a job has waited, the smaller it counts, so that none starves.
+// A block that two jobs want is read once.  All jobs share a limit of waiting blocks: a session may
+// have at most half of what the other sessions leave, so that there is always capacity for the next
+// one.
 //
-// What is encoded on disk is decoded on the way, by the thread that reads it: HOST gets raw bytes.
-// It never answers with an error of the disk: a block that cannot be read is missing, and when the
-// disk has just failed all are, at once, until it is worth asking again.
-// Ownership: by the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
+// A block that is encoded on disk is decoded by the thread that reads it: HOST gets raw bytes.
+// It never returns an error of the disk: a block that cannot be read is missing.  After the disk
+// has failed, all blocks are missing, at once, until the disk is worth asking again.
+// Ownership: the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
 // from any thread; `ready` is called from the promoter's threads, without a lock.
-// Lifecycle: made (runs) -> destroyed (ends within one read; what waits is answered kCancelled).
+// Lifecycle: made (runs) -> destroyed (ends within one read; blocks that wait are answered
+// kCancelled).
 #pragma once
 
 #include <atomic>
@@ -36,26 +38,28 @@ namespace larder {
 class Promoter {
  public:
   struct Wanted {
-    size_t key = 0;  // the caller's number
-    EntryRef ref;    // held by the caller when he submits it
+    size_t key = 0;  // the caller's number for it
+    EntryRef ref;    // held by the caller of Prepare
     Digest digest;
     uint64_t location = 0;
     ByteCount bytes;
   };
   struct Job {
-    SessionId session;  // whose share it takes
+    SessionId session;  // whose share of the waiting blocks it takes
     VariantIndex variant = VariantIndex::kNone;
-    std::vector<Wanted> blocks;  // in the order in which they are wanted
-    ByteCount remaining;         // work that the request still has beside these
-    // kOk: in HOST now, at this extent, and held at least until this returns.  Once for each block.
+    std::vector<Wanted> blocks;  // in the order in which the caller wants them
+    ByteCount remaining;         // work that the request still has beside these blocks
+    // Called once for each block.  kOk: the block is in HOST now, at this extent, and held at least
+    // until this returns.
     std::function<void(const Wanted&, BlockStatus, const BlockIndex::Held&)> ready;
   };
 
-  // A job that holds its blocks, until it is submitted and answered, or dropped.
+  // A job that holds its blocks until it was submitted and answered, or is destroyed.
   class Running;
   using Prepared = std::shared_ptr<Running>;
-  static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs, until they are answered
-  // Blocks of a job whose headers and tokens are known at a time, and searched for at once.
+  static constexpr size_t kWaitingMax = 262'144;  // blocks of all jobs that are not yet answered
+  // The catalog is searched for this many blocks of a job at once, and the job keeps headers and
+  // tokens of so many at a time.
   static constexpr size_t kDescribedAtOnce = 256;
 
   Promoter(size_t threads, BlockStore& store, DiskTier& tier, const Clock& clock,
@@ -64,29 +68,34 @@ class Promoter {
   Promoter(const Promoter&) = delete;
   Promoter& operator=(const Promoter&) = delete;
 
-  // Holds the job's blocks, which the caller holds now, and takes its session's share.  nullptr:
-  // too much waits already, of this session or of all, or a block has too many holds.
+  // Holds the job's blocks, which the caller holds now, and takes its session's share.  Returns
+  // nullptr if too many blocks of this session or of all sessions wait already, or if a block has
+  // too many holds.
   [[nodiscard]] Prepared Prepare(Job job) LARDER_EXCLUDES(mu_);
   // Never waits.
   void Submit(Prepared prepared) LARDER_EXCLUDES(mu_);
-  // What was not read yet is answered kCancelled.
+  // Blocks that no thread has read yet are answered kCancelled.
   static void Cancel(const Prepared& prepared);
-  // Blocks whose headers and tokens it still keeps.  REQUIRES: all of it was answered.  For tests.
+  // Returns how many headers and tokens the job still keeps.  For tests.  REQUIRES: all of its
+  // blocks were answered.
   [[nodiscard]] static size_t Described(const Prepared& prepared);
 
-  // A held block whose copy on disk is written anew: until Readmit, exactly once, those who want it
-  // wait.  False: somebody reads it, or else as BlockIndex::BeginRewrite.
+  // The caller is about to rewrite the copy on disk of a block that it holds: jobs that want the
+  // block wait until Readmit, which the caller calls exactly once.  Returns false if a thread reads
+  // the block, or if BlockIndex::BeginRewrite returns false.
   [[nodiscard]] bool Exclude(EntryRef held, uint64_t location) LARDER_EXCLUDES(mu_);
-  // As BlockIndex::FinishRewrite.  Who waited is served by the caller's thread.
+  // Ends Exclude; returns what BlockIndex::FinishRewrite does.  The caller's thread then reads the
+  // block for the jobs that waited.
   [[nodiscard]] bool Readmit(EntryRef held, uint64_t location, PayloadCodec& codec)
       LARDER_EXCLUDES(mu_);
 
-  // False while the disk is left alone: then blocks on disk may as well be called missing.
+  // Returns false after a failure of the disk, until it is worth asking again.  Meanwhile callers
+  // may as well report blocks on disk as missing.
   [[nodiscard]] bool worth_asking() const { return !breaker_.open(clock_.Now()); }
 
   struct Stats {
     uint64_t promoted = 0, joined = 0, missing = 0, damaged = 0, full = 0;
-    uint64_t refused = 0;  // blocks of jobs for which too much waited
+    uint64_t refused = 0;  // blocks of jobs that Prepare did not accept, as too many blocks waited
     uint64_t waiting = 0;  // blocks
     uint64_t breaker_opened = 0;
     ByteCount promoted_bytes;
@@ -95,17 +104,18 @@ class Promoter {
 
  private:
   using RunningRef = Prepared;
-  // Who waits for a block that a thread reads, or that is written anew.
+  // A job that waits for a block that another thread reads or rewrites.
   struct Waiter {
     RunningRef running;
     size_t block = 0;
   };
 
-  // What waits; jobs that are never submitted may give back theirs when the promoter is gone.
+  // The blocks that wait, by session.  Shared with the jobs, since one that is never submitted may
+  // return its share after the promoter is gone.
   class Shares {
    public:
     explicit Shares(size_t waiting_max) : waiting_max_(waiting_max) {}
-    // False: the session has its share of it already.
+    // Returns false if the session would exceed its share.
     [[nodiscard]] bool Take(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
     void GiveBack(SessionId session, size_t blocks) LARDER_EXCLUDES(mu_);
     [[nodiscard]] size_t waiting() const LARDER_EXCLUDES(mu_);
@@ -114,28 +124,29 @@ class Promoter {
     const size_t waiting_max_;
     mutable Mutex mu_;
     size_t waiting_ LARDER_GUARDED_BY(mu_) = 0;
-    absl::flat_hash_map<SessionId, size_t> of_ LARDER_GUARDED_BY(mu_);  // of waiting_
+    // The part of waiting_ that each session has.
+    absl::flat_hash_map<SessionId, size_t> of_ LARDER_GUARDED_BY(mu_);
   };
   void Run() LARDER_EXCLUDES(mu_);
   [[nodiscard]] RunningRef Next() LARDER_REQUIRES(mu_);
-  // The next kDescribedAtOnce blocks, from `first`.
+  // Looks up headers and tokens of the next kDescribedAtOnce blocks, from `first` on.
   void Describe(Running& running, size_t first);
   void PromoteOne(const RunningRef& running, size_t block, PayloadCodec& codec)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] BlockStatus Read(Running& running, size_t block, PayloadCodec& codec,
                                  BlockIndex::Held* held);
-  // What is known of it; nullopt: nothing.
+  // Returns header and tokens of the block; nullopt if they are not known.
   [[nodiscard]] std::optional<DiskTier::Description> TakeDescription(Running& running, size_t block,
                                                                      const DiskAddress& address);
-  // A whole payload into `to`, decoded; *table: of what is there then.
+  // Reads a whole payload and decodes it into `to`; *table becomes the table of those bytes.
   [[nodiscard]] DiskTier::GetStatus GetDecoded(const DiskAddress& address,
                                                const RecordHeader& header, PayloadCodec& codec,
                                                std::span<std::byte> to, SegmentTable* table);
   void Answer(const RunningRef& running, size_t block, BlockStatus status,
               const BlockIndex::Held& held) LARDER_EXCLUDES(mu_);
   void Count(BlockStatus status, ByteCount bytes) LARDER_EXCLUDES(mu_);
-  // A read that failed: kMissing, and the disk is left alone; or kDamaged, of a block that fails
-  // while others can be read.
+  // A read of the block failed.  Returns kMissing, and the disk is not asked for a while; or
+  // kDamaged if this block keeps failing while others can be read.
   [[nodiscard]] BlockStatus Failed(const Wanted& wanted) LARDER_EXCLUDES(mu_);
 
   BlockStore& store_;
@@ -147,23 +158,23 @@ class Promoter {
   mutable Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
-  std::vector<RunningRef> jobs_ LARDER_GUARDED_BY(mu_);  // with blocks that no thread took yet
-  absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);  // by ref
+  std::vector<RunningRef> jobs_ LARDER_GUARDED_BY(mu_);  // with blocks that no thread has taken yet
+  // By EntryRef::value.
+  absl::flat_hash_map<uint32_t, std::vector<Waiter>> reading_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
-  // Blocks by location whose last read failed: how often, with reads that succeeded between, of
-  // which there were so many by then.
+  // Blocks, by location, whose latest read failed.
   struct Suspect {
-    int failures = 0;
-    uint64_t promoted = 0;
+    int failures = 0;       // with at least one successful read of another block between any two
+    uint64_t promoted = 0;  // Stats::promoted at the latest failure
   };
   absl::flat_hash_map<uint64_t, Suspect> suspects_ LARDER_GUARDED_BY(mu_);
   std::vector<std::thread> threads_;
 };
 
-// Members are the promoter's, under its lock but for what says otherwise.
+// The promoter uses all members.  Its lock guards them, except where a comment says otherwise.
 class Promoter::Running {
  public:
-  // Its share was taken.
+  // REQUIRES: the job's share was taken.
   Running(BlockStore& store, std::shared_ptr<Shares> shares, Job the_job)
       : job(std::move(the_job)), store_(store), shares_(std::move(shares)) {}
   ~Running() {
@@ -178,17 +189,18 @@ class Promoter::Running {
   const Job job;
   std::vector<EntryRef> held;  // until the last of them was answered
   std::atomic<bool> cancelled{false};
-  // By block: of the one thread that describes it, then of the one that reads it, then of the one
-  // that answers it, after which nothing is left.  A lease may outlive its answers by minutes.
+  // Element i belongs first to the thread that describes block i, then to the one that reads it,
+  // then to the one that answers it, which clears it: a lease may keep this job alive for minutes
+  // after its answers.
   std::vector<std::optional<DiskTier::Description>> known;
-  // The catalog could always be read, so what it does not know is not there.
+  // Every search in the catalog has succeeded, so a block that it does not know is not there.
   std::atomic<bool> readable{true};
-  size_t next = 0;       // of job.blocks
-  size_t described = 0;  // of them
+  size_t next = 0;       // the next block of job.blocks to read
+  size_t described = 0;  // the number of blocks that are described
   bool describing = false;
   ByteCount left;
   TimePoint since;
-  bool submitted = false;  // so the share goes back with each answer
+  bool submitted = false;  // then each answer returns its part of the share
   BlockStore& store_;
   const std::shared_ptr<Shares> shares_;
 };

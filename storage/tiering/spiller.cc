@@ -17,11 +17,11 @@ namespace {
 
 constexpr int kNice = 10;
 constexpr size_t kErasuresAtOnce = 1024;
-constexpr uint64_t kBytesMax = 8;  // bytes that go at most for a byte that comes
-constexpr uint64_t kSlices = 4;    // in which room for a batch is made
-constexpr int kTries = 4;          // of which none placed a block
-// Batches that a block may find without room (what one thread makes another may take), or in which
-// the disk cannot take its name yet.
+constexpr uint64_t kBytesMax = 8;  // bytes that are evicted at most for each byte that is written
+constexpr uint64_t kSlices = 4;    // slices in which space for a batch is made
+constexpr int kTries = 4;          // puts in a row that may place no block
+// Batches that may have no space for a block (another thread may take what one has freed), or in
+// which the disk cannot take its name yet.
 constexpr uint8_t kUnplacedMax = 8;
 constexpr uint8_t kFailedAloneMax = 8;
 
@@ -41,12 +41,12 @@ struct Spiller::Block {
 };
 
 struct Spiller::Batch {
-  std::vector<Name> names;  // of `writing_`
+  std::vector<Name> names;  // names that this batch has in `writing_`
   std::vector<Block> blocks;
-  std::vector<EntryRef> held;  // of the blocks, whatever became of them
-  std::vector<Item> durable;   // there already, or now
-  std::vector<Item> again;     // the disk failed
-  std::vector<Item> unplaced;  // it had no room, so far
+  std::vector<EntryRef> held;  // holds on the blocks, whatever became of them
+  std::vector<Item> durable;   // on disk already, or now
+  std::vector<Item> again;     // the disk failed to write these
+  std::vector<Item> unplaced;  // the disk had no space for these, so far
   ByteCount bytes;
 };
 
@@ -141,7 +141,8 @@ Spiller::Stats Spiller::stats() const {
 
 void Spiller::Run() {
   pthread_setname_np(pthread_self(), "spiller");
-  // Nobody waits for it, and those who wait for others share its cores.  Of this thread alone.
+  // No caller waits for this thread, and threads that callers wait for share its cores.  This
+  // lowers the priority of this thread alone.
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
   while (WaitForWork()) {
     EraseRooms();
@@ -187,7 +188,7 @@ bool Spiller::Take(Batch* batch, Item* item) {
 }
 
 void Spiller::Fill(Batch* batch) {
-  // What is held cannot leave the pool.
+  // Held blocks cannot be evicted from the pool.
   constexpr uint64_t kShareOfPool = 32;
   const ByteCount pool_share(store_.pool().total_bytes().value() / kShareOfPool);
   const ByteCount enough = std::min({options_.batch_bytes, tier_.batch_bytes(), pool_share});
@@ -208,7 +209,8 @@ void Spiller::EraseRooms() {
   }
 }
 
-// A part of the disk that does not erase keeps its room: the rest goes on.
+// A part of the disk that cannot erase keeps its space taken, and the other parts go on.  The disk
+// has failed only if no part can erase.
 void Spiller::Erase(std::span<const DiskAddress> blocks) {
   if (!tier_.Erase(blocks).ok() && !tier_.Erase({}).ok()) Failed();
 }
@@ -228,7 +230,7 @@ void Spiller::HoldItem(const Item& item, Batch* batch) {
 
 bool Spiller::AddBlock(const Item& item, const BlockIndex::Held& held, Batch* batch) {
   const std::shared_ptr<const VariantSpec> spec = store_.SpecOf(item.variant);
-  if (held.metadata == nullptr || !spec) return false;  // nothing that a record could say of it
+  if (held.metadata == nullptr || !spec) return false;  // a record needs both
   if (!store_.Check(
           held, {0, held.metadata->segment_count(), 0, held.metadata->payload_bytes().value()})) {
     store_.DropDamaged(held.ref);
@@ -293,7 +295,7 @@ void Spiller::Release(const Batch& batch) {
   EndWriting(batch.names);
   stats_.dropped_failed += Requeue(batch.again);
   stats_.dropped_room += Requeue(batch.unplaced);
-  // This thread has more to do before it looks.
+  // Another thread takes these, since this one has more to do before it looks at the queue.
   if (!queue_.empty()) wake_.NotifyOne();
 }
 
@@ -329,7 +331,7 @@ void Spiller::PutWithRoom(Batch* batch) {
     ByteCount bytes;
     for (const Block& block : left) bytes += ByteCount(block.payload.size());
     MakeRoom(bytes);
-    // It was there, and apart.
+    // There was enough space, but it was scattered.
     if (in_vain > 0) MakeWindows(left);
   }
   for (Block& block : left) Postpone(std::move(block.item), batch);
@@ -344,21 +346,22 @@ void Spiller::Postpone(Item item, Batch* batch) {
   ++stats_.dropped_room;
 }
 
-// Headers lie beside the payloads, and some room lies apart.
+// Adds an eighth and 1 MiB for headers, and since part of the free space is scattered.
 void Spiller::MakeRoom(ByteCount bytes) {
   const ByteCount wanted(bytes.value() + bytes.value() / 8 + MiB(1).value());
   const ByteCount slice(wanted.value() / kSlices);
   if (tier_.free_bytes() >= wanted) return;
-  // No more goes before the room is there of what went: a disk that does not erase gives none.
+  // First frees what earlier evictions have left: while the disk does not erase, more evictions
+  // free nothing.
   if (!tier_.Erase({}).ok()) Failed();
   for (uint64_t i = 0; i < kSlices * kBytesMax && tier_.free_bytes() < wanted; ++i) {
     if (breaker_.open(clock_.Now()) || stopping()) return;
-    if (store_.EvictFromDisk(slice) == slice) return;  // nothing may go
+    if (store_.EvictFromDisk(slice) == slice) return;  // no block may be evicted
     EraseRooms();
   }
 }
 
-// What was just placed is held still, so it is no victim.
+// Blocks that were just placed are still held, so they are no victims.
 void Spiller::MakeWindows(std::span<const Block> blocks) {
   ByteCount largest;
   for (const Block& block : blocks) largest = std::max(largest, ByteCount(block.payload.size()));
@@ -373,7 +376,7 @@ void Spiller::MakeWindows(std::span<const Block> blocks) {
   }
 }
 
-// Those without room come back.
+// Returns the blocks that found no space.
 std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* batch) {
   std::vector<DiskTier::NewBlock> news;
   for (const Block& block : blocks)
@@ -398,7 +401,7 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
         TryAgain(blocks[i].item, written, batch);
         break;
       case DiskTier::PutStatus::kNotNow:
-        // Others go on meanwhile: nothing is said against the disk.
+        // The disk has not failed, so the other blocks go on meanwhile.
         Postpone(std::move(blocks[i].item), batch);
         break;
       case DiskTier::PutStatus::kTaken:
@@ -420,11 +423,11 @@ std::vector<Spiller::Block> Spiller::PutOnce(std::vector<Block> blocks, Batch* b
   return unplaced;
 }
 
-// One that the disk never takes must not close it for the others.
+// A block that the disk never takes must not keep it closed to the others.
 void Spiller::TryAgain(Item item, bool mates_written, Batch* batch) {
   const uint64_t puts = puts_;
   const uint64_t before = item.failed_after.value_or(puts);
-  item.failed_after = puts + (mates_written ? 1 : 0);  // its own is not yet counted
+  item.failed_after = puts + (mates_written ? 1 : 0);  // its own put is not yet counted
   if ((mates_written || puts != before) && ++item.failed_alone > kFailedAloneMax) {
     MutexLock lock(mu_);
     ++stats_.dropped_failed;
@@ -444,7 +447,8 @@ void Spiller::Settle(const Block& block, DiskLocation location, Batch* batch) {
     stats_.spilled_bytes += ByteCount(block.payload.size());
   }
   if (former == 0) return;
-  // Its name went; or an older copy was found on disk meanwhile, which has lost the name there.
+  // Erases the new record if the block has left HOST meanwhile, otherwise the older copy, which was
+  // found on disk meanwhile and has lost the name to the new record.
   const DiskAddress gone{block.header.key, former ? DiskLocation{*former} : location};
   Erase({&gone, 1});
 }
@@ -453,7 +457,7 @@ void Spiller::Notify(const Batch& batch) const {
   absl::btree_map<std::pair<SessionId, VariantIndex>, std::vector<Digest>> by_session;
   for (const Item& item : batch.durable) {
     if (!item.who) continue;
-    // Room for the rest of the batch may have been made of it.
+    // The block may have been evicted to make space for the rest of the batch.
     BlockIndex::Presence now;
     store_.index().Lookup(item.variant, {&item.digest, 1}, {&now, 1});
     if ((now.tiers & TierBit(Tier::kDisk)) == 0) continue;

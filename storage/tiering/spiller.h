@@ -1,22 +1,22 @@
-// Copies blocks from HOST to the disk tier in the background, makes room there, and says when a
+// Copies blocks from HOST to the disk tier in the background, makes space there, and reports when a
 // block is durable.
 //
-// A queue of names: a block is held only while it is written, so that a slow disk keeps nothing in
-// the pool.  What was evicted before its turn, or found the queue full, is lost to the disk and
-// counted (that is the back-pressure: no engine ever waits for this); what the disk failed to take
-// waits again.  A thread takes all that waits, up to a batch, so writes become larger the more
-// there is to do; what it leaves another takes, so that one batch is checked and synced while the
-// next is written.
+// The queue holds names.  A block is held only while it is written, so that a slow disk keeps no
+// block in the pool.  A block that is evicted before its turn, or that finds the queue full, is not
+// written and is counted: that is the back-pressure, and no engine ever waits for it.  A block that
+// the disk failed to write returns to the queue.  A thread takes all names that wait, up to a
+// batch, so writes become larger the more names wait.  Another thread takes the rest, so that one
+// batch is checked and synced while the next is written.
 //
-// A name is in one batch at a time: two records of it would race for its entry in the catalog.
-// A writer's hash of a block is checked here, before it is believed.
-// Ownership: by the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
-// from any thread; `durable` is called from the spiller's threads, several at once, which wait for
-// it.
-// Lifecycle: made (runs) -> destroyed (ends within one write; what waits is lost).
-// Limits: `queue_max` names, beside those that are offered again while they are written; held by
-// each thread `batch_bytes`, a 32nd of the pool or what the tier calls a batch, the least of them,
-// and a block.
+// A name is in one batch at a time: two records of it would race for its entry in the catalog.  The
+// hashes that a block's writer sent are checked here before they are written.
+// Ownership: the daemon or a test; store, tier and clock outlive it.  Thread-safety: all methods
+// from any thread; `durable` is called from the spiller's threads, from several at once, and they
+// wait for it.
+// Lifecycle: made (runs) -> destroyed (ends within one write; queued names are lost).
+// Limits: `queue_max` names, beside those that are offered again while they are written.  Each
+// thread holds blocks of the least of `batch_bytes`, a 32nd of the pool and the tier's
+// batch_bytes(), plus one block.
 #pragma once
 
 #include <atomic>
@@ -44,9 +44,9 @@ class Spiller {
     size_t queue_max = 65'536;
     ByteCount batch_bytes = MiB(32);
     size_t threads = 4;
-    bool paused = false;  // names wait until Resume: there is no room before all of it is known
+    bool paused = false;  // names wait until Resume, as the free space is known only after recovery
   };
-  // Blocks of one session that are durable now.
+  // Called with blocks of one session that are durable now.
   using Durable = std::function<void(SessionId, VariantIndex, std::span<const Digest>)>;
 
   Spiller(const Options& options, BlockStore& store, DiskTier& tier, const Clock& clock,
@@ -55,45 +55,50 @@ class Spiller {
   Spiller(const Spiller&) = delete;
   Spiller& operator=(const Spiller&) = delete;
 
-  // A block that was published; who wants to hear of it.  Never waits.
+  // Queues a block that was published; `who` is the session that `durable` reports it to.  Never
+  // waits.
   void Offer(SessionId who, VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   void Resume() LARDER_EXCLUDES(mu_);
-  // There may be rooms to erase (BlockStore::TakeFreedExtents).
+  // Wakes a thread, since there may be extents on disk to erase (BlockStore::TakeFreedExtents).
   void Nudge() LARDER_EXCLUDES(mu_);
-  // A name that the caller writes himself, until Unclaim; what is offered of it waits.  False: it
-  // is being written.
+  // Claims a name that the caller writes itself.  Until Unclaim, offers of the name wait.  Returns
+  // false if the name is being written or claimed.
   [[nodiscard]] bool Claim(VariantIndex variant, const Digest& digest) LARDER_EXCLUDES(mu_);
   void Unclaim(std::span<const std::pair<VariantIndex, Digest>> names) LARDER_EXCLUDES(mu_);
-  // Takes blocks from the disk until one put takes so much whole, or it seems in vain.
+  // Evicts blocks from the disk until a put of `bytes` finds space in one place, or until more
+  // evictions would not help.
   void MakeRoom(ByteCount bytes) LARDER_EXCLUDES(mu_, erase_mu_);
-  // Erases them now.  Waits for the disk.
+  // Erases the extents on disk that evicted blocks have left.  Waits for the disk.
   void EraseRooms() LARDER_EXCLUDES(erase_mu_);
 
-  // Which of these wait in the queue, or are being written.  O(queue).
+  // Returns which of these names wait in the queue, or are being written.  O(queue).
   [[nodiscard]] std::vector<bool> Waiting(
       std::span<const std::pair<VariantIndex, Digest>> names) const LARDER_EXCLUDES(mu_);
-  // By the spiller, or by who claimed it.  While it is, a reader that goes by the index may find
-  // the new record's description and the old one's place.
+  // Whether the spiller, or the caller that claimed the name, is writing it.  Meanwhile a reader
+  // that follows the index may find the description of the new record and the location of the old
+  // one.
   [[nodiscard]] bool IsWriting(VariantIndex variant, const Digest& digest) const
       LARDER_EXCLUDES(mu_);
-  // Waits until none of these is being written, as they were when it was called; false: not by
-  // then.
+  // Waits for the writes and claims of these names that are under way at the call.  Returns false
+  // if `until` passes first.
   [[nodiscard]] bool WaitWritten(std::span<const std::pair<VariantIndex, Digest>> names,
                                  TimePoint until) LARDER_EXCLUDES(mu_);
-  // Waits until the queue is empty and nothing is under way; false: not by then.
+  // Waits until the queue is empty and no batch is under way.  Returns false if `until` passes
+  // first.
   [[nodiscard]] bool WaitIdle(TimePoint until) LARDER_EXCLUDES(mu_);
 
   struct Stats {
     uint64_t offered = 0, spilled = 0;
     uint64_t dropped_queue = 0;    // the queue was full
-    uint64_t dropped_evicted = 0;  // gone from HOST before its turn
-    // No room on disk, too large for it, another record of the name was there first, or may be in a
-    // part that cannot be asked.
+    uint64_t dropped_evicted = 0;  // evicted from HOST before its turn
+    // There was no space on disk, the block was too large, another record of the name was there
+    // first, or a part of the disk that cannot be asked may have one.
     uint64_t dropped_room = 0;
-    // The disk failed, and the queue was full by then; or it fails on this block alone, always.
+    // The disk failed and the queue was full by then, or the disk fails on this block alone,
+    // always.
     uint64_t dropped_failed = 0;
-    uint64_t damaged = 0;  // not what their writer's hashes say
-    uint64_t queued = 0;   // and what is being written
+    uint64_t damaged = 0;  // blocks that do not match the hashes that their writers sent
+    uint64_t queued = 0;   // names in the queue, and names that are being written
     uint64_t breaker_opened = 0;
     ByteCount spilled_bytes;
   };
@@ -104,42 +109,48 @@ class Spiller {
     SessionId who;
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
-    // Times that others were written and it was not: of its put, or since it failed before.
+    // Failures of this block while others were written, in its own put or since its previous
+    // failure.
     uint8_t failed_alone = 0;
-    std::optional<uint64_t> failed_after = std::nullopt;  // puts that wrote something, its own too
-    uint8_t unplaced = 0;  // batches in which it found no room, or the disk could not take its name
+    // `puts_` at its latest failure, its own put included if it wrote another block.
+    std::optional<uint64_t> failed_after = std::nullopt;
+    // Batches that had no space for it, or in which the disk could not take its name.
+    uint8_t unplaced = 0;
   };
-  struct Block;  // held while it is written
+  struct Block;  // a block that is held while it is written
   struct Batch;
   using Name = std::pair<VariantIndex, Digest>;
 
   void Run() LARDER_EXCLUDES(mu_);
-  // False: it ends.
+  // Returns false if the spiller is stopping.
   [[nodiscard]] bool WaitForWork() LARDER_EXCLUDES(mu_);
-  // Of the next name that nobody writes; false: there is none.
+  // Takes the next queued name that is not being written, into *batch and *item.  Returns false if
+  // there is none.
   [[nodiscard]] bool Take(Batch* batch, Item* item) LARDER_EXCLUDES(mu_);
   void Fill(Batch* batch) LARDER_EXCLUDES(mu_);
   void Erase(std::span<const DiskAddress> blocks);
   void HoldItem(const Item& item, Batch* batch) LARDER_EXCLUDES(mu_);
-  // False: nothing to write of it.
+  // Returns false if the block cannot be written.
   [[nodiscard]] bool AddBlock(const Item& item, const BlockIndex::Held& held, Batch* batch)
       LARDER_EXCLUDES(mu_);
   void Write(Batch* batch) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
-  void Failed();  // the disk did; it is left alone for a while
+  void Failed();  // the disk failed: it is not asked for a while
   void PutWithRoom(Batch* batch) LARDER_EXCLUDES(mu_);
-  // A window for each, whoever is in it.
+  // Frees a window on disk for each of these blocks, by evicting the blocks that lie in it.
   void MakeWindows(std::span<const Block> blocks);
   [[nodiscard]] std::vector<Block> PutOnce(std::vector<Block> blocks, Batch* batch)
       LARDER_EXCLUDES(mu_);
-  // It had no place this time, and is tried again in a later batch, or dropped after the last try.
+  // The block found no place in this batch: queues it for a later one, or drops it after the last
+  // try.
   void Postpone(Item item, Batch* batch) LARDER_EXCLUDES(mu_);
-  // `mates_written`: of the same put.
+  // The disk failed to write the block: queues it again, or drops it.  `mates_written`: other
+  // blocks of the same put were written.
   void TryAgain(Item item, bool mates_written, Batch* batch) LARDER_EXCLUDES(mu_);
   void Settle(const Block& block, DiskLocation location, Batch* batch) LARDER_EXCLUDES(mu_);
   void Release(const Batch& batch) LARDER_EXCLUDES(mu_);
   void EndWriting(std::span<const Name> names) LARDER_REQUIRES(mu_);
-  // How many found the queue full.
+  // Returns how many items found the queue full.
   [[nodiscard]] size_t Requeue(std::span<const Item> items) LARDER_REQUIRES(mu_);
   void Notify(const Batch& batch) const;
 
@@ -149,7 +160,7 @@ class Spiller {
   const Clock& clock_;
   const Durable durable_;
   DiskBreaker breaker_;
-  std::atomic<uint64_t> puts_{0};  // that wrote something
+  std::atomic<uint64_t> puts_{0};  // puts that wrote at least one block
 
   mutable Mutex mu_;
   CondVar wake_, idle_, written_;
@@ -158,11 +169,12 @@ class Spiller {
   bool nudged_ LARDER_GUARDED_BY(mu_) = false;
   bool paused_ LARDER_GUARDED_BY(mu_);
   size_t busy_ LARDER_GUARDED_BY(mu_) = 0;
-  // Names in a batch, or claimed, and who offered them again meanwhile: back in the queue when that
-  // is done.
+  // Names in a batch, or claimed, and the items that were offered again meanwhile: these return to
+  // the queue when the write or the claim ends.
   absl::flat_hash_map<Name, std::vector<Item>> writing_ LARDER_GUARDED_BY(mu_);
   Stats stats_ LARDER_GUARDED_BY(mu_);
-  Mutex erase_mu_;  // held until what was taken is erased: who waits for room finds it
+  // Held until what was taken is erased, so that a thread that needs space finds it.
+  Mutex erase_mu_;
   std::vector<std::thread> threads_;
 };
 

@@ -17,12 +17,12 @@ absl::Status DiskParts::CheckReady() const {
     return absl::FailedPreconditionError("this daemon has no disk; start it with --disk");
   if (!work->recovering()) return absl::OkStatus();
   return absl::UnavailableError(
-      "this daemon has just started and still finds out what is on its disk; try again");
+      "this daemon has just started and is still reading what is on its disk; try again later");
 }
 
 namespace {
 
-// Between two times that the store is told what it could not take.
+// Pauses before the store is offered again what it could not take.
 constexpr Duration kRetryFirst = std::chrono::milliseconds(250);
 constexpr Duration kRetryLongest = std::chrono::minutes(2);
 
@@ -53,8 +53,10 @@ bool TierWorker::Promote(VariantIndex variant, std::span<const Digest> digests, 
   Promoter::Job job;
   job.variant = variant;
   std::vector<EntryRef> held;
-  absl::flat_hash_map<uint32_t, size_t> reading;  // the first that names it
-  // By that: the others.  Each block is held once, however often it is named.
+  // The first index that names the block, by its ref.
+  absl::flat_hash_map<uint32_t, size_t> reading;
+  // The further indices that name the block, by its first.  Each block is held once, however often
+  // it is named.
   auto others = std::make_shared<absl::flat_hash_map<size_t, std::vector<size_t>>>();
   std::vector<std::pair<size_t, BlockStatus>> known;
   for (size_t i = 0; i < digests.size(); ++i) {
@@ -108,10 +110,10 @@ void TierWorker::Recover(const Done& done) {
   done(status, recovered_, clock_.Now() - start);
   if (absl::IsCancelled(status)) return;
   all_known_ = !absl::IsUnavailable(status) && tier_.stats().unplaced == 0;
-  // What is there and could not be placed has its name still: a put may be under way under it.  A
-  // part that failed is not asked for names: one that is closed cannot say, one that is slow to
-  // fail would be waited for.  What it tells later is compared with what the pool has by then
-  // (Join).
+  // An unplaced block still has its name, and a put of that name may be under way, so the store
+  // goes on asking.  It does not ask for the sake of a part of the disk that failed: a closed part
+  // cannot answer, and callers would wait for one that is slow to fail.  What such a part reports
+  // later is compared with what the pool has by then (Join).
   StopAskingWhereAllIsPlaced();
   recovering_ = false;
   spiller_.Resume();
@@ -125,7 +127,8 @@ void TierWorker::Recover(const Done& done) {
   do {
     rest.Failed(clock_.Now());
     if (!SleepUntil(rest.until())) return;
-    // A part that opens now may have blocks that cannot be placed at once, or tell them slowly.
+    // A part that opens now may have blocks that cannot be placed at once, or may report them
+    // slowly.
     store_.AskBeforeNaming(&tier_);
     status = RecoverOnce();
     StopAskingWhereAllIsPlaced();
@@ -135,8 +138,8 @@ void TierWorker::Recover(const Done& done) {
   TellUnplaced();
 }
 
-// A claim ends soon, or its block is there; numbers of variants and rooms of the index may take
-// long to come back, so it asks ever later.
+// A claim ends soon, but variant numbers and entries of the index may take long to become free, so
+// the pauses grow.
 void TierWorker::TellUnplaced() {
   for (Duration pause = kRetryFirst; tier_.stats().unplaced > 0;
        pause = std::min(2 * pause, kRetryLongest)) {
@@ -182,8 +185,8 @@ EntryRef TierWorker::Place(const DiskTier::Entry& entry) {
   return joined;
 }
 
-// Engines could not have had the record meanwhile, and may have had what is in the pool: so that
-// stays what the name stands for, as long as it is what its writer said.
+// No engine can have read the record since the start, but engines may have read the block in the
+// pool.  So the name stays with the bytes in the pool, as long as they match their hashes.
 EntryRef TierWorker::Join(const DiskTier::Entry& entry, const BlockIndex::Held& held) {
   if (held.metadata == nullptr) return BlockStore::kNotNow;
   const DiskAddress address{.key = entry.key, .location = entry.location};
@@ -198,8 +201,8 @@ EntryRef TierWorker::Join(const DiskTier::Entry& entry, const BlockIndex::Held& 
   }
   const SegmentTable table = held.metadata->Table();
   if (known->header.table == table) return Enter(entry, held.ref);
-  // Encoded in one of the two, they may be the same: that is not known, and what a former daemon
-  // promised stays until the other has left the pool.
+  // If one of the two is encoded, their bytes may be the same or not.  An earlier daemon promised
+  // that the record is durable, so it stays, unplaced, until the block has left the pool.
   return known->header.table.encoded() || table.encoded() ? BlockStore::kNotNow : EntryRef{};
 }
 

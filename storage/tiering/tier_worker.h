@@ -1,11 +1,11 @@
-// The daemon's part of the disk tier: what finds out at start what is there, and what moves blocks
-// there and back.  Absent where no disk is configured.
+// The threads that the daemon runs over its disk tier: one that finds at the start what is on disk,
+// and those that move blocks there and back.  Absent if no disk is configured.
 //
 // Ownership: made by Daemon; tier, store and clock outlive it.  Thread-safety: all methods from any
 // thread.
-// Lifecycle: made (promotes; what is to be spilled waits) -> StartRecovery once (spills when that
-// has ended) -> destroyed (ends within one operation of the disk; what waits is lost, unless
-// spiller().WaitIdle said otherwise).
+// Lifecycle: made (promotes; blocks to spill wait) -> StartRecovery once (spilling starts when
+// recovery has ended) -> destroyed (ends within one operation of the disk; queued blocks are lost,
+// unless spiller().WaitIdle has returned true before).
 #pragma once
 
 #include <atomic>
@@ -27,13 +27,13 @@ namespace larder {
 
 class TierWorker;
 
-// Both null where there is no disk.
+// Both are null if the daemon has no disk.
 struct DiskParts {
   DiskTier* tier = nullptr;
   TierWorker* work = nullptr;
 
-  // What a call about the disk needs.  FailedPrecondition: there is none.  Unavailable: what is on
-  // it is not known yet.
+  // Whether a call about the disk can be served.  Returns FailedPrecondition if there is no disk,
+  // Unavailable if its blocks are not known yet.
   [[nodiscard]] absl::Status CheckReady() const;
 };
 
@@ -45,25 +45,28 @@ class TierWorker {
   TierWorker(const TierWorker&) = delete;
   TierWorker& operator=(const TierWorker&) = delete;
 
-  // Tells the store what a former process left, on a thread of its own, while all else works.  What
-  // the disk does not give, or the store cannot take, is asked for again, ever later; `done` hears
-  // of the first time, and once more when nothing is lacking after all.
+  // Enters the blocks that an earlier process left on disk into the store, on a thread of its own,
+  // while everything else works.  Blocks that the disk cannot read, or that the store cannot take,
+  // are tried again at growing intervals.  `done` is called after the first try.  If that could not
+  // read all of the disk, `done` is called once more when all of it was read, or recovery was
+  // cancelled.
   using Done = std::function<void(const absl::Status&, uint64_t blocks, Duration)>;
   void StartRecovery(Done done);
 
   [[nodiscard]] Spiller& spiller() { return spiller_; }
   [[nodiscard]] Promoter& promoter() { return promoter_; }
   [[nodiscard]] bool recovering() const { return recovering_; }
-  // No part of the disk has yet to tell what it holds, be it that it failed until now or that the
-  // store could not take all of it.
+  // Whether every block on disk is known: every part of the disk was read, and the store has taken
+  // all of its blocks.
   [[nodiscard]] bool all_known() const { return all_known_; }
-  // Reads those of these blocks that are on disk alone into HOST, for nobody in particular.
-  // `ready`: once for each, kOk (it is there), kMissing (it has gone), kFull, kDamaged, kCancelled;
-  // for some before this returns, for others from the promoter's threads.  False: too much waits,
-  // so nothing was done, and `ready` hears nothing.
+  // Reads those of these blocks that are only on disk into HOST, for no particular session.  Calls
+  // `ready` once for each block, with kOk (it is in HOST), kMissing (it is gone), kFull, kDamaged
+  // or kCancelled; for some blocks before this returns, for others from the promoter's threads.
+  // Returns false if too many blocks wait already; then it has done nothing and does not call
+  // `ready`.
   using Ready = std::function<void(size_t i, BlockStatus)>;
   [[nodiscard]] bool Promote(VariantIndex variant, std::span<const Digest> digests, Ready ready);
-  // Rooms that blocks left since are given back soon.
+  // Wakes the spiller if there are extents on disk to erase.
   void Tick();
 
   struct Stats {
@@ -74,7 +77,7 @@ class TierWorker {
     uint64_t recovered_blocks = 0;
     bool recovering = false;
   };
-  // Reads directories: for metrics, not for every call.
+  // Reads directories, so it is for metrics and not for every call.
   [[nodiscard]] Stats stats() const;
 
  private:
@@ -85,10 +88,10 @@ class TierWorker {
   // As DiskTier::Recover's `owner_of`.
   [[nodiscard]] EntryRef Place(const DiskTier::Entry& entry);
   [[nodiscard]] EntryRef Enter(const DiskTier::Entry& entry, EntryRef same);
-  // Of one that the pool has, too: the disk told of it late, or while it was published.  As a copy
-  // of that where the bytes are the same.
+  // Enters a block that is in HOST too, because it was published before the disk reported it.  If
+  // the bytes are the same, the record becomes that block's copy on disk.
   [[nodiscard]] EntryRef Join(const DiskTier::Entry& entry, const BlockIndex::Held& held);
-  // False: it ends.
+  // Returns false if the worker is being destroyed.
   [[nodiscard]] bool SleepUntil(TimePoint until) LARDER_EXCLUDES(stop_mu_);
 
   DiskTier& tier_;
@@ -97,7 +100,7 @@ class TierWorker {
   Spiller spiller_;
   Promoter promoter_;
   const ByteCount verify_rate_;
-  // Begins when recovery ended.
+  // Exists once the first try of recovery has ended.
   mutable Mutex verifier_mu_;
   std::optional<DiskVerifier> verifier_ LARDER_GUARDED_BY(verifier_mu_);
   Mutex stop_mu_;

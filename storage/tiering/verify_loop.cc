@@ -18,7 +18,7 @@ VerifyLoop::Options Checked(const VerifyLoop::Options& options) {
 
 }  // namespace
 
-// Checked before there is a thread that divides by it.
+// The rate is checked before the thread starts, which divides by it.
 VerifyLoop::VerifyLoop(const Options& options, const BlockIndex& index, Examine examine)
     : options_(Checked(options)),
       index_(index),

@@ -1,14 +1,14 @@
-// Looks at every block of an index, one after the other and over and over, at a bounded rate: what
-// DiskVerifier and HostVerifier have in common.
+// Visits every block of an index, one after the other and again and again, at a bounded rate: the
+// part that DiskVerifier and HostVerifier share.
 //
-// It decides when the next block is looked at, and counts what came of it; what to look at, and
-// how, is its owner's (`look`).  It holds no block and no lock while it sleeps.
-// Ownership: a member of a verifier, the last one: its thread calls `look` until it is destroyed.
-// Thread-safety: stats from any thread; `look` is called from the loop's thread.
-// Lifecycle: made (runs) -> destroyed (ends within one look).
-// Limits: `bytes_per_s` on the average; a block counts as `charged_min` at least, since each costs
-// processor time however small it is.  What is owed is slept for kOwedMax at a time, since each
-// wake-up costs, too.
+// It decides when the next block is examined, and counts the results; its owner's `examine` decides
+// whether and how to check the block.  The loop holds no block and no lock while it sleeps.
+// Ownership: the last member of a verifier, since its thread calls `examine` until it is destroyed.
+// Thread-safety: stats from any thread; `examine` is called from the loop's thread.
+// Lifecycle: made (runs) -> destroyed (ends within one examination).
+// Limits: `bytes_per_s` on average; a block counts as at least `charged_min`, since each costs
+// processor time however small it is.  The loop sleeps once it owes kOwedMax of sleep or more,
+// since each wake-up costs processor time too.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace larder {
 class VerifyLoop {
  public:
   struct Options {
-    const char* thread = "";  // its name
+    const char* thread = "";  // the thread's name
     ByteCount bytes_per_s;    // > 0
     ByteCount charged_min;
     Duration pause{};  // between two walks, and after a failure
@@ -34,9 +34,9 @@ class VerifyLoop {
   enum class Outcome : uint8_t { kPassedOver, kOk, kDamaged, kFailed };
   struct Examined {
     Outcome outcome = Outcome::kPassedOver;
-    ByteCount bytes;  // that were read
+    ByteCount bytes;  // the bytes that were read
   };
-  // The view is old by then, so whoever looks asks the index again.
+  // Examines one block.  The view may be outdated, so `examine` asks the index again.
   using Examine = std::function<Examined(const BlockIndex::View&)>;
 
   // REQUIRES: `index` outlives it.
@@ -46,7 +46,7 @@ class VerifyLoop {
   VerifyLoop& operator=(const VerifyLoop&) = delete;
 
   struct Stats {
-    uint64_t walks = 0;  // that ended
+    uint64_t walks = 0;  // complete walks
     uint64_t blocks = 0, damaged = 0, failed = 0;
     ByteCount bytes;
   };
@@ -56,14 +56,14 @@ class VerifyLoop {
   void Run() LARDER_EXCLUDES(mu_);
   void Walk() LARDER_EXCLUDES(mu_);
   void LookAt(const BlockIndex::View& view) LARDER_EXCLUDES(mu_);
-  // False: it ends.
+  // Returns false if the loop is being destroyed.
   [[nodiscard]] bool Sleep(Duration how_long) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool stopping() const LARDER_EXCLUDES(mu_);
 
   const Options options_;
   const BlockIndex& index_;
   const Examine examine_;
-  Duration owed_{};  // the thread's: of sleep, for what it read since the last one
+  Duration owed_{};  // the thread's: the sleep that it owes for what it has read since the last one
   mutable Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
