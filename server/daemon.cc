@@ -56,29 +56,30 @@ namespace {
 constexpr std::chrono::milliseconds kHousekeepingPeriod{10};
 constexpr std::chrono::milliseconds kLastAnswers{200};
 constexpr int kPeriodsPerCollect = 500;
-// A thread of gRPC's that has heard nothing for a second looks away for 100 ms (its callback
-// queue's, at least to 1.51), and when all of them do nobody hears a call.  They have then all
-// listened in vain for 900 ms; a call of our own comes sooner.
+// A thread of gRPC's callback queue that has received nothing for a second stops polling for 100 ms
+// (at least up to gRPC 1.51).  While all of them pause, no thread receives a call.  All have then
+// polled without success for 900 ms, so a call of our own comes sooner and prevents it.
 constexpr std::chrono::milliseconds kSelfCallPeriod{800};
-constexpr std::chrono::seconds kSelfCallLimit{1};  // a lost one must not keep the next away
+constexpr std::chrono::seconds kSelfCallLimit{1};  // so that a lost call does not block the next
 constexpr std::chrono::seconds kStuckLimit{10};
 constexpr size_t kEvictionsPerPeriod = 512;
 constexpr size_t kJobsMax = 1024;
 constexpr size_t kJobBytesMax = 64 << 20;
 constexpr std::chrono::milliseconds kTrimPeriod{500};
-constexpr size_t kLongCalls = 2;  // verbs of many blocks of each kind, at once
+constexpr size_t kLongCalls = 2;  // calls of each verb on many blocks that run at once
 constexpr size_t kLongCallsWaiting = 64;
-constexpr size_t kAnswering = 2;  // long requests at once
+constexpr size_t kAnswering = 2;  // long requests that are handled at once
 constexpr size_t kRequestsWaiting = 1024;
-constexpr size_t kHoldersShown = 8;  // of each share
+constexpr size_t kHoldersShown = 8;  // of each share, the largest first
 
-// What messages may take before they are whole: two of the longest, and from a memory_limit of 64
-// MiB on less than gRPC's quota (services/grpc_server.cc), whose reclaimers end anybody's calls.
+// The limit of bytes of incomplete messages: enough for two of the longest, and, from a
+// memory_limit of 64 MiB on, less than gRPC's quota (server/grpc/grpc_server.cc), at which gRPC
+// ends calls of any client.
 ByteCount IncomingLimit(ByteCount memory_limit) {
   return ByteCount(std::max<uint64_t>(memory_limit.value() / 8 * 3, 2 * wire::kMessageBytesMax));
 }
 
-// Threads of Compress: half of the cores are others'.
+// Threads of Compress: half of the cores are left to other work.
 size_t Encoders() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 4); }
 
 }  // namespace
@@ -89,7 +90,7 @@ ByteCount RoomForRegistrations(const DiskTier* disk) {
   return disk->stats().facts[kind].bytes_max;
 }
 
-// Members are built top to bottom, and end bottom to top.
+// Members are constructed from top to bottom and destroyed from bottom to top.
 struct Daemon::Parts final : SidebandHost {
   Parts(const DaemonOptions& o, BlockStore& s, Counters& c, const Clock& k, DiskTier* d)
       : options(o),
@@ -118,7 +119,7 @@ struct Daemon::Parts final : SidebandHost {
                                     : BlockStatus::kMissing;
                    }),
         workers(o.copy_threads, kJobsMax, kJobBytesMax),
-        // What waits here takes room of gRPC's quota.
+        // Requests that wait here also count toward gRPC's quota.
         answering(kAnswering, kRequestsWaiting, o.memory_limit.value() / 4) {
     device_verbs.emplace(s, d, devices, directives);
     if (o.host_verify_rate.value() > 0) {
@@ -160,27 +161,27 @@ struct Daemon::Parts final : SidebandHost {
   // SidebandHost
   absl::StatusOr<int> OpenSlab(ProcessId, uint32_t slab, bool writable) override {
     if (slab >= store.pool().slab_count())
-      return absl::NotFoundError(absl::StrCat("no slab ", slab));
+      return absl::NotFoundError(absl::StrCat("the pool has no slab ", slab));
     return store.pool().OpenDescriptor(SlabId(static_cast<uint16_t>(slab)), writable);
   }
   absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(ProcessId process,
                                                             SessionId id) override {
     const std::shared_ptr<AttachedSession> session = sessions.Find(id);
     if (!session || session->process() != process)
-      return absl::NotFoundError("no such session of this process");
+      return absl::NotFoundError("this process has no such session");
     LARDER_ASSIGN_OR_RETURN(int fd, session->OpenPage());
     return std::make_pair(fd, session->page_bytes());
   }
   absl::StatusOr<FileDescriptor> OpenSession(const SidebandToken& token) override {
     if (!session_sockets) {
-      return absl::UnimplementedError("this larderd hands out no session sockets: use Attach");
+      return absl::UnimplementedError("this larderd serves no session sockets: use Attach");
     }
     const std::optional<AttachedProcess> process = processes->Find(token);
-    if (!process) return absl::UnauthenticatedError("the process of this sideband is dead");
+    if (!process) return absl::UnauthenticatedError("the process of this connection is dead");
     return session_sockets->Open(*process);
   }
   ByteCount ReleaseClean(ProcessId process, SessionId id) override {
-    // The daemon may not have seen yet that the stream is broken.
+    // The daemon may not have noticed yet that the session's stream is broken.
     const std::shared_ptr<AttachedSession> session = sessions.Find(id);
     if (session && session->process() == process) session->OnUnmapped();
     const std::optional<ByteCount> released = quarantine.Release(process, id);
@@ -221,8 +222,8 @@ struct Daemon::Parts final : SidebandHost {
   DamageChecks damage_checks;
   DirectiveQueue directives;
   std::optional<SessionDeps> deps;
-  std::optional<RegistrationStore> registrations;  // where there is a disk
-  std::optional<TierWorker> disk;                  // likewise; ends before sessions do
+  std::optional<RegistrationStore> registrations;  // if there is a disk
+  std::optional<TierWorker> disk;                  // if there is a disk; destroyed before sessions
   std::optional<PinVerb> pins;
   std::optional<ClearVerb> clear;
   std::optional<MoveVerb> move;
@@ -230,13 +231,14 @@ struct Daemon::Parts final : SidebandHost {
   std::optional<DeviceVerbs> device_verbs;
   std::optional<VerifyVerb> verifier;
   std::optional<HostVerifier> host_verifier;
-  WorkerPool workers;    // ends before what its jobs look at
-  WorkerPool answering;  // likewise
-  WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};     // likewise
-  WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};       // likewise
-  WorkerPool compressing{kLongCalls, kLongCallsWaiting, SIZE_MAX};  // likewise
-  WorkerPool verifying{1, kLongCallsWaiting, SIZE_MAX};             // likewise
-  std::unique_ptr<SessionSockets> session_sockets;                  // may be null
+  // The pools are destroyed before the parts above, which their jobs use.
+  WorkerPool workers;
+  WorkerPool answering;
+  WorkerPool clearing{kLongCalls, kLongCallsWaiting, SIZE_MAX};
+  WorkerPool moving{kLongCalls, kLongCallsWaiting, SIZE_MAX};
+  WorkerPool compressing{kLongCalls, kLongCallsWaiting, SIZE_MAX};
+  WorkerPool verifying{1, kLongCallsWaiting, SIZE_MAX};
+  std::unique_ptr<SessionSockets> session_sockets;  // null if session_threads is 0
   std::optional<EventStreams> events;
   std::optional<EngineService> engine;
   std::optional<CacheService> cache, control_cache;  // at data.sock, at control.sock
@@ -246,8 +248,8 @@ struct Daemon::Parts final : SidebandHost {
   std::unique_ptr<GrpcServers> at_data, at_control, at_admin;
   ConnectionPeers peers{shares};
   std::optional<AcceptLoop> accepting;
-  std::optional<GrpcKeepalive> self;   // at data.sock, as a client would; proves that it is served
-  std::optional<GrpcKeepalive> wakes;  // keeps gRPC listening
+  std::optional<GrpcKeepalive> self;   // calls data.sock as a client does, to check the server
+  std::optional<GrpcKeepalive> wakes;  // keeps gRPC's threads polling
   Heartbeat housekeeping;
 
   Mutex mu;
@@ -255,7 +257,7 @@ struct Daemon::Parts final : SidebandHost {
   bool stop LARDER_GUARDED_BY(mu) = false;
   bool draining LARDER_GUARDED_BY(mu) = false;
   bool drained LARDER_GUARDED_BY(mu) = false;
-  bool health_shown LARDER_GUARDED_BY(mu) = true;  // as SERVING
+  bool health_shown LARDER_GUARDED_BY(mu) = true;  // whether health is SERVING
   std::thread housekeeper;
   std::thread drainer LARDER_GUARDED_BY(mu);
 };
@@ -278,7 +280,7 @@ absl::Status Daemon::Parts::StartSideband() {
 }
 
 absl::Status Daemon::Parts::StartServers() {
-  MutexLock lock(mu);  // who is heard before all of this is there, and asks for a drain, waits
+  MutexLock lock(mu);  // a client that connects early and requests a drain waits until all is ready
   struct File {
     Socket socket;
     mode_t mode;
@@ -321,12 +323,14 @@ absl::Status Daemon::Parts::StartServers() {
   };
   if (!GuardsWork() && options.warn_sockets) {
     options.warn_sockets(
-        "this build cannot see what gRPC reads (server/grpc/guarded_calls.h): messages that "
-        "clients begin and never end may take memory without a bound");
+        "this build cannot count what gRPC reads (server/grpc/guarded_calls.h): messages that "
+        "clients begin and never end may take memory without a bound; use a build that links gRPC "
+        "dynamically and has no sanitizer");
     if (!KernelRefusesRights()) {
       options.warn_sockets(
           "this kernel cannot refuse descriptors (SO_PASSRIGHTS, Linux 6.16) and this build cannot "
-          "look for them: a client may hold up gRPC's threads");
+          "check for them: a client may delay gRPC's threads; use Linux 6.16, or a build that "
+          "links gRPC dynamically and has no sanitizer");
     }
   }
   const GrpcServers::Options serving{options.socket_dir, options.memory_limit,
@@ -412,8 +416,9 @@ void Daemon::Parts::Housekeep() {
     if (disk) disk->Tick();
     pins->Tick(now);
     directives.Tick(now);
-    // What is on disk may not be known yet, or not all of it: a part that failed, or what could not
-    // be placed, may have blocks of an engine of which nothing else is stored.
+    // While not all that is on disk is known, a part of the disk that failed, or a block that could
+    // not be placed, may belong to an engine of which nothing else is stored.  So no engine is
+    // collected then.
     const bool all_known = !disk || disk->all_known();
     if (++periods % kPeriodsPerCollect == 0 && all_known) instances.Collect();
     housekeeping.Answer();
@@ -422,8 +427,8 @@ void Daemon::Parts::Housekeep() {
   }
 }
 
-// A router must not wait for a node that takes no connections, or has no memory at all; connections
-// that are open still hear it.
+// A router must not wait for a node that accepts no connections or has no memory at all.  Clients
+// on open connections still get this health.
 void Daemon::Parts::ShowHealth() {
   const bool serves = accepting->Accepting() && !store.pool().starved();
   if (draining || serves == health_shown) return;
@@ -440,18 +445,19 @@ void Daemon::Parts::RunDrain(std::chrono::milliseconds limit) {
     return shares.held(ShareKind::kCalls) == 0 && shares.held(ShareKind::kByteStreams) == 0 &&
            shares.held(ShareKind::kMessageBytes) == 0;
   });
-  // For answers on their way; connections of clients that do not look would take all of it.
+  // A short grace for answers on their way.  Connections of clients that do not read would use up
+  // the whole limit.
   const auto grace = std::chrono::system_clock::now() + kLastAnswers;
   accepting->Stop();
   wakes->Close();
   for (const GrpcServers* served : all_served()) served->Shutdown(grace);
-  if (disk) AwaitSpilled(deadline);  // nobody publishes any more
+  if (disk) AwaitSpilled(deadline);  // no client can publish any more
   MutexLock lock(mu);
   drained = true;
   changed.NotifyAll();
 }
 
-// Work ends on threads of others, which do not wake us: look again each period.
+// Work ends on threads that do not wake this one, so it checks again every period.
 void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& none) {
   MutexLock lock(mu);
   while (!stop && !none() && std::chrono::steady_clock::now() < deadline) {
@@ -459,7 +465,7 @@ void Daemon::Parts::AwaitNone(TimePoint deadline, const std::function<bool()>& n
   }
 }
 
-// What waits for the disk when this ends is lost to the next daemon.
+// Blocks that still wait for the disk when this returns are lost to the next daemon.
 void Daemon::Parts::AwaitSpilled(TimePoint deadline) {
   for (TimePoint now = std::chrono::steady_clock::now(); now < deadline;
        now = std::chrono::steady_clock::now()) {
@@ -525,7 +531,7 @@ Daemon::~Daemon() {
   }
   if (drainer.joinable()) drainer.join();
   for (const std::shared_ptr<AttachedSession>& session : p.sessions.All()) session->Abandon();
-  p.directives.EndAll();  // nobody looks after their patience any more
+  p.directives.EndAll();  // the housekeeper, which ends them at their deadline, has stopped
   p.self.reset();
   if (p.wakes) p.wakes->Close();
   if (p.accepting) p.accepting->Stop();
@@ -537,7 +543,7 @@ Daemon::~Daemon() {
     if (served != nullptr) served->Wait();
   }
   if (p.processes) p.processes->Stop();
-  p.sideband.reset();  // its thread asks for sessions
+  p.sideband.reset();  // its thread uses the sessions and session_sockets
   p.session_sockets.reset();
 }
 
@@ -581,13 +587,13 @@ std::vector<std::string> Daemon::Stuck() {
     MutexLock lock(p.mu);
     draining = p.draining;
   }
-  if (draining) return stuck;  // the others end, one after the other
+  if (draining) return stuck;  // the other parts stop, one after the other
   look(*p.sideband, "sideband");
   if (p.session_sockets) look(*p.session_sockets, "session_sockets");
   look(*p.accepting, "accept");
   if (!p.accepting->Accepting() || !p.sideband->Accepting()) stuck.emplace_back("sockets");
-  // By a new connection each time, as Housekeep hangs up: one that is there already proves nothing
-  // of the listener.
+  // Each call uses a new connection, because Housekeep hangs up: an existing connection would prove
+  // nothing about the listener.
   look(*p.self, "grpc");
   return stuck;
 }

@@ -1,5 +1,5 @@
-// larderd: builds all parts of the daemon, in order, and shows them; there are no others.
-// Exit codes: `larderd --help`.
+// larderd: creates all parts of the daemon, in order; no other file creates one for the program.
+// `larderd --help` lists the exit codes.
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -50,9 +50,10 @@
 namespace larder {
 namespace {
 
-// What the end may take beside the drain: the last answers, closing the disk, giving memory back.
+// How long the shutdown may take in addition to the drain: sending the last answers, closing the
+// disk, freeing memory.
 constexpr std::chrono::seconds kEndLimit{15};
-// How often it looks whether all parts come round where no service manager asks for that.
+// How often the daemon checks that all parts make progress, if no service manager asks for that.
 constexpr std::chrono::seconds kPulse{2};
 
 enum ExitCode : int { kOk = 0, kInternal = 1, kBadConfig = 2, kCannotStart = 3 };
@@ -152,7 +153,7 @@ DaemonOptions OptionsOf(const LoadedConfig& loaded, const InheritedSockets& inhe
   return options;
 }
 
-// 0: there is none.
+// Returns 0 if there is no disk.
 ByteCount DiskLimit(const Config& config) {
   return config.disk.empty() ? ByteCount(0) : config.disk_limit;
 }
@@ -166,13 +167,14 @@ BlockStore::Options StoreOptions(const Config& config) {
           .events_max = config.events_max};
 }
 
-// "16GiB in /var/lib/larder"
+// Returns, for example, "16GiB in /var/lib/larder", or "off".
 std::string DiskText(const Config& config) {
   return config.disk.empty() ? "off"
                              : absl::StrCat(FormatSize(config.disk_limit), " in ", config.disk);
 }
 
-// For whoever started it by hand; the log has the same for machines.
+// Prints the addresses for an operator that started larderd by hand; the log has the same for
+// machines.
 void PrintWhereToGo(const Config& config, const SlabPool& pool, const MetricsServer* metrics) {
   std::printf(
       "larderd %s serves %s, pool %s (pages of %s)\n"
@@ -189,7 +191,7 @@ void PrintWhereToGo(const Config& config, const SlabPool& pool, const MetricsSer
   std::fflush(stdout);
 }
 
-// To the log, and to whoever started it.
+// Reports what is served, in the log and on standard output.
 void SayWhatIsServed(const Config& config, const std::string& boot_id, const SlabPool& pool,
                      const MetricsServer* metrics, const Log& log) {
   log.Info("serving", {{"version", Version()},
@@ -203,7 +205,8 @@ void SayWhatIsServed(const Config& config, const std::string& boot_id, const Sla
   PrintWhereToGo(config, pool, metrics);
 }
 
-// The sockets of a daemon that died are in the way of ours.
+// Removes the socket files that a dead daemon left behind, because ours are bound at the same
+// paths.
 // REQUIRES: this process holds the lock of the socket directory.
 absl::Status RemoveStaleSockets(const InheritedSockets& inherited, const Config& config) {
   for (const std::string& path : {config.DataSocket(), config.ControlSocket(), config.AdminSocket(),
@@ -214,7 +217,7 @@ absl::Status RemoveStaleSockets(const InheritedSockets& inherited, const Config&
   return absl::OkStatus();
 }
 
-// Null when they are turned off.
+// Returns null if metrics are turned off.
 absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Config& config,
                                                             const Counters& counters,
                                                             Daemon& daemon) {
@@ -229,7 +232,7 @@ void WarnOfLackingRoom(const Config& config, const DiskTier& disk, const Log& lo
   log.Warning("disk_small", {{"directory", config.disk},
                              {"limit", config.disk_limit.value()},
                              {"lacking", lacking.value()},
-                             {"do", "free as much or lower disk_limit, else writes fail"}});
+                             {"do", "free as much or lower disk_limit, otherwise writes fail"}});
 }
 
 absl::Status ArmFaults(const Config& config, FaultPoints& faults, const Log& log) {
@@ -239,7 +242,7 @@ absl::Status ArmFaults(const Config& config, FaultPoints& faults, const Log& log
   return absl::OkStatus();
 }
 
-// Asks what the daemon itself may still open; it is all there when this is called.
+// REQUIRES: the pool and the disk are open, because their descriptors count as in use.
 absl::StatusOr<DescriptorBudget> PlanDescriptors(const Config& config, const Log& log) {
   const DescriptorNeeds needs{
       .limit = DescriptorLimit(),
@@ -257,7 +260,7 @@ absl::StatusOr<DescriptorBudget> PlanDescriptors(const Config& config, const Log
   return budget;
 }
 
-// Null when none is configured.
+// Returns null if no disk is configured.
 absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, FaultPoints& faults,
                                                        LogRepeats& repeats, const Log& log) {
   if (config.disk.empty()) return nullptr;
@@ -274,7 +277,7 @@ absl::StatusOr<std::unique_ptr<FileDiskTier>> OpenDisk(const Config& config, Fau
   return disk;
 }
 
-// What is on disk becomes known while it serves.
+// The daemon already serves while it reads what is on disk.
 void StartRecovery(Daemon& daemon, const Log& log) {
   daemon.StartRecovery([&log](const absl::Status& status, uint64_t blocks, Duration took) {
     const double seconds = std::chrono::duration<double>(took).count();
@@ -286,7 +289,7 @@ void StartRecovery(Daemon& daemon, const Log& log) {
   });
 }
 
-// Slabs come online while it serves; the manager hears how far it is.
+// Slabs come online while the daemon serves; the service manager is told the progress.
 void StartPopulating(SlabPool& pool, BlockStore& store, ServiceManager& manager, const Log& log) {
   const auto on_slab = [&](SlabId slab) {
     store.AddSlab(slab);
@@ -317,16 +320,18 @@ SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config, Serv
     log.Info("draining", {{"signal", signal}, {"sessions", told}, {"limit_ms", limit.count()}});
   };
   handlers.on_hangup = [&] {
-    log.Warning("hangup_ignored", {{"do", "restart to read the configuration again"}});
+    log.Warning("hangup_ignored", {{"do", "restart larderd to read the configuration again"}});
   };
   handlers.on_pulse = [&, watched] {
     const std::vector<std::string> stuck = daemon.Stuck();
     if (stuck.empty()) return manager.StillAlive();
     ++counters.stuck;
     const std::string parts = absl::StrJoin(stuck, " ");
-    const char* const next = watched ? "the service manager restarts a daemon that stays so"
-                                     : "restart it if it stays so: no service manager does";
-    // A manager that hears nothing more reads each line; without one they only fill the log.
+    const char* const next = watched
+                                 ? "the service manager restarts larderd if these stay stuck"
+                                 : "restart larderd if these stay stuck: no service manager does";
+    // With a service manager the daemon ends soon, so every line is logged.  Without one the lines
+    // would fill the log.
     const auto pass = watched ? LogLimiter::Line{} : repeats.Pass(parts);
     if (pass) log.Error("stuck", {{"parts", parts}, {"do", next}});
   };
@@ -335,16 +340,16 @@ SignalThread::Handlers SignalHandlers(Daemon& daemon, const Config& config, Serv
   return handlers;
 }
 
-// Sockets, slabs and data files are descriptors; the usual soft limit of 1,024 is for programs that
-// use select.
+// Sockets, slabs and data files each take a descriptor; the usual soft limit of 1,024 exists for
+// programs that use select.
 void RaiseDescriptorLimit() {
   struct rlimit limit {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);  // where not, it serves as many as it may
+  (void)setrlimit(RLIMIT_NOFILE, &limit);  // if it fails, the daemon serves fewer clients
 }
 
-// Destruction runs from the bottom up, so each part ends before what it leans on.
+// Locals are destroyed in reverse order, so each part ends before the parts that it uses.
 int Serve(const LoadedConfig& loaded) {
   const Config& config = loaded.config;
   KeepHeapWarm();
@@ -403,7 +408,7 @@ int Serve(const LoadedConfig& loaded) {
   manager.Ready("serving");
 
   (*daemon)->Wait();
-  (*pool)->StopPopulating();  // it hands slabs to the store, which goes first
+  (*pool)->StopPopulating();  // it passes slabs to the store, which is destroyed before the pool
   const uint64_t unspilled = (*daemon)->unspilled();
   if (unspilled > 0)
     log.Warning("not_spilled", {{"blocks", unspilled}, {"do", "raise drain_limit"}});
@@ -412,7 +417,7 @@ int Serve(const LoadedConfig& loaded) {
 }
 
 int CheckConfig(const Config& config) {
-  std::printf("larderd: the configuration is good; it would serve %s with a pool of %s, disk: %s\n",
+  std::printf("larderd: the configuration is valid: socket directory %s, pool %s, disk %s\n",
               config.socket_dir.c_str(), FormatSize(config.pool).c_str(), DiskText(config).c_str());
   return kOk;
 }

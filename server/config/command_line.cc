@@ -17,7 +17,7 @@ namespace {
 
 using Action = CommandLine::Action;
 
-// An argument that the parser did not take.
+// Returns the error for an argument that the parser did not accept.
 absl::Status Unexpected(const std::string& argument) {
   const std::string shown = absl::CHexEscape(argument.substr(0, 64));
   if (!argument.starts_with("-")) {
@@ -35,8 +35,9 @@ absl::Status Unexpected(const std::string& argument) {
       "larderd --help lists the options"));
 }
 
-// The parser takes the arguments from the end, and answers by exceptions.  For it "--name=" has its
-// value in the next argument; here that is the empty one.
+// Returns the arguments in the order in which the parser takes them, from the end.  The parser
+// reads "--name=" as a name whose value is the next argument; here its value is the empty string,
+// so the name and an empty argument replace it.
 std::vector<std::string> Reversed(const std::vector<std::string>& arguments) {
   std::vector<std::string> reversed;
   for (auto it = arguments.rbegin(); it != arguments.rend(); ++it) {
@@ -57,7 +58,7 @@ absl::StatusOr<Action> ChooseAction(const Actions& a) {
   if (a.version) return Action::kVersion;
   if (int{a.check} + int{a.print} + int{a.defaults} + int{a.metrics} + int{a.page} > 1) {
     return absl::InvalidArgumentError(
-        "write one action at most: they are --check-config, --print-config, "
+        "more than one action is given: write only one of --check-config, --print-config, "
         "--print-default-config, --print-metrics-reference and --print-man-page");
   }
   return a.check      ? Action::kCheckConfig
@@ -95,7 +96,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(absl::StrCat(error.what(),
                                                    ": write each option once, with "
-                                                   "one value; larderd --help"));
+                                                   "one value; larderd --help lists them"));
   }
   const std::vector<std::string> left = app.remaining();
   if (!left.empty()) return Unexpected(left.front());

@@ -1,7 +1,8 @@
-// The command line of larderd: what to do, and the flags among the configuration's sources.
+// The command line of larderd: the action, and the flags, which are one of the sources of the
+// configuration.
 //
-// Every option of config_options is a flag with one value.  Parses only; what a value means is
-// LoadConfig's business.
+// Every option of config_options is a flag with one value.  This file only parses the flags;
+// LoadConfig interprets their values.
 // Ownership: values.  Thread-safety: pure functions.
 #pragma once
 
@@ -30,8 +31,9 @@ struct CommandLine {
   std::vector<std::pair<std::string, std::string>> flags;  // for ConfigSources
 };
 
-// `arguments` without the program's name.  InvalidArgument with what to do: an unknown flag, one
-// without its value, one twice, or something that is no flag.
+// Parses `arguments`, which do not include the program's name.  Returns InvalidArgument, with what
+// to do about it, if a flag is unknown, lacks its value or is given twice, or if an argument is not
+// a flag.
 [[nodiscard]] absl::StatusOr<CommandLine> ParseCommandLine(
     const std::vector<std::string>& arguments);
 

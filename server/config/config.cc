@@ -20,7 +20,8 @@ constexpr std::string_view kPrefix = "LARDER_";
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
-// Variables of our name that are for the tests, the client or the shell, not options of this.
+// Returns true for LARDER_ variables that the tests, the client or the shell use, and that are not
+// options of larderd.
 bool IsForOthers(std::string_view name) {
   return name == "LARDER_CACHE" || name == "LARDER_CONFIG" || name.starts_with("LARDER_TEST_") ||
          name.starts_with("LARDER_FUZZ_");
@@ -35,7 +36,7 @@ std::optional<std::string> Variable(const ConfigSources& sources, std::string_vi
   return std::nullopt;
 }
 
-// Applies the sources, weakest first, and keeps what goes wrong.
+// Applies the sources, the weakest first, and collects the errors.
 class Loader {
  public:
   explicit Loader(const ConfigSources& sources) : sources_(sources) {
@@ -59,7 +60,7 @@ class Loader {
   }
 
  private:
-  // `place` stands in front of errors, `origin` behind the value in --print-config.
+  // `place` is the prefix of an error; --print-config prints `origin` after the value.
   void Apply(std::string_view name, std::string_view text, const std::string& place,
              const std::string& origin);
   void Assign(const ConfigOption& option, std::string_view text, const std::string& place,
@@ -130,7 +131,7 @@ void Loader::ApplyEnvironment() {
     const std::string name = entry.substr(0, equals);
     if (IsForOthers(name)) continue;
     const bool upper = std::none_of(name.begin(), name.end(), absl::ascii_islower);
-    // In lower case it is no option's name, and stays as it is for the message.
+    // A name with lower-case letters is not an option; the error message shows it unchanged.
     const std::string key = upper ? absl::AsciiStrToLower(name.substr(kPrefix.size())) : name;
     Apply(key, std::string_view(entry).substr(equals + 1), name,
           absl::StrCat("environment ", name));
@@ -148,7 +149,7 @@ void Loader::ApplyFlags() {
 void Loader::ResolveSocketDir() {
   const ConfigOption& option = *FindConfigOption("socket_dir");
   if (!loaded_.config.socket_dir.empty() || SettingOf(option.name).origin != "default") return;
-  // systemd writes a list, with colons, where a unit asks for several.
+  // systemd writes a list, separated by colons, if the unit has several runtime directories.
   const std::string systemd = Variable(sources_, "RUNTIME_DIRECTORY").value_or("");
   const std::string xdg = Variable(sources_, "XDG_RUNTIME_DIR").value_or("");
   if (!systemd.empty()) {
@@ -160,17 +161,17 @@ void Loader::ResolveSocketDir() {
     Assign(option, absl::StrCat(xdg, "/larder"), "$XDG_RUNTIME_DIR", "default, $XDG_RUNTIME_DIR");
   } else {
     errors_.emplace_back(
-        "--socket-dir: there is neither $RUNTIME_DIRECTORY nor $XDG_RUNTIME_DIR to put the socket "
-        "files in: write --socket-dir DIR");
+        "--socket-dir: there is no default directory for the socket files, because neither "
+        "$RUNTIME_DIRECTORY nor $XDG_RUNTIME_DIR is set: write --socket-dir DIR");
   }
 }
 
-// What no option can say alone.
+// Checks conditions that involve several options.
 void Loader::CheckTogether() {
   const Config& c = loaded_.config;
   if (c.slab > c.pool) {
     errors_.push_back(absl::StrCat("slab (", SettingOf("slab").text, ") is larger than the pool (",
-                                   SettingOf("pool").text, "): write less, or 0"));
+                                   SettingOf("pool").text, "): write a smaller slab, or 0"));
   }
 }
 
@@ -178,7 +179,7 @@ std::string TomlString(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out.push_back('\\');
-    out.push_back(c);  // control characters pass no option's check
+    out.push_back(c);  // only `disk` may have control characters, which are not escaped
   }
   return out + "\"";
 }
@@ -209,7 +210,7 @@ absl::StatusOr<LoadedConfig> LoadConfig(const ConfigSources& sources) {
 
 std::string PrintConfig(const LoadedConfig& loaded) {
   std::string out = absl::StrCat("# Effective configuration of larderd ", Version(),
-                                 ".  Behind each value: where it comes from.\n");
+                                 ".  The comment after each value names its origin.\n");
   std::string_view group;
   for (const LoadedConfig::Setting& setting : loaded.settings) {
     const ConfigOption& option = *FindConfigOption(setting.option);

@@ -1,14 +1,14 @@
-// What an operator can choose, checked and ready to use.
+// The configuration that an operator can choose, checked and ready to use.
 //
 // The options themselves (name, kind, default, help) are one table in config_options.cc; every
-// field below has the name of its option.  Where a value comes from: flags > environment (LARDER_*)
-// > file > defaults.  A key, variable or flag that no option has is an error, as is a value that
-// does not parse even if a stronger source overrides it.
+// field below has the name of its option.  The sources override each other in this order: flags >
+// environment (LARDER_*) > file > defaults.  A key, variable or flag that no option has is an
+// error, and so is a value that does not parse, even if a stronger source overrides it.
 //
-// Does not promise that the host can give what was asked: too little memory or a taken socket shows
-// when the daemon starts.
+// A valid configuration does not guarantee that the host can satisfy it: too little memory, or a
+// socket that is in use, is reported when the daemon starts.
 // Ownership: values.  Thread-safety: plain data.
-// Lifecycle: LoadConfig once, at start; there is no reload.
+// Lifecycle: LoadConfig is called once, at the start; there is no reload.
 #pragma once
 
 #include <sys/types.h>
@@ -27,7 +27,7 @@
 
 namespace larder {
 
-// The only tenant so far.
+// The only tenant that exists so far.
 inline constexpr std::string_view kDefaultTenant = "default";
 
 // Which host reads are checked against their hashes.
@@ -39,7 +39,7 @@ struct Config {
   mode_t data_socket_mode = 0;
   mode_t control_socket_mode = 0;
   std::string control_socket_group;  // name or number; empty: the daemon's own
-  std::string metrics_listen;        // "127.0.0.1:9464"; empty: off
+  std::string metrics_listen;        // "127.0.0.1:9464"; empty disables metrics
 
   // Memory.
   ByteCount pool;
@@ -47,19 +47,19 @@ struct Config {
   bool lock_memory = false;
   bool huge_pages = false;
   double evict_watermark = 0;  // share of the pool
-  ByteCount host_verify_rate;  // bytes a second; 0: off
+  ByteCount host_verify_rate;  // bytes per second; 0 disables it
 
   // Disk.
-  std::string disk;            // directory, absolute; empty: none
+  std::string disk;            // directory, absolute; empty: no disk
   ByteCount disk_limit;        // of all files in it
   uint32_t disk_readers = 0;   // threads
-  ByteCount disk_verify_rate;  // bytes a second; 0: off
+  ByteCount disk_verify_rate;  // bytes per second; 0 disables it
   std::string fault_points;    // storage/fault_points.h; for tests
 
   // Who may do what, and how much of it.
   std::vector<uid_t> trusted_uids;  // sorted
-  double lease_share = 0;           // of the pool, per session
-  double pin_share = 0;             // of the pool
+  double lease_share = 0;           // of the pool, per process
+  double pin_share = 0;             // of the pool, and of the disk
   uint32_t pins_max = 0;
   uint32_t events_max = 0;
   uint32_t sessions_max = 0;
@@ -82,7 +82,7 @@ struct Config {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
 
-  // One host read in so many is checked, whatever the policy; 0: none.
+  // Returns N if one host read in N is checked under the chosen policy, or 0 if none is.
   [[nodiscard]] uint32_t CheckOneIn() const;
   [[nodiscard]] std::string DataSocket() const { return socket_dir + "/data.sock"; }
   [[nodiscard]] std::string ControlSocket() const { return socket_dir + "/control.sock"; }
@@ -92,11 +92,11 @@ struct Config {
   friend bool operator==(const Config&, const Config&) = default;
 };
 
-// Everything that LoadConfig looks at; nothing else is read.
+// Everything that LoadConfig reads.
 struct ConfigSources {
   std::vector<std::pair<std::string, std::string>> flags;  // {"pool", "8GiB"}: without dashes
   std::vector<std::string> environment;                    // "NAME=value"
-  std::string file;                                        // "": $LARDER_CONFIG, else none
+  std::string file;                                        // if empty, $LARDER_CONFIG names it
   uid_t uid = 0;                                           // of this process
 };
 
@@ -104,19 +104,19 @@ struct ConfigSources {
 struct LoadedConfig {
   struct Setting {
     std::string_view option;
-    std::string text;    // as an option of any source would be written
+    std::string text;    // as it would be written in any source
     std::string origin;  // "default", "larder.toml:3", "environment LARDER_POOL", "flag --pool"
   };
   Config config;
   std::vector<Setting> settings;  // one for each option, in the table's order
 };
 
-// InvalidArgument with one line for each thing that is wrong, all of them, each naming its place
-// (FILE:LINE, variable or flag) and what to write instead.
+// Returns InvalidArgument with one line for every error, if there is any.  Each line names its
+// place (FILE:LINE, variable or flag) and what to write instead.
 [[nodiscard]] absl::StatusOr<LoadedConfig> LoadConfig(const ConfigSources& sources);
 
-// The effective configuration as a TOML file that LoadConfig reads back to the same Config; the
-// origin of each value is a comment.
+// Returns the effective configuration as a TOML file that LoadConfig reads back to the same Config.
+// The origin of each value is a comment.
 [[nodiscard]] std::string PrintConfig(const LoadedConfig& loaded);
 
 }  // namespace larder

@@ -28,7 +28,8 @@ absl::Status CannotRead(const std::string& path, const char* why) {
 }
 
 absl::StatusOr<std::string> ReadAll(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not hang us
+  // O_NONBLOCK: a FIFO must not block the daemon.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return CannotRead(path, std::strerror(errno));
   std::string bytes(kFileBytesMax + 1, '\0');
   size_t size = 0;
@@ -47,7 +48,7 @@ absl::StatusOr<std::string> ReadAll(const std::string& path) {
   return bytes;
 }
 
-// The text of one value; false: no option has this kind.
+// Writes a value as the text of an option.  Returns false if no option can have this kind of value.
 bool TextOf(const toml::node& node, std::string* text) {
   if (const auto* s = node.as_string()) {
     *text = s->get();
@@ -68,7 +69,7 @@ bool TextOf(const toml::node& node, std::string* text) {
   return true;
 }
 
-// Lists are written with commas where there is no TOML.
+// Writes a list as the other sources do, with commas.
 bool TextOfArray(const toml::array& array, std::string* text) {
   for (const toml::node& element : array) {
     std::string part;
@@ -82,7 +83,7 @@ FileSetting Setting(std::string_view key, uint32_t line, const toml::node& node)
   FileSetting setting{.key = std::string(key), .text = {}, .error = {}, .line = line};
   const auto* array = node.as_array();
   if (node.is_table() || node.is_array_of_tables()) {
-    setting.error = "there are no sections in this file: write all options at the top";
+    setting.error = "is a section, and this file has none: write all options at the top level";
   } else if (array != nullptr ? !TextOfArray(*array, &setting.text)
                               : !TextOf(node, &setting.text)) {
     setting.error =

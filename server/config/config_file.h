@@ -1,7 +1,9 @@
-// Reads a configuration file (TOML) into texts with their lines; knows no options.
+// Reads a configuration file (TOML) into keys and texts with their line numbers.  It does not know
+// the options.
 //
-// Keys stand at the top level only: a section is an error, since there is none to put an option in.
-// Ownership: values.  Thread-safety: pure but for the file.  Limits: files up to 1 MiB.
+// All keys are at the top level: a section is an error, because no option belongs to one.
+// Ownership: values.  Thread-safety: any thread may call it; it only reads the file.
+// Limits: files up to 1 MiB.
 #pragma once
 
 #include <string>
@@ -13,12 +15,13 @@ namespace larder {
 
 struct FileSetting {
   std::string key;
-  std::string text;   // as an option is written: a string's content, "true", "0.25", "self,1001"
-  std::string error;  // not empty: the value is of no kind that an option could have
+  std::string text;   // the value as text: a string's content, "true", "0.25", "self,1001"
+  std::string error;  // not empty if no option could have this kind of value
   uint32_t line = 0;
 };
 
-// InvalidArgument: no such file, unreadable, not TOML; with FILE:LINE where there is a line.
+// Returns InvalidArgument if the file does not exist, cannot be read or is not TOML.  The message
+// begins with FILE:LINE if the error has a line.
 [[nodiscard]] absl::StatusOr<std::vector<FileSetting>> ReadConfigFile(const std::string& path);
 
 }  // namespace larder

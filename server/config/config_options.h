@@ -1,10 +1,10 @@
 // The table of options: everything that can be configured, each declared once.
 //
-// Flags, environment variables, file keys, --help and --print-config are all made from it.  An
-// option `data_socket_mode` is the flag --data-socket-mode, the variable LARDER_DATA_SOCKET_MODE
-// and the key data_socket_mode.
+// Flags, environment variables, file keys, --help, larderd(8), the default configuration file and
+// --print-config are all made from this table.  The option `data_socket_mode`, for example, is the
+// flag --data-socket-mode, the variable LARDER_DATA_SOCKET_MODE and the key data_socket_mode.
 //
-// Thread-safety: constant data.
+// Thread-safety: the table is constant, so any thread may read it.
 #pragma once
 
 #include <span>
@@ -19,18 +19,19 @@ namespace larder {
 struct ConfigOption {
   std::string_view name;
   std::string_view group;          // heading in --help
-  std::string_view value;          // what to write, in --help: "SIZE"
+  std::string_view value;          // the kind of value that --help names: "SIZE"
   std::string_view default_value;  // as text; parses, except the empty default of socket_dir
-  bool quoted;                     // TOML writes it as a string
-  std::string_view help;           // sentences
-  // Reads `text` into the option's field.  InvalidArgument says what to write instead.
+  bool quoted;                     // true if TOML writes the value as a string
+  std::string_view help;           // full sentences
+  // Parses `text` into the option's field.  Returns InvalidArgument, with what to write instead, if
+  // `text` is not a valid value.
   absl::Status (*assign)(std::string_view text, uid_t self, Config* config);
 };
 
 [[nodiscard]] std::span<const ConfigOption> ConfigOptions();
-// nullptr: no such option.
+// Returns nullptr if there is no such option.
 [[nodiscard]] const ConfigOption* FindConfigOption(std::string_view name);
-// The option that `name` is probably a slip of; empty: none is near.
+// Returns the option of which `name` is probably a misspelling; empty if no name is close.
 [[nodiscard]] std::string_view NearestConfigOption(std::string_view name);
 
 [[nodiscard]] std::string FlagName(const ConfigOption& option);      // "--data-socket-mode"

@@ -27,14 +27,14 @@ absl::Status Bad(std::string_view text, const Parts&... what) {
   return absl::InvalidArgumentError(absl::StrCat("\"", shown, cut, "\" ", what...));
 }
 
-// All of `text` as a number, or false.
+// Parses all of `text` as a number.  Returns false if it is not one.
 template <class T>
 bool ToNumber(std::string_view text, T* value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
   return !text.empty() && error == std::errc() && end == text.data() + text.size();
 }
 
-// "1.5GiB" to {"1.5", "GiB"}; blanks between them are allowed.
+// Splits "1.5GiB" into {"1.5", "GiB"}; spaces between the two are allowed.
 std::pair<std::string_view, std::string_view> SplitUnit(std::string_view text) {
   size_t digits = text.find_first_not_of("0123456789.");
   if (digits == std::string_view::npos) digits = text.size();
@@ -79,7 +79,7 @@ absl::StatusOr<ByteCount> ParseSize(std::string_view text) {
   const auto [number, unit] = SplitUnit(text);
   uint64_t whole = 0;
   if (unit.empty() && ToNumber(number, &whole) && whole <= uint64_t{1} << 62) {
-    return ByteCount(whole);  // exact also beyond 2^53
+    return ByteCount(whole);  // exact even beyond 2^53, which a double is not
   }
   double value = 0;
   if (!ToNumber(number, &value)) {
@@ -153,12 +153,13 @@ absl::StatusOr<mode_t> ParseSocketMode(std::string_view text) {
   if (digits.starts_with("0o")) digits.remove_prefix(2);
   uint32_t mode = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), mode, 8);
-  // A decimal 660 is most likely a forgotten zero, and 438 is nobody's idea of rw-rw-rw-.
+  // The leading zero is required: a decimal 660 most likely lacks it, and no operator writes
+  // rw-rw-rw- as the decimal 438.
   if (error != std::errc() || end != digits.data() + digits.size() || text.front() != '0') {
     return Bad(text, "is not an octal mode: write it with a leading zero, such as 0660");
   }
   if ((mode & ~0666U) != 0 || (mode & 0600U) != 0600U) {
-    return Bad(text, "is no mode for a socket file: write 0600, 0660 or 0666");
+    return Bad(text, "is not a mode for a socket file: write 0600, 0660 or 0666");
   }
   return static_cast<mode_t>(mode);
 }
@@ -169,12 +170,12 @@ absl::StatusOr<std::vector<uid_t>> ParseUids(std::string_view text, uid_t self) 
   if (text.empty() || text == "none") return uids;
   for (absl::string_view part : absl::StrSplit(View(text), ',')) {
     uid_t uid = self;
-    // The largest one means "no uid" to the kernel.
+    // The largest uid means "no uid" to the kernel.
     if (part != "self" && (!ToNumber(std::string_view(part.data(), part.size()), &uid) ||
                            uid == static_cast<uid_t>(-1))) {
       return Bad(text,
-                 "is not a list of uids: write numbers or self, with commas, such as "
-                 "self,1001; none, or empty, for no user");
+                 "is not a list of uids: write numbers or self, separated by commas, such as "
+                 "self,1001; write none, or nothing, for no user");
     }
     uids.push_back(uid);
   }
@@ -189,7 +190,7 @@ absl::StatusOr<std::string> ParseLoopbackAddress(std::string_view text) {
   const size_t colon = text.rfind(':');
   uint16_t port = 0;
   if (colon == std::string_view::npos || !ToNumber(text.substr(colon + 1), &port)) {
-    return Bad(text, "is not HOST:PORT: write 127.0.0.1:9464, or nothing for off");
+    return Bad(text, "is not HOST:PORT: write 127.0.0.1:9464, or nothing to serve no metrics");
   }
   std::string_view host = text.substr(0, colon);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
@@ -197,9 +198,9 @@ absl::StatusOr<std::string> ParseLoopbackAddress(std::string_view text) {
   const std::string bind(host == "localhost" && !bracketed ? "127.0.0.1" : host);
   if (!IsLoopback(bind, bracketed)) {
     return Bad(text,
-               "is not a loopback address: metrics are served without authentication, so "
-               "only to this host; write 127.0.0.1:9464 or [::1]:9464 and let a proxy with "
-               "authentication carry them further");
+               "is not a loopback address: metrics are served without authentication, so only to "
+               "this host; write 127.0.0.1:9464 or [::1]:9464, and use a proxy with "
+               "authentication to reach them from other hosts");
   }
   return bracketed ? absl::StrCat("[", bind, "]:", port) : absl::StrCat(bind, ":", port);
 }

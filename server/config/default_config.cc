@@ -11,15 +11,15 @@
 namespace larder {
 namespace {
 
-// What a file says of kinds of values, once for all options.
+// The head of the file: how to use it, and the kinds of values, once for all options.
 constexpr const char* kFileIntro =
-    R"(# Configuration of larderd.  Made by `larderd --print-default-config`.
+    R"(# Configuration of larderd.  Printed by `larderd --print-default-config`.
 #
-# Every option is here with its default, behind a #: take the # away and write
-# what you want.  `larderd --config FILE --check-config` says whether it is
-# good, `--print-config` what counts in the end and where it comes from.  It is
-# read at start alone.  Flags (--pool 8GiB) and the environment
-# (LARDER_POOL=8GiB) go before this file.
+# Every option is here with its default, commented out: remove the # before it
+# to set it.  `larderd --config FILE --check-config` checks this file, and
+# `--print-config` prints the effective values with their origins.  larderd
+# reads the file only when it starts.  Flags (--pool 8GiB) and the environment
+# (LARDER_POOL=8GiB) override it.
 #
 #   SIZE       "8GiB", "64MiB", "8GB" (10^9) or bytes
 #   DURATION   "30s", "500ms", "2min", "1h"
@@ -27,16 +27,17 @@ constexpr const char* kFileIntro =
 #   COUNT      a number
 #   BOOL       true or false
 #
-# The unit larderd.service lets it write below /var/lib/larder, which is the
-# place for `disk`; another needs ReadWritePaths= (systemctl edit larderd).
+# The unit larderd.service lets the daemon write below /var/lib/larder, which is
+# the place for `disk`; another directory needs ReadWritePaths= (systemctl edit
+# larderd).
 )";
 
-// The one option whose default depends on the host; what it is under systemd.
+// The default of socket_dir under systemd.  It is the one option whose default depends on the host.
 constexpr std::string_view kSocketDir = "/run/larder";
 
 absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
-// Lines of at most 80 columns, each a comment.
+// Returns the text as comment lines of at most 80 columns.
 std::string Comment(const std::string& text) {
   constexpr size_t kColumns = 80;
   std::string out;

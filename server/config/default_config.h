@@ -1,4 +1,4 @@
-// The configuration file that a package installs, made from the table of options.
+// The configuration file that a package installs, generated from the table of options.
 //
 // Thread-safety: pure functions.
 #pragma once
@@ -7,9 +7,9 @@
 
 namespace larder {
 
-// A configuration file for --config that sets nothing: every option stands in it behind a #, with
-// what it means, its kind of value and its default.  With each # before an option taken away it
-// says the same as without any of them, on a host whose sockets are in /run/larder.
+// Returns a configuration file for --config that sets nothing: it has every option commented out,
+// with its meaning, its kind of value and its default.  On a host whose sockets are in /run/larder,
+// the file means the same if all its options are uncommented.
 [[nodiscard]] std::string DefaultConfig();
 
 }  // namespace larder

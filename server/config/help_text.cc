@@ -17,43 +17,43 @@ constexpr const char* kSynopsis[] = {"larderd [OPTION VALUE]...",
                                      "larderd --check-config | --print-config [OPTION VALUE]...",
                                      "larderd --print-default-config | --print-metrics-reference"};
 constexpr std::string_view kAbout =
-    "Owns a pool of host memory and serves it to the engines, routers and operators of this host "
-    "over the socket files of --socket-dir. It runs in the foreground, logs to standard error, and "
-    "drains on SIGTERM or SIGINT: new work is refused, work under way ends, and it exits. A second "
-    "signal ends it at once.";
+    "larderd owns a pool of host memory and serves it to the engines, routers and operators of "
+    "this host over the socket files of --socket-dir. It runs in the foreground and logs to "
+    "standard error. On SIGTERM or SIGINT it drains: it refuses new work, finishes work under way, "
+    "and exits. A second signal ends it at once.";
 constexpr std::string_view kConfiguration =
     "Every option below is a flag (--pool 8GiB), an environment variable (LARDER_POOL=8GiB) and a "
-    "key of that file. Flags go before the environment, that before the file, that before the "
-    "defaults. What no option is named is an error, not ignored.";
+    "key of that file. Flags override the environment, which overrides the file, which overrides "
+    "the defaults. A flag, variable or key that is not an option is an error; it is not ignored.";
 
 struct Described {
   std::string_view term, text;
 };
 constexpr Described kActions[] = {
-    {"--check-config", "Check the whole configuration, start nothing."},
+    {"--check-config", "Check the whole configuration, and start nothing."},
     {"--print-config",
      "Print the effective configuration as a file for --config, with the origin of each value, "
-     "start nothing."},
+     "and start nothing."},
     {"--print-default-config",
-     "Print a configuration file that says nothing yet: every option in a comment, with what it "
-     "means and its default."},
+     "Print a configuration file that sets nothing yet: it has every option commented out, with "
+     "its meaning and its default."},
     {"--print-metrics-reference", "Print the reference page of all metrics."},
     {"--print-man-page", "Print larderd(8)."},
-    {"--help", "Print this."},
+    {"--help", "Print this text."},
     {"--version", "Print the version."},
 };
 constexpr Described kConfigFile = {
     "--config FILE",
-    "Read options from a TOML file: the same names with _ for -, such as pool = \"8GiB\". Also "
-    "$LARDER_CONFIG."};
+    "Read options from a TOML file: the same names with _ for -, such as pool = \"8GiB\". Without "
+    "this flag, $LARDER_CONFIG names the file."};
 constexpr Described kExitCodes[] = {
-    {"0", "ended as it should: drained, or the action is done"},
-    {"1", "an internal error, or a second signal ended it before it was drained"},
-    {"2", "a wrong command line or configuration; the messages say where"},
+    {"0", "success: the daemon drained, or the action is done"},
+    {"1", "an internal error, or a second signal ended the daemon before it had drained"},
+    {"2", "a wrong command line or configuration; the messages name the place"},
     {"3",
-     "it cannot start: another larderd serves the directory, a socket or port is taken, there is "
-     "too little memory, or the disk cannot be used: another larderd has it, a newer one wrote it, "
-     "or its directory cannot be made"},
+     "the daemon cannot start: another larderd serves the directory, a socket or port is in use, "
+     "there is too little memory, or the disk cannot be used: another larderd has it, a newer one "
+     "wrote it, or its directory cannot be created"},
 };
 constexpr const char* kExamples[] = {
     "larderd --pool 8GiB", "larderd --config /etc/larder/larderd.toml --check-config",
@@ -73,7 +73,7 @@ std::string Wrap(std::string_view text, size_t indent, std::string_view first) {
   return cli::Wrap(text, kColumns, indent, first);
 }
 
-// The text beside its term, in a column of its own; below, where the term is too long.
+// Puts the text beside its term, in a column of its own, or below it if the term is too long.
 std::string Beside(const Described& one, size_t column) {
   const std::string blanks(column, ' ');
   std::string first = absl::StrCat("  ", std::string(one.term));

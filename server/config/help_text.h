@@ -1,6 +1,6 @@
-// What larderd says of itself: --help, and its manual page.
+// The texts of --help and of the manual page of larderd.
 //
-// Both are made from the table of options and from the same words.
+// Both are generated from the table of options and from the same strings.
 // Thread-safety: pure functions.
 #pragma once
 
@@ -8,9 +8,9 @@
 
 namespace larder {
 
-// 80 columns.
+// Returns the text of --help, of at most 80 columns.
 [[nodiscard]] std::string HelpText();
-// larderd(8).
+// Returns the manual page larderd(8) as roff.
 [[nodiscard]] std::string ManPage();
 
 }  // namespace larder

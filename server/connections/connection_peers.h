@@ -1,12 +1,13 @@
-// Who is at the other end of each connection that gRPC serves, by the name that it gives a
-// connection that it was handed as a descriptor: "fd:12" (ServerContext::peer).
+// The peer of each connection that gRPC serves, keyed by the name that gRPC gives a connection that
+// it received as a descriptor: "fd:12" (ServerContext::peer).
 //
-// A caller that shows no sideband token is known by it: by its user, as the kernel named whoever
-// connected.
+// It identifies a caller that shows no sideband token: by the user that connected, as the kernel
+// names it.
 // Ownership: Daemon owns it; it outlives the servers and borrows the shares.
-// Thread-safety: all methods from any thread.
-// Lifecycle: Put, before gRPC gets the connection -> Forget, when it is seen to be closed, or
-// another Put of that descriptor number.
+// Thread-safety: all methods may be called from any thread.
+// Locks: mu_ is a leaf.
+// Lifecycle: Put, before gRPC gets the connection -> Forget, when the connection is found closed,
+// or another Put of the same descriptor number.
 #pragma once
 
 #include <optional>
@@ -25,8 +26,8 @@ class ConnectionPeers {
 
   void Put(int fd, const SocketPeer& peer) LARDER_EXCLUDES(mu_);
   void Forget(int fd) LARDER_EXCLUDES(mu_);
-  // The account of the user at the other end, for calls without a token.  Returns nothing if `name`
-  // names no connection that was Put.
+  // Returns the account of the user at the other end, for calls without a token.  Returns nullopt
+  // if `name` is not the name of a connection that was Put.
   [[nodiscard]] std::optional<Shares::Account> AccountOf(const std::string& name) const
       LARDER_EXCLUDES(mu_);
 

@@ -1,9 +1,10 @@
-// How many connections there may be at once at one socket: in all, per uid and per process.
+// Limits how many connections there may be at once at one socket: in total, per uid and per
+// process.
 //
-// A process is the one that connected, as the kernel names it; one in a PID namespace that the
-// daemon does not see counts by its uid alone.  Children that a process forks count for themselves,
-// which is what the share of a uid is for.
-// Ownership: values.  Thread-safety: none.
+// The process is the one that connected, as the kernel names it.  A process in a PID namespace that
+// the daemon does not see counts only toward its uid.  Children that a process forks count as
+// processes of their own, which is why a uid has a limit too.
+// Ownership: values.  Thread-safety: none; the caller serializes.
 // Lifecycle: Take -> Give, for each connection.
 #pragma once
 
@@ -20,12 +21,12 @@
 
 namespace larder {
 
-// Who is at the other end of a unix socket, by SO_PEERCRED.
+// The process at the other end of a unix socket, by SO_PEERCRED.
 struct SocketPeer {
   uid_t uid = 0;
-  pid_t pid = 0;  // 0: in a PID namespace that is not visible from here
+  pid_t pid = 0;  // 0 if it is in a PID namespace that the daemon does not see
 };
-// Nothing if `socket` is no connected unix socket.
+// Returns nullopt if `socket` is not a connected unix socket.
 [[nodiscard]] std::optional<SocketPeer> PeerOf(int socket);
 
 enum class ShareRefusal : uint8_t { kNone, kAll, kUid, kProcess };
@@ -36,20 +37,21 @@ class ConnectionShares {
     size_t all = 0;
     size_t per_uid = 0;
     size_t per_process = 0;
-    // What raises them, for those who are refused; null: nothing does.
+    // The options that raise the limits, for the text of a refusal; null if no option does.
     const char* process_option = nullptr;
     const char* others_option = "LimitNOFILE (ulimit -n)";
     friend bool operator==(const Limits&, const Limits&) = default;
   };
   explicit ConnectionShares(const Limits& limits) : limits_(limits) {}
 
-  // kNone: the peer has one connection more.
+  // Counts one more connection of the peer and returns kNone, or returns the limit that refuses it.
   [[nodiscard]] ShareRefusal Take(const SocketPeer& peer);
-  // REQUIRES: a Take of this peer that was not given back.
+  // REQUIRES: a Take for this peer returned kNone and was not given back yet.
   void Give(const SocketPeer& peer);
 
   [[nodiscard]] size_t count() const { return count_; }
-  // A sentence for the client and the log: which share, and what to do.  `what` is their plural.
+  // Returns a sentence for the client and the log: which limit, and what to do about it.  `what` is
+  // the plural of what is limited, such as "connections".
   [[nodiscard]] std::string Explain(ShareRefusal refusal, const char* what) const;
 
  private:
@@ -60,19 +62,20 @@ class ConnectionShares {
   absl::flat_hash_map<Process, size_t> per_process_;
 };
 
-// What happened to the connections of one socket; written by its loop, read by any thread.
+// What happened to the connections of one socket.  Its loop writes the counters; any thread may
+// read them.
 struct ConnectionCounters {
   using Counter = std::atomic<uint64_t>;
-  Counter open = 0;  // now, as far as the loop has looked
+  Counter open = 0;  // open now, as far as the loop has noticed
   Counter accepted = 0;
-  Counter over_all = 0;  // refused, by the share that was full
+  Counter over_all = 0;  // refused at the total limit; the next two, at the others
   Counter over_uid = 0;
   Counter over_process = 0;
-  Counter over_descriptors = 0;  // refused, or left waiting, as the process has none left
-  Counter carried_rights = 0;    // ended for descriptors that came along
-  Counter held_most = 0;         // ended as too much of messages had come that were not whole
-  Counter reopened = 0;          // times that its listener broke and was replaced
-  Counter broken = 0;            // now: it cannot accept
+  Counter over_descriptors = 0;  // refused or left waiting: no descriptor or kernel memory was left
+  Counter carried_rights = 0;    // closed because descriptors came with the bytes
+  Counter held_most = 0;         // closed because incomplete messages took too much memory
+  Counter reopened = 0;          // times that the listener broke and was replaced
+  Counter broken = 0;            // 1 while the socket cannot accept
   void Count(ShareRefusal refusal);
 };
 

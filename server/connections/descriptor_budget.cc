@@ -10,8 +10,9 @@
 namespace larder {
 namespace {
 
-// A uid has half of the places, so that one more uid always finds some; a process so few that fifty
-// of them do not fill the share of their uid, where the limit allows that.
+// A uid may have half of the connections, so that another uid always finds some free.  A process
+// may have so few that fifty processes do not use up the connections of their uid, if the limit
+// allows that.
 ConnectionShares::Limits SharesOf(size_t all, size_t per_process_max) {
   const size_t per_uid = std::max<size_t>(all / 2, 1);
   const size_t per_process = std::clamp<size_t>(per_uid / 64, 8, per_process_max);
@@ -30,18 +31,19 @@ absl::StatusOr<DescriptorBudget> ShareOutDescriptors(const DescriptorNeeds& need
   const size_t kept = needs.in_use + needs.files + B::kKeptMin + needs.limit / 16;
   if (needs.limit < kept + B::kFreeMin) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "at most ", needs.limit, " files may be open, and the daemon's own may need ", kept,
+        "at most ", needs.limit, " files may be open, and the daemon itself may need ", kept,
         ": raise the limit (LimitNOFILE, ulimit -n) to ", kept * 16 / 15 + 2 * B::kFreeMin));
   }
   const size_t free = needs.limit - kept;
   B budget;
   const size_t share = free * 3 / 10;
   budget.control = SharesOf(std::min(share / 8, B::kControlMax), 64);
-  budget.control.per_uid = budget.control.all;  // its users are trusted with the whole cache
+  budget.control.per_uid = budget.control.all;  // users of control.sock may use the whole cache
   budget.data = SharesOf(std::min(share - share / 8, B::kDataMax), 32);
   budget.admin = SharesOf(std::min(free / 10, B::kAdminMax), 8);
-  budget.admin.per_uid = budget.admin.all;  // it is for one uid
-  // Each has a descriptor beside it: a process's pidfd, a session's page.
+  budget.admin.per_uid = budget.admin.all;  // admin.sock is for one uid
+  // Each session and each sideband connection takes a second descriptor: a session's page, a
+  // process's pidfd.
   budget.sessions_max = std::min(needs.sessions_max, share / 2);
   budget.sideband = SharesOf(std::min(2 * needs.sessions_max, share / 2), 16);
   budget.sideband.others_option = "--sessions-max and LimitNOFILE (ulimit -n)";
@@ -59,7 +61,7 @@ size_t OpenDescriptors() {
   size_t count = 0;
   while (const dirent* entry = readdir(dir)) count += entry->d_name[0] != '.' ? 1 : 0;
   closedir(dir);
-  return count == 0 ? 0 : count - 1;  // its own
+  return count == 0 ? 0 : count - 1;  // without the descriptor of `dir`
 }
 
 size_t DescriptorLimit() {

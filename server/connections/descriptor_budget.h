@@ -1,9 +1,11 @@
-// How the descriptors of the process are shared out, so that what clients take is never what the
-// daemon's own files need.
+// Divides the descriptors of the process between clients and the daemon, so that clients can never
+// use up descriptors that the daemon's own files need.
 //
-// The caller says how many there are and what is in use.  Does not bound what trusted processes
-// share of device memory (server/processes/device_shares.h has limits of its own).
-// Ownership: values.  Thread-safety: a pure function.
+// The caller passes how many descriptors there may be and how many are in use.  The budget does not
+// cover descriptors of device memory that trusted processes share (server/processes/device_shares.h
+// has limits of its own).
+// Ownership: values.  Thread-safety: any thread may call these functions; ShareOutDescriptors is
+// pure.
 #pragma once
 
 #include <cstddef>
@@ -16,29 +18,30 @@ namespace larder {
 
 struct DescriptorNeeds {
   size_t limit = 0;                    // RLIMIT_NOFILE
-  size_t in_use = 0;                   // at the start, by what stays open
-  size_t files = 0;                    // that the disk may still open
-  size_t sessions_max = 0;             // wanted
-  size_t connections_per_process = 0;  // wanted, of data.sock and sideband.sock; 0: by the limit
+  size_t in_use = 0;                   // open at the start, and staying open
+  size_t files = 0;                    // files that the disk may still open
+  size_t sessions_max = 0;             // as configured
+  size_t connections_per_process = 0;  // as configured, for data.sock and sideband.sock; 0: derived
 };
 
 struct DescriptorBudget {
-  static constexpr size_t kDataMax = 4096;  // gRPC takes 13 KiB for each
+  static constexpr size_t kDataMax = 4096;  // gRPC takes 13 KiB for each connection
   static constexpr size_t kControlMax = 256;
   static constexpr size_t kAdminMax = 16;
-  static constexpr size_t kKeptMin = 64;  // for what opens and closes again
-  static constexpr size_t kFreeMin = 48;  // less serves no client
+  static constexpr size_t kKeptMin = 64;  // for files that the daemon opens for a short time
+  static constexpr size_t kFreeMin = 48;  // with fewer free descriptors no client can be served
 
   ConnectionShares::Limits data, control, admin, sideband;
-  size_t sessions_max = 0;  // may be less than wanted
+  size_t sessions_max = 0;  // may be less than configured
 };
 
-// FailedPrecondition: too few to serve, with how many it takes.
+// Returns FailedPrecondition, with the number that it takes, if there are too few descriptors to
+// serve clients.
 [[nodiscard]] absl::StatusOr<DescriptorBudget> ShareOutDescriptors(const DescriptorNeeds& needs);
 
-// Of this process, now; 0 where /proc does not say.
+// Returns how many descriptors this process has open, or 0 if /proc cannot be read.
 [[nodiscard]] size_t OpenDescriptors();
-// The soft limit.
+// Returns the soft limit of open files (RLIMIT_NOFILE), or 0 if the kernel does not report it.
 [[nodiscard]] size_t DescriptorLimit();
 
 }  // namespace larder

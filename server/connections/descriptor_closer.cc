@@ -19,10 +19,10 @@ namespace {
 constexpr size_t kStackBytes = 64 << 10;
 constexpr unsigned kUnshare = 2;  // CLOSE_RANGE_UNSHARE
 #ifndef SYS_close_range
-#define SYS_close_range 436  // Linux 5.9, all architectures but alpha
+#define SYS_close_range 436  // Linux 5.9, all architectures except alpha
 #endif
 
-// Not std::thread, which throws where there is no room.
+// Starts a detached thread.  Returns false if there is no memory for one; std::thread would throw.
 bool StartDetached(void* (*run)(void*), void* argument) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -34,14 +34,15 @@ bool StartDetached(void* (*run)(void*), void* argument) {
   return started;
 }
 
-// A thread that has copies of some descriptors, and of no others, and takes them along when it
-// exits.
+// A thread that has copies of some descriptors and of no others, and that closes these copies by
+// exiting.
 class Undertaker {
  public:
-  // `numbers`: ascending, not empty.
+  // REQUIRES: `numbers` is in ascending order and not empty.
   explicit Undertaker(std::vector<int> numbers) : numbers_(std::move(numbers)) {}
 
-  // Returns true once it has copies.
+  // Starts the thread.  Returns true once it has its copies, or false if it could not be started or
+  // could not get them.
   static bool Start(const std::shared_ptr<Undertaker>& self) {
     auto given = std::make_unique<std::shared_ptr<Undertaker>>(self);
     const auto run = [](void* taken) -> void* {
@@ -56,15 +57,15 @@ class Undertaker {
     self->state_.wait(State::kStarted);
     return self->state_.load() == State::kHasCopies;
   }
-  // The process has closed its own: it exits, in its own time.
+  // Called when the process has closed its own descriptors: the thread now exits.
   void Release() {
     state_.store(State::kReleased);
     state_.notify_all();
   }
-  // REQUIRES: Start returned true, and Release.
+  // REQUIRES: Start returned true, and Release was called.
   void AwaitEnd() const {
     constexpr long kShortest_ns = 200'000, kLongest_ns = 100'000'000;
-    // Nothing tells of it but that its number is free again.
+    // The only sign that the thread has exited is that its thread id no longer exists.
     for (long pause = kShortest_ns; syscall(SYS_tgkill, getpid(), thread_.load(), 0) == 0;) {
       const timespec time{.tv_sec = 0, .tv_nsec = pause};
       nanosleep(&time, nullptr);
@@ -82,7 +83,8 @@ class Undertaker {
     state_.notify_all();
     if (has) state_.wait(State::kHasCopies);
   }
-  // Gets a table of its own first: what is beyond the last of them is not even copied.
+  // Closes all other descriptors in this thread's own table.  The first call unshares the table and
+  // closes the descriptors beyond the last number, so those are not even copied.
   [[nodiscard]] bool KeepOnlyNumbers() const {
     const auto close_between = [](int first, unsigned last, unsigned flags) {
       return static_cast<unsigned>(first) > last ||
@@ -102,14 +104,16 @@ class Undertaker {
   std::atomic<pid_t> thread_{0};
 };
 
-// An undertaker starts with copies of all descriptors of the process, and closes those that are not
-// in its batch, while `hand_over` is held.  Such a copy may be of a descriptor in another batch.
-// If it were the last one, its close would linger in this undertaker, which does not exit.  So each
-// undertaker keeps its own copies until the one that is starting has closed the rest.
+// While `hand_over` is held, an undertaker starts with copies of all descriptors of the process and
+// closes those that are not in its batch.  Such a copy may be of a descriptor in another batch.  If
+// it were the last copy, closing it would linger in this undertaker, which is not exiting.  So each
+// undertaker keeps the copies of its batch until the undertaker that is starting has closed the
+// rest.
 void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
   std::vector<int> numbers;
   for (const FileDescriptor& descriptor : batch) {
-    const linger off{};  // where a plain close must do; its sender may ask for it again
+    // For the case that a plain close must do.  The sender may turn lingering on again.
+    const linger off{};
     (void)setsockopt(descriptor.get(), SOL_SOCKET, SO_LINGER, &off, sizeof off);
     numbers.push_back(descriptor.get());
   }
@@ -119,8 +123,9 @@ void CloseAll(std::vector<FileDescriptor> batch, Mutex& hand_over) {
     MutexLock lock(hand_over);
     if (!Undertaker::Start(undertaker)) return;
   }
-  batch.clear();                  // which may wait for a file system
-  { MutexLock lock(hand_over); }  // the one that was starting has closed its copies of this batch
+  batch.clear();  // may wait for a file system
+  // Waits until an undertaker that is starting has closed its copies of this batch.
+  { MutexLock lock(hand_over); }
   undertaker->Release();
   undertaker->AwaitEnd();
 }
@@ -148,7 +153,7 @@ DescriptorCloser::Counts DescriptorCloser::counts() {
   return counts;
 }
 
-// Where none can be started, what waits is for those that there are.
+// If no thread can be started, the existing threads close the queued descriptors.
 void DescriptorCloser::AddThread() {
   if (busy_ < threads_) return;
   if (threads_ >= kThreadsMax && queue_.size() < kBatchMax) return;

@@ -1,21 +1,24 @@
 // Closes descriptors whose close may wait, on threads that do nothing else.
 //
-// A socket that lingers makes the last close of it wait for as long as its sender chose, and a
-// socket that carries such ones makes its own close wait.  But the kernel lets nothing linger that
-// goes with a thread which exits.  So a thread with a table of descriptors of its own (Linux 5.9,
-// close_range) takes over what is to be closed, the process closes it, which is not the last close
-// then, and that thread exits.  What lingers costs neither time nor a descriptor, so that no peer
-// can use up either by sending more of them, whatever its share of connections is.
+// The last close of a socket that lingers waits for as long as its sender chose, and so does the
+// close of a socket that carries such descriptors.  But the kernel lets no socket linger that is
+// closed because its thread exits.  So a thread with its own descriptor table (Linux 5.9,
+// close_range) takes copies of the descriptors, the process closes its own, which is then not the
+// last close, and the thread exits.  A socket that lingers then costs neither time nor a
+// descriptor, so no peer can use up either by sending more of them, whatever its share of
+// connections is.
 //
-// A close that waits all the same (a file system whose server does not answer) costs its thread and
-// no descriptor.  Where the kernel is older, or refuses, a thread closes as anybody would, and
-// kThreadsMax sockets that linger keep the next ones waiting, open.
+// A close that waits all the same (for a file system whose server does not answer) costs its
+// thread, but no descriptor.  If the kernel is older, or refuses, a thread closes the descriptors
+// in the ordinary way; then kThreadsMax lingering sockets keep further ones waiting, and open.
 //
-// Ownership: the descriptors, from Close on.  One for the whole process, which never ends: its
-// threads are detached, since an exit must not wait for them; the kernel does not linger then.
-// Thread-safety: all methods from any thread.
-// Limits: kThreadsMax closes of up to kBatchMax descriptors at once, and one more for each
-// kBatchMax that wait.
+// Ownership: it owns the descriptors from Close on.  There is one for the whole process, and it is
+// never destroyed: its threads are detached, because an exit must not wait for them.  The kernel
+// lets no socket linger at the exit.
+// Thread-safety: all methods may be called from any thread.
+// Locks: mu_ and hand_over_ are leaves; no thread holds both.
+// Limits: kThreadsMax threads close up to kBatchMax descriptors each at once, and one more thread
+// is started for each kBatchMax descriptors that wait.
 #pragma once
 
 #include <cstddef>
@@ -36,28 +39,28 @@ class DescriptorCloser {
   DescriptorCloser(const DescriptorCloser&) = delete;
   DescriptorCloser& operator=(const DescriptorCloser&) = delete;
 
-  // Returns at once.
+  // Queues the descriptor and returns at once.
   void Close(FileDescriptor descriptor) LARDER_EXCLUDES(mu_);
 
   struct Counts {
-    uint64_t taken = 0;  // so far
-    size_t closing = 0;  // now; most of them are no descriptors of this process any more
-    size_t waiting = 0;  // for a thread
+    uint64_t taken = 0;  // accepted so far
+    size_t closing = 0;  // being closed now; most of them are no longer open in this process
+    size_t waiting = 0;  // waiting for a thread
   };
   [[nodiscard]] Counts counts() LARDER_EXCLUDES(mu_);
 
  private:
   DescriptorCloser() = default;
   void Run() LARDER_EXCLUDES(mu_);
-  // A thread more that runs Run, if one would help and can be had.
+  // Starts another thread that runs Run, if one is needed and can be started.
   void AddThread() LARDER_REQUIRES(mu_);
 
-  Mutex hand_over_;  // one thread at a time copies the descriptors of the process
+  Mutex hand_over_;  // held while a thread copies the descriptors of the process
   Mutex mu_;
   CondVar changed_;
   std::deque<FileDescriptor> queue_ LARDER_GUARDED_BY(mu_);
   size_t threads_ LARDER_GUARDED_BY(mu_) = 0;
-  size_t busy_ LARDER_GUARDED_BY(mu_) = 0;  // of the threads
+  size_t busy_ LARDER_GUARDED_BY(mu_) = 0;  // threads that are closing a batch
   Counts counts_ LARDER_GUARDED_BY(mu_);
 };
 

@@ -53,7 +53,7 @@ void Doorkeeper::OnError(int error, Time now) {
     case ECONNABORTED:
     case EPERM:
     case EPROTO:
-      return;  // of the one connection, or nothing was there
+      return;  // the error concerns one connection only, or no connection waits
     case EMFILE:
     case ENFILE:
       return RefuseOne(now);
@@ -61,7 +61,7 @@ void Doorkeeper::OnError(int error, Time now) {
     case ENOBUFS:
       ++counters_.over_descriptors;
       not_before_ = now + kExhausted;
-      return Tell(": the kernel has no memory for connections; they wait");
+      return Tell(": the kernel has no memory for new connections; they wait until it has");
     default:
       Break(std::strerror(error), now);
   }
@@ -70,18 +70,19 @@ void Doorkeeper::OnError(int error, Time now) {
 void Doorkeeper::RefuseOne(Time now) {
   ++counters_.over_descriptors;
   Tell(
-      ": connections are refused as no descriptor is left; raise the limit of open files "
+      ": connections are refused because no descriptor is left; raise the limit of open files "
       "(LimitNOFILE, ulimit -n)");
   spare_ = FileDescriptor();
   if (FileDescriptor socket = AcceptAt(socket_->get())) {
     CloseSocket(std::move(socket), refuses_rights());
   }
   spare_ = OpenSpare();
-  // Another thread was faster: the listener stays readable, and must not be spun on.
+  // Another thread took the free descriptor.  The listener stays readable, so the loop must pause
+  // or it would spin.
   if (!spare_) not_before_ = now + kExhausted;
 }
 
-// Not every kernel lets accept tell of it: then a listener that was shut down looks empty.
+// Not every kernel reports this from accept: there, a listener that was shut down looks empty.
 void Doorkeeper::OnHangup(int fd, Time now) {
   if (!broken_ && fd == socket_->get()) Break("it was shut down", now);
 }
@@ -90,7 +91,7 @@ void Doorkeeper::Check(Time now) {
   if (now < next_check_) return;
   next_check_ = now + kCheckEvery;
   if (broken_) return Mend(now);
-  if (!socket_->InPlace()) Break("its file is gone or another one", now);
+  if (!socket_->InPlace()) Break("its file was removed or replaced", now);
 }
 
 void Doorkeeper::Break(const std::string& why, Time now) {
@@ -111,8 +112,8 @@ void Doorkeeper::Mend(Time now) {
   }
   next_check_ = now + retry_;
   retry_ = std::min(retry_ * 2, kRetryMax);
-  Tell(absl::StrCat(" cannot be opened again: ", std::string(status.message()),
-                    "; restart larderd and its socket units"));
+  Tell(absl::StrCat(" cannot be opened again (larderd keeps trying): ",
+                    std::string(status.message()), "; restart larderd and its socket units"));
 }
 
 void Doorkeeper::Tell(const std::string& what) const {

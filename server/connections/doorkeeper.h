@@ -1,12 +1,14 @@
-// Accepts at one socket file of the daemon, whatever happens to it: a socket that breaks, or whose
-// file is taken away, is opened again, and when no descriptor is left connections are turned away,
-// so that the loop that polls does not spin on one that cannot be accepted.
+// Accepts connections at one socket file of the daemon, whatever happens to the file.  If the
+// socket breaks or its file is removed, the doorkeeper opens it again.  If no descriptor is left,
+// it refuses connections, so that the loop that polls does not spin on a connection that cannot be
+// accepted.
 //
-// Has no thread and never waits.  Does not judge connections; their shares are the caller's.
-// Ownership: the listening socket, one spare descriptor; borrows the counters.
-// Thread-safety: one thread, its loop's.
-// Lifecycle: made -> the loop polls fd() until due(), then calls Accept or OnHangup, and Look each
-// time -> destroyed.
+// It has no thread and never waits.  It does not decide which connections are allowed; the caller
+// applies the limits.
+// Ownership: it owns the listening socket and one spare descriptor, and borrows the counters.
+// Thread-safety: only the thread of its loop may use it.
+// Lifecycle: created -> the loop polls fd() until due(), calls Accept or OnHangup, and then always
+// Check -> destroyed.
 #pragma once
 
 #include <sys/types.h>
@@ -26,40 +28,40 @@ namespace larder {
 class Doorkeeper {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  static constexpr std::chrono::milliseconds kCheckEvery{1000};  // at the file
-  static constexpr std::chrono::milliseconds kExhausted{100};    // no memory for a connection
-  static constexpr std::chrono::milliseconds kRetryMin{100};     // of opening a broken socket again
+  static constexpr std::chrono::milliseconds kCheckEvery{1000};  // between checks of the file
+  static constexpr std::chrono::milliseconds kExhausted{100};    // pause if resources ran out
+  static constexpr std::chrono::milliseconds kRetryMin{100};     // to reopen a broken socket
   static constexpr std::chrono::milliseconds kRetryMax{2000};
-  static constexpr std::chrono::milliseconds kTellAgain{20};  // of connections that are refused
-  static constexpr int kBatch = 32;  // connections that a loop accepts before it looks elsewhere
+  static constexpr std::chrono::milliseconds kTellAgain{20};  // between reports of refusals
+  static constexpr int kBatch = 32;  // connections that a loop accepts before its other work
 
-  // `report` hears what an operator should know, often the same; may be empty.
+  // Called with texts for an operator, often with the same one; may be empty.
   using Report = std::function<void(const std::string&)>;
-  // `name`: in log lines, "data.sock".
+  // `name` is the name in log lines, such as "data.sock".
   Doorkeeper(std::string name, std::unique_ptr<ListeningSocket> socket,
              ConnectionCounters& counters, Report report);
 
-  // To be polled for input.  -1: nothing can be accepted before due().  Another one after each call
-  // that is not const.
+  // Returns the descriptor that the loop must poll for input, or -1 if nothing can be accepted
+  // before due().  Every call of a non-const method may change it.
   [[nodiscard]] int fd(Time now) const;
   [[nodiscard]] Time due(Time now) const;
 
-  // Empty: no connection waits, or none can be had now.
+  // Returns an empty descriptor if no connection waits, or none can be accepted now.
   [[nodiscard]] FileDescriptor Accept(Time now);
-  // The poll reported an error of this fd(), or that it was shut down.
+  // Called when the poll reported an error of this fd(), or that it was shut down.
   void OnHangup(int fd, Time now);
-  // Is the file still there, or can the socket be opened again?  When due.
+  // If it is due, checks whether the file is still there, or tries to open a broken socket again.
   void Check(Time now);
 
   [[nodiscard]] const std::string& name() const { return name_; }
-  // Nobody connects to it any more.
+  // Returns true while no client can connect to the socket.
   [[nodiscard]] bool broken() const { return broken_; }
-  // As ListeningSocket's.
+  // See ListeningSocket::refuses_rights.
   [[nodiscard]] bool refuses_rights() const { return socket_->refuses_rights(); }
-  void Tell(const std::string& what) const;  // to `report`, with the name before it
-  // Tells that a connection of this uid was refused, and why; at most every kTellAgain, since a
-  // peer that connects again as soon as it is refused may do so tens of thousands of times per
-  // second, and composing the text costs more than the refusal.
+  void Tell(const std::string& what) const;  // reports the name followed by `what`
+  // Reports that a connection of this uid was refused, and why; at most every kTellAgain.  A peer
+  // that reconnects as soon as it is refused may do so tens of thousands of times per second, and
+  // composing the text costs more than the refusal.
   void TellRefused(uid_t uid, absl::FunctionRef<std::string()> why, Time now);
 
  private:
@@ -76,9 +78,9 @@ class Doorkeeper {
   FileDescriptor spare_;
   bool broken_ = false;
   std::chrono::milliseconds retry_ = kRetryMin;
-  Time not_before_;  // without memory: nothing is accepted until then
+  Time not_before_;  // nothing is accepted until then, because memory or descriptors ran out
   Time next_check_;
-  Time told_;  // when a refusal was last told of
+  Time told_;  // when a refusal was last reported
 };
 
 }  // namespace larder

@@ -29,7 +29,8 @@ FileDescriptor OpenSocket(int type) {
   return FileDescriptor(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-// Tries to connect as one kind of socket.  0: a program listens.
+// Tries to connect with a socket of this type.  Returns 0 if a program listens, otherwise the
+// errno.
 int ConnectErrno(const sockaddr_un& address, int type) {
   const FileDescriptor probe = OpenSocket(type);
   if (!probe) return errno;
@@ -42,7 +43,7 @@ absl::Status CheckPath(const std::string& path) {
       path.find('\0') == std::string::npos) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("the path of a socket file has 1 to ",
+  return absl::InvalidArgumentError(absl::StrCat("the path of a socket file must have 1 to ",
                                                  sizeof(sockaddr_un::sun_path) - 1, " bytes: \"",
                                                  path, "\"; choose a shorter socket directory"));
 }
@@ -53,7 +54,7 @@ absl::Status RemoveStaleSocket(const std::string& path) {
   struct stat st {};
   if (lstat(path.c_str(), &st) != 0) {
     if (errno == ENOENT) return absl::OkStatus();
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot stat ", path));
   }
   if (!S_ISSOCK(st.st_mode)) {
     return absl::FailedPreconditionError(
@@ -63,7 +64,7 @@ absl::Status RemoveStaleSocket(const std::string& path) {
   const sockaddr_un address = AddressOf(path);
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM}) {
     const int error = ConnectErrno(address, type);
-    if (error == EPROTOTYPE) continue;  // a listener, or a dead one, of another kind
+    if (error == EPROTOTYPE) continue;  // a socket of another type, live or dead
     if (error == ECONNREFUSED) break;   // the program that bound it is gone
     return absl::FailedPreconditionError(
         absl::StrCat("another program listens on ", path, ": stop it or choose --socket-dir"));
@@ -90,20 +91,21 @@ ListeningSocket::~ListeningSocket() {
 }
 
 void ListeningSocket::Replace(FileDescriptor listener, bool refuses_rights) {
-  // Connections that were never accepted go with it.
+  // Connections that were not accepted are closed with the listener.
   CloseListener(std::exchange(listener_, std::move(listener)), !refuses_rights_);
   refuses_rights_ = refuses_rights;
 }
 
 bool ListeningSocket::InPlace() const {
-  // A service manager may have made the file where this process does not see it.
+  // A service manager may have created the file where this process cannot see it; then inode is 0.
   return file_.inode == 0 || FileAtPath() == file_;
 }
 
 absl::Status ListeningSocket::Reopen() {
   struct stat st {};
   const bool is_there = lstat(options_.path.c_str(), &st) == 0;
-  // The broken socket still counts as a program that listens until its file is gone.
+  // RemoveStaleSocket would take the broken socket for a program that listens, so our own file is
+  // unlinked directly.
   if (owned_ && is_there && InPlace()) {
     unlink(options_.path.c_str());
   } else {
@@ -115,11 +117,11 @@ absl::Status ListeningSocket::Reopen() {
 
 absl::Status ListeningSocket::TakeOver() {
   listener_ = FileDescriptor(fcntl(options_.handed_over, F_DUPFD_CLOEXEC, 0));
-  // Another process may take a connection between the wait and the accept.
+  // O_NONBLOCK: another process may accept the connection between this one's poll and its accept.
   if (!listener_ || fcntl(listener_.get(), F_SETFL, O_NONBLOCK) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("taking over the listener at ", options_.path));
   }
-  (void)RefuseRights(listener_.get());  // for connections from here on
+  (void)RefuseRights(listener_.get());  // applies to connections from now on
   file_ = FileAtPath();
   return absl::OkStatus();
 }
@@ -138,7 +140,7 @@ absl::Status ListeningSocket::Listen(mode_t mode) {
     LARDER_RETURN_IF_ERROR(RemoveStaleSocket(options_.path));
     if (bind(listener.get(), generic, sizeof address) != 0) return failed("bind");
   }
-  // No client can connect before listen, so the mode is right for the first one.
+  // No client can connect before listen, so the mode already applies to the first client.
   LARDER_RETURN_IF_ERROR(HandToGroup(options_.path, options_.group, mode));
   file_ = FileAtPath();
   owned_ = true;

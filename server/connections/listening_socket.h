@@ -1,16 +1,16 @@
-// A socket file at which the daemon listens: made here, or handed over by the service manager.
+// A socket file at which the daemon listens: created here, or handed over by the service manager.
 //
-// Takes away what a dead daemon left at the path, and nothing else.  The file's mode is the
-// authority over who may connect and holds before the first connection is possible.  Does not keep
-// two daemons apart (server/runtime/lock_file.h does) beyond refusing a path at which a program
-// listens.
+// It removes a socket file that a dead daemon left at the path, and nothing else.  The mode of the
+// file decides which users may connect, and it is set before the first connection is possible.  It
+// does not keep two daemons apart (server/runtime/lock_file.h does), except that it refuses a path
+// at which a program listens.
 //
-// Ownership: the listening descriptor; the file too, unless the listener was handed over: the file
-// is unlinked at the end if it is still ours.
-// Thread-safety: none.
-// Lifecycle: Open (connections wait from here on) -> accept ... -> destroyed.  Reopen when the
-// socket broke or its file was taken away.
-// Limits: a path below 108 bytes.
+// Ownership: it owns the listening descriptor, and also the file unless the listener was handed
+// over.  Its destructor unlinks an owned file if that is still at the path.
+// Thread-safety: none; the caller serializes.
+// Lifecycle: Open (connections wait from here on) -> accept ... -> destroyed.  Reopen is called
+// when the socket broke or its file was removed.
+// Limits: the path must be shorter than 108 bytes.
 #pragma once
 
 #include <sys/stat.h>
@@ -26,8 +26,9 @@
 
 namespace larder {
 
-// Removes the socket file that a dead program left at `path`; OK when there is none.
-// FailedPrecondition, and nothing is removed: it is no socket, or a program listens on it.
+// Removes the socket file that a dead program left at `path`.  Returns OK if there is no file.
+// Returns FailedPrecondition, and removes nothing, if the file is not a socket or a program listens
+// on it.
 [[nodiscard]] absl::Status RemoveStaleSocket(const std::string& path);
 
 class ListeningSocket {
@@ -36,12 +37,14 @@ class ListeningSocket {
     std::string path;
     int type = 0;  // SOCK_STREAM or SOCK_SEQPACKET
     mode_t mode = 0660;
-    std::optional<gid_t> group = std::nullopt;  // of the file; nullopt: the daemon's own
-    int handed_over = -1;  // listens at the path already; borrowed, its file and mode not ours
+    std::optional<gid_t> group = std::nullopt;  // of the file; nullopt: the daemon's own group
+    // A descriptor that already listens at the path, or -1.  It is borrowed, and its file and mode
+    // are not ours.
+    int handed_over = -1;
     [[nodiscard]] absl::Status Validate() const;
   };
 
-  // FailedPrecondition: a program listens at the path, or what lies there is no socket.
+  // Returns FailedPrecondition if a program listens at the path, or the file there is not a socket.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<ListeningSocket>> Open(
       const Options& options);
   ~ListeningSocket();
@@ -50,13 +53,16 @@ class ListeningSocket {
 
   [[nodiscard]] int get() const { return listener_.get(); }
   [[nodiscard]] const std::string& path() const { return options_.path; }
-  // Returns true if no connection of this listener can bring descriptors.  One that was handed over
-  // took connections before the daemon could ask for that.
+  // Returns true if no connection of this listener can carry descriptors.  A listener that was
+  // handed over accepted connections before the daemon could refuse descriptors, so for it this is
+  // false.
   [[nodiscard]] bool refuses_rights() const { return refuses_rights_; }
 
-  // Returns false if the file is gone or another one: then new connections do not come here.
+  // Returns false if the file was removed or replaced: new connections then do not reach this
+  // socket.
   [[nodiscard]] bool InPlace() const;
-  // Listens at the path again, with a new socket of the same mode.  On failure the old one stays.
+  // Listens at the path again, with a new socket of the same mode.  If that fails, the old socket
+  // stays.
   [[nodiscard]] absl::Status Reopen();
 
  private:
@@ -74,7 +80,7 @@ class ListeningSocket {
   const Options options_;
   FileDescriptor listener_;
   File file_;
-  bool owned_ = false;  // the file
+  bool owned_ = false;  // whether this object owns the file
   bool refuses_rights_ = false;
 };
 

@@ -14,7 +14,7 @@
 #include "server/connections/descriptor_closer.h"
 
 #ifndef SO_PASSRIGHTS
-#define SO_PASSRIGHTS 83  // Linux 6.16, all architectures but parisc and sparc
+#define SO_PASSRIGHTS 83  // Linux 6.16, all architectures except parisc and sparc
 #endif
 #ifndef SO_PASSPIDFD
 #define SO_PASSPIDFD 76  // Linux 6.5
@@ -25,17 +25,17 @@ namespace {
 
 std::atomic<bool> pretend_old{false};
 
-// One small room over and over: what it holds does not matter.
+// All parts of a peek are the same small buffer, because the bytes do not matter.
 constexpr size_t kScratchBytes = 4 << 10;
 constexpr size_t kScratchParts = 1024;
 
 struct Peek {
   ssize_t bytes = 0;
-  bool carries = false;      // descriptors
-  bool credentials = false;  // came beside it
+  bool carries = false;      // descriptors came with the bytes
+  bool credentials = false;  // credentials came with the bytes
 };
 
-// `control` may have room for credentials, never for descriptors.
+// REQUIRES: `control` is empty, or large enough for credentials and too small for descriptors.
 Peek PeekInto(int socket, std::span<iovec> parts, std::span<std::byte> control = {}) {
   Peek peek;
   msghdr message{};
@@ -47,7 +47,7 @@ Peek PeekInto(int socket, std::span<iovec> parts, std::span<std::byte> control =
     message.msg_controllen = control.size();
     peek.bytes = recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT);
     if (peek.bytes >= 0 || (errno != EINTR && (errno != ECONNRESET || reset))) break;
-    reset = errno == ECONNRESET || reset;  // said once, before what the peer had sent
+    reset = errno == ECONNRESET || reset;  // reported once, before the bytes that the peer had sent
   }
   if (peek.bytes < 0) return peek;
   peek.carries = (message.msg_flags & MSG_CTRUNC) != 0;
@@ -55,18 +55,20 @@ Peek PeekInto(int socket, std::span<iovec> parts, std::span<std::byte> control =
   return peek;
 }
 
-// Descriptors may come beside a byte that was sent out of band, and a peek sees that byte in the
-// line alone.  Nobody reads it where it is elsewhere, but the kernel drops it as a read or a close
-// comes to it.
+// Descriptors may come with a byte that was sent out of band (MSG_OOB), and a peek sees such a byte
+// only if it is received inline.  The daemon never reads it otherwise, but the kernel drops it, and
+// its descriptors, when a read or a close reaches it.
 bool TakeOutOfBandInline(int socket) {
   const int on = 1;
   return setsockopt(socket, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) == 0;
 }
 
-// Reads and drops what carries no descriptors.  Returns false at the first that carries some.
+// Reads and discards everything that carries no descriptors.  Returns false at the first bytes that
+// carry some, or if it cannot be sure.
 bool DrainClean(int socket) {
-  if (!TakeOutOfBandInline(socket)) return false;  // of a connection that nobody prepared
-  // Credentials tell an empty packet from the end; a stream has no empty parts, and has them then.
+  if (!TakeOutOfBandInline(socket)) return false;  // RefuseRights was not called for it
+  // A packet comes with credentials, which distinguishes an empty packet from the end.  A stream
+  // has no empty packets.
   int type = SOCK_STREAM;
   socklen_t size = sizeof type;
   if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return false;
@@ -81,7 +83,7 @@ bool DrainClean(int socket) {
     if (peek.bytes < 0 || (peek.bytes == 0 && (type == SOCK_STREAM || !peek.credentials))) {
       return true;
     }
-    // Of a stream as much as was looked at; a packet goes whole.
+    // This removes as much of a stream as the peek saw, or a whole packet.
     if (recv(socket, scratch.data(), static_cast<size_t>(peek.bytes), MSG_DONTWAIT) < 0) {
       return errno == EAGAIN;
     }
@@ -91,7 +93,7 @@ bool DrainClean(int socket) {
 }  // namespace
 
 bool RefuseRights(int socket) {
-  // A service manager may have asked for these; a peek cannot tell them from descriptors.
+  // A service manager may have turned these on; a peek cannot distinguish them from descriptors.
   const int off = 0;
   for (const int option : {SO_PASSCRED, SO_PASSSEC, SO_PASSPIDFD}) {
     (void)setsockopt(socket, SOL_SOCKET, option, &off, sizeof off);
@@ -103,8 +105,8 @@ bool RefuseRights(int socket) {
 
 void AllowRights(int socket) {
   const int on = 1;
-  (void)setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &on,
-                   sizeof on);  // an older kernel always does
+  // Fails on an older kernel, which always allows them.
+  (void)setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof on);
 }
 
 bool KernelRefusesRights() {
@@ -121,7 +123,7 @@ bool StreamCarriesRights(int socket) {
   std::array<iovec, kScratchParts> parts;
   parts.fill({.iov_base = scratch.data(), .iov_len = scratch.size()});
   const Peek peek = PeekInto(socket, parts);
-  // It ends before a byte that came out of band, too.
+  // A peek that ends early met descriptors, or a byte that came out of band.
   return peek.carries || std::max<ssize_t>(peek.bytes, 0) < waiting ||
          peek.bytes == static_cast<ssize_t>(kScratchBytes * kScratchParts);
 }
@@ -141,14 +143,14 @@ ssize_t ReceiveStream(int socket, std::span<std::byte> room, bool kernel_refuses
     if (peek.carries) errno = EPERM;
     if (peek.carries) return -1;
     if (peek.bytes <= 0) return peek.bytes;
-    wanted = static_cast<size_t>(peek.bytes);  // what came since was not looked at
+    wanted = static_cast<size_t>(peek.bytes);  // bytes that arrived since were not checked
   }
   return recv(socket, room.data(), wanted, MSG_DONTWAIT);
 }
 
 void CloseSocket(FileDescriptor socket, bool kernel_refuses) {
-  if (kernel_refuses || !socket) return;  // closes it
-  // Nothing can be sent to it any more, so what is looked at now is all.
+  if (kernel_refuses || !socket) return;  // the destructor of `socket` closes it
+  // After the shutdown nothing more can be sent to it, so the drain sees everything.
   if (shutdown(socket.get(), SHUT_RDWR) != 0 || DrainClean(socket.get())) return;
   DescriptorCloser::OfProcess().Close(std::move(socket));
 }

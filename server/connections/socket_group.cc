@@ -17,7 +17,7 @@ absl::StatusOr<std::optional<gid_t>> FindGroup(const std::string& text) {
   if (text.empty()) return std::optional<gid_t>();
   gid_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  // The largest one means "no group" to the kernel.
+  // The largest gid means "no group" to the kernel.
   if (error == std::errc() && end == text.data() + text.size() && number != static_cast<gid_t>(-1))
     return std::optional(number);
   std::vector<char> buffer(1 << 16);
@@ -27,7 +27,7 @@ absl::StatusOr<std::optional<gid_t>> FindGroup(const std::string& text) {
   if (found != nullptr) return std::optional(found->gr_gid);
   return absl::NotFoundError(absl::StrCat(
       "this host has no group ", text, failed == 0 ? "" : absl::StrCat(" (", strerror(failed), ")"),
-      ": make it (groupadd --system ", text, "), or name another one"));
+      ": create it (groupadd --system ", text, "), or choose another one"));
 }
 
 absl::Status HandToGroup(const std::string& path, std::optional<gid_t> group, mode_t mode) {
@@ -37,7 +37,7 @@ absl::Status HandToGroup(const std::string& path, std::optional<gid_t> group, mo
         absl::StrCat(path, " cannot be given to group ", *group, " (", strerror(error), ")");
     if (error != EPERM) return absl::UnavailableError(why);
     return absl::PermissionDeniedError(
-        absl::StrCat(why, ": run larderd by a user of that group, or as root"));
+        absl::StrCat(why, ": run larderd as a user that is in that group, or as root"));
   }
   if (chmod(path.c_str(), mode) == 0) return absl::OkStatus();
   return absl::UnavailableError(

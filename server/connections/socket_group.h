@@ -1,6 +1,6 @@
-// The group of a socket file: which one is meant, and handing a file to it.
+// The group of a socket file: finds the group, and gives a file to it.
 //
-// Thread-safety: any thread.
+// Thread-safety: any thread may call these functions.
 #pragma once
 
 #include <sys/types.h>
@@ -13,12 +13,13 @@
 
 namespace larder {
 
-// A group by name or number; "": nullopt, files keep the group that the daemon runs with.
-// NotFound: this host has no such group.
+// Finds a group by name or number.  Returns nullopt for "": files keep the group that the daemon
+// runs with.  Returns NotFound if this host has no such group.
 [[nodiscard]] absl::StatusOr<std::optional<gid_t>> FindGroup(const std::string& text);
 
-// Gives the file at `path` to the group, and then the mode: until then it was to be for its owner
-// alone.  PermissionDenied: the daemon's user is not in the group, with what to do.
+// Gives the file at `path` to the group, and only then sets the mode, so that the file's former
+// group never gets the new permissions.  Returns PermissionDenied, with what to do about it, if the
+// daemon's user is not in the group; Unavailable if the kernel refuses for another reason.
 [[nodiscard]] absl::Status HandToGroup(const std::string& path, std::optional<gid_t> group,
                                        mode_t mode);
 

@@ -1,9 +1,11 @@
-// What happened in the daemon so far, as plain numbers: cheap enough for every path.
+// Counts what happened in the daemon since its start, as plain numbers: cheap enough for every
+// path.
 //
-// Names, units and help of each are in the table of metrics_table.cc, which a test holds complete.
-// Counters only grow; gauges are read from their owners when somebody asks.
-// Ownership: made by server/main, handed to every part that counts.
-// Thread-safety: all of it; a reader may see one event's counters at different moments.
+// The name, unit and help of each counter are in the table of metrics_table.cc; a test checks that
+// the table is complete.  Counters only grow; gauges are read from their owners on request.
+// Ownership: server/main creates it and passes it to every part that counts.
+// Thread-safety: any thread may count and read.  A reader may see some counters of an event before
+// the others.
 #pragma once
 
 #include <array>
@@ -15,7 +17,8 @@
 
 namespace larder {
 
-// One cache line each: two hot counters of different threads must not slow each other.
+// Each counter has a cache line of its own, so that two hot counters of different threads do not
+// slow each other down.
 class alignas(64) Counter {
  public:
   void operator++() { value_.fetch_add(1, std::memory_order_relaxed); }
@@ -26,11 +29,11 @@ class alignas(64) Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// How long something took: so many times up to each bound.  A reader may see one time in its bucket
-// and not yet in the sum.
+// The distribution of durations: how many were at most as long as each bound.  A reader may see a
+// duration in its bucket before it is in the sum.
 class alignas(64) Histogram {
  public:
-  // Seconds; one more bucket is for what took longer.
+  // In seconds; one more bucket counts longer durations.
   static constexpr std::array<double, 12> kBounds = {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3,
                                                      0.01, 0.03, 0.1,  0.3,  1,    3};
 
@@ -56,21 +59,21 @@ class alignas(64) Histogram {
   std::atomic<uint64_t> sum_ns_{0};
 };
 
-// Of the daemon's own part: what a message waits for on its way is not in it.
+// How long the daemon's own part took.  The time that a message waits on its way is not included.
 struct Latencies {
   Histogram lookup;
-  Histogram write;    // the reserves and publishes of a message
-  Histogram acquire;  // the acquires of a message
-  Histogram disk_read;
+  Histogram write;      // the reserves and publishes of a message
+  Histogram acquire;    // the acquires of a message
+  Histogram disk_read;  // from an acquire until a block of it was read from disk
 };
 
 struct Counters {
   // Sessions.
   Counter sessions_attached;
-  Counter sessions_refused;  // at the limit, or draining
-  Counter sessions_lost;     // the stream broke with work under way
+  Counter sessions_refused;  // at the limit, or because the daemon drains
+  Counter sessions_lost;     // their stream broke with work under way
 
-  // Requests, by kind.  A message of a session stream counts by what it holds.
+  // Requests, by kind.  A message of a session's stream counts as the requests that it contains.
   Counter requests_lookup;
   Counter requests_list_instances;
   Counter requests_query_ip;
@@ -89,25 +92,25 @@ struct Counters {
   Counter requests_acquire;
 
   // Refusals.
-  Counter calls_overloaded;  // RESOURCE_EXHAUSTED at the admission
+  Counter calls_overloaded;  // RESOURCE_EXHAUSTED at admission
   Counter invalid_messages;  // INVALID_ARGUMENT
   Counter calls_at_wrong_socket;
   Counter registrations_refused;   // of sessions
   Counter unknown_releases;        // of leases that the session does not hold
-  Counter damage_reports_dropped;  // blocks, beyond what may wait
+  Counter damage_reports_dropped;  // blocks, reported while too many waited to be checked
 
   // Blocks.
   Counter blocks_published;
   Counter blocks_duplicate;
-  Counter blocks_refused;    // invalid, full or not held
-  Counter blocks_hit;        // in host memory
-  Counter blocks_from_disk;  // read from there for the acquire
+  Counter blocks_refused;    // invalid, pool full, or reservation not held
+  Counter blocks_hit;        // found in host memory
+  Counter blocks_from_disk;  // read from disk for the acquire
   Counter blocks_missing;
-  Counter host_checks;  // reads checked against their hashes
+  Counter host_checks;  // reads checked against the blocks' hashes
   Counter blocks_damaged_in_transit;
-  Counter put_bytes;  // of blocks published
+  Counter put_bytes;  // of published blocks
   Counter put_tokens;
-  Counter got_host_bytes;  // of blocks that readers were granted there
+  Counter got_host_bytes;  // of blocks that readers were granted from this tier
   Counter got_host_tokens;
   Counter got_disk_bytes;
   Counter got_disk_tokens;
@@ -116,7 +119,7 @@ struct Counters {
   Counter stored_bytes;   // received by StoreBlocks
   Counter fetched_bytes;  // sent by FetchBlocks
 
-  // What engines said of themselves and could not be written to disk.
+  // Registrations of engines that could not be written to disk.
   Counter registrations_failed;
 
   // Clear.
@@ -127,41 +130,42 @@ struct Counters {
   Counter events_told;
   Counter watchers_cut_off;
 
-  // Sessions and registrations under an engine id that another uid's sessions have.
+  // Sessions and registrations under an engine id that sessions of another uid use.
   Counter engine_id_conflicts;
 
-  // What engines have in device memory, and are asked to do with it.
-  Counter device_blocks_left_out;  // beyond DeviceTable's limits, or of an engine of another one's
+  // Blocks that engines have in device memory, and directives for them.
+  Counter device_blocks_left_out;  // beyond DeviceTable's limits, or under another uid's engine id
   Counter directives_sent;
   Counter directives_done;
   Counter directives_unanswered;
   Counter directives_ended;
-  Counter directives_unsent;  // given up while their session owed too much
+  Counter directives_unsent;  // given up while their session had too many unanswered
 
-  // Move: to that tier.
+  // Move: blocks moved to that tier.
   Counter blocks_moved_host;
   Counter blocks_moved_disk;
 
-  // Compress: copies that were encoded or decoded there, and the room they took.
+  // Compress: copies that were encoded or decoded in that tier, and the bytes they took before and
+  // after.
   Counter blocks_encoded_host;
   Counter blocks_encoded_disk;
   Counter blocks_decoded_host;
   Counter blocks_decoded_disk;
-  Counter blocks_decoded_for_lease;  // in HOST, for who does not accept the codec
+  Counter blocks_decoded_for_lease;  // in HOST, for a session that does not accept the codec
   Counter recoded_bytes_before_host;
   Counter recoded_bytes_after_host;
   Counter recoded_bytes_before_disk;
   Counter recoded_bytes_after_disk;
 
   // Pins.
-  Counter pins_expired;       // prefetches too
-  Counter pins_not_restored;  // at a start, beyond pins_max
-  Counter pin_writes_failed;  // batches that are in memory alone
+  Counter pins_expired;       // including prefetches
+  Counter pins_not_restored;  // beyond pins_max when the daemon started
+  Counter pin_writes_failed;  // batches that are in memory only
 
-  // Looks of the watchdog that found a part which did not come round.
+  // Checks of the watchdog that found a part of the daemon which had not answered the check before.
   Counter stuck;
 
-  // Holds that ended at their deadline.
+  // Leases and reservations that ended at their deadline.
   Counter leases_expired;
   Counter reservations_expired;
 

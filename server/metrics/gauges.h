@@ -1,8 +1,9 @@
-// What the daemon is right now, as plain numbers: the pool, the disk, sessions, shares, sockets.
+// The present state of the daemon, as plain numbers: the pool, the disk, sessions, shares, sockets.
 //
 // Daemon::gauges() fills it for each scrape of /metrics and each Admin.Stats; the table of metrics
-// (metrics_table.h) names its numbers.  What only grows is in counters.h.
-// Ownership: values, but for `sideband` and `sockets`, which live as long as the daemon.
+// (metrics_table.h) names its numbers.  Numbers that only grow are in counters.h.
+// Ownership: values, except what `sideband` and `sockets` point to, which lives as long as the
+// daemon.
 // Thread-safety: a value; the counters behind the two pointers are atomic.
 #pragma once
 
@@ -24,7 +25,7 @@ namespace larder {
 
 struct SidebandCounters;  // server/processes/sideband_connection.h
 
-// Of the socket files that gRPC serves.
+// Counters of the socket files that gRPC serves.
 struct SocketCounters {
   ConnectionCounters data, control, admin;
 };
@@ -37,21 +38,21 @@ struct Gauges {
     size_t reading_mapped = 0, reading_copied = 0, reading_stream = 0;
   } sessions;  // by write mode, and by read mode
   double started_unix_s = 0;
-  std::string pages;         // of the pool
-  std::string pool_stalled;  // why the host gives it no more memory; empty: it gives
+  std::string pages;         // the kind of pages of the pool
+  std::string pool_stalled;  // why the host gives the pool no more memory; empty if it does
   ByteCount quarantined;
   size_t device_blocks = 0;
   size_t processes = 0;
   ByteCount staging;
   bool draining = false;
-  std::optional<TierWorker::Stats> disk;  // where there is one
+  std::optional<TierWorker::Stats> disk;  // nullopt if there is no disk
   HostVerifier::Stats host_verifier;
-  double host_verify_s = 0;  // until damage of a block in the pool is found; 0: nobody looks
-  const SidebandCounters* sideband = nullptr;  // lives as long as the daemon
-  std::vector<Shares::Use> shares;             // by kind
-  const SocketCounters* sockets = nullptr;     // likewise
+  double host_verify_s = 0;  // time until damage in the pool is found; 0 if it is not verified
+  const SidebandCounters* sideband = nullptr;
+  std::vector<Shares::Use> shares;  // by kind
+  const SocketCounters* sockets = nullptr;
   struct Incoming {
-    uint64_t held = 0, limit = 0;  // bytes of messages that are not whole
+    uint64_t held = 0, limit = 0;  // bytes of incomplete messages
   } incoming;
   struct Descriptors {
     size_t open = 0, limit = 0;

@@ -81,7 +81,7 @@ class TableCollectable final : public prometheus::Collectable {
   const std::function<Gauges()> gauges_;
 };
 
-// Connects and hangs up; whether that works does not matter.
+// Connects and closes the connection at once.  Whether the connection succeeds does not matter.
 void Knock(const std::string& host, int port) {
   const bool v6 = host.starts_with('[');
   sockaddr_in to4{};
@@ -103,7 +103,7 @@ void Knock(const std::string& host, int port) {
 }  // namespace
 
 struct MetricsServer::Impl {
-  std::string host;  // as in a URL
+  std::string host;  // as it is written in a URL
   int port = 0;
   std::shared_ptr<TableCollectable> collectable;
   std::unique_ptr<prometheus::Exposer> exposer;
@@ -111,8 +111,8 @@ struct MetricsServer::Impl {
 
 MetricsServer::MetricsServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-// The library's listener looks whether it should stop every 2 s, or when somebody connects: without
-// the knocking every end of the daemon would take that long.
+// The library's listener checks only every 2 s, or when a client connects, whether it should stop.
+// Knocking spares every end of the daemon that time.
 MetricsServer::~MetricsServer() {
   auto ended = std::async(std::launch::async, [this] { impl_->exposer.reset(); });
   do {
@@ -125,15 +125,16 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
   auto impl = std::make_unique<Impl>();
   impl->host = address.substr(0, address.rfind(':'));
   impl->collectable = std::make_shared<TableCollectable>(counters, std::move(gauges));
-  // The library's HTTP server says by an exception alone that it cannot listen.
+  // The library's HTTP server reports only by an exception that it cannot listen.
   try {
     impl->exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
         "listening_ports", address, "num_threads", "2", "request_timeout_ms", "5000"});
   } catch (const std::exception&) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", address,
-                     " for metrics: another program does, most likely; choose another port with "
-                     "--metrics-listen HOST:PORT, or turn metrics off with --metrics-listen \"\""));
+                     " for metrics, most likely because another program listens there; choose "
+                     "another port with --metrics-listen HOST:PORT, or turn metrics off with "
+                     "--metrics-listen \"\""));
   }
   impl->exposer->RegisterCollectable(impl->collectable);
   const std::vector<int> ports = impl->exposer->GetListeningPorts();

@@ -1,9 +1,10 @@
 // Serves the table of metrics to Prometheus, over HTTP on a loopback address.
 //
-// Collects when somebody asks; between scrapes it costs nothing.
-// Ownership: counters and what `gauges` looks at outlive this.  Owns its threads (a listener and
-// two workers: a slow or hostile reader can delay other readers, for 5 s a request, never the
-// daemon). Thread-safety: Start and destruction from one thread; `gauges` is called on the workers.
+// It collects the numbers when a reader requests them; between scrapes it costs nothing.
+// Ownership: the counters and everything that `gauges` reads outlive this object.  It owns its
+// threads, a listener and two workers.  A slow or hostile reader can delay other readers, by 5 s
+// per request, but never the daemon.
+// Thread-safety: one thread calls Start and destroys it; the workers call `gauges`.
 #pragma once
 
 #include <functional>
@@ -18,15 +19,15 @@ namespace larder {
 
 class MetricsServer {
  public:
-  // `address` as ParseLoopbackAddress gives it, not empty.  Unavailable: it cannot listen there,
-  // and what to do.
+  // `address` is what ParseLoopbackAddress returned, and not empty.  Returns Unavailable, with what
+  // to do about it, if the server cannot listen there.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       const std::string& address, const Counters& counters, std::function<Gauges()> gauges);
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
 
-  [[nodiscard]] int port() const;         // the one it got, when asked for 0
+  [[nodiscard]] int port() const;         // the port that the kernel chose, if `address` had port 0
   [[nodiscard]] std::string url() const;  // "http://127.0.0.1:9464/metrics"
 
  private:

@@ -1,8 +1,8 @@
-// Which counter or reading each sample of each metric shows: the first half of the table of metrics
-// (metrics_table.cc), which has their names and what they mean.
+// The counter or reading that each sample of each metric shows: the first half of the table of
+// metrics.  The second half, in metrics_table.cc, has the names and the help of the metrics.
 //
-// Included by metrics_table.cc alone.
-// Ownership: constants.  Thread-safety: a reading is as its gauges.
+// Only metrics_table.cc includes this file.
+// Ownership: constants.  Thread-safety: a reading is as thread-safe as the gauges that it reads.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ constexpr MetricSample Time(std::string_view label, Histogram Latencies::*histog
 inline double Double(uint64_t n) { return static_cast<double>(n); }
 inline double Double(ByteCount bytes) { return Double(bytes.value()); }
 
-// Zero until the sideband is up.
+// Reads zero until the sideband exists.
 template <std::atomic<uint64_t> SidebandCounters::*member>
 double OfSideband(const R& r) {
   const SidebandCounters* const counters = r.daemon.sideband;
@@ -47,13 +47,13 @@ double OfStore(const R& r) {
   return Double(r.daemon.store.*member);
 }
 
-// Zero where there is no disk.
+// Reads zero if there is no disk.
 template <auto part, auto member>
 double OfDisk(const R& r) {
   return r.daemon.disk ? Double((*r.daemon.disk).*part.*member) : 0;
 }
 
-// Zero until the sockets are there.
+// Reads zero until the sockets exist.
 template <auto socket, auto member>
 double OfSocket(const R& r) {
   const SocketCounters* const sockets = r.daemon.sockets;

@@ -1,8 +1,9 @@
-// The table of metrics: each declared once, with its type, unit, help and label.
+// The table of metrics: each is declared once, with its type, unit, help and label.
 //
-// /metrics, Admin.Stats and docs/metrics.md are made from it.  Knows no Prometheus library.
-// Names follow its rules: larder_ in front, the base unit behind, _total behind counters.
-// Thread-safety: constant data; reading is as safe as what is read.
+// /metrics, Admin.Stats and docs/metrics.md are generated from the table.  It does not depend on a
+// Prometheus library.  Names follow the rules of Prometheus: the prefix larder_, the base unit as
+// suffix, and the suffix _total for counters.
+// Thread-safety: the table is constant; reading a metric is as thread-safe as what it reads.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,18 @@
 
 namespace larder {
 
-// Memory of this process by what backs it; a pool of 4 KiB pages is `shmem`.
+// Resident memory of this process by what backs it; a pool of 4 KiB pages counts as `shmem`.
 struct ProcessMemory {
   ByteCount anonymous;
   ByteCount file;
   ByteCount shmem;
 };
-// Zeros when /proc does not say.
+// Returns zeros if /proc does not report it.
 [[nodiscard]] ProcessMemory ReadProcessMemory();
-// Processor time of all its threads so far.
+// Returns the processor time that all threads of this process have used so far.
 [[nodiscard]] double ReadProcessorSeconds();
 
-// What gauges are read from, taken once for each scrape.
+// The sources of the gauges, read once for each scrape.
 struct MetricReadings {
   Gauges daemon;
   ProcessMemory memory;
@@ -36,9 +37,9 @@ struct MetricReadings {
 
 enum class MetricType : uint8_t { kCounter, kGauge, kHistogram };
 
-// One number of a metric, or its times; exactly one of the sources is set.
+// One number of a metric, or one histogram.  Exactly one of the three sources is set.
 struct MetricSample {
-  std::string_view label;  // the value of the metric's label; empty when it has none
+  std::string_view label;  // the value of the metric's label; empty if it has none
   Counter Counters::*counter = nullptr;
   double (*reading)(const MetricReadings&) = nullptr;
   Histogram Latencies::*histogram = nullptr;
@@ -51,22 +52,23 @@ struct Metric {
   std::string_view name;
   MetricType type = MetricType::kCounter;
   std::string_view unit;
-  std::string_view label_name;  // empty: no label, one sample
+  std::string_view label_name;  // empty if the metric has no label and only one sample
   std::span<const MetricSample> samples;
   std::string_view help;
 };
 
 [[nodiscard]] std::span<const Metric> Metrics();
 
-// Calls visit("larder_requests_total{kind=\"lookup\"}", 7) for every counter but those of seconds.
+// Calls, for example, visit("larder_requests_total{kind=\"lookup\"}", 7) for every sample of every
+// counter, except counters of seconds.
 void VisitCounters(const Counters& counters, const MetricReadings& readings,
                    const std::function<void(const std::string&, uint64_t)>& visit);
 
-// The same of gauges, and of counters of seconds.
+// Does the same for gauges and for counters of seconds; histograms are left out.
 void VisitReadings(const MetricReadings& readings,
                    const std::function<void(const std::string&, double)>& visit);
 
-// docs/metrics.md.
+// Returns the text of docs/metrics.md.
 [[nodiscard]] std::string MetricsReference();
 
 }  // namespace larder

@@ -24,11 +24,11 @@ absl::StatusOr<ShareTicket> DeviceShares::Add(ProcessId owner, uid_t uid, Share 
   MutexLock lock(mu_);
   const auto mine = per_process_.find(owner);
   if (mine != per_process_.end() && mine->second >= options_.process_shares_max)
-    return absl::ResourceExhaustedError(absl::StrCat("a process shares device memory at most ",
+    return absl::ResourceExhaustedError(absl::StrCat("a process may share at most ",
                                                      options_.process_shares_max,
-                                                     " times; drop one"));
+                                                     " pieces of device memory; drop one"));
   if (entries_.size() >= options_.shares_max)
-    return absl::ResourceExhaustedError(absl::StrCat("the daemon brokers at most ",
+    return absl::ResourceExhaustedError(absl::StrCat("all processes together may share at most ",
                                                      options_.shares_max,
                                                      " pieces of device memory; try again later"));
   entries_.emplace(ticket, Entry{owner, uid, std::move(share)});
@@ -40,17 +40,18 @@ absl::StatusOr<DeviceShares::Share> DeviceShares::Open(uid_t uid, const ShareTic
   MutexLock lock(mu_);
   const auto found = entries_.find(ticket);
   if (found == entries_.end() || found->second.uid != uid)
-    return absl::NotFoundError("nothing is shared by this ticket; its owner may have ended");
+    return absl::NotFoundError(
+        "no device memory is shared under this ticket; its owner may have dropped it or ended");
   const Share& share = found->second.share;
   if (const auto* handle = std::get_if<DeviceHandle>(&share.memory))
     return Share{share.bytes, *handle};
   FileDescriptor copy(fcntl(std::get<FileDescriptor>(share.memory).get(), F_DUPFD_CLOEXEC, 0));
-  if (!copy) return absl::ErrnoToStatus(errno, "duplicating a descriptor of device memory");
+  if (!copy) return absl::ErrnoToStatus(errno, "cannot duplicate a descriptor of device memory");
   return Share{share.bytes, std::move(copy)};
 }
 
 bool DeviceShares::Drop(ProcessId owner, const ShareTicket& ticket) {
-  Entry dropped;  // closed without the lock
+  Entry dropped;  // declared before the lock, so it is closed after the lock is released
   MutexLock lock(mu_);
   const auto found = entries_.find(ticket);
   if (found == entries_.end() || found->second.owner != owner) return false;
@@ -61,7 +62,7 @@ bool DeviceShares::Drop(ProcessId owner, const ShareTicket& ticket) {
 }
 
 void DeviceShares::DropProcess(ProcessId owner) {
-  std::vector<Entry> dropped;  // closed without the lock
+  std::vector<Entry> dropped;  // declared before the lock, so closed after the lock is released
   MutexLock lock(mu_);
   if (per_process_.erase(owner) == 0) return;
   for (auto it = entries_.begin(); it != entries_.end();) {

@@ -1,12 +1,14 @@
-// Device memory that attached processes share with one another: descriptors and handles on their
-// way from who exported to who has the ticket.
+// Device memory that attached processes share with one another: it keeps a descriptor or handle
+// from the process that exported it, for the processes that have the ticket.
 //
-// A broker only: it makes no call of any device's driver, and does not know whether what it was
-// given is device memory.  Whoever imports it asks the driver.
+// It is a broker only: it calls no device driver, and does not know whether a descriptor or handle
+// is device memory.  The driver checks that when a process imports it.
 //
-// Ownership: the descriptors, closed when dropped.  Thread-safety: all methods from any thread.
+// Ownership: it owns the descriptors, and closes them when they are dropped.
+// Thread-safety: all methods may be called from any thread.
+// Locks: mu_ is a leaf.  Descriptors of clients are closed after it is released.
 // Lifecycle: Add -> Open ... -> Drop or DropProcess.
-// Limits: Options.
+// Limits: see Options.
 #pragma once
 
 #include <sys/types.h>
@@ -36,15 +38,16 @@ class DeviceShares {
   DeviceShares& operator=(const DeviceShares&) = delete;
 
   struct Share {
-    ByteCount bytes;  // as the owner says
+    ByteCount bytes;  // as the owner declared; not checked
     std::variant<FileDescriptor, DeviceHandle> memory;
   };
-  // ResourceExhausted: a limit.
+  // Keeps `share` and returns its new ticket.  Returns ResourceExhausted if a limit is reached.
   [[nodiscard]] absl::StatusOr<ShareTicket> Add(ProcessId owner, uid_t uid, Share share);
-  // With a descriptor of the caller's own.  NotFound: no such ticket, or shared by another uid:
-  // what a process may not open does not exist for it.
+  // Returns the share, with a duplicate of its descriptor that the caller owns.  Returns NotFound
+  // if there is no such ticket, or if another uid shared it: memory that a process may not open
+  // does not exist for that process.
   [[nodiscard]] absl::StatusOr<Share> Open(uid_t uid, const ShareTicket& ticket) const;
-  // False: this process shares nothing by that ticket.
+  // Returns false if this process shares no memory under that ticket.
   bool Drop(ProcessId owner, const ShareTicket& ticket);
   void DropProcess(ProcessId owner);
 
@@ -56,7 +59,7 @@ class DeviceShares {
     uid_t uid = 0;
     Share share;
   };
-  struct TicketHash {  // uniform already
+  struct TicketHash {  // takes the first bytes: tickets are random
     size_t operator()(const ShareTicket& ticket) const;
   };
   const Options options_;

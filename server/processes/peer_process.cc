@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-// Newer than the C library's headers of the oldest host that we build on; Linux 6.5.
+// Linux 6.5 has it; the C library's headers of the oldest host on which we build do not.
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
@@ -25,7 +25,7 @@ absl::Status NoPidfd(int error) {
         "the daemon has no descriptor left; raise LimitNOFILE= (ulimit -n)");
   }
   return absl::FailedPreconditionError(absl::StrCat(
-      "the daemon got no pidfd of this process (errno ", error,
+      "the daemon cannot get a pidfd of this process (errno ", error,
       "): run larderd on Linux 5.3 or newer with pidfd_open allowed, or use write mode "
       "stream"));
 }
@@ -53,7 +53,7 @@ absl::StatusOr<PeerProcess> PeerProcess::OfSocket(int socket) {
 }
 
 absl::StatusOr<PeerProcess> PeerProcess::OfPid(pid_t pid, uid_t uid) {
-  // Close-on-exec by itself.
+  // pidfd_open sets close-on-exec.
   FileDescriptor pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd) return NoPidfd(errno);
   return PeerProcess(pid, uid, std::move(pidfd));

@@ -1,11 +1,12 @@
-// The process at the other end of a unix socket, as the kernel names it: pid, uid and a pidfd that
-// stays with this process whatever becomes of the number.
+// The process at the other end of a unix socket, as the kernel names it: its pid, its uid, and a
+// pidfd that keeps naming this process even if the pid is reused.
 //
-// It does not prove that this process is the one that speaks on the socket: sockets travel. That is
-// for the sideband's challenge, and it needs alive() to hold after the answer: then the pid in the
-// answer's credentials cannot be a later process's.
+// It does not prove that this process is the one that sends on the socket, because sockets can be
+// passed to other processes.  The sideband's challenge proves that, provided that alive() is true
+// after the answer: then the pid in the answer's credentials cannot be that of a later process.
 //
-// Ownership: the pidfd.  Thread-safety: const methods from any thread.  Lifecycle: movable value.
+// Ownership: it owns the pidfd.  Thread-safety: const methods may be called from any thread.
+// Lifecycle: a movable value.
 #pragma once
 
 #include <sys/types.h>
@@ -17,18 +18,20 @@ namespace larder {
 
 class PeerProcess {
  public:
-  // Who connected (SO_PEERCRED, and SO_PEERPIDFD where the kernel has it). FailedPrecondition, with
-  // what to do: the process is in a PID namespace that the daemon does not see, or there is no
-  // pidfd.  Unavailable: it is dead already.
+  // Returns the process that connected (SO_PEERCRED, and SO_PEERPIDFD if the kernel has it).
+  // Returns FailedPrecondition, with what to do about it, if the process is in a PID namespace that
+  // the daemon does not see or the kernel gives no pidfd; ResourceExhausted if no descriptor is
+  // left; Unavailable if the process is already dead.
   [[nodiscard]] static absl::StatusOr<PeerProcess> OfSocket(int socket);
-  // REQUIRES: the caller knows that `pid` is not a reused one (a child of its own, for instance).
+  // REQUIRES: the caller knows that `pid` was not reused (because it is its own child, for
+  // example).
   [[nodiscard]] static absl::StatusOr<PeerProcess> OfPid(pid_t pid, uid_t uid);
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] uid_t uid() const { return uid_; }
-  // Readable once the process is dead.
+  // The descriptor becomes readable when the process is dead.
   [[nodiscard]] int pidfd() const { return pidfd_.get(); }
-  // False once it is dead, reaped by its parent or not.
+  // Returns false once the process is dead, whether or not its parent has reaped it.
   [[nodiscard]] bool alive() const;
 
  private:

@@ -27,12 +27,13 @@ absl::Status Watch(int epoll, int fd, uint64_t id) {
   event.events = EPOLLIN;
   event.data.u64 = id;
   if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, "watching a process for its death");
+  return absl::ErrnoToStatus(errno, "cannot watch a process for its death");
 }
 
 SidebandToken NewToken() {
   SidebandToken token;
-  // 16 bytes come whole, and the daemon starts long after the pool is seeded.
+  // getrandom returns 16 bytes whole, and the daemon starts long after the kernel's random pool is
+  // seeded.
   LARDER_CHECK(getrandom(token.data(), token.size(), 0) == ssize_t{kTokenBytes});
   return token;
 }
@@ -41,7 +42,7 @@ SidebandToken NewToken() {
 
 absl::Status ProcessTable::Options::Validate() const {
   if (processes_max == 0 || tokens_per_process_max == 0) {
-    return absl::InvalidArgumentError("limits of processes and of their tokens are at least 1");
+    return absl::InvalidArgumentError("the limits of processes and of tokens must be at least 1");
   }
   return absl::OkStatus();
 }
@@ -92,7 +93,7 @@ void ProcessTable::Reap() {
       if (process.value == kWake) return;
       {
         MutexLock lock(mu_);
-        // Its last user may have let it go between the kernel's word and ours.
+        // The entry may have been erased as unused between the kernel's report and this line.
         if (!entries_.contains(process)) continue;
         Erase(process);
       }
@@ -125,11 +126,11 @@ absl::StatusOr<ProcessTable::Attachment> ProcessTable::Attach(PeerProcess peer, 
   return Attachment{.process = id, .token = token};
 }
 
-// The entry of this process, made if it has none.
+// Returns the entry of this process, and creates it if there is none.
 absl::StatusOr<ProcessId> ProcessTable::EntryOf(PeerProcess peer) {
   if (const auto known = by_pid_.find(peer.pid()); known != by_pid_.end()) {
-    // `peer` was there before this line.  If the entry's process still lives and so does `peer`,
-    // both lived at one moment with one pid: they are the same.
+    // `peer` already existed before this line.  If the entry's process is alive now, and `peer` is
+    // alive after that, both lived at the same moment with the same pid: they are the same process.
     if (entries_.at(known->second).peer.alive()) {
       if (!peer.alive()) return absl::UnavailableError("the process is dead");
       return known->second;
@@ -138,17 +139,18 @@ absl::StatusOr<ProcessId> ProcessTable::EntryOf(PeerProcess peer) {
   if (entries_.size() >= options_.processes_max) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the daemon serves at most ", options_.processes_max,
-                     " processes; stop some, or raise its limit of processes"));
+                     " processes; stop some, or raise --sessions-max and LimitNOFILE (ulimit -n)"));
   }
   Shares::Answer place;
   if (options_.shares != nullptr) {
-    // Not the process's: it would have one for each of its children.
+    // The uid is charged, not the process: otherwise each of a process's children would have a
+    // share of its own.
     place = options_.shares->Of({.uid = peer.uid(), .process = {}}).Take(ShareKind::kProcesses);
     if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
   }
   const ProcessId id{++last_id_};
   LARDER_RETURN_IF_ERROR(Watch(epoll_.get(), peer.pidfd(), id.value));
-  by_pid_[peer.pid()] = id;  // an entry of a dead one stays until the reaper has told of it
+  by_pid_[peer.pid()] = id;  // the entry of a dead process with this pid stays until Reap erases it
   entries_.try_emplace(
       id, Entry{.peer = std::move(peer), .place = std::move(place.ticket), .tokens = {}});
   return id;
@@ -236,7 +238,7 @@ void ProcessTable::Erase(ProcessId process) {
   const auto found = entries_.find(process);
   Entry& entry = found->second;
   for (const SidebandToken& token : entry.tokens) tokens_.erase(token);
-  // A later process with this pid keeps its own.
+  // by_pid_ may already name the entry of a later process with this pid, which keeps it.
   const auto by_pid = by_pid_.find(entry.peer.pid());
   if (by_pid != by_pid_.end() && by_pid->second == process) by_pid_.erase(by_pid);
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, entry.peer.pidfd(), nullptr);

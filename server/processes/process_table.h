@@ -1,20 +1,24 @@
-// The processes that attached by the sideband, their tokens, and the one proof of death that the
+// The processes that attached over the sideband, their tokens, and the only proof of death that the
 // daemon accepts: the pidfd.
 //
-// Does not hold what belongs to a process (leases, reservations, staging segments): their owners
-// hear of a death by the callback.  A closed socket is not a death, and a process that shares its
-// memory with another one without being its thread (vfork, CLONE_VM) is out of its sight.
+// It does not hold what belongs to a process (leases, reservations, staging segments); the owners
+// of those learn of a death from the callback.  A closed socket is not a death.  The table does not
+// see a process that shares the memory of an attached process without being its thread (vfork,
+// CLONE_VM).
 //
-// An entry lives while it has a sideband connection, a session or a quarantine; its pidfd with it.
-// The same process that connects again has the same ProcessId and one more token.  Ids are never
-// reused, so that a reused pid gets another one: a pid stands for the entry only while the entry's
-// pidfd says alive, and two live processes never share a pid.
+// An entry, and its pidfd, live while the process has a sideband connection, a session or a
+// quarantine.  If the same process connects again, it gets the same ProcessId and another token.
+// Ids are never reused, so a process that reuses a pid gets another id: a pid stands for an entry
+// only while the entry's pidfd reports the process alive, and two live processes never share a pid.
 //
-// Ownership: made by server/main, outlives the Sideband and the sessions.
-// Thread-safety: all methods from any thread; Start and Stop once each, from one.
+// Ownership: Daemon creates it; it outlives the Sideband and the sessions.
+// Thread-safety: all methods may be called from any thread; Start and Stop once each, from one
+// thread.
+// Locks: mu_ is acquired before the lock of Shares, whose report of a refusal also runs under it.
+// The death callback runs without it.
 // Lifecycle: Create -> Start -> ... -> Stop (joins; no callback after it) -> destroyed.
-// Limits: processes_max entries, of which each uid has a share, as they may outlive connections;
-// tokens_per_process_max tokens each.  Needs Linux 5.3.
+// Limits: processes_max entries, of which each uid has a share, because entries may outlive
+// connections; tokens_per_process_max tokens for each entry.  It needs Linux 5.3.
 #pragma once
 
 #include <sys/types.h>
@@ -37,13 +41,13 @@
 
 namespace larder {
 
-// What a token stands for.  The rights are those of the connection that it came by: a process may
-// change its uid between two.
+// The process that a token stands for.  The rights are those of the connection that issued the
+// token: a process may change its uid between two connections.
 struct AttachedProcess {
   ProcessId id;
   pid_t pid = 0;
   uid_t uid = 0;
-  bool writable = false;  // its uid may map slabs writable
+  bool writable = false;  // whether its uid may map slabs writable
 };
 
 [[nodiscard]] inline ShareHolder HolderOf(const AttachedProcess& process) {
@@ -54,9 +58,10 @@ class ProcessTable {
  public:
   struct Options {
     size_t processes_max = 1024;
-    // Of connections and of sessions that outlive theirs; above it the oldest closed one dies.
+    // Tokens of connections, and of sessions that outlive their connection.  Beyond it the oldest
+    // token whose connection is closed becomes invalid.
     size_t tokens_per_process_max = 64;
-    Shares* shares = nullptr;  // of entries, by uid; borrowed; null: whoever comes has one
+    Shares* shares = nullptr;  // limits the entries of each uid; borrowed; null disables that
     [[nodiscard]] absl::Status Validate() const;
   };
   using DeathCallback = std::function<void(ProcessId)>;
@@ -66,9 +71,10 @@ class ProcessTable {
   ProcessTable(const ProcessTable&) = delete;
   ProcessTable& operator=(const ProcessTable&) = delete;
 
-  // `on_death` runs on the reaper's thread, once per death of an entry, after which nothing of that
-  // process runs or maps.  It follows every AddSession and AddQuarantine of the id that said true.
-  // It may call any method but Stop; a slow one delays the next death.
+  // `on_death` runs on the reaper's thread, once for each entry whose process died.  By then no
+  // thread of that process runs, and it maps no memory.  The call comes after every AddSession and
+  // AddQuarantine of that id that returned true.  It may call any method except Stop; a slow
+  // callback delays the report of the next death.
   void Start(DeathCallback on_death);
   void Stop();
 
@@ -76,21 +82,24 @@ class ProcessTable {
     ProcessId process;
     SidebandToken token{};
   };
-  // One more connection of this process.  ResourceExhausted: a limit, or the share of its uid.
+  // Adds a connection of this process.  Returns ResourceExhausted if a limit, or the share of its
+  // uid, is reached; Unavailable if the process is dead.
   [[nodiscard]] absl::StatusOr<Attachment> Attach(PeerProcess peer, bool writable);
-  // The connection that got the token is closed.  The token dies with it, or with the last session
-  // of the process.
+  // Called when the connection that got the token is closed.  The token becomes invalid then, or
+  // with the last session of the process if there are sessions.
   void Detach(const SidebandToken& token);
 
-  // Nothing once the token or its process is dead.
+  // Returns nullopt if the token is invalid or its process is dead.
   [[nodiscard]] std::optional<AttachedProcess> Find(const SidebandToken& token) const;
-  // The process has an entry; it may still die the next moment.
+  // Returns true if the process has an entry.  The process may die at any moment after that.
   [[nodiscard]] bool Contains(ProcessId process) const;
 
-  // False: the process is dead or gone; the callback has said so or will not.
+  // Each returns false if the process has no entry: either it died, and the callback has been
+  // called for it or is about to be, or its entry was erased as unused, and the callback will not
+  // be called.
   [[nodiscard]] bool AddSession(ProcessId process);
   [[nodiscard]] bool AddQuarantine(ProcessId process);
-  // Each takes back one Add.  Nothing happens when the process died since.
+  // Each undoes one Add.  They are no-ops if the process has died since.
   void RemoveSession(ProcessId process);
   void RemoveQuarantine(ProcessId process);
 
@@ -106,13 +115,13 @@ class ProcessTable {
     size_t connections = 0;
     size_t sessions = 0;
     size_t quarantines = 0;
-    std::deque<SidebandToken> tokens;  // oldest first
+    std::deque<SidebandToken> tokens;  // the oldest first
   };
   struct Token {
     AttachedProcess process;
     bool connected = true;
   };
-  // Uniform already.
+  // Takes the first bytes of the token, which is random.
   struct TokenHash {
     size_t operator()(const SidebandToken& token) const;
   };
@@ -128,7 +137,7 @@ class ProcessTable {
   void Reap();
 
   const Options options_;
-  const FileDescriptor epoll_;  // the pidfds, by ProcessId, and wake_ as id 0
+  const FileDescriptor epoll_;  // polls the pidfds, keyed by ProcessId, and wake_ as id 0
   const FileDescriptor wake_;
   DeathCallback on_death_;
   std::thread reaper_;

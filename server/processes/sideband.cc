@@ -19,7 +19,7 @@
 namespace larder {
 namespace {
 
-constexpr uint64_t kWake = 0;  // ids of the door and of connections come after
+constexpr uint64_t kWake = 0;  // ids of the listening socket and of connections are greater
 constexpr const char* kConnections = "sideband connections";
 
 std::chrono::steady_clock::time_point Now() { return std::chrono::steady_clock::now(); }
@@ -29,7 +29,7 @@ absl::Status Watch(int epoll, int fd, uint64_t id) {
   event.events = EPOLLIN;
   event.data.u64 = id;
   if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, "watching a sideband socket");
+  return absl::ErrnoToStatus(errno, "cannot watch a sideband socket");
 }
 
 }  // namespace
@@ -37,10 +37,10 @@ absl::Status Watch(int epoll, int fd, uint64_t id) {
 absl::Status Sideband::Options::Validate() const {
   LARDER_RETURN_IF_ERROR(ListeningSocket::Options{.path = path}.Validate());
   if (connections.all == 0 || connections.per_uid == 0 || connections.per_process == 0) {
-    return absl::InvalidArgumentError("limits of sideband connections are at least 1");
+    return absl::InvalidArgumentError("the limits of sideband connections must be at least 1");
   }
   if (handshake_deadline <= std::chrono::milliseconds(0)) {
-    return absl::InvalidArgumentError("the sideband's handshake needs some time");
+    return absl::InvalidArgumentError("the deadline of the handshake must be positive");
   }
   return absl::OkStatus();
 }
@@ -88,10 +88,10 @@ absl::StatusOr<std::unique_ptr<Sideband>> Sideband::Create(const Options& option
 absl::Status Sideband::OpenLoop() {
   epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll_ || !wake_) return absl::ErrnoToStatus(errno, "opening the sideband's loop");
+  if (!epoll_ || !wake_) return absl::ErrnoToStatus(errno, "cannot open the sideband's loop");
   LARDER_RETURN_IF_ERROR(Watch(epoll_.get(), wake_.get(), kWake));
   WatchDoor();
-  if (watched_ < 0) return absl::ErrnoToStatus(errno, "watching the sideband's socket");
+  if (watched_ < 0) return absl::ErrnoToStatus(errno, "cannot watch the sideband's socket");
   return absl::OkStatus();
 }
 
@@ -149,7 +149,7 @@ void Sideband::Accept(uint32_t events) {
   const int at = watched_;
   for (int i = 0; i < Doorkeeper::kBatch; ++i) {
     FileDescriptor socket = door_->Accept(Now());
-    if (!socket) break;  // only then the door's socket may be another
+    if (!socket) break;  // only a failed Accept may replace the listening socket
     Admit(std::move(socket));
   }
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) door_->OnHangup(at, Now());
@@ -160,16 +160,17 @@ void Sideband::WatchDoor() {
   const int wanted = door_->fd(Now());
   if (wanted == watched_) return;
   if (watched_ >= 0) (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched_, nullptr);
-  // What is still reported of a socket that another thread closes has a former id.
+  // A new id each time: events of a former socket, which another thread may still be closing, carry
+  // a former id and are ignored.
   door_id_ = ++last_id_;
   watched_ = wanted >= 0 && Watch(epoll_.get(), wanted, door_id_).ok() ? wanted : -1;
 }
 
 void Sideband::Admit(FileDescriptor socket) {
-  // Where the listener was handed over, it may have sent something before this.
+  // If the listener was handed over, the peer may have sent descriptors before this call.
   const bool refuses = RefuseRights(socket.get()) && door_->refuses_rights();
   const std::optional<SocketPeer> peer = PeerOf(socket.get());
-  const int on = 1;  // credentials come with every packet
+  const int on = 1;  // makes the kernel attach credentials to every packet
   if (!peer || setsockopt(socket.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) {
     return CloseSocket(std::move(socket), refuses);
   }
@@ -200,7 +201,7 @@ void Sideband::Admit(FileDescriptor socket) {
 void Sideband::Close(uint64_t id) {
   const auto found = connections_.find(id);
   places_.Give(found->second.peer);
-  // Another thread may close it, and later: until then it would be reported over and over.
+  // Another thread may close the socket later; until then epoll would report it again and again.
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.connection->socket(), nullptr);
   connections_.erase(found);
   --counters_.connections_open;
@@ -234,7 +235,8 @@ void Sideband::CloseDead() {
       if (c.connection->welcomed() && c.connection->process() == process) ids.push_back(id);
     }
     for (const uint64_t id : ids) Close(id);
-    staging_.DropProcess(process);  // a packet of it may have been under way before
+    // Again: a packet that this thread was handling may have added more since OnProcessDeath.
+    staging_.DropProcess(process);
     shares_.DropProcess(process);
   }
 }

@@ -1,17 +1,21 @@
-// The sideband: the socket file at which processes of this host attach and get descriptors.
+// The sideband: the socket file at which processes of this host attach and receive descriptors.
 //
-// Listens, accepts within limits, and runs all SidebandConnections on one thread.  Does not make
-// directories and does not keep two daemons apart beyond refusing a path at which one listens; the
-// file's mode is the authority over who may connect, made before the first connection is possible.
-// A socket that breaks, or whose file is taken away, is opened again
-// (server/connections/doorkeeper.h).
+// It listens, accepts within limits, and runs all SidebandConnections on one thread.  It does not
+// create directories, and it does not keep two daemons apart, except that it refuses a path at
+// which a program listens.  The mode of the file decides which users may connect, and it is set
+// before the first connection is possible.  If the socket breaks or its file is removed, it is
+// opened again (server/connections/doorkeeper.h).
 //
-// Ownership: the socket file (unlinked at the end if it is still ours), unless it was handed a
-// listener; the connections, the thread. Borrows host, processes and staging, which outlive it.
-// Thread-safety: Create, Start, destruction from one thread; all else from any.
-// Lifecycle: Create (the path is taken, connections wait) -> Start -> destroyed (closes all).  The
-// daemon's death callback calls OnProcessDeath, so ProcessTable::Stop comes before the destruction.
-// Limits: Options.  Needs Linux 5.3, SOCK_SEQPACKET, a path below 108 bytes.
+// Ownership: it owns the socket file (and unlinks it at the end if it is still there), unless it
+// was handed a listener; the connections; and the thread.  It borrows host, processes and staging,
+// which outlive it.
+// Thread-safety: one thread calls Create and Start and destroys it; any thread may call the other
+// methods.
+// Locks: mu_ is a leaf.
+// Lifecycle: Create (listens; connections wait) -> Start -> destroyed (closes all connections).
+// The daemon's death callback calls OnProcessDeath, so ProcessTable::Stop must precede the
+// destruction.
+// Limits: see Options.  It needs Linux 5.3, SOCK_SEQPACKET, and a path shorter than 108 bytes.
 #pragma once
 
 #include <sys/types.h>
@@ -46,15 +50,17 @@ class Sideband {
   struct Options {
     std::string path;
     mode_t mode = 0660;
-    int listener = -1;  // listens at the path already; borrowed, and its file and mode are not ours
-    std::vector<uid_t> trusted_uids = {geteuid()};  // may map slabs writable; none: nobody may
+    // A descriptor that already listens at the path, or -1.  It is borrowed, and its file and mode
+    // are not ours.
+    int listener = -1;
+    std::vector<uid_t> trusted_uids = {geteuid()};  // uids that may map slabs writable
     ConnectionShares::Limits connections{.all = 1024, .per_uid = 256, .per_process = 64};
     std::chrono::milliseconds handshake_deadline{5'000};
-    Doorkeeper::Report report = {};  // called on its thread
+    Doorkeeper::Report report = {};  // called on the sideband's thread
     [[nodiscard]] absl::Status Validate() const;
   };
 
-  // FailedPrecondition: somebody listens at the path, or what lies there is no socket.
+  // Returns FailedPrecondition if a program listens at the path, or the file there is not a socket.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Sideband>> Create(const Options& options,
                                                                         SidebandHost& host,
                                                                         ProcessTable& processes,
@@ -65,19 +71,19 @@ class Sideband {
 
   void Start();
 
-  // Drops its staging segments and its shares before it returns, and soon its connections, which a
-  // forked child may keep open.
+  // Drops the staging segments and the shares of the process before it returns, and closes its
+  // connections, which a forked child may keep open, soon after.
   void OnProcessDeath(ProcessId process);
 
   // Returns false while its socket is broken and could not be opened again.
   [[nodiscard]] bool Accepting() const { return counters_.door.broken == 0; }
 
-  // Wakes the thread to answer.
+  // Asks the thread for a sign of progress, and wakes it; see Heartbeat.
   void Ask();
   [[nodiscard]] bool Answered() const { return heartbeat_.Answered(); }
 
   [[nodiscard]] const SidebandCounters& counters() const { return counters_; }
-  // Device memory that processes share now.
+  // How many pieces of device memory processes share now.
   [[nodiscard]] size_t device_shares() const { return shares_.count(); }
 
  private:
@@ -96,7 +102,7 @@ class Sideband {
 
   void Run();
   void Accept(uint32_t events);
-  // Has the epoll report the door's socket, where there is one to accept at.
+  // Makes epoll report the doorkeeper's current socket, if it has one at which to accept.
   void WatchDoor();
   void Admit(FileDescriptor socket);
   void Close(uint64_t id);
@@ -115,13 +121,13 @@ class Sideband {
   Heartbeat heartbeat_;
   std::thread thread_;
 
-  // The thread's own.
+  // Used by the thread only.
   uint64_t last_id_ = 0;
-  int watched_ = -1;      // the door's socket, as it is in the epoll
-  uint64_t door_id_ = 0;  // its id there, another one each time
+  int watched_ = -1;      // the listening socket that epoll reports, or -1
+  uint64_t door_id_ = 0;  // its id in epoll; a new one each time
   absl::flat_hash_map<uint64_t, Connection> connections_;
   ConnectionShares places_;
-  std::deque<Handshake> handshakes_;  // in order of their deadlines; some are over already
+  std::deque<Handshake> handshakes_;  // by deadline; some have ended already
 
   Mutex mu_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

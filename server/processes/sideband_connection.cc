@@ -20,13 +20,15 @@
 namespace larder {
 namespace {
 
-// Our own parts gave it: a writable one here would undo every other check.
+// The daemon's own parts opened `fd`.  A writable one would defeat every other check, so it is a
+// bug.
 void CheckReadOnly(int fd) {
   const int flags = fcntl(fd, F_GETFL);
   LARDER_CHECK(flags >= 0 && (flags & O_ACCMODE) == O_RDONLY);
 }
 
-// Neither call asks a file system.
+// Returns true for a memfd, a dma-buf, or an export of NVIDIA's driver.  Neither system call can
+// wait for a file system.
 bool IsMemory(int fd) {
   if (fcntl(fd, F_GET_SEALS) >= 0) return true;  // a memfd
   std::array<char, 64> target{};
@@ -53,7 +55,8 @@ SidebandConnection::~SidebandConnection() {
 bool SidebandConnection::OnReadable() {
   if (!takes_descriptors_ && !kernel_refuses_ && PacketCarriesRights(socket_.get())) {
     ++context_.counters.bad_descriptors;
-    Refuse(absl::InvalidArgumentError("descriptors came that the daemon does not take"));
+    Refuse(absl::InvalidArgumentError(
+        "a packet came with descriptors, which the daemon does not accept from this process"));
     return false;
   }
   ReceivedPacket packet;
@@ -75,7 +78,7 @@ bool SidebandConnection::OnReadable() {
 }
 
 void SidebandConnection::Refuse(const absl::Status& why) {
-  // Who does not read it does not get it: the connection ends either way.
+  // If the client does not read, the error is lost; the connection ends either way.
   static_cast<void>(SendPacket(socket_.get(), EncodeFrame(ErrorOf(why)).bytes()));
 }
 
@@ -86,7 +89,7 @@ absl::Status SidebandConnection::Handle(ReceivedPacket& packet) {
     ++context_.counters.bad_packets;
     return frame.status();
   }
-  // The kernel may hand over descriptors beside any frame.
+  // The kernel passes on descriptors with any frame, so each frame is checked.
   if (packet.descriptors.size() != (CarriesDescriptor(TypeOf(*frame)) ? 1 : 0)) {
     ++context_.counters.bad_descriptors;
     return absl::InvalidArgumentError(absl::StrCat("frame ", ToString(TypeOf(*frame)),
@@ -96,7 +99,7 @@ absl::Status SidebandConnection::Handle(ReceivedPacket& packet) {
   if (!packet.descriptors.empty() && !IsMemory(packet.descriptors.front().get())) {
     ++context_.counters.bad_descriptors;
     return absl::InvalidArgumentError(
-        "a descriptor came that is no memory: send a memfd, a dma-buf or a GPU's export");
+        "a descriptor came that is not memory: send a memfd, a dma-buf or a GPU's export");
   }
   switch (state_) {
     case State::kHello:
@@ -112,10 +115,11 @@ absl::Status SidebandConnection::Handle(ReceivedPacket& packet) {
 }
 
 absl::Status SidebandConnection::HandleReady(const Frame& frame, ReceivedPacket& packet) {
-  // A forked child has the socket too.
+  // A forked child has the socket, too, but not the rights of the process that was welcomed.
   if (!packet.credentials || packet.credentials->pid != pid_) {
     return Fail(absl::PermissionDeniedError(
-                    "another process than the one that connected: connect in this process"),
+                    "the process that sends is not the one that connected: open a connection of "
+                    "its own in this process"),
                 context_.counters.wrong_answer);
   }
   LARDER_RETURN_IF_ERROR(CheckUnread(kUnreadBytesMax));
@@ -139,7 +143,7 @@ absl::Status SidebandConnection::CheckPacket(const ReceivedPacket& packet) {
   if (packet.control_lost) {
     ++context_.counters.bad_descriptors;
     return absl::InvalidArgumentError(
-        "a packet came with descriptors for which the daemon has no room");
+        "a packet came with more descriptors than the daemon accepts, or could receive");
   }
   if (packet.oversize) {
     ++context_.counters.bad_packets;
@@ -169,13 +173,14 @@ absl::Status SidebandConnection::On(const HelloFrame&) {
 
 absl::Status SidebandConnection::On(const ChallengeReplyFrame& frame,
                                     const ReceivedPacket& packet) {
-  // The answer was sent after our pidfd was taken (it has the nonce) by a process with this pid
-  // (the kernel says so).  If the pidfd's process lives still, the pid was its own all the while.
+  // The answer contains the nonce, so it was sent after the daemon got the pidfd, and the kernel
+  // confirms that a process with this pid sent it.  If the pidfd's process is still alive, the pid
+  // was its own all the time, so that process sent the answer.
   if (frame.nonce != nonce_ || !packet.credentials || packet.credentials->pid != peer_->pid() ||
       packet.credentials->uid != peer_->uid() || !peer_->alive()) {
     ++context_.counters.wrong_answer;
     return absl::UnauthenticatedError(
-        "the process that answers is not the one that connected: connect anew in this process");
+        "the process that answers is not the one that connected: connect again in this process");
   }
   writable_ = Trusted(peer_->uid());
   pid_ = peer_->pid();
@@ -208,12 +213,13 @@ absl::Status SidebandConnection::On(const MapSlabFrame& frame) {
                     "operator trust the uid"),
                 context_.counters.writes_denied);
   }
-  // One for reading is a way to write for a process that may pass over file modes, as a
-  // container's root may: it opens it again through /proc.
+  // A process that may override file modes, such as a container's root, can write even with a
+  // read-only descriptor: it reopens the file through /proc.  So an untrusted process gets a slab
+  // only if slabs are sealed.
   if (!writable_ && !context_.host.slabs_sealed()) {
     return Fail(absl::PermissionDeniedError(
-                    "this uid may not map slabs, as the pool has mapped writers: use read mode "
-                    "copied, or have the daemon's operator trust the uid"),
+                    "this uid may not map slabs, because the pool has mapped writers: use read "
+                    "mode copied, or have the daemon's operator trust the uid"),
                 context_.counters.slabs_denied);
   }
   absl::StatusOr<int> fd = context_.host.OpenSlab(
@@ -245,10 +251,10 @@ absl::Status SidebandConnection::On(const OpenSessionFrame&) {
   return Answer(SessionSocketFrame{}, socket->get());
 }
 
-// The descriptor closes with its packet.
+// The client's descriptor is closed with its packet.
 absl::Status SidebandConnection::On(const StagingFrame&) {
   return Fail(absl::FailedPreconditionError(
-                  "this larderd makes staging segments itself (MAKE_STAGING): update the client "
+                  "this larderd creates staging segments itself (MAKE_STAGING): update the client "
                   "library"),
               context_.counters.staging_refused);
 }
@@ -264,7 +270,8 @@ absl::Status SidebandConnection::On(const MakeStagingFrame& frame) {
 }
 
 absl::Status SidebandConnection::On(const DropStagingFrame& frame) {
-  // Another connection of this process may have brought it: then it forgets the id when it ends.
+  // Another connection of this process may have created the segment.  That connection keeps the id,
+  // and drops it without effect when it is destroyed.
   if (!context_.staging.Drop(attachment_.process, frame.staging_id)) {
     return Fail(
         absl::NotFoundError(absl::StrCat("this process has no staging segment ", frame.staging_id)),
@@ -287,8 +294,9 @@ absl::Status SidebandConnection::AddShare(DeviceShares::Share share,
 absl::Status SidebandConnection::On(const ShareMemoryFrame& frame, FileDescriptor memory) {
   if (!Trusted(uid_)) {
     DescriptorCloser::OfProcess().Close(std::move(memory));
-    return Fail(absl::PermissionDeniedError("this uid's descriptors are not taken: share memory by "
-                                            "handle, or have the daemon's operator trust the uid"),
+    return Fail(absl::PermissionDeniedError(
+                    "the daemon does not accept descriptors from this uid: share memory by handle, "
+                    "or have the daemon's operator trust the uid"),
                 context_.counters.requests_failed);
   }
   return AddShare({frame.bytes, std::move(memory)}, context_.counters.shared_memory);
@@ -311,9 +319,10 @@ absl::Status SidebandConnection::On(const OpenSharedFrame& frame) {
 }
 
 absl::Status SidebandConnection::On(const DropSharedFrame& frame) {
-  // Only its own, so that what it remembers is never more than it may share.
+  // A connection drops only its own shares, so that shares_ never has more tickets than the process
+  // may share.
   if (std::erase(shares_, frame.ticket) == 0)
-    return Fail(absl::NotFoundError("this connection shares nothing by that ticket"),
+    return Fail(absl::NotFoundError("this connection shares no memory under that ticket"),
                 context_.counters.requests_failed);
   context_.shares.Drop(attachment_.process, frame.ticket);
   return Answer(DropSharedOkFrame{});
@@ -340,7 +349,8 @@ absl::Status SidebandConnection::CheckUnread(int most) {
   int unread = 0;
   if (ioctl(socket_.get(), SIOCOUTQ, &unread) == 0 && unread <= most) return absl::OkStatus();
   ++context_.counters.unread_answers;
-  return absl::ResourceExhaustedError("read the answers before asking for more");
+  return absl::ResourceExhaustedError(
+      "too many answers are unread: read the answers before sending more requests");
 }
 
 absl::Status SidebandConnection::Answer(const Frame& frame, int descriptor) {
@@ -351,7 +361,7 @@ absl::Status SidebandConnection::Answer(const Frame& frame, int descriptor) {
       SendPacket(socket_.get(), EncodeFrame(frame).bytes(), {.descriptor = descriptor});
   if (sent == SendResult::kSent) return absl::OkStatus();
   if (sent == SendResult::kFull) ++context_.counters.unread_answers;
-  return absl::UnavailableError("the client does not read");
+  return absl::UnavailableError("the client does not read its answers");
 }
 
 absl::Status SidebandConnection::Fail(const absl::Status& why, SidebandCounters::Counter& counter) {

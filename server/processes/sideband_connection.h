@@ -1,20 +1,22 @@
 // One connection of the sideband: HELLO, CHALLENGE, CHALLENGE_REPLY, WELCOME, then requests.
 //
-// Does not listen, wait or know other connections (Sideband does).  Everything that it reads is
-// hostile.  A request that cannot be granted is answered with ERROR and the connection goes on; a
-// packet that breaks the protocol is answered with ERROR and ends it.
+// It does not listen or wait, and it does not know other connections (Sideband does).  Everything
+// that it reads may be hostile.  If a request cannot be granted, it answers ERROR and the
+// connection continues; if a packet breaks the protocol, it answers ERROR and the connection ends.
 //
-// Descriptors are taken from processes of trusted uids alone, once they are welcome, and kept if
-// they are memory: a memfd, a dma-buf or what NVIDIA's driver exports.  All others are closed by a
-// thread that serves no client (server/connections/passed_rights.h).
+// It accepts descriptors only from processes of trusted uids, after WELCOME, and keeps them only if
+// they are memory: a memfd, a dma-buf or an export of NVIDIA's driver.  A thread that serves no
+// client closes all others (server/connections/passed_rights.h).
 //
-// Ownership: the socket, its token in the ProcessTable, the staging segments that it asked for and
-// the shares that came by it; all given back when it is destroyed.  Borrows the Context.
-// Thread-safety: none; the Sideband's thread calls it.
-// Limits: one request at a time is what a client should send; kUnreadBytesMax of answers that it
-// did not read end the connection, and one with a descriptor is not sent beside more than
-// kUnreadBesideMax: until it is read it counts for the daemon's user, who has as many of them in
-// all sockets as it may open files.
+// Ownership: it owns the socket, its token in the ProcessTable, the staging segments that it
+// created and the shares that arrived over it; its destructor releases them.  It borrows the
+// Context.
+// Thread-safety: none; only the Sideband's thread calls it.
+// Limits: a client should send one request at a time.  The connection ends when more than
+// kUnreadBytesMax of its answers are unread.  It also ends instead of sending an answer with a
+// descriptor while more than kUnreadBesideMax are unread: until the client reads it, such a
+// descriptor counts toward the daemon's user, who may have as many descriptors in all sockets as it
+// may have open files.
 #pragma once
 
 #include <atomic>
@@ -39,63 +41,64 @@
 
 namespace larder {
 
-// What the sideband hands out, given by the daemon's other parts.  Called on the sideband's thread:
-// quick, and with nothing that waits for a client.
+// The interface through which the daemon's other parts provide what the sideband hands out.  The
+// sideband's thread calls it, so implementations must be quick and must not wait for a client.
 class SidebandHost {
  public:
   virtual ~SidebandHost() = default;
-  // The caller owns the descriptor.  Asked for trusted processes only, or of slabs that are sealed
-  // against writers; `writable` for trusted ones only; without it the descriptor must be read-only
-  // (CHECKed).
+  // Returns a descriptor that the caller owns.  It is called only for trusted processes, or if
+  // slabs are sealed against writers; with `writable` only for trusted processes.  Without
+  // `writable` the descriptor must be read-only (CHECKed).
   [[nodiscard]] virtual absl::StatusOr<int> OpenSlab(ProcessId process, uint32_t slab,
                                                      bool writable) = 0;
-  // A read-only descriptor of a session of this process, NotFound otherwise.
+  // Returns a read-only descriptor of a session's page, and its size.  Returns NotFound if this
+  // process has no such session.
   [[nodiscard]] virtual absl::StatusOr<std::pair<int, ByteCount>> OpenSessionPage(
       ProcessId process, SessionId session) = 0;
-  // A session socket for one session more of the process with this token.  Unimplemented: none are
-  // handed out.
+  // Returns a session socket for a new session of the process with this token.  Returns
+  // Unimplemented if the daemon serves no session sockets.
   [[nodiscard]] virtual absl::StatusOr<FileDescriptor> OpenSession(const SidebandToken& token) = 0;
-  // The process says that it unmapped everything of this session of its own, which is over then:
-  // how much was in quarantine.
+  // Called when the process reports that it has unmapped all memory of this session, which it owns
+  // and which then ends.  Returns how many bytes were in quarantine.
   [[nodiscard]] virtual ByteCount ReleaseClean(ProcessId process, SessionId session) = 0;
   [[nodiscard]] virtual ByteCount slab_bytes() = 0;
-  // Nobody can write a slab by a descriptor of it, or make one that can.
+  // Returns true if no process can write a slab through a descriptor of it, or obtain one that can.
   [[nodiscard]] virtual bool slabs_sealed() = 0;
   [[nodiscard]] virtual std::string boot_id() = 0;  // kBootIdBytes printable characters
 };
 
-// Written by the sideband's thread, read by anybody.
+// The sideband's thread writes these counters; any thread may read them.
 struct SidebandCounters {
   using Counter = std::atomic<uint64_t>;
-  ConnectionCounters door;       // of its socket: accepted, over_descriptors, reopened, broken
+  ConnectionCounters door;       // of sideband.sock: accepted, over_descriptors, reopened, broken
   Counter connections_open = 0;  // now
   Counter welcomed = 0;
-  Counter over_limit = 0;       // connections refused by a limit, of processes too
+  Counter over_limit = 0;       // connections refused by a limit, including that of processes
   Counter handshake_late = 0;   // no CHALLENGE_REPLY in time
   Counter process_unseen = 0;   // another PID namespace, or no pidfd
-  Counter wrong_answer = 0;     // nonce of CHALLENGE_REPLY, or credentials of any later packet
+  Counter wrong_answer = 0;     // wrong CHALLENGE_REPLY, or wrong credentials of a later packet
   Counter bad_packets = 0;      // undecodable, oversize, or not for a client to send now
   Counter bad_descriptors = 0;  // too many, lost, missing or not expected
-  Counter unread_answers = 0;   // connections ended because the client did not read
-  Counter slabs_read = 0;       // descriptors handed out
-  Counter slabs_write = 0;
-  Counter writes_denied = 0;  // writable slabs asked for by others than trusted ones
-  Counter slabs_denied = 0;   // slabs for reading, likewise, where they are not sealed
+  Counter unread_answers = 0;   // connections ended because the client left answers unread
+  Counter slabs_read = 0;       // read-only descriptors of slabs that were handed out
+  Counter slabs_write = 0;      // writable ones
+  Counter writes_denied = 0;    // requests of untrusted processes for writable slabs
+  Counter slabs_denied = 0;     // requests of untrusted processes for slabs that are not sealed
   Counter session_pages = 0;
   Counter session_sockets = 0;
   Counter staging_added = 0;
   Counter staging_refused = 0;
-  Counter shared_memory = 0;  // device memory that was offered, by descriptor
-  Counter shared_handle = 0;  // and by handle
-  Counter opened_memory = 0;  // and opened
-  Counter opened_handle = 0;
+  Counter shared_memory = 0;  // device memory shared by descriptor
+  Counter shared_handle = 0;  // device memory shared by handle
+  Counter opened_memory = 0;  // shared device memory opened, by descriptor
+  Counter opened_handle = 0;  // and by handle
   Counter cleans = 0;
-  Counter requests_failed = 0;  // answered with ERROR for any other reason
+  Counter requests_failed = 0;  // requests answered with ERROR for any other reason
 };
 
 class SidebandConnection {
  public:
-  // As the kernel counts: a short packet is 768 bytes.
+  // In bytes as the kernel counts them: a short packet is 768 bytes.
   static constexpr int kUnreadBytesMax = 16 * 1024;
   static constexpr int kUnreadBesideMax = 2 * 1024;
 
@@ -107,15 +110,16 @@ class SidebandConnection {
     SidebandCounters& counters;
     std::span<const uid_t> trusted_uids;
   };
-  // `kernel_refuses`: descriptors, for as long as the connection does not allow them.
+  // `kernel_refuses`: whether the kernel refuses descriptors until the connection allows them.
   SidebandConnection(const Context& context, FileDescriptor socket, bool kernel_refuses);
   ~SidebandConnection();
   SidebandConnection(const SidebandConnection&) = delete;
   SidebandConnection& operator=(const SidebandConnection&) = delete;
 
-  // Reads and answers one packet, if there is one.  False: this connection is over, destroy it.
+  // Reads and answers one packet, if there is one.  Returns false if the connection has ended and
+  // the caller must destroy it.
   [[nodiscard]] bool OnReadable();
-  // Tells the client why, as far as it listens.  The caller destroys the connection next.
+  // Sends the reason to the client, if it reads.  The caller must then destroy the connection.
   void Refuse(const absl::Status& why);
 
   [[nodiscard]] bool welcomed() const { return state_ == State::kReady; }
@@ -125,7 +129,8 @@ class SidebandConnection {
  private:
   enum class State : uint8_t { kHello, kReply, kReady };
 
-  // What ends the connection; OK for all that is answered.
+  // Handle and its helpers return an error only if the connection must end; OK if an answer was
+  // sent.
   [[nodiscard]] absl::Status Handle(ReceivedPacket& packet);
   [[nodiscard]] absl::Status HandleReady(const Frame& frame, ReceivedPacket& packet);
   [[nodiscard]] absl::Status CheckPacket(const ReceivedPacket& packet);
@@ -149,17 +154,17 @@ class SidebandConnection {
                                       SidebandCounters::Counter& counter);
 
   [[nodiscard]] bool Trusted(uid_t uid) const;
-  // Lets the peer send descriptors from here on, if it may.
+  // Allows the peer to send descriptors from now on, if its uid is trusted.
   void AllowDescriptors();
-  // ResourceExhausted: the client has left more bytes of answers unread.
+  // Returns ResourceExhausted if more than `most` bytes of answers are unread.
   [[nodiscard]] absl::Status CheckUnread(int most);
   [[nodiscard]] absl::Status Answer(const Frame& frame, int descriptor = -1);
-  // Answers a request that was in order but is not granted.
+  // Answers a valid request that is not granted.
   [[nodiscard]] absl::Status Fail(const absl::Status& why, SidebandCounters::Counter& counter);
 
   const Context context_;
   FileDescriptor socket_;
-  bool kernel_refuses_;  // descriptors
+  bool kernel_refuses_;  // whether the kernel refuses descriptors sent to the socket
   bool takes_descriptors_ = false;
   State state_ = State::kHello;
   std::optional<PeerProcess> peer_;  // between HELLO and WELCOME

@@ -27,9 +27,9 @@ struct FreshSegment {
 
 absl::Status NoSegment(int error, const char* what) {
   const bool no_room = error == ENOMEM || error == ENOSPC || error == EMFILE || error == ENFILE;
-  return no_room ? absl::ResourceExhaustedError(
-                       absl::StrCat("the host has no room for a staging segment (", what,
-                                    ", errno ", error, "); use a smaller one, or try again later"))
+  return no_room ? absl::ResourceExhaustedError(absl::StrCat(
+                       "the host has no memory or descriptor for a staging segment (", what,
+                       ", errno ", error, "); use a smaller one, or try again later"))
                  : absl::ErrnoToStatus(error, absl::StrCat(what, " of a staging segment"));
 }
 
@@ -46,41 +46,48 @@ absl::StatusOr<FreshSegment> MakeSegment(uid_t uid, ByteCount bytes) {
   if (madvise(base, size, MADV_DONTFORK) != 0 || madvise(base, size, MADV_DONTDUMP) != 0) {
     return NoSegment(errno, "madvise");
   }
-  // Where that does not work, a client that keeps its descriptor would keep the pages.
+  // Checked here: if it did not work, a client that keeps its descriptor would keep the pages of a
+  // dropped segment.
   if (!fresh.segment->RemovePages()) return NoSegment(errno, "MADV_REMOVE");
-  // Before the descriptor leaves: a shorter file would be a SIGBUS here.
+  // Sealed before the client gets the descriptor: if it shrank the file, an access here would raise
+  // SIGBUS.
   if (fcntl(fresh.descriptor.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return NoSegment(errno, "sealing");
   }
   return fresh;
 }
 
-// So much more, of a limit of which `held` are taken.
+// Returns true if a segment of `bytes` fits into a limit of which `held` are used: it must fit into
+// what is left, and into half of that if it is larger than kSmallBytes.
 bool Fits(ByteCount bytes, ByteCount held, ByteCount limit) {
   const ByteCount left = limit - std::min(limit, held);
   return bytes <= left &&
          (bytes <= StagingTable::kSmallBytes || bytes <= ByteCount(left.value() / 2));
 }
 
-constexpr char kHalf[] = ", and a segment at most half of what is left; ";
+constexpr char kHalf[] = ", and a segment may take at most half of what is left; ";
 
 }  // namespace
 
 StagingSegment::~StagingSegment() { munmap(mapping_.data(), mapping_.size()); }
 
-// The seals allow it, and neither they nor the file can change any more.
+// MakeSegment has checked that this works: the seals allow it, and neither they nor the kind of
+// file can change afterwards.
 bool StagingSegment::RemovePages() const {
   return madvise(mapping_.data(), mapping_.size(), MADV_REMOVE) == 0;
 }
 
-// Thread-safety: all methods from any thread.
+// The accounts of all users, and the segments that were dropped and are not freed yet.  The
+// segments share it, because it must outlive them.
+// Thread-safety: all methods may be called from any thread.
 class StagingTable::Ledger : public std::enable_shared_from_this<Ledger> {
  public:
   explicit Ledger(const Options& options) : options_(options) {}
 
   [[nodiscard]] absl::Status Charge(uid_t uid, ByteCount bytes) LARDER_EXCLUDES(mu_);
   void Uncharge(uid_t uid, ByteCount bytes) LARDER_EXCLUDES(mu_);
-  // Soon, and then it is not charged any more.
+  // Frees a dropped segment, soon or before it returns (Options::frees_aside).  The segment stays
+  // charged until it is freed.
   void Free(std::unique_ptr<const StagingSegment> segment) LARDER_EXCLUDES(mu_);
   [[nodiscard]] ByteCount total() const LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
@@ -92,7 +99,7 @@ class StagingTable::Ledger : public std::enable_shared_from_this<Ledger> {
     ByteCount bytes;
     uint32_t segments = 0;
     std::deque<std::unique_ptr<const StagingSegment>> dropped;
-    bool freeing = false;  // by a thread
+    bool freeing = false;  // whether a thread frees the dropped segments
   };
   [[nodiscard]] absl::Status CheckRoom(uid_t uid, const User& user, ByteCount bytes) const
       LARDER_REQUIRES(mu_);
@@ -110,8 +117,8 @@ absl::Status StagingTable::Ledger::CheckRoom(uid_t uid, const User& user, ByteCo
   if (user.segments >= options_.uid_segments_max) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the processes of uid ", uid, " have at most ", options_.uid_segments_max,
-                     " staging segments, with dropped ones whose memory is not free yet; drop "
-                     "some, or try again later"));
+                     " staging segments, including dropped ones whose memory is not freed yet; "
+                     "drop some, or try again later"));
   }
   if (!Fits(bytes, user.bytes, options_.uid_bytes_max)) {
     return absl::ResourceExhaustedError(
@@ -121,8 +128,8 @@ absl::Status StagingTable::Ledger::CheckRoom(uid_t uid, const User& user, ByteCo
   }
   if (!Fits(bytes, total_, options_.total_bytes_max)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("the daemon makes at most ", options_.total_bytes_max.value(),
-                     " bytes of staging in all (--staging-total-limit)", kHalf,
+        absl::StrCat("all processes together have at most ", options_.total_bytes_max.value(),
+                     " bytes of staging (--staging-total-limit)", kHalf,
                      "use a smaller segment, or try again later"));
   }
   return absl::OkStatus();
@@ -155,21 +162,24 @@ void StagingTable::Ledger::FreeNow(std::unique_ptr<const StagingSegment> segment
   const ByteCount bytes(segment->bytes().size());
   const bool removed = segment->RemovePages();
   segment.reset();
-  if (removed) Uncharge(uid, bytes);  // else a client may keep them, and they stay its user's
+  // Otherwise a client may keep the pages, so they stay charged to its user.
+  if (removed) Uncharge(uid, bytes);
 }
 
-// What one user's processes hold up is their user's alone.
+// Each user has a thread of its own, so processes that delay it delay only segments of their own
+// user.
 void StagingTable::Ledger::Free(std::unique_ptr<const StagingSegment> segment) {
   if (!options_.frees_aside) return FreeNow(std::move(segment));
   const uid_t uid = segment->uid();
   MutexLock lock(mu_);
   User& user = users_[uid];
   user.dropped.push_back(std::move(segment));
-  // Where no thread can be started, it waits, charged, for the next that is dropped.
+  // If no thread can be started, the segment stays queued, and charged, until the user's next one
+  // is dropped.
   if (!user.freeing) user.freeing = StartThread(uid);
 }
 
-// Detached: an end of the daemon must not wait for what a client holds up.
+// The thread is detached: the end of the daemon must not wait for a client that delays it.
 bool StagingTable::Ledger::StartThread(uid_t uid) {
   struct Start {
     std::shared_ptr<Ledger> ledger;
@@ -190,7 +200,7 @@ bool StagingTable::Ledger::StartThread(uid_t uid) {
   pthread_t thread;
   const bool started = pthread_create(&thread, &attributes, run, start.get()) == 0;
   pthread_attr_destroy(&attributes);
-  if (started) (void)start.release();  // the thread's
+  if (started) (void)start.release();  // the thread owns it now
   return started;
 }
 
@@ -235,12 +245,12 @@ absl::StatusOr<StagingTable::Made> StagingTable::Make(ProcessId process, uid_t u
                                                       ByteCount bytes) {
   if (bytes == ByteCount(0) || bytes.value() % kPageBytes != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a staging segment is a multiple of 4,096 bytes, not ", bytes.value()));
+        absl::StrCat("a staging segment must have a multiple of 4,096 bytes, not ", bytes.value()));
   }
   MutexLock lock(mu_);
   LARDER_RETURN_IF_ERROR(CheckProcess(process, bytes));
   if (last_id_ == std::numeric_limits<uint32_t>::max()) {
-    return absl::ResourceExhaustedError("no more staging segments: restart the daemon");
+    return absl::ResourceExhaustedError("the ids of staging segments are used up: restart larderd");
   }
   LARDER_RETURN_IF_ERROR(ledger_->Charge(uid, bytes));
   absl::StatusOr<FreshSegment> fresh = MakeSegment(uid, bytes);
@@ -267,7 +277,8 @@ std::shared_ptr<const StagingSegment> StagingTable::Get(ProcessId process, uint3
 }
 
 bool StagingTable::Drop(ProcessId process, uint32_t id) {
-  std::shared_ptr<const StagingSegment> dropped;  // goes without the lock
+  // Declared before the lock, so that the segment is freed after the lock is released.
+  std::shared_ptr<const StagingSegment> dropped;
   MutexLock lock(mu_);
   const auto owner = processes_.find(process);
   if (owner == processes_.end()) return false;
@@ -281,7 +292,7 @@ bool StagingTable::Drop(ProcessId process, uint32_t id) {
 }
 
 void StagingTable::DropProcess(ProcessId process) {
-  Process dropped;  // goes without the lock
+  Process dropped;  // declared before the lock, so it is freed after the lock is released
   MutexLock lock(mu_);
   const auto owner = processes_.find(process);
   if (owner == processes_.end()) return;

@@ -1,24 +1,28 @@
-// The staging segments of attached processes: memory that the daemon makes, and that it shares with
-// one process which may not map slabs.  That process fills it with what it puts, and the daemon
-// fills it with what the process reads.
+// The staging segments of attached processes: memory that the daemon creates and shares with one
+// process that may not map slabs.  The process writes into it what it puts, and the daemon copies
+// into it what the process reads.
 //
-// Does not copy and does not check content: the client may change the bytes at any moment.  A copy
-// out of a segment is hashed where it arrived, never in the segment, and nothing that the daemon
-// needs later is read back from one.
-// No access of ours can fault: a segment is a memfd of the daemon's own making, sealed against
-// shrinking before its descriptor leaves, and not of hugetlb pages.  (A client may punch holes; the
-// next touch of one takes a page again, within what the segment was charged.)
-// The pages are charged to the daemon as far as it touches them first, so what a process, the
-// processes of a uid, and all of them may ask for is bounded.  A descriptor or a mapping that the
-// client keeps does not keep them: what is dropped has its pages taken out of the file, and stays
-// charged until that is done.  (What a client writes there afterwards are pages of its own.)
+// The table does not copy and does not check content: the client may change the bytes at any
+// moment.  So a copy out of a segment is hashed at its destination, never in the segment, and the
+// daemon reads nothing back from a segment that it needs later.
+// No access by the daemon can fault: a segment is a memfd that the daemon created and sealed
+// against shrinking before the client got its descriptor, and it does not use hugetlb pages.  (A
+// client may punch holes; the next access to one takes a page again, within what was charged for
+// the segment.)
+// The kernel charges pages to the daemon if the daemon touches them first, so there are limits on
+// what a process, the processes of a uid, and all processes may request.  A descriptor or a mapping
+// that the client keeps does not keep the pages: when a segment is dropped, its pages are removed
+// from the file, and it stays charged until that is done.  (Pages that a client writes afterwards
+// are charged to the client.)
 //
-// Ownership: the mapping, shared with the copies under way: a dropped segment is freed when the
-// last of them lets go.  The descriptor is the client's; the daemon keeps none.
-// Thread-safety: all methods from any thread.  To free a segment takes a lock that its client may
-// hold for as long as it likes (a write to it from memory that does not come): see Options.
+// Ownership: it shares the mapping with the copies under way: a dropped segment is freed when the
+// last of them releases it.  The client owns the descriptor; the daemon keeps none.
+// Thread-safety: all methods may be called from any thread.  Freeing a segment takes a kernel lock
+// that its client may hold for as long as it likes (by a write to the file from memory whose pages
+// do not arrive): see Options.
+// Locks: mu_ is acquired before the lock of the Ledger.  Neither is held while a segment is freed.
 // Lifecycle: Make -> Get ... -> Drop or DropProcess.
-// Limits: Options.
+// Limits: see Options.
 #pragma once
 
 #include <sys/types.h>
@@ -39,17 +43,17 @@ namespace larder {
 
 class StagingSegment {
  public:
-  // Takes over a mapping.
+  // Takes ownership of a mapping.
   StagingSegment(std::span<std::byte> mapping, uid_t uid) : mapping_(mapping), uid_(uid) {}
   ~StagingSegment();  // unmaps
   StagingSegment(const StagingSegment&) = delete;
   StagingSegment& operator=(const StagingSegment&) = delete;
 
-  // Memory that a hostile process reads and writes meanwhile.
+  // Memory that a hostile process may read and write at the same time.
   [[nodiscard]] std::span<std::byte> bytes() const { return mapping_; }
-  [[nodiscard]] uid_t uid() const { return uid_; }  // that it is charged to
-  // Takes all pages out of the file, whoever has it open or mapped: it reads as zeros then.  False:
-  // the kernel did not; errno says why.
+  [[nodiscard]] uid_t uid() const { return uid_; }  // the uid that is charged
+  // Removes all pages from the file, even if a process has it open or mapped; it then reads as
+  // zeros.  Returns false, with the reason in errno, if the kernel did not.
   [[nodiscard]] bool RemovePages() const;
 
  private:
@@ -64,13 +68,13 @@ class StagingTable {
     uint32_t process_segments_max = 16;
     ByteCount uid_bytes_max = MiB(512);
     ByteCount total_bytes_max = GiB(1);
-    uint32_t uid_segments_max = 1024;  // with those that are not freed yet
-    // What is dropped is freed on a thread of its user's own, soon; else where its last reference
-    // goes, which may take long.
+    uint32_t uid_segments_max = 1024;  // including dropped ones that are not freed yet
+    // If true, a dropped segment is freed soon, on a thread for its user.  Otherwise the thread
+    // that releases the last reference frees it, which may take long.
     bool frees_aside = false;
   };
-  // A larger segment takes at most half of what is left of a limit: who halves its wish finds one
-  // that fits, as long as so much is left.
+  // A larger segment may take at most half of what is left of a limit.  A client that is refused
+  // and halves its request finds a segment that fits, as long as this much is left.
   static constexpr ByteCount kSmallBytes = MiB(4);
 
   explicit StagingTable(const Options& options);
@@ -79,27 +83,28 @@ class StagingTable {
   StagingTable& operator=(const StagingTable&) = delete;
 
   struct Made {
-    uint32_t id = 0;            // not 0, never reused in this process
+    uint32_t id = 0;            // not 0; the daemon never reuses it
     FileDescriptor descriptor;  // for the client: readable and writable
   };
-  // InvalidArgument: not a multiple of 4,096, or none.  ResourceExhausted: a limit, which the
-  // sentence names, more than half of what is left of one (and than kSmallBytes), or the host has
-  // no memory.
+  // Creates a segment of a process.  Returns InvalidArgument if `bytes` is 0 or not a multiple of
+  // 4,096.  Returns ResourceExhausted if the segment exceeds a limit, which the message names; if
+  // it is larger than kSmallBytes and than half of what is left of a limit; or if the host has no
+  // memory.
   [[nodiscard]] absl::StatusOr<Made> Make(ProcessId process, uid_t uid, ByteCount bytes);
-  // nullptr: this process has no such segment.
+  // Returns nullptr if this process has no such segment.
   [[nodiscard]] std::shared_ptr<const StagingSegment> Get(ProcessId process, uint32_t id) const;
-  // False: no such segment.
+  // Returns false if this process has no such segment.
   bool Drop(ProcessId process, uint32_t id);
   void DropProcess(ProcessId process);
 
   struct Counts {
     size_t processes = 0, segments = 0;
-    ByteCount bytes;  // with those that were dropped and are not freed yet
+    ByteCount bytes;  // including dropped segments that are not freed yet
   };
   [[nodiscard]] Counts counts() const;
 
  private:
-  class Ledger;  // what the segments of all take until they are freed
+  class Ledger;  // charges segments to their users until they are freed
   struct Process {
     absl::flat_hash_map<uint32_t, std::shared_ptr<const StagingSegment>> segments;
     ByteCount bytes;
@@ -111,7 +116,8 @@ class StagingTable {
   const std::shared_ptr<Ledger> ledger_;  // shared with the segments
   mutable Mutex mu_;
   absl::flat_hash_map<ProcessId, Process> processes_ LARDER_GUARDED_BY(mu_);
-  uint32_t last_id_ LARDER_GUARDED_BY(mu_) = 0;  // one count for all, so that none says more
+  // One counter for all processes, so that an id is never reused and names one segment only.
+  uint32_t last_id_ LARDER_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace larder

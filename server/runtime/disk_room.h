@@ -1,8 +1,8 @@
-// Whether a file system has what --disk-limit allows the disk tier.
+// Checks whether a file system has the space that --disk-limit allows the disk tier to use.
 //
-// Files of the tier are allocated as they are needed, so a file system that is too small shows much
-// later, as writes that fail.
-// Thread-safety: any thread.
+// The disk tier allocates its files as it needs them, so without this check a file system that is
+// too small is noticed much later, when writes fail.
+// Thread-safety: any thread may call it.
 #pragma once
 
 #include <string>
@@ -11,8 +11,9 @@
 
 namespace larder {
 
-// How much less than `limit` the files in `directory` can take in all, where they take `taken` now;
-// 0: enough, or the file system does not say.
+// Returns by how much the space that the files in `directory` can ever occupy falls short of
+// `limit`; they occupy `taken` now.  Returns 0 if the space is sufficient, or if the file system
+// does not report it.
 [[nodiscard]] ByteCount DiskRoomLacking(const std::string& directory, ByteCount taken,
                                         ByteCount limit);
 

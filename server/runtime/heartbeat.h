@@ -1,7 +1,8 @@
-// The proof that a loop turns: somebody asks, and the loop answers when it comes round.
+// Shows that a loop still makes progress: a watcher asks, and the loop answers in its next
+// iteration.
 //
-// Does not wake the loop; who asks does, where it would sleep.
-// Thread-safety: Ask and Answered from one thread, Answer from the loop's.
+// Ask does not wake the loop.  If the loop may be asleep, the watcher must wake it.
+// Thread-safety: one thread calls Ask and Answered; the loop's thread calls Answer.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@ class Heartbeat {
  public:
   void Ask() { asked_.fetch_add(1); }
   void Answer() { answered_.store(asked_.load()); }
-  // Whatever was asked is answered.
+  // Returns true if the loop has answered since the last Ask, or if Ask was never called.
   [[nodiscard]] bool Answered() const { return answered_.load() == asked_.load(); }
 
  private:

@@ -17,9 +17,9 @@ std::string PathOf(int fd) {
   socklen_t size = sizeof address;
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
       address.sun_family != AF_UNIX || size <= offsetof(sockaddr_un, sun_path)) {
-    return "something that is no socket file";
+    return "something that is not a socket file";
   }
-  return address.sun_path;  // the kernel ends it with a NUL
+  return address.sun_path;  // the kernel terminates it with a NUL
 }
 
 }  // namespace
@@ -27,7 +27,9 @@ std::string PathOf(int fd) {
 absl::StatusOr<InheritedSockets> InheritedSockets::Take(const std::vector<Wanted>& wanted) {
   InheritedSockets inherited;
   const int count = sd_listen_fds(/*unset_environment=*/1);
-  if (count < 0) return absl::FailedPreconditionError("cannot take the service manager's sockets");
+  if (count < 0)
+    return absl::FailedPreconditionError(
+        "cannot take over the sockets that the service manager passed ($LISTEN_FDS)");
   std::vector<FileDescriptor> given;
   for (int i = 0; i < count; ++i) given.emplace_back(SD_LISTEN_FDS_START + i);
   for (FileDescriptor& fd : given) {
@@ -38,8 +40,8 @@ absl::StatusOr<InheritedSockets> InheritedSockets::Take(const std::vector<Wanted
     if (found == wanted.end()) {
       return absl::FailedPreconditionError(
           absl::StrCat("the service manager listens on ", PathOf(fd.get()),
-                       ", which is no socket of this daemon: give the socket units and socket_dir "
-                       "the same directory, or disable the units"));
+                       ", which is not a socket of this daemon: set the socket units and "
+                       "socket_dir to the same directory, or disable the units"));
     }
     inherited.sockets_.emplace_back(found->path, std::move(fd));
   }

@@ -1,9 +1,11 @@
-// Sockets that the service manager listens on before the daemon is there (systemd's socket units):
-// who connects while it starts, or starts again, waits instead of being refused.
+// The sockets on which the service manager listens before the daemon runs (systemd's socket units):
+// a client that connects while the daemon starts or restarts waits instead of being refused.
 //
-// Ownership: the listening sockets; who uses them borrows.
-// Thread-safety: Take before any thread is started; all else is constant.
-// Lifecycle: Take once -> outlives the daemon.
+// Ownership: this object owns the listening sockets; the parts of the daemon that use them borrow
+// them.
+// Thread-safety: Take must be called before any thread is started; after that the object is
+// constant.
+// Lifecycle: Take is called once -> the object outlives the daemon.
 #pragma once
 
 #include <string>
@@ -21,11 +23,12 @@ class InheritedSockets {
     std::string path;
     int type = 0;  // SOCK_STREAM or SOCK_SEQPACKET
   };
-  // What of `wanted` was handed to this process; often nothing.  FailedPrecondition: something
-  // else was handed to it, with what to do.
+  // Takes those of the `wanted` sockets that the service manager passed to this process; often
+  // there are none.  Returns FailedPrecondition, with what to do about it, if the manager passed
+  // another socket.
   [[nodiscard]] static absl::StatusOr<InheritedSockets> Take(const std::vector<Wanted>& wanted);
 
-  // -1: it was not handed over, so bind it.
+  // Returns the descriptor of the socket, or -1 if it was not passed and the caller must bind it.
   [[nodiscard]] int Find(const std::string& path) const;
 
  private:

@@ -21,42 +21,42 @@ absl::Status FromErrno(int error, absl::string_view what, const std::string& pat
 }
 
 absl::Status PrepareDirectory(const std::string& dir) {
-  // 0755: clients of other users must get at the socket files, whose modes say who may connect.
+  // 0755: clients of other users must reach the socket files, whose modes decide who may connect.
   if (mkdir(dir.c_str(), 0755) != 0 && errno != EEXIST) {
-    return FromErrno(errno, "cannot make the socket directory", dir);
+    return FromErrno(errno, "cannot create the socket directory", dir);
   }
   struct stat st {};
-  if (stat(dir.c_str(), &st) != 0) return FromErrno(errno, "cannot look at", dir);
+  if (stat(dir.c_str(), &st) != 0) return FromErrno(errno, "cannot stat", dir);
   if (!S_ISDIR(st.st_mode)) {
     return absl::FailedPreconditionError(
         absl::StrCat(dir, " is not a directory: move it away or choose --socket-dir"));
   }
   if ((st.st_mode & S_IWOTH) != 0 && (st.st_mode & S_ISVTX) == 0) {
-    return absl::FailedPreconditionError(absl::StrCat("everybody may replace files in ", dir,
+    return absl::FailedPreconditionError(absl::StrCat("every user may replace files in ", dir,
                                                       ": chmod o-w it or choose --socket-dir"));
   }
   return absl::OkStatus();
 }
 
-// A user who may open the file may hold its lock for good, and no daemon could start.
+// A user who may open the file can hold its lock forever, and then no daemon could start.
 absl::Status KeepForOurselves(int fd, const struct stat& file, const std::string& path) {
   struct stat dir {};
   if (stat(path.substr(0, path.rfind('/')).c_str(), &dir) != 0) {
-    return FromErrno(errno, "cannot look at the directory of", path);
+    return FromErrno(errno, "cannot stat the directory of", path);
   }
   if (file.st_uid != geteuid() && file.st_uid != dir.st_uid) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " belongs to uid ", file.st_uid,
-                     ", who may lock it at any time: remove it or choose --socket-dir"));
+                     ", which can lock it at any time: remove it or choose --socket-dir"));
   }
-  // Former versions made it readable for all.
+  // Earlier versions made it readable by every user.
   if (file.st_uid == geteuid() && (file.st_mode & 0177) != 0 && fchmod(fd, 0600) != 0) {
     return FromErrno(errno, "cannot chmod", path);
   }
   return absl::OkStatus();
 }
 
-// What the holder wrote; the pid is for people, the lock is what counts.
+// Reads the pid that the holder wrote.  It is for people only; the lock alone decides.
 std::string HolderPid(int fd) {
   char text[24] = {};
   const ssize_t n = pread(fd, text, sizeof text - 1, 0);
@@ -80,8 +80,8 @@ absl::Status WritePid(int fd) {
 absl::StatusOr<std::unique_ptr<LockFile>> LockFile::Acquire(const std::string& socket_dir) {
   LARDER_RETURN_IF_ERROR(PrepareDirectory(socket_dir));
   const std::string path = absl::StrCat(socket_dir, "/", kName);
-  // O_NOFOLLOW: in a shared directory the name may be somebody else's link to a file of ours.
-  // 0600: another user who may open it may also lock it, and keep the next daemon out.
+  // O_NOFOLLOW: in a shared directory the name may be another user's link to one of our files.
+  // 0600: another user who can open the file can also lock it, and so keep the next daemon out.
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) return FromErrno(errno, "cannot open the lock file", path);
   std::unique_ptr<LockFile> lock(new LockFile(fd));

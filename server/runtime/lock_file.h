@@ -1,14 +1,15 @@
-// The right to serve a socket directory: one daemon at a time, whoever starts first.
+// The right to serve a socket directory: one daemon at a time, the one that starts first.
 //
-// The holder alone may remove a socket file that a dead daemon left behind (RemoveStaleSocket in
-// listening_socket.h): without the lock it cannot know that the daemon is dead.  Makes the
-// directory (one level) when missing.  The lock file itself stays on disk for good; removing it
-// would let two daemons hold two files of the same name.  Its mode is 0600, as a user who may open
-// it may lock it and keep every daemon out.
+// Only the holder may remove a socket file that a dead daemon left behind (RemoveStaleSocket in
+// listening_socket.h): without the lock a process cannot know that the daemon is dead.  Acquire
+// creates the directory (one level) if it is missing.  The lock file itself stays on disk forever;
+// removing it would let two daemons hold two files of the same name.  Its mode is 0600, because a
+// user who can open it can lock it and keep every daemon out.
 //
-// Does not keep another program from binding a socket there: that shows in RemoveStaleSocket.
-// Ownership: the holder of the handle holds the lock; it ends with the handle or the process,
-// however that ends.  Forked children that do not exec keep it too.
+// The lock does not keep another program from binding a socket there; RemoveStaleSocket reports
+// such a program.
+// Ownership: the owner of the handle holds the lock.  The lock is released when the handle is
+// destroyed or the process ends, however it ends.  Forked children that do not exec hold it too.
 // Thread-safety: one thread at a time.
 // Lifecycle: Acquire -> RemoveStaleSocket for each path -> bind -> ... -> destroyed after the
 // sockets are gone.
@@ -26,8 +27,9 @@ class LockFile {
  public:
   static constexpr const char* kName = "larderd.lock";
 
-  // FailedPrecondition: another larderd serves it, or others may write the directory or own the
-  // file, with what to do.  Otherwise what the kernel said of the directory or the file.
+  // Returns FailedPrecondition, with what to do about it, if another larderd serves the directory,
+  // every user may write the directory, or another user owns the file.  Returns the kernel's error
+  // if the directory or the file cannot be used otherwise.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LockFile>> Acquire(
       const std::string& socket_dir);
   ~LockFile();

@@ -32,7 +32,7 @@ std::unique_ptr<spdlog::logger> MakeLogger(spdlog::sink_ptr sink, LogLevel level
   auto logger = std::make_unique<spdlog::logger>("larderd", std::move(sink));
   logger->set_level(SpdlogLevel(level));
   logger->flush_on(spdlog::level::debug);
-  // Without this spdlog answers a failed write with a line of its own for each.
+  // Without this handler spdlog prints a line of its own for every failed write.
   logger->set_error_handler([](const std::string&) {});
   logger->set_formatter(std::make_unique<spdlog::pattern_formatter>(
       format == LogFormat::kText ? "%Y-%m-%dT%H:%M:%S.%eZ %l %v"
@@ -41,7 +41,8 @@ std::unique_ptr<spdlog::logger> MakeLogger(spdlog::sink_ptr sink, LogLevel level
   return logger;
 }
 
-// Bytes that neither form can carry as they are.  Beyond ASCII nothing is trusted to be UTF-8.
+// Returns true for bytes that both formats can carry unescaped.  Bytes beyond ASCII are escaped,
+// because a value is not trusted to be UTF-8.
 bool IsPlain(unsigned char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; }
 
 void AppendQuoted(std::string_view text, LogFormat format, std::string* out) {

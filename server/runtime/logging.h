@@ -1,18 +1,19 @@
-// The daemon's log: one event a line on standard error, as key=value text or JSON.
+// The daemon's log: one event per line on standard error, as key=value text or JSON.
 //
 //   log.Info("session_attached", {{"session", id.value}, {"engine", engine_id}});
 //   2026-01-31T12:00:00.123Z info session_attached session=7 engine=llama-0
 //
-// An event is a name in snake_case that stays the same for good, so that alerts can rest on it;
-// what varies goes into fields.  Values may come from clients: whatever their bytes, the line stays
-// one line, and a long value is cut.  What hostile input can cause as often as it likes goes
-// through a LogLimiter, what is found again until somebody mends it through a LogRepeats, never
-// straight into the log.
+// An event is a name in snake_case that never changes, so that alerts can rely on it; everything
+// that varies is a field.  Values may come from clients: whatever bytes a value contains, the event
+// stays on one line, and a long value is cut.  An event that hostile input can cause any number of
+// times must go through a LogLimiter, and an event that recurs until an operator repairs its cause
+// must go through a LogRepeats; neither may be written to the log directly.
 //
-// Does not promise that a line was written: a full disk or a closed pipe loses lines, never work.
-// Ownership: made by server/main and handed to every part that logs.  Thread-safety: all methods of
-// Log, LogLimiter and LogRepeats from any thread.
-// Limits: kLogValueBytesMax bytes of each value.
+// A line is not guaranteed to be written: a full disk or a closed pipe loses lines, but it never
+// fails the work that logs them.
+// Ownership: server/main creates the log and passes it to every part that logs.
+// Thread-safety: all methods of Log, LogLimiter and LogRepeats may be called from any thread.
+// Limits: kLogValueBytesMax bytes of each value are logged.
 #pragma once
 
 #include <concepts>
@@ -40,7 +41,7 @@ enum class LogFormat : uint8_t { kText, kJson };
 
 inline constexpr size_t kLogValueBytesMax = 512;
 
-// A name and a value, alive until the line is written.
+// A key and a value.  Both must stay alive until the line is written.
 struct LogField {
   LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
   LogField(std::string_view k, const std::string& v) : key(k), value(std::string_view(v)) {}
@@ -90,19 +91,19 @@ class Log {
   const std::unique_ptr<spdlog::logger> logger_;
 };
 
-// Lets at most so many lines a second of one kind through and says how many it kept back: one for
-// each place that hostile input can reach.
+// Passes at most `lines_per_s` lines of one kind per second, and reports how many it suppressed.
+// Every place that hostile input can reach has a limiter of its own.
 //
 //   if (const auto pass = limiter.Pass()) {
 //     log.Warning("frame_refused", {{"why", why}, {"suppressed", pass->suppressed}});
 //   }
 //
-// What is kept back at the very end of a flood shows with the next line of this kind, or never:
-// counters have the true number.
+// Lines that were suppressed at the very end of a flood are reported with the next line of this
+// kind, or never; the counters have the true number.
 class LogLimiter {
  public:
   struct Line {
-    uint64_t suppressed = 0;  // of this kind since the last line that passed
+    uint64_t suppressed = 0;  // lines of this kind since the last one that passed
   };
   // REQUIRES: lines_per_s > 0; the clock outlives this.
   LogLimiter(const Clock& clock, uint32_t lines_per_s) : clock_(clock), lines_per_s_(lines_per_s) {}
@@ -113,16 +114,16 @@ class LogLimiter {
   const Clock& clock_;
   const uint32_t lines_per_s_;
   Mutex mu_;
-  TimePoint window_ LARDER_GUARDED_BY(mu_){};   // of one second; begins with its first line
-  uint32_t passed_ LARDER_GUARDED_BY(mu_) = 0;  // in the window
+  TimePoint window_ LARDER_GUARDED_BY(mu_){};   // when the window of one second began
+  uint32_t passed_ LARDER_GUARDED_BY(mu_) = 0;  // lines in the window
   uint64_t suppressed_ LARDER_GUARDED_BY(mu_) = 0;
 };
 
-// Lets a line through that was not there for so long: for what is found again at every try, as a
-// part of the disk that stays away.
+// Passes a line only if the same text has not passed for the time `quiet`.  It is for a condition
+// that is found again at every retry, such as a part of the disk that stays unavailable.
 class LogRepeats {
  public:
-  // Beyond it the oldest is forgotten, and passes when it comes again.
+  // When more texts than this are known, the oldest is forgotten, and passes when it recurs.
   static constexpr size_t kTextsMax = 64;
   // REQUIRES: the clock outlives this.
   LogRepeats(const Clock& clock, Duration quiet) : clock_(clock), quiet_(quiet) {}

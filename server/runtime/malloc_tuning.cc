@@ -10,7 +10,8 @@
 namespace larder {
 namespace {
 
-// Of this process, without the pool; 0: the kernel does not say.
+// Returns the anonymous resident bytes of this process, which do not include the pool.  Returns 0
+// if the kernel does not report them.
 size_t AnonymousBytes() {
   std::ifstream file("/proc/self/statm");
   size_t size = 0, resident = 0, shared = 0;
@@ -18,7 +19,8 @@ size_t AnonymousBytes() {
   return (resident - shared) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Resident, and not allocated: what lies free in the arenas, stacks, and what is mapped otherwise.
+// Returns the bytes that are resident but not allocated: free memory in the arenas, stacks, and
+// other mappings.
 size_t UnallocatedBytes() {
   const struct mallinfo2 heap = mallinfo2();
   const size_t allocated = heap.uordblks + heap.hblkhd;
@@ -28,7 +30,7 @@ size_t UnallocatedBytes() {
 
 }  // namespace
 
-// They fail only for values that are out of range.
+// mallopt fails only for values that are out of range, so its results are ignored.
 void KeepHeapWarm() {
   const auto cores = static_cast<int>(std::thread::hardware_concurrency());
   (void)mallopt(M_ARENA_MAX, std::max(kHeapArenasLeast, cores));
@@ -36,14 +38,14 @@ void KeepHeapWarm() {
   (void)mallopt(M_TRIM_THRESHOLD, kHeapKeptBytes);
 }
 
-// Not by how much the process has grown: what a burst of messages leaves behind would stay for as
-// long as nothing grows beyond it.
+// The growth of the process is not the criterion: the free memory that a burst of messages leaves
+// behind would then stay until the process grew beyond it.
 void MallocTrimmer::Check() {
   const size_t now = UnallocatedBytes();
   least_ = std::min(least_, now);
   if (now < least_ + kHeapFreeBytes) return;
   (void)malloc_trim(0);
-  least_ = UnallocatedBytes();  // what cannot be given back: another trim would be in vain
+  least_ = UnallocatedBytes();  // the trim could not return this much, so another could not either
 }
 
 }  // namespace larder

@@ -1,7 +1,7 @@
 // How the daemon's heap treats large messages.
 //
-// A Lookup by 131,072 token ids is a message of 512 KiB, which glibc by default maps anew for each
-// message and unmaps after it: 450 us of page faults for 30 us of parsing.
+// A Lookup by 131,072 token ids is a message of 512 KiB.  By default glibc maps memory for each
+// such message and unmaps it afterwards: 450 us of page faults for 30 us of parsing.
 #pragma once
 
 #include <cstddef>
@@ -9,28 +9,31 @@
 
 namespace larder {
 
-// Allocations of more than this are mapped, and go back to the kernel at once.
+// Larger allocations are mapped, and are returned to the kernel as soon as they are freed.
 inline constexpr int kHeapMappedBytes = 4 << 20;
-// There are as many malloc arenas as cores, or these (glibc: eight for each core).  What one thread
-// has left free in its arena is of no use to a thread of another: eight processes that flooded the
-// daemon with long requests left 60 MiB so in 16 arenas, 35 in four.
+// malloc may use as many arenas as there are cores, but at least this many (glibc: eight per
+// core).  Memory that is free in one arena is of no use to a thread that allocates from another:
+// eight processes that flooded the daemon with long requests left 60 MiB free in 16 arenas, and 35
+// MiB in four.
 inline constexpr int kHeapArenasLeast = 4;
-// So much may lie free at the top of each arena before it goes back.  What lies free below a live
-// allocation stays, until the MallocTrimmer gives it back.
+// When more than this is free at the top of an arena, malloc returns it to the kernel.  Memory that
+// is free below a live allocation stays until the MallocTrimmer returns it.
 inline constexpr int kHeapKeptBytes = 4 << 20;
-// So much may lie free in all arenas together, beyond what is always there, before it goes back.
+// When this much is free in all arenas together, beyond what is always there, the MallocTrimmer
+// returns it to the kernel.
 inline constexpr size_t kHeapFreeBytes = 16 << 20;
-// Sets all but the last for this process.  REQUIRES: before any thread is started.
+// Applies all of these limits except the last to this process.
+// REQUIRES: no thread has been started yet.
 void KeepHeapWarm();
-// Gives free memory back to the kernel when kHeapFreeBytes more of it are resident than have been
-// at the least since the last time.  Returns at once otherwise.  It takes some ms where it gives
-// back much, for which allocations of other threads may wait.
+// Returns free memory to the kernel when kHeapFreeBytes more of it are resident than the smallest
+// amount seen since the last trim.  Otherwise Check returns at once.  A trim that returns much
+// memory takes several milliseconds, during which allocations of other threads may wait.
 class MallocTrimmer {
  public:
   void Check();
 
  private:
-  // Resident bytes that nobody had allocated, at the least since the last trim.
+  // The smallest number of resident, unallocated bytes seen since the last trim.
   size_t least_ = std::numeric_limits<size_t>::max() / 2;
 };
 

@@ -15,19 +15,19 @@
 namespace larder {
 namespace {
 
-// Lines are assignments of their own to the manager.
+// The manager reads every line as an assignment of its own, so a text must not contain newlines.
 std::string OneLine(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
 
-// Returns false if the queue at `path` is full.  sd_notify would wait until there is room.
+// Returns false if the queue at `path` is full.  sd_notify would wait for a free slot instead.
 bool SendNow(const FileDescriptor& socket, std::string_view path, std::string_view text) {
   sockaddr_un address{};
   if (path.size() >= sizeof address.sun_path) return true;
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, path.size());
-  if (path.front() == '@') address.sun_path[0] = '\0';  // an abstract one
+  if (path.front() == '@') address.sun_path[0] = '\0';  // an abstract address
   const size_t size = offsetof(sockaddr_un, sun_path) + path.size();
   return sendto(socket.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
                 reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(size)) >= 0 ||
@@ -65,7 +65,7 @@ void ServiceManager::TellKept(const std::string& now) {
     if (!socket_) socket_ = FileDescriptor(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     told = socket_ && SendNow(socket_, path, text);
   } else if (path != nullptr) {
-    sd_notify(/*unset_environment=*/0, text.c_str());  // knows other kinds of address
+    sd_notify(/*unset_environment=*/0, text.c_str());  // it supports other kinds of address
   }
   if (!told) return;
   events_.clear();

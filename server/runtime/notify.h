@@ -1,11 +1,14 @@
-// Tells the service manager (systemd) how the daemon is: READY, STOPPING, STATUS, WATCHDOG.
+// Reports the state of the daemon to the service manager (systemd): READY, STOPPING, STATUS,
+// WATCHDOG.
 //
-// Everything is a no-op without $NOTIFY_SOCKET, and nothing ever fails or waits: a manager that
-// does not listen must not stop the daemon.  What does not fit into the manager's queue is kept and
-// told with what is told next, the newest status alone; StillAlive comes at each pulse.
-// Ownership: a socket, from the first word on.
-// Thread-safety: all functions from any thread, as long as nobody changes the environment.
-// Lifecycle: outlives the threads that tell it things.
+// All methods are no-ops without $NOTIFY_SOCKET, and none of them fails or waits: a manager that
+// does not listen must not stop the daemon.  If the manager's queue is full, the report is kept and
+// sent with the next one, at the latest with the StillAlive of the next pulse; of several statuses
+// only the newest is kept.
+// Ownership: this object owns a socket, from the first report on.
+// Thread-safety: all methods may be called from any thread, as long as no thread changes the
+// environment.
+// Lifecycle: outlives the threads that report through it.
 #pragma once
 
 #include <optional>
@@ -19,26 +22,27 @@ namespace larder {
 
 class ServiceManager {
  public:
-  void Ready(const std::string& status);   // it serves; once
+  void Ready(const std::string& status);   // the daemon serves; called once
   void Status(const std::string& status);  // a sentence for `systemctl status`
-  // It drains, and may take so long without being killed for it, whatever TimeoutStopSec says.
+  // The daemon drains.  The manager does not kill it within `limit`, whatever TimeoutStopSec says.
   void Stopping(const std::string& status, Duration limit);
   void StillAlive();  // WATCHDOG=1
 
-  // How often to look whether to say StillAlive: a quarter of the unit's WatchdogSec, since what is
-  // found at one look is told at the next; nullopt: it does not want to know.
+  // How often the daemon must check whether it may call StillAlive: a quarter of the unit's
+  // WatchdogSec, since a check evaluates the answers to the check before it.  Returns nullopt if
+  // the unit has no watchdog.
   [[nodiscard]] std::optional<Duration> WatchdogInterval() const;
 
  private:
-  // `event` is a line of its own, or empty; so is what is kept.
+  // Sends an event and a status.  `event` consists of whole lines, or is empty.
   void Tell(const std::string& event, const std::string& status) LARDER_EXCLUDES(mu_);
-  // Tells `now`, which is of this moment alone, and all that is kept.
+  // Sends `now`, which is not kept if the queue is full, and everything that is kept.
   void TellKept(const std::string& now) LARDER_REQUIRES(mu_);
 
   Mutex mu_;
   FileDescriptor socket_ LARDER_GUARDED_BY(mu_);
-  std::string events_ LARDER_GUARDED_BY(mu_);  // kept: lines, in their order
-  std::string status_ LARDER_GUARDED_BY(mu_);  // likewise: the line of the newest one
+  std::string events_ LARDER_GUARDED_BY(mu_);  // lines not sent yet, in their order
+  std::string status_ LARDER_GUARDED_BY(mu_);  // the newest status line, if it is not sent yet
 };
 
 }  // namespace larder

@@ -8,12 +8,12 @@
 namespace larder {
 namespace {
 
-constexpr uint64_t kUidTimes = 3;  // what is free, that the processes of a uid may hold
+constexpr uint64_t kUidTimes = 3;  // the processes of a uid may hold this many times what is free
 
 struct KindText {
   std::string_view name;
-  Duration pause;           // the shortest hint; a session lasts, a call does not
-  std::string_view advice;  // of a refusal
+  Duration pause;           // the shortest retry hint: sessions last long, calls do not
+  std::string_view advice;  // the end of a refusal's text
 };
 constexpr std::chrono::milliseconds kSoon{20}, kLater{500};
 constexpr KindText kTexts[kShareKinds] = {
@@ -25,9 +25,9 @@ constexpr KindText kTexts[kShareKinds] = {
     {"waiting_bytes", kSoon, "wait for answers before sending more, or raise --memory-limit"},
     {"unread_bytes", kSoon, "read answers, ask for less at once, or raise --memory-limit"},
     {"watchers", kLater, "end watchers that are not read"},
-    {"engines", kLater, "use engine ids again, or clear what is stored of old ones"},
+    {"engines", kLater, "reuse engine ids, or clear what is stored of old ones"},
     {"variants", kLater, "register fewer, or clear what is stored of old engines"},
-    {"variant_numbers", kLater, "use layouts again; numbers come back when larderd starts again"},
+    {"variant_numbers", kLater, "reuse layouts; numbers are released when larderd restarts"},
     {"contents", kLater, "register fewer, or clear what is stored of old engines"},
     {"registration_bytes", kLater,
      "register less, with shorter names, or clear what is stored of old engines"},
@@ -39,14 +39,15 @@ constexpr KindText kTexts[kShareKinds] = {
 const KindText& TextOf(ShareKind kind) { return kTexts[static_cast<size_t>(kind)]; }
 size_t Index(ShareKind kind) { return static_cast<size_t>(kind); }
 
-// How much a holder of `held` may hold when `free` is left; `max` is its cap.
+// Returns how much a holder may hold when `free` is left: `times` of that, or the floor if that is
+// more, and at most the cap `max`.
 uint64_t MostOf(const Shares::Limit& limit, uint64_t max, uint64_t times, uint64_t free) {
   const uint64_t ruled = free > UINT64_MAX / times ? UINT64_MAX : free * times;
   return std::min(max, std::max(limit.floor, ruled));
 }
 
-// Adds where that is within `max`: by comparison, not by add and undo, as two that overshoot
-// together would both be refused.
+// Adds `amount` if the sum is within `max`.  It compares and exchanges instead of adding and
+// undoing, because two threads that overshoot together would both be refused.
 bool AddWithin(std::atomic<uint64_t>& held, uint64_t amount, uint64_t max) {
   uint64_t now = held.load(std::memory_order_relaxed);
   while (amount <= max && now <= max - amount) {
@@ -75,9 +76,9 @@ ShareHolder UnattachedOf(uid_t uid) {
 }
 
 Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
-  constexpr ByteCount kStream = MiB(4);    // about what the messages of one take, both ways
-  constexpr ByteCount kMessage = MiB(32);  // the longest, and what it says
-  constexpr ByteCount kWaiting = MiB(16);  // the longest
+  constexpr ByteCount kStream = MiB(4);    // about what the messages of a stream take, both ways
+  constexpr ByteCount kMessage = MiB(32);  // the longest message and what it decodes to
+  constexpr ByteCount kWaiting = MiB(16);  // the longest message
   constexpr ByteCount kUnread = MiB(16), kUnreadFloor = MiB(1);
   Limits limits;
   const auto of = [&limits](ShareKind kind) -> Limit& { return limits[Index(kind)]; };
@@ -86,7 +87,8 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kProcesses) = {.all = sizes.sessions_max};
   of(ShareKind::kByteStreams) = {
       .all = std::max<uint64_t>(1, sizes.memory_limit.value() / kStream.value())};
-  // The rest is for what comes in (incoming_messages.h), waits and is not read.
+  // The other half is for messages that are still arriving (incoming_messages.h), for messages that
+  // wait, and for answers that are not read yet.
   of(ShareKind::kMessageBytes) = {.all = std::max(sizes.memory_limit.value() / 2,
                                                   std::min(sizes.memory_limit, kMessage).value()),
                                   .floor = kMessage.value()};
@@ -100,9 +102,9 @@ Shares::Limits Shares::LimitsOf(const Sizes& sizes) {
   of(ShareKind::kNumbers) = {.all = 65'534};  // VariantTable::kVariantsMax
   of(ShareKind::kContents) = {.all = 16'384};
   of(ShareKind::kRegistrationBytes) = {.all = sizes.registrations.value()};
-  of(ShareKind::kLeases) = {.all = 131'072};  // of some 300 B
+  of(ShareKind::kLeases) = {.all = 131'072};  // about 300 B each
   of(ShareKind::kDevicePlaces) = {.all = 1 << 20};
-  // Caps, not the rule: a lease counts each block that others lease, too.
+  // Caps instead of the rule: a block counts for every lease on it, so there is no total to divide.
   const uint64_t share =
       sizes.pool == ByteCount(0) ? UINT64_MAX : Times(sizes.pool, sizes.lease_share).value();
   const uint64_t three =
@@ -190,14 +192,14 @@ void Shares::Sweep() {
   sweep_at_ = 2 * (uids_.size() + processes_.size()) + 64;
 }
 
-// ---- the door
+// ---- granting and refusing
 
 uint64_t Shares::UidMax(const Limit& limit, const Book& uid) {
   return uid.holder.uid ? limit.uid_max : std::min(limit.uid_max, limit.process_max);
 }
 
 Shares::Answer Shares::Take(const std::shared_ptr<Book>& book, ShareKind kind, uint64_t amount) {
-  if (amount == 0) {  // also for a holder that has more than the rule would give it now
+  if (amount == 0) {  // admitted even if the holder has more than the rule would grant it now
     Answer nothing;
     nothing.ticket = Ticket(this, book, kind, 0);
     return nothing;
@@ -206,7 +208,8 @@ Shares::Answer Shares::Take(const std::shared_ptr<Book>& book, ShareKind kind, u
   const Limit& limit = state.limit;
   Book* const uid = book == nullptr || book->uid == nullptr ? book.get() : book->uid.get();
   Book* const process = uid == book.get() ? nullptr : book.get();
-  // What its own share refuses is not counted in all even for a moment: that could refuse others.
+  // The holder's own share is checked first: a request that it refuses must not be counted in the
+  // total even for a moment, as that could refuse other holders.
   const uint64_t before = state.held.load(std::memory_order_relaxed);
   const uint64_t left = limit.all - std::min(limit.all, before);
   if (amount > left) return Refuse(kind, amount, nullptr, book.get());
@@ -277,7 +280,7 @@ std::string Shares::Text(ShareKind kind, const Book* full, std::optional<uint64_
                       of_process ? limit.process_max : UidMax(limit, *full));
     } else {
       absl::StrAppend(&text, limit.all - std::min(limit.all, in_all), " of ", limit.all,
-                      " are free, and it holds at most ",
+                      " are free, and it may hold at most ",
                       of_process ? "as much as is left" : "three times what is left");
     }
   }
@@ -296,7 +299,7 @@ Shares::Answer Shares::Refuse(ShareKind kind, uint64_t amount, const Book* full,
   uint64_t most = limit.all;
   if (full != nullptr)
     most = std::min(most, full->uid != nullptr ? limit.process_max : UidMax(limit, *full));
-  // Spread over 1x to 2x, so that those refused together do not come back together.
+  // Spread over 1x to 2x of the pause, so that callers refused together do not retry together.
   constexpr uint64_t kSteps = 16;
   const Duration pause = TextOf(kind).pause;
   if (amount <= most) answer.retry_after = pause + pause * (nth % kSteps) / kSteps;
@@ -315,7 +318,7 @@ uint64_t Shares::OwnRoom(const Book& book, ShareKind kind) const {
   const uint64_t free = Free(kind);
   const uint64_t held = book.held[Index(kind)].load(std::memory_order_relaxed);
   const auto left = [held](uint64_t most) { return most - std::min(most, held); };
-  // held + n <= times * (room - n), or the floor.
+  // The largest n with held + n <= times * (free - n), or up to the floor.
   const uint64_t most = free > UINT64_MAX / times ? UINT64_MAX : free * times;
   const uint64_t ruled = left(most) / (times + 1);
   return std::min(left(of_process ? limit.process_max : UidMax(limit, book)),

@@ -1,19 +1,23 @@
-// What each process, and each user, may hold of the daemon at once: one account for each, one table
-// of limits, and a ticket for whatever is held.  The only door where something is refused because
-// there is too much of it.
+// Limits how much of the daemon each process, and each user, may hold at once: one account for each
+// process and uid, one table of limits, and a ticket for everything that is held.  All requests
+// for the kinds below are granted or refused here.
 //
-// The rule: a process gets more while it then holds no more than is still free; the processes of a
-// uid together, three times that.  So one process alone gets half of a kind and one uid three
-// quarters; the more there are, the less each; and something is left for a holder that comes.  Up
-// to the floor of a kind (one; of bytes, a message) the rule does not ask.  Kinds of the pool's
-// bytes have fixed caps.
+// The rule: a process is granted more of a kind if it then holds no more than is still free; the
+// processes of a uid together, if they hold no more than three times what is still free.  So one
+// process alone gets half of a kind and one uid three quarters; the more holders there are, the
+// less each of them gets; and there is always something left for a new holder.  Up to the floor of
+// a kind (one; for bytes of messages 1 to 32 MiB) the rule does not apply.  Kinds that count bytes
+// of the pool have fixed caps instead.
 //
-// What a kind has in all is exact: never more is held, also while many threads knock.  The other
-// limits are as exact as what was free a moment ago.  Nothing queues here, and nothing is taken
-// back.  Does not know gRPC: a service turns a refusal into RESOURCE_EXHAUSTED.
-// Ownership: made by the daemon, outlives every account and ticket.
-// Thread-safety: Shares and Account from any thread; a ticket from one thread at a time.
-// Lifecycle: Of -> Account -> Take -> the ticket lives as long as what is held -> dropped.
+// The total limit of a kind is exact: it is never exceeded, even when many threads take at once.
+// The other limits are as exact as the reading of what was free a moment ago.  A refused request
+// does not queue here, and nothing that was granted is taken back.  Shares does not know gRPC: a
+// service turns a refusal into RESOURCE_EXHAUSTED.
+// Ownership: the daemon creates it; it outlives every account and ticket.
+// Thread-safety: Shares and Account may be used from any thread; a ticket from one thread at a
+// time.
+// Locks: mu_ protects the table of accounts only; it is a leaf, and Take does not acquire it.
+// Lifecycle: Of -> Account -> Take -> the ticket lives as long as what it stands for -> destroyed.
 // Memory: about 300 B for each process and uid that holds an account or a ticket.
 #pragma once
 
@@ -37,61 +41,62 @@
 
 namespace larder {
 
-// Of each: its name, unit and what to do about a refusal are in shares.cc.
+// The name of each kind, and the advice that a refusal gives, are in shares.cc.
 enum class ShareKind : uint8_t {
-  kCalls,              // under way, but for the sessions' streams
-  kSessions,           // attached
-  kProcesses,          // known by the sideband: connected, with a session or in quarantine
-  kByteStreams,        // StoreBlocks and FetchBlocks under way
-  kMessageBytes,       // of messages under way
-  kWaitingBytes,       // of messages that have come and wait for room in kMessageBytes
-  kUnreadBytes,        // of answers that their callers have not read
-  kWatchers,           // WatchEvents under way
-  kEngines,            // engine ids that are known
-  kVariants,           // of all registrations
-  kNumbers,            // of variants, which are not given back
-  kContents,           // likewise
-  kRegistrationBytes,  // names and numbers in them, in memory and as much on disk
-  kLeases,             // that are held, revoked ones until they are acknowledged
-  kLeasedBytes,        // of blocks under them; one that two leases hold counts twice
-  kReservedBytes,      // of the pool, promised to writers
-  kDevicePlaces,       // blocks that sessions say they have in device memory
+  kCalls,              // calls under way, except the streams of sessions
+  kSessions,           // attached sessions
+  kProcesses,          // processes the sideband knows: connected, with a session, or in quarantine
+  kByteStreams,        // StoreBlocks and FetchBlocks calls under way
+  kMessageBytes,       // bytes of messages under way
+  kWaitingBytes,       // bytes of messages that have arrived and wait for capacity in kMessageBytes
+  kUnreadBytes,        // bytes of answers that their callers have not read
+  kWatchers,           // WatchEvents calls under way
+  kEngines,            // known engine ids
+  kVariants,           // variants of all registrations
+  kNumbers,            // numbers of variants, which are never released
+  kContents,           // contents of all registrations
+  kRegistrationBytes,  // bytes of names and numbers in registrations, in memory; as many on disk
+  kLeases,             // leases, including revoked ones until they are acknowledged
+  kLeasedBytes,        // bytes of leased blocks; a block under two leases counts twice
+  kReservedBytes,      // bytes of the pool that are reserved for writers
+  kDevicePlaces,       // blocks that sessions report in device memory
 };
 inline constexpr size_t kShareKinds = 17;
 
 // For metrics, status and messages: "sessions".
 [[nodiscard]] std::string_view NameOf(ShareKind kind);
 
-// Who holds: a process as the sideband proved it, or (without a uid) all callers that named none.
+// The holder of an account: a process that the sideband proved, a uid, all processes of a uid that
+// show no token, or (without a uid) all callers of which nothing is known.
 struct ShareHolder {
-  static constexpr uint64_t kUnattached = uint64_t{1} << 63;  // above all that the table numbers
+  static constexpr uint64_t kUnattached = uint64_t{1} << 63;  // above all ids of the ProcessTable
   std::optional<uid_t> uid;
   ProcessId process;
   pid_t pid = 0;
-  // All processes of the user that show no token, as one.
+  // Returns true if this stands for all processes of the user that show no sideband token.
   [[nodiscard]] bool unattached() const { return uid && (process.value & kUnattached) != 0; }
   // "uid 1000 pid 77"; "uid 1000"; "uid 1000 without a sideband"; "callers without a sideband".
   [[nodiscard]] std::string ToString() const;
 };
-// The processes of a user that the sideband did not prove, as one of his.
+// Returns the one holder that stands for all processes of a user that the sideband did not prove.
 [[nodiscard]] ShareHolder UnattachedOf(uid_t uid);
 
 class Shares {
  public:
   struct Limit {
     uint64_t all = UINT64_MAX;
-    uint64_t floor = 1;  // UINT64_MAX: the rule never asks
+    uint64_t floor = 1;  // UINT64_MAX disables the rule
     uint64_t process_max = UINT64_MAX, uid_max = UINT64_MAX;
   };
   using Limits = std::array<Limit, kShareKinds>;  // by kind
-  // From what an operator chooses; the rest is fixed.
+  // The sizes that an operator chooses; all other limits are fixed.
   struct Sizes {
     uint64_t calls_max = 256;
     uint64_t sessions_max = 1024;
     ByteCount memory_limit = MiB(256);  // of messages and byte streams under way
-    ByteCount pool;                     // 0: no limits of its bytes
-    double lease_share = 0.25;          // of the pool, for a process
-    ByteCount registrations = MiB(64);  // what they may take on disk, or in memory where is none
+    ByteCount pool;                     // 0 disables the limits of pool bytes
+    double lease_share = 0.25;          // of the pool, for one process
+    ByteCount registrations = MiB(64);  // their limit on disk, or in memory if there is no disk
   };
   [[nodiscard]] static Limits LimitsOf(const Sizes& sizes);
 
@@ -99,12 +104,13 @@ class Shares {
   struct Book {
     explicit Book(ShareHolder whose) : holder(whose) {}
     const ShareHolder holder;
-    std::shared_ptr<Book> uid;  // a process's; null: this is a uid's
+    std::shared_ptr<Book> uid;  // the uid's book, if this is a process's; null if this is a uid's
     std::array<std::atomic<uint64_t>, kShareKinds> held{};
   };
 
  public:
-  // So much of a kind, until dropped.  Empty when default-made or moved from.
+  // An amount of a kind, held until the ticket is destroyed.  A ticket is empty when it is
+  // default-constructed or moved from.
   class Ticket {
    public:
     Ticket() = default;
@@ -113,9 +119,9 @@ class Shares {
     ~Ticket() { Reset(); }
     [[nodiscard]] explicit operator bool() const { return shares_ != nullptr; }
     [[nodiscard]] uint64_t amount() const { return amount_; }
-    // Gives back all but `amount`; no-op where it has no more.
+    // Releases everything beyond `amount`; a no-op if the ticket holds no more than that.
     void ShrinkTo(uint64_t amount);
-    // `other` is of the same account and kind; it is empty afterwards.
+    // REQUIRES: `other` is of the same account and kind, or one of the two tickets is empty.
     void Merge(Ticket other);
     void Reset();
 
@@ -130,35 +136,36 @@ class Shares {
   };
 
   struct Answer {
-    Ticket ticket;           // empty: refused
-    Duration retry_after{};  // when refused; zero: never fits, do not come back with so much
-    bool own = false;        // when refused: the holder's own share, not what all have
-    std::string why;         // when refused: which share, whose, the limit and what to do
+    Ticket ticket;           // empty if the request was refused
+    Duration retry_after{};  // if refused; zero: so much never fits, so a retry cannot succeed
+    bool own = false;        // if refused: the holder's own share was full, not the total
+    std::string why;         // if refused: which share, whose, the limit and what to do
     [[nodiscard]] bool admitted() const { return static_cast<bool>(ticket); }
   };
 
   class Account {
    public:
-    Account() = default;  // REQUIRES of all methods: from Shares
-    // An amount of 0 is admitted, and holds the account.
+    Account() = default;  // REQUIRES, for all methods: the account came from Shares
+    // An amount of 0 is always admitted; its ticket keeps the account alive.
     [[nodiscard]] Answer Take(ShareKind kind, uint64_t amount = 1) const {
       return shares_->Take(book_, kind, amount);
     }
     [[nodiscard]] Answer Take(ShareKind kind, ByteCount bytes) const {
       return Take(kind, bytes.value());
     }
-    // How much it could take now.
+    // Returns how much the account could take now.
     [[nodiscard]] uint64_t Room(ShareKind kind) const { return shares_->Room(*book_, kind); }
-    // Somebody was refused who asked for the room and not for a ticket.
+    // Counts a refusal that a caller decided from Room, without asking for a ticket.
     void CountRefused(ShareKind kind) const { shares_->CountRefused(kind, *book_); }
     [[nodiscard]] uint64_t held(ShareKind kind) const;
-    // Of what is held of a kind, its uid has no less than each uid would of equal parts, and it no
-    // less than each process of that uid.  While all wait for one another, it is so of one of them.
+    // Returns true if the account's uid holds at least an equal part of what all uids hold of the
+    // kind, and the account at least an equal part of what the processes of its uid hold.  When all
+    // holders wait for one another, this is true for at least one of them.
     [[nodiscard]] bool HasItsPart(ShareKind kind) const {
       return shares_->HasItsPart(*book_, kind);
     }
     [[nodiscard]] const ShareHolder& holder() const { return book_->holder; }
-    // Of its uid alone: for what outlives a process.
+    // Returns the account of its uid, for things that outlive a process.
     [[nodiscard]] Account OfUid() const;
 
    private:
@@ -168,15 +175,16 @@ class Shares {
     std::shared_ptr<Book> book_;
   };
 
-  // Hears of each refusal: `what` is the kind and the uid, so that one uid cannot make many of
-  // them, `why` the words of the answer.  Called on the thread that asked, perhaps often.
+  // Called for each refusal, on the thread that asked, possibly often.  `what` is the kind and the
+  // uid, so that one uid cannot cause many different texts; `why` is the text of the answer.
   using OnRefused = std::function<void(const std::string& what, const std::string& why)>;
   explicit Shares(const Limits& limits, OnRefused on_refused = {});
   Shares(const Shares&) = delete;
   Shares& operator=(const Shares&) = delete;
 
   [[nodiscard]] Account Of(const ShareHolder& holder) LARDER_EXCLUDES(mu_);
-  // For what a former daemon left, which is not charged to a holder: in all alone.
+  // Returns the account for what an earlier daemon left on disk.  It is charged to no holder and
+  // counts only toward the total.
   [[nodiscard]] Account OfDaemon() { return {this, nullptr}; }
 
   [[nodiscard]] uint64_t held(ShareKind kind) const { return StateOf(kind).held.load(); }
@@ -190,9 +198,9 @@ class Shares {
       ShareHolder holder;
       uint64_t held = 0;
     };
-    std::vector<Holder> holders;  // processes, and uids for what outlives them; most first
+    std::vector<Holder> holders;  // processes and uids, the largest holder first
   };
-  // One for each kind, each with the `most` that hold most.
+  // Returns one entry for each kind, each with its `most` largest holders.
   [[nodiscard]] std::vector<Use> Uses(size_t most) const LARDER_EXCLUDES(mu_);
 
  private:
@@ -204,20 +212,22 @@ class Shares {
   [[nodiscard]] Answer Take(const std::shared_ptr<Book>& book, ShareKind kind, uint64_t amount);
   [[nodiscard]] uint64_t Room(const Book& book, ShareKind kind) const;
   [[nodiscard]] bool HasItsPart(const Book& book, ShareKind kind) const LARDER_EXCLUDES(mu_);
-  // `full`: whose share has no room; null: there is none in all.
+  // `full` is the book whose share is full; null if the total is.
   [[nodiscard]] Answer Refuse(ShareKind kind, uint64_t amount, const Book* full, const Book* asker);
   void CountRefused(ShareKind kind, const Book& asker);
-  // Which share, how much is held, the limit and what to do; `full` as in Refuse.
+  // Returns the text of a refusal: which share, how much is held, the limit and what to do.  `full`
+  // is as in Refuse.
   [[nodiscard]] std::string Text(ShareKind kind, const Book* full,
                                  std::optional<uint64_t> wanted) const;
   [[nodiscard]] uint64_t Free(ShareKind kind) const;
-  // Of a book's own share, whatever is free.
+  // Returns how much more a book's own share allows, ignoring how much of the total is free.
   [[nodiscard]] uint64_t OwnRoom(const Book& book, ShareKind kind) const;
-  // Which of its process, its uid and (null) all has the least room.
+  // Returns the one of the process's book, its uid's book and (null) the total that allows the
+  // least.
   [[nodiscard]] const Book* Tightest(const Book& book, ShareKind kind) const;
   void Tell(ShareKind kind, const Book* asker, const std::string& why) const;
   void Give(Book* book, ShareKind kind, uint64_t amount);
-  // Callers of whom nothing is known have one process's cap together.
+  // The uid's cap.  Callers of which nothing is known share the cap of one process.
   [[nodiscard]] static uint64_t UidMax(const Limit& limit, const Book& uid);
   [[nodiscard]] const State& StateOf(ShareKind kind) const {
     return states_[static_cast<size_t>(kind)];

@@ -1,13 +1,14 @@
-// Turns signals into calls on a thread of its own, where anything may be done.
+// Turns signals into calls on a dedicated thread, where the handlers may do anything.
 //
-// SIGTERM and SIGINT call `on_end`, the first time; the second one ends the process at once. SIGHUP
-// calls `on_hangup`.  SIGPIPE is ignored: a peer that went away is an error of the write.
-// Also the pulse for a service manager's watchdog: a thread that does nothing else and wakes now
-// and then.  What the handlers do not return from stops the pulse.
+// The first SIGTERM or SIGINT calls `on_end`; the second one ends the process at once.  SIGHUP
+// calls `on_hangup`.  SIGPIPE is ignored: a write to a peer that went away returns an error
+// instead.
+// The thread also calls `on_pulse` periodically, for the watchdog of a service manager.  A handler
+// that does not return stops the pulse.
 //
-// Ownership: of its thread.  Thread-safety: one thread makes and destroys it.
+// Ownership: this object owns its thread.  Thread-safety: one thread creates and destroys it.
 // Lifecycle: BlockSignals before any thread of the process is started -> SignalThread -> destroyed
-// (joins).
+// (joins its thread).
 #pragma once
 
 #include <functional>
@@ -20,7 +21,8 @@
 
 namespace larder {
 
-// In the calling thread and all that it starts from now on.
+// Blocks the signals in the calling thread and in all threads that it starts from now on, and
+// ignores SIGPIPE in the process.
 void BlockSignals();
 
 class SignalThread {
@@ -33,7 +35,7 @@ class SignalThread {
     int second_signal_exit_code = 1;
   };
 
-  // Unavailable: no descriptor left.
+  // Returns the kernel's error if no descriptor is left.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SignalThread>> Start(Handlers handlers);
   ~SignalThread();
   SignalThread(const SignalThread&) = delete;
@@ -47,7 +49,7 @@ class SignalThread {
   const Handlers handlers_;
   const int signal_fd_;
   const int stop_fd_;
-  bool ending_ = false;  // the thread's own
+  bool ending_ = false;  // used by the thread only
   std::thread thread_;
 };
 

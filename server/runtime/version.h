@@ -1,4 +1,4 @@
-// The version that this program was built as; the project's, from CMake.
+// The version of this program, which CMake takes from the project.
 #pragma once
 
 namespace larder {

@@ -9,7 +9,7 @@
 namespace larder {
 namespace {
 
-constexpr size_t kSpareMax = 64;  // jobs whose memory is kept
+constexpr size_t kSpareMax = 64;  // list nodes of finished jobs that are kept for reuse
 
 }  // namespace
 
@@ -106,7 +106,7 @@ void WorkerPool::TakeNext(Jobs* to) {
 
 void WorkerPool::Run() {
   pthread_setname_np(pthread_self(), "worker");
-  Jobs job;  // one, or none
+  Jobs job;  // holds one job, or none
   for (;;) {
     (void)SpinWhileIdle(std::chrono::steady_clock::now() + kSpin,
                         [&] { return waiting_.load() > 0; });
@@ -119,7 +119,7 @@ void WorkerPool::Run() {
       TakeNext(&job);
     }
     job.front().run();
-    job.front().run = nullptr;  // what it keeps goes now
+    job.front().run = nullptr;  // releases now what the job captured
   }
 }
 

@@ -1,15 +1,17 @@
-// A few threads for what would keep others waiting where it came in: copies of staged blocks, long
-// messages and requests.
+// A few threads for work that would delay other requests on the thread where it arrived: copies of
+// staged blocks, long messages and long requests.
 //
-// Users take turns, and the processes of a user take theirs in his: a user's next job waits for one
-// job of each other user at most, however many jobs and processes he has.  And what waits is
-// shared: a process has more taken while no more of its waits than there is room for still, so it
-// gets half of the room at most, and others always find some.
-// Ownership: made by the daemon; joins its threads when destroyed, after the jobs that were taken.
-// Thread-safety: Submit from any thread.
-// Limits: `jobs_max` jobs wait, and jobs that say to take `bytes_max`; beyond it Submit says no,
-// unless nothing of that process waits.
-// Memory: a job that is taken reuses the memory of one that is done.
+// Users take turns, and the processes of a user share the turns of that user: a user's next job
+// waits for at most one job of each other user, however many jobs and processes those have.  The
+// queue is shared as well: a process may queue another job while its waiting jobs do not exceed the
+// slots that are still free, so it gets at most half of the queue, and other processes always find
+// free slots.
+// Ownership: the daemon creates it.  Its destructor joins the threads, after they have run all
+// accepted jobs.
+// Thread-safety: Submit and Help may be called from any thread.
+// Limits: at most `jobs_max` jobs wait, with at most `bytes_max` declared bytes.  Beyond that
+// Submit returns false, unless no job of that process waits.
+// Memory: an accepted job reuses the memory of a finished one.
 #pragma once
 
 #include <atomic>
@@ -31,7 +33,8 @@ namespace larder {
 
 class WorkerPool {
  public:
-  // How long a thread looks for its next job before it sleeps, while nobody else wants its core.
+  // How long a thread spins for its next job before it sleeps, while no other thread wants its
+  // core.
   static constexpr std::chrono::microseconds kSpin{100};
 
   WorkerPool(size_t threads, size_t jobs_max, size_t bytes_max);
@@ -40,14 +43,16 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   [[nodiscard]] size_t threads() const { return threads_.size(); }
-  // `who`: whose it is.  `bytes`: what the job takes while it waits.  False when the queue or his
-  // part of it is full: the caller answers "full, retry after".
+  // Queues a job of the holder `who`; `bytes` is the memory that the job takes while it waits.
+  // Returns false if the queue, or the holder's part of it, is full, or the pool is being
+  // destroyed; the caller then answers "full, retry after".
   [[nodiscard]] bool Submit(const ShareHolder& who, size_t bytes, std::function<void()> job)
       LARDER_EXCLUDES(mu_);
-  // For pools whose callers may have all of it.
+  // For pools in which the queue is not divided among holders.
   [[nodiscard]] bool Submit(std::function<void()> job) LARDER_EXCLUDES(mu_);
 
-  // A job that is worth doing only if a thread has nothing else to do: dropped when many wait.
+  // Queues a job that is worth running only if a thread has nothing else to do.  The job is dropped
+  // if many jobs wait.
   void Help(const ShareHolder& who, std::function<void()> job) LARDER_EXCLUDES(mu_);
 
  private:
@@ -56,19 +61,19 @@ class WorkerPool {
     std::function<void()> run;
   };
   using Jobs = std::list<Job>;
-  // What waits of a process; gone where that is nothing.
+  // The waiting jobs of a process.  lines_ has no entry for a process without any.
   struct Line {
     Jobs jobs;
     size_t bytes = 0;
   };
 
   void Run();
-  // Whether a holder of `held` may have `more`.
+  // Returns true if a holder of `held` may have `more`, when `all` of `max` are taken.
   [[nodiscard]] static bool Fits(size_t held, size_t more, size_t all, size_t max) {
     return all + more <= max && held + more <= max - all - more;
   }
   void Add(const ShareHolder& who, size_t bytes, std::function<void()> job) LARDER_REQUIRES(mu_);
-  // The next job, of the user and process whose turn it is.  REQUIRES: some wait.
+  // Moves the next job, of the user and process whose turn it is, to `to`.  REQUIRES: a job waits.
   void TakeNext(Jobs* to) LARDER_REQUIRES(mu_);
 
   const size_t jobs_max_, bytes_max_;
@@ -76,13 +81,13 @@ class WorkerPool {
   CondVar wake_;
   absl::flat_hash_map<ProcessId, Line> lines_ LARDER_GUARDED_BY(mu_);
   using User = std::optional<uid_t>;
-  // The processes of lines_ by user, and the users; the next one first.
+  // The processes in lines_ by user, and the users; the one whose turn is next is first.
   absl::flat_hash_map<User, std::deque<ProcessId>> processes_ LARDER_GUARDED_BY(mu_);
   std::deque<User> users_ LARDER_GUARDED_BY(mu_);
-  Jobs spare_ LARDER_GUARDED_BY(mu_);        // done, and empty
-  size_t bytes_ LARDER_GUARDED_BY(mu_) = 0;  // of those that wait
+  Jobs spare_ LARDER_GUARDED_BY(mu_);        // nodes of finished jobs, emptied
+  size_t bytes_ LARDER_GUARDED_BY(mu_) = 0;  // of the waiting jobs
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
-  std::atomic<size_t> waiting_{0};  // jobs; written under mu_, for who looks
+  std::atomic<size_t> waiting_{0};  // jobs; written under mu_, read without it by spinning threads
   std::vector<std::thread> threads_;
 };
 

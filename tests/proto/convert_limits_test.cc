@@ -507,7 +507,7 @@ TEST(ConvertLimits, ByteStreams) {
        {"start.status: 0 is unspecified", [](auto* r) { r->mutable_start()->clear_status(); }},
        {"start.record_header: 65537 bytes",
         [](auto* r) { r->mutable_start()->set_record_header(Text(kRecordHeaderBytesMax + 1)); }},
-       {"start.segments: 4294967295 from 2",
+       {"start.segments: 4294967295 segments from 2",
         [](auto* r) { r->mutable_start()->set_segments(~0u); }},
        {"data: 1048577 bytes", [](auto* r) { r->set_data(Text((1 << 20) + 1)); }}});
 }

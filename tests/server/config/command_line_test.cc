@@ -1,4 +1,4 @@
-// The command line: actions, flags, and help that fits a terminal and names every option.
+// The command line: actions, flags, and a help text that fits a terminal and names every option.
 #include "server/config/command_line.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +34,7 @@ TEST(CommandLineTest, FlagsInBothForms) {
                                        Pair("log_format", "json")));
 }
 
-TEST(CommandLineTest, NothingAfterTheSignOfEqualityIsTheEmptyValue) {
+TEST(CommandLineTest, NothingAfterTheEqualsSignIsTheEmptyValue) {
   const auto line = ParseCommandLine({"--metrics-listen=", "--pool", "8GiB"});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_THAT(line->flags, ElementsAre(Pair("metrics_listen", ""), Pair("pool", "8GiB")));
@@ -50,7 +50,7 @@ TEST(CommandLineTest, Actions) {
   EXPECT_THAT(Error({"--print-config", "--check-config"}), HasSubstr("one action"));
 }
 
-TEST(CommandLineTest, WhatIsNoFlagIsRefused) {
+TEST(CommandLineTest, RefusesUnknownFlagsAndArguments) {
   EXPECT_THAT(Error({"--remote", "/d"}), HasSubstr("unknown option --remote: larderd --help"));
   EXPECT_THAT(Error({"--sesions-max=3"}), HasSubstr("did you mean --sessions-max?"));
   EXPECT_THAT(Error({"8GiB"}), HasSubstr("unexpected \"8GiB\""));
@@ -61,19 +61,18 @@ TEST(CommandLineTest, WhatIsNoFlagIsRefused) {
   EXPECT_THAT(Error({"--config", ""}), HasSubstr("name of a file"));
 }
 
-TEST(CommandLineTest, HelpNamesAllAndFitsATerminal) {
+TEST(CommandLineTest, HelpNamesEveryOptionAndFitsATerminal) {
   const std::string help = HelpText();
   for (const ConfigOption& option : ConfigOptions()) {
     EXPECT_THAT(help, HasSubstr("  " + FlagName(option) + " " + std::string(option.value) + "\n"));
   }
-  for (const char* why :
-       {"too little memory", "another\n     larderd has it", "a newer one wrote it"})
+  for (const char* why : {"too little memory", "another larderd has it", "a newer one wrote it"})
     EXPECT_THAT(help, HasSubstr(why));
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 
-TEST(CommandLineTest, TheManualNamesAll) {
+TEST(CommandLineTest, TheManualPageNamesEveryOption) {
   EXPECT_EQ(ParseCommandLine({"--print-man-page"})->action, Action::kPrintManPage);
   const std::string page = ManPage();
   for (const ConfigOption& option : ConfigOptions()) {

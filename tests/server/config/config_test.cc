@@ -1,5 +1,5 @@
-// Configuration: values, precedence, what is refused and where it says so, and the round trip of
-// --print-config.
+// Configuration: values, precedence, what is refused and where the error says it is, and the round
+// trip of --print-config.
 #include "server/config/config.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ std::string OriginOf(const LoadedConfig& loaded, std::string_view option) {
   return "no such option";
 }
 
-TEST(ConfigTest, DefaultsAreGood) {
+TEST(ConfigTest, DefaultsAreAsDocumented) {
   const auto loaded = Load("");
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const Config& c = loaded->config;
@@ -93,7 +93,8 @@ TEST(ConfigTest, Disk) {
   EXPECT_EQ(loaded->config.disk_readers, 16u);
   EXPECT_EQ(Load("", {}, {{"disk_verify_rate", "0"}})->config.disk_verify_rate, ByteCount(0));
   EXPECT_EQ(Load("", {}, {{"host_verify_rate", "0"}})->config.host_verify_rate, ByteCount(0));
-  EXPECT_EQ(Load("disk = \"/d\"\n", {}, {{"disk", ""}})->config.disk, "") << "turned off again";
+  EXPECT_EQ(Load("disk = \"/d\"\n", {}, {{"disk", ""}})->config.disk, "")
+      << "the flag turns the disk off";
   EXPECT_EQ(Load("", {}, {{"disk_limit", "96MiB"}})->config.disk_limit, MiB(96));
 }
 
@@ -111,7 +112,7 @@ TEST(ConfigTest, FlagsBeatEnvironmentBeatsFileBeatsDefaults) {
   EXPECT_EQ(OriginOf(*loaded, "slab"), "default");
 }
 
-TEST(ConfigTest, AWrongValueIsAnErrorAlsoWhenOverridden) {
+TEST(ConfigTest, AWrongValueIsAnErrorEvenWhenOverridden) {
   const auto loaded = Load("pool = \"lots\"\n", {}, {{"pool", "4GiB"}});
   EXPECT_THAT(Error(loaded), HasSubstr(".toml:1: pool \"lots\" is not a size"));
 }
@@ -120,10 +121,10 @@ TEST(ConfigTest, UnknownKeysAreRefusedWithTheirLine) {
   const std::string error =
       Error(Load("pool = \"2GiB\"\n\npoool = \"2GiB\"\n[disk]\npath = \"/d\"\n"));
   EXPECT_THAT(error, HasSubstr(".toml:3: unknown option poool: did you mean pool?"));
-  EXPECT_THAT(error, HasSubstr(".toml:4: disk there are no sections"));
+  EXPECT_THAT(error, HasSubstr(".toml:4: disk is a section"));
 }
 
-TEST(ConfigTest, UnknownVariablesAreRefusedKnownOthersAreNot) {
+TEST(ConfigTest, UnknownLarderVariablesAreRefusedAndOtherProgramsVariablesIgnored) {
   EXPECT_THAT(Error(Load("", {"LARDER_POL=1GiB"})),
               StartsWith("LARDER_POL: unknown option pol: did you mean pool?"));
   EXPECT_THAT(Error(Load("", {"LARDER_pool=1GiB"})), HasSubstr("LARDER_pool"));
@@ -133,7 +134,7 @@ TEST(ConfigTest, UnknownVariablesAreRefusedKnownOthersAreNot) {
                   .ok());
 }
 
-TEST(ConfigTest, SaysAllThatIsWrong) {
+TEST(ConfigTest, ReportsAllErrorsAtOnce) {
   const std::string error =
       Error(Load("", {"LARDER_POOL=8G"}, {{"lease_share", "2"}, {"trusted_uids", "me"}}));
   EXPECT_THAT(error, AllOf(HasSubstr("LARDER_POOL: pool \"8G\" has an unknown unit"),
@@ -141,7 +142,7 @@ TEST(ConfigTest, SaysAllThatIsWrong) {
                            HasSubstr("--trusted-uids: trusted_uids \"me\" is not a list of uids")));
 }
 
-TEST(ConfigTest, FilesThatAreNone) {
+TEST(ConfigTest, RefusesFilesThatAreNotConfigurations) {
   EXPECT_THAT(
       Error(LoadConfig({.flags = {}, .environment = {}, .file = "/nonexistent.toml", .uid = 0})),
       HasSubstr("/nonexistent.toml: cannot read the configuration: No such file"));
@@ -154,14 +155,14 @@ TEST(ConfigTest, FilesThatAreNone) {
   EXPECT_THAT(Error(Load("pool = 2020-01-01\n")), HasSubstr(".toml:1: pool is of a kind"));
 }
 
-TEST(ConfigTest, TheFileCanBeNamedByAVariable) {
+TEST(ConfigTest, AVariableCanNameTheFile) {
   const std::string file = WriteFile("pool = \"2GiB\"\n");
   const auto loaded = Load("", {"LARDER_CONFIG=" + file});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ(loaded->config.pool, GiB(2));
 }
 
-TEST(ConfigTest, TomlKindsBecomeOptions) {
+TEST(ConfigTest, TomlTypesBecomeOptions) {
   const auto loaded = Load(
       "pool = 1073741824\ndata_socket_mode = 0o600\ntrusted_uids = [1001, \"self\", 7]\n"
       "huge_pages = false\nevict_watermark = 0.1\n");
@@ -186,7 +187,7 @@ TEST(ConfigTest, SocketDirDefaultsByHost) {
   EXPECT_THAT(dir(1000, {}), HasSubstr("write --socket-dir DIR"));
 }
 
-TEST(ConfigTest, ValuesThatNobodyCanMean) {
+TEST(ConfigTest, RefusesImpossibleValues) {
   const auto error = [](const char* option, const std::string& text) {
     return Error(Load("", {}, {{option, text}}));
   };
@@ -242,16 +243,16 @@ TEST(ConfigTest, PrintedConfigReadsBackTheSame) {
   EXPECT_TRUE(again->config == loaded->config) << printed;
 }
 
-// The file that a package installs.
-TEST(ConfigTest, TheDefaultFileIsCurrent) {
+// The file that the package installs.
+TEST(ConfigTest, TheInstalledDefaultFileIsCurrent) {
   std::ifstream file(LARDER_SOURCE_DIR "/deploy/larderd.toml");
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), DefaultConfig())
-      << "write it anew: larderd --print-default-config > deploy/larderd.toml";
+      << "write it again: larderd --print-default-config > deploy/larderd.toml";
 }
 
-TEST(ConfigTest, TheDefaultFileSaysNothingAndAllOfIt) {
+TEST(ConfigTest, TheDefaultFileListsEveryDefaultAndSetsNone) {
   const auto defaults = Load("");
   const std::string page = DefaultConfig();
   const auto silent = Load(page);
@@ -259,7 +260,7 @@ TEST(ConfigTest, TheDefaultFileSaysNothingAndAllOfIt) {
   EXPECT_TRUE(silent->config == defaults->config);
   for (const auto& setting : silent->settings) EXPECT_THAT(setting.origin, StartsWith("default"));
 
-  // With the # before each option taken away.
+  // The same page without the # before each option.
   std::string spoken;
   size_t columns_max = 0;
   std::istringstream lines(page);
@@ -276,7 +277,7 @@ TEST(ConfigTest, TheDefaultFileSaysNothingAndAllOfIt) {
     EXPECT_THAT(setting.origin, HasSubstr(".toml:")) << setting.option;
 }
 
-TEST(ConfigOptionsTest, TheTableIsWhole) {
+TEST(ConfigOptionsTest, EveryOptionIsUniqueAndHasHelpAndAValidDefault) {
   for (const ConfigOption& option : ConfigOptions()) {
     EXPECT_EQ(FindConfigOption(option.name), &option) << "twice: " << option.name;
     EXPECT_FALSE(option.help.empty()) << option.name;
@@ -324,7 +325,7 @@ TEST(ConfigValuesTest, DurationsSharesModesUids) {
     EXPECT_FALSE(ParseUids(bad, 9).ok()) << bad;
 }
 
-TEST(ConfigValuesTest, OnlyLoopbackMayListen) {
+TEST(ConfigValuesTest, OnlyLoopbackAddressesAreAccepted) {
   EXPECT_EQ(*ParseLoopbackAddress("localhost:1"), "127.0.0.1:1");
   EXPECT_EQ(*ParseLoopbackAddress("127.8.9.1:9"), "127.8.9.1:9");
   EXPECT_EQ(*ParseLoopbackAddress("[::1]:0"), "[::1]:0");

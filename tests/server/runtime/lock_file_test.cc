@@ -86,7 +86,7 @@ TEST_F(LockFileTest, AKilledDaemonHoldsNothing) {
 
 TEST_F(LockFileTest, MakesTheDirectoryAndSaysWhyItCannot) {
   EXPECT_TRUE(LockFile::Acquire(dir_ + "/new").ok());
-  EXPECT_THAT(Message(LockFile::Acquire(dir_ + "/no/such").status()), HasSubstr("cannot make"));
+  EXPECT_THAT(Message(LockFile::Acquire(dir_ + "/no/such").status()), HasSubstr("cannot create"));
   std::ofstream(dir_ + "/file") << "x";
   EXPECT_THAT(Message(LockFile::Acquire(dir_ + "/file").status()), HasSubstr("is not a directory"));
 }

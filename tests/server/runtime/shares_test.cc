@@ -1,5 +1,6 @@
-// Shares: what all hold never passes the limit; one holder leaves room for others; refusals say
-// which share, whose and what to do; tickets give back once.
+// Shares: the sum over all holders never exceeds the limit; one holder leaves capacity for others;
+// a refusal says which share is full, whose it is and what to do; a ticket releases its amount
+// exactly once.
 #include "server/runtime/shares.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +25,7 @@ Shares::Limits Of(Kind kind, const Shares::Limit& limit) {
   limits[static_cast<size_t>(kind)] = limit;
   return limits;
 }
-// How many a holder gets, one by one.
+// Takes tickets one at a time until one is refused.
 std::vector<Shares::Ticket> TakeAll(const Shares::Account& account, Kind kind) {
   std::vector<Shares::Ticket> tickets;
   for (;;) {
@@ -42,28 +43,28 @@ TEST(SharesTest, AProcessAloneGetsHalf) {
   EXPECT_EQ(shares.refused(Kind::kSessions), 1u);
 }
 
-// Who asked for the room and not for a ticket is told of in the same words.
-TEST(SharesTest, WhatIsCountedAsRefusedSaysHowMuchIsHeldAndOfWhat) {
+// A refusal that the caller decides from Room is reported in the same words as a refusal by Take.
+TEST(SharesTest, CountRefusedSaysHowMuchIsHeldAndOfWhat) {
   std::vector<std::string> why;
   Shares shares(Of(Kind::kLeases, {.all = 8}),
                 [&](const std::string&, const std::string& text) { why.push_back(text); });
   const Shares::Account account = shares.Of(Process(1, 1000));
   const auto tickets = TakeAll(account, Kind::kLeases);
   account.CountRefused(Kind::kLeases);
-  ASSERT_EQ(why.size(), 2u) << "of TakeAll's last, and of this";
+  ASSERT_EQ(why.size(), 2u) << "one for the last Take of TakeAll, one for CountRefused";
   EXPECT_THAT(why[1],
               HasSubstr("share of leases: uid 1000 pid 101 holds 4; 4 of 8 are free, and it "
-                        "holds at most as much as is left: release leases"));
+                        "may hold at most as much as is left: release leases"));
   EXPECT_EQ(shares.refused(Kind::kLeases), 2u);
 }
 
-TEST(SharesTest, TheProcessesOfAUidGetThreeQuartersAndAnotherUidItsPart) {
+TEST(SharesTest, ProcessesOfAUidGetThreeQuartersAndAnotherUidItsPart) {
   Shares shares(Of(Kind::kSessions, {.all = 1024}));
   std::vector<std::vector<Shares::Ticket>> held;
   for (uint64_t id = 1; id <= 50; ++id)
     held.push_back(TakeAll(shares.Of(Process(id, 1000)), Kind::kSessions));
   EXPECT_EQ(shares.held(Kind::kSessions), 768u);
-  // Half of what is left, as one process alone; that is many.
+  // Another uid gets half of what is left, like one process alone; that is still a useful amount.
   const auto victim = TakeAll(shares.Of(Process(99, 1001)), Kind::kSessions);
   EXPECT_EQ(victim.size(), 128u);
 }
@@ -79,7 +80,7 @@ TEST(SharesTest, SomethingIsLeftForTheNextUid) {
   EXPECT_LT(shares.held(Kind::kByteStreams), 64u);
 }
 
-TEST(SharesTest, UpToTheFloorTheRuleDoesNotAsk) {
+TEST(SharesTest, TheRuleDoesNotApplyUpToTheFloor) {
   Shares shares(Of(Kind::kMessageBytes, {.all = 256, .floor = 32}));
   const Shares::Account many = shares.Of(Process(1, 1000));
   const auto first = many.Take(Kind::kMessageBytes, 128);
@@ -95,7 +96,7 @@ TEST(SharesTest, UpToTheFloorTheRuleDoesNotAsk) {
   EXPECT_TRUE(third.admitted());
 }
 
-TEST(SharesTest, CapsHoldBesideIt) {
+TEST(SharesTest, FixedCapsOfProcessAndUidHold) {
   Shares shares(Of(Kind::kReservedBytes, {.floor = UINT64_MAX, .process_max = 25, .uid_max = 75}));
   const Shares::Account process = shares.Of(Process(1, 1000));
   EXPECT_EQ(process.Room(Kind::kReservedBytes), 25u);
@@ -112,11 +113,11 @@ TEST(SharesTest, CapsHoldBesideIt) {
     others.push_back(shares.Of(Process(id, 1000)).Take(Kind::kReservedBytes, 25).ticket);
   const auto fourth = shares.Of(Process(4, 1000)).Take(Kind::kReservedBytes, 1);
   EXPECT_THAT(fourth.why, HasSubstr("uid 1000 holds 75"));
-  // Callers of whom nothing is known are as one process.
+  // Callers without a known process count as one process.
   EXPECT_EQ(shares.Of({}).Room(Kind::kReservedBytes), 25u);
 }
 
-TEST(SharesTest, RefusalsSayWhoseAndWhen) {
+TEST(SharesTest, RefusalsNameTheHolderAndWhenToRetry) {
   Shares shares(Of(Kind::kWatchers, {.all = 8}));
   const auto held = TakeAll(shares.Of({}), Kind::kWatchers);
   EXPECT_EQ(held.size(), 6u);
@@ -124,13 +125,13 @@ TEST(SharesTest, RefusalsSayWhoseAndWhen) {
   EXPECT_THAT(refused.why, HasSubstr("share of watchers: callers without a sideband holds 6"));
   EXPECT_GT(refused.retry_after, Duration::zero());
   const auto daemon = shares.OfDaemon().Take(Kind::kWatchers, 2);
-  ASSERT_TRUE(daemon.admitted()) << "in all alone";
+  ASSERT_TRUE(daemon.admitted()) << "the daemon's account is limited only by the total";
   const Shares::Answer full = shares.Of(Process(1, 1000)).Take(Kind::kWatchers);
   EXPECT_FALSE(full.own);
   EXPECT_THAT(full.why, HasSubstr("8 of 8 are taken by all"));
 }
 
-TEST(SharesTest, HintsAreSpread) {
+TEST(SharesTest, RetryHintsAreSpread) {
   Shares shares(Of(Kind::kCalls, {.all = 1}));
   const auto held = shares.Of({}).Take(Kind::kCalls);
   std::set<Duration> hints;
@@ -139,7 +140,7 @@ TEST(SharesTest, HintsAreSpread) {
   EXPECT_LE(*hints.rbegin(), 2 * *hints.begin());
 }
 
-TEST(SharesTest, TicketsShrinkMergeMoveAndGiveBackOnce) {
+TEST(SharesTest, TicketsShrinkMergeMoveAndReleaseOnce) {
   Shares shares(Of(Kind::kMessageBytes, {.all = 4096, .floor = 4096}));
   const Shares::Account account = shares.Of(Process(1, 1000));
   Shares::Ticket ticket = account.Take(Kind::kMessageBytes, 3000).ticket;
@@ -159,7 +160,7 @@ TEST(SharesTest, TicketsShrinkMergeMoveAndGiveBackOnce) {
   EXPECT_EQ(account.held(Kind::kMessageBytes), 0u);
 }
 
-TEST(SharesTest, WhatOutlivesAProcessIsItsUids) {
+TEST(SharesTest, TheUidsAccountHoldsWhatOutlivesAProcess) {
   Shares shares(Of(Kind::kEngines, {.all = 100}));
   Shares::Ticket kept = shares.Of(Process(1, 1000)).OfUid().Take(Kind::kEngines).ticket;
   EXPECT_EQ(shares.Of(Process(2, 1000)).OfUid().held(Kind::kEngines), 1u);
@@ -170,7 +171,7 @@ TEST(SharesTest, WhatOutlivesAProcessIsItsUids) {
   EXPECT_EQ(use.holders[0].holder.ToString(), "uid 1000");
 }
 
-TEST(SharesTest, ThoseThatHoldMostAreShown) {
+TEST(SharesTest, UsesListsTheLargestHolders) {
   Shares shares(Of(Kind::kLeases, {.all = 100'000}));
   std::vector<Shares::Ticket> held;
   for (uint64_t id = 1; id <= 300; ++id)
@@ -182,8 +183,9 @@ TEST(SharesTest, ThoseThatHoldMostAreShown) {
   EXPECT_EQ(use.holders[1].held, 300u);
 }
 
-// While holders wait for one another, one of them has its part; a small one has not.
-TEST(SharesTest, OneOfThoseThatHoldAllHasItsPart) {
+// When all holders wait for one another, at least one of them has its part; here it is the large
+// one.
+TEST(SharesTest, OneOfTheHoldersThatTogetherHoldAllHasItsPart) {
   Shares shares(Of(Kind::kMessageBytes, {.all = 100, .floor = 100}));
   const Shares::Account large = shares.Of(Process(1, 1000)), small = shares.Of(Process(2, 1001));
   const auto most = large.Take(Kind::kMessageBytes, 90), rest = small.Take(Kind::kMessageBytes, 10);
@@ -192,7 +194,7 @@ TEST(SharesTest, OneOfThoseThatHoldAllHasItsPart) {
   EXPECT_FALSE(small.HasItsPart(Kind::kMessageBytes));
 }
 
-TEST(SharesTest, ExactUnderManyThreads) {
+TEST(SharesTest, TheLimitIsExactUnderManyThreads) {
   constexpr uint64_t kMax = 1000;
   Shares shares(Of(Kind::kMessageBytes, {.all = kMax, .floor = kMax}));
   std::atomic<uint64_t> inside{0}, over{0}, admitted{0}, refused{0};
@@ -204,7 +206,8 @@ TEST(SharesTest, ExactUnderManyThreads) {
         const auto answer = shares.Of(Process(t % 2, 1000)).Take(Kind::kMessageBytes, amount);
         ++(answer.admitted() ? admitted : refused);
         if (!answer.admitted()) continue;
-        // Counted before the ticket goes back, so never more than what the door let in.
+        // The amount is subtracted before the ticket releases it, so `inside` never exceeds what
+        // Shares admitted.
         if (inside.fetch_add(amount) + amount > kMax) ++over;
         if (i % 64 == 0) std::this_thread::yield();
         inside -= amount;
@@ -218,8 +221,8 @@ TEST(SharesTest, ExactUnderManyThreads) {
   EXPECT_EQ(admitted + refused, 80'000u);
 }
 
-// A holder may have more than the rule would give it now: nothing more is nothing refused.
-TEST(SharesTest, NothingIsAlwaysAdmitted) {
+// A holder may hold more than the rule would now allow.  A request for zero more is not a refusal.
+TEST(SharesTest, AnAmountOfZeroIsAlwaysAdmitted) {
   Shares shares(Of(Kind::kMessageBytes, {.all = 100}));
   const auto first = shares.Of(Process(1, 1));
   const auto ticket = first.Take(Kind::kMessageBytes, 50);
