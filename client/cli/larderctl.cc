@@ -1,4 +1,5 @@
-// larderctl: asks and steers larderd.  Builds the tree of verbs and runs the one that is named.
+// larderctl queries and controls larderd.  It builds the tree of verbs and runs the one that the
+// command line names.
 // Exit codes: client/cli/shell/exit_code.h.
 #include <csignal>
 #include <cstdio>
@@ -32,14 +33,15 @@ void AddVerbs(CommandTree& tree) {
 }
 
 int Main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_DFL);  // whoever reads no more ends it without a word
+  std::signal(SIGPIPE, SIG_DFL);  // a write to a closed pipe ends larderctl without a message
   Interrupt interrupt;
   CommandTree tree;
   AddVerbs(tree);
   const int code = static_cast<int>(tree.Run(argc, argv, interrupt));
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  std::fputs("larderctl: cannot write to standard output\n  next: df, and look at where it goes\n",
-             stderr);
+  std::fputs(
+      "larderctl: cannot write to standard output\n  next: df, if it is redirected to a file\n",
+      stderr);
   return static_cast<int>(ExitCode::kFailed);
 }
 

@@ -10,7 +10,7 @@
 namespace larder::llama {
 namespace {
 
-constexpr uint32_t kBeginTokens = 8;  // that each sequence begins with
+constexpr uint32_t kBeginTokens = 8;  // at the beginning of each sequence
 constexpr int kTrySteps = 5;
 
 double SecondsBetween(TimePoint from, TimePoint to) {

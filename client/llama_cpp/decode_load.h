@@ -1,9 +1,10 @@
-// Sequences that an engine decodes beside the text, one token of each at a time, as one does that
-// serves several people.  Keeps the time between the ends of two such steps: what they see of it.
+// Sequences that an engine decodes beside the text, one token of each per step, as an engine does
+// that serves several users.  Records the time from the end of one such step to the end of the
+// next, which is what those users notice of a restore.
 //
 // Ownership: borrows the engine.  Thread-safety: none.
 // Lifecycle: Start -> Step...
-// Limits: Engine::kOthersMax sequences; one that gets too long begins anew.
+// Limits: Engine::kOthersMax sequences.  They all begin again after Engine::kOtherTokensMax tokens.
 #pragma once
 
 #include <cstdint>
@@ -21,25 +22,25 @@ class DecodeLoad {
   // REQUIRES: 1 <= sequences <= Engine::kOthersMax.
   DecodeLoad(Engine* engine, uint32_t sequences);
 
-  // Gives each sequence a beginning of its own out of `text`, and decodes some tokens to know what
-  // a step takes.  REQUIRES: text is not empty.
+  // Begins each sequence with other tokens of `text`, and decodes several steps to learn how long a
+  // step takes.  REQUIRES: `text` is not empty.
   [[nodiscard]] absl::Status Start(std::span<const Token> text);
   [[nodiscard]] absl::Status Step();
-  // What came before does not count: the next gap begins now.
+  // The next gap begins now: time that has passed since the last step does not count.
   void Restart();
 
   [[nodiscard]] uint32_t sequences() const { return static_cast<uint32_t>(next_.size()); }
-  // Of a step with nothing between it and the one before; the slowest of some.
+  // Seconds of a step right after another one: the slowest of the five that Start tried.
   [[nodiscard]] double step_s() const { return step_s_; }
-  // From the end of a step to the end of the next.
+  // Seconds from the end of each step to the end of the next.
   [[nodiscard]] const std::vector<double>& gaps_s() const { return gaps_s_; }
 
  private:
   [[nodiscard]] absl::Status Begin();
 
   Engine* const engine_;
-  std::vector<Token> text_;               // that they begin with
-  std::vector<Engine::OtherToken> next_;  // a sequence each: what is computed next
+  std::vector<Token> text_;               // its tokens begin the sequences
+  std::vector<Engine::OtherToken> next_;  // per sequence, the token to compute next
   double step_s_ = 0;
   TimePoint last_ = {};
   std::vector<double> gaps_s_;

@@ -20,17 +20,17 @@ void LogErrorsOnly(ggml_log_level level, const char* text, void*) {
   if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
 }
 
-// llama.cpp keeps its backends and its log per process; doing this again changes nothing.
+// llama.cpp has one log and one set of backends per process, so a second call changes nothing.
 void InitBackend() {
   llama_log_set(LogErrorsOnly, nullptr);
   llama_backend_init();
 }
 
-// Sequences of the text's context: the text, and a place where a state arrives.
+// Sequences of the text's context: the text, and one that AppendState loads a state into.
 constexpr llama_seq_id kText = 0, kArriving = 1;
 constexpr uint32_t kTextSequences = 2;
 
-// A batch of llama.cpp with room for `tokens`.
+// A batch of llama.cpp with a capacity of `tokens` tokens.
 class Batch {
  public:
   explicit Batch(int32_t tokens) : batch_(llama_batch_init(tokens, 0, 1)) {}
@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& option
   std::unique_ptr<Engine> engine(new Engine(options));
   llama_model_params params = llama_model_default_params();
   params.use_extra_bufts =
-      false;  // repacked weights crash on machines with AMX, and add nothing here
+      false;  // repacked weights crash on machines with AMX, and bring nothing here
   engine->model_.reset(llama_model_load_from_file(options.model_path.c_str(), params));
   if (engine->model_ == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("llama.cpp cannot load ", options.model_path));
@@ -126,11 +126,11 @@ std::string Engine::ChatPrompt(const std::string& message) const {
   const llama_chat_message chat = {.role = "user", .content = message.c_str()};
   std::string prompt(message.size() + 1024, '\0');
   int32_t size = 0;
-  // The second try has the room that the first one asked for.
+  // The second attempt has the size that the first one asked for.
   for (int attempt = 0; attempt < 2; ++attempt) {
     size = llama_chat_apply_template(form, &chat, 1, true, prompt.data(),
                                      static_cast<int32_t>(prompt.size()));
-    if (size < 0) return message;  // a template that llama.cpp does not know
+    if (size < 0) return message;  // llama.cpp does not know the template
     if (static_cast<size_t>(size) <= prompt.size()) break;
     prompt.resize(static_cast<size_t>(size));
   }
@@ -139,7 +139,7 @@ std::string Engine::ChatPrompt(const std::string& message) const {
 }
 
 absl::StatusOr<std::vector<Token>> Engine::Tokenize(const std::string& text) const {
-  // A token is at least a byte; a few more for those that a model adds at the ends.
+  // A token is at least one byte of the text; 8 more for tokens that the model adds at the ends.
   std::vector<llama_token> tokens(text.size() + 8);
   const int32_t count = llama_tokenize(llama_model_get_vocab(model_.get()), text.data(),
                                        static_cast<int32_t>(text.size()), tokens.data(),
@@ -186,7 +186,7 @@ absl::Status Engine::Decode(std::span<const Token> prompt, uint32_t begin, uint3
     Batch batch(static_cast<int32_t>(next - begin));
     for (uint32_t i = begin; i < next; ++i) batch.Add(kText, prompt[i], i, i + 1 == next);
     if (const int32_t code = llama_decode(context_.get(), batch.get()); code != 0) {
-      return absl::InternalError(absl::StrCat("llama_decode answers ", code, " at token ", begin));
+      return absl::InternalError(absl::StrCat("llama_decode returned ", code, " at token ", begin));
     }
     begin = next;
   }
@@ -221,7 +221,8 @@ absl::StatusOr<std::vector<Token>> Engine::DecodeOthers(std::span<const OtherTok
     batch.Add(static_cast<llama_seq_id>(other.sequence), other.token, other.position, true);
   }
   if (const int32_t code = llama_decode(others_.get(), batch.get()); code != 0)
-    return absl::InternalError(absl::StrCat("llama_decode answers ", code, " beside the text"));
+    return absl::InternalError(
+        absl::StrCat("llama_decode returned ", code, " for the sequences beside the text"));
   llama_synchronize(others_.get());
   std::vector<Token> next;
   for (size_t i = 0; i < tokens.size(); ++i)
@@ -244,11 +245,12 @@ absl::Status Engine::LoadState(std::span<const std::byte> state) {
       context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), kText);
   if (size == state.size()) return absl::OkStatus();
   Clear();
-  return absl::InternalError("llama.cpp refuses the restored state");
+  return absl::InternalError("llama.cpp refused the restored state");
 }
 
 absl::Status Engine::AppendState(std::span<const std::byte> state) {
-  // A state replaces all of the sequence that it is set to, so it arrives in one that is empty.
+  // Setting a state replaces the whole sequence, so it is set to an empty one and then copied to
+  // the text.
   const llama_memory_t memory = llama_get_memory(context_.get());
   const size_t size = llama_state_seq_set_data(
       context_.get(), reinterpret_cast<const uint8_t*>(state.data()), state.size(), kArriving);
@@ -256,10 +258,10 @@ absl::Status Engine::AppendState(std::span<const std::byte> state) {
   if (whole) llama_memory_seq_cp(memory, kArriving, kText, -1, -1);
   llama_memory_seq_rm(memory, kArriving, -1, -1);
   if (whole) return absl::OkStatus();
-  return absl::InternalError("llama.cpp refuses a state behind the text");
+  return absl::InternalError("llama.cpp refused a restored state that continues the text");
 }
 
-// Positions only: rows that no cell names are never read.
+// Clears the positions only, because rows that belong to no cell are never read.
 void Engine::Clear() { llama_memory_clear(llama_get_memory(context_.get()), false); }
 
 }  // namespace larder::llama

@@ -1,9 +1,10 @@
-// larder-llama: runs a prompt through llama.cpp, with the KV of its beginning from Larder where it
-// has it.
+// larder-llama runs a prompt through llama.cpp, and takes the KV of its beginning from Larder if
+// Larder has it.
 //
-// Exit codes: 0 an answer; 1 the engine or the measurement failed; 2 the command line is wrong.
-// Larder's absence is no error, nor that nothing can be measured or drawn: the prompt is computed,
-// and a line on standard error says so.
+// Exit codes: 0 the program printed an answer; 1 the engine or the measurement failed; 2 the
+// command line is wrong.  It is no error if no daemon answers, or if no profile can be measured or
+// no picture written: then the prompt is computed, or the picture left out, and a line on standard
+// error says so.
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
@@ -42,10 +43,10 @@ struct Flags {
   RunOptions run;
   std::string prompt_file;
   std::string question;
-  uint32_t tokens = 0;       // 0: all
-  std::string profile_file;  // "": kept in the user's cache folder
+  uint32_t tokens = 0;       // 0: the whole prompt
+  std::string profile_file;  // "": a file in the user's cache folder
   std::string picture_file = "larder-restore.svg";
-  uint64_t link_rate = 0;  // B/s; 0: no emulation
+  uint64_t link_rate = 0;  // B/s; 0: no emulated link
   double decode_budget_ms = 250;
   bool no_larder = false;
   bool json = false;
@@ -53,7 +54,7 @@ struct Flags {
   std::vector<uint32_t> lengths{std::begin(kBenchLengths), std::end(kBenchLengths)};
 };
 
-// How the beginning of the prompt comes back.
+// Options for how the beginning of the prompt is restored.
 void DeclareRestore(CLI::App* app, Flags* flags) {
   const std::map<std::string, RestoreMode> modes = {{"compute", RestoreMode::kCompute},
                                                     {"load", RestoreMode::kLoad},
@@ -61,55 +62,59 @@ void DeclareRestore(CLI::App* app, Flags* flags) {
                                                     {"auto", RestoreMode::kAuto}};
   app->add_option(
          "--mode", flags->run.mode,
-         "compute: all of it; load: what is stored, the rest computed; both: at once, from "
-         "both ends; auto: both, or the one that is through sooner (default: load)")
+         "compute: compute all of the prompt; load: load what is stored and compute the rest; "
+         "both: do both at once, from both ends; auto: both, or the one that finishes sooner "
+         "(default: load)")
       ->transform(CLI::CheckedTransformer(modes, CLI::ignore_case).description("MODE"));
   app->add_option("--link-rate", flags->link_rate,
-                  "emulates a link of so many bytes a second, such as 6MB, that loads come over")
+                  "emulate a link with this many bytes per second for loads, such as 6MB")
       ->transform(CLI::AsSizeValue(true));
   app->add_option(
       "--profile", flags->profile_file,
-      "what computing and loading cost: measured (some seconds) and written when there "
-      "is no such file (default: one per model and threads in the user's cache folder)");
-  app->add_option("--picture", flags->picture_file, "SVG of what both or auto did ('': none)")
+      "file with what computing and loading cost; if it does not exist, it is measured, which "
+      "takes several seconds, and written (default: one file per model and number of threads in "
+      "the user's cache folder)");
+  app->add_option("--picture", flags->picture_file,
+                  "SVG file that shows what both or auto did ('': none)")
       ->capture_default_str();
   app->add_option("--decode-sequences", flags->run.decode_sequences,
-                  "of other texts that both or auto go on decoding meanwhile")
+                  "number of other texts that the engine decodes during both or auto")
       ->check(CLI::Range(0u, Engine::kOthersMax));
   app->add_option("--decode-budget-ms", flags->decode_budget_ms,
-                  "from token to token of theirs; the restore takes what is left of it")
+                  "the most time between two tokens of such a text; the restore's steps fit into "
+                  "what decoding leaves of it")
       ->check(CLI::Range(1.0, 60'000.0))
       ->capture_default_str();
 }
 
 void Declare(CLI::App* app, Flags* flags) {
   app->add_option("--model", flags->engine.model_path, "GGUF file")->required();
-  app->add_option("--prompt-file", flags->prompt_file, "text that the question is about")
+  app->add_option("--prompt-file", flags->prompt_file, "file with the text of the prompt")
       ->required();
-  app->add_option("--question", flags->question, "asked behind the text");
-  app->add_option("--tokens", flags->tokens, "only the first N tokens of the prompt (0: all)");
-  app->add_option("--predict", flags->run.predict, "tokens of the answer at most")
+  app->add_option("--question", flags->question, "question that follows the text");
+  app->add_option("--tokens", flags->tokens, "use only the first N tokens of the prompt (0: all)");
+  app->add_option("--predict", flags->run.predict, "the most tokens of the answer")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app->add_option("--context", flags->engine.context_tokens, "room for tokens")
+  app->add_option("--context", flags->engine.context_tokens, "tokens that the context holds")
       ->check(CLI::Range(512, 131072))
       ->capture_default_str();
-  app->add_option("--threads", flags->engine.threads, "that compute (0: one per core)");
+  app->add_option("--threads", flags->engine.threads, "threads that compute (0: one per core)");
   app->add_option("--engine-id", flags->cache.engine_id, "name of this engine")
       ->capture_default_str();
   app->add_option("--socket-dir", flags->cache.socket_dir,
-                  "where larderd listens (default: $LARDER_SOCKET_DIR)");
+                  "folder of larderd's socket files (default: $LARDER_SOCKET_DIR)");
   app->add_option("--revision", flags->cache.revision,
-                  "names the model's weights (default: SHA-256 of the whole model file)");
-  app->add_flag("--no-larder", flags->no_larder, "compute everything, talk to nobody");
+                  "name of the model's weights (default: SHA-256 of the whole model file)");
+  app->add_flag("--no-larder", flags->no_larder, "compute everything, without a daemon");
   app->add_flag("--store,!--no-store", flags->run.store, "store what was computed (default: yes)");
   app->add_flag("--wait-durable", flags->run.wait_durable,
-                "end when the daemon has on disk what was stored (10 s at most)");
+                "wait until the stored blocks are on the daemon's disk, at most 10 s");
   DeclareRestore(app, flags);
-  app->add_flag("--json", flags->json, "one line of JSON");
+  app->add_flag("--json", flags->json, "print one line of JSON");
   app->add_flag("--bench-lengths", flags->bench,
-                "measure cold against restored over prompt lengths");
-  app->add_option("--lengths", flags->lengths, "of --bench-lengths, in tokens")
+                "measure computed against restored prompts over several lengths");
+  app->add_option("--lengths", flags->lengths, "lengths for --bench-lengths, in tokens")
       ->delimiter(',')
       ->check(CLI::Range(33, 131072));
 }
@@ -137,7 +142,7 @@ absl::StatusOr<std::vector<Token>> ReadPrompt(const Flags& flags, const Engine& 
   return tokens;
 }
 
-// Fills in what names the model.
+// Sets the name of the model and of its weights.
 absl::Status NameModel(Flags* flags) {
   const std::string& path = flags->engine.model_path;
   flags->cache.model = path.substr(path.rfind('/') + 1);
@@ -156,21 +161,21 @@ int Bench(const Flags& flags, const std::vector<Token>& prompt, Engine* engine) 
     if (result.whole_hit() && result.same_answer() && result.same_logits()) continue;
     return Fail(absl::InternalError(
         absl::StrCat("at ", result.cold.prompt_tokens,
-                     " tokens the restored answer is not the computed one, or not all "
-                     "was restored: ",
+                     " tokens the restored answer differs from the computed one, or not "
+                     "everything was restored: ",
                      result.restored.cache_status.ToString())));
   }
   return 0;
 }
 
-// Of `--profile`, or where it is kept by default: one for each model, its weights and the threads.
+// The path of --profile, or the default: one file for each model, weights and number of threads.
 absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine) {
   if (!flags.profile_file.empty()) return flags.profile_file;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   if (cache == nullptr && home == nullptr) {
     return absl::FailedPreconditionError(
-        "neither HOME nor XDG_CACHE_HOME is set; say by --profile FILE where the profile is kept");
+        "neither HOME nor XDG_CACHE_HOME is set; name a file for the profile with --profile FILE");
   }
   const std::string folder =
       absl::StrCat(cache != nullptr ? cache : absl::StrCat(home, "/.cache"), "/larder");
@@ -180,15 +185,18 @@ absl::StatusOr<std::string> ProfilePath(const Flags& flags, const Engine& engine
                       engine.threads(), "-threads.profile.toml");
 }
 
-// The one of the file; else it is measured, and kept there if it can be.  FailedPrecondition: it
-// could not be measured.  Any other error is the file's, for people to mend.
+// Returns the profile of the file.  If there is no such file, measures a profile and writes it
+// there if possible.  Returns FailedPrecondition if no profile could be measured, or if no path for
+// it is known; any other error means that the file is wrong and the user must correct it.
 absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
   LARDER_ASSIGN_OR_RETURN(const std::string path, ProfilePath(flags, *engine));
   absl::StatusOr<Profile> profile = ReadProfile(path);
   if (profile.ok() &&
       (profile->layers != engine->shape().layers() || profile->channels.size() != 2)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path, " is the profile of another model; delete it to have one measured"));
+        absl::StrCat(path,
+                     " does not fit this model, or has not two channels; delete it to have "
+                     "a new profile measured"));
   }
   if (profile.ok() || !absl::IsNotFound(profile.status())) return profile;
   std::fprintf(stderr, "larder-llama: measuring the profile %s; some seconds, once\n",
@@ -199,7 +207,7 @@ absl::StatusOr<Profile> ProfileFor(const Flags& flags, Engine* engine) {
   return profile;
 }
 
-// What only a restore that computes and loads needs.
+// Prepares what only a restore that computes and loads at once needs.
 absl::Status PrepareRestore(const Flags& flags, TokenBucket* link, Engine* engine,
                             RunOptions* run) {
   run->link = link;
@@ -254,7 +262,7 @@ int RunOnce(const Flags& flags, const std::vector<Token>& prompt, Engine* engine
   }
   absl::StatusOr<RunResult> result = RunPrompt(prompt, run, engine, cache.get());
   if (!result.ok()) return Fail(result.status());
-  if (absl::Status s = DrawRestore(flags, &*result); !s.ok()) Warn("no picture", s);
+  if (absl::Status s = DrawRestore(flags, &*result); !s.ok()) Warn("no picture is written", s);
   std::fputs((flags.json ? RunAsJson(*result) : RunAsText(*result)).c_str(), stdout);
   return 0;
 }
@@ -274,7 +282,8 @@ int Run(Flags* flags) {
 
 int main(int argc, char** argv) {
   CLI::App app(
-      "Runs a prompt through llama.cpp, with the KV of its beginning from Larder where it has it.",
+      "Runs a prompt through llama.cpp, and takes the KV of its beginning from Larder if Larder "
+      "has it.",
       "larder-llama");
   larder::llama::Flags flags;
   larder::llama::Declare(&app, &flags);

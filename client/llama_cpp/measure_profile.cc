@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint32_t kChunks = 4;
 constexpr uint32_t kSmallTokens = 32;
-constexpr uint32_t kGets = 3;         // of the pool; the fastest counts, the first maps memory
-constexpr double kDiskRateMax = 1e9;  // B/s, until it is known
+constexpr uint32_t kGets = 3;         // the fastest counts, because the first one maps memory
+constexpr double kDiskRateMax = 1e9;  // B/s, until restores have learnt the rate
 constexpr double kMeasuredDoubt = 0.1;
 
 double SecondsSince(TimePoint begin) {
@@ -60,7 +60,8 @@ absl::StatusOr<double> MeasurePool(std::span<const Token> text, PromptCache* cac
   }
   if (best > 0) return best;
   return absl::ResourceExhaustedError(
-      "the daemon kept nothing of what was stored to measure its pool; is the pool large enough?");
+      "the daemon kept none of the blocks that were stored to measure its pool; start larderd with "
+      "a larger --pool");
 }
 
 }  // namespace
@@ -70,7 +71,7 @@ ComputeCost FitComputeCost(const ChunkTimes& times) {
   const double chunk = TokensOf(times.first), small = TokensOf(times.small);
   cost.quadratic_s = std::max(0.0, (times.later_s - times.first_s) /
                                        (chunk * (MiddleOf(times.later) - MiddleOf(times.first))));
-  // Without what grows with the position: fixed + linear * tokens.
+  // The part that does not grow with the position: fixed + linear * tokens.
   const double later_s = times.later_s - cost.quadratic_s * chunk * MiddleOf(times.later);
   const double small_s =
       std::max(0.0, times.small_s - cost.quadratic_s * small * MiddleOf(times.small));
@@ -95,8 +96,9 @@ absl::StatusOr<Profile> MeasureProfile(PromptCacheOptions options, Engine* engin
   const std::vector<Token> text = MeasuredText();
   if (engine->context_tokens() < text.size()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("it takes a context of ", text.size(), " tokens, and there is one of ",
-                     engine->context_tokens(), "; measure once with a larger --context"));
+        absl::StrCat("measuring a profile takes a context of ", text.size(),
+                     " tokens, and this engine has one of ", engine->context_tokens(),
+                     "; measure once with a larger --context"));
   }
   options.salt = "larder-llama/profile";
   const std::string model = options.model;
@@ -105,7 +107,7 @@ absl::StatusOr<Profile> MeasureProfile(PromptCacheOptions options, Engine* engin
   LARDER_RETURN_IF_ERROR(engine->ResetContext());
   LARDER_ASSIGN_OR_RETURN(const ComputeCost compute, MeasureCompute(text, engine));
   const absl::StatusOr<double> pool = MeasurePool(text, cache.get(), engine);
-  (void)cache->Clear();  // an engine that may not leaves it to eviction
+  (void)cache->Clear();  // if the daemon refuses, eviction removes the blocks later
   LARDER_RETURN_IF_ERROR(pool.status());
   LARDER_RETURN_IF_ERROR(engine->ResetContext());
   return Profile{.model = model,

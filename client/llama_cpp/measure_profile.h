@@ -1,8 +1,9 @@
-// Measures what a restore's plan starts from: an engine's computing, and the daemon's pool.
+// Measures what the plan of a restore starts from: how fast the engine computes, and how fast the
+// daemon's pool is.
 //
-// A prompt of 1,024 tokens that says nothing is computed, stored under a salt of its own, read back
-// and cleared again; some seconds.  The disk is taken for no faster than the pool: what it can, the
-// restores that use it learn.
+// It computes a meaningless prompt of 1,056 tokens, stores it under a salt of its own, reads it
+// back and clears it, which takes several seconds.  The disk is not measured: its rate is set to
+// that of the pool, at most 1 GB/s, and restores that use the disk learn the real one.
 // Thread-safety: none.
 #pragma once
 
@@ -16,21 +17,23 @@
 
 namespace larder::llama {
 
-// The engine's context is a new one afterwards.  `cache` names daemon and model; its salt is
-// replaced.  FailedPrecondition: the engine's context is too small.
+// Afterwards the engine has a new context.  `cache` names daemon and model; its salt is replaced.
+// Returns FailedPrecondition if the engine's context is too small, ResourceExhausted if the daemon
+// kept no block of the prompt.
 [[nodiscard]] absl::StatusOr<Profile> MeasureProfile(PromptCacheOptions cache, Engine* engine);
-// The prompt that it takes.
+// The prompt that MeasureProfile computes.
 [[nodiscard]] std::vector<Token> MeasuredText();
 
-// Computing a whole chunk at the begin of a text, the same further on, and a short step there.
+// The times of computing a whole chunk at the beginning of a text, a whole chunk further on, and a
+// short step behind it.
 struct ChunkTimes {
   TokenRange first = {}, later = {}, small = {};
   double first_s = 0, later_s = 0, small_s = 0;
 };
-// What explains all three.  No part of it is negative.
+// Returns the cost that explains all three times.  No part of it is negative.
 [[nodiscard]] ComputeCost FitComputeCost(const ChunkTimes& times);
 
-// `profile` of somebody who has no link faster than that.
+// Returns `profile` with no channel faster than `bytes_per_s`, as behind a link of that rate.
 [[nodiscard]] Profile BehindLink(Profile profile, double bytes_per_s);
 
 }  // namespace larder::llama

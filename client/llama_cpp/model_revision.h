@@ -1,8 +1,9 @@
-// Names the weights of a model file, so that KV is only ever given to the model that computed it.
+// Names the weights of a model file, so that KV goes only to the model that computed it.
 //
-// The whole file is hashed: fine-tuned models often differ only in the middle.  That is about a
-// second per 1.5 GB; whoever knows a name that changes with the weights may use it instead.
-// Thread-safety: a pure function of the file.
+// The whole file is hashed, because fine-tuned models often differ only in the middle.  That takes
+// about a second per 1.5 GB; a caller that knows a name which changes with the weights may use it
+// instead.
+// Thread-safety: pure functions of file and text.
 #pragma once
 
 #include <string>
@@ -11,10 +12,10 @@
 
 namespace larder::llama {
 
-// "sha256:" and 64 lower-case digits.  NotFound when the file cannot be opened, DataLoss when it
-// cannot be read.
+// Returns "sha256:" and 64 lower-case hexadecimal digits.  Returns NotFound if the file cannot be
+// opened, DataLoss if it cannot be read.
 [[nodiscard]] absl::StatusOr<std::string> ModelRevision(const std::string& path);
-// 12 digits that stand for a revision, whatever it looks like, in the name of a file.
+// Returns 12 hexadecimal digits that stand for a revision of any form in the name of a file.
 [[nodiscard]] std::string ShortRevision(const std::string& revision);
 
 }  // namespace larder::llama

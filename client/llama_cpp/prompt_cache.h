@@ -1,14 +1,14 @@
-// Joins an Engine to Larder: what of a prompt is in the pool goes into the engine, what the engine
-// computed goes into the pool.  A user of client/client.h like any other.
+// Connects an Engine to Larder through client/client.h: blocks of a prompt that the pool has go
+// into the engine, and blocks that the engine computed go into the pool.
 //
-// Blocks are 32 tokens, one segment per layer.  A restore covers whole blocks of the first n-1 of n
-// tokens, so that there is always a token left whose computation gives the first word of the
-// answer.
+// Blocks have 32 tokens and one segment per layer.  A restore covers whole blocks of the first n-1
+// of n tokens, so that one token is always left to compute, whose logits give the first token of
+// the answer.
 //
 // What it does not promise: a hit.  A missing, damaged or late block ends the restored prefix; the
 // engine computes from there, and its answer is the same.
-// Ownership: owns its connection; the Engine is the caller's.
-// Thread-safety: none; one thread at a time.
+// Ownership: owns its connection; the caller owns the Engine.
+// Thread-safety: none; one thread may call at a time.
 // Lifecycle: Connect -> [Restore -> Store]...
 // Limits: prompts that fit the engine's context.
 #pragma once
@@ -34,73 +34,75 @@ struct PromptCacheOptions {
   std::string socket_dir = {};  // "": the client library's default
   std::string engine_id = "llama-0";
   std::string model = {};     // name of the model, part of the content
-  std::string revision = {};  // what names its weights
-  std::string salt = {};      // keeps apart what must not be shared
+  std::string revision = {};  // name of its weights
+  std::string salt = {};      // separates blocks that must not be shared
 };
 
 class PromptCache {
  public:
   static constexpr uint32_t kBlockTokens = 32;
 
-  // Tokens of a prompt of `tokens` that are stored, and that a restore may cover: whole blocks of
-  // all but the last token, and none of a batch of fewer than Engine::kCutTokens, which a longer
-  // prompt would compute otherwise.
+  // How many tokens of a prompt of `tokens` are stored and may be restored: whole blocks of all but
+  // the last token, without a last batch of fewer than Engine::kCutTokens, which a longer prompt
+  // would compute with other bits.
   [[nodiscard]] static constexpr uint32_t RestorableTokens(size_t tokens) {
     const auto most = static_cast<uint32_t>(tokens == 0 ? 0 : tokens - 1);
     const uint32_t blocks = most - most % kBlockTokens, last = blocks % Engine::kBatchTokens;
     return last < Engine::kCutTokens ? blocks - last : blocks;
   }
 
-  // Connects and registers the model.  Unavailable when no daemon answers.
+  // Connects and registers the model.  Returns Unavailable if no daemon answers.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<PromptCache>> Connect(
       const PromptCacheOptions& options, const StateShape& shape);
 
   struct Restored {
-    uint32_t tokens = 0;  // now in the engine's cache: positions [0, tokens)
-    ByteCount bytes;      // of rows that came from Larder
-    absl::Status
-        status;  // why it ended early, when not because blocks are missing; the engine is fine
+    uint32_t tokens = 0;  // the engine's cache now has positions [0, tokens)
+    ByteCount bytes;      // rows that came from Larder
+    // Why the prefix ended early, unless blocks are missing.  The engine is usable in any case.
+    absl::Status status;
   };
-  // Puts the longest prefix that the pool has into the engine, whose cache is empty.  `link`, if
-  // any, is emulated: bytes count as here when it would have carried them.
+  // Puts the longest prefix that the daemon has into the engine, whose cache is empty.  `link`
+  // emulates a link, if it is not null: bytes count as arrived when it would have carried them.
   [[nodiscard]] Restored Restore(std::span<const Token> prompt, Engine* engine,
                                  TokenBucket* link = nullptr);
 
   struct Stored {
     uint32_t blocks = 0;  // new in the pool
-    uint32_t known = 0;   // the pool had them already
+    uint32_t known = 0;   // already in the pool
     uint32_t refused = 0;
-    ByteCount bytes;  // of the new ones
+    ByteCount bytes;  // of the new blocks
   };
-  // Stores the blocks of `prompt` that are restorable and lie behind its first `known_tokens`.
+  // Stores the blocks of `prompt` that may be restored and lie behind its first `known_tokens`.
   // REQUIRES: the engine's cache holds at least the positions of `prompt`.
   [[nodiscard]] absl::StatusOr<Stored> Store(std::span<const Token> prompt, uint32_t known_tokens,
                                              Engine* engine);
 
-  // Of each whole block of `prompt`, the digest of its last step.
+  // Returns for each whole block of `prompt` the digest of its last step.
   [[nodiscard]] std::vector<Digest> BlockDigests(std::span<const Token> prompt) const;
-  // Of each whole block of `prompt`, the fastest tier that has it; nullopt: none.  DeadlineExceeded
-  // after `limit`.
+  // Returns for each whole block of `prompt` the fastest tier that has it, or nullopt if none has.
+  // Returns DeadlineExceeded after `limit`.
   [[nodiscard]] absl::StatusOr<std::vector<std::optional<Tier>>> Tiers(
       std::span<const Token> prompt, std::chrono::milliseconds limit);
-  // Takes from the daemon all that is stored under these options; nothing can be stored or restored
-  // afterwards.
+  // Clears all blocks that the daemon stores under these options.  Ends the session, so nothing can
+  // be stored or restored afterwards.
   [[nodiscard]] absl::Status Clear();
-  // For who moves blocks by himself.
+  // For callers that move blocks themselves.
   [[nodiscard]] Session& session() { return *session_; }
   [[nodiscard]] const VariantHandle& variant() const { return variant_; }
   [[nodiscard]] const StateShape& shape() const { return shape_; }
 
-  // Waits until so many of the stored blocks are on the daemon's disk; false: not in `limit`.
+  // Waits until `blocks` of the stored blocks are on the daemon's disk.  Returns false if they are
+  // not within `limit`.
   [[nodiscard]] bool WaitDurable(uint32_t blocks, std::chrono::milliseconds limit) const;
 
  private:
-  // Blocks per call.  Enough to make a call's own cost small, few enough to stay near the
-  // processor's caches.
+  // Blocks per call: enough that the cost of the call itself is small, few enough to stay near the
+  // size of the processor's caches.
   static constexpr uint32_t kBatchBlocks = 64;
 
   explicit PromptCache(const StateShape& shape);
-  // Gets blocks [first, first + digests.size()) into the joiner; how many came before one did not.
+  // Gets blocks [first, first + digests.size()) into the joiner.  Returns how many came before the
+  // first that did not.
   [[nodiscard]] absl::StatusOr<uint32_t> FetchBatch(std::span<const Digest> digests, uint32_t first,
                                                     StateJoiner* joiner);
   // Puts blocks [first, last) of `prompt`.
@@ -111,13 +113,13 @@ class PromptCache {
   const StateShape shape_;
   const ByteCount block_bytes_;
   std::unique_ptr<Client> client_;
-  std::unique_ptr<Session> session_;  // dies before its client
+  std::unique_ptr<Session> session_;  // destroyed before its client
   VariantHandle variant_;
   ContentSpec content_;
   std::string engine_id_;
   Digest seed_;
   const std::unique_ptr<std::byte[]> batch_;  // kBatchBlocks blocks, packed
-  // [block of the batch][layer], into batch_: once to write there and once to read.
+  // [block of the batch][layer], within batch_: once to write there and once to read.
   std::vector<std::vector<std::span<std::byte>>> segments_;
   std::vector<std::vector<std::span<const std::byte>>> const_segments_;
 };

@@ -12,8 +12,8 @@
 namespace larder::llama {
 namespace {
 
-// Of what decoding leaves of its budget: a step that takes longer than it was thought to must not
-// be one that comes too late.
+// The part of the time left after decoding that a step may use, so that a step which takes longer
+// than predicted still ends within the budget.
 constexpr double kShareOfBudget = 0.8;
 
 class PromptEngine final : public RestoreEngine {
@@ -61,8 +61,8 @@ Restorer::Options OptionsOf(const PromptRestoreOptions& options) {
   return made;
 }
 
-// A daemon that does not say where the blocks are must not cost more than a little of what
-// computing them takes.
+// If the daemon does not answer the Lookup, waiting for it must cost little compared with computing
+// the blocks.
 std::chrono::milliseconds LookupLimit(const Profile& profile, size_t tokens) {
   constexpr double kShare = 0.03, kLeast_s = 0.05;
   const double alone_s = profile.compute.Seconds({0, static_cast<uint32_t>(tokens)});

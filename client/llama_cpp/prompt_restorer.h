@@ -1,12 +1,13 @@
-// Brings the beginning of a prompt back into an Engine by computing its head and loading its tail
-// at the same time: joins a PromptCache's session, an Engine and a Restorer.
+// Restores the beginning of a prompt into an Engine by computing its head and loading its tail at
+// the same time.  It connects a PromptCache's session, an Engine and a Restorer.
 //
-// Chunks of Engine::kBatchTokens tokens are computed at the borders that computing all would have;
-// loaded blocks are put behind them in ascending order, and both meet between two chunks.  So the
-// engine's cache holds the bits that computing all would have left.  Channel 1 is the pool, channel
-// 2 the disk of the daemon, as its Lookup says of each block.
+// The engine computes chunks of Engine::kBatchTokens tokens at the borders that computing the whole
+// prompt would have, or parts of them that end at multiples of Engine::kCutTokens.  Loaded blocks
+// are appended to what is computed, in ascending order, and both meet at such a border.  So the
+// engine's cache holds the bits that computing the whole prompt would have left.  Channel 1 is the
+// daemon's pool and channel 2 its disk; Lookup says which of them has a block.
 //
-// What it does not promise: that anything was loaded.  What is missing, damaged or late is
+// What it does not promise: that anything was loaded.  Blocks that are missing, damaged or late are
 // computed.
 // Ownership: borrows everything for the call.  Thread-safety: none.
 #pragma once
@@ -23,14 +24,15 @@
 
 namespace larder::llama {
 
-// Of the channels of such a Profile.
+// The channels of PromptRestoreOptions::profile.
 inline constexpr ChannelId kPoolChannel{1}, kDiskChannel{2};
 
 struct PromptRestoreOptions {
   Profile profile = {};
-  bool falls_back = true;       // false: both resources work even where one alone is through sooner
-  TokenBucket* link = nullptr;  // emulated; the channels share it
-  // Decoded meanwhile, a token of each between two steps, which together last no longer than this.
+  bool falls_back = true;       // false: compute and load even if one alone would finish sooner
+  TokenBucket* link = nullptr;  // an emulated link, which the channels share
+  // Sequences that are decoded meanwhile, one token of each between two steps of the restore.  A
+  // step and the decoding after it together last at most `decode_budget_s`.
   DecodeLoad* beside = nullptr;
   double decode_budget_s = 0;
 };
@@ -38,14 +40,15 @@ struct PromptRestoreOptions {
 struct PromptRestored {
   Restorer::Restored what;
   Profile learnt = {};
-  uint32_t stored_tokens = 0;  // at the beginning of the prompt, that the daemon had
-  absl::Status lookup = {};    // why it could not be asked; then all was computed
-  // Where the two met: behind it everything was loaded.
+  uint32_t stored_tokens = 0;  // at the beginning of the prompt, up to the first missing block
+  absl::Status lookup = {};    // if Lookup failed, its error; then everything was computed
+  // Where computing and loading met: everything behind this token was loaded.
   [[nodiscard]] uint32_t met_at_token() const;
 };
 
-// Afterwards the engine has all that a restore may cover (PromptCache::RestorableTokens).
-// REQUIRES: its text is empty.  An error is the engine's, which then has part of the text.
+// Afterwards the engine has all tokens that a restore may cover (PromptCache::RestorableTokens).
+// Errors come from the engine only, which then has part of the text.
+// REQUIRES: the engine's text is empty.
 [[nodiscard]] absl::StatusOr<PromptRestored> RestorePrompt(std::span<const Token> prompt,
                                                            const PromptRestoreOptions& options,
                                                            PromptCache* cache, Engine* engine);

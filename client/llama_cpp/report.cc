@@ -12,7 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Bytes that are not UTF-8 (half a character at an answer's end) become the replacement character.
+// Bytes that are not UTF-8 (half a character at the end of an answer) become the replacement
+// character.
 std::string Line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -90,12 +91,11 @@ std::string RunAsText(const RunResult& result) {
       result.load_s, result.compute_s, result.stored_blocks, result.stored_bytes.value(),
       result.store_s);
   if (result.link_bytes_per_s > 0)
-    absl::StrAppendFormat(&out, "link        an emulation of %.3g MB/s\n",
-                          result.link_bytes_per_s / 1e6);
+    absl::StrAppendFormat(&out, "link        emulated, %.3g MB/s\n", result.link_bytes_per_s / 1e6);
   if (result.restored) absl::StrAppend(&out, RestoreAsText(*result.restored));
   if (!result.decode_gaps_s.empty())
     absl::StrAppendFormat(&out,
-                          "decoding    %u steps beside it, p99 %.0f ms from one to the next\n",
+                          "decoding    %u steps meanwhile, p99 %.0f ms from one to the next\n",
                           result.decode_gaps_s.size(), 1e3 * P99(result.decode_gaps_s));
   if (!result.picture.empty()) absl::StrAppend(&out, "picture     ", result.picture, "\n");
   if (result.refused_blocks > 0)

@@ -1,6 +1,6 @@
-// What larder-llama prints: for people, and as one line of JSON for programs.
+// What larder-llama prints: text for people, and one line of JSON for programs.
 //
-// Seconds, bytes and tokens, unrounded in JSON.  Thread-safety: pure functions.
+// Units are seconds, bytes and tokens; JSON has unrounded numbers.  Thread-safety: pure functions.
 #pragma once
 
 #include <span>

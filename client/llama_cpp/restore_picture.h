@@ -1,4 +1,4 @@
-// A restore as a picture: tokens over time, computed from the head, loaded from the tail.
+// Draws a restore: tokens over time, computed from the head and loaded from the tail.
 //
 // Thread-safety: a pure function.
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace larder::llama {
 
-// A channel without loads, and loads that came too late, have no line in the legend where there are
-// none.
+// The legend lists only what the restore has: a channel without loads is left out, and so are loads
+// that came too late if there were none.
 [[nodiscard]] Plot PictureOf(const Restorer::Restored& restored, const std::string& title);
 
 }  // namespace larder::llama

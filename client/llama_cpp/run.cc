@@ -22,7 +22,7 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Computes what is missing of the prompt, with a cut at the border of the last restorable block.
+// Computes the rest of the prompt, with a cut at the end of the last block that may be restored.
 absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* engine) {
   const uint32_t border = PromptCache::RestorableTokens(prompt.size());
   if (begin < border) {
@@ -31,16 +31,16 @@ absl::Status ComputeRest(std::span<const Token> prompt, uint32_t begin, Engine* 
   return engine->Decode(prompt, border, static_cast<uint32_t>(prompt.size()));
 }
 
-// Of tokens that were known before the restore.  What was computed may have been asked for, and
-// found gone or damaged.
+// Returns how many of the `known` tokens, which the cache had before the restore, it still has.  A
+// block that was computed may have been requested and found missing or damaged.
 uint32_t StillKnown(std::span<const Token> prompt, uint32_t known, PromptCache* cache) {
   const auto tiers = cache->Tiers(prompt.first(known), kLookupLimit);
-  if (!tiers.ok()) return 0;  // Store is told of each block whether it is there
+  if (!tiers.ok()) return 0;  // then Store puts all blocks, and the pool reports those that it has
   const auto gone = std::find(tiers->begin(), tiers->end(), std::nullopt);
   return static_cast<uint32_t>(gone - tiers->begin()) * PromptCache::kBlockTokens;
 }
 
-// The first `known_tokens` were the cache's already, when the run began.
+// The cache had the first `known_tokens` when the run began.
 void StorePrompt(std::span<const Token> prompt, uint32_t known_tokens, Engine* engine,
                  PromptCache* cache, RunResult* result) {
   const Stopwatch watch;
@@ -57,7 +57,7 @@ void StorePrompt(std::span<const Token> prompt, uint32_t known_tokens, Engine* e
   result->stored_bytes = stored->bytes;
 }
 
-// What the beginning of a prompt left behind.
+// How many tokens at the beginning of the prompt the engine and the cache have after a restore.
 struct Beginning {
   uint32_t tokens = 0;  // in the engine
   uint32_t known = 0;   // in the cache
@@ -97,7 +97,7 @@ absl::StatusOr<Beginning> Begin(std::span<const Token> prompt, const RunOptions&
   return ComputeAndLoad(prompt, options, beside, engine, cache, result);
 }
 
-// The rest of the answer, the most likely word each time.
+// Computes the rest of the answer, the most likely token each time.
 absl::Status Continue(std::span<const Token> prompt, uint32_t predict, Engine* engine,
                       RunResult* result) {
   std::vector<Token> text(prompt.begin(), prompt.end());
@@ -144,8 +144,8 @@ absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt, const RunOpti
 
   const std::span<const float> logits = engine->Logits();
   result.first_logits.assign(logits.begin(), logits.end());
-  // The answer is not stored with the prompt: blocks behind the prompt's end would only ever help
-  // this very text.
+  // The answer is not stored with the prompt: blocks behind the end of the prompt would only help a
+  // later prompt that begins with this very answer.
   if (cache != nullptr && options.store) StorePrompt(prompt, begun.known, engine, cache, &result);
   LARDER_RETURN_IF_ERROR(Continue(prompt, options.predict, engine, &result));
   result.text = engine->Text(result.answer);

@@ -1,9 +1,10 @@
-// One prompt through the engine, from its tokens to its answer, with the times that people ask
-// about.
+// Runs one prompt through the engine, from its tokens to its answer, and measures the times of each
+// part.
 //
-// Computed, the batches are cut at multiples of 256 tokens and at the border of the last restorable
-// block; restored or both, also at multiples of 64 between them, but for less than 64 before the
-// border (Engine::kCutTokens).  That is why all ways give the same bits.
+// RestoreMode::kCompute cuts batches at multiples of 256 tokens and at the end of the last block
+// that may be restored.  The other modes also cut them at multiples of 64 between those, unless
+// fewer than 64 tokens would be left before that end (Engine::kCutTokens).  That is why all modes
+// give the same bits.
 // Thread-safety: none.  Ownership: borrows engine and cache for the call.
 #pragma once
 
@@ -26,48 +27,50 @@ namespace larder::llama {
 enum class RestoreMode : uint8_t {
   kUnspecified = 0,
   kCompute = 1,  // the engine alone
-  kLoad = 2,     // the cache, as far as it has it, then the engine
-  kBoth = 3,     // both at once, even where one alone is through sooner
-  kAuto = 4,     // whatever is through first: both, or one alone
+  kLoad = 2,     // the cache as far as it has the prompt, then the engine
+  kBoth = 3,     // both at once, even if one alone would finish sooner
+  kAuto = 4,     // what finishes first: both at once, or one alone
 };
 [[nodiscard]] const char* ToString(RestoreMode mode);
 
 struct RunOptions {
-  uint32_t predict = 48;  // tokens of the answer, the first included; fewer when the model ends it
+  uint32_t predict = 48;  // tokens of the answer with the first; fewer if the model ends it
   RestoreMode mode = RestoreMode::kLoad;
-  bool store = true;            // put into the cache what it lacks
-  bool wait_durable = false;    // at the end, until the daemon has on disk what was stored
-  Profile profile = {};         // of kBoth and kAuto
-  TokenBucket* link = nullptr;  // emulated; what is loaded passes it
-  // Of kBoth and kAuto: sequences that are decoded meanwhile, with so much time between two tokens.
+  bool store = true;            // store the blocks that the cache lacks
+  bool wait_durable = false;    // wait at the end until the stored blocks are on the daemon's disk
+  Profile profile = {};         // for kBoth and kAuto
+  TokenBucket* link = nullptr;  // an emulated link that all loads pass
+  // For kBoth and kAuto: the sequences that are decoded meanwhile, and the most time between two of
+  // their tokens.
   uint32_t decode_sequences = 0;
   double decode_budget_s = 0;
 };
 
 struct RunResult {
   uint32_t prompt_tokens = 0;
-  uint32_t hit_tokens = 0;  // that came from Larder
+  uint32_t hit_tokens = 0;  // tokens that came from Larder
   ByteCount restored_bytes;
-  std::optional<PromptRestored> restored;  // of kBoth and kAuto
-  std::vector<double> decode_gaps_s;       // from token to token of the sequences beside it
-  double link_bytes_per_s = 0;             // emulated; 0: none
-  std::string picture;                     // of the restore, where one was drawn
+  std::optional<PromptRestored> restored;  // with kBoth and kAuto
+  std::vector<double> decode_gaps_s;       // between two tokens of the sequences decoded meanwhile
+  double link_bytes_per_s = 0;             // of the emulated link; 0 if there is none
+  std::string picture;                     // path of the picture of the restore, if it was drawn
   uint32_t stored_blocks = 0;
   uint32_t refused_blocks = 0;
   ByteCount stored_bytes;
   double ttft_s = 0;          // from the prompt's tokens to the first token of the answer
-  double load_s = 0;          // of it, restoring: until the beginning is in the engine
-  double compute_s = 0;       // of it, computing the rest of the prompt
+  double load_s = 0;          // part of ttft_s: until the restored beginning is in the engine
+  double compute_s = 0;       // part of ttft_s: computing the rest of the prompt
   double store_s = 0;         // after the first token
-  bool durable = false;       // with wait_durable: all that was stored is on disk
-  absl::Status cache_status;  // a failure of Larder, which costs time but no answer
+  bool durable = false;       // with wait_durable: all stored blocks are on disk
+  absl::Status cache_status;  // a failure of Larder; it costs time, and the answer is the same
   std::vector<Token> answer;
   std::vector<float> first_logits;  // of the first token of the answer
   std::string text;
 };
 
-// Runs `prompt` in a new context.  `cache` may be null: everything is computed.
-// REQUIRES: prompt is not empty.  An error is the engine's; Larder's are in cache_status.
+// Runs `prompt` in a new context.  If `cache` is null, everything is computed.  Errors come from
+// the engine only; those of Larder are in cache_status.
+// REQUIRES: `prompt` is not empty.
 [[nodiscard]] absl::StatusOr<RunResult> RunPrompt(std::span<const Token> prompt,
                                                   const RunOptions& options, Engine* engine,
                                                   PromptCache* cache);

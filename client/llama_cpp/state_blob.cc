@@ -27,7 +27,7 @@ absl::Status Malformed(absl::string_view what) {
       absl::StrCat("not a sequence state that can be cut into blocks: ", what));
 }
 
-// Takes values off the front of a span.
+// Reads values from the front of a span.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
@@ -39,8 +39,8 @@ class Reader {
     left_ = left_.subspan(sizeof(T));
     return true;
   }
-  // `count` rows of `bytes_each`.  REQUIRES: both within this file's limits, so that the product
-  // does not wrap.
+  // Skips `count` rows of `bytes_each` bytes.  REQUIRES: both are within the limits of
+  // state_blob.h, so that their product does not overflow.
   [[nodiscard]] bool Skip(uint64_t count, uint64_t bytes_each, const std::byte** begin) {
     if (count * bytes_each > left_.size()) return false;
     *begin = left_.data();
@@ -60,7 +60,7 @@ absl::Status ReadCells(Reader* reader, TokenRange* positions) {
       !reader->Read(&cells)) {
     return Malformed("it ends inside its header");
   }
-  if (magic != kMagic) return Malformed("its magic number is another");
+  if (magic != kMagic) return Malformed("its magic number is wrong");
   if (streams != 1) return Malformed(absl::StrCat(streams, " streams instead of 1 (kv_unified)"));
   if (cells == 0 || cells > kStateCellsMax) return Malformed(absl::StrCat(cells, " cells"));
   for (uint32_t i = 0; i < cells; ++i) {
@@ -70,10 +70,10 @@ absl::Status ReadCells(Reader* reader, TokenRange* positions) {
       return Malformed("it ends inside its cells");
     }
     if (sequences != 1)
-      return Malformed(absl::StrCat("cell ", i, " is of ", sequences, " sequences"));
+      return Malformed(absl::StrCat("cell ", i, " belongs to ", sequences, " sequences"));
     if (position < 0) return Malformed(absl::StrCat("cell ", i, " has a negative position"));
     if (i == 0) positions->begin = static_cast<uint32_t>(position);
-    // 64 bits: a first position near the top must not wrap.
+    // In 64 bits, because the sum overflows 32 bits if the first position is near the largest one.
     if (uint64_t{positions->begin} + i != static_cast<uint64_t>(position)) {
       return Malformed(absl::StrCat("cell ", i, " does not continue the positions before it"));
     }
@@ -102,7 +102,7 @@ absl::Status ReadPlanes(Reader* reader, uint32_t cells, uint32_t layers,
   return absl::OkStatus();
 }
 
-// Puts values one after the other.
+// Writes values one after the other.
 class Writer {
  public:
   explicit Writer(std::byte* to) : to_(to) {}
@@ -202,13 +202,14 @@ std::span<const std::byte> StateJoiner::Finish(uint32_t cells) {
   LARDER_CHECK(cells >= 1 && cells <= positions_.end - positions_.begin);
   const std::vector<uint64_t> offsets = RowOffsets(cells);
   const size_t layers = shape_.layers();
-  // Front to back: a plane only ever moves down, onto what moved before it.
+  // From front to back: a plane moves only towards the front, where the planes before it have
+  // already moved away.
   for (size_t i = 0; i < 2 * layers; ++i) {
     const PlaneShape& plane = i < layers ? shape_.keys[i] : shape_.values[i - layers];
     std::memmove(bytes_.get() + offsets[i], bytes_.get() + row_offsets_[i],
                  plane.row_bytes * cells);
   }
-  // Headers last: where a plane stood before, rows may have been.
+  // Headers last, because rows of a plane that has moved may have been in their place.
   for (size_t i = 0; i < 2 * layers; ++i) {
     const PlaneShape& plane = i < layers ? shape_.keys[i] : shape_.values[i - layers];
     Writer head(bytes_.get() + offsets[i] - kPlaneHeadBytes);

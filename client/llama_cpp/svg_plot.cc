@@ -75,7 +75,7 @@ Frame FrameOf(const Plot& plot) {
   for (const Series& series : plot.series) {
     for (const double v : series.x) frame.x.Take(v);
     for (const double v : series.y) frame.y.Take(v);
-    // What has an extent is seen against zero.
+    // Boxes are extents, which are read against zero, so the axis includes it.
     if (!series.boxes.empty() && !plot.x_log) frame.x.Take(0);
     for (const Box& box : series.boxes) {
       for (const double v : {box.x_begin, box.x_end}) frame.x.Take(v);
@@ -158,8 +158,8 @@ absl::Status WritePicture(const Plot& plot, const std::string& path) {
   std::ofstream file(path);
   file << Draw(plot);
   if (file.flush()) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot write the picture ", path, "; is its folder there, and writable?"));
+  return absl::UnavailableError(absl::StrCat("cannot write the picture ", path,
+                                             "; check that its folder exists and is writable"));
 }
 
 }  // namespace larder

@@ -1,4 +1,4 @@
-// A small plot as SVG: lines, points or boxes over two axes, linear or logarithmic.
+// Draws a small plot as SVG: lines, points or boxes over two axes, linear or logarithmic.
 //
 // Ownership: a value.  Thread-safety: none.
 #pragma once
@@ -17,9 +17,9 @@ struct Box {
 struct Series {
   std::string name = {};
   std::vector<double> x = {}, y = {};
-  bool points = false;          // else a line
+  bool points = false;          // draw x and y as points; otherwise as a line
   std::vector<Box> boxes = {};  // filled
-  bool hollow = false;          // their outlines alone
+  bool hollow = false;          // draw only the outlines of the boxes
 };
 
 struct Plot {

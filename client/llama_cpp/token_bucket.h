@@ -1,10 +1,11 @@
-// Emulates a slower link on a machine that has none: says when bytes that were handed to it would
-// have come out at the other end.  It moves nothing and never sleeps; who uses it waits.
+// Emulates a slow link on a machine that has none: computes when bytes that enter the link would
+// arrive at its other end.  It moves no bytes and never sleeps; the caller waits.
 //
-// The link carries what it is given one after the other, at one rate.  After a pause of less than
-// `slack` it carries on as if it had not paused: a real link would have had the next request by
-// then, while an emulated one is asked by a thread that had to be woken.
-// Ownership: a value.  Thread-safety: all of it; the channels of one link share one bucket.
+// The link carries transfers one after the other, at one rate.  After a pause shorter than `slack`
+// it continues as if there had been no pause: a real link would already have had the next request,
+// while the thread that uses this one had to be woken first.
+// Ownership: a value.  Thread-safety: any thread may call; the channels of one link share one
+// bucket.
 #pragma once
 
 #include <chrono>
@@ -20,7 +21,7 @@ class TokenBucket {
   // REQUIRES: bytes_per_s > 0.
   explicit TokenBucket(double bytes_per_s, Duration slack = std::chrono::milliseconds(10));
 
-  // When `bytes`, handed over at `now`, are through.
+  // Returns when `bytes` that enter the link at `now` have arrived.
   [[nodiscard]] TimePoint Pass(ByteCount bytes, TimePoint now) LARDER_EXCLUDES(mu_);
   [[nodiscard]] double bytes_per_s() const { return bytes_per_s_; }
 
@@ -29,7 +30,7 @@ class TokenBucket {
   const Duration slack_;
   Mutex mu_;
   bool used_ LARDER_GUARDED_BY(mu_) = false;
-  TimePoint through_ LARDER_GUARDED_BY(mu_) = {};  // of all that it was given
+  TimePoint through_ LARDER_GUARDED_BY(mu_) = {};  // when everything so far has arrived
 };
 
 }  // namespace larder

@@ -1,8 +1,8 @@
-// What the binding's files share: how ids, digests and statuses look in Python.
+// What the files of the binding share: how ids, digests and statuses appear in Python.
 //
-// Ids, channels and stages are ints, digests are bytes of 16, a Status becomes the nearest of
-// Python's own exceptions with the status's sentence.
-// Thread-safety: every function here needs the GIL.
+// Ids, channels and stages are ints, a digest is a bytes object of length 16, and a Status becomes
+// the nearest of Python's own exceptions with the message of the status.
+// Thread-safety: callers of every function here hold the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,8 +23,9 @@ namespace larder::python {
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 
-// InvalidArgument: ValueError; NotFound: LookupError; DeadlineExceeded: TimeoutError; Unavailable:
-// ConnectionError; Unauthenticated, PermissionDenied: PermissionError; the rest: RuntimeError.
+// Raises ValueError for InvalidArgument, LookupError for NotFound, TimeoutError for
+// DeadlineExceeded, ConnectionError for Unavailable, PermissionError for Unauthenticated and
+// PermissionDenied, RuntimeError for every other code.
 [[noreturn]] void Raise(const absl::Status& status);
 inline void OrRaise(const absl::Status& status) {
   if (!status.ok()) Raise(status);

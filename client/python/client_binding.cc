@@ -1,4 +1,4 @@
-// Put and get through a running daemon: client/client.h.
+// Binds client/client.h: put and get through a running daemon.
 //
 // Calls that wait for the daemon or copy blocks release the GIL.  Bytes are copied once, between
 // the caller's buffers and the pool.
@@ -17,7 +17,7 @@
 namespace larder::python {
 namespace {
 
-// A caller's buffer, held where it is until dropped.
+// A buffer of the caller.  It stays exported, and so in place, until the destructor.
 class Buffer {
  public:
   Buffer(nb::handle object, bool writable) {
@@ -35,7 +35,7 @@ class Buffer {
   Py_buffer view_ = {};
 };
 
-// The buffers of a batch, and spans over them.
+// The buffers of a batch, and the spans over them.
 struct Held {
   std::deque<Buffer> buffers;
   std::vector<std::vector<std::span<std::byte>>> segments;
@@ -49,7 +49,7 @@ struct Held {
   }
 };
 
-// One block of a batch, as Python has it.
+// One block of a batch, as Python passes it.
 struct PutItem {
   Digest digest, parent;
   std::vector<uint32_t> tokens;
@@ -63,7 +63,7 @@ struct GetItem {
 };
 
 CallOptions Within(double deadline_s) {
-  if (!(deadline_s > 0)) Raise(absl::InvalidArgumentError("a deadline is above 0 seconds"));
+  if (!(deadline_s > 0)) Raise(absl::InvalidArgumentError("a deadline must be above 0 seconds"));
   CallOptions options;
   options.deadline =
       std::chrono::milliseconds(static_cast<int64_t>(std::ceil(std::min(deadline_s, 600.0) * 1e3)));
@@ -72,14 +72,14 @@ CallOptions Within(double deadline_s) {
 
 std::string BytesOf(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
-// Ends when close() was called and no call of it is under way.
+// A Session for Python.  The session ends once close() was called and no call on it is under way.
 class PySession {
  public:
   PySession(std::shared_ptr<Client> client, std::unique_ptr<Session> session)
       : client_(std::move(client)), session_(std::move(session)) {}
   ~PySession() { Close(); }
 
-  // A call's own hold on it.
+  // Keeps the session alive for the time of one call.
   [[nodiscard]] std::shared_ptr<Session> Open() const {
     if (session_ == nullptr) Raise(absl::InvalidArgumentError("the session is closed"));
     return session_;
@@ -159,7 +159,8 @@ void BindSpecs(nb::module_& module) {
       .value("CANCELLED", BlockStatus::kCancelled)
       .value("UNSUPPORTED", BlockStatus::kUnsupported)
       .value("KEPT", BlockStatus::kKept);
-  nb::class_<ContentSpec>(module, "ContentSpec", "What tokens mean.")
+  nb::class_<ContentSpec>(module, "ContentSpec",
+                          "What gives token ids their meaning: the model, its revision and so on.")
       .def(
           "__init__",
           [](ContentSpec* self, std::string model, std::string revision, const nb::bytes& salt,
@@ -176,7 +177,7 @@ void BindSpecs(nb::module_& module) {
       .def_ro("model", &ContentSpec::model)
       .def_ro("revision", &ContentSpec::revision);
   nb::class_<VariantSpec>(module, "VariantSpec",
-                          "How an engine lays the KV down.  block_tokens: a multiple of 16.")
+                          "How an engine lays out its KV.  block_tokens is a multiple of 16.")
       .def(
           "__init__",
           [](VariantSpec* self, std::string dtype, std::string layout, uint32_t block_tokens,
@@ -189,7 +190,7 @@ void BindSpecs(nb::module_& module) {
           "group"_a = "", "rank"_a = 0, "ranks"_a = 1)
       .def_ro("layers", &VariantSpec::layers)
       .def_ro("block_tokens", &VariantSpec::block_tokens);
-  nb::class_<VariantHandle>(module, "VariantHandle", "A variant as one session registered it.")
+  nb::class_<VariantHandle>(module, "VariantHandle", "A variant that one session has registered.")
       .def_ro("id", &VariantHandle::id)
       .def_ro("spec", &VariantHandle::spec);
 }
@@ -197,9 +198,9 @@ void BindSpecs(nb::module_& module) {
 void BindBlocks(nb::module_& module) {
   nb::class_<PutItem>(
       module, "PutBlock",
-      "One block to store.  tokens: block_tokens ids.  segments: one contiguous buffer per layer "
-      "(numpy array, bytes, memoryview), read while Session.put runs.  parent: digest of the block "
-      "before, or the content's seed.")
+      "One block to store.  tokens are block_tokens ids.  segments are one contiguous buffer per "
+      "layer (numpy array, bytes, memoryview), which Session.put reads.  parent is the digest of "
+      "the block before, or the content's seed.")
       .def(
           "__init__",
           [](PutItem* self, Digest digest, Digest parent, std::vector<uint32_t> tokens,
@@ -210,9 +211,8 @@ void BindBlocks(nb::module_& module) {
           "digest"_a, "parent"_a, "tokens"_a, "segments"_a, "content"_a = nb::none());
   nb::class_<GetItem>(
       module, "GetBlock",
-      "One block to read.  segments: one writable contiguous buffer per wanted layer, of exactly "
-      "the "
-      "stored size, filled while Session.get runs.  first_layer: counted inside the block.")
+      "One block to read.  segments are one writable contiguous buffer per wanted layer, each of "
+      "exactly the stored size, which Session.get fills.  first_layer counts within the block.")
       .def(
           "__init__",
           [](GetItem* self, Digest digest, nb::typed<nb::sequence, nb::object> segments,
@@ -225,28 +225,29 @@ void BindBlocks(nb::module_& module) {
 void BindSession(nb::module_& module) {
   nb::class_<PySession>(
       module, "Session",
-      "One attached process of an engine.  From any thread; calls release the GIL.  After a fork "
-      "the "
-      "child connects anew.  ConnectionError: no daemon, or it restarted: attach again.")
+      "One attached process of an engine.  Any thread may call it, and calls that wait release the "
+      "GIL.  After a fork the child must connect again.  Raises ConnectionError if no daemon "
+      "answers, or if the daemon has restarted: then attach again.")
       .def("register", &Register, "contents"_a, "variants"_a, "deadline_s"_a = 10.0,
-           "A handle per variant, in their order.")
+           "Returns one handle per variant, in their order.")
       .def(
           "seed",
           [](const PySession& self, const ContentSpec& content) {
             return self.Open()->Seed(content);
           },
-          "content"_a, "The digest that the content's chains begin with, 16 bytes.")
+          "content"_a, "Returns the digest (16 bytes) that the content's chains begin with.")
       .def("put", &Put, "variant"_a, "blocks"_a, "deadline_s"_a = 10.0,
-           "Stores blocks; a BlockStatus each.  BufferError or ValueError: a segment is not "
-           "contiguous.")
+           "Stores blocks, and returns a BlockStatus for each.  Raises BufferError or ValueError "
+           "if a segment is not contiguous.")
       .def("get", &Get, "variant"_a, "blocks"_a, "deadline_s"_a = 10.0,
-           "Reads blocks into the caller's buffers; a BlockStatus each, only OK ones were filled.  "
-           "BufferError or "
-           "ValueError: a segment is not contiguous or not writable.")
+           "Reads blocks into the caller's buffers, and returns a BlockStatus for each; only the "
+           "buffers of OK blocks are filled.  Raises BufferError or ValueError if a segment is not "
+           "contiguous or not writable.")
       .def_prop_ro(
           "write_mode",
           [](const PySession& self) { return std::string(ToString(self.Open()->write_mode())); })
-      .def("close", &PySession::Close, "Ends it when calls under way have ended.")
+      .def("close", &PySession::Close,
+           "Ends the session once its calls under way have ended.  Later calls raise ValueError.")
       .def("__enter__", [](nb::object self) { return self; })
       .def(
           "__exit__", [](PySession& self, nb::handle, nb::handle, nb::handle) { self.Close(); },
@@ -283,21 +284,22 @@ void BindClient(nb::module_& module) {
   BindBlocks(module);
   BindSession(module);
   nb::class_<Client>(module, "Client",
-                     "The daemon of this node.  From any thread; lives as long as its sessions.")
+                     "A connection to the daemon of this node.  Any thread may call it; its "
+                     "sessions keep it alive.")
       .def("attach", &Attach, "engine_id"_a, "rank"_a = 0, "copy_threads"_a = 1,
-           "RuntimeError: too many sessions.");
+           "Returns a new session.  Raises RuntimeError if there are too many sessions.");
   module.def("connect", &Connect, "socket_dir"_a = "", "tenant"_a = "",
              "connect_deadline_s"_a = 5.0,
-             "The client of the daemon in this folder; by default $LARDER_SOCKET_DIR, else "
-             "/run/larder, else "
-             "$XDG_RUNTIME_DIR/larder.  ConnectionError: no daemon answers there, and what to do.");
+             "Returns a client of the daemon whose socket files are in this folder; by default "
+             "$LARDER_SOCKET_DIR, otherwise /run/larder, otherwise $XDG_RUNTIME_DIR/larder.  "
+             "Raises ConnectionError, which says what to do, if no daemon answers there.");
   module.def(
       "chain",
       [](const Digest& seed, const std::vector<uint32_t>& tokens) { return Chain(seed, tokens); },
       "seed"_a, "tokens"_a,
-      "tokens: ids, any sequence of ints.  A digest per 16 of them; each names its tokens and all "
-      "before them.  A block has the digest "
-      "of its last 16.");
+      "Returns the digest chain of token ids (any sequence of ints), one digest for every 16 of "
+      "them.  Each digest names its 16 tokens and all tokens before them.  The digest of a block "
+      "is that of its last 16 tokens.");
 }
 
 }  // namespace larder::python

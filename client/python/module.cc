@@ -1,4 +1,4 @@
-// kvlarder._core: the module, and how a Status becomes an exception.
+// The module kvlarder._core, and how a Status becomes an exception.
 #include "client/python/binding.h"
 
 namespace larder::python {
@@ -34,7 +34,7 @@ void Raise(const absl::Status& status) {
 }  // namespace larder::python
 
 NB_MODULE(_core, module) {
-  module.doc() = "Larder's planner, scheduler and client, as the C++ headers describe them.";
+  module.doc() = "Larder's planner, scheduler and client; the C++ headers specify them.";
   larder::python::BindCosts(module);
   larder::python::BindPlan(module);
   larder::python::BindRequests(module);

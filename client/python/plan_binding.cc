@@ -1,4 +1,4 @@
-// Costs, profiles and plans: client/restore/{cost_model,profile,plan,staircase}.h.
+// Binds costs, profiles and plans: client/restore/{cost_model,profile,plan,staircase}.h.
 #include "client/python/binding.h"
 #include "client/restore/plan.h"
 #include "client/restore/profile.h"
@@ -45,9 +45,9 @@ void BindProfile(nb::module_& module) {
       .def_ro("bytes_per_s", &ChannelCost::bytes_per_s);
   nb::class_<Profile>(
       module, "Profile",
-      "What a measurement says of a machine and a model.  Channels are numbered 1, 2, ... in this "
-      "order; 0 is nowhere.  layer_shares: of a step's time, per layer, sum 1; empty: all alike.  "
-      "doubt: relative standard deviation.")
+      "What a measurement found for a machine and a model.  Channels are numbered 1, 2, ... in "
+      "this order; 0 is nowhere.  layer_shares are each layer's share of a step's time, with sum "
+      "1; if empty, all layers have the same.  doubt is a relative standard deviation.")
       .def(
           "__init__",
           [](Profile* self, std::string model, uint16_t layers, ComputeCost compute,
@@ -69,12 +69,13 @@ void BindProfile(nb::module_& module) {
       .def_ro("doubt", &Profile::doubt);
   module.def(
       "read_profile", [](const std::string& path) { return OrRaise(ReadProfile(path)); }, "path"_a,
-      "A profile from its file (TOML).  LookupError: there is none; ValueError: file, line, what "
-      "to do.");
+      "Reads a profile from its file (TOML).  Raises LookupError if there is no such file, and "
+      "ValueError with file, line and what to do if it is malformed.");
   module.def(
       "write_profile",
       [](const Profile& profile, const std::string& path) { OrRaise(WriteProfile(profile, path)); },
-      "profile"_a, "path"_a, "All of it or nothing.");
+      "profile"_a, "path"_a,
+      "Writes a profile to a file.  An existing file is replaced as a whole or not at all.");
 }
 
 }  // namespace
@@ -84,8 +85,8 @@ void BindCosts(nb::module_& module) {
   BindProfile(module);
   nb::class_<CostModel>(
       module, "CostModel",
-      "Seconds of computing and loading, from a profile at first, from what is observed later.  "
-      "Not thread-safe.")
+      "Predicts the seconds of computing and loading, at first from a profile, later from what it "
+      "observes.  Not thread-safe.")
       .def(nb::init<Profile>(), "profile"_a)
       .def("compute_seconds", nb::overload_cast<TokenRange>(&CostModel::ComputeSeconds, nb::const_),
            "tokens"_a)
@@ -98,13 +99,15 @@ void BindCosts(nb::module_& module) {
       .def("set_rate", &CostModel::SetRate, "channel"_a, "bytes_per_s"_a)
       .def("compute_doubt", &CostModel::ComputeDoubt, "tokens"_a)
       .def("load_doubt", &CostModel::LoadDoubt, "channel"_a)
-      .def("learnt", &CostModel::Learnt, "As learnt by now; what a later start may begin with.");
+      .def("learnt", &CostModel::Learnt,
+           "Returns what it has learnt so far, as the profile for a later start.");
 }
 
 namespace {
 
 void BindPlanInput(nb::module_& module) {
-  nb::class_<PlanLoad>(module, "PlanLoad", "A channel's part in loading a chunk, all layers.")
+  nb::class_<PlanLoad>(module, "PlanLoad",
+                       "The part of a channel in loading a chunk, for all layers.")
       .def(
           "__init__",
           [](PlanLoad* self, ChannelId channel, double seconds) {
@@ -115,7 +118,8 @@ void BindPlanInput(nb::module_& module) {
       .def_ro("seconds", &PlanLoad::seconds);
   nb::class_<PlanChunk>(
       module, "PlanChunk",
-      "What is computed in one step; without loads it is a hole, which is computed.")
+      "The tokens that one step computes.  A chunk without loads is a hole: it is not stored and "
+      "must be computed.")
       .def(
           "__init__",
           [](PlanChunk* self, double compute_s, std::vector<PlanLoad> loads) {
@@ -126,7 +130,8 @@ void BindPlanInput(nb::module_& module) {
       .def_ro("loads", &PlanChunk::loads);
   nb::class_<PlanInput>(
       module, "PlanInput",
-      "What make_plan starts from.  Lists are copied: assign a whole one to change it.")
+      "What make_plan starts from.  Attributes that are lists are copies: assign a whole list to "
+      "change one.")
       .def(nb::init<>())
       .def_rw("layers", &PlanInput::layers)
       .def_rw("layer_compute_shares", &PlanInput::layer_compute_shares)
@@ -139,7 +144,8 @@ void BindPlanInput(nb::module_& module) {
       .def_rw("overlaps_suffix", &PlanInput::overlaps_suffix);
   module.def("make_plan_input", &MakePlanInput, "costs"_a, "tokens"_a, "block_tokens"_a,
              "chunk_tokens"_a, "channel_of_block"_a, "block_bytes"_a,
-             "channel_of_block: one per block, 0 is a hole.  block_bytes: all layers of a block.");
+             "channel_of_block has a channel per block; 0 is a hole.  block_bytes are the bytes of "
+             "all layers of a block.");
 }
 
 void BindPlanAnswer(nb::module_& module) {
@@ -152,9 +158,9 @@ void BindPlanAnswer(nb::module_& module) {
       .value("LAYER_WISE", PlanShape::kLayerWise)
       .value("STAIRCASE", PlanShape::kStaircase);
   nb::class_<Plan>(module, "Plan",
-                   "depths: per chunk, none increases: layers [0, depth) are computed, the rest is "
-                   "loaded.  Seconds; "
-                   "load_only_s is infinite with a hole.")
+                   "depths has a depth per chunk, and none is larger than the one before: layers "
+                   "[0, depth) are computed, the rest is loaded.  Times are in seconds; "
+                   "load_only_s is infinite if there is a hole.")
       .def_ro("mode", &Plan::mode)
       .def_ro("shape", &Plan::shape)
       .def_ro("depths", &Plan::depths)
@@ -164,17 +170,18 @@ void BindPlanAnswer(nb::module_& module) {
       .def_ro("load_only_s", &Plan::load_only_s)
       .def_ro("token_wise_s", &Plan::token_wise_s)
       .def_ro("in_time", &Plan::in_time);
-  nb::class_<DepthCost>(module, "DepthCost", "How long depths take, seconds.")
+  nb::class_<DepthCost>(module, "DepthCost", "How long a restore with given depths takes, seconds.")
       .def_ro("compute_s", &DepthCost::compute_s)
       .def_ro("load_s", &DepthCost::load_s)
       .def_prop_ro("seconds", &DepthCost::seconds);
 }
 
-// C++ makes it a REQUIRES; here it is a caller's mistake to be told.
+// C++ requires that the depths fit and aborts otherwise; Python gets a ValueError.
 DepthCost CheckedCostOf(const PlanInput& input, const std::vector<uint16_t>& depths) {
   bool fits = depths.size() == input.chunks.size();
   for (const uint16_t depth : depths) fits = fits && depth <= input.layers;
-  if (!fits) Raise(absl::InvalidArgumentError("a depth per chunk, none above the layers"));
+  if (!fits)
+    Raise(absl::InvalidArgumentError("depths must have a depth per chunk, none above the layers"));
   return CostOf(input, depths);
 }
 
@@ -185,11 +192,11 @@ void BindPlan(nb::module_& module) {
   BindPlanAnswer(module);
   module.def("make_plan", &MakePlan, "input"_a);
   module.def("cost_of", &CheckedCostOf, "input"_a, "depths"_a,
-             "ValueError: not a depth per chunk, or one above the layers.");
+             "Raises ValueError if there is not a depth per chunk, or one is above the layers.");
   module.def("divisible_bound", &DivisibleBound, "compute_s"_a, "load_s"_a,
-             "T* = Tc Ti / (Tc + Ti).");
+             "Returns T* = Tc Ti / (Tc + Ti), the time with perfectly divisible work.");
   module.def("overlap_bound", &OverlapBound, "compute_s"_a, "load_s"_a, "suffix_s"_a, "layers"_a,
-             "To the first token, with an overlapped suffix.");
+             "Returns the bound of the time to the first token, with an overlapped suffix.");
   module.def(
       "best_staircase_depths",
       [](const PlanInput& input) -> std::optional<std::vector<uint16_t>> {
@@ -198,10 +205,11 @@ void BindPlan(nb::module_& module) {
         return std::move(best->depths);
       },
       "input"_a,
-      "The fastest of all depths that do not increase; None where that takes too much memory.");
+      "Returns the fastest of all depths that do not increase, or None if finding them takes too "
+      "much memory.");
   module.def(
       "lower_bound", [](const PlanInput& input) { return LowerBound(input); }, "input"_a,
-      "Seconds; no order of computing and loading restores faster.");
+      "Returns seconds; no order of computing and loading restores faster.");
 }
 
 }  // namespace larder::python

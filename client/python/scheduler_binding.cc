@@ -1,4 +1,4 @@
-// Requests and the scheduler: client/restore/{request,scheduler,policy,trace}.h.
+// Binds requests and the scheduler: client/restore/{request,scheduler,policy,trace}.h.
 #include "client/python/binding.h"
 #include "client/restore/scheduler.h"
 
@@ -11,11 +11,11 @@ std::unique_ptr<Policy> PolicyOf(const std::string& name) {
   if (name == "oldest_first") return OldestFirst();
   if (name == "take_turns") return TakeTurns();
   Raise(absl::InvalidArgumentError(
-      "no such policy: finish_first, algorithm_one, oldest_first or take_turns"));
+      "no such policy; give finish_first, algorithm_one, oldest_first or take_turns"));
 }
 
 void BindSpecs(nb::module_& module) {
-  nb::class_<EngineTraits>(module, "EngineTraits", "What the engine can.")
+  nb::class_<EngineTraits>(module, "EngineTraits", "What the engine can do.")
       .def(
           "__init__",
           [](EngineTraits* self, bool splits_layers, bool abandons_steps, bool hands_over,
@@ -29,9 +29,8 @@ void BindSpecs(nb::module_& module) {
       .def_ro("hands_over", &EngineTraits::hands_over)
       .def_ro("overlaps_suffix", &EngineTraits::overlaps_suffix);
   nb::class_<Copy>(module, "Copy",
-                   "Where the blocks of one rank of one stage are: a channel per block, 0 is a "
-                   "hole.  block_bytes: all "
-                   "layers of the stage.")
+                   "Where the blocks of one rank of one stage are.  channel_of_block has a channel "
+                   "per block; 0 is a hole.  block_bytes are the bytes of all layers of the stage.")
       .def(
           "__init__",
           [](Copy* self, std::vector<ChannelId> channel_of_block, double block_bytes) {
@@ -42,8 +41,8 @@ void BindSpecs(nb::module_& module) {
       .def_ro("block_bytes", &Copy::block_bytes);
   nb::class_<StageSpec>(
       module, "StageSpec",
-      "Layers of the model, a Copy per rank, and the activations that computing starts from (None: "
-      "needs none).")
+      "The layers of the stage, counted in the model, a Copy per rank, and where the activations "
+      "are that computing starts from (None if it needs none).")
       .def(
           "__init__",
           [](StageSpec* self, StageLayers layers, std::vector<Copy> ranks,
@@ -60,13 +59,15 @@ void BindAnswers(nb::module_& module) {
       .value("RESTORE", StepKind::kRestore)
       .value("SUFFIX", StepKind::kSuffix);
   nb::enum_<LoadFailure>(module, "LoadFailure")
-      .value("GONE", LoadFailure::kGone, "missing or damaged: it is a hole now")
-      .value("TRANSIENT", LoadFailure::kTransient, "may be tried again");
+      .value("GONE", LoadFailure::kGone, "The block is missing or damaged, and a hole from now on.")
+      .value("TRANSIENT", LoadFailure::kTransient, "The load may be tried again.");
   nb::enum_<Landing>(module, "Landing")
       .value("PLACE", Landing::kPlace)
-      .value("DROP", Landing::kDrop, "computed meanwhile, cancelled, or of a request that is gone");
+      .value("DROP", Landing::kDrop,
+             "The bytes are not needed: they were computed meanwhile, or the load was cancelled, "
+             "or its request has ended.");
   nb::class_<ComputeStep>(module, "ComputeStep",
-                          "To be computed in one go on one stage.  layers: the stage's own.")
+                          "Work that one stage computes in one go.  layers count within the stage.")
       .def_ro("id", &ComputeStep::id)
       .def_ro("request", &ComputeStep::request)
       .def_ro("stage", &ComputeStep::stage)
@@ -78,7 +79,8 @@ void BindAnswers(nb::module_& module) {
       .def_ro("estimate_s", &ComputeStep::estimate_s);
   nb::class_<Load>(
       module, "Load",
-      "Layers of a block, or with boundary the activations of a chunk from this block on.")
+      "Layers of a block to load, or if boundary is true the activations of a chunk from this "
+      "block on.")
       .def_ro("id", &Load::id)
       .def_ro("request", &Load::request)
       .def_ro("stage", &Load::stage)
@@ -92,8 +94,8 @@ void BindAnswers(nb::module_& module) {
       .def_ro("began_s", &Load::began_s)
       .def_ro("deadline_s", &Load::deadline_s);
   nb::class_<Outcome>(module, "Outcome",
-                      "stages: depths per block of each stage: layers [0, depth) are the engine's, "
-                      "the rest was loaded.")
+                      "What became of a request.  stages has the depths per block of each stage: "
+                      "the engine computed layers [0, depth), the rest was loaded.")
       .def_ro("request", &Outcome::request)
       .def_ro("arrived_s", &Outcome::arrived_s)
       .def_ro("restored_s", &Outcome::restored_s)
@@ -136,7 +138,7 @@ void BindTrace(nb::module_& module) {
 
 void BindOptions(nb::module_& module) {
   using Options = SchedulerOptions;
-  nb::class_<Options>(module, "SchedulerOptions", "See scheduler.h.  Times in seconds.")
+  nb::class_<Options>(module, "SchedulerOptions", "See scheduler.h.  Times are in seconds.")
       .def(
           "__init__",
           [](Options* self, EngineTraits engine, bool computes, bool loads, bool falls_back,
@@ -171,10 +173,11 @@ void BindRequests(nb::module_& module) {
   BindSpecs(module);
   nb::class_<RequestSpec>(
       module, "RequestSpec",
-      "A restore.  tokens: of the prefix, whole blocks.  deadline_s: no load is begun that would "
-      "end later.  depths: per chunk, none increases; empty: the scheduler's own way.  cut_tokens: "
-      "where some of a chunk is loaded, a step may also begin and end within it, at multiples of "
-      "this; a budget below it may compute nothing; 0: steps are whole chunks.")
+      "A restore.  tokens is the number of tokens of the prefix, which is whole blocks.  No load "
+      "begins that would end after deadline_s.  depths has a depth per chunk, none larger than the "
+      "one before; if it is empty, the scheduler chooses.  cut_tokens: where part of a chunk is "
+      "loaded, a step may also begin and end within the chunk, at multiples of this; a budget "
+      "below it may compute nothing; 0 means that steps are whole chunks.")
       .def(
           "__init__",
           [](RequestSpec* self, RequestId id, uint32_t tokens, uint32_t block_tokens,
@@ -210,9 +213,8 @@ void BindScheduler(nb::module_& module) {
   nb::class_<Scheduler>(
       module, "Scheduler",
       "Decides what an engine computes and what its channels load; scheduler.h is its contract.  "
-      "Times "
-      "are seconds on any clock that grows.  Calls take microseconds and hold the GIL; two threads "
-      "need a lock of their own around what belongs together.")
+      "Times are seconds on any clock that never goes back.  Calls take microseconds and hold the "
+      "GIL.  Several threads need a lock of their own around calls that belong together.")
       .def(
           "__init__",
           [](Scheduler* self, const SchedulerOptions& options, CostModel costs,
@@ -220,21 +222,22 @@ void BindScheduler(nb::module_& module) {
             new (self) Scheduler(options, std::move(costs), PolicyOf(policy));
           },
           "options"_a, "costs"_a, "policy"_a = "finish_first",
-          "policy: finish_first, algorithm_one, oldest_first or take_turns.")
+          "policy is finish_first, algorithm_one, oldest_first or take_turns.")
       .def(
           "add",
           [](Scheduler& self, RequestSpec spec, double now_s) {
             OrRaise(self.Add(std::move(spec), now_s));
           },
           "spec"_a, "now_s"_a,
-          "ValueError with what is wrong; RuntimeError: the id is taken, or 4,096 are under way.")
+          "Raises ValueError with what is wrong, or RuntimeError if a request with this id or "
+          "4,096 requests are under way.")
       .def("cancel", &Scheduler::Cancel, "request"_a, "now_s"_a)
       .def("next_compute", &Scheduler::NextCompute, "stage"_a, "token_budget"_a, "now_s"_a,
-           "What an idle stage computes next; None: nothing that would help now.")
+           "Returns what an idle stage computes next, or None if no step would help now.")
       .def("on_computed", &Scheduler::OnComputed, "step"_a, "now_s"_a, "took_s"_a = nb::none())
       .def("next_loads", &NextLoads, "channel"_a, "room_bytes"_a, "now_s"_a,
-           "To be begun in this order.  At least one, if there is any and room, and more while "
-           "they fit.")
+           "Returns loads to begin in this order: at least one, if there is any and room_bytes is "
+           "above 0, and more while they fit into room_bytes.")
       .def("on_loaded", &Scheduler::OnLoaded, "load"_a, "now_s"_a)
       .def("on_load_failed", &Scheduler::OnLoadFailed, "load"_a, "why"_a, "now_s"_a)
       .def("on_rate_change", &Scheduler::OnRateChange, "channel"_a, "bytes_per_s"_a)
@@ -247,8 +250,8 @@ void BindScheduler(nb::module_& module) {
       .def("token_budget", &Scheduler::TokenBudget, "step_s"_a, "decode_tokens"_a, "position"_a,
            "granule"_a)
       .def_prop_ro("costs", [](const Scheduler& self) { return self.costs(); })
-      .def_prop_ro("requests", &Scheduler::requests, "How many are under way.")
-      .def("trace", &TraceOf, "The last decisions, the oldest first.");
+      .def_prop_ro("requests", &Scheduler::requests, "The number of requests under way.")
+      .def("trace", &TraceOf, "Returns the last decisions, the oldest first.");
 }
 
 }  // namespace larder::python

@@ -19,7 +19,7 @@ std::optional<ChannelQueue::Taken> ChannelQueue::Take(LoadId id, double now_s) {
   if (at == loads_.begin()) busy_since_s_ = now_s;
   bytes_ -= at->bytes;
   loads_.erase(at);
-  if (loads_.empty()) bytes_ = 0;  // no rounding is left behind
+  if (loads_.empty()) bytes_ = 0;  // removes what rounding has left
   return taken;
 }
 
@@ -45,7 +45,7 @@ double ChannelQueue::BytesThrough(LoadId through) const {
 double ChannelQueue::BacklogSeconds(const CostModel& costs, double now_s, LoadId through) const {
   const double bytes = BytesThrough(through);
   if (bytes == 0) return 0;
-  // What is overdue has as long to go as it is late: nobody knows better.
+  // The best guess for a load that is overdue is that it needs as long again as it is late.
   const double first = costs.LoadSeconds(id_, loads_.front().bytes);
   const double served = now_s - busy_since_s_;
   const double rest = costs.LoadSeconds(id_, bytes) - first;

@@ -1,8 +1,8 @@
 // The loads that are under way on one channel, in the order in which they were given to it.
 //
-// A channel serves them one after the other, as far as anybody can tell from outside: the time
-// between two arrivals, or since the queue was last empty, is what the later one cost.  Knows
-// nothing of requests beyond their ids.
+// The queue assumes that the channel serves loads one after the other: a load has cost the time
+// since the arrival before it, or since the queue was last empty.  It knows nothing of requests
+// except their ids.
 // Ownership: a value inside the scheduler.  Thread-safety: none.
 #pragma once
 
@@ -20,17 +20,18 @@ class ChannelQueue {
   explicit ChannelQueue(ChannelId id) : id_(id) {}
 
   void Push(const Load& load, double now_s);
-  // The load, if it is here; and what serving it took, when `served`.
+  // Removes the load from the queue.  Returns nullopt if it is not here.
   struct Taken {
     Load load;
-    double service_s = 0;
-    size_t ahead = 0;  // so many were given to the channel before it, and are still under way
+    double service_s = 0;  // since the channel began to serve the first load of the queue
+    size_t ahead = 0;      // loads before it in the queue, which are still under way
   };
   [[nodiscard]] std::optional<Taken> Take(LoadId id, double now_s);
 
   void SetDeadline(LoadId id, double deadline_s);
-  // Asks for the deadline of each load anew, when one that had `ahead` before it is gone.  Theirs
-  // are never moved later: who is overtaken is no less late for it.
+  // Asks for the deadline of each load again, after a load with `ahead` loads before it was
+  // removed.  The deadlines of those `ahead` loads never move later: that another load has
+  // overtaken them does not make them less late.
   template <class Ask>
   void Postpone(size_t ahead, const Ask& ask) {
     for (size_t i = 0; i < loads_.size(); ++i) {
@@ -41,17 +42,18 @@ class ChannelQueue {
 
   [[nodiscard]] const std::vector<Load>& loads() const { return loads_; }
   [[nodiscard]] double bytes() const { return bytes_; }
-  // Seconds from now until all of it has arrived; `through`: until this one has.
+  // Seconds from now until all loads have arrived, or until load `through` has.
   [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s) const;
   [[nodiscard]] double BacklogSeconds(const CostModel& costs, double now_s, LoadId through) const;
-  // Bytes of all up to this one.
+  // Bytes of all loads up to this one.
   [[nodiscard]] double BytesThrough(LoadId through) const;
-  // When serving the first of them began, and what it should take.  REQUIRES: there is one.
+  // When the channel began to serve the first load, and how long it should take.  REQUIRES: the
+  // queue is not empty.
   [[nodiscard]] double busy_since_s() const { return busy_since_s_; }
   [[nodiscard]] double FirstSeconds(const CostModel& costs) const {
     return costs.LoadSeconds(id_, loads_.front().bytes);
   }
-  // The earliest deadline among them.
+  // The earliest deadline of a load; kNoDeadline if the queue is empty.
   [[nodiscard]] double Deadline() const;
   [[nodiscard]] ChannelId id() const { return id_; }
 
@@ -59,7 +61,7 @@ class ChannelQueue {
   ChannelId id_;
   std::vector<Load> loads_;
   double bytes_ = 0;
-  double busy_since_s_ = 0;  // when the first of them began to be served
+  double busy_since_s_ = 0;  // when the channel began to serve the first load
 };
 
 }  // namespace larder

@@ -1,4 +1,4 @@
-// Costs as multiples of a profile's: see recursive_fit.h for how they are learnt.
+// Costs are multiples of those in the profile; recursive_fit.h says how the factors are learnt.
 #include "client/restore/cost_model.h"
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace larder {
 namespace {
 
-// A part that the profile says is nothing can still be learnt: it starts as this much of the
-// others, where it is most.
+// A part of the cost that is 0 in the profile can still be learnt: it starts as this share of a
+// typical step.
 constexpr double kTrace = 1e-3;
 constexpr double kTypicalTokens = 512, kLongTokens = 131'072;
 

@@ -1,12 +1,14 @@
-// What computing and loading cost, in seconds: from a profile at first, from what was seen later.
+// Predicts in seconds what computing and loading cost, at first from a profile, later from what it
+// has observed.
 //
 // Computing tokens [a, b) through all layers costs fixed + linear * (b - a) + quadratic * (b^2 -
-// a^2) / 2: the attention of a token looks at all before it.  A part of the layers costs its share.
-// Loading costs bytes / rate of the channel.  Does not know whether the engine is busy with
-// something else, nor how long a load waits in its channel: that is the scheduler's.
+// a^2) / 2, because the attention of a token looks at all tokens before it.  A part of the layers
+// costs its share of that.  Loading costs bytes / rate of the channel.  The model does not know
+// whether the engine is busy with other work, nor how long a load waits in its channel: the
+// scheduler does.
 // Ownership: a value.  Thread-safety: none.
-// Limits: channels beyond the profile's are taken in when first heard of; LoadSeconds of an unknown
-// one is kUnknownRate's.
+// Limits: a channel that the profile lacks is added by its first observation or SetRate; until then
+// LoadSeconds uses kUnknownRate for it.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +22,13 @@
 
 namespace larder {
 
-// A channel, counted from 1 by whoever drives the scheduler; 0 is nowhere.
+// A channel.  The driver of the scheduler counts them from 1; 0 is nowhere.
 enum class ChannelId : uint16_t { kNowhere = 0 };
 
 struct ComputeCost {
-  double fixed_s = 0;      // a step, however few its tokens
-  double linear_s = 0;     // a token
-  double quadratic_s = 0;  // a token, per token before it
+  double fixed_s = 0;      // per step, however few tokens it has
+  double linear_s = 0;     // per token
+  double quadratic_s = 0;  // per token, for each token before it
   [[nodiscard]] double Seconds(TokenRange tokens) const {
     const double a = tokens.begin, b = tokens.end;
     return fixed_s + linear_s * (b - a) + quadratic_s * (b - a) * (b + a) / 2;
@@ -38,15 +40,16 @@ struct ChannelCost {
   double bytes_per_s = 0;
 };
 
-// What an offline measurement says of a machine and a model.
+// What an offline measurement found for a machine and a model.
 struct Profile {
   std::string model = {};
   uint16_t layers = 1;
   ComputeCost compute = {};
-  std::vector<double> layer_shares = {};   // of a step's time, per layer; empty: all alike
+  std::vector<double> layer_shares = {};   // each layer's share of a step's time; empty: all equal
   std::vector<ChannelCost> channels = {};  // ChannelId 1, 2, ...
-  uint32_t crossover_tokens = 0;           // below it layer-wise was the faster
-  double doubt = 0.15;                     // relative; a machine at hand 0.05, one of the kind 0.3
+  uint32_t crossover_tokens = 0;           // for shorter prefixes layer-wise plans were faster
+  // Relative standard deviation: 0.05 if measured on this machine, 0.3 if on one of the same kind.
+  double doubt = 0.15;
 };
 
 class CostModel {
@@ -54,26 +57,26 @@ class CostModel {
   explicit CostModel(Profile profile);
 
   [[nodiscard]] double ComputeSeconds(TokenRange tokens) const;
-  // `layers` of the model, not of a stage.
+  // `layers` count within the model, not within a stage.
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, StageLayers layers) const;
-  // The same in steps of `chunk` tokens, more than one without rounding to whole ones.
+  // The same in steps of `chunk` tokens.  The number of steps is at least 1 and not rounded.
   [[nodiscard]] double ComputeSeconds(TokenRange tokens, StageLayers layers, uint32_t chunk) const;
   [[nodiscard]] double LoadSeconds(ChannelId channel, double bytes) const;
   [[nodiscard]] double Share(StageLayers layers) const;
 
   void ObserveCompute(TokenRange tokens, StageLayers layers, double seconds);
-  // A step of several ranges, through all layers, and of tokens that were decoded beside them.
+  // A step of several ranges through all layers, and of `decode_tokens` decoded in the same step.
   void ObserveStep(std::span<const TokenRange> ranges, uint32_t decode_tokens, double seconds);
   void ObserveLoad(ChannelId channel, double bytes, double seconds);
-  // The channel's rate is now this; what was seen before says nothing more.
+  // Sets the channel's rate, and forgets what was observed of it before.
   void SetRate(ChannelId channel, double bytes_per_s);
 
-  // Relative standard deviation of what the two above answer.
+  // Relative standard deviation of ComputeSeconds and of LoadSeconds.
   [[nodiscard]] double ComputeDoubt(TokenRange tokens) const;
   [[nodiscard]] double LoadDoubt(ChannelId channel) const;
 
-  [[nodiscard]] ComputeCost compute() const;  // as learnt by now
-  // As learnt by now; what a later start may begin with.
+  [[nodiscard]] ComputeCost compute() const;  // as learnt so far
+  // What was learnt so far, as the profile for a later start.
   [[nodiscard]] Profile Learnt() const;
   [[nodiscard]] uint16_t layers() const { return profile_.layers; }
 
@@ -89,8 +92,8 @@ class CostModel {
   Channel& At(ChannelId channel);
 
   Profile profile_;
-  ComputeCost basis_;  // the profile's, no part of it zero: what is zero could not be learnt
-  std::vector<double> share_ends_;  // share_ends_[l]: of layers [0, l)
+  ComputeCost basis_;  // the profile's, with no part 0, because factors could not change a 0
+  std::vector<double> share_ends_;  // share_ends_[l] is the share of layers [0, l)
   RecursiveFit<3> compute_;
   std::vector<Channel> channels_;
 };

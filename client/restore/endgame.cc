@@ -1,4 +1,4 @@
-// Depth first through all staircases, for each of three guesses at the costs.
+// A depth-first search through all staircases, for each of three guesses at the costs.
 #include "client/restore/endgame.h"
 
 #include <algorithm>
@@ -10,10 +10,10 @@ namespace larder {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kTie = 1e-3;        // of equals the one that needs less of all
-constexpr double kRegretMax = 0.02;  // of a load that is given out before it must be
+constexpr double kTie = 1e-3;        // of equally fast staircases, the one with less work in all
+constexpr double kRegretMax = 0.02;  // above it, a load waits while its lane is still busy
 
-// Costs as they seem, and wrong in either direction.
+// Factors of the costs: as they seem, and wrong in either direction.
 struct Guess {
   double compute = 1, load = 1;
 };
@@ -63,12 +63,12 @@ class Search {
 
   const Endgame& game_;
   const Guess guess_;
-  std::vector<std::vector<double>> sums_;  // of the chunks before this one
+  std::vector<std::vector<double>> sums_;  // per chunk, engine and lanes up to the chunk before it
   std::vector<uint16_t> depths_;
   Best best_;
 };
 
-// The game when the next layer of a chunk has been given to the engine.
+// The game after the engine was given the next layer of a chunk.
 Endgame Computing(Endgame game, size_t i) {
   Endgame::Chunk& chunk = game.chunks[i];
   game.busy_s[0] += chunk.layer_s;
@@ -79,12 +79,12 @@ Endgame Computing(Endgame game, size_t i) {
   return game;
 }
 
-// The game when the next piece of a chunk has been given to a lane.
+// The game after a lane was given the next piece of a chunk.
 Endgame Loading(Endgame game, size_t i, size_t lane) {
   Endgame::Chunk& chunk = game.chunks[i];
   const double piece_s = chunk.piece_s[lane];
   game.busy_s[lane + 1] += piece_s;
-  double left_s = 0;  // of the layer that the piece is of
+  double left_s = 0;  // to load the rest of the piece's layer
   for (uint16_t depth = chunk.low; depth < chunk.piece_top[lane]; ++depth)
     chunk.loads_s[static_cast<size_t>(depth - chunk.low) * game.lanes + lane] -= piece_s;
   const auto below = static_cast<uint16_t>(chunk.piece_top[lane] - 1);
@@ -106,9 +106,10 @@ class Chooser {
     aim.depths = best_[0].depths;
     aim.loads.resize(game_.lanes);
     const size_t chunks = game_.chunks.size();
-    // What all agree about is right in any case: its first for the engine, its last for a lane.
+    // A cell about which all guesses agree has no regret.  Of equals the engine takes the first
+    // chunk and a lane takes the last.
     Least compute;
-    uint16_t limit = game_.layers;  // computing needs these of all chunks before
+    uint16_t limit = game_.layers;  // the layers that all chunks before this one have
     for (size_t i = 0; i < chunks; ++i) {
       const Endgame::Chunk& chunk = game_.chunks[i];
       if (chunk.low < limit)
@@ -130,7 +131,7 @@ class Chooser {
   }
 
  private:
-  // Whether any of the guesses, `all`: each of them, has the next layer computed.
+  // Whether `any` or `all` of the guesses compute the next layer, or load the next piece.
   struct Votes {
     bool any = false, all = true;
   };
@@ -161,7 +162,7 @@ class Chooser {
     if (least->chunk.has_value() && regret >= least->regret) return;
     *least = {i, regret};
   }
-  // How much longer it takes at worst, relative.
+  // How much longer the restore takes in the worst guess, relative to the best.
   [[nodiscard]] double Regret(const Endgame& after) const {
     double worst = 0;
     for (size_t g = 0; g < guesses_.size(); ++g) {
@@ -181,7 +182,7 @@ class Chooser {
 bool IsEndgame(size_t chunks, uint16_t layers) {
   const uint64_t few = std::min<uint64_t>(chunks, layers),
                  many = std::max<uint64_t>(chunks, layers);
-  uint64_t count = 1;  // of staircases: chunks + layers over chunks
+  uint64_t count = 1;  // of staircases: the binomial coefficient of chunks + layers over chunks
   for (uint64_t i = 1; i <= few && count <= Endgame::kStaircasesMax; ++i)
     count = count * (many + i) / i;
   return chunks > 0 && count <= Endgame::kStaircasesMax;

@@ -1,12 +1,14 @@
-// Which cells to give out next where few are left: all staircases through them are tried.
+// Chooses which cells to give out next when few are left, by trying all staircases through them.
 //
-// A cell is a layer of a chunk.  Two pointers cut one chunk only, and a cell may be much of what is
-// left; and what is given out first should be right whatever the costs turn out to be.  So the
-// fastest staircase is sought for the costs as they seem, and for both ways in which they may be
-// wrong; where these disagree, the next cell is the one that is regretted least.
-// Does not know who asks, nor what is under way beyond `busy_s`.
+// A cell is a layer of a chunk.  A staircase is a depth for each chunk, none larger than the one
+// before.  Two pointers cut one chunk only, and one cell may be much of what is left.  Moreover,
+// the cells that are given out first should be right whatever the costs turn out to be.  So the
+// search finds the fastest staircase for the costs as they seem, and for both ways in which they
+// may be wrong.  Where the three disagree, the next cell is the one that costs least time if it was
+// wrong.
+// It does not know the requests, nor what is under way except for `busy_s`.
 // Thread-safety: functions without state.
-// Limits: kStaircasesMax of them; O(chunks * staircases) where the costs are in doubt.
+// Limits: kStaircasesMax staircases; O(chunks * lanes * staircases) where the costs are in doubt.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +20,14 @@ namespace larder {
 struct Endgame {
   static constexpr uint32_t kStaircasesMax = 512;
 
-  // What one chunk costs, cut at any depth that is still open.
+  // What one chunk costs at each depth that is still possible.
   struct Chunk {
-    uint16_t low = 0, high = 0;       // of its depth
-    bool above_low_is_there = false;  // cut at `low`, nothing of it is left to wait for
-    double layer_s = 0;               // of computing
-    // Of loading what is above a depth, [(depth - low) * lanes + lane].
+    uint16_t low = 0, high = 0;       // the possible depths
+    bool above_low_is_there = false;  // at depth `low`, everything above it is already loaded
+    double layer_s = 0;               // to compute one layer
+    // To load the layers from a depth on, [(depth - low) * lanes + lane].
     std::vector<double> loads_s = {};
-    // The next piece of each lane is of the layer below this; 0: it has none.
+    // The next piece of each lane belongs to the layer below this one; 0 if it has none.
     std::vector<uint16_t> piece_top = {};
     std::vector<double> piece_s = {};
     [[nodiscard]] double LoadSeconds(uint16_t depth, size_t lane, size_t lanes) const {
@@ -35,20 +37,20 @@ struct Endgame {
   uint16_t layers = 1;
   size_t lanes = 0;
   std::vector<Chunk> chunks = {};
-  // Until the engine, then each lane, is through with what it was given.
+  // Seconds until the engine [0] and each lane [1 + lane] have finished what they were given.
   std::vector<double> busy_s = {};
-  double doubt = 0;  // of computing against loading, relative
+  double doubt = 0;  // of the cost of computing relative to that of loading
 };
 
 struct EndgameAim {
   std::vector<uint16_t> depths = {};              // per chunk
-  std::optional<size_t> compute = {};             // the chunk to compute a layer of
-  std::vector<std::optional<size_t>> loads = {};  // per lane, to load a piece of
-  // Per lane: nothing yet, for what is under way will tell which.
+  std::optional<size_t> compute = {};             // the chunk whose next layer to compute
+  std::vector<std::optional<size_t>> loads = {};  // per lane, the chunk whose next piece to load
+  // Per lane: load nothing yet, because what is under way will show which load is right.
   std::vector<bool> waits = {};
 };
 
-// Whether there are few enough to try them all.
+// Returns true if there are few enough staircases to try them all.
 [[nodiscard]] bool IsEndgame(size_t chunks, uint16_t layers);
 
 // REQUIRES: IsEndgame(game.chunks.size(), game.layers).

@@ -1,6 +1,7 @@
-// Layers of a stage: a range of them, and a set.
+// A range and a set of the layers of a stage.
 //
-// Values.  Limits: kStageLayersMax layers; a model with more restores in groups of layers.
+// Ownership: values.
+// Limits: kStageLayersMax layers; a model with more layers is restored in groups of layers.
 #pragma once
 
 #include <array>
@@ -37,12 +38,12 @@ class LayerSet {
     return static_cast<uint16_t>(std::popcount(words_[0]) + std::popcount(words_[1]));
   }
   [[nodiscard]] constexpr bool Contains(LayerSet other) const { return (other - *this).empty(); }
-  // The lowest of them; kStageLayersMax of the empty set.
+  // The lowest layer; kStageLayersMax for the empty set.
   [[nodiscard]] constexpr uint16_t Lowest() const {
     const int low = words_[0] != 0 ? std::countr_zero(words_[0]) : 64 + std::countr_zero(words_[1]);
     return static_cast<uint16_t>(low);
   }
-  // One above the highest; 0 of the empty set.
+  // One above the highest layer; 0 for the empty set.
   [[nodiscard]] constexpr uint16_t Top() const {
     return static_cast<uint16_t>(words_[1] != 0 ? 128 - std::countl_zero(words_[1])
                                                 : 64 - std::countl_zero(words_[0]));
@@ -65,7 +66,7 @@ class LayerSet {
     set.words_ = {low, high};
     return set;
   }
-  // Of this word, the layers below `layer`.
+  // The bits of this word that stand for layers below `layer`.
   static constexpr uint64_t Below(uint16_t layer, int word) {
     const int bits = static_cast<int>(layer) - 64 * word;
     return bits <= 0 ? 0 : bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1;

@@ -1,4 +1,4 @@
-// Tries every depth profile of at most one step between two depths, with running sums.
+// Tries every profile of depths that has at most one step between two depths, with running sums.
 #include "client/restore/plan.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Sums of an input, so that a profile of two depths costs O(channels).
+// Running sums of an input, so that the cost of a profile with two depths takes O(channels).
 class Sums {
  public:
   explicit Sums(const PlanInput& input)
@@ -32,7 +32,7 @@ class Sums {
   }
   [[nodiscard]] size_t chunks() const { return compute_.size() - 1; }
 
-  // Depth `high` for chunks [0, split), `middle` for the one at it, `low` for the rest.
+  // Depth `high` for chunks [0, split), `middle` for chunk `split`, `low` for the chunks behind it.
   struct Steps {
     size_t split = 0;
     uint16_t high = 0, middle = 0, low = 0;
@@ -83,28 +83,29 @@ class Sums {
   size_t holes_end_ = 0;
 };
 
-// Until the first token: the suffix follows the restore, or runs behind it layer by layer.
+// Seconds until the first token.  The suffix starts after the restore, or follows it layer by layer
+// if the engine overlaps them.
 double FirstToken(const PlanInput& input, const DepthCost& cost) {
   if (!input.overlaps_suffix) return cost.seconds() + input.suffix_s;
-  // The last loads come bottom-up, so the suffix follows the link by a layer, and the link the
-  // suffix.
+  // The last loads come bottom-up: the suffix computes its last layer after the last load, and its
+  // first layer after computing has ended and the first layer is loaded.
   const double step = input.suffix_s / input.layers;
   const double first_layer =
       cost.load_s > 0 ? std::min(cost.load_s, input.suffix_s) / input.layers : 0;
   return std::max(cost.compute_s + input.suffix_s + first_layer, cost.load_s + step);
 }
 
-// Keeps the fastest of what it is shown.
+// Keeps the fastest of the profiles that it tries.
 class Search {
  public:
   Search(const PlanInput& input, const Sums& sums) : input_(&input), sums_(&sums) {}
   void Try(const Sums::Steps& steps) {
     const double seconds = FirstToken(*input_, sums_->Cost(steps));
-    if (seconds >= seconds_ * (1 - 1e-12)) return;  // of equals the first, whatever rounding says
+    if (seconds >= seconds_ * (1 - 1e-12)) return;  // of equals keep the first despite rounding
     seconds_ = seconds;
     best_ = steps;
   }
-  // All layers up to a chunk, some of that one, none behind it.
+  // Tries all layers up to a chunk, some layers of that chunk, and none behind it.
   void TokenWise() {
     for (size_t split = 0; split <= sums_->chunks(); ++split) {
       for (int middle = 0; middle <= input_->layers;
@@ -113,7 +114,7 @@ class Search {
       }
     }
   }
-  // One depth for all, or one more up to a chunk (`both`).
+  // Tries one depth for all chunks.  If `both`, also one layer more up to any chunk.
   void LayerWise(bool both) {
     for (size_t split = both ? 0 : sums_->chunks(); split <= sums_->chunks(); ++split) {
       for (uint16_t depth = 0; depth <= input_->layers; ++depth) {

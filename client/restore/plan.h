@@ -1,11 +1,11 @@
 // Chooses, before a restore begins, what is computed and what is loaded.  A pure function.
 //
-// The answer is a depth per chunk: layers [0, depth) of it are computed, [depth, layers) are
-// loaded.  A depth never increases from one chunk to the next, so that computing never waits for a
-// load.  Token-wise: all layers up to the meet, none behind it.  Layer-wise: one depth for all.
-// Staircase: whatever is fastest.
-// Does not decide anything while the restore runs: the scheduler does, and starts from the same
-// costs.  The plan does not know what else the engine and the channels have to do.
+// A plan has a depth per chunk: layers [0, depth) of the chunk are computed, [depth, layers) are
+// loaded.  A depth is never larger than that of the chunk before, so that computing never waits for
+// a load.  Three shapes: token-wise computes all layers up to the chunk where computing and loading
+// meet, and none behind it; layer-wise has one depth for all chunks; a staircase has any depths.
+// The plan decides nothing while the restore runs.  The scheduler does, and starts from the same
+// costs.  The plan does not know what other work the engine and the channels have.
 // Thread-safety: functions without state.  Limits: see each.
 #pragma once
 
@@ -18,30 +18,30 @@
 
 namespace larder {
 
-// A channel's part in loading a chunk: all layers.
+// The part of a channel in loading a chunk, for all layers.
 struct PlanLoad {
   ChannelId channel = ChannelId::kNowhere;
   double seconds = 0;
 };
 
-// What is computed in one step.  Of blocks that are larger than that, one such block.
+// The tokens that one step computes; if blocks are larger than that, one block.
 struct PlanChunk {
   double compute_s = 0;              // all layers
-  std::vector<PlanLoad> loads = {};  // empty: a hole, which is computed
+  std::vector<PlanLoad> loads = {};  // empty: a hole, which is not stored and must be computed
 };
 
 struct PlanInput {
   uint16_t layers = 1;
-  std::vector<double> layer_compute_shares = {};  // sum 1; empty: all alike
-  std::vector<double> layer_load_shares = {};     // sum 1; empty: all alike
+  std::vector<double> layer_compute_shares = {};  // sum 1; empty: all equal
+  std::vector<double> layer_load_shares = {};     // sum 1; empty: all equal
   std::vector<PlanChunk> chunks = {};
-  // The engine can stop between layers; else a depth is 0 or all.
+  // The engine can stop between layers.  Otherwise a depth is 0 or `layers`.
   bool splits_layers = true;
-  // Layer-wise below it, as CacheFlow chooses; 0: whatever is fastest.
+  // With fewer chunks the plan is layer-wise, as CacheFlow chooses; 0: it has the fastest shape.
   uint32_t crossover_chunks = 0;
   double deadline_s = std::numeric_limits<double>::infinity();  // from now
-  // Prefill behind the prefix; its layer l starts when layer l of the prefix is there, if the
-  // engine can.
+  // Prefill behind the prefix.  If `overlaps_suffix`, the engine starts layer l of it as soon as it
+  // has layer l of the prefix.
   double suffix_s = 0;
   bool overlaps_suffix = false;
 };
@@ -54,36 +54,38 @@ enum class PlanShape : uint8_t { kUnspecified = 0, kTokenWise = 1, kLayerWise = 
 struct Plan {
   PlanMode mode = PlanMode::kUnspecified;
   PlanShape shape = PlanShape::kUnspecified;
-  std::vector<uint16_t> depths = {};  // per chunk; none increases
-  double restore_s = 0;               // until all KV is there
-  double first_token_s = 0;           // and the suffix is computed
+  std::vector<uint16_t> depths = {};  // per chunk; none is larger than the one before
+  double restore_s = 0;               // until the engine has all KV of the prefix
+  double first_token_s = 0;           // until the suffix is computed as well
   double compute_only_s = 0;
-  double load_only_s = 0;   // infinity with a hole
-  double token_wise_s = 0;  // restore_s of the best that cuts one chunk only
+  double load_only_s = 0;   // infinity if there is a hole
+  double token_wise_s = 0;  // restore_s of the best token-wise plan
   bool in_time = true;      // first_token_s <= deadline_s
 };
 
-// How long these depths take: computing and every channel work at once, each without a pause.
+// How long a restore with given depths takes, if the engine and all channels work at the same time
+// and without a pause.
 struct DepthCost {
   double compute_s = 0;
-  double load_s = 0;  // of the slowest channel; infinity where a hole is loaded
+  double load_s = 0;  // of the slowest channel; infinity if a hole is to be loaded
   [[nodiscard]] double seconds() const { return compute_s > load_s ? compute_s : load_s; }
 };
-// REQUIRES: a depth per chunk, none above the layers.
+// REQUIRES: there is a depth per chunk, and none is above the layers.
 [[nodiscard]] DepthCost CostOf(const PlanInput& input, const std::vector<uint16_t>& depths);
 
-// Within a layer of one chunk of the best depths wherever costs do not fall along the prompt; see
-// staircase.h for the exact optimum.  O(chunks * layers).
+// Returns a plan whose depths differ from the best ones by at most one layer of one chunk, wherever
+// costs do not fall along the prompt; staircase.h has the exact optimum.  O(chunks * layers).
 [[nodiscard]] Plan MakePlan(const PlanInput& input);
 
-// T* of one channel, with the work perfectly divisible: Tc * Ti / (Tc + Ti).
+// T*, the time with one channel and perfectly divisible work: Tc * Ti / (Tc + Ti).
 [[nodiscard]] double DivisibleBound(double compute_s, double load_s);
-// To the first token, with an overlapped suffix: Ti (Tc + Ts) / (Tc + Ti) where Ti > Ts, else Ts
-// and the first layer's load.
+// The bound of the time to the first token with an overlapped suffix: Ti (Tc + Ts) / (Tc + Ti) if
+// Ti > Ts, otherwise Ts plus the load of the first layer.
 [[nodiscard]] double OverlapBound(double compute_s, double load_s, double suffix_s,
                                   uint16_t layers);
 
-// What a plan starts from.  `channel_of_block`: kNowhere is a hole.  `bytes`: a block, all layers.
+// Makes the input of a plan.  In `channel_of_block` kNowhere is a hole.  `bytes` are those of all
+// layers of a block.
 [[nodiscard]] PlanInput MakePlanInput(const CostModel& costs, uint32_t tokens,
                                       uint32_t block_tokens, uint32_t chunk_tokens,
                                       const std::vector<ChannelId>& channel_of_block, double bytes);

@@ -1,7 +1,8 @@
-// Which request comes first, on the engine and on each channel.
+// Decides which request comes first, on the engine and on each channel.
 //
-// A policy sees requests as a few numbers and answers a key: the lowest is served first, equal ones
-// in order of arrival. What is done with the request that comes first is the scheduler's.
+// A policy sees a few numbers of each request and returns a key.  The request with the lowest key
+// is served first, and those with equal keys in order of arrival.  The scheduler decides what is
+// done with the request that comes first.
 // Thread-safety: none needed, policies have no state.
 #pragma once
 
@@ -13,10 +14,10 @@ namespace larder {
 struct RequestView {
   double arrived_s = 0;
   double waited_s = 0;
-  double remaining_s = 0;       // with the engine and its channels to itself
-  double remaining_load_s = 0;  // on the channel that asks; for policies that weigh it
-  uint64_t computed_turn = 0;   // when it was last given a step, counted in steps
-  uint64_t loaded_turn = 0;     // when it was last given a load
+  double remaining_s = 0;       // if it had the engine and its channels to itself
+  double remaining_load_s = 0;  // on the channel in question, if weighs_loads()
+  uint64_t computed_turn = 0;   // the turn in which it was last given a step
+  uint64_t loaded_turn = 0;     // the turn in which it was last given a load
 };
 
 class Policy {
@@ -28,17 +29,19 @@ class Policy {
   [[nodiscard]] virtual double LoadKey(const RequestView& request) const = 0;
 };
 
-// The default: both resources to the request that can finish first.  Waiting makes it shorter, in
-// its own measure: who has waited 1 / age_weight times what he has left counts as half of that, and
-// so on.  (Seconds for seconds, a long one that has waited for long would hold up the many short
-// ones behind it.)  So that none starves, who has waited 100 times what he has left comes before
-// all who have not, the longest first.
+// The default: gives both resources to the request that can finish first.  Waiting counts as if
+// less of the request remained, relative to its own length: a request that has waited 1 /
+// age_weight times its remaining time counts as half of that time, and so on.  (If each second of
+// waiting counted as a second less, a long request that has waited for long would hold up the many
+// short ones behind it.)  So that no request starves, those that have waited at least 100 times
+// their remaining time come before all others, the longest wait first.
 [[nodiscard]] std::unique_ptr<Policy> FinishFirst(double age_weight = 0.3);
-// CacheFlow's Algorithm 1: computing goes round by chunk, each channel to its most remaining work.
+// CacheFlow's Algorithm 1: requests take turns at computing, a chunk each, and each channel serves
+// the request with the most remaining work on it.
 [[nodiscard]] std::unique_ptr<Policy> AlgorithmOne();
-// Both resources to the request that came first.
+// Gives both resources to the request that arrived first.
 [[nodiscard]] std::unique_ptr<Policy> OldestFirst();
-// Both go round.
+// Requests take turns at both resources.
 [[nodiscard]] std::unique_ptr<Policy> TakeTurns();
 
 }  // namespace larder

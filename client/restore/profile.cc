@@ -1,4 +1,5 @@
-// Reads by toml++, writes by itself: a file for people has its order and its comments.
+// toml++ reads the file.  This code writes it itself, so that it has a fixed order and comments for
+// people.
 #include "client/restore/profile.h"
 
 #include <cmath>
@@ -24,10 +25,11 @@ constexpr std::uintmax_t kFileBytesMax = 1 << 20;
 
 absl::Status Wrong(const std::string& path, unsigned line, const std::string& what) {
   return absl::InvalidArgumentError(
-      absl::StrCat(path, ":", line, ": ", what, "; `larderctl profile` measures a new one"));
+      absl::StrCat(path, ":", line, ": ", what,
+                   "; correct it, or delete the file and have the engine measure a new profile"));
 }
 
-// Reads keys of one table; remembers the first thing that is wrong.
+// Reads the keys of one table, and remembers the first error.
 class Table {
  public:
   Table(const toml::table& table, std::string path) : table_(table), path_(std::move(path)) {}
@@ -46,7 +48,7 @@ class Table {
     if (node == nullptr) return;
     const auto value = node->value<std::string>();
     if (!value || value->size() > 256)
-      return Fail(*node, absl::StrCat(key, " must be a short text"));
+      return Fail(*node, absl::StrCat(key, " must be a short text, of at most 256 bytes"));
     *out = *value;
   }
   void Shares(const char* key, size_t count, std::vector<double>* out) {
@@ -62,7 +64,7 @@ class Table {
       out->push_back(*value);
     }
   }
-  // Its own status, or that of a key that nobody asked for.
+  // Returns the first error; a key that was never read is one, too.
   absl::Status Finish() {
     for (const auto& [key, node] : table_) {
       if (known_.count(std::string(key.str())) == 0) {
@@ -112,7 +114,7 @@ absl::Status ReadCompute(const toml::table& root, const std::string& path, Profi
   keys.Shares("layer_shares", profile->layers, &profile->layer_shares);
   LARDER_RETURN_IF_ERROR(keys.Finish());
   if (profile->compute.Seconds({0, 1}) > 0) return absl::OkStatus();
-  return Wrong(path, table->source().begin.line, "computing cannot be free");
+  return Wrong(path, table->source().begin.line, "computing must cost more than 0 seconds");
 }
 
 absl::Status ReadChannels(const toml::table& root, const std::string& path, Profile* profile) {
@@ -120,12 +122,13 @@ absl::Status ReadChannels(const toml::table& root, const std::string& path, Prof
   if (node == nullptr) return absl::OkStatus();
   const toml::array* array = node->as_array();
   if (array == nullptr || array->size() > kChannelsMax) {
-    return Wrong(path, node->source().begin.line, "channels are a list of at most 256 [[channel]]");
+    return Wrong(path, node->source().begin.line,
+                 "channel must be a list of at most 256 [[channel]] tables");
   }
   for (const toml::node& entry : *array) {
     const toml::table* table = entry.as_table();
     if (table == nullptr)
-      return Wrong(path, entry.source().begin.line, "a channel is a [[channel]]");
+      return Wrong(path, entry.source().begin.line, "a channel must be a [[channel]] table");
     ChannelCost channel;
     Table keys(*table, path);
     keys.Text("name", true, &channel.name);
@@ -152,7 +155,7 @@ std::string Number(double value) {
   return text;
 }
 
-// A basic string of TOML.
+// Returns `text` as a basic string of TOML, without control characters.
 std::string Quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -206,9 +209,9 @@ absl::StatusOr<Profile> ReadProfile(const std::string& path) {
   const std::uintmax_t bytes = std::filesystem::file_size(path, error);
   if (error) {
     return absl::NotFoundError(
-        absl::StrCat(path, ": ", error.message(), "; `larderctl profile` makes one"));
+        absl::StrCat(path, ": ", error.message(), "; have the engine measure a profile first"));
   }
-  if (bytes > kFileBytesMax) return Wrong(path, 1, "larger than 1 MiB");
+  if (bytes > kFileBytesMax) return Wrong(path, 1, "the file is larger than 1 MiB");
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -226,7 +229,7 @@ absl::Status WriteProfile(const Profile& profile, const std::string& path) {
   if (file && !error) return absl::OkStatus();
   std::filesystem::remove(beside, error);
   return absl::UnavailableError(
-      absl::StrCat(path, ": cannot be written; is its folder there, with room?"));
+      absl::StrCat(path, ": cannot be written; check that its folder exists and has free space"));
 }
 
 }  // namespace larder

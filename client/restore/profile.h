@@ -1,10 +1,10 @@
-// A Profile as a small file that people can read: TOML.
+// Reads and writes a Profile as a small TOML file that people can read.
 //
 //   [engine]  model, layers, crossover_tokens, doubt
 //   [compute] fixed_s, linear_s, quadratic_s, layer_shares (optional)
 //   [[channel]] name, bytes_per_s            in the order of their ChannelIds
 //
-// Unknown keys are errors with their line, as are numbers that no machine has.
+// An unknown key is an error, and so is a number that no machine has; the error names the line.
 // Thread-safety: functions without state.  Limits: files of 1 MiB, kStageLayersMax layers,
 // kChannelsMax channels.
 #pragma once
@@ -20,13 +20,14 @@ namespace larder {
 
 inline constexpr size_t kChannelsMax = 256;
 
-// The file's first line names it; "profile.toml:7: ...: what to do" in errors begins with `path`.
+// Errors begin with `path` and the line: "profile.toml:7: layers is missing; ...".
 [[nodiscard]] absl::StatusOr<Profile> ParseProfile(std::string_view text, const std::string& path);
 [[nodiscard]] std::string FormatProfile(const Profile& profile);
 
-// NOT_FOUND: there is no such file.
+// Returns NotFound if there is no such file or it is out of reach, InvalidArgument if it is
+// malformed, Unavailable if reading fails.
 [[nodiscard]] absl::StatusOr<Profile> ReadProfile(const std::string& path);
-// All of it or nothing: written beside and renamed.
+// Writes another file beside it and renames that, so `path` is replaced as a whole or not at all.
 [[nodiscard]] absl::Status WriteProfile(const Profile& profile, const std::string& path);
 
 }  // namespace larder

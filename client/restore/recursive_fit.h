@@ -1,11 +1,11 @@
-// Fits y = sum of x[k] * factor[k] while the observations arrive: recursive least squares that
-// forgets.
+// Fits y = sum of x[k] * factor[k] as observations arrive, by recursive least squares with
+// forgetting.
 //
-// Everything is relative: all factors begin at 1 with a doubt that they share (a machine that is
-// slower than its profile is slower at everything) and a smaller one of each alone.  An observation
-// far outside of what is likely counts little; the second in a row on the same side means that the
-// machine has changed, and counts in full.
-// Does not know what the factors multiply: see cost_model.h.
+// Everything is relative: all factors begin at 1, with a large part of their doubt in common
+// (because a machine that is slower than its profile is slower at everything) and a small part of
+// their own.  An observation far outside of what is likely counts little.  A second one in a row on
+// the same side means that the machine has changed, and counts in full.
+// The fit does not know what the factors multiply; cost_model.h does.
 // Ownership: a value.  Thread-safety: none.
 #pragma once
 
@@ -21,7 +21,7 @@ class RecursiveFit {
  public:
   using Vector = std::array<double, N>;
 
-  // `doubt`: relative standard deviation of the factors at first.
+  // `doubt` is the relative standard deviation of the factors at the beginning.
   explicit RecursiveFit(double doubt) : doubt_(std::max(doubt, kDoubtMin)) {
     factors_.fill(1);
     const double variance = doubt_ * doubt_;
@@ -41,7 +41,7 @@ class RecursiveFit {
   }
   [[nodiscard]] double factor(size_t i) const { return factors_[i]; }
 
-  // REQUIRES: the elements of x sum to 1, so that y is about 1 where the start was right.
+  // REQUIRES: the sum of the elements of x is 1, so that y is about 1 if the start was right.
   void Observe(const Vector& x, double y) {
     for (auto& row : spread_) {
       for (double& entry : row) entry /= kMemory;
@@ -65,12 +65,12 @@ class RecursiveFit {
   }
 
  private:
-  static constexpr double kShared = 0.9;   // of the doubt, what all factors have in common
-  static constexpr double kMemory = 0.97;  // weight of an observation against the next one
-  static constexpr double kNoise = 0.03;   // of a single observation
-  static constexpr double kFar = 3;        // standard deviations that are no longer chance
+  static constexpr double kShared = 0.9;   // the part of the variance that all factors share
+  static constexpr double kMemory = 0.97;  // weight of an observation relative to the next one
+  static constexpr double kNoise = 0.03;   // relative noise of a single observation
+  static constexpr double kFar = 3;        // this many standard deviations are not chance
   static constexpr double kDoubtMin = 0.01;
-  static constexpr double kFactorMin = 1e-3;  // a cost is never negative, and never nothing
+  static constexpr double kFactorMin = 1e-3;  // a cost is above 0
 
   [[nodiscard]] Vector Spread(const Vector& x) const {
     Vector out{};
@@ -100,7 +100,8 @@ class RecursiveFit {
     }
     Bound();
   }
-  // Forgetting alone would grow the doubt about what is never observed without end.
+  // Bounds the doubt about factors that are never observed, which forgetting would increase without
+  // limit.
   void Bound() {
     const double most = 4 * std::max(doubt_ * doubt_, 0.01);
     for (size_t i = 0; i < N; ++i) {
@@ -117,7 +118,7 @@ class RecursiveFit {
   double doubt_;
   Vector factors_{};
   std::array<Vector, N> spread_{};
-  int strayed_ = 0;  // the side on which the last observation lay far off
+  int strayed_ = 0;  // the side on which the last observation was far off; 0 if it was not
 };
 
 }  // namespace larder

@@ -1,4 +1,4 @@
-// What a request must be.
+// Checks requests.
 #include "client/restore/request.h"
 
 #include <algorithm>
@@ -15,16 +15,16 @@ absl::Status Wrong(const std::string& what) {
 
 absl::Status CheckCopy(const Copy& copy, uint32_t blocks) {
   if (copy.channel_of_block.size() != blocks)
-    return Wrong("every block needs a channel, or kNowhere");
-  if (!(copy.block_bytes > 0)) return Wrong("a block has bytes");
+    return Wrong("channel_of_block must have a channel or kNowhere for every block");
+  if (!(copy.block_bytes > 0)) return Wrong("block_bytes must be above 0");
   return absl::OkStatus();
 }
 
 absl::Status CheckStage(const StageSpec& stage, uint32_t blocks, uint16_t layers) {
   if (stage.layers.empty() || stage.layers.end > layers || stage.layers.count() > kStageLayersMax) {
-    return Wrong("a stage has layers of the model, at most 128");
+    return Wrong("a stage must have from 1 to 128 layers of the model");
   }
-  if (stage.ranks.empty()) return Wrong("a stage has at least one rank");
+  if (stage.ranks.empty()) return Wrong("a stage must have at least one rank");
   for (const Copy& copy : stage.ranks) {
     LARDER_RETURN_IF_ERROR(CheckCopy(copy, blocks));
   }
@@ -34,44 +34,47 @@ absl::Status CheckStage(const StageSpec& stage, uint32_t blocks, uint16_t layers
   if (std::find(channels.begin(), channels.end(), ChannelId::kNowhere) == channels.end())
     return absl::OkStatus();
   return Wrong(
-      "activations have no holes: restore such a stage without, as part of the one before");
+      "a boundary must have activations for every block; otherwise make its stage part of the "
+      "stage before it");
 }
 
 absl::Status CheckGrid(const RequestSpec& spec) {
   const bool nothing = spec.tokens == 0 && spec.suffix_tokens == 0;
   if (nothing || spec.block_tokens == 0 || spec.chunk_tokens == 0) {
-    return Wrong("tokens, block_tokens and chunk_tokens are above 0");
+    return Wrong("block_tokens, chunk_tokens, and tokens or suffix_tokens must be above 0");
   }
-  if (spec.tokens % spec.block_tokens != 0) return Wrong("a prefix is whole blocks");
+  if (spec.tokens % spec.block_tokens != 0)
+    return Wrong("tokens must be a multiple of block_tokens, as a prefix is whole blocks");
   const auto [small, large] = std::minmax(spec.block_tokens, spec.chunk_tokens);
-  if (large % small != 0) return Wrong("chunks are whole blocks, or blocks whole chunks");
+  if (large % small != 0)
+    return Wrong("one of chunk_tokens and block_tokens must be a multiple of the other");
   if (spec.cut_tokens == 0) return absl::OkStatus();
   if (spec.cut_tokens % spec.block_tokens != 0 || spec.chunk_tokens % spec.cut_tokens != 0)
-    return Wrong("what a chunk is cut into is whole blocks, and divides it");
+    return Wrong("cut_tokens must be a multiple of block_tokens and divide chunk_tokens");
   if (spec.stages.size() > 1 || !spec.depths.empty())
-    return Wrong("chunks are cut on one stage alone, and not at given depths");
+    return Wrong("cut_tokens must not be combined with several stages or with depths");
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status Validate(const RequestSpec& spec, uint16_t layers) {
-  if (!spec.id) return Wrong("a request has an id");
+  if (!spec.id) return Wrong("a request must have an id");
   LARDER_RETURN_IF_ERROR(CheckGrid(spec));
-  if (spec.stages.empty()) return Wrong("there is at least one stage");
+  if (spec.stages.empty()) return Wrong("a request must have at least one stage");
   if (spec.suffix_tokens > 0 && spec.stages.size() > 1)
-    return Wrong("the suffix of several stages is the engine's");
+    return Wrong("with several stages the engine computes the suffix: suffix_tokens must be 0");
   for (const StageSpec& stage : spec.stages) {
     LARDER_RETURN_IF_ERROR(CheckStage(stage, spec.tokens / spec.block_tokens, layers));
   }
   if (spec.depths.empty()) return absl::OkStatus();
   const uint32_t step = std::max(spec.block_tokens, spec.chunk_tokens);
   if (spec.stages.size() > 1 || spec.depths.size() != (spec.tokens + step - 1) / step) {
-    return Wrong("depths are given for each chunk of one stage");
+    return Wrong("depths must have one depth per chunk, and there must be one stage");
   }
   if (!std::is_sorted(spec.depths.rbegin(), spec.depths.rend()) ||
       spec.depths[0] > spec.stages[0].layers.count()) {
-    return Wrong("depths never increase, and are layers of the stage");
+    return Wrong("depths must not increase, and must not exceed the layers of the stage");
   }
   return absl::OkStatus();
 }

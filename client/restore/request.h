@@ -1,7 +1,8 @@
-// What a driver says of a restore, and what the scheduler answers: requests, steps, loads,
-// outcomes.
+// What a driver tells the scheduler of a restore, and what the scheduler returns: requests, steps,
+// loads, outcomes.
 //
-// Values.  Times are seconds on whatever clock the driver has; they only ever need to grow.
+// Ownership: values.
+// Times are seconds on any clock of the driver that never goes back.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,12 @@ using StepId = Id<struct ComputeStepTag>;
 using LoadId = Id<struct BlockLoadTag>;
 inline constexpr double kNoDeadline = std::numeric_limits<double>::infinity();
 
-// What the engine can.  llama.cpp: none of it.
+// What the engine can do.  llama.cpp can do none of this.
 struct EngineTraits {
-  bool splits_layers = false;   // computes a chunk up to a layer, and goes on from there later
-  bool abandons_steps = false;  // drops a step that is under way, soon
-  bool hands_over = false;      // a stage gets the activations of what the one before it computes
-  // Computes the suffix layer by layer, each when the prefix's is there.
+  bool splits_layers = false;   // computes a chunk up to a layer, and continues from there later
+  bool abandons_steps = false;  // soon drops a step that is under way when told to
+  bool hands_over = false;      // a stage gets the activations that the stage before it computes
+  // Computes the suffix layer by layer, each as soon as the engine has that layer of the prefix.
   bool overlaps_suffix = false;
 };
 
@@ -36,37 +37,39 @@ struct Copy {
 };
 
 struct StageSpec {
-  StageLayers layers = {};       // of the model
+  StageLayers layers = {};       // counted within the model
   std::vector<Copy> ranks = {};  // a block counts as loaded when every rank has it
-  Copy boundary = {};            // activations that computing starts from; no blocks: needs none
+  Copy boundary = {};  // the activations that computing starts from; without blocks it needs none
 };
 
 struct RequestSpec {
   RequestId id = {};
-  uint32_t tokens = 0;  // of the prefix: whole blocks
+  uint32_t tokens = 0;  // of the prefix, which is whole blocks
   uint32_t block_tokens = 0;
-  uint32_t chunk_tokens = 0;  // of a step, at most; divides block_tokens, or is divided by it
-  // Where some of a chunk is loaded, a step may also begin and end within it, at multiples of this
-  // (a cut): whole blocks, that divide chunk_tokens.  No step has fewer tokens, unless its chunk
-  // has: less than a cut at the end of the prefix belongs to the one before it, and a budget of one
-  // is enough for both.  A smaller budget may compute nothing.  0: steps are whole chunks, but for
-  // their budgets.
-  // For engines that do not split layers, on one stage, without `depths`.
+  uint32_t chunk_tokens = 0;  // of a step, at most; a multiple or a divisor of block_tokens
+  // Where part of a chunk is loaded, a step may also begin and end within the chunk, at multiples
+  // of this.  Such a part of a chunk is a cut: it is whole blocks, and cut_tokens divides
+  // chunk_tokens.  No step has fewer tokens than a cut, unless its chunk has fewer: a rest at the
+  // end of the prefix that is less than a cut belongs to the cut before it, and a budget of one cut
+  // is enough for both.  With a smaller budget the scheduler may give no step.  0: steps are whole
+  // chunks, unless their budgets are smaller.
+  // Only for engines that do not split layers, with one stage and without `depths`.
   uint32_t cut_tokens = 0;
-  uint32_t suffix_tokens = 0;       // prefill behind the prefix, when it is there
-  double deadline_s = kNoDeadline;  // no load is begun that would end later
+  uint32_t suffix_tokens = 0;       // prefill behind the prefix, once the prefix is restored
+  double deadline_s = kNoDeadline;  // no load begins that would end later
   std::vector<StageSpec> stages = {};
-  // Per chunk (or block, if that is larger): computes up to these layers first, and goes on where
-  // the other resource has not been when both are through.  Empty: the scheduler's own way.
+  // Per chunk (or per block, if blocks are larger): the engine computes up to these layers first,
+  // and the channels load the rest; a resource that has finished continues with what the other has
+  // not begun.  Empty: the scheduler chooses.
   std::vector<uint16_t> depths = {};
 };
 
-// INVALID_ARGUMENT with what is wrong; `layers` of the model.
+// Returns InvalidArgument with what is wrong.  `layers` are those of the model.
 [[nodiscard]] absl::Status Validate(const RequestSpec& spec, uint16_t layers);
 
 enum class StepKind : uint8_t { kUnspecified = 0, kRestore = 1, kSuffix = 2 };
 
-// To be computed in one go, on one stage.  Layers are the stage's own.
+// Work that one stage computes in one go.  Layers count within the stage.
 struct ComputeStep {
   StepId id = {};
   RequestId request = {};
@@ -74,42 +77,42 @@ struct ComputeStep {
   StepKind kind = StepKind::kUnspecified;
   TokenRange tokens = {};
   StageLayers layers = {};
-  bool hedge = false;  // a load of it is under way, too
+  bool hedge = false;  // a load of the same is under way as well
   double began_s = 0, estimate_s = 0;
 };
 
-// To be loaded over one channel: layers of a block, or the activations at a boundary.
+// What one channel is to load: layers of a block, or the activations at a boundary.
 struct Load {
   LoadId id = {};
   RequestId request = {};
   uint16_t stage = 0, rank = 0;
   ChannelId channel = ChannelId::kNowhere;
   bool boundary = false;
-  bool hedge = false;  // it is being computed, too
+  bool hedge = false;  // the engine computes the same as well
   uint32_t block = 0;
   StageLayers layers = {};
   double bytes = 0;
   double began_s = 0;
-  double deadline_s = kNoDeadline;  // after it, OnTime takes the load for lost
+  double deadline_s = kNoDeadline;  // afterwards OnTime treats the load as lost
 };
 
-// Why a load came to nothing.
+// Why a load failed.
 enum class LoadFailure : uint8_t {
   kUnspecified = 0,
-  kGone = 1,       // missing or damaged: it is a hole now
-  kTransient = 2,  // may be tried again
+  kGone = 1,       // the block is missing or damaged, and a hole from now on
+  kTransient = 2,  // the load may be tried again
 };
 
-// What becomes of bytes that arrived.
+// What the driver does with bytes that have arrived.
 enum class Landing : uint8_t {
   kUnspecified = 0,
-  kPlace = 1,
-  kDrop = 2,  // computed meanwhile, cancelled, or of a request that is gone
+  kPlace = 1,  // puts them into the engine's cache
+  kDrop = 2,   // drops them: computed meanwhile, cancelled, or their request has ended
 };
 
 struct StageOutcome {
-  // Per block: layers [0, depth) are the engine's, the rest was loaded.  Of an engine that does not
-  // split layers, the first block of depth 0 behind the last hole is the meet.
+  // Per block: the engine computed layers [0, depth), the rest was loaded.  If the engine does not
+  // split layers, computing and loading met at the first block of depth 0 behind the last hole.
   std::vector<uint16_t> depths = {};
 };
 
@@ -118,11 +121,12 @@ struct Outcome {
   double arrived_s = 0, restored_s = 0, first_token_s = 0;
   std::vector<StageOutcome> stages = {};
   double bytes_loaded = 0, bytes_dropped = 0;
-  uint64_t tokens_recomputed = 0;  // in hedges that a load overtook
+  uint64_t tokens_recomputed = 0;  // computed in hedges although a load came first
   bool cancelled = false;
-  // Neither KV nor the activations at a boundary are there for some chunk: the engine computes all
-  // of it, from the first stage on.  Where nothing may be computed: a block is not there, and is
-  // gone, failed too often, or was not begun by the deadline.
+  // For some chunk neither the KV nor the activations at a boundary are available, so the engine
+  // must compute all of it, from the first stage on.  If nothing may be computed
+  // (SchedulerOptions::computes is false): a block was not loaded, because it is missing or
+  // damaged, its loads failed too often, or no load of it began before the deadline.
   bool lost = false;
 };
 

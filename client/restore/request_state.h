@@ -1,6 +1,6 @@
-// One request in the scheduler's hands: its stages, its suffix, and what it will be reported as.
+// One request that the scheduler works on: its stages, its suffix, and the outcome to report.
 //
-// Ownership: by the scheduler.  Thread-safety: none.
+// Ownership: the scheduler owns it.  Thread-safety: none.
 #pragma once
 
 #include <vector>
@@ -25,7 +25,7 @@ struct RequestState {
     }
     return true;
   }
-  // Of its stages the one that takes longest, with everything to itself.
+  // What is left of a stage, estimated again only if something has changed (`stale`).
   [[nodiscard]] const StageState::Outlook& Outlook(const CostModel& costs, size_t stage) {
     if (stale) {
       for (size_t i = 0; i < stages.size(); ++i) outlooks[i] = stages[i].Estimate(costs);
@@ -33,11 +33,12 @@ struct RequestState {
     }
     return outlooks[stage];
   }
+  // Seconds of the stage that takes longest, if it had the engine and its channels to itself.
   [[nodiscard]] double RemainingSeconds(const CostModel& costs) {
     double longest = 0;
     for (size_t i = 0; i < stages.size(); ++i) {
       const StageState::Outlook& left = Outlook(costs, i);
-      // Where nothing is left to load there may be holes to compute.
+      // If nothing is left to load, there may still be holes to compute.
       longest = std::max(longest, left.both_s > 0 ? left.both_s : left.compute_s);
     }
     return longest;
@@ -45,13 +46,13 @@ struct RequestState {
 
   RequestSpec spec;
   std::vector<StageState> stages;
-  std::vector<StageState::Outlook> outlooks;  // when they were last asked for
-  bool stale = true;
-  bool aimed = false;  // nothing has changed since StageState::Aim
+  std::vector<StageState::Outlook> outlooks;  // per stage, unless `stale`
+  bool stale = true;                          // something has changed since the last estimate
+  bool aimed = false;                         // nothing has changed since StageState::Aim
 
   bool suffix_running = false;
-  uint16_t suffix_layers = 0;  // computed, of all its tokens
-  uint32_t suffix_tokens = 0;  // computed, of all layers
+  uint16_t suffix_layers = 0;  // layers computed for all tokens of the suffix
+  uint32_t suffix_tokens = 0;  // tokens of the suffix computed through all layers
   uint64_t computed_turn = 0, loaded_turn = 0;
   Outcome outcome;
 };

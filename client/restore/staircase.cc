@@ -1,5 +1,5 @@
-// Pareto sets of (compute, loads per channel) for the optimum; sorted cells and a bisection for the
-// bound.
+// The optimum keeps Pareto sets of (compute, loads per channel); the bound uses sorted cells and a
+// bisection.
 #include "client/restore/staircase.h"
 
 #include <algorithm>
@@ -15,10 +15,10 @@ double ShareOf(const std::vector<double>& shares, const PlanInput& input, size_t
 
 // ---- the optimum
 
-// Sums of a profile's beginning, and where it came from.
+// The sums of the beginning of a profile, and the state that it extends.
 struct State {
-  std::vector<double> sums = {};  // computing, then each channel
-  size_t parent = 0;              // in all states
+  std::vector<double> sums = {};  // of computing, then of each channel
+  size_t parent = 0;              // index in states_
   uint16_t depth = 0;
 };
 
@@ -46,7 +46,8 @@ class Programme {
  private:
   std::vector<size_t> Next(const std::vector<size_t>& front, const PlanChunk& chunk) {
     std::vector<size_t> kept;
-    // A state of a lower depth may only go on lower: it is beaten by those of its depth and above.
+    // A state of a lower depth can only continue with lower depths, so states of its own depth and
+    // of larger depths may beat it.
     for (int depth = input_.layers; depth >= 0; --depth) {
       std::vector<State> made;
       for (const size_t from : front) {
@@ -73,7 +74,7 @@ class Programme {
       state.sums[channels_.at(load.channel)] += load.seconds * loaded;
     return state;
   }
-  // Drops what another state of the same depth equals or beats in every sum.
+  // Drops every state that another state of the same depth equals or beats in every sum.
   void Keep(std::vector<State> made, std::vector<size_t>* kept) {
     std::sort(made.begin(), made.end(),
               [](const State& a, const State& b) { return a.sums < b.sums; });
@@ -115,7 +116,8 @@ struct Cell {
   double load_s = 0, spares_s = 0;
 };
 
-// What a channel can spare the engine in T, fractions allowed: concave and piecewise linear.
+// How much computing a channel can spare the engine in T, fractions allowed: a concave and
+// piecewise linear function.
 class Spared {
  public:
   explicit Spared(std::vector<Cell> cells) {

@@ -1,7 +1,7 @@
-// The yardsticks of a plan: the exact optimum over all staircases, and a bound that no schedule
-// passes.
+// What plans are measured against: the exact optimum over all staircases, and a lower bound on the
+// time of any schedule.
 //
-// Both are for tests and benchmarks; a restore never waits for them.
+// Both are for tests and benchmarks; a restore never uses them.
 // Thread-safety: functions without state.
 #pragma once
 
@@ -18,25 +18,25 @@ struct Optimum {
   std::vector<uint16_t> depths = {};
 };
 
-// The fastest of all depth profiles that do not increase, by dynamic programming over (chunk,
-// depth) with the sums that nothing else beats; nullopt when more than `states_max` of them would
-// have to be kept.  Its time is CostOf(...).seconds(): the suffix is not its business.
+// Returns the fastest of all profiles of depths that do not increase, by dynamic programming over
+// (chunk, depth), which keeps the sums that no other state beats.  Returns nullopt if it would have
+// to keep more than `states_max` states.  The time is CostOf(...).seconds(), without the suffix.
 [[nodiscard]] std::optional<Optimum> BestStaircase(const PlanInput& input,
                                                    size_t states_max = 2'000'000);
 
-// No order of computing and loading, staircase or not, restores faster.
+// Returns a time that no order of computing and loading beats, whether it is a staircase or not.
 //
 // Proof: let T be the time of any schedule.  Each channel loads for at most T, and what is not
 // loaded is computed, in at most T.  A cell (a layer of a chunk) that is not computed is loaded
 // from all channels that have a part in it, so what a channel spares the engine is at most the
 // share of the cell that we credit it with; the best that a channel can do with T is to load,
-// fractions allowed, the cells that spare most per second.  Where even that leaves more than T to
-// compute, T is too small.  The bound is the least T where it does not.
+// fractions allowed, the cells that spare most per second.  If even that leaves more than T to
+// compute, T is too small.  The bound is the least T for which it does not.
 [[nodiscard]] double LowerBound(const PlanInput& input);
 
-// The same where speeds change: what the engine and each channel get done in `seconds`, in seconds
-// at the speed that the input's costs are meant for.  Nobody who knows all speeds beforehand is
-// faster.
+// The same if speeds change.  `done` returns how much work the engine and each channel do in
+// `seconds`, in seconds at the speed that the costs of the input are meant for.  No schedule beats
+// the bound, even if it knows all speeds in advance.
 struct WorkDone {
   std::function<double(double seconds)> compute;
   std::function<double(ChannelId channel, double seconds)> load;

@@ -1,7 +1,7 @@
 // The last decisions of a scheduler, one record each.
 //
-// Ownership: a value.  Thread-safety: none.  Limits: keeps the last `capacity`; 0 keeps nothing and
-// costs nothing.
+// Ownership: a value.  Thread-safety: none.  Limits: keeps the last `capacity` decisions; with 0 it
+// keeps nothing and costs nothing.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ namespace larder {
 
 enum class DecisionKind : uint8_t {
   kUnspecified = 0,
-  kCompute = 1,       // a step was given
-  kLoad = 2,          // a load was given
-  kHold = 3,          // the engine was given nothing of this request: loading is through sooner
-  kLeave = 4,         // the channel was given nothing of this request: computing is through sooner
-  kHedgeCompute = 5,  // computes what is being loaded
-  kHedgeLoad = 6,     // loads what is being computed
-  kCancelLoad = 7,    // computing has overtaken it
-  kAbandonStep = 8,   // loading has overtaken it
+  kCompute = 1,       // the engine was given a step
+  kLoad = 2,          // a channel was given a load
+  kHold = 3,          // the engine was given nothing of this request: loading finishes sooner
+  kLeave = 4,         // the channel was given nothing of this request: computing finishes sooner
+  kHedgeCompute = 5,  // the engine computes what a channel is loading
+  kHedgeLoad = 6,     // a channel loads what the engine is computing
+  kCancelLoad = 7,    // computing has overtaken the load
+  kAbandonStep = 8,   // loading has overtaken the step
   kLate = 9,          // a load passed its deadline
   kFailed = 10,       // a load failed
-  kBeginSweep = 11,   // from here on loads come bottom-up
+  kBeginSweep = 11,   // from now on loads come bottom-up
   kRestored = 12,
   kFinished = 13,
   kCancelRequest = 14,
@@ -40,7 +40,7 @@ struct Decision {
   ChannelId channel = ChannelId::kNowhere;
   TokenRange tokens = {};
   StageLayers layers = {};
-  // What was weighed against what: seconds until the chosen way ends, and the other.
+  // What was compared: seconds until the chosen way ends, and until the other way would end.
   double chosen_s = 0, other_s = 0;
 };
 
@@ -57,7 +57,7 @@ class Trace {
     }
     ++count_;
   }
-  // From the oldest that is kept.
+  // Visits the decisions that are kept, the oldest first.
   void ForEach(const std::function<void(const Decision&)>& visit) const {
     for (size_t i = 0; i < ring_.size(); ++i) visit(ring_[(count_ + i) % ring_.size()]);
   }

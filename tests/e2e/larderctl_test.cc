@@ -1,4 +1,4 @@
-// larderctl at a real daemon, as a new user would try it.
+// Runs larderctl against a real daemon, as a new user would try it.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ class LarderctlTest : public VerbTest {
     options.input = typed;
     return Ctl(arguments, options);
   }
-  // Words of one line.
+  // Runs larderctl with the words of a line.
   CtlOutcome Line(const std::string& line, CtlOptions options = {}) const {
     return Ctl(absl::StrSplit(line, ' ', absl::SkipEmpty()), std::move(options));
   }
@@ -56,7 +56,7 @@ class LarderctlTest : public VerbTest {
     EXPECT_FALSE(parsed.is_discarded()) << line << ": " << ran.out;
     return parsed;
   }
-  // Each error says what to run next.
+  // Expects an error with this exit code that says what happened and what to run next.
   void ExpectError(const CtlOutcome& ran, int code, const std::string& what,
                    const std::string& next) const {
     EXPECT_EQ(ran.code, code) << ran.out << ran.err;
@@ -77,7 +77,7 @@ class LarderctlTest : public VerbTest {
   }
 };
 
-// ---- by people
+// ---- as people use it
 
 TEST_F(LarderctlTest, EveryVerbHasHelpThatFitsTheTerminal) {
   std::vector<Words> pages = {{"--help"}};
@@ -95,7 +95,7 @@ TEST_F(LarderctlTest, EveryVerbHasHelpThatFitsTheTerminal) {
       EXPECT_LE(LongestLine(shown.out), columns) << shown.out;
     }
   }
-  // The first page names them all.
+  // The first page names all verbs.
   const std::string first = Ctl({"--help"}).out;
   for (const std::string& verb : kVerbs) EXPECT_THAT(first, HasSubstr("\n  " + verb + " "));
   EXPECT_THAT(Ctl({"--version"}).out, ::testing::StartsWith("larderctl "));
@@ -109,16 +109,15 @@ TEST_F(LarderctlTest, WrongCommandLines) {
   ExpectError(Line("pin --ownre x"), 2, "did you mean --owner?", "larderctl pin --help");
   ExpectError(Line("status --outptu json"), 2, "did you mean --output?", "larderctl status --help");
   ExpectError(Line("status now"), 2, "unexpected \"now\"", "larderctl status --help");
-  ExpectError(Line("-o yaml status"), 2, "none of table|json", "larderctl");
+  ExpectError(Line("-o yaml status"), 2, "not one of table|json", "larderctl");
   ExpectError(Line("pin --ttl 5 00"), 2, "not a duration", "larderctl pin --help");
-  ExpectError(Line("pin zz"), 2, "\"zz\" is no key", "larderctl pin --help");
-  ExpectError(Ctl({"pin", "\x1b[2Jz"}), 2, "\"\\x1b[2Jz\" is no key", "larderctl pin --help");
+  ExpectError(Line("pin zz"), 2, "\"zz\" is not a key", "larderctl pin --help");
+  ExpectError(Ctl({"pin", "\x1b[2Jz"}), 2, "\"\\x1b[2Jz\" is not a key", "larderctl pin --help");
   ExpectError(Line("pin"), 2, "no blocks are named", "larderctl pin --help");
-  ExpectError(Line("unpin --all --tokens 1"), 2, "or --all of the owner", "larderctl unpin");
+  ExpectError(Line("unpin --all --tokens 1"), 2, "name blocks, or give --all", "larderctl unpin");
   ExpectError(Line("clear --all --content --yes"), 2, "more than one way", "larderctl clear");
-  ExpectError(Line("clear --writer-uid root"), 2, "\"root\" is neither a number of a user",
-              "larderctl clear");
-  ExpectError(Line("clear --writer-engine e"), 2, "--writer-engine goes with --writer-uid",
+  ExpectError(Line("clear --writer-uid root"), 2, "\"root\" is neither a uid", "larderctl clear");
+  ExpectError(Line("clear --writer-engine e"), 2, "--writer-engine needs --writer-uid",
               "larderctl clear");
   ExpectError(Line("clear --writer-uid 1 --model m"), 2, "leave out --model", "larderctl clear");
   ExpectError(Line("clear --writer-uid 1 --all"), 2, "more than one way", "larderctl clear");
@@ -149,7 +148,7 @@ TEST_F(LarderctlTest, NoDaemon) {
                        "drain --yes"};
   for (const std::string& line : lines)
     ExpectError(Line(line), 3, "no larderd answers at " + folder_->path(), "next: larderd --pool");
-  // One that died leaves its files.
+  // A daemon that was killed leaves its socket files.
   ASSERT_NO_FATAL_FAILURE(Start());
   daemon_->Kill9();
   ExpectError(Line("status"), 3, "has ended", "next: larderd --pool");
@@ -157,21 +156,21 @@ TEST_F(LarderctlTest, NoDaemon) {
 }
 
 TEST_F(LarderctlTest, NoRights) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root becomes somebody else";
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   ASSERT_NO_FATAL_FAILURE(Start());
   ASSERT_EQ(chmod(folder_->path().c_str(), 0755), 0);
   CtlOptions nobody;
   nobody.uid = 65'534;
-  if (Line("--version", nobody).code != 0) GTEST_SKIP() << "others cannot run this build";
+  if (Line("--version", nobody).code != 0) GTEST_SKIP() << "another user cannot execute this build";
   ExpectError(Line("status", nobody), 4, "admin.sock, which is for the user that runs larderd",
               "next: sudo larderctl status");
-  ExpectError(Line("drain --yes", nobody), 4, "no rights", "next: sudo larderctl drain");
+  ExpectError(Line("drain --yes", nobody), 4, "no permission", "next: sudo larderctl drain");
   ExpectError(Line("instances", nobody), 4, "control.sock, which is for routers",
               "next: sudo larderctl instances");
   ExpectError(Line("instances --tenant other"), 4, "tenant", "next: larderctl");
 }
 
-// As an older larderctl does, or one that is told so.
+// An older larderctl calls data.sock, as does one with --socket.
 TEST_F(LarderctlTest, TheEnginesSocket) {
   ASSERT_NO_FATAL_FAILURE(Start());
   const std::string at_data = "--socket " + folder_->File("data.sock") + " ";
@@ -190,7 +189,7 @@ TEST_F(LarderctlTest, AReaderThatHasGone) {
     EXPECT_EQ(ran.code, 128 + SIGPIPE) << line;
     EXPECT_THAT(ran.err, IsEmpty()) << line;
   }
-  // Also while it waits for something to write.
+  // The same holds while larderctl waits for something to write.
   CtlOptions into_head;
   into_head.shell_line =
       "timeout 20 larderctl watch --snapshot --tier host | head -20; echo ${PIPESTATUS[*]}";
@@ -234,15 +233,15 @@ TEST_F(LarderctlTest, NothingIsWiderThanTheTerminal) {
       EXPECT_THAT(shown.out, Not(HasSubstr("\x1b[31m"))) << line;
     }
   }
-  // In a pipe nothing is cut.
+  // Output to a pipe is not cut.
   EXPECT_THAT(Line("instances").out, HasSubstr(std::string(200, 'e') + "\\x1b[31m "));
 }
 
 TEST_F(LarderctlTest, WhatDestroysAsksFirst) {
   ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
   const auto stored = [&] { return CountIn(Tier::kHost, 0, kBlocks); };
-  ExpectError(Line("clear --all"), 2, "nobody is here to be asked", "--yes");
-  ExpectError(Line("drain"), 2, "nobody is here to be asked", "--yes");
+  ExpectError(Line("clear --all"), 2, "cannot ask for confirmation", "--yes");
+  ExpectError(Line("drain"), 2, "cannot ask for confirmation", "--yes");
   const json would = Json("clear --all --dry-run");
   EXPECT_EQ(would.at("dry_run"), true);
   EXPECT_EQ(would.at("host").at("blocks"), kBlocks);
@@ -257,7 +256,7 @@ TEST_F(LarderctlTest, WhatDestroysAsksFirst) {
   EXPECT_THAT(Line("watch --once --with-tokens").out, HasSubstr(" 0 uid " + user + "\n"));
   CtlOutcome asked = OnTerminal({"clear", "--all"}, 80, "n\n");
   EXPECT_EQ(asked.code, 2);
-  EXPECT_THAT(asked.out, HasSubstr("Clear in host 20 blocks"));
+  EXPECT_THAT(asked.out, HasSubstr("Host: 20 blocks"));
   EXPECT_THAT(asked.out, HasSubstr("nothing was done"));
   EXPECT_EQ(OnTerminal({"drain"}, 80, "\n").code, 2);
   EXPECT_EQ(stored(), kBlocks);
@@ -271,12 +270,12 @@ TEST_F(LarderctlTest, CtrlCCancelsTheCallAndSaysSo) {
   ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
   CtlOptions interrupted;
   interrupted.columns = 80;
-  interrupted.signal_at = "verify host";  // its progress
+  interrupted.signal_at = "verify host";  // the progress bar
   const CtlOutcome ran = Line("verify --tier host --rate 1", interrupted);
   EXPECT_EQ(ran.code, 130) << ran.out;
-  EXPECT_THAT(ran.out, HasSubstr("interrupted, and the call cancelled"));
+  EXPECT_THAT(ran.out, HasSubstr("interrupted: the call was cancelled"));
   EXPECT_THAT(ran.out, HasSubstr("next: the same larderctl verify"));
-  // Of those that have no other end, it is no error.
+  // For verbs that end only by Ctrl-C, it is no error.
   CtlOptions ended;
   ended.signal_at = Key(kBlocks - 1);
   const CtlOutcome watched = Line("watch --snapshot", ended);
@@ -285,7 +284,7 @@ TEST_F(LarderctlTest, CtrlCCancelsTheCallAndSaysSo) {
   of_top.columns = 80;
   of_top.signal_at = "A SECOND";
   EXPECT_EQ(Line("top --interval 10ms", of_top).code, 0);
-  // A bench leaves nothing behind.
+  // An interrupted bench leaves no blocks behind.
   CtlOptions of_bench;
   of_bench.columns = 80;
   of_bench.signal_at = "put [";
@@ -293,7 +292,7 @@ TEST_F(LarderctlTest, CtrlCCancelsTheCallAndSaysSo) {
   EXPECT_EQ(Json("clear --model larderctl-bench --content --dry-run").at("host").at("blocks"), 0);
 }
 
-// ---- verb by verb, as programs ask
+// ---- verb by verb, as programs use it
 
 TEST_F(LarderctlTest, StateOfTheDaemon) {
   ASSERT_NO_FATAL_FAILURE(StartWithBlocks());
@@ -303,7 +302,7 @@ TEST_F(LarderctlTest, StateOfTheDaemon) {
   EXPECT_EQ(status.at("gauges").at("larder_disk_blocks{where=\"all\"}"), kBlocks);
   EXPECT_EQ(status.at("counters").at("larder_blocks_put_total{result=\"published\"}"), kBlocks);
   EXPECT_THAT(Line("status").out,
-              ContainsRegex("\nblocks +20 in host, 20 on disk, 0 of them there"));
+              ContainsRegex("\nblocks +20 in host, 20 on disk, 0 of them on disk only"));
   EXPECT_TRUE(Json("top --interval 10ms").contains("per_second"));
   EXPECT_THAT(Line("top --once --interval 10ms").out, HasSubstr("blocks put"));
   EXPECT_THAT(Json("config").at("toml").get<std::string>(), HasSubstr("disk_limit = \"400MiB\""));
@@ -324,7 +323,7 @@ TEST_F(LarderctlTest, LookupAndNamesOfBlocks) {
   CtlOptions tokens;
   tokens.input = "[" + absl::StrJoin(maker_.Block(3).tokens, ", ") + "]\n";
   EXPECT_EQ(Line("lookup --model e2e --tokens -", tokens).code, 0);
-  // What watch prints can be read again, as it is.
+  // Other verbs accept the output of watch as it is.
   const CtlOutcome all = Line("watch --once --tier host");
   EXPECT_EQ(all.code, 0);
   EXPECT_THAT(all.out, HasSubstr(Key(7) + " stored  host 0\n"));
@@ -353,7 +352,7 @@ TEST_F(LarderctlTest, PinPrefetchUnpin) {
   EXPECT_EQ(missing.at("blocks")[0].at("status"), "missing");
   EXPECT_EQ(Json("unpin --owner me " + Key(1)).at("unpinned"), 1);
   Json("unpin --owner other " + Key(2), 1);
-  // Pinned blocks stay, and that is said.
+  // Clear keeps pinned blocks and reports how many.
   EXPECT_EQ(Json("clear --yes " + Key(2), 1).at("kept_pinned"), 1);
   EXPECT_EQ(Json("unpin --owner me --all").at("unpinned"), 2);
   EXPECT_EQ(Json("prefetch --ttl 2min " + Key(1)).at("blocks")[0].at("status"), "ok");
@@ -457,8 +456,8 @@ TEST_F(LarderctlTest, ProfileIsMergedWithTheEngines) {
   EXPECT_EQ(read->model, "m");
   EXPECT_EQ(read->layers, 28);
   EXPECT_DOUBLE_EQ(read->compute.linear_s, 2e-4);
-  EXPECT_DOUBLE_EQ(read->doubt, 0.3) << "what computing costs is the engine's word";
-  ASSERT_EQ(read->channels.size(), 3u);  // each where it was: their places are their ids
+  EXPECT_DOUBLE_EQ(read->doubt, 0.3) << "the cost of computing comes from the engine's profile";
+  ASSERT_EQ(read->channels.size(), 3u);  // in their former places, which are their ids
   EXPECT_EQ(read->channels[0].name, "peer:10.0.0.2");
   EXPECT_DOUBLE_EQ(read->channels[0].bytes_per_s, 1e9);
   EXPECT_EQ(read->channels[1].name, "pool");

@@ -291,7 +291,7 @@ TEST_F(LlamaRestoreTest, TheProgramAnswersWhereNothingCanBeWritten) {
   EXPECT_FALSE(run.contains("picture"));
   const std::string said = OutputOf("cat " + errors);
   EXPECT_THAT(said, HasSubstr("the profile is not kept: "));
-  EXPECT_THAT(said, HasSubstr("no picture: "));
+  EXPECT_THAT(said, HasSubstr("no picture is written: "));
   EXPECT_THAT(said, HasSubstr(absl::StrCat(ModelPath().substr(ModelPath().rfind('/') + 1), "-",
                                            ShortRevision("program"), "-1-threads.profile.toml")));
   // What was stored to measure the pool is gone again.

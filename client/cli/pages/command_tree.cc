@@ -19,7 +19,8 @@ namespace {
 
 constexpr char kVariablePrefix[] = "LARDERCTL_";
 
-// A variable that nobody reads is a slip, as with larderd.
+// A LARDERCTL_ variable that larderctl does not know is taken for a misspelling and refused, as
+// larderd does with its own variables.
 absl::Status CheckEnvironment() {
   constexpr std::string_view kKnown[] = {"LARDERCTL_OUTPUT", "LARDERCTL_TENANT",
                                          "LARDERCTL_TIMEOUT"};
@@ -30,13 +31,13 @@ absl::Status CheckEnvironment() {
     if (std::find(std::begin(kKnown), std::end(kKnown), name) != std::end(kKnown)) continue;
     const std::string_view nearest = NearestName(name, kKnown);
     return absl::InvalidArgumentError(absl::StrCat(
-        "unknown variable ", Printable(name),
+        "unknown environment variable ", Printable(name),
         nearest.empty() ? "" : absl::StrCat(": did you mean ", std::string(nearest), "?")));
   }
   return absl::OkStatus();
 }
 
-// Long names of an app's options, and of those of every verb.
+// Long names of the options of `app`, then of the options of every verb.
 std::vector<std::string> OptionNames(const CLI::App& app, const CLI::App& root) {
   std::vector<std::string> names;
   for (const CLI::App* one : {&app, &root}) {
@@ -59,28 +60,31 @@ CommandTree::CommandTree() : app_("", "larderctl") {
   app_.allow_extras();
   app_.fallthrough();
   app_.require_subcommand(0, 1);
-  app_.set_help_flag("-h,--help", "What it does, its options and examples.");
+  app_.set_help_flag("-h,--help", "Print what the command does, its options and examples.");
   app_.set_version_flag("--version", absl::StrCat("larderctl ", Version()),
-                        "The version of larderctl; that of the daemon is in status.");
+                        "Print the version of larderctl; larderctl status has that of the daemon.");
   AddWord(app_, "-o,--output", &common_.output, {"table", "json"},
           "How data is printed to standard output.")
       ->envname("LARDERCTL_OUTPUT");
   app_.add_option("--socket-dir", common_.socket_dir,
-                  "Directory of the daemon's socket files. Default: $LARDER_SOCKET_DIR, else "
-                  "/run/larder where it exists, else $XDG_RUNTIME_DIR/larder.")
+                  "Directory of the daemon's socket files. Default: $LARDER_SOCKET_DIR, otherwise "
+                  "/run/larder if it exists, otherwise $XDG_RUNTIME_DIR/larder.")
       ->type_name("DIR");
-  app_.add_option("--socket", common_.socket, "Socket file of Cache. Default: control.sock there.")
+  app_.add_option("--socket", common_.socket,
+                  "Socket file of Cache. Default: control.sock in that directory.")
       ->type_name("FILE");
   app_.add_option("--admin-socket", common_.admin_socket,
-                  "Socket file of Admin. Default: admin.sock there.")
+                  "Socket file of Admin. Default: admin.sock in that directory.")
       ->type_name("FILE");
-  app_.add_option("--tenant", common_.tenant, "Whose blocks. Default: the caller's own.")
+  app_.add_option("--tenant", common_.tenant,
+                  "Tenant whose blocks the verb is about. Default: the caller's own tenant.")
       ->type_name("NAME")
       ->envname("LARDERCTL_TENANT");
   AddDuration(app_, "--timeout", &common_.timeout,
-              "When a call is given up. Default: 30s; of what takes long 10min, or a day.")
+              "Deadline of each call. Default: 30s; 10min for clear, a day for move, compress and "
+              "verify, none for watch.")
       ->envname("LARDERCTL_TIMEOUT");
-  // For the build: not a question of users.
+  // For the build, not for users: without a group, --help does not list it.
   app_.add_flag("--print-man-page", print_man_page_)->group("");
 }
 
@@ -153,7 +157,7 @@ CLI::Option* AddWord(CLI::App& app, const std::string& name, std::string* to,
   const std::string type = absl::StrJoin(words, "|");
   const auto check = [words, type](const std::string& text) -> std::string {
     if (std::find(words.begin(), words.end(), text) != words.end()) return "";
-    return absl::StrCat("\"", Printable(text), "\" is none of ", type);
+    return absl::StrCat("\"", Printable(text), "\" is not one of ", type);
   };
   CLI::Option* const option =
       app.add_option(name, *to, help)->type_name(type)->check(CLI::Validator(check, ""));

@@ -1,7 +1,7 @@
-// The verbs of larderctl, each declared once: --help, the manual page and the shells' completions
-// are made from it, and so is the parser.
+// The verbs of larderctl, each declared once: the parser, --help, the manual page and the shells'
+// completions are all made from this tree.
 //
-// Ownership: by main; whoever is handed a verb's App may keep it as long as the tree.
+// Ownership: main owns it; a verb's App is valid as long as the tree.
 // Thread-safety: none.
 #pragma once
 
@@ -21,7 +21,7 @@ struct Example {
   std::string_view what;
 };
 
-// What people read of a verb, beside its options.
+// What --help and the manual page say about a verb, apart from its options.
 struct VerbPage {
   std::string_view name;
   std::string_view summary;  // "keeps blocks in a tier"
@@ -43,15 +43,15 @@ class CommandTree {
   CommandTree(const CommandTree&) = delete;
   CommandTree& operator=(const CommandTree&) = delete;
 
-  // `declare` adds the verb's options, and answers what it does with them.
+  // `declare` adds the verb's options, and returns the function that runs the verb.
   void Add(VerbPage page, const std::function<RunVerb(CLI::App&)>& declare);
   [[nodiscard]] const std::vector<Verb>& verbs() const { return verbs_; }
   [[nodiscard]] const CLI::App& app() const { return app_; }
-  // Parses, and runs the verb.
+  // Parses the command line and runs its verb.
   [[nodiscard]] ExitCode Run(int argc, char** argv, Interrupt& interrupt);
 
  private:
-  [[nodiscard]] const Verb* Parsed() const;  // nullptr: none
+  [[nodiscard]] const Verb* Parsed() const;  // nullptr if the command line names no verb
   [[nodiscard]] absl::Status CheckLeftOver(const Verb* verb) const;
 
   CLI::App app_;
@@ -60,9 +60,9 @@ class CommandTree {
   std::vector<Verb> verbs_;
 };
 
-// ---- how options are declared.  What is wrong with a value is said before the verb runs.
+// ---- Declaring options.  A wrong value is reported before the verb runs.
 
-// One of a few words.
+// The value is one of `words`.
 CLI::Option* AddWord(CLI::App& app, const std::string& name, std::string* to,
                      const std::vector<std::string>& words, const std::string& help);
 CLI::Option* AddDuration(CLI::App& app, const std::string& name, std::chrono::milliseconds* to,

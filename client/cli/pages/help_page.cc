@@ -9,22 +9,22 @@
 namespace larder::cli {
 
 const std::string_view kProgramAbout =
-    "Asks larderd what it holds, and tells it what to keep, move and drop. Blocks are named by "
-    "their keys, VARIANT:DIGEST in hexadecimal digits as watch prints them, by the tokens of a "
-    "prompt, or by what they are of.";
+    "Queries larderd for what it holds, and tells it which blocks to keep, move and drop. A "
+    "command names blocks by their keys (VARIANT:DIGEST in hexadecimal digits, as watch prints "
+    "them), by the tokens of a prompt, or by the model that they belong to.";
 
 const std::vector<VariableText> kVariables = {
-    {"LARDER_SOCKET_DIR", "--socket-dir, for larderd and the library too"},
-    {"LARDERCTL_OUTPUT", "--output"},
-    {"LARDERCTL_TENANT", "--tenant"},
-    {"LARDERCTL_TIMEOUT", "--timeout"},
+    {"LARDER_SOCKET_DIR", "the same as --socket-dir; larderd and the client library read it too"},
+    {"LARDERCTL_OUTPUT", "the same as --output"},
+    {"LARDERCTL_TENANT", "the same as --tenant"},
+    {"LARDERCTL_TIMEOUT", "the same as --timeout"},
 };
 
 std::vector<OptionText> OptionsOf(const CLI::App& app) {
   std::vector<OptionText> texts;
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_group().empty()) continue;
-    // Inherited, and so among those of every verb.
+    // A verb inherits --help, which is listed among the options of every verb.
     if (option == app.get_help_ptr() && app.get_parent() != nullptr) continue;
     OptionText text;
     if (option->get_positional()) {
@@ -78,7 +78,8 @@ std::string ExampleLines(const std::vector<Example>& examples, size_t columns) {
 }  // namespace
 
 std::string ProgramHelp(const CommandTree& tree, size_t columns) {
-  std::string out = Wrap("larderctl - asks and steers larderd, which keeps KV caches", columns, 2);
+  std::string out =
+      Wrap("larderctl - queries and controls larderd, which keeps KV caches", columns, 2);
   absl::StrAppend(&out, "\n", Wrap("Usage: larderctl VERB [OPTION...] [ARGUMENT...]", columns, 7),
                   Wrap("larderctl VERB --help", columns, 7, "       "), "\n",
                   Wrap(kProgramAbout, columns), "\nVerbs\n");

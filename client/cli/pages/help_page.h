@@ -1,5 +1,5 @@
-// What --help prints, and what manual page and completions are made from: the options of the tree
-// as texts.
+// What --help prints, and the texts of options that the manual page and the completions are made
+// from as well.
 //
 // Thread-safety: pure functions.
 #pragma once
@@ -13,13 +13,13 @@
 namespace larder::cli {
 
 struct OptionText {
-  std::string names;      // "-o, --output"; of an argument "KEY..."
-  std::string long_name;  // "--output"; "": an argument
-  std::string value;      // "table|json"; "": a flag
-  std::string help;       // sentences, with default and variable
+  std::string names;      // "-o, --output"; for an argument "KEY..."
+  std::string long_name;  // "--output"; "" for an argument
+  std::string value;      // "table|json"; "" for a flag
+  std::string help;       // sentences, with the default and the environment variable
   [[nodiscard]] bool is_argument() const { return long_name.empty(); }
 };
-// Those that are for people.
+// Options and arguments of `app`, except hidden ones and a verb's inherited --help.
 [[nodiscard]] std::vector<OptionText> OptionsOf(const CLI::App& app);
 // "larderctl pin [OPTION...] [KEY...]"
 [[nodiscard]] std::string UsageOf(const CommandTree::Verb& verb);
@@ -28,7 +28,7 @@ struct OptionText {
 [[nodiscard]] std::string VerbHelp(const CommandTree& tree, const CommandTree::Verb& verb,
                                    size_t columns);
 
-// Of larderctl as a whole; paragraphs.
+// What larderctl is for, in paragraphs.
 extern const std::string_view kProgramAbout;
 struct VariableText {
   std::string_view name, help;

@@ -1,4 +1,4 @@
-// How larderctl ends.  --help and the manual print this table.
+// The exit codes of larderctl.  --help and the manual page print this table.
 #pragma once
 
 #include <string_view>
@@ -24,16 +24,21 @@ struct ExitCodeText {
 };
 inline constexpr ExitCodeText kExitCodes[] = {
     {0, "done"},
-    {1, "not all of it: some blocks are missing, full, kept or damaged, or nothing was found"},
-    {2, "a wrong command line, or it was not confirmed"},
-    {3, "no daemon, or it cannot now: it starts, drains, has too much to do, or its disk fails"},
-    {4, "no rights: the socket file, the tenant, or a file"},
-    {5, "refused or failed"},
-    {6, "the deadline passed (--timeout)"},
-    {130, "interrupted (Ctrl-C); of SIGTERM 143, of a reader that has gone 141"},
+    {1,
+     "incomplete: some blocks are missing, did not fit, were kept or are damaged, or nothing was "
+     "found"},
+    {2, "the command line is wrong, or the user did not confirm"},
+    {3,
+     "no daemon answers, or it cannot serve the call now: it is starting, draining or overloaded, "
+     "or its disk fails"},
+    {4, "no permission for the socket file, the tenant or a file"},
+    {5, "the daemon refused the call, or the call failed"},
+    {6, "the deadline (--timeout) passed"},
+    {130,
+     "interrupted by Ctrl-C; 143 after SIGTERM, 141 when the reader of standard output has gone"},
 };
 
-// Of a call, or of a file.  REQUIRES: not OK.
+// The exit code for the error of a call or of a file operation.  REQUIRES: `status` is not OK.
 [[nodiscard]] inline ExitCode ExitCodeOf(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:

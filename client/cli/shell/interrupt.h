@@ -1,8 +1,10 @@
-// Ctrl-C and SIGTERM: the first ends the call under way, the second the process.
+// Ctrl-C (SIGINT) and SIGTERM: the first signal cancels the call under way, the second ends the
+// process at once.
 //
-// Ownership: one, by main, which outlives every call and every other thread.
-// Thread-safety: all methods from any thread.
-// Lifecycle: made before any other thread is, which then inherit that these signals are blocked.
+// Ownership: main owns the only one, which outlives every call and every other thread.
+// Thread-safety: all methods may be called from any thread.
+// Lifecycle: main makes it before any other thread, so that every thread inherits the signal mask
+// that blocks both signals.
 #pragma once
 
 #include <atomic>
@@ -21,14 +23,14 @@ class Interrupt {
   Interrupt& operator=(const Interrupt&) = delete;
 
   [[nodiscard]] CallCancel& cancel() { return cancel_; }
-  // The signal that came; 0: none.
+  // Returns the first signal that has arrived, or 0 if none has.
   [[nodiscard]] int signal() const;
-  // False: a signal came first.
+  // Returns false if a signal arrived before the time had passed.
   [[nodiscard]] bool Sleep(std::chrono::milliseconds how_long);
-  // From now on this process ends, as by SIGPIPE, when nobody can read `fd` any more: a verb that
-  // waits would else notice only when it writes again.
+  // From now on this process ends, as by SIGPIPE, when the last reader of `fd` has gone.  Otherwise
+  // a verb that waits for events would notice only at its next write.
   void EndWithReaderOf(int fd);
-  // Waits for something to read; false: a signal came first.
+  // Waits until `fd` is readable.  Returns false if a signal has arrived.
   [[nodiscard]] bool AwaitInput(int fd);
 
  private:
@@ -37,8 +39,8 @@ class Interrupt {
 
   CallCancel cancel_;
   int signals_ = -1;  // signalfd
-  int came_ = -1;     // eventfd, readable once a signal came
-  int stop_ = -1;     // eventfd
+  int came_ = -1;     // eventfd, readable once a signal has arrived
+  int stop_ = -1;     // eventfd: the destructor ends the thread
   int look_ = -1;     // eventfd: read_by_ has changed
   std::atomic<int> signal_{0};
   std::atomic<int> read_by_{-1};

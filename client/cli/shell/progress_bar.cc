@@ -27,7 +27,7 @@ void ProgressBar::Show(const Done& done) {
   if (!on_ || (shown_ && Clock::now() - drawn_ < kBetweenDrawings)) return;
   drawn_ = Clock::now();
   shown_ = true;
-  // The last column stays free: in it some terminals begin a new line.
+  // The last column stays free: some terminals begin a new line after writing to it.
   std::fprintf(stderr, "\r%s\x1b[K", Line(done, ColumnsOf(STDERR_FILENO) - 1).c_str());
   std::fflush(stderr);
 }

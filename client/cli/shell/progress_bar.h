@@ -1,6 +1,6 @@
-// How far something long is, on standard error, where that is a terminal; else nothing.
+// Shows how far a long operation is, on standard error; nothing if that is no terminal.
 //
-// Redraws one line at most ten times a second, and takes it away at the end.
+// It redraws one line at most ten times per second, and erases it at the end.
 // Thread-safety: none.
 #pragma once
 
@@ -12,17 +12,17 @@ namespace larder::cli {
 
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string what);  // "move"
+  explicit ProgressBar(std::string what);  // the label, such as "move"
   ~ProgressBar() { Hide(); }
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   struct Done {
-    uint64_t blocks = 0, blocks_of = 0;  // of none: not yet known
+    uint64_t blocks = 0, blocks_of = 0;  // of a total; 0 if the total is not yet known
     uint64_t bytes = 0, bytes_of = 0;
   };
   void Show(const Done& done);
-  // Until the next Show; for other words on the terminal.
+  // Erases the line until the next Show, so that other text can be printed.
   void Hide();
 
  private:

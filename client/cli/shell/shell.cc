@@ -24,7 +24,7 @@
 namespace larder::cli {
 namespace {
 
-// Of connecting to a socket file; 0: somebody listens.
+// Returns the errno of connecting to a socket file, or 0 if a process listens there.
 int ConnectErrno(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -55,15 +55,17 @@ absl::Status Shell::Probe(const std::string& path, const std::string& who) {
     case EPERM:
       next_ = absl::StrCat("sudo larderctl ", verb_);
       return absl::PermissionDeniedError(
-          absl::StrCat("no rights to open ", shown, ", which is for ", who));
+          absl::StrCat("no permission to open ", shown, ", which is for ", who));
     case ENAMETOOLONG:
       next_ = "larderctl --help";
-      return absl::InvalidArgumentError(absl::StrCat(shown, " is too long for a socket file"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(shown, " is too long for the path of a socket file"));
     default:
-      next_ = "larderd --pool 8GiB, or larderctl --socket-dir DIR of one that runs";
-      return absl::UnavailableError(absl::StrCat(
-          "no larderd answers at ", shown, ": ",
-          error == ECONNREFUSED ? "the one that made the file has ended" : std::strerror(error)));
+      next_ = "larderd --pool 8GiB, or larderctl --socket-dir DIR of a running larderd";
+      return absl::UnavailableError(absl::StrCat("no larderd answers at ", shown, ": ",
+                                                 error == ECONNREFUSED
+                                                     ? "the larderd that made the file has ended"
+                                                     : std::strerror(error)));
   }
 }
 
@@ -78,7 +80,7 @@ std::string Shell::AdminSocket() const {
 
 template <class Stub>
 absl::StatusOr<Stub*> Shell::Connect(std::unique_ptr<Stub>* stub, const std::string& path) {
-  constexpr std::chrono::milliseconds kSlice{100};  // Ctrl-C is seen so soon
+  constexpr std::chrono::milliseconds kSlice{100};  // a signal is noticed within this time
   auto made = std::make_unique<Stub>(RpcOptions{.socket_path = path});
   for (std::chrono::milliseconds left = Limits().deadline; left.count() > 0; left -= kSlice) {
     if (made->WaitConnected(std::min(left, kSlice)).ok()) {
@@ -87,15 +89,15 @@ absl::StatusOr<Stub*> Shell::Connect(std::unique_ptr<Stub>* stub, const std::str
     }
     if (interrupt_.signal() != 0) return absl::CancelledError("interrupted");
   }
-  next_ = "kill -CONT its process, or its log: it is stopped, or has too much to do";
+  next_ = "kill -CONT PID if the process is stopped; otherwise its log, as it may be overloaded";
   return absl::DeadlineExceededError(
-      absl::StrCat("larderd listens at ", Printable(path), " and does not answer"));
+      absl::StrCat("larderd listens at ", Printable(path), " but does not answer"));
 }
 
 absl::StatusOr<RpcStub*> Shell::Cache() {
   if (cache_ != nullptr) return cache_.get();
   LARDER_RETURN_IF_ERROR(
-      Probe(ControlSocket(), "routers, schedulers and operators: be in its group"));
+      Probe(ControlSocket(), "routers, schedulers and operators in the group of the file"));
   return Connect(&cache_, ControlSocket());
 }
 
@@ -115,7 +117,7 @@ size_t Shell::width() const { return ColumnsOf(STDOUT_FILENO); }
 
 void Shell::Print(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);  // before what is said next
+  std::fflush(stdout);  // so that it precedes what Say prints later
 }
 
 void Shell::PrintLines(std::string_view text) {
@@ -130,7 +132,7 @@ void Shell::PrintLines(std::string_view text) {
 }
 
 void Shell::PrintJson(const Json& value, bool one_line) {
-  // Names need not be UTF-8, JSON must be.
+  // JSON must be UTF-8, but names need not be.
   Print(value.dump(one_line ? -1 : 2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
@@ -147,8 +149,8 @@ ExitCode Shell::Fail(const absl::Status& status, std::string_view next) {
   if (to_run.empty()) to_run = next_.empty() ? NextOf(status) : std::exchange(next_, {});
   const int signal = interrupt_.signal();
   if (signal != 0 && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) {
-    Say("interrupted, and the call cancelled; what was done until then stays done");
-    SayNext(absl::StrCat("the same larderctl ", verb_, " does the rest"));
+    Say("interrupted: the call was cancelled, and what it had done by then stays done");
+    SayNext(absl::StrCat("the same larderctl ", verb_, " command does the rest"));
     return static_cast<ExitCode>(128 + signal);
   }
   Say(Printable({status.message().data(), status.message().size()}));
@@ -160,7 +162,7 @@ std::string Shell::NextOf(const absl::Status& status) const {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kResourceExhausted:
-      return "larderctl status, then the same again";
+      return "larderctl status, then repeat the command";
     case absl::StatusCode::kDeadlineExceeded:
       return absl::StrCat("larderctl ", verb_, " with a longer --timeout, such as 10min");
     case absl::StatusCode::kFailedPrecondition:
@@ -173,8 +175,9 @@ std::string Shell::NextOf(const absl::Status& status) const {
 absl::Status Shell::Confirm(const std::string& question, bool yes) {
   if (yes) return absl::OkStatus();
   if (!IsTerminal(STDIN_FILENO) || !IsTerminal(STDERR_FILENO)) {
-    next_ = absl::StrCat("the same with --yes, or larderctl ", verb_, " --help");
-    return absl::InvalidArgumentError("nobody is here to be asked, so nothing was done");
+    next_ = absl::StrCat("the same command with --yes, or larderctl ", verb_, " --help");
+    return absl::InvalidArgumentError(
+        "cannot ask for confirmation without a terminal, so nothing was done");
   }
   const std::string asked = Wrap(absl::StrCat(question, " [y/N] "), ColumnsOf(STDERR_FILENO), 2);
   std::fputs(asked.substr(0, asked.size() - 1).c_str(), stderr);
@@ -188,7 +191,7 @@ absl::Status Shell::Confirm(const std::string& question, bool yes) {
   const absl::string_view word = absl::StripAsciiWhitespace(answer);
   if (absl::EqualsIgnoreCase(word, "y") || absl::EqualsIgnoreCase(word, "yes"))
     return absl::OkStatus();
-  next_ = "the same with --dry-run shows what it would do";
+  next_ = "the same command, and answer y; larderctl clear --dry-run only reports";
   return absl::InvalidArgumentError("not confirmed, so nothing was done");
 }
 

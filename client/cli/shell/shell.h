@@ -1,8 +1,9 @@
-// What a verb works with: the daemon it asks, the streams it writes to, the user it may ask back.
+// What a verb works with: stubs to call the daemon, the streams that it writes to, and the terminal
+// at which it asks the user to confirm.
 //
 // Data goes to standard output, everything else to standard error.  An error is one sentence and
 // the next command to run.
-// Ownership: by main; the interrupt outlives it.  Thread-safety: none.
+// Ownership: CommandTree::Run owns it; options and interrupt outlive it.  Thread-safety: none.
 #pragma once
 
 #include <chrono>
@@ -22,14 +23,14 @@ namespace larder::cli {
 
 using Json = nlohmann::ordered_json;
 
-// Those of every verb.
+// The options of every verb.
 struct CommonOptions {
-  std::string socket_dir;    // "": as the library finds it
-  std::string socket;        // "": control.sock there
-  std::string admin_socket;  // "": admin.sock there
+  std::string socket_dir;    // "": the client library's default
+  std::string socket;        // "": control.sock in socket_dir
+  std::string admin_socket;  // "": admin.sock in socket_dir
   std::string tenant;        // "": the caller's own
   std::string output = "table";
-  std::chrono::milliseconds timeout{0};  // 0: the verb's own
+  std::chrono::milliseconds timeout{0};  // 0: the verb's default
 };
 
 class Shell {
@@ -40,38 +41,43 @@ class Shell {
   [[nodiscard]] const CommonOptions& options() const { return options_; }
   [[nodiscard]] bool json() const { return options_.output == "json"; }
   [[nodiscard]] Interrupt& interrupt() { return interrupt_; }
-  // The verb that runs, for what is said.
+  // The name of the verb that runs, for messages.
   void SetVerb(std::string verb) { verb_ = std::move(verb); }
-  // Of Cache's socket file.
+  // The folder of Cache's socket file.
   [[nodiscard]] std::string SocketFolder() const;
 
-  // Connected at the first call.  Unavailable: there is no daemon.  PermissionDenied: no rights.
+  // Connect at the first call.  Return Unavailable if no daemon listens, PermissionDenied if this
+  // user may not open the socket file, DeadlineExceeded if the daemon listens but does not answer,
+  // Cancelled after a signal.
   [[nodiscard]] absl::StatusOr<RpcStub*> Cache();
   [[nodiscard]] absl::StatusOr<AdminStub*> Admin();
-  // Whether somebody listens at the operator's socket.
+  // Returns OK if a process listens at the socket file of Admin.
   [[nodiscard]] absl::Status ProbeAdmin();
-  // --timeout, else `usual`; ended by Ctrl-C.
+  // --timeout if it is given, otherwise `usual`.  A signal cancels the call.
   [[nodiscard]] CallLimits Limits(std::chrono::milliseconds usual = std::chrono::seconds(30));
 
   void Print(std::string_view text);  // to standard output
-  // The same, its lines cut where the terminal ends; in a pipe as it is.
+  // The same, with each line cut to the width of the terminal; a pipe gets the text unchanged.
   void PrintLines(std::string_view text);
   void PrintJson(const Json& value, bool one_line = false);
   void Say(std::string_view sentence);     // to standard error
-  void SayNext(std::string_view command);  // what to run next
-  // Says what went wrong, and what to run next: `next`, or what follows from the status.
+  void SayNext(std::string_view command);  // the command to run next, to standard error
+  // Prints what went wrong and what to run next: `next`, or what follows from the status.  Returns
+  // the exit code.
   [[nodiscard]] ExitCode Fail(const absl::Status& status, std::string_view next = "");
-  // OK when the user says yes, or said so with --yes.  InvalidArgument: he does not, or nobody can
-  // be asked.
+  // Returns OK if the user confirms, or has done so with --yes; InvalidArgument if the user
+  // declines or there is no terminal to ask at; Cancelled if a signal or the end of input comes
+  // first.
   [[nodiscard]] absl::Status Confirm(const std::string& question, bool yes);
-  // Columns of a table.
+  // Columns of the terminal at standard output; 0 if it is no terminal.
   [[nodiscard]] size_t width() const;
 
  private:
   [[nodiscard]] std::string ControlSocket() const;
   [[nodiscard]] std::string AdminSocket() const;
   [[nodiscard]] absl::Status Probe(const std::string& path, const std::string& who);
-  // Somebody listens; whether he answers is another question.
+  // Waits until the daemon answers.  Probe has found that it listens, which a stopped daemon does
+  // too.
   template <class Stub>
   [[nodiscard]] absl::StatusOr<Stub*> Connect(std::unique_ptr<Stub>* stub, const std::string& path);
   [[nodiscard]] std::string NextOf(const absl::Status& status) const;
@@ -79,7 +85,7 @@ class Shell {
   const CommonOptions& options_;
   Interrupt& interrupt_;
   std::string verb_;
-  std::string next_;  // of a failed Probe
+  std::string next_;  // what a failed Probe, Connect or Confirm suggests to run next
   std::unique_ptr<RpcStub> cache_;
   std::unique_ptr<AdminStub> admin_;
 };

@@ -10,7 +10,7 @@ namespace larder::cli {
 namespace {
 
 constexpr size_t kBetween = 2;   // blanks between columns
-constexpr size_t kCutLeast = 8;  // of a column that is cut
+constexpr size_t kCutLeast = 8;  // no column is cut below this
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What the streams of the program are: a terminal of some width, or not.
+// Whether a stream of the program is a terminal, and how wide it is.
 //
 // Thread-safety: pure functions.
 #pragma once
@@ -8,9 +8,9 @@
 namespace larder::cli {
 
 [[nodiscard]] bool IsTerminal(int fd);
-// 0: no terminal, so as wide as it gets.  At least 20.
+// Returns 0, which is no limit, if `fd` is no terminal; otherwise at least 20.
 [[nodiscard]] size_t ColumnsOf(int fd);
-// For text that is made to be read: 80, or less on a narrower terminal.
+// The width of running text: 80 columns, or fewer on a narrower terminal.
 [[nodiscard]] size_t PageColumns(int fd);
 
 }  // namespace larder::cli

@@ -40,9 +40,10 @@ ExitCode PrintAnswers(Shell& shell, const std::vector<wire::BlockAnswer>& answer
   }));
   if (all) return ExitCode::kOk;
   if (counts.contains(BlockStatus::kPending) && pending == Pending::kUnanswered)
-    shell.Say("an engine has not answered in time; whether it will do it is not known");
+    shell.Say(
+        "an engine did not answer in time, so it is unknown what it does about pending blocks");
   shell.SayNext(counts.contains(BlockStatus::kFull)
-                    ? "larderctl status shows what keeps the room; larderctl unpin"
+                    ? "larderctl status shows what takes the capacity; larderctl unpin ends pins"
                     : "larderctl watch --once lists what is stored");
   return ExitCode::kIncomplete;
 }

@@ -1,6 +1,6 @@
-// What became of each name that a verb was asked about.
+// Prints what became of each block that the user named.
 //
-// Thread-safety: pure functions, but for what they print.
+// Thread-safety: pure functions, except for what they print.
 #pragma once
 
 #include <string>
@@ -11,11 +11,13 @@
 
 namespace larder::cli {
 
-// What PENDING means: it is done, and comes; or an engine was asked, and has not answered.
+// What PENDING means for a verb.  kComes: the daemon has accepted the call and is bringing the
+// block in.  kUnanswered: an engine was asked and has not answered.
 enum class Pending { kComes, kUnanswered };
 
-// Prints them, with `more` in front of the JSON, and says in a sentence how many there are of each
-// status.  kIncomplete unless all are done or come.
+// Prints the answers, in JSON behind the fields of `more`, and then a line with the number of
+// blocks of each status.  Returns kIncomplete unless every block is OK, or PENDING where that is
+// kComes.
 [[nodiscard]] ExitCode PrintAnswers(Shell& shell, const std::vector<wire::BlockAnswer>& answers,
                                     Json more = Json::object(), Pending pending = Pending::kComes);
 [[nodiscard]] Json ToJson(const std::vector<wire::BlockAnswer>& answers);

@@ -15,8 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Figures {
-  double put = 0, get = 0;  // bytes a second
-  double lookup_s = 0;      // of one, of all these blocks
+  double put = 0, get = 0;  // bytes per second
+  double lookup_s = 0;      // seconds of one Lookup of all blocks
   uint64_t put_blocks = 0, got_blocks = 0, wrong = 0;
   std::string write_mode;
 };
@@ -78,7 +78,7 @@ ExitCode RunBench(const ScratchSize& options, Shell& shell) {
   if (absl::Status status = Check(options); !status.ok()) return shell.Fail(status);
   const absl::StatusOr<RpcStub*> cache = shell.Cache();
   if (!cache.ok()) return shell.Fail(cache.status());
-  // Whoever reads what this prints may go; what it stored must not stay.
+  // Without SIGPIPE, larderctl clears its blocks even if the reader of its output has gone.
   std::signal(SIGPIPE, SIG_IGN);
   ScratchBlocks blocks("bench", options, shell, **cache);
   Figures figures;
@@ -90,7 +90,9 @@ ExitCode RunBench(const ScratchSize& options, Shell& shell) {
   if (figures.put_blocks == options.blocks && figures.got_blocks == options.blocks &&
       figures.wrong == 0)
     return ExitCode::kOk;
-  shell.Say("not all of it came back: the pool has no room for so much, beside what is in use");
+  shell.Say(
+      "not all blocks came back as they were put; unless some are wrong, the pool has too little "
+      "memory for so many beside the blocks in use");
   shell.SayNext("larderctl bench --blocks 64, or larderctl status");
   return ExitCode::kIncomplete;
 }
@@ -99,18 +101,18 @@ ExitCode RunBench(const ScratchSize& options, Shell& shell) {
 
 void AddBench(CommandTree& tree) {
   tree.Add({.name = "bench",
-            .summary = "how fast this daemon is for an engine on this host",
+            .summary = "measures how fast this daemon is for an engine on this host",
             .about = "Puts blocks of its own through the client library, gets and checks them, "
-                     "looks them up, and clears them again. It may evict what is least worth "
-                     "keeping.",
+                     "looks them up, and clears them again. To store them, the daemon may evict "
+                     "the blocks that are least worth keeping.",
             .examples = {{"bench", "256 blocks of 1 MiB."},
-                         {"bench --blocks 1000 --block-bytes 64KiB", "Small ones."}}},
+                         {"bench --blocks 1000 --block-bytes 64KiB", "Small blocks."}}},
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<ScratchSize>();
-             app.add_option("--blocks", options->blocks, "How many.")
+             app.add_option("--blocks", options->blocks, "Number of blocks.")
                  ->type_name("COUNT")
                  ->capture_default_str();
-             AddBytes(app, "--block-bytes", &options->bytes, "Bytes of each. Default: 1MiB.");
+             AddBytes(app, "--block-bytes", &options->bytes, "Bytes of each block. Default: 1MiB.");
              return [options](Shell& shell) { return RunBench(*options, shell); };
            });
 }

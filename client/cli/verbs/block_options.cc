@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kKeysAtOnce = 4096;
 constexpr size_t kInputBytesMax = 256 << 20;
 
-// "@FILE" or "-".
+// Reads all of a file ("@FILE") or of standard input ("-").
 absl::StatusOr<std::string> ReadInput(const std::string& from, Interrupt& interrupt) {
   FileDescriptor file;
   int fd = STDIN_FILENO;
@@ -51,7 +51,8 @@ absl::StatusOr<std::string> ReadInput(const std::string& from, Interrupt& interr
 
 bool IsInput(const std::string& text) { return text == "-" || text.starts_with("@"); }
 
-// The first word of each line; what begins with "#", and the heading of a table, is none.
+// The first word of each line is a key.  Lines that begin with "#" and the heading of a table are
+// skipped.
 absl::Status AppendKeys(const std::string& from, Interrupt& interrupt,
                         std::vector<std::string>* keys) {
   LARDER_ASSIGN_OR_RETURN(const std::string text, ReadInput(from, interrupt));
@@ -64,14 +65,16 @@ absl::Status AppendKeys(const std::string& from, Interrupt& interrupt,
   return absl::OkStatus();
 }
 
-// "hex:00ff" is bytes, anything else is text.
+// "hex:00ff" gives the bytes, anything else is taken as text.
 absl::StatusOr<std::string> ParseBytesOption(const char* name, const std::string& text) {
   if (!text.starts_with("hex:")) return text;
   const std::string digits = text.substr(4);
   const bool hex = digits.size() % 2 == 0 && std::all_of(digits.begin(), digits.end(), [](char c) {
                      return absl::ascii_isxdigit(static_cast<unsigned char>(c));
                    });
-  if (!hex) return absl::InvalidArgumentError(absl::StrCat(name, ": hex: wants pairs of digits"));
+  if (!hex)
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": pairs of hexadecimal digits must follow hex:"));
   return absl::HexStringToBytes(digits);
 }
 
@@ -93,7 +96,7 @@ absl::StatusOr<Key> ParseKey(const std::string& text) {
   if (!part.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", Printable(text),
-        "\" is no key: it is VARIANT:DIGEST or DIGEST, of 32 hexadecimal digits each"));
+        "\" is not a key: a key is VARIANT:DIGEST or DIGEST, of 32 hexadecimal digits each"));
   }
   key.digest = *part;
   return key;
@@ -126,30 +129,31 @@ absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& text, Interr
     uint32_t token = 0;
     if (!absl::SimpleAtoi(word, &token)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("\"", Printable({word.data(), word.size()}), "\" is no token id"));
+          absl::StrCat("\"", Printable({word.data(), word.size()}), "\" is not a token id"));
     }
     tokens.push_back(token);
   }
-  if (tokens.empty()) return absl::InvalidArgumentError("no token ids are there");
+  if (tokens.empty()) return absl::InvalidArgumentError("the list has no token ids");
   if (tokens.size() > wire::kLookupTokensMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(tokens.size(), " token ids; at most ", wire::kLookupTokensMax, " are taken"));
+    return absl::InvalidArgumentError(absl::StrCat(tokens.size(), " token ids are given, but only ",
+                                                   wire::kLookupTokensMax, " are allowed"));
   }
   return tokens;
 }
 
 void ContentOptions::AddTo(CLI::App& app) {
-  app.add_option("--model", model, "Model that the blocks are of.")->type_name("NAME");
-  app.add_option("--revision", revision, "Its revision.")->type_name("NAME");
-  app.add_option("--salt", salt, "Its salt; hex:00ff for bytes.")->type_name("TEXT");
-  app.add_option("--lora", lora, "Its adapter.")->type_name("NAME");
-  app.add_option("--multimodal", multimodal, "Identity of its other inputs; hex:00ff for bytes.")
+  app.add_option("--model", model, "Model that the blocks belong to.")->type_name("NAME");
+  app.add_option("--revision", revision, "Revision of the model.")->type_name("NAME");
+  app.add_option("--salt", salt, "Salt of the content; hex:00ff for bytes.")->type_name("TEXT");
+  app.add_option("--lora", lora, "Adapter of the model.")->type_name("NAME");
+  app.add_option("--multimodal", multimodal,
+                 "Identity of the inputs that are not tokens; hex:00ff for bytes.")
       ->type_name("TEXT");
 }
 
 absl::StatusOr<ContentSpec> ContentOptions::Content() const {
   if (model.empty())
-    return absl::InvalidArgumentError("--model is missing: tokens mean something to a model");
+    return absl::InvalidArgumentError("--model is missing: blocks are stored by model");
   ContentSpec content;
   content.model = model;
   content.revision = revision;
@@ -175,29 +179,34 @@ TierSet TiersNamed(std::string_view word) { return word == "all" ? 0 : TierBit(T
 
 void BlockOptions::AddTo(CLI::App& app, Scopes scopes) {
   app.add_option("KEY", keys_,
-                 "VARIANT:DIGEST or DIGEST, in hexadecimal digits, as watch prints them. - reads "
-                 "keys from standard input, @FILE from a file: the first word of each line.");
+                 "VARIANT:DIGEST or DIGEST, in hexadecimal digits, as watch prints them. A - reads "
+                 "keys from standard input, @FILE reads them from a file: the first word of each "
+                 "line.");
   app.add_option("--tokens", tokens_,
-                 "The blocks of a prompt: its token ids, between commas; @FILE and - as of KEY.")
+                 "The blocks of a prompt, by its token ids, which commas separate; @FILE and - "
+                 "read them as with KEY.")
       ->type_name("LIST");
   if (scopes == Scopes::kEveryScope) {
     app.add_option("--prefix", prefix_, "Every block whose tokens begin with these.")
         ->type_name("LIST");
-    app.add_flag("--content", content_, "Every block of --model, --revision and so on.");
+    app.add_flag("--content", content_,
+                 "Every block of the content that --model, --revision and so on name.");
     app.add_flag("--all", all_, "Every block.");
     app.add_option("--writer-uid", writer_uid_,
-                   "Every block that processes of this user stored; unknown: of which it is not "
-                   "known.")
+                   "Every block that processes of this user stored; unknown stands for the blocks "
+                   "whose writer is not known.")
         ->type_name("UID");
     app.add_option("--writer-engine", writer_engine_,
-                   "With --writer-uid, only what they stored under this engine id. What has been "
-                   "on disk alone since does not tell it, and is left out.")
+                   "With --writer-uid, only the blocks that were stored under this engine id. A "
+                   "block that has been on disk only since then does not name its engine, and is "
+                   "left out.")
         ->type_name("ID");
   }
   content_options_.AddTo(app);
-  app.add_option("--engine", engine_, "Only blocks of what this engine registered.")
+  app.add_option("--engine", engine_, "Only blocks of variants that this engine registered.")
       ->type_name("ID");
-  app.add_option("--variant", variants_, "Only blocks of this variant: 32 digits; several may be.")
+  app.add_option("--variant", variants_,
+                 "Only blocks of this variant, named by 32 digits; may be given several times.")
       ->type_name("VARIANT")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -219,13 +228,14 @@ absl::StatusOr<BlockWriter> BlockOptions::Writer() const {
   BlockWriter writer;
   if (content_options_.any()) {
     return absl::InvalidArgumentError(
-        "--writer-uid names blocks of every model: leave out --model and what goes with it");
+        "--writer-uid names blocks of every model: leave out --model, --revision, --salt, --lora "
+        "and --multimodal");
   }
   if (writer_uid_ != "unknown" &&
       (!absl::SimpleAtoi(writer_uid_, &writer.uid) || writer.uid == BlockWriter::kUnknownUid)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--writer-uid: \"", Printable(writer_uid_),
-                     "\" is neither a number of a user, as id -u NAME prints it, nor unknown"));
+                     "\" is neither a uid, as id -u NAME prints it, nor unknown"));
   }
   if (!writer_engine_.empty()) writer.engine = EngineNumber(writer_engine_);
   return writer;
@@ -236,14 +246,14 @@ absl::StatusOr<std::vector<BlockOptions::Part>> BlockOptions::Parts(Interrupt& i
                    (content_ ? 1 : 0) + (all_ ? 1 : 0) + (writer_uid_.empty() ? 0 : 1);
   if (!writer_engine_.empty() && writer_uid_.empty()) {
     return absl::InvalidArgumentError(
-        "--writer-engine goes with --writer-uid: blocks tell an engine by a number that another "
-        "user's may share");
+        "--writer-engine needs --writer-uid: blocks name an engine by a number, which engines of "
+        "two users may share");
   }
   if (ways != 1) {
     return absl::InvalidArgumentError(
-        ways == 0 ? "no blocks are named: write keys, or --tokens, or what --help lists"
-                  : "blocks are named in more than one way: keys, --tokens, --prefix, --content, "
-                    "--all and --writer-uid go one at a time");
+        ways == 0 ? "no blocks are named: give keys, --tokens, or another option that --help lists"
+                  : "blocks are named in more than one way: give only one of keys, --tokens, "
+                    "--prefix, --content, --all and --writer-uid");
   }
   if (!keys_.empty()) return PartsOfKeys(interrupt);
   LARDER_ASSIGN_OR_RETURN(wire::BlockSelection selection, Variants());
@@ -277,17 +287,18 @@ absl::StatusOr<std::vector<BlockOptions::Part>> BlockOptions::PartsOfKeys(
       LARDER_RETURN_IF_ERROR(AppendKeys(text, interrupt, &texts));
     }
   }
-  if (texts.empty()) return absl::InvalidArgumentError("no keys are there");
+  if (texts.empty()) return absl::InvalidArgumentError("the input has no keys");
   std::vector<Key> keys;
   for (const std::string& text : texts) {
     LARDER_ASSIGN_OR_RETURN(const Key key, ParseKey(text));
     if (key.variant && (!variants_.empty() || !engine_.empty()))
-      return absl::InvalidArgumentError("keys with a variant go without --variant and --engine");
+      return absl::InvalidArgumentError(
+          "keys of the form VARIANT:DIGEST cannot be combined with --variant or --engine");
     keys.push_back(key);
   }
-  // In the order of their first.
+  // Parts are in the order of their first keys.
   std::vector<Part> parts;
-  std::vector<std::pair<std::optional<Digest>, size_t>> open;  // of a variant: its latest part
+  std::vector<std::pair<std::optional<Digest>, size_t>> open;  // each variant and its latest part
   for (const Key& key : keys) {
     auto found = std::find_if(open.begin(), open.end(),
                               [&](const auto& entry) { return entry.first == key.variant; });

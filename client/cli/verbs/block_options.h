@@ -1,15 +1,15 @@
-// How blocks are named on the command line, and what the daemon is asked for then.
+// How the command line names blocks, and the selections that the daemon is then asked for.
 //
-//   KEY...            VARIANT:DIGEST or DIGEST in hexadecimal digits; "-" reads them from standard
-//                     input and @FILE from a file: the first word of each line
+//   KEY...            VARIANT:DIGEST or DIGEST in hexadecimal digits; "-" reads keys from standard
+//                     input and @FILE reads them from a file: the first word of each line
 //   --tokens LIST     the blocks of a prompt, with --model ...
-//   --prefix LIST     every block whose tokens begin so, with --model ...
+//   --prefix LIST     every block whose tokens begin with these, with --model ...
 //   --content         every block of --model ...
 //   --all             every block
-//   --writer-uid UID  every block that processes of this user stored, and, with --writer-engine ID,
-//                     stored for this engine
+//   --writer-uid UID  every block that processes of this user stored; with --writer-engine ID only
+//                     those that they stored for this engine
 //
-// Ownership: lives as long as the App that it was added to.  Thread-safety: none.
+// Ownership: must live as long as the App that it was added to.  Thread-safety: none.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -26,22 +26,24 @@ namespace larder::cli {
 
 struct ContentOptions {
   void AddTo(CLI::App& app);
-  // InvalidArgument: no model, or a salt that is none.
+  // Returns InvalidArgument if --model is missing, or if --salt or --multimodal begins with "hex:"
+  // and is not pairs of hexadecimal digits.
   [[nodiscard]] absl::StatusOr<ContentSpec> Content() const;
   [[nodiscard]] bool any() const;
 
   std::string model, revision, salt, lora, multimodal;
 };
 
-// Token ids, between commas or blanks; of "@FILE" and "-" what is there.
+// Reads token ids that are separated by commas or blanks.  "@FILE" reads them from a file, "-" from
+// standard input.
 [[nodiscard]] absl::StatusOr<std::vector<uint32_t>> ReadTokens(const std::string& text,
                                                                Interrupt& interrupt);
-// 32 digits.
+// A digest is 32 hexadecimal digits.
 [[nodiscard]] absl::StatusOr<Digest> ParseDigest(std::string_view text);
 
-// "device", "host", "disk", as AddWord had them checked.
+// REQUIRES: `word` is "device", "host" or "disk", as AddWord has checked.
 [[nodiscard]] Tier TierNamed(std::string_view word);
-// Also "all", which is for the daemon to say.
+// Takes "all" as well, and returns the empty set for it: the daemon then takes its default tiers.
 [[nodiscard]] TierSet TiersNamed(std::string_view word);
 
 class BlockOptions {
@@ -51,13 +53,13 @@ class BlockOptions {
 
   [[nodiscard]] bool named() const { return !keys_.empty() || !tokens_.empty(); }
 
-  // What one call is asked for.
+  // The blocks that one call is about.
   struct Part {
     wire::SelectionScope scope = wire::SelectionScope::kBlocks;
     wire::BlockSelection blocks;
   };
-  // Keys of one variant together, at most as many as a call takes.  InvalidArgument: nothing is
-  // named, or in two ways.
+  // Puts the keys of one variant together, at most 4,096 in a part.  Returns InvalidArgument if no
+  // blocks are named, or if they are named in more than one way.
   [[nodiscard]] absl::StatusOr<std::vector<Part>> Parts(Interrupt& interrupt) const;
 
  private:

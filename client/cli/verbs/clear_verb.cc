@@ -1,4 +1,4 @@
-// clear: takes blocks away.
+// clear: removes blocks.
 #include "absl/strings/str_cat.h"
 #include "client/cli/shell/progress_bar.h"
 #include "client/cli/shell/table.h"
@@ -85,14 +85,16 @@ ExitCode Print(const wire::ClearResult& sum, bool dry_run, Shell& shell) {
     missing += answer.status == BlockStatus::kMissing ? 1 : 0;
   if (missing > 0) {
     shell.Say(absl::StrCat(FormatCount(missing), " of ", FormatCount(sum.blocks.size()),
-                           " names are missing"));
+                           " named blocks are missing"));
     shell.SayNext("larderctl watch --once lists what is stored");
   }
   if (sum.kept_pinned > 0)
-    shell.SayNext("the same with --pinned clears what is pinned, too; what is in use stays");
+    shell.SayNext("the same command with --pinned clears pinned blocks too; those in use stay");
   if (sum.unanswered > 0) {
-    shell.Say("an engine takes no directives, or has not answered in time");
-    shell.SayNext("larderctl watch --tier device --once lists what engines still have");
+    shell.Say(
+        "an engine takes no directives or did not answer in time, so its blocks may still be on "
+        "its device");
+    shell.SayNext("larderctl watch --tier device --once lists the blocks that engines still have");
   }
   const bool all = missing + sum.kept_pinned + sum.kept_in_use + sum.unanswered == 0;
   return all ? ExitCode::kOk : ExitCode::kIncomplete;
@@ -107,19 +109,19 @@ ExitCode Clear(const ClearOptions& options, Shell& shell) {
   if (!status.ok()) return shell.Fail(status);
   if (options.dry_run) {
     const ExitCode code = Print(would, true, shell);
-    shell.Say("this is what it would do; nothing was done");
+    shell.Say("dry run: nothing was changed");
     return code;
   }
-  // Of nothing nobody need be asked.
+  // If there is nothing to clear, there is nothing to confirm.
   const bool nothing =
       would.host.blocks + would.disk.blocks + would.device.blocks + would.pins_ended == 0;
   if (nothing && !options.yes) return Print(would, false, shell);
   status = shell.Confirm(
-      absl::StrCat("Clear in host ", TierText(would.host), ", on disk ", TierText(would.disk),
+      absl::StrCat("Host: ", TierText(would.host), "; disk: ", TierText(would.disk),
                    would.device.blocks == 0
                        ? ""
-                       : absl::StrCat(", on devices ", FormatCount(would.device.blocks), " blocks"),
-                   "?"),
+                       : absl::StrCat("; devices: ", FormatCount(would.device.blocks), " blocks"),
+                   ". Clear them?"),
       options.yes);
   wire::ClearResult done;
   if (status.ok()) status = Ask(options, *parts, false, shell, &done);
@@ -129,27 +131,28 @@ ExitCode Clear(const ClearOptions& options, Shell& shell) {
 }  // namespace
 
 void AddClear(CommandTree& tree) {
-  tree.Add({.name = "clear",
-            .summary = "takes blocks away",
-            .about = "Their names vanish at once; what an engine has leased it reads to the end. "
-                     "What is pinned stays, unless --pinned. Asks first, and refuses where nobody "
-                     "can be asked.",
-            .examples = {{"clear --model my-model --content --dry-run", "What it would do."},
-                         {"clear --model my-model --prefix @prompt.ids --yes",
-                          "A prompt, and all that began with it."},
-                         {"clear --writer-uid 1000 --dry-run", "What one user's engines stored."},
-                         {"watch --once | larderctl clear --yes -", "All that is there now."}}},
-           [](CLI::App& app) -> RunVerb {
-             const auto options = std::make_shared<ClearOptions>();
-             options->blocks.AddTo(app, BlockOptions::Scopes::kEveryScope);
-             AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
-                     "From which; all is host and disk. Of one alone, blocks stay in the others.");
-             app.add_flag("--pinned", options->pinned,
-                          "Also what is pinned or prefetched; the pins end.");
-             app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done.");
-             app.add_flag("-y,--yes", options->yes, "Do not ask.");
-             return [options](Shell& shell) { return Clear(*options, shell); };
-           });
+  tree.Add(
+      {.name = "clear",
+       .summary = "removes blocks",
+       .about = "The names of the blocks vanish at once; an engine reads what it has leased "
+                "to the end. Pinned blocks stay unless --pinned is given. Asks for "
+                "confirmation first, and refuses if there is no terminal to ask at.",
+       .examples = {{"clear --model my-model --content --dry-run", "Reports, and changes nothing."},
+                    {"clear --model my-model --prefix @prompt.ids --yes",
+                     "A prompt, and every prompt that begins with it."},
+                    {"clear --writer-uid 1000 --dry-run", "What one user's engines stored."},
+                    {"watch --once | larderctl clear --yes -", "All blocks that are stored now."}}},
+      [](CLI::App& app) -> RunVerb {
+        const auto options = std::make_shared<ClearOptions>();
+        options->blocks.AddTo(app, BlockOptions::Scopes::kEveryScope);
+        AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
+                "Tier to clear; all is host and disk. Copies in other tiers stay.");
+        app.add_flag("--pinned", options->pinned,
+                     "Clear pinned and prefetched blocks as well, and end their pins.");
+        app.add_flag("-n,--dry-run", options->dry_run, "Only report what would be done.");
+        app.add_flag("-y,--yes", options->yes, "Do not ask for confirmation.");
+        return [options](Shell& shell) { return Clear(*options, shell); };
+      });
 }
 
 }  // namespace larder::cli

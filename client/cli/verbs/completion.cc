@@ -11,14 +11,15 @@
 namespace larder::cli {
 namespace {
 
-// What may follow an option: words, a file, or something that no shell can know.
+// The value of an option is one of several words, a path, or something that a shell cannot
+// complete.
 bool IsWords(const OptionText& option) { return absl::StrContains(option.value, "|"); }
 bool IsPath(const OptionText& option) { return option.value == "FILE" || option.value == "DIR"; }
 std::string WordsOf(const OptionText& option) {
   return absl::StrReplaceAll(option.value, {{"|", " "}});
 }
 
-// With those of every verb.
+// The options of the verb, then those of every verb.
 std::vector<OptionText> AllOptions(const CommandTree& tree, const CommandTree::Verb& verb) {
   std::vector<OptionText> options = OptionsOf(*verb.app);
   for (OptionText& common : OptionsOf(tree.app())) options.push_back(std::move(common));
@@ -36,7 +37,8 @@ bool TakesFiles(const CommandTree::Verb& verb) {
   return false;
 }
 
-// The first sentence, for a menu; in single quotes.
+// The first sentence, for a menu.  It can stand within single quotes, and has none of the
+// characters that separate the parts of a zsh specification.
 std::string Brief(std::string_view help) {
   std::string brief(help.substr(0, help.find(". ")));
   while (brief.ends_with('.')) brief.pop_back();
@@ -65,7 +67,7 @@ std::string BashCompletion(const CommandTree& tree) {
     std::string values;
     for (const OptionText& option : AllOptions(tree, verb)) {
       if (option.is_argument()) {
-        // A word of a few is offered like an option.
+        // An argument that is one of several words is offered like an option.
         if (absl::StrContains(option.names, "|"))
           names.push_back(absl::StrReplaceAll(option.names, {{"|", " "}}));
         continue;
@@ -195,11 +197,11 @@ void AddCompletion(CommandTree& tree) {
     return ExitCode::kOk;
   };
   tree.Add({.name = "completion",
-            .summary = "completion for a shell",
-            .about = "Printed to standard output. An installed larderctl has it where shells look "
-                     "for it.",
+            .summary = "prints a completion script for a shell",
+            .about = "Prints the script to standard output. An installed larderctl has it where "
+                     "the shell looks for it.",
             .examples = {{"completion bash > ~/.local/share/bash-completion/completions/larderctl",
-                          "For bash, of one user."}}},
+                          "For bash, for one user."}}},
            [print](CLI::App& app) -> RunVerb {
              const auto name = std::make_shared<std::string>();
              AddWord(app, "bash|zsh|fish", name.get(), {"bash", "zsh", "fish"}, "Which shell.");

@@ -1,4 +1,4 @@
-// Completion for shells, made from the tree of verbs.
+// Completion scripts for shells, made from the tree of verbs.
 //
 // Thread-safety: pure functions.
 #pragma once

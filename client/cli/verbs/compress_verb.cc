@@ -1,4 +1,4 @@
-// compress: encodes blocks where they lie, or decodes them, with progress.
+// compress: encodes blocks in place, or decodes them, and shows its progress.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -55,7 +55,7 @@ void Print(const wire::CompressProgress& sum, bool dry_run, Shell& shell) {
   }
   const auto before = static_cast<double>(sum.bytes_before.value());
   const auto after = static_cast<double>(sum.bytes_after.value());
-  facts.emplace_back("room", absl::StrCat(FormatBytes(before), " before, ", FormatBytes(after),
+  facts.emplace_back("size", absl::StrCat(FormatBytes(before), " before, ", FormatBytes(after),
                                           " after (", FormatShare(after, before), ")"));
   shell.Print(FormatFacts(facts, shell.width()));
 }
@@ -97,12 +97,13 @@ ExitCode Compress(const CompressOptions& options, Shell& shell) {
       std::ranges::count(sum.answers, BlockStatus::kMissing, &wire::BlockAnswer::status));
   if (missing > 0) {
     shell.Say(absl::StrCat(FormatCount(missing), " of ", FormatCount(sum.answers.size()),
-                           " names are missing"));
+                           " named blocks are missing"));
     shell.SayNext("larderctl watch --once lists what is stored");
   }
-  if (options.dry_run) shell.Say("this is what it would do; nothing was done");
-  if (sum.kept_in_use > 0) shell.SayNext("the same again, once engines let go of those in use");
-  if (sum.no_room > 0) shell.SayNext("larderctl status shows what keeps the room");
+  if (options.dry_run) shell.Say("dry run: nothing was changed");
+  if (sum.kept_in_use > 0)
+    shell.SayNext("the same command again, once engines have released the blocks in use");
+  if (sum.no_room > 0) shell.SayNext("larderctl status shows what takes the memory and the disk");
   return missing == 0 && sum.changed + sum.unchanged == sum.blocks ? ExitCode::kOk
                                                                    : ExitCode::kIncomplete;
 }
@@ -111,21 +112,22 @@ ExitCode Compress(const CompressOptions& options, Shell& shell) {
 
 void AddCompress(CommandTree& tree) {
   tree.Add({.name = "compress",
-            .summary = "encodes blocks where they lie, or decodes them",
-            .about = "Engines read the same bytes afterwards. Blocks in host memory that an engine "
-                     "does not take encoded are decoded for it each time; those on disk when they "
-                     "come back. What is cut off stays as it is, and calling again does the rest.",
+            .summary = "encodes blocks in place, or decodes them",
+            .about = "Engines read the same bytes afterwards. A block in host memory is decoded at "
+                     "each read of an engine that does not take encoded blocks, and a block on "
+                     "disk when it is brought back. If the call is cut off, what it has done stays "
+                     "done, and repeating the command does the rest.",
             .examples = {{"compress --all --tier disk --dry-run", "What it would save."},
-                         {"compress --all --tier disk", "More blocks on the same disk."},
-                         {"compress --all --codec identity", "Back again."}}},
+                         {"compress --all --tier disk", "Fits more blocks on the same disk."},
+                         {"compress --all --codec identity", "Decodes them again."}}},
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<CompressOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kEveryScope);
              AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
-                     "Where; copies in the other stay as they are.");
+                     "Tier whose blocks are encoded; copies in other tiers stay as they are.");
              AddWord(app, "--codec", &options->codec, {"lossless", "identity"},
-                     "How; identity decodes.");
-             app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done.");
+                     "Codec of the blocks afterwards; identity decodes them.");
+             app.add_flag("-n,--dry-run", options->dry_run, "Only report what would be done.");
              return [options](Shell& shell) { return Compress(*options, shell); };
            });
 }

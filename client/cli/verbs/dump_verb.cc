@@ -1,4 +1,4 @@
-// dump: the records of a file, without a daemon.
+// dump: lists the records of a file, without a daemon.
 #include "absl/strings/str_cat.h"
 #include "client/cli/verbs/record_dump.h"
 #include "client/cli/verbs/verbs.h"
@@ -12,8 +12,8 @@ ExitCode Dump(const std::string& path, Shell& shell) {
   const absl::StatusOr<RecordDump> dump = DumpRecords(path);
   if (!dump.ok()) {
     const bool usage = absl::IsNotFound(dump.status()) || absl::IsInvalidArgument(dump.status());
-    return shell.Fail(dump.status(),
-                      usage ? "larderctl dump --help" : "the same as the user that runs larderd");
+    return shell.Fail(dump.status(), usage ? "larderctl dump --help"
+                                           : "the same command as the user that runs larderd");
   }
   if (shell.json()) {
     shell.PrintJson(dump->json);
@@ -23,9 +23,9 @@ ExitCode Dump(const std::string& path, Shell& shell) {
   if (dump->not_whole == 0) return ExitCode::kOk;
   shell.Say(absl::StrCat(dump->not_whole, " of ", dump->records,
                          dump->of_disk
-                             ? " records are not whole: damaged, or erased and partly written over"
+                             ? " records are not whole: damaged, or erased and partly overwritten"
                              : " records are damaged"));
-  if (dump->of_disk) shell.SayNext("larderctl verify --tier disk reads those in use");
+  if (dump->of_disk) shell.SayNext("larderctl verify --tier disk checks the records in use");
   return ExitCode::kIncomplete;
 }
 
@@ -33,13 +33,13 @@ ExitCode Dump(const std::string& path, Shell& shell) {
 
 void AddDump(CommandTree& tree) {
   tree.Add({.name = "dump",
-            .summary = "the records of a file, and whether they are whole",
-            .about = "Needs no daemon. A file of the disk (.kv) also has records that were erased: "
-                     "which are in use its catalog knows alone, so one that is not whole there may "
-                     "be damaged or just partly written over, and one with a damaged header is "
-                     "not found. Ends with 1 when one is not whole.",
+            .summary = "lists the records of a file, and whether they are whole",
+            .about = "Needs no daemon. A data file of the disk (.kv) also has erased records, and "
+                     "only the catalog knows which records are in use. So a record there that is "
+                     "not whole is damaged, or erased and partly overwritten, and one with a "
+                     "damaged header is not found. Exits with 1 if a record is not whole.",
             .examples = {{"dump /var/lib/larder/shard-00/00000000.kv", "A data file of a disk."},
-                         {"dump -o json block.rec", "For a program."}}},
+                         {"dump -o json block.rec", "JSON, for a program."}}},
            [](CLI::App& app) -> RunVerb {
              const auto path = std::make_shared<std::string>();
              app.add_option("FILE", *path,

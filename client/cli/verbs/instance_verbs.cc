@@ -1,4 +1,4 @@
-// instances, lookup: which engines there are, and what they have of a prompt.
+// instances, lookup: which engines there are, and what is stored of a prompt.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +14,7 @@ namespace {
 
 std::string Bytes(ByteCount bytes) { return FormatBytes(static_cast<double>(bytes.value())); }
 
-// Salt and the like are bytes.
+// Salt and multimodal are bytes, which need not be printable.
 Json ToJson(const ContentSpec& content) {
   return {{"model", content.model},
           {"revision", content.revision},
@@ -63,7 +63,8 @@ Json ToJson(const wire::InstanceInfo& instance) {
   return out;
 }
 
-// What its sessions say, each once: "mapped", "staged+stream", "-" of none.
+// Joins what `say` returns for the sessions, each value once: "mapped", "staged+stream"; "-" if
+// there is none.
 template <class Say>
 std::string OfSessions(const wire::InstanceInfo& instance, Say say) {
   std::vector<std::string> said;
@@ -81,7 +82,7 @@ std::string WriteModes(const wire::InstanceInfo& instance) {
   });
 }
 
-// An asterisk: another one was asked for; -o json says why it is not that.
+// An asterisk means that the engine asked for another device; -o json has the reason.
 std::string Devices(const wire::InstanceInfo& instance) {
   return OfSessions(instance, [](const wire::InstanceSession& session) {
     return absl::StrCat(Printable(session.device.kind), session.device.reason.empty() ? "" : "*");
@@ -134,7 +135,7 @@ absl::StatusOr<wire::LookupQuery> QueryOf(const LookupOptions& options, Shell& s
   query.engine_id = options.engine;
   LARDER_ASSIGN_OR_RETURN(query.content, options.content.Content());
   if (options.tokens.empty() == options.digests.empty())
-    return absl::InvalidArgumentError("write either --tokens or the digests of the chain");
+    return absl::InvalidArgumentError("give either --tokens or the digests of the chain");
   for (const std::string& text : options.digests) {
     LARDER_ASSIGN_OR_RETURN(const Digest digest, ParseDigest(text));
     query.digests.push_back(digest);
@@ -197,7 +198,7 @@ ExitCode Lookup(const LookupOptions& options, Shell& shell) {
     shell.Print(table.Format(shell.width()));
   }
   if (!found->instances.empty()) return ExitCode::kOk;
-  shell.Say("nothing of it is stored");
+  shell.Say("no block of this prompt is stored");
   shell.SayNext("larderctl instances lists models and engines");
   return ExitCode::kIncomplete;
 }
@@ -207,35 +208,38 @@ ExitCode Lookup(const LookupOptions& options, Shell& shell) {
 void AddInstances(CommandTree& tree) {
   tree.Add(
       {.name = "instances",
-       .summary = "engines, attached or not, and what is stored of them",
-       .about = "An engine that has gone stays, as detached, while blocks of it are stored. "
-                "DEVICE is where their paged caches are; with an asterisk it is not what they "
-                "asked for. "
-                "-o json also has that in words, sessions, contents and variants with their ids.",
-       .examples = {{"instances", "A line each."},
+       .summary = "lists engines, attached or not, and what is stored of them",
+       .about = "An engine that has gone stays listed as detached while blocks of it are stored. "
+                "DEVICE is where its sessions have their paged caches; an asterisk means that they "
+                "asked for another device. "
+                "-o json also has the reason, and the sessions, contents and variants with their "
+                "ids.",
+       .examples = {{"instances", "One line per engine."},
                     {"instances -o json | jq '.[].variants[].id'", "Ids of variants."}}},
       [](CLI::App&) -> RunVerb { return Instances; });
 }
 
 void AddLookup(CommandTree& tree) {
-  tree.Add({.name = "lookup",
-            .summary = "what is stored of a prompt, by engine and tier",
-            .about = "TOKENS counts from the first token on without a hole; RANGES are all that "
-                     "are there; LOAD is about how long loading takes. Ends with 1 when nothing "
-                     "of it is stored.",
-            .examples = {{"lookup --model my-model --tokens @prompt.ids", "By token ids."},
-                         {"lookup --model my-model --tokens 1,2,3 -o json", "For a program."}}},
-           [](CLI::App& app) -> RunVerb {
-             const auto options = std::make_shared<LookupOptions>();
-             app.add_option("DIGEST", options->digests,
-                            "The chain itself: a digest each 16 tokens, of 32 digits.");
-             app.add_option("--tokens", options->tokens,
-                            "Token ids between commas; - and @FILE read them.")
-                 ->type_name("LIST");
-             options->content.AddTo(app);
-             app.add_option("--engine", options->engine, "Only this one.")->type_name("ID");
-             return [options](Shell& shell) { return Lookup(*options, shell); };
-           });
+  tree.Add(
+      {.name = "lookup",
+       .summary = "shows what is stored of a prompt, by engine and tier",
+       .about = "TOKENS counts the stored tokens from the first one up to the first gap; "
+                "RANGES are all stored ranges; LOAD is a rough estimate of how long loading "
+                "takes. Exits with 1 if no block of the prompt is stored.",
+       .examples = {{"lookup --model my-model --tokens @prompt.ids", "By token ids."},
+                    {"lookup --model my-model --tokens 1,2,3 -o json", "JSON, for a program."}}},
+      [](CLI::App& app) -> RunVerb {
+        const auto options = std::make_shared<LookupOptions>();
+        app.add_option("DIGEST", options->digests,
+                       "The digest chain: one digest of 32 digits for every 16 tokens.");
+        app.add_option("--tokens", options->tokens,
+                       "Token ids, which commas separate; - reads them from standard input, "
+                       "@FILE from a file.")
+            ->type_name("LIST");
+        options->content.AddTo(app);
+        app.add_option("--engine", options->engine, "Only this engine.")->type_name("ID");
+        return [options](Shell& shell) { return Lookup(*options, shell); };
+      });
 }
 
 }  // namespace larder::cli

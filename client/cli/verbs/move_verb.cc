@@ -1,4 +1,4 @@
-// move: between host memory and disk, with progress.
+// move: moves or copies blocks between host memory and disk, and shows its progress.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/cli/shell/progress_bar.h"
@@ -54,7 +54,8 @@ void Print(Shell& shell, const wire::MoveProgress& sum) {
 
 ExitCode Move(const MoveOptions& options, Shell& shell) {
   if (options.from.empty() || options.to.empty())
-    return shell.Fail(absl::InvalidArgumentError("write --from and --to: host and disk"));
+    return shell.Fail(
+        absl::InvalidArgumentError("--from and --to are missing: one is host, the other disk"));
   const auto parts = options.blocks.Parts(shell.interrupt());
   if (!parts.ok()) return shell.Fail(parts.status());
   const absl::StatusOr<RpcStub*> cache = shell.Cache();
@@ -85,7 +86,7 @@ ExitCode Move(const MoveOptions& options, Shell& shell) {
   }
   if (status.ok() || sum.blocks_done > 0) Print(shell, sum);
   if (!status.ok()) return shell.Fail(status);
-  if (sum.no_room > 0) shell.SayNext("larderctl status shows what keeps the room");
+  if (sum.no_room > 0) shell.SayNext("larderctl status shows what takes the memory and the disk");
   return sum.moved == sum.blocks ? ExitCode::kOk : ExitCode::kIncomplete;
 }
 
@@ -93,19 +94,19 @@ ExitCode Move(const MoveOptions& options, Shell& shell) {
 
 void AddMove(CommandTree& tree) {
   tree.Add({.name = "move",
-            .summary = "brings blocks from host memory to disk, or back",
-            .about = "Blocks leave where they were at the end, once their copy is there; pinned "
-                     "ones and those in use stay there too. What is cut off loses nothing, and "
-                     "calling again does the rest.",
+            .summary = "moves or copies blocks from host memory to disk, or back",
+            .about = "Blocks leave their old tier at the end, when their copy is in the new one; "
+                     "pinned blocks and those in use stay in both. If the call is cut off, no "
+                     "block is lost, and repeating the command does the rest.",
             .examples = {{"move --all --from host --to disk", "Before a restart."},
                          {"move --model my-model --content --from disk --to host --copy",
                           "Warms the pool."}}},
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<MoveOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kEveryScope);
-             AddWord(app, "--from", &options->from, {"host", "disk"}, "Where they are.");
-             AddWord(app, "--to", &options->to, {"host", "disk"}, "Where they are to be.");
-             app.add_flag("--copy", options->copy, "They stay where they are, too.");
+             AddWord(app, "--from", &options->from, {"host", "disk"}, "Tier that has the blocks.");
+             AddWord(app, "--to", &options->to, {"host", "disk"}, "Tier to bring them to.");
+             app.add_flag("--copy", options->copy, "Keep the blocks in the old tier as well.");
              return [options](Shell& shell) { return Move(*options, shell); };
            });
 }

@@ -1,4 +1,4 @@
-// status, config, drain: of the daemon as a whole.
+// status, config, drain: about the daemon as a whole.
 #include "absl/strings/str_cat.h"
 #include "client/cli/shell/table.h"
 #include "client/cli/verbs/node_view.h"
@@ -39,12 +39,12 @@ struct DrainOptions {
   bool wait = false, yes = false;
 };
 
-// Until its socket file answers no more.
+// Waits until the daemon no longer listens at its socket file.
 absl::Status AwaitEnd(Shell& shell, std::chrono::milliseconds limit) {
   const auto until = std::chrono::steady_clock::now() + limit + std::chrono::seconds(10);
   while (shell.ProbeAdmin().ok()) {
     if (std::chrono::steady_clock::now() >= until)
-      return absl::DeadlineExceededError("it still runs, though its limit has passed");
+      return absl::DeadlineExceededError("larderd still runs 10 s after its limit has passed");
     if (!shell.interrupt().Sleep(std::chrono::milliseconds(100)))
       return absl::CancelledError("interrupted");
   }
@@ -78,37 +78,39 @@ ExitCode Drain(const DrainOptions& options, Shell& shell) {
 void AddStatus(CommandTree& tree) {
   tree.Add(
       {.name = "status",
-       .summary = "what the daemon holds and does",
-       .about = "Pool, disk, blocks, what is held by whom, hits and damage, of this instant. "
-                "With -o json every counter and gauge by its name in docs/metrics.md.",
-       .examples = {{"status", "A page of it."}, {"status -o json | jq .gauges", "Every gauge."}}},
+       .summary = "shows what the daemon holds and does",
+       .about = "Prints the state of this moment: pool, disk, blocks, what each user and process "
+                "holds, hits and damage. -o json has every counter and gauge under its name in "
+                "docs/metrics.md.",
+       .examples = {{"status", "One page."}, {"status -o json | jq .gauges", "Every gauge."}}},
       [](CLI::App&) -> RunVerb { return Status; });
 }
 
 void AddConfig(CommandTree& tree) {
   tree.Add({.name = "config",
-            .summary = "the configuration in effect",
-            .about = "As larderd --print-config prints it: a file for larderd --config, with the "
-                     "origin of each value.",
-            .examples = {{"config", "What it runs with."},
-                         {"config > larder.toml", "To start another one like it."}}},
+            .summary = "prints the configuration in effect",
+            .about = "Prints it as larderd --print-config does: a file for larderd --config, with "
+                     "the origin of each value.",
+            .examples = {{"config", "The configuration of the running daemon."},
+                         {"config > larder.toml", "To start another daemon like it."}}},
            [](CLI::App&) -> RunVerb { return Config; });
 }
 
 void AddDrain(CommandTree& tree) {
   tree.Add(
       {.name = "drain",
-       .summary = "ends the daemon, once what is under way has ended",
-       .about = "As SIGTERM does: new work is refused, sessions are told, and it exits when they "
-                "have gone and blocks that wait for the disk are written, or when the limit has "
-                "passed.",
-       .examples = {{"drain --yes --wait", "Returns when it has ended."},
+       .summary = "ends the daemon, once the work under way has ended",
+       .about = "Ends the daemon as SIGTERM does: it refuses new work, tells its sessions, and "
+                "exits when they have gone and all blocks that wait for the disk are written, or "
+                "when the limit has passed.",
+       .examples = {{"drain --yes --wait", "Returns when the daemon has ended."},
                     {"drain --yes --limit 5min", "Gives engines more time."}}},
       [](CLI::App& app) -> RunVerb {
         const auto options = std::make_shared<DrainOptions>();
-        AddDuration(app, "--limit", &options->limit, "When it exits anyway. Default: 30s.");
-        app.add_flag("--wait", options->wait, "Return when it has ended.");
-        app.add_flag("-y,--yes", options->yes, "Do not ask.");
+        AddDuration(app, "--limit", &options->limit,
+                    "Time after which the daemon exits anyway. Default: 30s.");
+        app.add_flag("--wait", options->wait, "Return when the daemon has ended.");
+        app.add_flag("-y,--yes", options->yes, "Do not ask for confirmation.");
         return [options](Shell& shell) { return Drain(*options, shell); };
       });
 }

@@ -24,7 +24,7 @@ std::string PoolText(const wire::TenantStats& t) {
                    " reserved, ", Bytes(t.pool_leased), " leased, ", Bytes(t.pool_quarantined),
                    " in quarantine; pages of ", Printable(t.pages));
   if (t.pool_online < t.pool_limit) absl::StrAppend(&text, "; ", Bytes(t.pool_online), " online");
-  if (!t.pool_stalled.empty()) absl::StrAppend(&text, "; no more: ", Printable(t.pool_stalled));
+  if (!t.pool_stalled.empty()) absl::StrAppend(&text, "; cannot grow: ", Printable(t.pool_stalled));
   return text;
 }
 
@@ -46,7 +46,7 @@ std::string DiskText(const wire::NodeStats& s) {
     absl::StrAppend(&text, ", pins and registrations take ", FormatBytes(used), " of ",
                     FormatBytes(limit));
   }
-  if (MetricOf(s, "larder_disk_recovering") != 0) text += "; still finds out what is on it";
+  if (MetricOf(s, "larder_disk_recovering") != 0) text += "; recovery is still reading it";
   if (const double failed = MetricOf(s, "larder_disk_shards{state=\"failed\"}"); failed > 0)
     absl::StrAppend(&text, "; ", Count(failed), " of ",
                     Count(MetricOf(s, "larder_disk_shards{state=\"all\"}")), " shards failed");
@@ -57,9 +57,9 @@ std::string HitText(const wire::NodeStats& s) {
   const double hit = MetricOf(s, "larder_blocks_got_total{result=\"hit\"}");
   const double disk = MetricOf(s, "larder_blocks_got_total{result=\"disk\"}");
   const double missing = MetricOf(s, "larder_blocks_got_total{result=\"missing\"}");
-  if (hit + disk + missing == 0) return "nobody has asked for blocks";
+  if (hit + disk + missing == 0) return "no blocks have been requested";
   return absl::StrCat(FormatShare(hit + disk, hit + disk + missing),
-                      " of the blocks asked for: ", Count(hit), " in host, ", Count(disk),
+                      " of the requested blocks: ", Count(hit), " in host, ", Count(disk),
                       " on disk, ", Count(missing), " missing");
 }
 
@@ -122,7 +122,7 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const wire::NodeStats& 
     facts.emplace_back("blocks",
                        absl::StrCat(Count(all - disk_only), " in host, ",
                                     Count(MetricOf(s, "larder_disk_blocks{where=\"all\"}")),
-                                    " on disk, ", Count(disk_only), " of them there alone"));
+                                    " on disk, ", Count(disk_only), " of them on disk only"));
     facts.emplace_back("index", absl::StrCat(Bytes(t.index_bytes), ", and ",
                                              Bytes(t.metadata_bytes), " of metadata"));
     facts.emplace_back(

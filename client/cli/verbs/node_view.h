@@ -1,4 +1,4 @@
-// What Admin.Stats says, for people and for programs.
+// What Admin.Stats returns, as text for people and as JSON for programs.
 //
 // Thread-safety: pure functions.
 #pragma once
@@ -13,12 +13,12 @@
 
 namespace larder::cli {
 
-// A metric by its name in docs/metrics.md, be it counter or gauge; 0: there is none.
+// Returns the counter or gauge of this name (docs/metrics.md), or 0 if there is none.
 [[nodiscard]] double MetricOf(const wire::NodeStats& stats, const std::string& name);
 [[nodiscard]] bool HasDisk(const wire::NodeStats& stats);
 
 [[nodiscard]] Json ToJson(const wire::NodeStats& stats);
-// "pool", "812 MiB of 1 GiB stored, ..."
+// Pairs such as "pool" and "812 MiB, 3 % stored, ...".
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> FactsOf(
     const wire::NodeStats& stats);
 

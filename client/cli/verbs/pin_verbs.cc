@@ -1,4 +1,4 @@
-// prefetch, pin, unpin: what is to be in a tier, and for how long.
+// prefetch, pin, unpin: which blocks a tier keeps, and for how long.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,14 +18,14 @@ struct PinOptions {
   BlockOptions blocks;
   std::string owner = kOwner, tier = "host";
   std::chrono::milliseconds ttl{0};
-  bool all = false;  // of unpin
+  bool all = false;  // --all of unpin
 };
 
 Pending PendingOf(Tier tier) {
   return tier == Tier::kDevice ? Pending::kUnanswered : Pending::kComes;
 }
 
-// Asks part by part, and gathers their answers; `ask` answers those of one.
+// Calls `ask` for one part after the other, and gathers the answers.
 template <class Ask>
 absl::StatusOr<std::vector<wire::BlockAnswer>> AskParts(const PinOptions& options, Shell& shell,
                                                         const Ask& ask) {
@@ -79,7 +79,7 @@ ExitCode Pin(const PinOptions& options, Shell& shell) {
                          absl::FormatTime("%Y-%m-%d %H:%M:%S %Z", until, absl::LocalTimeZone()),
                          query.tier == Tier::kDevice ? ", or until its engine ends"
                          : last.durable              ? ""
-                                        : ", or until the daemon ends, which has no disk"));
+                                        : ", or until the daemon ends, as it has no disk"));
   return code;
 }
 
@@ -100,14 +100,15 @@ ExitCode UnpinAll(const PinOptions& options, Shell& shell) {
   }
   if (result->sessions_unanswered == 0) return ExitCode::kOk;
   shell.Say(absl::StrCat(FormatCount(result->sessions_unanswered),
-                         " engines have not answered: what they pin on devices may stay"));
-  shell.SayNext("the same again");
+                         " sessions have not answered: pins on their devices may stay"));
+  shell.SayNext("the same command again");
   return ExitCode::kIncomplete;
 }
 
 ExitCode Unpin(const PinOptions& options, Shell& shell) {
   if (options.all && options.blocks.named())
-    return shell.Fail(absl::InvalidArgumentError("either blocks are named, or --all of the owner"));
+    return shell.Fail(
+        absl::InvalidArgumentError("name blocks, or give --all for all of the owner, not both"));
   if (options.all) return UnpinAll(options, shell);
   wire::UnpinQuery query;
   query.tenant = shell.options().tenant;
@@ -129,7 +130,7 @@ ExitCode Unpin(const PinOptions& options, Shell& shell) {
 }
 
 void AddOwner(CLI::App& app, PinOptions* options) {
-  app.add_option("--owner", options->owner, "Who pins; only he lets go again.")
+  app.add_option("--owner", options->owner, "Owner of the pins; only the same owner ends them.")
       ->type_name("NAME")
       ->capture_default_str();
 }
@@ -139,15 +140,15 @@ void AddOwner(CLI::App& app, PinOptions* options) {
 void AddPrefetch(CommandTree& tree) {
   tree.Add({.name = "prefetch",
             .summary = "brings blocks into host memory ahead of use",
-            .about = "And keeps them there for a while. Answers at once: pending blocks are on "
-                     "their way.",
+            .about = "Keeps the blocks there for the time of --ttl. Returns at once: the daemon is "
+                     "still bringing in the pending blocks.",
             .examples = {{"prefetch --model my-model --tokens @prompt.ids --ttl 2min",
-                          "For a request that waits its turn."}}},
+                          "For a request that waits in a queue."}}},
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<PinOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
              AddDuration(app, "--ttl", &options->ttl,
-                         "How long they are kept; at most 10min. Default: 1min.");
+                         "How long the blocks are kept; at most 10min. Default: 1min.");
              return [options](Shell& shell) { return Prefetch(*options, shell); };
            });
 }
@@ -155,36 +156,39 @@ void AddPrefetch(CommandTree& tree) {
 void AddPin(CommandTree& tree) {
   tree.Add({.name = "pin",
             .summary = "keeps blocks in a tier until a deadline",
-            .about = "Whatever is evicted. Counts once per owner: pinned again they have the new "
-                     "deadline. Blocks elsewhere are brought into that tier. Where the daemon has "
-                     "a disk, pins outlive it.",
+            .about = "The daemon does not evict pinned blocks from the tier. An owner counts once: "
+                     "pinning again sets the new deadline. Blocks that are elsewhere are brought "
+                     "into the tier. If the daemon has a disk, pins survive its restart.",
             .examples = {{"pin --model my-model --tokens @system-prompt.ids --ttl 12h",
-                          "A prefix that all requests have."},
+                          "A prefix that all requests share."},
                          {"pin --owner night-job --tier disk - < keys", "Keys from a file."}}},
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<PinOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
              AddOwner(app, options.get());
              AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
-                     "Where they are kept; on a device by the engines that have them there.");
-             AddDuration(app, "--ttl", &options->ttl, "How long; at most 720h. Default: 1h.");
+                     "Tier that keeps the blocks; on devices, the engines that have them do.");
+             AddDuration(app, "--ttl", &options->ttl,
+                         "How long the blocks are kept; at most 720h. Default: 1h.");
              return [options](Shell& shell) { return Pin(*options, shell); };
            });
 }
 
 void AddUnpin(CommandTree& tree) {
   tree.Add({.name = "unpin",
-            .summary = "lets go of pinned blocks",
-            .about = "Pins of other owners stay. A block that this owner does not pin is missing.",
-            .examples = {{"unpin --all", "Everything that was pinned without --owner."},
-                         {"unpin --owner night-job --tier disk - < keys", "Some of another's."}}},
+            .summary = "ends pins of blocks",
+            .about = "Pins of other owners stay. A block that this owner has not pinned is "
+                     "reported as missing.",
+            .examples = {{"unpin --all", "All blocks that were pinned without --owner."},
+                         {"unpin --owner night-job --tier disk - < keys",
+                          "Some blocks of another owner."}}},
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<PinOptions>();
              options->blocks.AddTo(app, BlockOptions::Scopes::kNames);
              AddOwner(app, options.get());
              AddWord(app, "--tier", &options->tier, {"host", "disk", "device"},
-                     "Where they are pinned.");
-             app.add_flag("--all", options->all, "Everything of this owner, in every tier.");
+                     "Tier in which the blocks are pinned.");
+             app.add_flag("--all", options->all, "All pins of this owner, in every tier.");
              return [options](Shell& shell) { return Unpin(*options, shell); };
            });
 }

@@ -1,4 +1,4 @@
-// profile: what loading from this daemon costs, measured with blocks of its own, in the file that
+// profile: measures with blocks of its own what loading from this daemon costs, for the file that
 // restores start from.
 #include <algorithm>
 #include <csignal>
@@ -16,14 +16,14 @@
 namespace larder::cli {
 namespace {
 
-constexpr double kMeasuredDoubt = 0.05;  // of the rates that are measured here
+constexpr double kMeasuredDoubt = 0.05;  // relative, of the rates that are measured here
 
 struct ProfileOptions {
   ScratchSize size;
   std::string engine, write;  // files
 };
 
-// The rate of most batches: a pause of the machine is not the channel's.
+// The median over the batches, so that a pause of the machine does not count against the channel.
 double MedianRate(const std::vector<ScratchBlocks::Batch>& batches, uint64_t block_bytes) {
   std::vector<double> rates;
   for (const ScratchBlocks::Batch& batch : batches) {
@@ -49,7 +49,8 @@ absl::Status ToDisk(const ScratchBlocks& blocks, Shell& shell, RpcStub& cache) {
       });
 }
 
-// Gets all blocks, and adds the channel.  Incomplete: not all of them came.
+// Gets all blocks, and appends the rate of the channel.  Returns DataLoss if a block came back with
+// wrong bytes, ResourceExhausted if not all blocks came back.
 absl::Status AddChannel(const std::string& name, const ProfileOptions& options,
                         ScratchBlocks& blocks, std::vector<ChannelCost>* channels) {
   std::vector<ScratchBlocks::Batch> batches;
@@ -57,12 +58,14 @@ absl::Status AddChannel(const std::string& name, const ProfileOptions& options,
   const ScratchBlocks::Batch sum = Sum(batches);
   if (sum.wrong > 0) {
     return absl::DataLossError(
-        absl::StrCat(sum.wrong, " blocks from ", name, " are not what was put; larderctl verify"));
+        absl::StrCat(sum.wrong, " blocks from ", name,
+                     " are not what was put; larderctl verify checks all that is stored"));
   }
   if (sum.blocks < options.size.blocks) {
     return absl::ResourceExhaustedError(
         absl::StrCat(sum.blocks, " of ", options.size.blocks, " blocks came back from ", name,
-                     ": there is no room for so much, beside what is in use; try --blocks 64"));
+                     ": its capacity is too small for so many beside the blocks in use; try "
+                     "--blocks 64"));
   }
   channels->push_back({name, MedianRate(batches, options.size.bytes)});
   return absl::OkStatus();
@@ -75,14 +78,14 @@ absl::Status Measure(const ProfileOptions& options, Shell& shell, RpcStub& cache
   LARDER_RETURN_IF_ERROR(blocks.Put("put", &puts));
   LARDER_RETURN_IF_ERROR(AddChannel("pool", options, blocks, channels));
   const absl::Status moved = ToDisk(blocks, shell, cache);
-  if (absl::IsFailedPrecondition(moved)) return absl::OkStatus();  // it has no disk
+  if (absl::IsFailedPrecondition(moved)) return absl::OkStatus();  // the daemon has no disk
   LARDER_RETURN_IF_ERROR(moved);
   return AddChannel("disk", options, blocks, channels);
 }
 
-// Channels of the same name are replaced where they stand: their place is their id.  The one doubt
-// of a profile is that of its worst part: what computing costs, and maybe a channel, is the
-// engine's.
+// A measured channel replaces the channel of the same name in its place, because the place is the
+// ChannelId.  A profile has one doubt, that of its worst part: what computing costs, and perhaps a
+// channel, come from the engine's own measurement.
 Profile Merge(Profile profile, const std::vector<ChannelCost>& measured) {
   for (const ChannelCost& channel : measured) {
     const auto same = std::find_if(profile.channels.begin(), profile.channels.end(),
@@ -131,9 +134,9 @@ ExitCode RunProfile(const ProfileOptions& options, Shell& shell) {
   if (absl::Status status = Check(options.size); !status.ok()) return shell.Fail(status);
   if (!options.write.empty() && options.engine.empty()) {
     return shell.Fail(absl::InvalidArgumentError(
-        "--write needs --engine: what computing costs is the engine's to measure"));
+        "--write needs --engine: only the engine can measure what computing costs"));
   }
-  // Before minutes of measuring.
+  // A wrong file is reported before minutes of measuring.
   std::optional<Profile> profile;
   if (!options.engine.empty()) {
     absl::StatusOr<Profile> read = ReadProfile(options.engine);
@@ -142,7 +145,7 @@ ExitCode RunProfile(const ProfileOptions& options, Shell& shell) {
   }
   const absl::StatusOr<RpcStub*> cache = shell.Cache();
   if (!cache.ok()) return shell.Fail(cache.status());
-  std::signal(SIGPIPE, SIG_IGN);  // what it stored must not stay
+  std::signal(SIGPIPE, SIG_IGN);  // so that the blocks are cleared even if the reader has gone
   ScratchBlocks blocks("profile", options.size, shell, **cache);
   std::vector<ChannelCost> channels;
   absl::Status status = Measure(options, shell, **cache, blocks, &channels);
@@ -162,25 +165,26 @@ ExitCode RunProfile(const ProfileOptions& options, Shell& shell) {
 void AddProfile(CommandTree& tree) {
   tree.Add(
       {.name = "profile",
-       .summary = "what loading costs here, for restores to start from",
-       .about = "Puts blocks of its own through the client library, gets them from the pool "
-                "and then from disk, and clears them again: the rates of both channels. What "
-                "computing costs is the engine's; its own profile goes in with --engine, and "
-                "both come out as one with --write. It may evict what is least worth keeping.",
+       .summary = "measures what loading costs here, for restores to start from",
+       .about = "Puts blocks of its own through the client library, gets them from the pool and "
+                "then from disk, and clears them again. That gives the rates of both channels. "
+                "Only the engine can measure what computing costs: --engine reads its profile, and "
+                "--write writes both as one file. To store the blocks, the daemon may evict those "
+                "that are least worth keeping.",
        .examples = {{"profile", "The rates of pool and disk."},
-                    {"profile --engine engine.toml --write profile.toml", "One file of both."}}},
+                    {"profile --engine engine.toml --write profile.toml", "One file with both."}}},
       [](CLI::App& app) -> RunVerb {
         const auto options = std::make_shared<ProfileOptions>();
         app.add_option("--engine", options->engine,
-                       "Profile that the engine wrote: what computing costs. Other channels "
+                       "Profile that the engine wrote, with what computing costs. Other channels "
                        "in it are kept.")
             ->type_name("FILE");
-        app.add_option("--write", options->write, "Where the merged profile goes.")
+        app.add_option("--write", options->write, "File to write the merged profile to.")
             ->type_name("FILE");
-        app.add_option("--blocks", options->size.blocks, "How many.")
+        app.add_option("--blocks", options->size.blocks, "Number of blocks.")
             ->type_name("COUNT")
             ->capture_default_str();
-        AddBytes(app, "--block-bytes", &options->size.bytes, "Bytes of each. Default: 1MiB.");
+        AddBytes(app, "--block-bytes", &options->size.bytes, "Bytes of each block. Default: 1MiB.");
         return [options](Shell& shell) { return RunProfile(*options, shell); };
       });
 }

@@ -19,7 +19,7 @@
 namespace larder::cli {
 namespace {
 
-// A regular file, read by position.  Closes itself.
+// A regular file that is read by position.  The destructor closes it.
 class RecordFile {
  public:
   static absl::StatusOr<RecordFile> Open(const std::string& path) {
@@ -42,7 +42,7 @@ class RecordFile {
 
   [[nodiscard]] uint64_t size() const { return size_; }
 
-  // Up to `bytes` of them from `offset`, fewer at the end of the file.
+  // Reads `bytes` bytes from `offset` on, or fewer at the end of the file.
   [[nodiscard]] absl::Status Read(uint64_t offset, uint64_t bytes,
                                   std::vector<std::byte>* out) const {
     out->resize(offset >= size_ ? 0 : std::min(bytes, size_ - offset));
@@ -75,7 +75,7 @@ struct SegmentReport {
 struct RecordReport {
   uint64_t offset = 0;  // in the file
   std::optional<DecodedHeader> decoded;
-  std::string error;  // why there is none
+  std::string error;  // why the header could not be decoded
   std::vector<SegmentReport> segments;
 
   [[nodiscard]] bool whole() const {
@@ -112,7 +112,8 @@ const char* ToString(Codec codec) {
   return "?";
 }
 
-// A header that cannot be read is part of the report; only a failing file is a Status.
+// A header that cannot be decoded becomes part of the report.  Returns an error only if the file
+// cannot be read.
 absl::Status ReadHeader(const RecordFile& file, RecordReport* report) {
   std::vector<std::byte> bytes;
   absl::Status status = file.Read(report->offset, kRecordPrefixBytes, &bytes);
@@ -133,10 +134,10 @@ absl::Status ReadHeader(const RecordFile& file, RecordReport* report) {
   return absl::OkStatus();
 }
 
-// Where records lie in a file.
+// Where records begin in a file.
 struct Form {
   uint64_t align = kSegmentAlign;  // of records, and of the payload behind its header
-  bool gaps = false;               // what is no header is no damage, but free
+  bool gaps = false;               // a page without a header is free, not damaged
 };
 constexpr Form kRecordFile;
 constexpr Form kDataFile{.align = kPageBytes, .gaps = true};
@@ -162,9 +163,9 @@ absl::Status CheckSegments(const RecordFile& file, const Form& form, RecordRepor
   return absl::OkStatus();
 }
 
-// Behind a damaged header nothing is known about where the next record begins, so the list ends
-// there.  With gaps any page may begin one, also one in the room of an erased record: only whole
-// records are passed at a stride.
+// After a damaged header it is unknown where the next record begins, so the list ends there.  In a
+// file with gaps a record may begin at any page, also within the space of an erased record, so only
+// a whole record is skipped in one step.
 absl::StatusOr<std::vector<RecordReport>> ReadRecords(const RecordFile& file, const Form& form) {
   std::vector<RecordReport> reports;
   uint64_t offset = 0;

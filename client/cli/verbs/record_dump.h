@@ -1,11 +1,11 @@
-// What a record file holds (docs/format.md), record by record, and whether its bytes are whole.  A
-// file of the disk tier (.kv) has records at pages, and free pages between them that may hold what
-// is left of erased ones.
+// Lists the records of a record file (docs/format.md), and whether the bytes of each are whole.  In
+// a data file of the disk tier (.kv) records begin at pages, and the free pages between them may
+// hold what is left of erased records.
 //
-// Which records of a .kv are in use, its catalog knows alone.  Hence what is not whole there may be
-// damaged, or erased and partly written over; what is whole may be erased, too; and a page whose
-// header is damaged looks like a free one.
-// Reads headers and segments, one segment in memory at a time; needs no daemon.
+// Only the catalog knows which records of a .kv file are in use.  So a record there that is not
+// whole may be damaged, or erased and partly overwritten; a whole record may be erased, too; and a
+// page whose header is damaged looks like a free page.
+// Reads headers and segments with one segment in memory at a time, and needs no daemon.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ using Json = nlohmann::ordered_json;
 struct RecordDump {
   Json json;
   std::string text;
-  bool of_disk = false;  // a .kv
+  bool of_disk = false;  // the file is a .kv file
   size_t records = 0, not_whole = 0;
 };
 
-// Only a file that cannot be read is an error.
+// Returns an error only if the file cannot be read; damaged records are part of the dump.
 [[nodiscard]] absl::StatusOr<RecordDump> DumpRecords(const std::string& path);
 
 }  // namespace larder::cli

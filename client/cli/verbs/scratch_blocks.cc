@@ -122,7 +122,7 @@ absl::Status ScratchBlocks::Get(const std::string& what, std::vector<Batch>* bat
     for (size_t i = 0; i < count; ++i) {
       if ((*statuses)[i] != BlockStatus::kOk) continue;
       ++batch.blocks;
-      // One layer says enough of the road.
+      // Comparing one layer of each block, another one each time, is enough to check the path.
       const auto layer = static_cast<uint32_t>(i % kLayers);
       const bool right = layers[i * kLayers + layer] == LayerOf(blocks_[first + i], layer);
       batch.wrong += right ? 0 : 1;
@@ -146,7 +146,7 @@ absl::Status ScratchBlocks::Clear() {
   query.tenant = shell_.options().tenant;
   query.scope = wire::SelectionScope::kContent;
   query.blocks.content = content_;
-  // Without the interrupt: nothing is to stay.
+  // Without the interrupt, so that no block stays after Ctrl-C either.
   return cache_.Clear(query, {std::chrono::minutes(1)}).status();
 }
 

@@ -1,7 +1,7 @@
-// Blocks of larderctl's own, put and got through the client library, as an engine does.
+// Blocks that larderctl itself puts and gets through the client library, as an engine does.
 //
-// They have a content that nobody else names; Clear takes them away again.
-// Ownership: a value; borrows the shell and the stub.  Thread-safety: none.
+// They belong to a content that no other process names; Clear removes them again.
+// Ownership: a value; borrows the size, the shell and the stub.  Thread-safety: none.
 // Lifecycle: Begin -> Put -> Get, any number of times -> Clear, also after a failure.
 // Limits: wire::kLookupDigestsMax blocks; bytes a multiple of 1024, 4 KiB to 256 MiB.
 #pragma once
@@ -19,25 +19,25 @@ namespace larder::cli {
 
 struct ScratchSize {
   uint64_t blocks = 256;
-  uint64_t bytes = 1 << 20;  // of each
+  uint64_t bytes = 1 << 20;  // of each block
 };
 [[nodiscard]] absl::Status Check(const ScratchSize& size);
 
 class ScratchBlocks {
  public:
-  // `verb`: in the name of their content, "larderctl-VERB".
+  // `verb` becomes part of the name of their model, "larderctl-VERB".
   ScratchBlocks(const std::string& verb, const ScratchSize& size, Shell& shell, RpcStub& cache);
 
-  // Attaches, and names the blocks.
+  // Attaches, registers the content, and computes the names of the blocks.
   [[nodiscard]] absl::Status Begin();
 
-  // What a batch of blocks took, and what became of them.
+  // How long a batch of blocks took, and what became of them.
   struct Batch {
-    uint64_t blocks = 0;  // that were kept, or came
+    uint64_t blocks = 0;  // that the daemon stored (Put) or returned (Get)
     double seconds = 0;
-    uint64_t wrong = 0;  // came, and were not what was put
+    uint64_t wrong = 0;  // that Get returned with other bytes than Put stored
   };
-  // `what`: of the progress bar.  CANCELLED: interrupted.
+  // `what` is the label of the progress bar.  Return Cancelled after a signal.
   [[nodiscard]] absl::Status Put(const std::string& what, std::vector<Batch>* batches);
   [[nodiscard]] absl::Status Get(const std::string& what, std::vector<Batch>* batches);
   [[nodiscard]] absl::Status Clear();
@@ -51,7 +51,7 @@ class ScratchBlocks {
     Digest digest, parent;
     std::vector<uint32_t> tokens;
   };
-  // Bytes of a layer follow from the block's name.
+  // The bytes of a layer are derived from the block's digest.
   [[nodiscard]] std::vector<std::byte> LayerOf(const Block& block, uint32_t layer) const;
   [[nodiscard]] absl::Status CheckInterrupt() const;
 
@@ -67,7 +67,7 @@ class ScratchBlocks {
   std::vector<Block> blocks_;
 };
 
-// Together.
+// The sum over all batches.
 [[nodiscard]] ScratchBlocks::Batch Sum(const std::vector<ScratchBlocks::Batch>& batches);
 
 }  // namespace larder::cli

@@ -1,4 +1,4 @@
-// top: what the daemon does now.
+// top: shows what the daemon does now.
 #include <unistd.h>
 
 #include <cstdio>
@@ -63,7 +63,7 @@ ExitCode Top(const TopOptions& options, Shell& shell) {
   if (!admin.ok()) return shell.Fail(admin.status());
   absl::StatusOr<wire::NodeStats> before = (*admin)->Stats(shell.Limits());
   auto looked = std::chrono::steady_clock::now();
-  // Ctrl-C is how this ends.
+  // Ctrl-C is the usual end of this loop, and no error.
   while (before.ok() && shell.interrupt().Sleep(interval)) {
     absl::StatusOr<wire::NodeStats> now = (*admin)->Stats(shell.Limits());
     if (!now.ok())
@@ -89,16 +89,17 @@ ExitCode Top(const TopOptions& options, Shell& shell) {
 
 void AddTop(CommandTree& tree) {
   tree.Add({.name = "top",
-            .summary = "what the daemon does, again and again",
-            .about = "status, and below it what happened a second. On a terminal it refreshes "
-                     "until Ctrl-C, which is its end and no error; elsewhere, and with --once or "
-                     "-o json, it prints once, after one interval.",
+            .summary = "shows what the daemon does, refreshed regularly",
+            .about = "Prints what status prints, and below it rates per second. On a terminal it "
+                     "refreshes until Ctrl-C, which is no error; elsewhere, and with --once or -o "
+                     "json, it prints once, after one interval.",
             .examples = {{"top", "Refreshes every two seconds."},
                          {"top --once --interval 10s", "The rates of ten seconds."}}},
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<TopOptions>();
-             AddDuration(app, "--interval", &options->interval, "Between two looks. Default: 2s.");
-             app.add_flag("--once", options->once, "Print once and end.");
+             AddDuration(app, "--interval", &options->interval,
+                         "Time between two refreshes. Default: 2s.");
+             app.add_flag("--once", options->once, "Print once and exit.");
              return [options](Shell& shell) { return Top(*options, shell); };
            });
 }

@@ -1,5 +1,5 @@
-// The verbs of larderctl.  Each is added by a function of its own; a new one is a file, a line here
-// and one in larderctl.cc.
+// The verbs of larderctl.  Each has a function that adds it to the tree; a new verb needs a file, a
+// line here and a line in larderctl.cc.
 #pragma once
 
 #include "client/cli/pages/command_tree.h"
@@ -19,7 +19,7 @@ void AddLookup(CommandTree& tree);
 void AddPrefetch(CommandTree& tree);
 void AddPin(CommandTree& tree);
 void AddUnpin(CommandTree& tree);
-// move_verb.cc, compress_verb.cc, clear_verb.cc, verify_verb.cc: long ones, with progress
+// move_verb.cc, compress_verb.cc, clear_verb.cc, verify_verb.cc: long-running, with progress
 void AddMove(CommandTree& tree);
 void AddCompress(CommandTree& tree);
 void AddClear(CommandTree& tree);

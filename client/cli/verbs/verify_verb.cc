@@ -1,4 +1,4 @@
-// verify: has the daemon read and check all that it stores.
+// verify: has the daemon read and check every block that it stores.
 #include "absl/strings/str_cat.h"
 #include "client/cli/shell/progress_bar.h"
 #include "client/cli/shell/table.h"
@@ -84,7 +84,7 @@ ExitCode Verify(const VerifyOptions& options, Shell& shell) {
   if (status.ok() || done > 0) Print(results, shell);
   if (!status.ok()) return shell.Fail(status);
   if (damaged + unread == 0) return ExitCode::kOk;
-  shell.Say(absl::StrCat(FormatCount(damaged), " blocks were damaged and are dropped, ",
+  shell.Say(absl::StrCat(FormatCount(damaged), " blocks were damaged and have been dropped, ",
                          FormatCount(unread), " could not be read"));
   shell.SayNext("larderctl status, and the log of larderd");
   return ExitCode::kIncomplete;
@@ -95,15 +95,17 @@ ExitCode Verify(const VerifyOptions& options, Shell& shell) {
 void AddVerify(CommandTree& tree) {
   tree.Add({.name = "verify",
             .summary = "reads and checks every stored block",
-            .about = "Against its hashes, one at a time. What is damaged is dropped and counted: "
-                     "its next reader computes it. Ends with 1 when something was.",
-            .examples = {{"verify", "Host memory, and the disk where there is one."},
-                         {"verify --tier disk --rate 64MiB", "Leaves the disk to others."}}},
+            .about = "Checks the blocks against their hashes, one at a time. The daemon drops and "
+                     "counts a damaged block, and the next engine that wants it computes it. Exits "
+                     "with 1 if a block was damaged or could not be read.",
+            .examples = {{"verify", "Host memory, and the disk if there is one."},
+                         {"verify --tier disk --rate 64MiB",
+                          "Leaves the rest of the disk's rate to engines."}}},
            [](CLI::App& app) -> RunVerb {
              const auto options = std::make_shared<VerifyOptions>();
-             AddWord(app, "--tier", &options->tier, {"all", "host", "disk"}, "What is read.");
+             AddWord(app, "--tier", &options->tier, {"all", "host", "disk"}, "Tier to verify.");
              AddBytes(app, "--rate", &options->rate,
-                      "Bytes a second, at most. Default: as fast as one reader is.");
+                      "Bytes per second, at most. Default: as fast as one reader can.");
              return [options](Shell& shell) { return Verify(*options, shell); };
            });
 }

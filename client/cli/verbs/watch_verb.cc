@@ -1,4 +1,4 @@
-// watch: what comes to the tiers and leaves them.
+// watch: prints which blocks come to the tiers and leave them.
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -21,17 +21,17 @@ const char* KindOf(const wire::BlockEvent& event) {
   return event.cleared ? "cleared" : event.stored ? "stored" : "removed";
 }
 
-// Of stored ones, with tokens.
+// The uid of the writer, which stored events have if tokens were asked for.
 std::string WriterText(const wire::BlockEvent& event) {
   if (!event.chain || event.chain->writer.uid == BlockWriter::kUnknownUid) return "";
   return absl::StrCat(" uid ", event.chain->writer.uid);
 }
 
-// Keys stand first, so that what reads keys can read this.
+// The key is the first word of a row, so that every verb that reads keys can read this output.
 void PrintRows(const wire::WatchReply& reply, Shell& shell) {
   std::string rows;
   for (const wire::BlockEvent& event : reply.events) {
-    if (event.cleared) {  // of no key
+    if (event.cleared) {  // such an event has no keys
       absl::StrAppendFormat(&rows, "# cleared %s %d %s\n", ToString(event.tier), event.sequence,
                             Printable(event.engine_id));
     }
@@ -67,7 +67,7 @@ void PrintJson(const wire::WatchReply& reply, Shell& shell) {
   }
 }
 
-// The same again, from somewhere else.
+// The same command with other options for where it starts.
 std::string Again(const WatchOptions& options, absl::string_view from) {
   return absl::StrCat("larderctl watch ", from,
                       options.tier == "all" ? "" : absl::StrCat(" --tier ", options.tier),
@@ -97,7 +97,7 @@ ExitCode Watch(const WatchOptions& options, Shell& shell) {
   const std::string resume =
       Again(options, absl::StrCat("--boot-id ", Printable(boot_id), " --after ", after));
   if (shell.interrupt().signal() != 0) {
-    if (after != 0) shell.Say(absl::StrCat("to go on: ", resume));
+    if (after != 0) shell.Say(absl::StrCat("to continue without a gap: ", resume));
     return ExitCode::kOk;
   }
   const bool gap = absl::IsOutOfRange(status);
@@ -109,25 +109,27 @@ ExitCode Watch(const WatchOptions& options, Shell& shell) {
 void AddWatch(CommandTree& tree) {
   tree.Add(
       {.name = "watch",
-       .summary = "what comes to the tiers and leaves them",
-       .about = "A line each: key, event, tier, sequence; of a snapshot the sequence is 0. Runs "
-                "until Ctrl-C, which is its end and no error, and says then how to go on "
-                "without a gap. Who reads too slowly is cut off.",
-       .examples = {{"watch --once", "Keys of all that is stored."},
+       .summary = "prints which blocks come to the tiers and leave them",
+       .about = "Prints one line per block: key, event, tier, sequence; the sequence is 0 in a "
+                "snapshot. Runs until Ctrl-C, which is no error, and then prints how to continue "
+                "without a gap. A watcher that reads too slowly is cut off.",
+       .examples = {{"watch --once", "Keys of all stored blocks."},
                     {"watch --snapshot --with-tokens -o json",
-                     "For a router: a line of JSON each."}}},
+                     "For a router: one line of JSON per event."}}},
       [](CLI::App& app) -> RunVerb {
         const auto options = std::make_shared<WatchOptions>();
-        app.add_flag("--snapshot", options->snapshot, "First all that is there.");
-        app.add_flag("--once", options->once, "All that is there, and end.");
+        app.add_flag("--snapshot", options->snapshot, "Print all stored blocks first.");
+        app.add_flag("--once", options->once, "Print all stored blocks, and exit.");
         AddWord(app, "--tier", &options->tier, {"all", "host", "disk", "device"},
-                "Of which tiers; all is host and disk.");
+                "Tiers to watch; all is host and disk.");
         app.add_flag("--with-tokens", options->tokens,
-                     "Stored events with the uid of who stored it; in JSON also with its engine's "
-                     "number, parent, content and token ids.");
-        app.add_option("--boot-id", options->boot_id, "To go on: of the daemon that was watched.")
+                     "Print the uid of the writer with stored events; in JSON also the number of "
+                     "its engine, the parent, the content and the token ids.");
+        app.add_option("--boot-id", options->boot_id,
+                       "Continue an earlier watch: the boot id of the daemon that it watched.")
             ->type_name("ID");
-        app.add_option("--after", options->after, "And the last sequence that came.")
+        app.add_option("--after", options->after,
+                       "Continue an earlier watch: the last sequence that it printed.")
             ->type_name("NUMBER");
         return [options](Shell& shell) { return Watch(*options, shell); };
       });

@@ -5,9 +5,9 @@
     digests = kvlarder.chain(session.seed(content), tokens)
     session.put(variant, [kvlarder.PutBlock(digest, parent, tokens, segments)])
 
-Times are seconds, sizes bytes, digests bytes of 16, channels ints from 1 on (0 is nowhere).  Errors are Python's own
-exceptions with a sentence that says what to do: ValueError, LookupError, TimeoutError, ConnectionError,
-PermissionError, RuntimeError.
+Times are in seconds and sizes in bytes.  A digest is a bytes object of length 16, and a channel is an int from 1 on (0
+is nowhere).  Errors are Python's own exceptions, with a message that says what is wrong and what to do: ValueError,
+LookupError, TimeoutError, ConnectionError, PermissionError, RuntimeError.
 """
 
 from kvlarder._core import *  # noqa: F403

@@ -62,7 +62,7 @@ TEST(SvgPlotTest, NothingIsAPicture) { EXPECT_THAT(Draw({}), HasSubstr("</svg>")
 
 TEST(SvgPlotTest, AFolderThatIsNotThereIsSaid) {
   EXPECT_THAT(std::string(WritePicture(TwoBoxes(), "/nowhere/at/all.svg").message()),
-              HasSubstr("is its folder there"));
+              HasSubstr("check that its folder exists"));
 }
 
 }  // namespace
