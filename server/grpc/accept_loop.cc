@@ -31,9 +31,9 @@ ino_t InodeOf(int fd) {
   return fstat(fd, &st) == 0 ? st.st_ino : 0;
 }
 
-// Its work is short and bounded, and while it waits for a core new clients wait with it: the kernel
-// turns them away once a few thousand connections are not accepted.  Where that is not permitted
-// (RLIMIT_NICE), it takes its turn as the other threads do.
+// Raises the priority of this thread.  Its work is short and bounded, and new clients wait while it
+// waits for a core: the kernel refuses connections once a few thousand are not accepted.  If a
+// higher priority is not permitted (RLIMIT_NICE), the thread keeps that of the others.
 void TakePrecedence() {
   constexpr int kNice = -10;
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);
@@ -129,7 +129,7 @@ void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
   const bool refuses = always_refused || RefuseRights(socket.get());
   const std::optional<SocketPeer> peer = PeerOf(socket.get());
   if (!peer) return CloseSocket(std::move(socket), always_refused);
-  // It may have sent something before it was accepted.
+  // The peer may have sent descriptors before the connection was accepted.
   if (!always_refused && StreamCarriesRights(socket.get())) {
     ++served.counters.carried_rights;
     return CloseSocket(std::move(socket), false);
@@ -142,7 +142,7 @@ void AcceptLoop::Admit(size_t endpoint, FileDescriptor socket) {
     return served.door.TellRefused(
         peer->uid, [&] { return served.shares.Explain(refusal, kConnections); }, Now());
   }
-  if (!refuses) (void)GuardSocket(socket.get());  // where it cannot, StartServers said so
+  if (!refuses) (void)GuardSocket(socket.get());  // if it cannot, StartServers has warned
   HandOver(endpoint, std::move(socket), *peer, own);
 }
 
@@ -158,7 +158,7 @@ ShareRefusal AcceptLoop::TakePlace(Served& served, const SocketPeer& peer) {
 void AcceptLoop::HandOver(size_t endpoint, FileDescriptor socket, const SocketPeer& peer,
                           bool own) {
   const int fd = socket.Release();
-  // The number may still stand for a connection that gRPC closed since.
+  // The number may still be registered for a connection that gRPC has closed since.
   if (const auto found = connections_.find(fd); found != connections_.end()) {
     GiveBack(found->second);
     connections_.erase(found);
@@ -167,7 +167,8 @@ void AcceptLoop::HandOver(size_t endpoint, FileDescriptor socket, const SocketPe
       fd, Connection{.inode = InodeOf(fd), .endpoint = endpoint, .peer = peer, .own = own});
   Served& served = served_[endpoint];
   ++served.counters.open;
-  // A connection that gRPC's own listener had taken would not say which one it is.
+  // gRPC names a connection that it received as a descriptor by the descriptor's number, so that
+  // services can look up its peer.  It gives no such name to what its own listener accepts.
   peers_.Put(fd, peer);
   if (!own) incoming_.Watch(fd, peer, served.counters.held_most);
   grpc::AddInsecureChannelFromFd(&served.servers.Enter(peer.uid), fd);

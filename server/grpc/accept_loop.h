@@ -1,25 +1,28 @@
-// Accepts at the daemon's socket files and hands the connections to its gRPC servers.  gRPC's own
+// Accepts connections at the daemon's socket files and hands them to its gRPC servers.  gRPC's own
 // listeners stop for good once the process is out of descriptors, and cannot take over a socket
 // that listens already.
 //
-// Keeps each socket's connections within its shares.  What it refuses it closes: the caller sees
-// UNAVAILABLE, and log and metrics say which share was full.  (HTTP/2 could say it by GOAWAY, but
-// gRPC's client then connects again at once, without end.)  A socket that breaks, or whose file is
-// taken away, is opened again (server/connections/doorkeeper.h).  Where the kernel cannot refuse
-// descriptors, a connection that brings some ends (server/connections/passed_rights.h).
+// The loop keeps each socket's connections within its shares.  It closes a connection that it
+// refuses: the caller sees UNAVAILABLE, and log and metrics say which share was full.  (HTTP/2
+// could report this by GOAWAY, but then gRPC's client connects again at once, forever.)  A socket
+// that breaks, or whose file is removed, is opened again (server/connections/doorkeeper.h).  If the
+// kernel cannot refuse descriptors, a connection that carries some is ended
+// (server/connections/passed_rights.h).
 //
-// gRPC owns a connection from the hand-over on and does not say when it closes it.  So the loop
-// remembers number and inode of each and looks again whether they still belong together: an fstat
-// of one of our own sockets cannot wait, and 4,000 take a millisecond.  Watching duplicates instead
-// would cost a descriptor each and leave gRPC's epoll with sockets that it thinks closed.  It looks
-// every kCheckEvery, and after a refusal at most every kCheckAgain, so a place that was given up
-// serves the next connection within that time.
+// gRPC owns a connection from the hand-over on and does not report when it closes it.  So the loop
+// remembers the descriptor number and inode of each connection and checks whether they still belong
+// together: an fstat of a socket of this process cannot block, and 4,000 take a millisecond.
+// Watching duplicates instead would cost a descriptor each and leave gRPC's epoll with sockets that
+// gRPC considers closed.  The loop checks every kCheckEvery, and after a refusal at most every
+// kCheckAgain, so that a closed connection makes way for the next one within that time.
 //
-// Ownership: its thread, the listening sockets; borrows the servers, what knows their peers and
-// what counts what comes in.
-// Thread-safety: Stop from any thread; counters and Accepting too; the rest from one.
-// Lifecycle: made once the servers serve -> Stop before they are shut down -> destroyed.  What no
-// loop has accepted by then waits for the next daemon where the listener was handed over.
+// Ownership: owns its thread and the listening sockets; borrows the servers, ConnectionPeers,
+// IncomingMessages and the counters.
+// Thread-safety: Stop, Accepting and the counters from any thread; the other methods from one.
+// Locks: mu_ protects thread_ only; Stop holds it while it joins the thread, which never takes it.
+// Lifecycle: constructed once the servers serve -> Stop before they are shut down -> destroyed.  A
+// connection that was not accepted by then waits for the next daemon, if the listener was handed
+// over by the service manager.
 // Limits: Endpoint::limits.  The daemon's own connections do not count.
 #pragma once
 
@@ -91,7 +94,7 @@ class AcceptLoop {
     ino_t inode = 0;
     size_t endpoint = 0;
     SocketPeer peer;
-    bool own = false;  // the daemon's, which has no share
+    bool own = false;  // the daemon's own connection, which needs no share
   };
 
   void Run();
@@ -101,7 +104,7 @@ class AcceptLoop {
   [[nodiscard]] ShareRefusal TakePlace(Served& served, const SocketPeer& peer);
   void HandOver(size_t endpoint, FileDescriptor socket, const SocketPeer& peer, bool own);
   void ForgetClosed(Time now);
-  // gRPC has closed it.
+  // To be called when gRPC has closed the connection.
   void GiveBack(const Connection& connection);
 
   ConnectionPeers& peers_;
@@ -111,11 +114,11 @@ class AcceptLoop {
   std::atomic<bool> stop_{false};
   Heartbeat heartbeat_;
 
-  // The thread's.
+  // Used by the thread only.
   std::vector<Served> served_;
   absl::flat_hash_map<int, Connection> connections_;  // by descriptor
   Time next_check_;
-  Time forgot_;  // when the closed ones were forgotten last
+  Time forgot_;  // when ForgetClosed ran last
 
   Mutex mu_;
   std::thread thread_ LARDER_GUARDED_BY(mu_);

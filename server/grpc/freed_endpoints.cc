@@ -11,13 +11,14 @@
 namespace larder {
 namespace {
 
-// Both are there before the first object of the program is made, and after the last one is gone.
+// `freed` and `kept` are valid before the first object of the program is constructed and after the
+// last one is destroyed.
 constinit std::atomic<uint64_t> freed{0};
 
 class KeptMemory {
  public:
   void Add(void* memory) LARDER_EXCLUDES(mu_) {
-    // Two go for each that comes, so that after a burst the ring empties.
+    // Frees up to two objects for each new one, so that the ring empties after a burst.
     for (int i = 0; i < 2; ++i) std::free(TakeOld());
     void* oldest = nullptr;
     {
@@ -33,7 +34,7 @@ class KeptMemory {
     void* memory = nullptr;
     TimePoint freed;
   };
-  // Null: none has been kept for long enough.
+  // Returns null if no object has been kept for long enough.
   [[nodiscard]] void* TakeOld() LARDER_EXCLUDES(mu_) {
     MutexLock lock(mu_);
     if (count_ == 0) return nullptr;
@@ -61,7 +62,7 @@ uint64_t FreedEndpoints() { return freed.load(std::memory_order_relaxed); }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
-// In place of the standard library's, for the whole program, gRPC included.
+// These replace the standard library's operators for the whole program, including gRPC.
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t bytes) noexcept {
   if (bytes != larder::kEndpointBytes || memory == nullptr) return std::free(memory);

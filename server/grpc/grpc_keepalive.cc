@@ -13,8 +13,8 @@
 namespace larder {
 namespace {
 
-// Between attempts to connect; gRPC's least.  While other processes connect faster than the daemon
-// accepts, the kernel turns some attempts away, and the next may find room.
+// Between attempts to connect; gRPC allows no less.  While other processes connect faster than the
+// daemon accepts, the kernel refuses some attempts, and the next one may succeed.
 constexpr int kReconnect_ms = 100;
 
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
@@ -30,12 +30,12 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket_path) {
 }  // namespace
 
 struct GrpcKeepalive::State {
-  const grpc::ByteBuffer request{nullptr, 0};  // an empty HealthCheckRequest: the whole server
-  grpc::ByteBuffer reply;                      // the call's while one is under way
+  const grpc::ByteBuffer request{nullptr, 0};  // an empty HealthCheckRequest asks for the server
+  grpc::ByteBuffer reply;                      // used by the call while one is under way
 
   Mutex mu;
   CondVar ended;
-  std::unique_ptr<grpc::GenericStub> stub LARDER_GUARDED_BY(mu);  // stays while a call is under way
+  std::unique_ptr<grpc::GenericStub> stub LARDER_GUARDED_BY(mu);  // unchanged during a call
   std::optional<grpc::ClientContext> context LARDER_GUARDED_BY(mu);
   bool under_way LARDER_GUARDED_BY(mu) = false;
   bool answered LARDER_GUARDED_BY(mu) = true;
@@ -65,7 +65,7 @@ void GrpcKeepalive::Ask() {
     stub = state_->stub.get();
   }
   context->set_deadline(std::chrono::system_clock::now() + limit_);
-  // An attempt to connect that the kernel turns away is no answer yet.
+  // If the kernel refuses an attempt to connect, the call must not fail but try again.
   context->set_wait_for_ready(true);
   stub->UnaryCall(context, "/grpc.health.v1.Health/Check", {}, &state_->request, &state_->reply,
                   [state = state_.get()](const grpc::Status& status) {
@@ -80,7 +80,7 @@ void GrpcKeepalive::HangUp() {
   std::unique_ptr<grpc::GenericStub> ended;
   MutexLock lock(state_->mu);
   if (state_->under_way || socket_path_.empty()) return;
-  state_->context.reset();  // holds the channel, too
+  state_->context.reset();  // it holds the channel, too
   ended = std::move(state_->stub);
 }
 

@@ -1,13 +1,15 @@
-// Calls the daemon's own gRPC as a client would, to prove that it accepts and answers, or only to
-// keep it awake.
+// Calls the daemon's own gRPC server as a client would, to prove that it accepts connections and
+// answers, or only to keep its threads awake.
 //
-// One call at a time, of grpc.health.v1; whatever the server says counts, but not that it says
-// nothing.  Over the socket file a call after HangUp makes a connection, and so proves the listener
-// too; in the process a call costs a fifth of that, and wakes the same threads.
-// Ownership: the connection and the call, which ends with this.
-// Thread-safety: all calls at once, from any thread.  Lifecycle: destroyed before the server it
-// calls; one that calls in the process is closed before that server shuts down, as gRPC faults at
-// such a call to one that has.
+// It makes one call of grpc.health.v1 at a time.  Any health that the server reports counts as an
+// answer; a call that fails does not.  Over the socket file a call after HangUp makes a new
+// connection, and so also proves that the listener works; a call within the process costs a fifth
+// of that and wakes the same threads.
+// Ownership: owns the connection and the call, which end with this object.
+// Thread-safety: all methods from any thread.
+// Locks: one, a leaf; it is not held while a call is begun or a connection ends.
+// Lifecycle: destroyed before the server that it calls.  A keepalive within the process must be
+// closed before that server shuts down, because gRPC crashes at a call to a server that has.
 #pragma once
 
 #include <chrono>
@@ -22,28 +24,28 @@ namespace larder {
 
 class GrpcKeepalive {
  public:
-  // A call ends after `limit`, whatever becomes of it.
+  // Calls over the socket file.  A call ends after `limit` at the latest.
   GrpcKeepalive(const std::string& socket_path, std::chrono::milliseconds limit);
-  // Calls in the process.
+  // Calls within the process.
   GrpcKeepalive(grpc::Server& server, std::chrono::milliseconds limit);
   ~GrpcKeepalive();
   GrpcKeepalive(const GrpcKeepalive&) = delete;
   GrpcKeepalive& operator=(const GrpcKeepalive&) = delete;
 
-  // Begins a call, unless one is under way or this is closed.
+  // Begins a call, unless one is under way or this object is closed.
   void Ask();
-  // Ends the connection over the socket file, unless a call is under way.  Not on a thread of
-  // gRPC's, which must not be the last to let go of a channel: it would wait for itself.
+  // Ends the connection over the socket file, unless a call is under way.  Must not be called on a
+  // thread of gRPC: if such a thread destroys the last reference to a channel, it waits for itself.
   void HangUp();
-  // When it returns no call is under way, and none will be.
+  // Cancels the call that is under way and waits for its end.  No further call begins.
   void Close();
-  // No call is under way, and the last one was answered, or there has been none.
+  // Returns true if no call is under way, and the last one was answered or there has been none.
   [[nodiscard]] bool Answered() const;
 
  private:
   struct State;
 
-  const std::string socket_path_;  // empty: calls in the process
+  const std::string socket_path_;  // empty for calls within the process
   const std::chrono::milliseconds limit_;
   const std::unique_ptr<State> state_;
 };

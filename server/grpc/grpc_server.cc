@@ -12,12 +12,12 @@
 namespace larder {
 namespace {
 
-// What gRPC may hold of a server's messages before it ends calls, anybody's and without a hint.  It
-// gets there late, as IncomingMessages ends connections before.  Messages that have come are
-// charged to their callers (server/runtime/shares.h) in memory_limit.
+// What gRPC may hold of a server's messages before it ends calls, of any client and without saying
+// why.  This is rarely reached, because IncomingMessages ends connections before.  Complete
+// messages are charged to their callers (server/runtime/shares.h) within memory_limit.
 ByteCount Quota(ByteCount memory_limit) { return ByteCount(memory_limit.value() / 2); }
 
-// Leaves out gRPC's reflection, which every server has in a program that is linked with it.
+// Removes gRPC's reflection, which every server has in a program that is linked with it.
 class WithoutReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -42,11 +42,11 @@ std::unique_ptr<GrpcServers> GrpcServers::Start(Socket socket, size_t servers,
     builder.RegisterCallbackGenericService(lane.wrong.get());
     builder.SetMaxReceiveMessageSize(static_cast<int>(wire::kMessageBytesMax));
     builder.SetMaxSendMessageSize(static_cast<int>(wire::kMessageBytesMax));
-    // A compressed message of a MiB may become a GiB before anybody is asked.
+    // A compressed message of a MiB could become a GiB before a service can refuse it.
     builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
     builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
     builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-    // Reflection takes a thread for each of its streams, and keeps what a caller sent there.
+    // Reflection occupies a thread for each of its streams, and keeps what a caller sent there.
     if (socket == Socket::kData) builder.SetOption(std::make_unique<WithoutReflection>());
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsPerConnectionMax);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleLimit_ms);

@@ -1,15 +1,16 @@
 // The gRPC servers of one socket file: the same services, over connections that an AcceptLoop
 // accepts.
 //
-// gRPC has a quota of memory for each server, and ends calls of that server, anybody's, once it is
-// used up.  So where users do not trust one another there are several, and
-// all connections of a user are one server's: kUserServers users have one each, more share them.
+// gRPC has a memory quota for each server, and when the quota is used up it ends calls of that
+// server, whichever client's they are.  So a socket file whose users do not trust one another has
+// several servers, and all connections of a user go to the same one.  Up to kUserServers users have
+// a server each; more users share them.
 //
 // Ownership: the services and counters outlive it; it outlives the AcceptLoop.
-// Thread-safety: Enter and Leave from one thread at a time; all else from any.
+// Thread-safety: Enter and Leave from one thread at a time; the other methods from any thread.
 // Lifecycle: Start -> connections by AddInsecureChannelFromFd -> Shutdown -> Wait -> destroyed.
-// Limits: kStreamsPerConnectionMax calls at once on a connection; one that has no call for
-// kIdleLimit_ms is closed, so that a silent peer does not keep its place.  gRPC's clients connect
+// Limits: kStreamsPerConnectionMax calls at once on a connection.  A connection without a call for
+// kIdleLimit_ms is closed, so that a silent peer does not occupy a share.  gRPC's clients connect
 // again with their next call.
 #pragma once
 
@@ -38,26 +39,26 @@ inline constexpr size_t kUserServers = 8;  // of data.sock
 class GrpcServers {
  public:
   struct Options {
-    std::string socket_dir;   // for what a caller at the wrong socket is told
+    std::string socket_dir;   // named in the answer to a call at the wrong socket
     ByteCount memory_limit;   // of messages under way
-    int rpc_threads_max = 0;  // 0: gRPC decides
+    int rpc_threads_max = 0;  // if 0, gRPC decides
   };
-  // Null: they cannot start.
+  // Returns null if a server cannot start.
   [[nodiscard]] static std::unique_ptr<GrpcServers> Start(
       Socket socket, size_t servers, const Options& options, Counters& counters,
       const std::vector<grpc::Service*>& services);
 
-  // The server that takes a connection of this user, until Leave: that of his others, else that of
-  // the fewest users.
+  // Returns the server for a connection of this user, which counts until Leave: the server of the
+  // user's other connections, or, if there are none, the one with the fewest users.
   [[nodiscard]] grpc::Server& Enter(uid_t uid);
-  // REQUIRES: an Enter of this user that was not left.
+  // To be called when the connection is closed.  REQUIRES: one call for each Enter of this user.
   void Leave(uid_t uid);
 
-  // One of them, for calls in the process.
+  // Returns one of the servers, for calls within the process.
   [[nodiscard]] grpc::Server& any() const { return *lanes_.front().server; }
-  // What health says.
+  // Sets the health that the servers report.
   void SetServing(bool serves) const;
-  // Refuses calls, and cancels at `deadline` those that still go on.
+  // Refuses new calls, and cancels at `deadline` the calls that are still under way.
   void Shutdown(std::chrono::system_clock::time_point deadline) const;
   void Wait() const;
 
@@ -72,7 +73,7 @@ class GrpcServers {
     size_t connections = 0;
   };
   std::vector<Lane> lanes_;
-  absl::flat_hash_map<uid_t, User> users_;  // that have connections
+  absl::flat_hash_map<uid_t, User> users_;  // those that have connections
 };
 
 }  // namespace larder

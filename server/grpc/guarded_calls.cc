@@ -26,11 +26,11 @@ namespace {
 
 constexpr size_t kDescriptorsMax = size_t{1} << 20;
 
-// By number; their pages are touched where sockets are.
+// Indexed by descriptor number; only the pages of numbers in use take memory.
 std::array<std::atomic<bool>, kDescriptorsMax> guarded;
 std::array<std::atomic<SocketWatch*>, kDescriptorsMax> watches;
 
-bool IsInTable(int fd) { return static_cast<size_t>(fd) < kDescriptorsMax; }  // no negative one is
+bool IsInTable(int fd) { return static_cast<size_t>(fd) < kDescriptorsMax; }  // false if negative
 
 #if LARDER_GUARDS_CALLS
 
@@ -44,7 +44,8 @@ SocketWatch* WatchOf(int fd) {
   return IsInTable(fd) ? watches[static_cast<size_t>(fd)].load(std::memory_order_acquire) : nullptr;
 }
 
-// The first `bytes` of a message, part by part with the part's capacity, while `visit` says so.
+// Visits the first `bytes` of a message, part by part with the part's capacity, until `visit`
+// returns false.  Returns false if it did.
 template <class Visit>
 bool VisitParts(const msghdr& message, size_t bytes, Visit visit) {
   for (size_t i = 0; i < message.msg_iovlen && bytes != 0; ++i) {
@@ -61,7 +62,7 @@ ssize_t KernelRecvmsg(int fd, msghdr* message, int flags) {
   return syscall(SYS_recvmsg, fd, message, flags);
 }
 
-// Peeks, and reads what was looked at unless it carries descriptors.
+// Peeks first, then reads the same bytes unless they carry descriptors.
 ssize_t GuardedRecvmsg(int fd, msghdr* message, int flags) {
   std::array<iovec, kPartsMax> parts;
   msghdr limited = *message;
@@ -71,7 +72,7 @@ ssize_t GuardedRecvmsg(int fd, msghdr* message, int flags) {
   const ssize_t seen = KernelRecvmsg(fd, &limited, flags | MSG_PEEK);
   if (seen <= 0) return seen;
   if ((limited.msg_flags & MSG_CTRUNC) != 0) {
-    errno = ECONNRESET;  // gRPC closes it, and close hands it on
+    errno = ECONNRESET;  // makes gRPC close the socket, which calls close() below
     return -1;
   }
   auto left = static_cast<size_t>(seen);
@@ -103,7 +104,7 @@ void WatchSocket(int socket, std::unique_ptr<SocketWatch> watch) {
 
 bool GuardsWork() {
 #if LARDER_GUARDS_CALLS
-  // What a shared library would find.
+  // Looks up the symbols as a shared library would.
   static const bool work = dlsym(RTLD_DEFAULT, "recvmsg") == reinterpret_cast<void*>(&::recvmsg) &&
                            dlsym(RTLD_DEFAULT, "sendmsg") == reinterpret_cast<void*>(&::sendmsg) &&
                            dlsym(RTLD_DEFAULT, "close") == reinterpret_cast<void*>(&::close);

@@ -1,17 +1,19 @@
-// Reads, writes and closes of gRPC's sockets: made safe against descriptors that peers send, for
-// kernels that cannot refuse them (server/connections/passed_rights.h), and watched.
+// Intercepts the reads, writes and closes of gRPC's sockets: to protect them against descriptors
+// that peers send, on kernels that cannot refuse these (server/connections/passed_rights.h), and to
+// watch their bytes.
 //
-// gRPC reads without room for descriptors: the kernel then drops what came, in gRPC's thread, and
-// that may wait for as long as the sender chose.  So this defines recvmsg, sendmsg and close for
-// the whole program, as the shared gRPC finds them here before it finds those of libc; for a socket
-// that is neither guarded nor watched each is the kernel's call and two loads more.
+// gRPC reads without a buffer for descriptors, so the kernel drops the ones that came, in gRPC's
+// thread, and that may block for as long as the sender chose.  So this file defines recvmsg,
+// sendmsg and close for the whole program, because the shared library of gRPC finds these before
+// libc's.  For a socket that is neither guarded nor watched each is the system call plus two loads.
 //
-// Does nothing where gRPC is linked statically with its own libc calls, or under a sanitizer, which
-// defines the same names: GuardsWork says so.
-// Ownership: of the watches.  Thread-safety: all functions from any thread.
+// Does nothing if gRPC is linked statically with its own libc calls, or under a sanitizer, which
+// defines the same names; GuardsWork then returns false.
+// Ownership: owns the watches.  Thread-safety: all functions from any thread.
+// Locks: none of its own; a watch may take locks.
 // Lifecycle: GuardSocket and WatchSocket before gRPC has the socket -> gRPC closes it, which ends
 // both.
-// Limits: descriptors below 2^20, which is the most that Linux gives unless told otherwise.
+// Limits: descriptors below 2^20, which is Linux's default maximum.
 #pragma once
 
 #include <cstddef>
@@ -20,22 +22,23 @@
 
 namespace larder {
 
-// Sees the bytes of a socket, on the threads that read and write it; one reads at a time, and one
-// writes.
+// Sees the bytes of a socket, on the threads that read and write it.  At most one thread reads and
+// one writes at a time.
 class SocketWatch {
  public:
-  // The socket is about to be closed.
+  // Destroyed when the socket is about to be closed.
   virtual ~SocketWatch() = default;
-  // `capacity`: of the buffer that they were read into.
-  // False: the read fails with ECONNRESET, so that gRPC closes the socket.
+  // `capacity` is that of the buffer that the bytes were read into.  If it returns false, the read
+  // fails with ECONNRESET, so that gRPC closes the socket.
   [[nodiscard]] virtual bool OnReceived(std::span<const std::byte> bytes, size_t capacity) = 0;
   virtual void OnSent(std::span<const std::byte> bytes) = 0;
 };
 
-// Returns false if it cannot: then a peer may hold up the thread that reads this socket.
+// Returns false if the socket cannot be guarded; a peer can then block the thread that reads it.
 [[nodiscard]] bool GuardSocket(int socket);
-// REQUIRES: GuardsWork.  No-op beyond the limit above.
+// Does nothing for a descriptor beyond the limit above.  REQUIRES: GuardsWork().
 void WatchSocket(int socket, std::unique_ptr<SocketWatch> watch);
+// Returns true if gRPC's calls arrive here.
 [[nodiscard]] bool GuardsWork();
 
 }  // namespace larder

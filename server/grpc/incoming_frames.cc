@@ -23,7 +23,7 @@ uint32_t BigEndian(std::span<const std::byte> bytes) {
   return value;
 }
 
-// Moves from the front of `bytes` to `room` what fits; returns how much.
+// Moves as many bytes as fit from the front of `bytes` to `room`; returns how many.
 size_t Fill(std::span<std::byte> room, std::span<const std::byte>* bytes) {
   const size_t moved = std::min(room.size(), bytes->size());
   if (moved != 0) std::memcpy(room.data(), bytes->data(), moved);
@@ -37,7 +37,7 @@ void FrameSplitter::Feed(std::span<const std::byte> bytes,
                          const std::function<void(const Piece&)>& visit) {
   while (!bytes.empty()) {
     bool first = false;
-    // What comes before the first frame is passed over as a payload of nothing.
+    // The bytes before the first frame are skipped as a payload without a frame.
     if (left_ == 0) {
       header_bytes_ += Fill(std::span(header_).subspan(header_bytes_), &bytes);
       if (header_bytes_ < kHeaderBytes) return;
@@ -61,7 +61,8 @@ void FrameSplitter::Feed(std::span<const std::byte> bytes,
 }
 
 bool IncomingFrames::OnReceived(std::span<const std::byte> bytes, size_t capacity) {
-  // Two allocations do not touch, as each has a header.
+  // Bytes that follow the last ones are in the same buffer: two allocations are never adjacent,
+  // because each has a header.
   if (bytes.data() != block_.end) block_ = {.number = block_.number + 1, .bytes = capacity};
   block_.end = bytes.data() + bytes.size();
   received_.Feed(bytes, [this](const FrameSplitter::Piece& piece) { OnFrame(piece); });
@@ -80,7 +81,7 @@ void IncomingFrames::OnFrame(const FrameSplitter::Piece& piece) {
     headers_too_long_ |= headers_ > kHeadersMax;
     if (piece.last && (piece.flags & kEndHeaders) != 0) headers_ = 0;
   }
-  // No more of the call comes, so what is not whole will not be.
+  // Nothing more comes of the call, so gRPC drops an incomplete message.
   if (EndsStream(piece)) return End(piece.stream);
   if (piece.type == kHeaders && piece.first) {
     if (calls_.try_emplace(piece.stream).second) held_ += kCallBytes;
@@ -103,7 +104,8 @@ void IncomingFrames::OnData(Call& call, std::span<const std::byte> data) {
     data = data.subspan(taken);
     call.message_left -= taken;
     if (call.message_left != 0) break;
-    // It is whole: its service has it, or may have it, and the call a place of its share.
+    // The message is complete: its service has it or may have it, and the call is charged to its
+    // caller's share.
     call.prefix_bytes = 0;
     call.held = 0;
     call.block = 0;

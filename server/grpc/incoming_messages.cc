@@ -22,9 +22,9 @@ struct IncomingMessages::Table {
   };
   struct User {
     uint64_t held = 0;
-    absl::flat_hash_map<pid_t, Process> processes;  // 0: all that the kernel does not show
+    absl::flat_hash_map<pid_t, Process> processes;  // 0: all whose pid the kernel does not report
   };
-  // What is to be said once no lock is held.
+  // The arguments of OnEnded, which is called once no lock is held.
   struct Ended {
     std::string what, why;
   };
@@ -32,16 +32,15 @@ struct IncomingMessages::Table {
   Table(ByteCount most, OnEnded on) : limit(most), on_ended(std::move(on)) {}
   void Add(Connection& connection) LARDER_EXCLUDES(mu);
   void Remove(Connection& connection) LARDER_EXCLUDES(mu);
-  // Ends who must be.
+  // Records what the connection holds, and ends connections until the total is within the limit.
   void Update(Connection& connection, uint64_t held, std::vector<Ended>* ended) LARDER_EXCLUDES(mu);
   void EndForHeaders(Connection& connection, std::vector<Ended>* ended) LARDER_EXCLUDES(mu);
   void Tell(const std::vector<Ended>& ended) const {
     if (!on_ended) return;
     for (const Ended& one : ended) on_ended(one.what, one.why);
   }
-  // REQUIRES: some connection holds something.
+  // REQUIRES: a connection holds something.
   [[nodiscard]] Ended EndOneThatHoldsMost() LARDER_REQUIRES(mu);
-  // `why`: of it.
   [[nodiscard]] Ended End(Connection& connection, const std::string& why) LARDER_REQUIRES(mu);
   void Hold(Connection& connection, uint64_t held) LARDER_REQUIRES(mu);
 
@@ -49,8 +48,8 @@ struct IncomingMessages::Table {
   const OnEnded on_ended;
   std::atomic<uint64_t> total{0};  // written under mu
   mutable Mutex mu;
-  bool gone LARDER_GUARDED_BY(mu) = false;                       // who made it
-  absl::flat_hash_map<uid_t, User> users LARDER_GUARDED_BY(mu);  // that have connections
+  bool gone LARDER_GUARDED_BY(mu) = false;  // the IncomingMessages is destroyed
+  absl::flat_hash_map<uid_t, User> users LARDER_GUARDED_BY(mu);  // those that have connections
 };
 
 class IncomingMessages::Connection final : public SocketWatch {
@@ -84,7 +83,7 @@ class IncomingMessages::Connection final : public SocketWatch {
 
  private:
   friend struct IncomingMessages::Table;
-  // The table's lock is everybody's, so a change that is small does not go there.
+  // All connections share the table's lock, so small changes are not recorded there.
   void CountInTable(std::vector<Table::Ended>* ended) LARDER_REQUIRES(mu_) {
     const uint64_t held = frames_.held();
     const uint64_t change = std::max(held, counted_) - std::min(held, counted_);
@@ -98,13 +97,13 @@ class IncomingMessages::Connection final : public SocketWatch {
   const SocketPeer peer_;
   std::atomic<uint64_t>& ended_;
 
-  Mutex mu_;  // before the table's
+  Mutex mu_;  // acquired before the table's
   IncomingFrames frames_ LARDER_GUARDED_BY(mu_);
-  uint64_t counted_ LARDER_GUARDED_BY(mu_) = 0;  // what the table was told last
+  uint64_t counted_ LARDER_GUARDED_BY(mu_) = 0;  // what was last recorded in the table
 
   // Written under the table's mutex.
-  uint64_t held_ = 0;              // its part of the table's sums: counted_, or 0 once it is over
-  std::atomic<bool> over_{false};  // it is ended
+  uint64_t held_ = 0;              // its part of the table's sums: counted_, or 0 once it has ended
+  std::atomic<bool> over_{false};  // it has been ended
 };
 
 void IncomingMessages::Table::Add(Connection& connection) {
@@ -140,7 +139,7 @@ void IncomingMessages::Table::EndForHeaders(Connection& connection, std::vector<
 }
 
 void IncomingMessages::Table::Hold(Connection& connection, uint64_t held) {
-  const uint64_t more = held - connection.held_;  // it may wrap, and so do the sums
+  const uint64_t more = held - connection.held_;  // may wrap; the sums then wrap back
   User& user = users[connection.peer_.uid];
   user.held += more;
   user.processes[connection.peer_.pid].held += more;
@@ -155,11 +154,12 @@ IncomingMessages::Table::Ended IncomingMessages::Table::EndOneThatHoldsMost() {
   const Process& process = std::ranges::max_element(user.processes, {}, held)->second;
   Connection& connection = **std::ranges::max_element(
       process.connections, {}, [](const Connection* each) { return each->held_; });
-  return End(connection,
-             absl::StrCat("of messages that are not whole its user holds ", user.held / kKiB,
-                          " KiB, the most of all, ", process.held / kKiB, " by this process and ",
-                          connection.held_ / kKiB, " here, and there is room for ",
-                          limit.value() / kKiB, "; send less at once, or raise --memory-limit"));
+  return End(
+      connection,
+      absl::StrCat("its user has the most incomplete messages: ", user.held / kKiB,
+                   " KiB, of which ", process.held / kKiB, " KiB in this process and ",
+                   connection.held_ / kKiB, " KiB on this connection; the limit for all is ",
+                   limit.value() / kKiB, " KiB; send less at once, or raise --memory-limit"));
 }
 
 IncomingMessages::Table::Ended IncomingMessages::Table::End(Connection& connection,
@@ -168,10 +168,10 @@ IncomingMessages::Table::Ended IncomingMessages::Table::End(Connection& connecti
   Hold(connection, 0);
   connection.over_ = true;
   ++connection.ended_;
-  (void)shutdown(connection.socket_, SHUT_RDWR);  // wakes gRPC; it fails where the peer has gone
+  (void)shutdown(connection.socket_, SHUT_RDWR);  // wakes gRPC; fails if the peer has disconnected
   return {absl::StrCat("incoming_bytes uid ", peer.uid),
           absl::StrCat("a connection of uid ", peer.uid,
-                       peer.pid == 0 ? "" : absl::StrCat(" pid ", peer.pid), " is ended: ", why)};
+                       peer.pid == 0 ? "" : absl::StrCat(" pid ", peer.pid), " was ended: ", why)};
 }
 
 IncomingMessages::IncomingMessages(ByteCount limit, OnEnded on_ended)

@@ -1,20 +1,23 @@
-// Counts what gRPC's servers hold of messages that are not whole, and ends the connection of who
-// holds most where that is too much.
+// Limits the memory that gRPC's servers hold for incomplete messages: counts it per connection, and
+// ends the connection that holds most when there is too much.
 //
-// gRPC bounds what a message takes and not what all take: its memory quota refuses nothing, and
-// gives back by ending one call at a time, which two processes outrun (a limit of 128 MiB was 1 GiB
-// after 13 s).  A service hears of a message when all of it has come, so it cannot refuse sooner.
-// Here each connection is counted while gRPC reads it (server/grpc/guarded_calls.h).  Beyond the
-// limit the user whose connections hold most together loses one at once: the one that holds most of
-// his process that holds most.  Its next read fails, gRPC frees what it holds, and its calls end
-// with UNAVAILABLE.
+// gRPC limits the size of one message, but not of all together: its memory quota refuses nothing
+// and frees memory by ending one call at a time, which two processes outrun (with a limit of
+// 128 MiB gRPC held 1 GiB after 13 s).  A service hears of a message when all of it has arrived, so
+// it cannot refuse it sooner.  This class counts each connection while gRPC reads it
+// (server/grpc/guarded_calls.h).  Beyond the limit it chooses the user whose connections hold most
+// together, of that user the process that holds most, and of that process the connection that holds
+// most, and ends this connection at once.  The connection's next read fails, gRPC frees what it
+// holds, and its calls end with UNAVAILABLE.
 //
-// Does not count messages that are whole (server/runtime/shares.h).
-// Ownership: by Daemon.  A connection that is open when this is gone is neither counted nor ended.
+// It does not count complete messages; server/runtime/shares.h does.
+// Ownership: Daemon owns it.  A connection that outlives it is neither counted nor ended any more.
 // Thread-safety: all methods from any thread.
+// Locks: that of a connection, then that of the table of all connections.  OnEnded is called
+// without them.
 // Lifecycle: Watch, before gRPC gets a connection -> gRPC closes it.
-// Limits: `limit`; beyond it kUntoldBytes of each connection, which are not counted, and what
-// gRPC's threads read while the end of a connection is under way.
+// Limits: `limit`; and beyond it kUntoldBytes for each connection, which are not counted, and what
+// gRPC's threads read while a connection is being ended.
 #pragma once
 
 #include <atomic>
@@ -32,16 +35,16 @@ namespace larder {
 class IncomingMessages {
  public:
   static constexpr uint64_t kUntoldBytes = 16 << 10;
-  // Hears of each connection that is ended, and why, as Shares::OnRefused does: on the thread of
-  // gRPC's that reads or writes some connection.
+  // Called for each connection that is ended, with the reason, as Shares::OnRefused is: on a thread
+  // of gRPC that reads or writes a connection, not necessarily that one.
   using OnEnded = std::function<void(const std::string& what, const std::string& why)>;
   IncomingMessages(ByteCount limit, OnEnded on_ended);
   ~IncomingMessages();
   IncomingMessages(const IncomingMessages&) = delete;
   IncomingMessages& operator=(const IncomingMessages&) = delete;
 
-  // Counts what comes over the connection until it is closed.  `ended` counts its end, if it is
-  // ended; it outlives the connection.  No-op where GuardsWork() is false.
+  // Counts what comes over the connection until it is closed.  If the connection is ended, `ended`
+  // is incremented; it outlives the connection.  Does nothing if GuardsWork() returns false.
   void Watch(int socket, const SocketPeer& peer, std::atomic<uint64_t>& ended);
 
   [[nodiscard]] uint64_t held() const;
@@ -50,7 +53,7 @@ class IncomingMessages {
  private:
   class Connection;
   struct Table;
-  const std::shared_ptr<Table> table_;  // of this and of each connection
+  const std::shared_ptr<Table> table_;  // shared with each connection
 };
 
 }  // namespace larder

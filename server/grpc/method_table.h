@@ -1,13 +1,13 @@
-// Which socket file serves which method of the contract: declared once, here, a line a method.
+// Which socket file serves which method of the contract: declared here only, one line per method.
 //
 // A method of proto/larder/v1 without a line does not compile, nor does a line without its method.
-// A service is served at a socket by ServedAt alone, which leaves the methods that the table does
-// not declare there to WrongSocket (wrong_socket.h), so they are refused before gRPC decodes a
-// request.  Health and reflection are gRPC's own: health is served at
-// every socket, reflection where callers are trusted, at control.sock and admin.sock.
+// Every service is served at a socket through ServedAt, which leaves the methods that the table
+// does not declare for that socket to WrongSocket (wrong_socket.h); so they are refused before gRPC
+// decodes a request.  Health and reflection are gRPC's own: health is served at every socket,
+// reflection at the sockets whose callers are trusted, control.sock and admin.sock.
 //
-// Does not say who may open a socket file: its owner, group and mode do.
-// Ownership: none.  Thread-safety: constants; a ServedAt is as its service.
+// The table does not decide which users may open a socket file: its owner, group and mode do.
+// Ownership: none.  Thread-safety: constants; a ServedAt is as thread-safe as its service.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ enum class Socket : uint8_t {
 struct SocketSet {
   uint8_t bits = 0;  // public, so that a set can be an argument of a template
 
-  constexpr SocketSet(Socket one) : bits(static_cast<uint8_t>(one)) {}  // NOLINT: one is a set
+  constexpr SocketSet(Socket one) : bits(static_cast<uint8_t>(one)) {}  // NOLINT: implicit
   [[nodiscard]] constexpr bool Has(Socket one) const {
     return (bits & static_cast<uint8_t>(one)) != 0;
   }
@@ -43,14 +43,15 @@ constexpr SocketSet operator|(SocketSet a, SocketSet b) {
   return a;
 }
 
-// A line: the method, as the template that the generated code has for it, and where it is served.
+// A line of the table: the method, as its template in the generated code, and the sockets that
+// serve it.
 template <template <class> class Method, SocketSet kSockets>
 struct Line {};
 
 namespace method_table_internal {
 
-// The service that has just the methods of `Lines`, written as the generated code writes the one
-// that has all: the types are the same when the lines are those of the .proto file, in its order.
+// The service with the methods of `Lines`, built as the generated code builds the service with all
+// methods.  The two types are the same if the lines are those of the .proto file, in its order.
 template <class Base, class... Lines>
 struct WithMethods {
   using Type = Base;
@@ -78,11 +79,11 @@ struct MethodTable {
   // In the order of the .proto file.
   static constexpr std::array<SocketSet, sizeof...(Lines)> kSockets = {
       method_table_internal::PartsOf<Lines>::kValue...};
-  // Every method has a line, and in its place.
+  // True if every method has a line, in the order of the .proto file.
   static constexpr bool kWhole = std::is_same_v<
       typename method_table_internal::WithMethods<typename Api::Service, Lines...>::Type,
       typename Api::CallbackService>;
-  // The place of a method, as gRPC numbers it.
+  // Returns the index of a method, as gRPC numbers them.
   template <template <class> class Method>
   static constexpr int IndexOf() {
     constexpr std::array<bool, sizeof...(Lines)> kIs = {
@@ -94,7 +95,7 @@ struct MethodTable {
   }
 };
 
-// clang-format off: a line a method
+// clang-format off: one line per method
 
 inline constexpr SocketSet kDataAndControl = SocketSet(Socket::kData) | Socket::kControl;
 
@@ -107,7 +108,7 @@ using CacheMethods = MethodTable<
     v1::Cache, Line<v1::Cache::WithCallbackMethod_Lookup, kDataAndControl>,
     Line<v1::Cache::WithCallbackMethod_ListInstances, kDataAndControl>,  // data: without salts
     Line<v1::Cache::WithCallbackMethod_QueryIp, kDataAndControl>,
-    Line<v1::Cache::WithCallbackMethod_Pin, kDataAndControl>,    // data: of its own user
+    Line<v1::Cache::WithCallbackMethod_Pin, kDataAndControl>,    // data: for the caller's own user
     Line<v1::Cache::WithCallbackMethod_Unpin, kDataAndControl>,  // likewise
     Line<v1::Cache::WithCallbackMethod_Prefetch, kDataAndControl>,
     Line<v1::Cache::WithCallbackMethod_Clear, Socket::kControl>,
@@ -130,7 +131,8 @@ static_assert(CacheMethods::kWhole,
 static_assert(AdminMethods::kWhole,
               "server/grpc/method_table.h: say at which sockets each method of Admin is served");
 
-// The callback service of `Table`, of which only what the table declares for `socket` is served.
+// The callback service of `Table`, which serves only the methods that the table declares for
+// `socket`.
 template <class Table>
 class ServedAt : public Table::Service::CallbackService {
   static_assert(Table::kWhole);
@@ -143,7 +145,7 @@ class ServedAt : public Table::Service::CallbackService {
   }
 };
 
-// The table again, for whatever finds out at run time what is served where.
+// The table at run time.
 struct DeclaredMethod {
   std::string path;  // "/larder.v1.Cache/Move"
   std::string name;  // "Move"
@@ -151,7 +153,7 @@ struct DeclaredMethod {
 };
 [[nodiscard]] std::span<const DeclaredMethod> DeclaredMethods();
 
-// "control.sock"
+// Returns, for example, "control.sock".
 [[nodiscard]] const char* FileNameOf(Socket socket);
 
 }  // namespace larder

@@ -47,7 +47,7 @@ grpc::Status WrongSocket::Answer(const std::string& path) const {
         absl::StrCat(method->name, " is not served at ", FileNameOf(here_), " but at ", folder_,
                      "/", FileNameOf(there), ", which is for ", UsersOf(there), ": call it there")};
   }
-  LARDER_CHECK(false);  // a method that is served nowhere has no line
+  LARDER_CHECK(false);  // every line has at least one socket
   return {};
 }
 

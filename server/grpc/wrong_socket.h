@@ -1,9 +1,10 @@
-// What a socket answers to a call of a method that it does not serve: which socket does.
+// Answers calls of methods that a socket does not serve, with the socket that serves them.
 //
-// PERMISSION_DENIED for a method of the contract, UNIMPLEMENTED for any other, before a byte of the
-// request is decoded.
-// Ownership: by Daemon; outlives the server that it is registered with; refers to the counters.
-// Thread-safety: as gRPC's callback API wants.
+// The answer is PERMISSION_DENIED for a method of the contract and UNIMPLEMENTED for any other one.
+// No byte of the request is decoded.
+// Ownership: GrpcServers owns it; it outlives the server that it is registered with, and the
+// counters outlive it.
+// Thread-safety: any thread, as gRPC's callback API requires.
 #pragma once
 
 #include <string>
@@ -17,7 +18,7 @@ namespace larder {
 
 class WrongSocket final : public grpc::CallbackGenericService {
  public:
-  // `folder`: where the socket files are.
+  // `folder` is the directory of the socket files.
   WrongSocket(Socket here, std::string folder, Counters& counters)
       : here_(here), folder_(std::move(folder)), counters_(counters) {}
 

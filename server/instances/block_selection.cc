@@ -11,12 +11,12 @@ namespace larder {
 namespace {
 
 absl::Status TooMany(size_t blocks) {
-  return absl::InvalidArgumentError(absl::StrCat("blocks: ", blocks, " of them is more than ",
-                                                 SelectedBlocks::kBlocksMax,
-                                                 " a call; select fewer tokens or one engine"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("blocks: the selection names ", blocks, " blocks, more than the limit of ",
+                   SelectedBlocks::kBlocksMax, " per call; select fewer tokens or one engine"));
 }
 
-// The digests of a chain at which each variant's blocks end.
+// Selects, for each variant, the digests of the chain at which the variant's blocks end.
 absl::StatusOr<SelectedBlocks> OfChain(std::span<const Digest> chain,
                                        std::span<const VariantIndex> variants,
                                        const BlockStore& store) {
@@ -24,7 +24,7 @@ absl::StatusOr<SelectedBlocks> OfChain(std::span<const Digest> chain,
   size_t blocks = 0;
   for (const VariantIndex variant : variants) {
     const std::shared_ptr<const VariantSpec> spec = store.SpecOf(variant);
-    if (!spec) continue;  // nobody has said how long its blocks are
+    if (!spec) continue;  // the length of the variant's blocks is not known
     const size_t steps = spec->block_tokens / kStepTokens;
     by_steps[steps].push_back(variant);
     blocks += chain.size() / steps;

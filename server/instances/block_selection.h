@@ -1,7 +1,8 @@
-// Which blocks a verb's selection means: wire::BlockSelection against what engines registered.
+// Resolves the wire::BlockSelection of a verb to blocks, with the variants that engines registered.
 //
-// Pure but for what it asks of store and instances.  Thread-safety: any thread.
-// Limits: kBlocksMax blocks a selection.
+// Functions without state of their own; they only read the store and the instance table.
+// Thread-safety: any thread.
+// Limits: kBlocksMax blocks per selection.
 #pragma once
 
 #include <algorithm>
@@ -25,33 +26,34 @@ struct SelectedBlocks {
     uint32_t name = 0;  // index in `names`
   };
   std::vector<Digest> names;  // in the order of the selection, or of the chain
-  std::vector<Block> blocks;  // that may have them
+  std::vector<Block> blocks;  // every block that may have one of the names
 };
 
-// Those that its `variants` name, else those of its engine, else of all that are registered.
+// Returns the known ones of selection.variants; if that is empty, the variants of its engine; if it
+// names no engine, all variants that are registered or stored.
 [[nodiscard]] std::vector<VariantIndex> VariantsOf(const wire::BlockSelection& selection,
                                                    const InstanceTable& instances,
                                                    const BlockStore& store);
 
-// `content_id` and `tokens` where it is a chain, else no tokens.  InvalidArgument: more than
-// kBlocksMax, with what to do.
+// Selects the blocks of the chain of `content_id` and `tokens`, or, if `tokens` is empty, those of
+// selection.digests.  Returns InvalidArgument, with what to do, if there are more than kBlocksMax.
 [[nodiscard]] absl::StatusOr<SelectedBlocks> Select(const wire::BlockSelection& selection,
                                                     const Digest& content_id,
                                                     std::span<const uint32_t> tokens,
                                                     const InstanceTable& instances,
                                                     const BlockStore& store);
 
-// The one that says more of what is left to do: kMissing, kOk, kPending, kFull, kKept,
-// kUnsupported, and what is none of these.
+// Returns the worse of two statuses.  From best to worst: kMissing, kOk, kPending, kFull, kKept,
+// kUnsupported, any other status.
 [[nodiscard]] BlockStatus Worse(BlockStatus a, BlockStatus b);
 
-// One answer for each name: the worst of the blocks that have it; kMissing where none has.
-// REQUIRES: a status for each block.
+// Returns one answer for each name: the worst status of the blocks that have it, kMissing if no
+// block has it.  REQUIRES: `statuses` has one status for each block.
 [[nodiscard]] std::vector<wire::BlockAnswer> AnswersOf(const SelectedBlocks& selected,
                                                        std::span<const BlockStatus> statuses);
 
-// Bytes that a call with this selection keeps at most: its answer, until the caller has read it, or
-// the selection, while the call waits for one; whichever is more.
+// Returns the most bytes that a call with this selection holds: the selection while the call waits
+// for an answer, or the answer until the caller has read it, whichever is more.
 [[nodiscard]] inline size_t AnswerBytesOf(const SelectedBlocks& selected) {
   constexpr size_t kEach = sizeof(Digest) + 1, kBeside = 64;  // a status is a varint of a byte
   constexpr size_t kEachBlock = sizeof(SelectedBlocks::Block) + sizeof(BlockStatus);

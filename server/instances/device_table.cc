@@ -38,7 +38,7 @@ size_t DeviceTable::Stored(SessionId session, const Report& report) {
   Engine& engine = EngineNumbered(it->second.engine);
   const size_t each = report.tokens.size() / report.digests.size();
   size_t left_out = 0;
-  bool full = false;  // asked once: what is left out may be much, and a refusal is long
+  bool full = false;  // stops asking after a refusal: it is slow, and many blocks may follow
   for (size_t i = 0; i < report.digests.size(); ++i) {
     const Name name{report.variant, report.digests[i]};
     const bool had = it->second.has.contains(name);
@@ -71,7 +71,8 @@ bool DeviceTable::TakePlace(Session& session) {
   return true;
 }
 
-// They were checked: what is known already is the same.
+// The caller has checked the tokens against the digest, so tokens that are already known are the
+// same.
 void DeviceTable::KeepChain(Engine& engine, Block& block, const Digest& parent,
                             std::span<const uint32_t> tokens) {
   if (!block.tokens.empty() || tokens_ + tokens.size() > limits_.tokens_max ||
@@ -114,10 +115,11 @@ void DeviceTable::Cleared(SessionId session) {
   LetAllGo(session, number, had);
 }
 
-// ---- what leaves with a session
+// ---- the end of a session
 
-// A block goes and is told to under one hold of the lock, lest it come back in between; where what
-// is left is told anew, that makes it right.
+// A block is erased and its event appended under one hold of the lock; otherwise the block could
+// be stored again in between and the events be in the wrong order.  TellAnew needs no such care: it
+// reports every block that is left afterwards.
 void DeviceTable::LetAllGo(SessionId session, uint32_t number, const Names& has) {
   if (LetEngineGo(number, has)) return;
   const bool anew = BetterToldAnew(number, has);
@@ -162,7 +164,8 @@ bool DeviceTable::BetterToldAnew(uint32_t number, const Names& has) const {
   return gone > many && there < 2 * gone;
 }
 
-// What others say meanwhile is told in between: the last word on each block is right.
+// Other sessions of the engine may store and remove blocks meanwhile.  Their events are interleaved
+// with these, and the last event of each block is right.
 void DeviceTable::TellAnew(uint32_t number) {
   Cursor left;
   left.engine_ = left.last_engine_ = number;
@@ -198,7 +201,7 @@ bool DeviceTable::LetGo(SessionId session, Engine& engine, const Name& name) {
 
 void DeviceTable::Tell(Engine& engine, const TierEvent& event) {
   events_.Append(event);
-  engine.told = events_.newest();  // or one of another tier that came since: later is enough
+  engine.told = events_.newest();  // may be a later event of another tier, which does no harm
 }
 
 uint32_t DeviceTable::NumberOf(const std::string& engine_id) {
@@ -213,7 +216,7 @@ uint32_t DeviceTable::NumberOf(const std::string& engine_id) {
   return number;
 }
 
-// Those without a session of which no event that is still known tells.
+// Forgets the engines that have no session and no event left in the ring.
 void DeviceTable::ForgetEngines() {
   MutexLock lock(names_mu_);
   for (auto it = engines_.begin(); it != engines_.end();) {
@@ -234,7 +237,7 @@ const DeviceTable::Engine* DeviceTable::Find(std::string_view engine_id) const {
   return number == numbers_.end() ? nullptr : &engines_.find(number->second)->second;
 }
 
-// ---- what is there
+// ---- queries
 
 void DeviceTable::Lookup(std::string_view engine_id, VariantIndex variant,
                          std::span<const Digest> digests, std::span<char> there) const {

@@ -10,7 +10,8 @@ namespace {
 
 size_t OwedFor(size_t blocks) { return blocks + DirectiveQueue::kOwedOfDirective; }
 
-// What an engine may say of a block (engine.proto, DirectiveDone).
+// Returns true if an engine may answer `said` for a block of such a directive (engine.proto,
+// DirectiveDone).
 bool MaySay(wire::DirectiveKind kind, BlockStatus said) {
   using Kind = wire::DirectiveKind;
   switch (said) {
@@ -26,7 +27,8 @@ bool MaySay(wire::DirectiveKind kind, BlockStatus said) {
   }
 }
 
-// What was cancelled came too late to be done.
+// Returns the status to report for an engine's answer.  kCancelled means that the directive came
+// too late to be done.
 BlockStatus Sane(wire::DirectiveKind kind, BlockStatus said) {
   if (said == BlockStatus::kCancelled) return BlockStatus::kPending;
   return MaySay(kind, said) ? said : BlockStatus::kUnsupported;
@@ -74,7 +76,8 @@ void DirectiveQueue::GiveAll(Order order, std::span<const SessionId> sessions, A
   End(call);
 }
 
-// It is open until all is in line.
+// `open` starts at 1 and End takes that 1 back, so that the call cannot be answered before all of
+// its parts are queued.
 std::shared_ptr<DirectiveQueue::Call> DirectiveQueue::Begin(Order order, std::vector<Block> blocks,
                                                             size_t statuses, Answer answer) {
   return std::make_shared<Call>(
@@ -97,7 +100,7 @@ void DirectiveQueue::End(std::shared_ptr<Call> call) {
 void DirectiveQueue::Queue(std::vector<Part> parts) {
   std::vector<SessionId> sessions;
   {
-    Answered none;  // the call itself is open
+    Answered none;  // stays empty: the call is open until End
     MutexLock lock(mu_);
     const TimePoint until = clock_.Now() + kPatience;
     for (Part& part : parts) {
@@ -115,7 +118,7 @@ void DirectiveQueue::Queue(std::vector<Part> parts) {
   for (const SessionId session : sessions) SendWaiting(session);
 }
 
-// A part may be answered, or its session end, before the next one is sent.
+// A part may be answered, or its session may end, before the next part is sent.
 void DirectiveQueue::SendWaiting(SessionId session) {
   for (;;) {
     std::optional<wire::Directive> directive;
@@ -143,7 +146,8 @@ void DirectiveQueue::SendWaiting(SessionId session) {
   }
 }
 
-// It is not to be done any more before nobody waits for it, so the wall clock is asked first.
+// The directive must expire no later than the queue stops waiting for its answer, so the wall clock
+// is read before the steady clock.
 std::optional<wire::Directive> DirectiveQueue::TakeNext(SessionId session, VariantIndex* variant) {
   const auto line = lines_.find(session);
   if (line == lines_.end() || line->second.waiting.empty()) return std::nullopt;
@@ -237,7 +241,7 @@ void DirectiveQueue::SessionEnded(SessionId session) {
   Tell(answered);
 }
 
-// Ids ascend, and so does what they may take: both are given under the lock.
+// Ids and `until` of parts_ ascend together, because both are assigned under the lock.
 void DirectiveQueue::Tick(TimePoint now) {
   Answered answered;
   {

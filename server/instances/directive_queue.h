@@ -1,19 +1,21 @@
-// Directives: what engines are asked to do with what they have in device memory, and what became
-// of it.
+// Sends directives, which ask engines to do something with blocks in their device memory, and
+// collects the answers.
 //
-// The daemon keeps no pins of DEVICE: the engine does, until their deadline, and they go with it.
-// An order goes to every session that has one of its blocks, in directives of wire::kKeysMax keys,
-// and is answered when all of them are; a session that ends takes its device memory with it.  A
-// session is sent as much as it may owe, and the rest, in the order in which it was given, as it
-// answers.  A directive is waited for kPatience from when it is sent; what waits for its turn,
-// kPatience from the session's last answer.  So one that hangs is given up after kPatience, and one
-// that answers is waited for, however many blocks it has.
-// Ownership: by Daemon; table and counters outlive it.
-// Thread-safety: all methods from any thread.  Locks: nothing is held while a session or a caller
-// is talked to.
-// Lifecycle: made -> Give ... -> EndAll: then every order is answered at once, kPending.
-// Limits: as many blocks an order as its caller may select; kOwedMax that a session owes.
-// Memory: of an order, 25 B a block while it is open.
+// The daemon keeps no pins of DEVICE: the engine keeps them until their deadline, and they end with
+// the engine.  An order is sent to every session that has one of its blocks, in directives of up to
+// wire::kKeysMax keys, and is answered once all of these are answered.  A session that ends answers
+// kMissing for its blocks, because its device memory ends with it.  A session is sent no more than
+// kOwedMax unanswered; the rest follows, in the order in which it was given, as the session
+// answers.  The queue waits for a directive kPatience from when it was sent, and for one that waits
+// for its turn kPatience from the session's last answer.  So the queue gives up on a session that
+// hangs after kPatience, and waits for a session that keeps answering, however many blocks it has.
+// Ownership: Daemon owns it; the table and the counters outlive it.
+// Thread-safety: all methods from any thread.
+// Locks: mu_ is not held while a session, the device table or an order's caller is called.
+// Lifecycle: constructed -> Give ... -> EndAll, from which on every order is answered at once with
+// kPending.
+// Limits: an order has as many blocks as its caller may select; a session owes at most kOwedMax.
+// Memory: 25 B per block of an order while it is open.
 #pragma once
 
 #include <chrono>
@@ -40,41 +42,48 @@ namespace larder {
 class DirectiveQueue {
  public:
   static constexpr std::chrono::seconds kPatience{5};
-  // Keys, and some for each directive, that a session was sent and has not answered, however late:
-  // one that does not read takes no more memory.  A directive always fits where nothing is owed.
+  // The limit of what a session was sent and has not answered, however late: its keys, plus
+  // kOwedOfDirective for each directive.  It bounds the memory that a session which does not read
+  // can take.  A directive always fits if the session owes nothing.
   static constexpr size_t kOwedMax = 65'536, kOwedOfDirective = 16;
   static_assert(wire::kKeysMax + kOwedOfDirective <= kOwedMax);
 
   struct Order {
     wire::DirectiveKind kind = wire::DirectiveKind::kPin;
-    std::string engine_id = {};  // of this engine alone; empty: of all
+    std::string engine_id = {};  // empty means every engine
     std::string owner = {};
     uint64_t deadline_unix_ms = 0;
     std::optional<Codec> codec = {};
-    bool pinned = false;  // kDrop: also what is pinned
+    bool pinned = false;  // kDrop: drop pinned blocks too
   };
   using Block = DeviceTable::Name;
-  // kOk: it is on its way.  kMissing: the session has ended.  kUnsupported: it takes none.
+  // Returns kOk if the directive is on its way, kMissing if the session has ended, kUnsupported if
+  // the session takes no directives.
   using Send = std::function<BlockStatus(SessionId, VariantIndex, wire::Directive)>;
   DirectiveQueue(const DeviceTable& devices, const Clock& clock, WallClock now_ms,
                  Counters& counters, Send send);
 
-  // One status a block, the worst of what the sessions said that have it.  kMissing: none has.
-  // kPending: one was told and has not answered, or not done it in time, or answered so little of
-  // what it owes that it was not told.  kUnsupported: one takes no directives, or says what none
-  // may say of this kind (engine.proto, DirectiveDone).  Called once, from this thread or another.
+  // Receives one status per block: the worst answer of the sessions that have it (Worse in
+  // block_selection.h).
+  // kMissing: no session has the block.
+  // kPending: a session was sent the directive and did not answer or did not do it in time, or it
+  // owes so many answers that it was not sent the directive.
+  // kUnsupported: a session takes no directives, or its answer is not allowed for this kind
+  // (engine.proto, DirectiveDone).
+  // Called once, on the thread that calls Give or on another one.
   using Answer = std::function<void(std::vector<BlockStatus>)>;
   void Give(Order order, std::vector<Block> blocks, Answer answer) LARDER_EXCLUDES(mu_);
-  // An order that is of no blocks, to each of these sessions: one status each, kOk where it was
-  // done.
+  // Gives an order without blocks to each of these sessions.  `answer` receives one status per
+  // session, kOk if the session did it.
   void GiveAll(Order order, std::span<const SessionId> sessions, Answer answer)
       LARDER_EXCLUDES(mu_);
 
-  // What a session says.  Of another directive, or of other keys than it was asked for: counted,
-  // and passed over.  What comes too late makes room for more.
+  // Handles a session's answer.  An answer to an unknown directive, or with a wrong number of
+  // statuses, is counted and ignored.  A late answer changes no status, but reduces what the
+  // session owes, so that more can be sent to it.
   void Done(SessionId session, const wire::DirectiveDone& done) LARDER_EXCLUDES(mu_);
   void SessionEnded(SessionId session) LARDER_EXCLUDES(mu_);
-  // Often: answers those whose patience is over.
+  // Answers the directives for which kPatience has passed.  To be called several times per second.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_);
   void EndAll() LARDER_EXCLUDES(mu_);
 
@@ -84,40 +93,42 @@ class DirectiveQueue {
     const std::vector<Block> blocks;
     const Answer answer;
     std::vector<BlockStatus> statuses;  // under mu_
-    size_t open = 0;                    // likewise: parts that are not done
+    size_t open = 0;                    // likewise: parts without an answer
   };
-  // A directive: a part of a call, of one session and variant.
+  // A directive: the part of a call that is for one session and variant.
   struct Part {
     SessionId session;
     VariantIndex variant = VariantIndex::kNone;
-    std::vector<uint32_t> blocks;  // of the call's
-    std::shared_ptr<Call> call;    // null: it was answered for, and is still owed
-    TimePoint until = {};          // of one that was sent
+    std::vector<uint32_t> blocks;  // indices in the call's statuses
+    std::shared_ptr<Call> call;    // null if it was answered without the session, which owes it
+    TimePoint until = {};          // set when it is sent
   };
-  using Parts = std::map<uint64_t, Part>;  // that were sent, by directive id
-  // What one session owes, and is yet to be sent.  Gone where both are nothing.
+  using Parts = std::map<uint64_t, Part>;  // sent parts, by directive id
+  // What one session owes, and the parts that it is yet to be sent.  Erased when both are empty.
   struct Line {
     size_t owed = 0;
     std::deque<Part> waiting = {};
-    TimePoint until = {};  // that these wait, if it says nothing
+    TimePoint until = {};  // until when these wait if the session does not answer
   };
   using Lines = absl::flat_hash_map<SessionId, Line>;
-  // Calls with nothing open, to be answered without the lock.
+  // Calls without open parts, to be answered when mu_ is released.
   using Answered = std::vector<std::shared_ptr<Call>>;
 
   [[nodiscard]] static std::shared_ptr<Call> Begin(Order order, std::vector<Block> blocks,
                                                    size_t statuses, Answer answer);
-  // To the ends of their sessions' lines; those of a session stand together.
+  // Appends the parts to the lines of their sessions and sends what may be sent.
+  // REQUIRES: the parts of a session are next to one another.
   void Queue(std::vector<Part> parts) LARDER_EXCLUDES(mu_);
   void SendWaiting(SessionId session) LARDER_EXCLUDES(mu_);
-  // The next of its line, which it owes from now on; nullopt: there is none, or it owes too much.
+  // Takes the next directive of the session's line, which the session owes from now on.  Returns
+  // nullopt if none waits, or if the session would owe too much.
   [[nodiscard]] std::optional<wire::Directive> TakeNext(SessionId session, VariantIndex* variant)
       LARDER_REQUIRES(mu_);
   void End(std::shared_ptr<Call> call) LARDER_EXCLUDES(mu_);
-  // The same status of all its blocks, unless `statuses` says one of each.
+  // Records `statuses`, one per block, or, if they are empty, `all` for every block of the part.
   static void Close(Part& part, BlockStatus all, std::span<const BlockStatus> statuses,
                     Answered* answered);
-  // Nobody waits in this line any more.
+  // Closes and removes the parts that wait in this line.
   static void CloseWaiting(Line& line, BlockStatus all, Answered* answered);
   void Erase(Parts::iterator part) LARDER_REQUIRES(mu_);
   static void Tell(const Answered& answered);
@@ -130,7 +141,7 @@ class DirectiveQueue {
 
   Mutex mu_;
   bool ended_ LARDER_GUARDED_BY(mu_) = false;
-  uint64_t last_id_ LARDER_GUARDED_BY(mu_) = 1;       // which is that of drain
+  uint64_t last_id_ LARDER_GUARDED_BY(mu_) = 1;       // 1 is the id of the drain directive
   uint64_t waiting_from_ LARDER_GUARDED_BY(mu_) = 0;  // no directive before it has a call
   Parts parts_ LARDER_GUARDED_BY(mu_);
   Lines lines_ LARDER_GUARDED_BY(mu_);

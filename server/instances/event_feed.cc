@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t kEventsAtOnce = 256;
 
-// Another block of the same: several one after the other are told in one.
+// Returns true if `next` differs from `event` only in its block and, if it has a chain, continues
+// the chain of `event`; the two are then reported as one event.
 bool Continues(const wire::BlockEvent& event, const wire::BlockEvent& next) {
   if (event.cleared || next.cleared || event.stored != next.stored ||
       event.variant != next.variant || event.tier != next.tier ||
@@ -49,8 +50,8 @@ std::vector<wire::BlockEvent> Joined(std::vector<wire::BlockEvent> events) {
 
 absl::Status EventFeed::CutOff() {
   return absl::OutOfRangeError(
-      "what happened next is no longer known: watch again, with a snapshot (a watcher that reads "
-      "slowly, or was away for long, needs a greater --events-max)");
+      "the next events are no longer kept: watch again with a snapshot; a watcher that reads "
+      "slowly, or was disconnected for long, needs a greater --events-max");
 }
 
 absl::StatusOr<EventFeed> EventFeed::Make(const wire::WatchQuery& query, BlockStore& store,
@@ -156,11 +157,11 @@ void EventFeed::AddChainsOfDevice(std::span<const TierEvent> events,
   }
 }
 
-// What has left since stays without: that it did is told soon.
+// A block that has left its tier since gets no chain; an event that reports this follows.
 void EventFeed::AddChains(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const {
   std::vector<EntryRef> held;
   std::vector<DiskAddress> on_disk;
-  std::vector<size_t> which;  // of `to`, those on disk alone
+  std::vector<size_t> which;  // indices in `to` of the blocks that are only on disk
   const auto add = [&](size_t i, const Digest& parent, const Digest& content,
                        std::span<const uint32_t> tokens, const BlockWriter& writer) {
     to[i].chain = {.parent = parent,
@@ -182,7 +183,7 @@ void EventFeed::AddChains(std::span<const TierEvent> events, std::span<wire::Blo
       which.push_back(i);
     }
   }
-  store_.Unhold(held);  // the disk may be slow
+  store_.Unhold(held);  // before the disk is read, which may be slow
   std::vector<std::optional<DiskTier::Description>> found(on_disk.size());
   if (!on_disk.empty()) (void)disk_->Describe(on_disk, found);
   for (size_t i = 0; i < found.size(); ++i) {

@@ -1,10 +1,12 @@
-// What one watcher is to hear next: all that is there, if he asked for a snapshot, and what
-// happened since; as fast as he takes it, and nothing for ever if he does not.
+// The stream of events of one watcher: first the blocks that are there, if the watcher asked for a
+// snapshot, then the events that happened since the snapshot began.
 //
-// A snapshot is taken while blocks come and go: what happened since it began follows it, and makes
-// it right.
-// Ownership: by whoever tells the watcher; store and disk outlive it.  Thread-safety: none.
-// Blocking: reads from the disk where tokens of blocks on disk alone are wanted.
+// The watcher sets the pace: nothing is read ahead or kept for it.  A watcher that falls behind the
+// event ring is cut off.  Blocks come and go while a snapshot is read; the events since it began
+// follow it and correct it.
+// Ownership: the watcher's stream owns it; store, disk and device table outlive it.
+// Thread-safety: none.
+// Blocking: Next reads from the disk if the watcher wants tokens and a block is only on disk.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +24,22 @@ namespace larder {
 
 class EventFeed {
  public:
-  // `disk` may be null, and `devices` where DEVICE is not asked for.  OutOfRange: to go on after
-  // what is no longer known.  InvalidArgument: after what is yet to come.
+  // `disk` may be null; `devices` may be null if the query does not include DEVICE.  Returns
+  // OutOfRange if the query continues a stream of a former daemon, InvalidArgument if it continues
+  // after an event that has not happened yet.
   [[nodiscard]] static absl::StatusOr<EventFeed> Make(const wire::WatchQuery& query,
                                                       BlockStore& store, DiskTier* disk,
                                                       const DeviceTable* devices,
                                                       const std::string& boot_id);
 
-  // Cheap: false where nothing is to be told now.
+  // Returns false if there is nothing to report now.  Cheap.
   [[nodiscard]] bool ready() const;
-  // What is to be told next is no longer known.  Cheap.
+  // Returns true if the event ring no longer has the next event.  Cheap.
   [[nodiscard]] bool lost() const;
+  // Returns the OutOfRange error for a watcher whose next event is no longer known.
   [[nodiscard]] static absl::Status CutOff();
-  // What is to be told next, which may be nothing after all.  OutOfRange: he was too slow.
+  // Returns the next events; there may be none, even if ready() was true.  Returns OutOfRange if
+  // the next event is no longer known.
   [[nodiscard]] absl::StatusOr<wire::WatchReply> Next();
 
  private:
@@ -43,12 +48,13 @@ class EventFeed {
       : query_(query), store_(store), disk_(disk), devices_(devices) {}
 
   [[nodiscard]] absl::StatusOr<wire::WatchReply> NextOfSnapshot();
-  // Of HOST and DISK, then of DEVICE; empty: that was all.
+  // Returns the next blocks of the snapshot: those of HOST and DISK, then those of DEVICE.
   [[nodiscard]] std::vector<TierEvent> SomeOfSnapshot();
-  // OutOfRange: they are of an engine that was forgotten, as is what they told.
+  // Returns OutOfRange if an event is of an engine that DeviceTable has forgotten; the ring has
+  // dropped such an event since it was read.
   [[nodiscard]] absl::StatusOr<std::vector<wire::BlockEvent>> Describe(
       std::span<const TierEvent> events) const;
-  // Of stored ones, what is known of them.
+  // Add parent and tokens to the events that store a block, as far as they are known.
   void AddChainsOfDevice(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;
   void AddChains(std::span<const TierEvent> events, std::span<wire::BlockEvent> to) const;
 
@@ -59,7 +65,7 @@ class EventFeed {
   bool in_snapshot_ = false;
   BlockIndex::Cursor cursor_;
   DeviceTable::Cursor device_cursor_;
-  uint64_t after_ = 0;  // told
+  uint64_t after_ = 0;  // the last event that was reported
 };
 
 }  // namespace larder

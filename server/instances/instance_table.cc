@@ -20,11 +20,11 @@ constexpr size_t kContentsMax = 64;
 constexpr size_t kVariantsMax = 1024;
 // Engines of one user that a Lookup answers for.  A user may register the content and variants of
 // other users' engines under thousands of ids; without this limit each Lookup of that content would
-// ask about all of them.
+// look up blocks for all of them.
 constexpr size_t kCandidatesPerUser = 64;
-constexpr size_t kRegistrationBytesMax = KiB(128).value();  // in memory and, as much, on disk
+constexpr size_t kRegistrationBytesMax = KiB(128).value();  // in memory, and as many on disk
 
-// What the strings of a registration take, and the numbers beside them.
+// Returns the bytes of a registration's strings and numbers.
 template <class Contents, class Variants>
 size_t BytesOf(const Contents& contents, const Variants& variants) {
   constexpr size_t kNumbers = 32;
@@ -55,7 +55,7 @@ std::vector<TokenRange> Ranges(const std::vector<char>& steps) {
   return ranges;
 }
 
-// Whatever the tier.
+// Returns the most contiguous tokens that the instance has in one of its tiers.
 TokenCount MostContiguous(const wire::InstanceHit& hit) {
   TokenCount most;
   for (const wire::TierHit& tier : hit.tiers) most = std::max(most, tier.contiguous);
@@ -67,9 +67,9 @@ TokenCount OnDevice(const wire::InstanceHit& hit) {
   return fastest.tier == Tier::kDevice ? fastest.contiguous : TokenCount();
 }
 
-// About the bytes of a message that it takes.
+// Returns about how many bytes it takes in a message.
 size_t Weight(const wire::InstanceInfo& info) {
-  constexpr size_t kEach = 96;  // of numbers and names of fields
+  constexpr size_t kEach = 96;  // for the numbers and tags of one part
   size_t bytes = info.engine_id.size() +
                  kEach * (1 + info.sessions.size() + info.contents.size() + info.variants.size());
   for (const wire::InstanceSession& session : info.sessions) {
@@ -136,9 +136,9 @@ absl::StatusOr<std::shared_ptr<InstanceTable::Registration>> InstanceTable::With
     next->variants.push_back({said.variants[i], VariantIndex::kNone});
   }
   if (next->contents.size() > kContentsMax || next->variants.size() > kVariantsMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("engine '", engine_id, "': limit of ",
-                                                     kContentsMax, " contents and ", kVariantsMax,
-                                                     " variants"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("engine '", engine_id, "': its registrations would exceed the limit of ",
+                     kContentsMax, " contents and ", kVariantsMax, " variants per engine"));
   }
   const bool more = next->contents.size() > before.contents.size() ||
                     next->variants.size() > before.variants.size();
@@ -159,7 +159,7 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
   Part* const part = PartOf(engine, who);
   const Registration none;
   const Registration& before = part == nullptr ? none : *part->registration;
-  // A Register that adds nothing copies nothing: a message may hold 64 of them.
+  // A Register that adds nothing must copy nothing, because a message may hold 64 of them.
   if (part != nullptr && said.IsIn(before)) {
     return Extended{.registration = part->registration, .changed = false, .owner = {}};
   }
@@ -183,7 +183,7 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
       if (!answer->admitted()) return absl::ResourceExhaustedError(answer->why);
     }
   }
-  // Interned last: what is refused must not use up numbers, which are never given back.
+  // Interned last: a refused registration must not use up numbers, which are never released.
   LARDER_RETURN_IF_ERROR(Intern(*next, who));
   if (part == nullptr) return extended;
   part->registration = next;
@@ -196,7 +196,7 @@ absl::StatusOr<InstanceTable::Extended> InstanceTable::Extend(const std::string&
 }
 
 absl::Status InstanceTable::Intern(Registration& registration, const Shares::Account* who) {
-  // A number that was given is not taken back, so the caller must have a share for all of them.
+  // A number is never released, so the caller's share must allow all of them before one is given.
   if (who != nullptr) {
     absl::flat_hash_set<Digest> unknown;
     for (const Variant& variant : registration.variants) {
@@ -229,12 +229,12 @@ absl::StatusOr<VariantIndex> InstanceTable::NumberLocked(const VariantSpec& vari
     if (!number.admitted()) return absl::ResourceExhaustedError(number.why);
   }
   const absl::StatusOr<VariantIndex> index = store_.RegisterVariant(variant);
-  // For good, so only what is there.
+  // The charge is permanent, so it is kept only if the variant got its number.
   if (index.ok() && number.admitted()) numbers_.push_back(std::move(number.ticket));
   return index;
 }
 
-// ---- whose an engine is
+// ---- owners of engines
 
 InstanceTable::Part::Part() : registration(std::make_shared<Registration>()) {}
 
@@ -260,7 +260,7 @@ absl::Status InstanceTable::Join(Engine& engine, const Shares::Account& who) {
   if (!place.admitted()) return absl::ResourceExhaustedError(place.why);
   const Claimant claimant{who.holder().uid};
   engine.others.emplace_back(claimant, Part()).second.charged.push_back(std::move(place.ticket));
-  // Nothing is registered in this part, so nothing is answered anew.
+  // The new part is empty, so this does not change what Lookup uses.
   if (!AwaitsOwner(engine)) (void)PassOn(engine, claimant);
   return absl::OkStatus();
 }
@@ -315,9 +315,11 @@ bool InstanceTable::PassOn(Engine& engine, const Claimant& to) {
 void InstanceTable::TellOfOther(const std::string& engine_id, const Claimant& who,
                                 const Claimant& owner) const {
   if (!on_other_) return;
-  on_other_(who.ToString(), absl::StrCat("engine id '", engine_id, "' is used by ", who.ToString(),
-                                         " while sessions of ", owner.ToString(),
-                                         " have it: what it says of the engine is left out"));
+  on_other_(who.ToString(),
+            absl::StrCat("engine id '", engine_id, "' is used by ", who.ToString(),
+                         " while it belongs to ", owner.ToString(),
+                         ": only the owner's reports about the engine count; give each engine an "
+                         "id of its own"));
 }
 
 absl::StatusOr<InstanceTable::Engine*> InstanceTable::Enter(const std::string& engine_id,
@@ -326,7 +328,8 @@ absl::StatusOr<InstanceTable::Engine*> InstanceTable::Enter(const std::string& e
   if (found == engines_.end()) {
     if (engines_.size() >= kEnginesMax) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("limit of ", kEnginesMax, " engines: clear what is not used"));
+          absl::StrCat("the limit of ", kEnginesMax,
+                       " engines is reached: clear the blocks of engines that are not used"));
     }
     Engine engine;
     if (who != nullptr) {
@@ -411,10 +414,11 @@ void InstanceTable::KeepSomeOfEach(std::vector<Candidate>* candidates) {
   });
 }
 
-// Blocks of each variant along a chain, as far as somebody asked.
+// The blocks of each variant along a chain, as far as they have been looked up.
 class InstanceTable::Found {
  public:
-  // Of a tier that all engines share.  Valid until the next call for the same variant.
+  // For a tier that all engines share.  The result is valid until the next call for the same
+  // variant.
   [[nodiscard]] const Presence& Of(const InstanceTable& table, Tier tier, const Variant& variant,
                                    std::span<const Digest> chain) {
     const size_t blocks = chain.size() / (variant.spec.block_tokens / kStepTokens);
@@ -437,7 +441,7 @@ void InstanceTable::LookUp(Tier tier, const std::string& engine_id, VariantIndex
 }
 
 void InstanceTable::Intersect(Tier tier, const Presence& presence, std::vector<char>* steps) {
-  // It may be of a longer chain than the steps.
+  // `presence` may be of a longer chain than `steps`.
   const size_t blocks = std::min(presence.blocks.size(), steps->size() / presence.block_steps);
   std::fill(steps->begin() + static_cast<ptrdiff_t>(blocks * presence.block_steps), steps->end(),
             0);
@@ -490,7 +494,7 @@ wire::TierHit InstanceTable::Hit(const TierRate& rate, const Candidate& candidat
         shared ? found->Of(*this, rate.tier, variant, chain)
                : of_device.emplace_back(PresenceOf(rate.tier, candidate.engine_id, variant, chain));
     Intersect(rate.tier, presence, &steps);
-    // What lies behind the last step that all have so far is of no use to the next ones.
+    // No step behind the last one that all variants so far have can be part of the answer.
     while (!steps.empty() && steps.back() == 0) steps.pop_back();
     if (steps.empty()) return none;
     chain = chain.first(steps.size());
@@ -580,7 +584,8 @@ std::vector<VariantIndex> InstanceTable::VariantsOf(const std::string& engine_id
         variants.push_back(variant.index);
     }
   }
-  // What was stored under an engine id of another one is registered nowhere.
+  // Blocks that a caller stored under an engine id of another owner may be of variants that no
+  // registration has.
   if (engine_id.empty()) {
     const std::vector<VariantIndex> stored = store_.index().StoredVariants();
     variants.insert(variants.end(), stored.begin(), stored.end());

@@ -1,21 +1,24 @@
-// Which engines there are or were: their contents, variants and sessions; answers Lookup for them.
+// The engines that are attached or were: their contents, variants and sessions.  Answers Lookup.
 //
-// A registration says what an *instance* needs (one variant for each rank and group); Lookup
-// answers the minimum over them, so that "1,024 tokens" means that every rank can load 1,024
-// tokens.  Registrations outlive sessions: a detached engine stays while blocks of its variants are
-// stored.
+// A registration says what an engine instance needs, with one variant for each rank and group.
+// Lookup answers the minimum over these variants, so that "1,024 tokens" means that every rank can
+// load 1,024 tokens.  Registrations outlive sessions: a detached engine is kept while blocks of its
+// variants are stored.
 //
-// An engine id is a name and no proof: whoever comes may attach under it, and works.  It is owned
-// by the first who did, a uid or all callers of whom none is known, for as long as a session of his
-// is there and kOwnerReturns after, also where a daemon ended between; then by whose session came
-// next, or comes.  What is said of the engine (what it
-// registers, what it has in device memory) counts from its owner alone.  What others register is
-// their sessions' own, told to nobody, until they own it: then it takes the place of what the
-// former owner had registered.
-// Ownership: made by the daemon; keeps only references to the store.  Thread-safety: all methods
-// from any thread.
-// Limits: 4,096 engines, 64 contents and 1,024 variants an engine, which take 128 KiB at most;
-// beside it each uid's share of each (server/runtime/shares.h).
+// An engine id is a name, not a proof of identity: any process may attach under it, and its session
+// works.  The first caller that attaches owns the id; the owner is a uid, or all callers of which
+// no uid is known.  Ownership lasts while a session of the owner exists and kOwnerReturns after it,
+// also across a restart of the daemon.  Then the id passes to the caller of the oldest session that
+// is left, or of the next one.  Only the owner's statements about the engine count: what it
+// registers, and what it has in device memory.  What another caller registers serves only its own
+// sessions and is not reported, until that caller owns the id: then it replaces what the former
+// owner registered.
+// Ownership: Daemon owns it; the store and the device table outlive it.
+// Thread-safety: all methods from any thread.
+// Locks: the locks of the store, of its index and of Shares may be acquired under mu_.  The device
+// table and the callbacks are called without mu_.
+// Limits: 4,096 engines; per engine 64 contents and 1,024 variants, which take at most 128 KiB; and
+// the share of each uid (server/runtime/shares.h).
 #pragma once
 
 #include <cstdint>
@@ -44,8 +47,8 @@ class DeviceTable;  // server/instances/device_table.h
 
 class InstanceTable {
  public:
-  // A tier that Lookup tells of, fastest first, and its rate for load estimates.  DEVICE needs
-  // `devices`; what is there is loaded at an infinite rate.
+  // A tier that Lookup reports, and its rate for load estimates.  The fastest tier comes first.
+  // DEVICE needs `devices`, and its rate is infinite: its blocks need not be loaded.
   struct TierRate {
     Tier tier = Tier::kHost;
     double bytes_per_s = 0;
@@ -54,49 +57,55 @@ class InstanceTable {
   InstanceTable(BlockStore& store, const Clock& clock, std::vector<TierRate> rates,
                 const DeviceTable* devices = nullptr);
 
-  // Who hears that an engine registered something new, or was forgotten.  Called without a lock.
-  // Set before others use this.
-  // An engine that is started again, or whose daemon is, attaches within seconds.
+  // How long an id waits for its owner to return.  An engine that restarts, or whose daemon
+  // restarts, attaches again within seconds.
   static constexpr std::chrono::seconds kOwnerReturns{60};
 
+  // Called without a lock when an engine registered something new, passed to another owner, or was
+  // forgotten.  Must be set before another thread uses this object.
   using OnChange = std::function<void(const std::string& engine_id)>;
   void SetOnChange(OnChange on_change) { on_change_ = std::move(on_change); }
 
-  // Who hears that somebody attaches under, or registers something for, an engine id that another
-  // one owns: `who` is the uid, so that one cannot make many of them.  As OnChange.
+  // Called as OnChange is, when a caller attaches under, or registers something for, an engine id
+  // that another caller owns.  `who` is the uid, so that one caller cannot cause many different
+  // texts.
   using OnOther = std::function<void(const std::string& who, const std::string& what)>;
   void SetOnOther(OnOther on_other) { on_other_ = std::move(on_other); }
 
-  // Adds to what the engine's other sessions said.  ResourceExhausted with the limit,
-  // InvalidArgument from the specs.  Answers the variants' indices, in order.  `who`: of whose
-  // share; null: charged to no holder, as a former daemon had it.  REQUIRES: contents carry the
-  // authenticated tenant.
+  // Adds to what the engine's other sessions registered, and returns the indices of the variants,
+  // in order.  Returns ResourceExhausted, with the limit, or InvalidArgument if a spec is not
+  // valid.  The share of `who` is charged; null charges no holder, for what a former daemon knew.
+  // REQUIRES: contents carry the authenticated tenant.
   [[nodiscard]] absl::StatusOr<std::vector<VariantIndex>> Register(
       const std::string& engine_id, std::span<const ContentSpec> contents,
       std::span<const VariantSpec> variants, const Shares::Account* who = nullptr)
       LARDER_EXCLUDES(mu_);
 
-  // The number of a variant; `who` as above.
+  // Returns the index of a variant, which gets one if it has none.  `who` is as above.
   [[nodiscard]] absl::StatusOr<VariantIndex> Number(const VariantSpec& variant,
                                                     const Shares::Account* who)
       LARDER_EXCLUDES(mu_);
 
-  // ResourceExhausted: the limit of engines.
+  // Returns ResourceExhausted at the limit of engines, or of engines of the uid.
   [[nodiscard]] absl::Status SessionBegan(const std::string& engine_id,
                                           const wire::InstanceSession& session,
                                           const Shares::Account* who = nullptr)
       LARDER_EXCLUDES(mu_);
-  // Who owned it when the former daemon ended.  REQUIRES: no session has begun.
+  // Makes the uid, which owned the engine when the former daemon ended, its owner.
+  // REQUIRES: no session has begun.
   void ExpectOwner(const std::string& engine_id, uid_t uid) LARDER_EXCLUDES(mu_);
-  // nullopt: nobody, or callers of whom no uid is known.
+  // Returns nullopt if the engine is not known, has no owner, or belongs to the callers of which no
+  // uid is known.
   [[nodiscard]] std::optional<uid_t> OwnerOf(const std::string& engine_id) const
       LARDER_EXCLUDES(mu_);
-  // Whether it may say what the engine has.  It may as long as a session of its lasts, once it may.
+  // Returns true if `who` may report what the engine has in device memory.  Once true, it stays
+  // true while a session of that uid exists.
   [[nodiscard]] bool IsOf(const std::string& engine_id, const Shares::Account& who) const
       LARDER_EXCLUDES(mu_);
   void SessionEnded(const std::string& engine_id, SessionId session) LARDER_EXCLUDES(mu_);
 
-  // What is stored of a chain, per engine that knows `content_id`; best first.
+  // Returns how much of the chain is stored for each engine that registered `content_id`, or for
+  // one engine; the best first.
   [[nodiscard]] std::vector<wire::InstanceHit> Lookup(const Digest& content_id,
                                                       std::span<const Digest> chain,
                                                       std::string_view engine_id) const
@@ -105,21 +114,25 @@ class InstanceTable {
   [[nodiscard]] std::vector<wire::InstanceInfo> List() const {
     return List("", SIZE_MAX, SIZE_MAX).instances;
   }
-  // By engine id, those behind `after`: at most so many, and (but for the first) of so many bytes.
+  // Engines in the order of their ids.
   struct Page {
     std::vector<wire::InstanceInfo> instances;
     bool more = false;
   };
+  // Returns the engines that follow `after`: at most `most` of them, and at most about `bytes_most`
+  // bytes of a message, except that the first one may be larger.
   [[nodiscard]] Page List(std::string_view after, size_t most, size_t bytes_most) const
       LARDER_EXCLUDES(mu_);
-  // nullopt-like: empty engine_id when unknown.
+  // Returns an empty engine_id if the engine is not known.
   [[nodiscard]] wire::InstanceInfo Find(const std::string& engine_id) const LARDER_EXCLUDES(mu_);
 
-  // Of one engine, or (empty) of all, and then of all that is stored; each once, ascending.
+  // Returns the variants of one engine, or, if `engine_id` is empty, all that are registered or
+  // stored; each once, ascending.
   [[nodiscard]] std::vector<VariantIndex> VariantsOf(const std::string& engine_id) const
       LARDER_EXCLUDES(mu_);
 
-  // Forgets detached engines of which nothing is stored.
+  // Passes engines whose owners stay away to other owners, and forgets detached engines of which
+  // nothing is stored.
   void Collect() LARDER_EXCLUDES(mu_);
 
  private:
@@ -134,14 +147,14 @@ class InstanceTable {
     std::vector<Variant> variants;
     absl::flat_hash_map<Digest, VariantIndex> numbers;  // by VariantSpec::Id
   };
-  // What one call of Register says, with the names of it all.
+  // The arguments of one call of Register, and their ids.
   struct Said {
     std::span<const ContentSpec> contents;
     std::span<const VariantSpec> variants;
     std::vector<Digest> content_ids, variant_ids;
     [[nodiscard]] bool IsIn(const Registration& registration) const;
   };
-  // A uid, or (without) all callers that named none.
+  // A uid, or (without one) all callers of which no uid is known.
   struct Claimant {
     std::optional<uid_t> uid;
     bool operator==(const Claimant&) const = default;
@@ -157,18 +170,18 @@ class InstanceTable {
   struct Part {
     Part();
     std::shared_ptr<const Registration> registration;  // never null
-    std::vector<Shares::Ticket> charged;               // for a place, and for what was registered
+    std::vector<Shares::Ticket> charged;               // for the engine, and for the registration
     [[nodiscard]] bool empty() const {
       return registration->contents.empty() && registration->variants.empty();
     }
   };
   struct Engine {
-    std::optional<Claimant> owner;  // nullopt: nobody came, and none is expected
-    TimePoint owner_left;           // when his last session ended, or the daemon began
-    Part own;                       // of the owner, and of what a former daemon knew
-    Part former;                    // of the owner before, until this one registers something
+    std::optional<Claimant> owner;  // nullopt if no caller has attached and none is expected
+    TimePoint owner_left;           // when its last session ended, or the daemon started
+    Part own;                       // the owner's, or what a former daemon knew
+    Part former;                    // the former owner's, until this owner registers something
     std::vector<Live> sessions;     // the oldest first
-    std::vector<std::pair<Claimant, Part>> others;  // who have sessions
+    std::vector<std::pair<Claimant, Part>> others;  // other callers that have sessions
     [[nodiscard]] const std::shared_ptr<const Registration>& registration() const {
       return own.empty() ? former.registration : own.registration;
     }
@@ -185,24 +198,24 @@ class InstanceTable {
     uint32_t block_steps = 1;
     std::vector<BlockIndex::Presence> blocks;
   };
-  // Clears the steps that the variant does not have in the tier.
+  // Sets to 0 the steps that the variant does not have in the tier.
   static void Intersect(Tier tier, const Presence& presence, std::vector<char>* steps);
-  // Bytes of the blocks that lie wholly in steps that all variants have.
+  // Returns the bytes of the blocks that lie wholly in `steps`, which all variants have.
   [[nodiscard]] static uint64_t BytesIn(const Presence& presence, const std::vector<char>& steps);
   [[nodiscard]] Presence PresenceOf(Tier tier, const std::string& engine_id, const Variant& variant,
                                     std::span<const Digest> chain) const;
-  // What one Lookup has found out so far: engines often have the same variants.
+  // Caches the index lookups of one Lookup, because engines often have the same variants.
   class Found;
 
   struct Extended {
     std::shared_ptr<const Registration> registration;
-    bool changed = false;           // of what Lookup answers by
-    std::optional<Claimant> owner;  // another one, so something was left out
+    bool changed = false;           // what Lookup uses has changed
+    std::optional<Claimant> owner;  // set if another caller owns the id, so this did not count
   };
-  // What he registered for the engine, with these.
+  // Adds `said` to what the caller has registered for the engine.
   [[nodiscard]] absl::StatusOr<Extended> Extend(const std::string& engine_id, const Said& said,
                                                 const Shares::Account* who) LARDER_EXCLUDES(mu_);
-  // The engine, made where it is not known.  ResourceExhausted: a limit.
+  // Returns the engine, which is created if it is not known.  Returns ResourceExhausted at a limit.
   [[nodiscard]] absl::StatusOr<Engine*> Enter(const std::string& engine_id,
                                               const Shares::Account* who) LARDER_REQUIRES(mu_);
   [[nodiscard]] absl::StatusOr<VariantIndex> NumberLocked(const VariantSpec& variant,
@@ -210,17 +223,22 @@ class InstanceTable {
       LARDER_REQUIRES(mu_);
   [[nodiscard]] static bool Owns(const Engine& engine, const Shares::Account* who);
   [[nodiscard]] static bool HasSession(const Engine& engine, const Claimant& whose);
-  // He is there, or has left so lately that he may come back.  REQUIRES: it has an owner.
+  // Returns true if the owner has a session, or left less than kOwnerReturns ago.
+  // REQUIRES: the engine has an owner.
   [[nodiscard]] bool AwaitsOwner(const Engine& engine) const LARDER_REQUIRES(mu_);
-  // Of engines whose owners stay away, to whose session came next; which engines.
+  // Passes each engine whose owner stays away to the caller of its oldest session.  Returns the
+  // engines that were passed on.
   [[nodiscard]] std::vector<std::string> PassOnWhatIsLeft() LARDER_REQUIRES(mu_);
-  // Where his registrations go; null: he has no session of an engine that another one owns.
+  // Returns the part that holds the caller's registrations, or null if another caller owns the
+  // engine and this one has no session of it.
   [[nodiscard]] static Part* PartOf(Engine& engine, const Shares::Account* who);
-  // A session of his begins.  ResourceExhausted: his share of engines.
+  // To be called when a session of `who` begins.  Returns ResourceExhausted if its share of engines
+  // is used up.
   [[nodiscard]] absl::Status Join(Engine& engine, const Shares::Account& who) LARDER_REQUIRES(mu_);
-  // REQUIRES: he is one of `others`, and the owner has no session.  Whether Lookup answers anew.
+  // Makes `to` the owner.  Returns true if this changes what Lookup uses.
+  // REQUIRES: `to` is one of `others`, and the owner has no session.
   [[nodiscard]] static bool PassOn(Engine& engine, const Claimant& to);
-  // Of what is registered, with these added.  ResourceExhausted: a limit of an engine's.
+  // Returns a copy of `before` with `said` added.  Returns ResourceExhausted at an engine's limits.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<Registration>> With(
       const std::string& engine_id, const Registration& before, const Said& said);
   [[nodiscard]] absl::Status Intern(Registration& registration, const Shares::Account* who)
@@ -229,12 +247,12 @@ class InstanceTable {
   [[nodiscard]] std::vector<Candidate> Candidates(const Digest& content_id,
                                                   std::string_view engine_id) const
       LARDER_EXCLUDES(mu_);
-  // Of each user's engines at most kCandidatesPerUser: those with sessions first, then those whose
-  // owner left last.
+  // Keeps at most kCandidatesPerUser engines of each user: those with sessions first, then those
+  // whose owners left last.
   static void KeepSomeOfEach(std::vector<Candidate>* candidates);
   [[nodiscard]] wire::TierHit Hit(const TierRate& rate, const Candidate& candidate,
                                   std::span<const Digest> chain, Found* found) const;
-  // Which of these are in a tier, of DEVICE of that engine's.
+  // Looks up which of the keys are in a tier; for DEVICE, which of them this engine has.
   void LookUp(Tier tier, const std::string& engine_id, VariantIndex variant,
               std::span<const Digest> keys, std::span<BlockIndex::Presence> blocks) const;
   [[nodiscard]] wire::InstanceInfo Describe(const std::string& engine_id,
@@ -248,7 +266,8 @@ class InstanceTable {
   OnOther on_other_;
   mutable Mutex mu_;
   absl::btree_map<std::string, Engine> engines_ LARDER_GUARDED_BY(mu_);
-  // For variants' numbers, by who brought them first.  They are for good, and so is the charge.
+  // Charges for variants' numbers, each to the uid that registered the variant first.  Numbers are
+  // never released, so neither are the charges.
   std::vector<Shares::Ticket> numbers_ LARDER_GUARDED_BY(mu_);
 };
 

@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "registration/";
 
-// As a session registers it.  Nobody answers it, so that its id can say whose it is.
+// A registration is stored as the Register message of a session.  No answer needs the message's id,
+// so the id holds the owner instead: kNobodys, or kOfUidZero plus the uid.
 constexpr uint64_t kNobodys = 1;
 constexpr uint64_t kOfUidZero = 2;
 
@@ -103,22 +104,23 @@ void RegistrationStore::Write(const std::string& engine_id) {
     return breaker_.Succeeded();
   }
   ++counters_.registrations_failed;
-  // The disk works: only this one waits, until another is forgotten.
+  // The disk works but has no space left for registrations: only this one waits, until another one
+  // is deleted.
   if (absl::IsResourceExhausted(status)) return Refuse(engine_id, status);
   breaker_.Failed(std::chrono::steady_clock::now());
   if (!std::exchange(failing_, true) && warn_) {
     warn_(absl::StrCat(
-        "registration of engine '", engine_id,
-        "' could not be written, which is tried again: ", std::string(status.message())));
+        "the registration of engine '", engine_id,
+        "' could not be written to disk and will be retried: ", std::string(status.message())));
   }
   Save(engine_id);
 }
 
 void RegistrationStore::Refuse(const std::string& engine_id, const absl::Status& why) {
   if (refused_.empty() && warn_) {
-    warn_(absl::StrCat("registration of engine '", engine_id,
-                       "' is not on disk, so a later daemon will not know of it before it attaches "
-                       "again: ",
+    warn_(absl::StrCat("the registration of engine '", engine_id,
+                       "' was not written to disk, so after a restart Lookup will not answer for "
+                       "this engine until it attaches again: ",
                        std::string(why.message())));
   }
   refused_.insert(engine_id);

@@ -1,12 +1,13 @@
-// Which engines there were, on disk: so that Lookup answers for them after a restart, before they
-// have attached again.
+// The registrations of engines on disk, so that after a restart Lookup answers for the engines
+// before they have attached again.
 //
 // A registration is a fact of the disk tier (DiskTier::PutFact) under "registration/ENGINE"; its
-// value is the Register message of the wire.  What cannot be written is counted and written again
-// after a while: engines say what they are once.  What finds the disk's part for registrations used
-// up waits until another registration is forgotten.
-// Ownership: made by Daemon; tier, instances and counters outlive it.  Thread-safety: all methods
-// from any thread.  Save never waits: a thread of its own writes.
+// value is the Register message of the wire.  A failed write is counted and retried after a while,
+// because an engine registers only once.  A registration for which the disk has no space left waits
+// until another registration is deleted.
+// Ownership: Daemon owns it; tier, instances and counters outlive it.
+// Thread-safety: all methods from any thread.  Save never waits: this object's own thread writes.
+// Locks: mu_ is a leaf; it is not held while the disk, the instance table or `warn` is called.
 // Limits: those of InstanceTable.
 #pragma once
 
@@ -25,23 +26,25 @@ namespace larder {
 
 class RegistrationStore {
  public:
-  // Hears of the first failure since one was written, on the store's thread.
+  // Called on the store's thread for the first failure after a successful write, and for the first
+  // registration that does not fit on the disk.
   using Warn = std::function<void(const std::string&)>;
 
   RegistrationStore(DiskTier& tier, InstanceTable& instances, std::string tenant,
                     Counters& counters, Warn warn);
-  ~RegistrationStore();  // what was saved is written, or tried once more
+  ~RegistrationStore();  // tries once to write what still waits
   RegistrationStore(const RegistrationStore&) = delete;
   RegistrationStore& operator=(const RegistrationStore&) = delete;
 
-  // Registers all that are there; how many.  What cannot be read is passed over.
+  // Registers every engine that is on disk, and returns how many.  Ignores what it cannot read.
   size_t Load();
-  // What `instances` knows of the engine when it is written; nothing: it is forgotten.
+  // Has the thread write what `instances` knows of the engine at the time of the write, or delete
+  // the registration if the engine has no variants or is not known.
   void Save(const std::string& engine_id) LARDER_EXCLUDES(mu_);
 
  private:
   void Run() LARDER_EXCLUDES(mu_);
-  // Or lets it wait until the disk is worth asking again.
+  // Writes one registration; if that fails, has it written again later.
   void Write(const std::string& engine_id) LARDER_EXCLUDES(mu_);
   void Refuse(const std::string& engine_id, const absl::Status& why);
   void TryRefused() LARDER_EXCLUDES(mu_);
@@ -51,9 +54,9 @@ class RegistrationStore {
   const std::string tenant_;
   Counters& counters_;
   const Warn warn_;
-  DiskBreaker breaker_;                   // of the thread
+  DiskBreaker breaker_;                   // used by the thread only
   bool failing_ = false;                  // likewise
-  absl::btree_set<std::string> refused_;  // likewise: the disk has no part left for them
+  absl::btree_set<std::string> refused_;  // likewise: engines for which the disk has no space left
   Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

@@ -20,7 +20,7 @@ absl::Status BlockReceiver::Open(ContentSpec content, const VariantSpec& variant
   LARDER_RETURN_IF_ERROR(variant.Validate());
   variant_ = variant;
   if (const absl::Status s = Register(content, engine_id); absl::IsResourceExhausted(s)) {
-    refused_ = std::string(s.message());  // each block is FULL, as a session's would be
+    refused_ = std::string(s.message());  // each block is then FULL, as in a session
   } else if (!s.ok()) {
     return s;
   }
@@ -55,8 +55,9 @@ absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
   if (block_)
     return absl::InvalidArgumentError(absl::StrCat("block ", status_.size() - 1, " is cut short"));
   if (block.tokens.size() != variant_.block_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tokens: ", block.tokens.size(), ", the variant has blocks of ", variant_.block_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("tokens: the block has ", block.tokens.size(),
+                                                   " tokens, but the variant has blocks of ",
+                                                   variant_.block_tokens));
   }
   LARDER_RETURN_IF_ERROR(block.segments.Validate(variant_.layers));
   LARDER_RETURN_IF_ERROR(CheckMetadata(block.tokens.size(), block.segments));
@@ -81,7 +82,8 @@ absl::Status BlockReceiver::Begin(wire::StoreBlock block) {
   return absl::OkStatus();
 }
 
-// Not by its head: that is cheap to send, and what it reserves is another's block evicted.
+// Called for the first byte, not for the head: a head is cheap to send, and a reservation may evict
+// another client's block.
 void BlockReceiver::Reserve() {
   begun_ = true;
   const ByteCount payload = block_->segments.PayloadBytes();
@@ -90,7 +92,8 @@ void BlockReceiver::Reserve() {
   BlockStore::ReserveResult result =
       deps_.store.Reserve({&payload, 1}, charge.admitted() ? pages : ByteCount(0));
   if (result.status != BlockStatus::kOk) {
-    Fail(result.status, charge.why.empty() ? "no room in the pool now: retry later" : charge.why);
+    Fail(result.status,
+         charge.why.empty() ? "the pool has no free memory now: retry later" : charge.why);
     return;
   }
   reservation_ = std::move(result.reservation);
@@ -101,7 +104,7 @@ absl::Status BlockReceiver::Append(std::span<const std::byte> data) {
   if (data.empty()) return absl::OkStatus();
   if (!block_) return absl::InvalidArgumentError("data: no block was begun");
   if (data.size() > missing_bytes_)
-    return absl::InvalidArgumentError("data: more than the block's table says");
+    return absl::InvalidArgumentError("data: more bytes than the block's segment table states");
   missing_bytes_ -= data.size();
   if (!begun_) Reserve();
   while (!data.empty() && reservation_.open(0)) {
@@ -125,7 +128,7 @@ absl::Status BlockReceiver::Append(std::span<const std::byte> data) {
 
 void BlockReceiver::Finish() {
   const wire::StoreBlock block = *std::exchange(block_, std::nullopt);
-  if (!reservation_.open(0)) return;  // failed before; its bytes were thrown away
+  if (!reservation_.open(0)) return;  // the block has failed, and its bytes were discarded
   const SegmentRange all{0, static_cast<uint32_t>(block.segments.segments.size()), 0,
                          block.segments.PayloadBytes().value()};
   if (FirstDamaged(deps_.store.Bytes(reservation_.extent(0)), block.segments, all) >= 0) {
@@ -137,7 +140,7 @@ void BlockReceiver::Finish() {
       reservation_, 0,
       {index_, digests_.back(), *block.parent, block.tokens, &block.segments, seed_, writer_});
   if (status != BlockStatus::kOk && status != BlockStatus::kDuplicate) {
-    Fail(status, "refused by the store");
+    Fail(status, "the store refused the block");
     return;
   }
   ++(status == BlockStatus::kOk ? deps_.counters.blocks_published
@@ -182,7 +185,7 @@ void BlockSender::Refill() {
     };
     acquire(ByteCount(account_.Room(ShareKind::kLeasedBytes)));
     leased_ = account_.Take(ShareKind::kLeasedBytes, window_.lease.held_bytes()).ticket;
-    if (!leased_) acquire(ByteCount(0));  // another took the room meanwhile
+    if (!leased_) acquire(ByteCount(0));  // another call has used up the share meanwhile
   } else {
     window_.blocks.resize(n);
   }
@@ -236,7 +239,8 @@ void BlockSender::StartKey(Piece* piece) {
   in_segment_ = 0;
 }
 
-// Into the pool, whose limit holds; from a copy of our own, as a session does.
+// Decodes into an extent of the pool, so that the pool's limit covers it, and from a private copy,
+// because a process that may write to the pool could change the bytes while they are decoded.
 BlockStatus BlockSender::Decode(const BlockIndex::Held& held) {
   const std::vector<std::byte> stored(payload_.begin(), payload_.end());
   const ByteCount bytes = held.metadata->raw_payload_bytes();

@@ -1,11 +1,14 @@
 // The byte-stream fallback without gRPC: a receiver that turns StoreBlocks into stored blocks, and
-// a sender that turns stored blocks into FetchBlocks.  Both check every byte: what came over a
-// network is hashed where only the daemon writes, what goes out is checked before it leaves.
+// a sender that turns stored blocks into FetchBlocks.
 //
-// Ownership: one per call; hold store handles, which go back when they are dropped.
+// Both check every byte: received bytes are hashed in their extent, which only the daemon writes,
+// and bytes to be sent are checked before they leave.
+// Ownership: one object per call.  It holds store handles, which release what they hold when they
+// are destroyed.
 // Thread-safety: none; one call at a time.
-// Limits: one block of a stream in the pool's reserve at a time, from its first byte to its last; a
-// lease over kWindow keys at a time; both charged to the caller's shares (server/runtime/shares.h).
+// Limits: a receiver reserves the extent of one block at a time, from the block's first byte to its
+// last.  A sender leases kWindow keys at a time and reserves one extent for a block that it
+// decodes.  All of it is charged to the caller's shares (server/runtime/shares.h).
 #pragma once
 
 #include <cstdint>
@@ -23,20 +26,21 @@ namespace larder {
 
 class BlockReceiver {
  public:
-  // `account`: of the process that sends.
+  // `account` is that of the process that sends the blocks.
   BlockReceiver(SessionDeps& deps, Shares::Account account)
       : deps_(deps), account_(std::move(account)) {}
 
-  // From the first message of the stream.  InvalidArgument names what is wrong; PermissionDenied:
-  // the engine is of another user.
+  // To be called with the first message of the stream.  Returns InvalidArgument, naming what is
+  // wrong.  If a registration exceeds a limit, returns OK, and every block is answered FULL.
   [[nodiscard]] absl::Status Open(ContentSpec content, const VariantSpec& variant,
                                   const std::string& engine_id);
-  // The next block's head.  Errors of the block itself become its status; only a broken stream is
-  // an error.
+  // Begins the next block.  Returns InvalidArgument, which ends the stream, if the message is not
+  // valid or the previous block is incomplete.  A block that cannot be stored gets a status.
   [[nodiscard]] absl::Status Begin(wire::StoreBlock block);
-  // Bytes of the block at hand.  InvalidArgument: more than its table says, or no block begun.
+  // Adds bytes to the current block.  Returns InvalidArgument if its segment table states fewer
+  // bytes, or if no block has begun.
   [[nodiscard]] absl::Status Append(std::span<const std::byte> data);
-  // After the last message.  InvalidArgument: a block is cut short.
+  // To be called after the last message.  Returns InvalidArgument if a block is incomplete.
   [[nodiscard]] absl::Status Close();
 
   [[nodiscard]] const std::vector<BlockStatus>& status() const { return status_; }
@@ -46,22 +50,22 @@ class BlockReceiver {
  private:
   [[nodiscard]] absl::Status Register(const ContentSpec& content, const std::string& engine_id);
   void Fail(BlockStatus status, const std::string& why);
-  void Reserve();  // the block's first byte is here
-  void Finish();   // its last one
+  void Reserve();  // called for the block's first byte
+  void Finish();   // called after its last byte
 
   SessionDeps& deps_;
   const Shares::Account account_;
   bool open_ = false;
-  std::string refused_;  // why nothing of this stream can be stored
+  std::string refused_;  // why no block of this stream can be stored; empty if blocks can be
   VariantSpec variant_;
   VariantIndex index_ = VariantIndex::kNone;
   Digest seed_;
   BlockWriter writer_;
-  // The block at hand.
+  // The current block.
   std::optional<wire::StoreBlock> block_;
-  ExtentReservation reservation_;  // empty: its bytes are read and thrown away
-  Shares::Ticket charged_;         // for that
-  bool begun_ = false;             // its first byte was here, or it failed before
+  ExtentReservation reservation_;  // if empty, the block's bytes are read and discarded
+  Shares::Ticket charged_;         // for reservation_
+  bool begun_ = false;             // its first byte has arrived, or it has failed
   uint64_t missing_bytes_ = 0;     // of the stream's bytes
   size_t segment_ = 0;
   uint64_t in_segment_ = 0;
@@ -74,13 +78,13 @@ class BlockReceiver {
 
 class BlockSender {
  public:
-  // `account`: of the process that fetches.
+  // `account` is that of the process that fetches the blocks.
   BlockSender(SessionDeps& deps, Shares::Account account, VariantSpec variant,
               std::vector<Digest> digests, uint32_t first_layer, uint32_t layers);
 
   // One message of the answer.
   struct Piece {
-    bool start = false;  // a new key: the fields below hold
+    bool start = false;  // begins a new key; the fields up to `segments` are then set
     uint32_t key = 0;
     BlockStatus status = BlockStatus::kMissing;
     std::string record_header;
@@ -88,14 +92,15 @@ class BlockSender {
     uint32_t segments = 0;
     std::span<const std::byte> data;  // valid until the next call
   };
-  // False: all keys were answered.
+  // Returns false if all keys are answered.
   [[nodiscard]] bool Next(Piece* piece);
 
  private:
   static constexpr size_t kWindow = 16;
   void Refill();
   void StartKey(Piece* piece);
-  // What HOST has encoded is sent decoded; payload_ and table_ are of that then.
+  // Decodes a block that HOST holds encoded, because it is sent decoded.  Afterwards payload_ and
+  // table_ are those of the decoded bytes.
   [[nodiscard]] BlockStatus Decode(const BlockIndex::Held& held);
 
   SessionDeps& deps_;
@@ -108,13 +113,13 @@ class BlockSender {
   std::optional<VariantIndex> index_;
 
   BlockStore::AcquireResult window_;
-  Shares::Ticket leased_;  // for that
+  Shares::Ticket leased_;  // for window_
   size_t window_begin_ = 0;
   size_t next_key_ = 0;
-  // The segments still to send of the key at hand.
+  // The segments of the current key that are still to be sent.
   SegmentTable table_;
   std::span<const std::byte> payload_;
-  ExtentReservation raw_;  // where it was decoded
+  ExtentReservation raw_;  // the extent that a block was decoded into
   Shares::Ticket raw_charged_;
   PayloadCodec codec_;
   uint32_t segment_ = 0;

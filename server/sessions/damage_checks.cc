@@ -82,7 +82,7 @@ ByteCount DamageChecks::Check(const Name& name) {
   const BlockIndex::Held held = store_.HoldUntouched(name.first, name.second);
   if (held.ref.value == 0) return {};
   ByteCount read;
-  if (held.metadata != nullptr) {  // else it is on disk alone, whose reads are all checked
+  if (held.metadata != nullptr) {  // otherwise it is only on disk, where every read is checked
     read = held.metadata->payload_bytes();
     const SegmentRange all{0, held.metadata->segment_count(), 0, read.value()};
     if (!store_.Check(held, all)) store_.DropDamaged(held.ref);
@@ -93,7 +93,7 @@ ByteCount DamageChecks::Check(const Name& name) {
 
 void DamageChecks::Run() {
   pthread_setname_np(pthread_self(), "damage-checks");
-  TimePoint next;  // not before
+  TimePoint next;  // the earliest time of the next check
   for (;;) {
     Name name;
     {

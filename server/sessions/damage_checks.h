@@ -1,11 +1,13 @@
-// Blocks that readers say are damaged: the daemon reads them itself before it believes that, on a
-// thread of its own, a block at a time, one process after the other, at a bounded rate.
+// Checks blocks that readers report as damaged.  The daemon reads a block itself before it drops
+// it: on a thread of its own, one block at a time, the reporting processes in turn, at a bounded
+// rate.
 //
-// A report is hearsay and may be dropped: what is damaged is found again when it is next sampled.
-// Ownership: its thread; store and counters outlive it.
-// Thread-safety: Report from any thread.
-// Lifecycle: made -> Report ... -> destroyed, which drops what waits.
-// Limits: Limits; a block that waits for a process waits for it once.
+// A report proves nothing and may be dropped: a damaged block is found again when it is sampled.
+// Ownership: owns its thread; store and counters outlive it.
+// Thread-safety: all methods from any thread.
+// Locks: mu_ is a leaf; it is not held while a block is checked.
+// Lifecycle: constructed -> Report ... -> destroyed, which drops the reports that wait.
+// Limits: Limits.  A block waits at most once for each process that reported it.
 #pragma once
 
 #include <cstddef>
@@ -27,10 +29,10 @@ namespace larder {
 class DamageChecks {
  public:
   struct Limits {
-    size_t process_max = 1024;         // blocks that wait for one
-    size_t processes_max = 1024;       // for which any wait, those that have ended included;
-                                       // of a uid at most half as many
-    ByteCount bytes_per_s = MiB(256);  // a block counts as kLeast at least
+    size_t process_max = 1024;         // blocks that wait for one process
+    size_t processes_max = 1024;       // processes for which blocks wait, including ended ones;
+                                       // at most half as many of one uid
+    ByteCount bytes_per_s = MiB(256);  // a block counts as at least kLeast
   };
   static constexpr ByteCount kLeast = KiB(64);
 
@@ -40,7 +42,7 @@ class DamageChecks {
   DamageChecks(const DamageChecks&) = delete;
   DamageChecks& operator=(const DamageChecks&) = delete;
 
-  // `reporter`: whose reader says so.
+  // `reporter` is the process whose reader reports the blocks.
   void Report(const ShareHolder& reporter, VariantIndex variant, std::span<const Digest> digests)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] size_t waiting() const LARDER_EXCLUDES(mu_);
@@ -54,11 +56,11 @@ class DamageChecks {
     absl::flat_hash_set<Name> known;
   };
   void Run() LARDER_EXCLUDES(mu_);
-  // Null: there is no place for it.
+  // Returns the queue of the process, or null if the limit of processes is reached.
   [[nodiscard]] Waiting* PlaceOf(const ShareHolder& reporter) LARDER_REQUIRES(mu_);
-  // The next block, of the process whose turn it is.  REQUIRES: some wait.
+  // Takes the next block of the process whose turn it is.  REQUIRES: a block waits.
   [[nodiscard]] Name TakeNext() LARDER_REQUIRES(mu_);
-  // How much it read.
+  // Checks the block, drops it if it is damaged, and returns how many bytes it read.
   [[nodiscard]] ByteCount Check(const Name& name);
 
   BlockStore& store_;
@@ -69,7 +71,7 @@ class DamageChecks {
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   absl::flat_hash_map<ProcessId, Waiting> waiting_ LARDER_GUARDED_BY(mu_);
   absl::flat_hash_map<User, size_t> processes_ LARDER_GUARDED_BY(mu_);  // of waiting_, by uid
-  std::deque<ProcessId> turns_ LARDER_GUARDED_BY(mu_);  // those of waiting_, the next one first
+  std::deque<ProcessId> turns_ LARDER_GUARDED_BY(mu_);  // keys of waiting_, the next one first
   std::thread thread_;
 };
 

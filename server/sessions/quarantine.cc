@@ -17,7 +17,7 @@ bool Quarantine::Put(ProcessId process, SessionId session, std::vector<BlockLeas
   for (const ExtentReservation& reservation : held.reservations) {
     held.bytes += reservation.held_bytes();
   }
-  // Entries without bytes are held all the same.
+  // Leases that hold no bytes are kept too.
   if (held.leases.empty() && held.bytes == ByteCount(0)) return false;
   MutexLock lock(mu_);
   bytes_ += held.bytes;
@@ -26,7 +26,7 @@ bool Quarantine::Put(ProcessId process, SessionId session, std::vector<BlockLeas
 }
 
 ByteCount Quarantine::Release(ProcessId process) {
-  Sessions freed;  // their handles go back to the store outside our lock
+  Sessions freed;  // destroyed after the lock is released, which returns the handles to the store
   ByteCount sum;
   MutexLock lock(mu_);
   const auto it = held_.find(process);

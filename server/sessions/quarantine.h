@@ -1,11 +1,12 @@
-// Keeps what lost sessions held until their process cannot touch it any more.
+// Keeps what lost sessions held until their process cannot access it any more.
 //
-// A closed stream may leave a live process with a mapping and a copy under way, so its extents must
-// not be reused. Handles wait here, by process, until the process is proven dead (pidfd) or has
-// said that it unmapped (CLEAN).
-//
-// Ownership: owns the handles put in.  Thread-safety: all methods from any thread.
-// Limits: none of its own; what waits here is bounded by the pool and shown in stats.
+// When a stream closes, its process may be alive, with the pool mapped and a copy under way, so the
+// session's extents must not be reused.  The handles wait here, by process, until the process is
+// proven dead (pidfd) or has reported that it unmapped the pool (CLEAN).
+// Ownership: owns the handles that are put in.
+// Thread-safety: all methods from any thread.
+// Locks: mu_ is a leaf; handles are destroyed without it.
+// Limits: none of its own.  The size of the pool bounds what waits here, and stats report it.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +23,17 @@ namespace larder {
 
 class Quarantine {
  public:
-  // What one lost session held.  False: nothing to keep.  REQUIRES: once for each session.
-  // `beside`: kept as long.
+  // Keeps what one lost session held, and `beside` for as long.  Returns false if there is nothing
+  // to keep.  REQUIRES: called at most once for each session.
   bool Put(ProcessId process, SessionId session, std::vector<BlockLease> leases,
            std::vector<ExtentReservation> reservations, std::shared_ptr<const void> beside = {})
       LARDER_EXCLUDES(mu_);
 
-  // Proven dead: everything of this process goes back to the store.  Answers how many bytes.
+  // To be called when the process is proven dead.  Returns everything of it to the store, and
+  // returns how many bytes that was.
   ByteCount Release(ProcessId process) LARDER_EXCLUDES(mu_);
-  // Unmapped: what this session held goes back.  nullopt: nothing of it is here.
+  // To be called when the process has unmapped a session.  Returns what the session held to the
+  // store, and returns its bytes, or nullopt if nothing of it is here.
   std::optional<ByteCount> Release(ProcessId process, SessionId session) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] ByteCount bytes() const LARDER_EXCLUDES(mu_);

@@ -1,9 +1,10 @@
-// Which reads of a session are checked: each by a choice of its own, one in so many on the average.
+// Chooses which reads of a session are checked: each one independently, one in `one_in` on average.
 //
-// A count of reads would meet the windows in which clients ask: with windows of 16 keys and every
-// 64th key checked, the first of a window is all that is ever looked at.  So the gap between two is
-// drawn, such that every read has the same chance whatever came before it.
-// Thread-safety: none, under its session's lock.
+// Counting reads would coincide with the windows in which clients ask: with windows of 16 keys and
+// every 64th key checked, only the first key of a window would ever be checked.  So the gap between
+// two checks is drawn at random, such that every read has the same probability, whatever came
+// before it.
+// Thread-safety: none; the session's lock protects it.
 #pragma once
 
 #include <cmath>
@@ -13,7 +14,7 @@ namespace larder {
 
 class ReadSampler {
  public:
-  // `one_in`: 0 is none, 1 is all.  Sessions differ by `seed`.
+  // `one_in` 0 checks no read, 1 checks all.  Each session has another `seed`.
   ReadSampler(uint32_t one_in, uint64_t seed) : one_in_(one_in), state_(seed) { Draw(); }
 
   [[nodiscard]] bool Next() {
@@ -27,7 +28,7 @@ class ReadSampler {
   }
 
  private:
-  // Reads to pass over: as often as a coin that says "check" once in one_in_ says other things.
+  // Draws the number of reads to skip from the geometric distribution with probability 1 / one_in_.
   void Draw() {
     if (one_in_ <= 1) return;
     // SplitMix64.

@@ -39,12 +39,12 @@ absl::StatusOr<std::unique_ptr<SessionPage>> SessionPage::Create() {
   if (base == MAP_FAILED) return absl::ErrnoToStatus(errno, "mmap of a session page");
   auto page = absl::WrapUnique(
       new SessionPage(std::move(memfd), std::span(static_cast<uint64_t*>(base), kWords)));
-  // A forked child of the daemon must not keep it, and no page may be missing when a word is set.
+  // A forked child of the daemon must not inherit it, and setting a word must not fault.
   if (madvise(base, kBytes.value(), MADV_DONTFORK) != 0 ||
       madvise(base, kBytes.value(), MADV_POPULATE_WRITE) != 0) {
     return absl::ErrnoToStatus(errno, "madvise of a session page");
   }
-  // F_SEAL_FUTURE_WRITE spares our mapping, which exists by now.
+  // F_SEAL_FUTURE_WRITE does not affect the daemon's mapping, which exists already.
   if (fcntl(page->memfd_.get(), F_ADD_SEALS,
             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
     return absl::ErrnoToStatus(errno, "sealing a session page");
@@ -102,7 +102,8 @@ uint32_t SessionPage::words_used() const {
 }
 
 absl::StatusOr<int> SessionPage::OpenDescriptor() const {
-  // Reopening, unlike dup, gives another open file: no rights and no offset shared with ours.
+  // Unlike dup, reopening creates another open file description, which shares neither access mode
+  // nor offset with the daemon's.
   const std::string path = absl::StrCat("/proc/self/fd/", memfd_.get());
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return absl::ErrnoToStatus(errno, "reopening a session page through /proc");

@@ -1,19 +1,21 @@
-// The shared page of one session: words by which the daemon tells the client, without a message,
-// that a lease or a reservation still holds.
+// The shared page of one session: words by which the client sees, without a message, whether a
+// lease or a reservation is still valid.
 //
-// A word holds the id of its lease or reservation while that holds, and 0 or another id afterwards.
-// A reader copies, then loads the word (acquire, after a fence), and discards the copy when the
-// word is not its id. So: Clear comes before the extent is given to anybody else, and as extents
-// change hands through locks and sockets, whoever saw the new bytes sees the cleared word. The page
-// does not know leases, and does not wait for readers. Values are never used twice in one page, be
-// they ids of leases or of reservations: words are used again at once.
+// A word holds the id of its lease or reservation while that is valid, and 0 or another id
+// afterwards.  A reader copies, then loads the word (acquire, after a fence), and discards the copy
+// if the word is not its id.  So Clear must come before the extent is given to another holder.
+// Extents change hands through locks and sockets, so a reader that has seen the new bytes also sees
+// the cleared word.  The page does not know leases, and does not wait for readers.
+// A freed word is reused at once, so a value is never used twice in one page, whether it is the id
+// of a lease or of a reservation.
 //
-// Ownership: the memfd and the daemon's mapping of it, of the session. A client's mapping lives on.
-// Nobody else ever writes: descriptors are opened read-only, and the memfd is sealed against every
-// later writable mapping.
+// Ownership: the session owns the page, which owns the memfd and the daemon's mapping of it.  A
+// client's mapping outlives it.  Only the daemon ever writes: clients get read-only descriptors,
+// and the memfd is sealed against later writable mappings.
 // Thread-safety: all methods from any thread.
-// Lifecycle: Create -> AllocateWord -> Clear ... -> destroyed; the words keep their last values, so
-// the session's owner clears all first (ClearAll).
+// Locks: mu_ is a leaf.
+// Lifecycle: Create -> AllocateWord -> Clear ... -> destroyed.  The words keep their last values in
+// a client's mapping, so the session calls ClearAll first.
 // Limits: kWords words.  Needs Linux 5.1 (F_SEAL_FUTURE_WRITE) and /proc.
 #pragma once
 
@@ -42,20 +44,22 @@ class SessionPage {
   SessionPage(const SessionPage&) = delete;
   SessionPage& operator=(const SessionPage&) = delete;
 
-  // A word that holds `value` from now on.  Nothing when all are in use.  REQUIRES: value != 0.
+  // Returns the index of a word that holds `value` from now on, or nullopt if all words are in use.
+  // REQUIRES: value != 0.
   [[nodiscard]] std::optional<uint32_t> AllocateWord(uint64_t value);
-  // Another value in a word in use.  REQUIRES: it is in use (CHECKed), value != 0.
+  // Stores another value in a word.  REQUIRES: the word is in use (CHECKed), value != 0.
   void Set(uint32_t index, uint64_t value);
-  // Ends what `value` promised and frees the word.  Nothing happens, and false comes back, when the
-  // word does not hold `value` (revoked before): it may be somebody else's by now.
+  // Sets the word to 0 and frees it.  Does nothing and returns false if the word does not hold
+  // `value`: it was cleared before, and may have been allocated again.  REQUIRES: value != 0.
   bool Clear(uint32_t index, uint64_t value);
   void ClearAll();
 
-  // For tests and debug dumps; what a client sees.
+  // Returns what a client sees; for tests and debug dumps.
   [[nodiscard]] uint64_t Load(uint32_t index) const;
   [[nodiscard]] uint32_t words_used() const;
 
-  // A read-only descriptor for the client, with an open file of its own; the caller owns it.
+  // Returns a read-only descriptor for the client, with an open file description of its own; the
+  // caller owns it.
   [[nodiscard]] absl::StatusOr<int> OpenDescriptor() const;
 
  private:
@@ -65,7 +69,7 @@ class SessionPage {
   const FileDescriptor memfd_;
   const std::span<uint64_t> words_;  // read and written as atomics only
   mutable Mutex mu_;
-  std::vector<uint32_t> free_ LARDER_GUARDED_BY(mu_);  // last in, first out: few cache lines in use
+  std::vector<uint32_t> free_ LARDER_GUARDED_BY(mu_);  // last in, first out, to use few cache lines
 };
 
 }  // namespace larder

@@ -54,7 +54,7 @@ size_t SessionTable::Drain(TimePoint now) {
   {
     MutexLock lock(mu_);
     refuses_from_ = now + AttachedSession::kDrainGrace;
-    draining_ = true;  // under the lock: a session is either refused by Add or in All
+    draining_ = true;  // under the lock, so that each session is either refused by Add or in All
   }
   const std::vector<std::shared_ptr<AttachedSession>> all = All();
   for (const std::shared_ptr<AttachedSession>& session : all) session->Drain();

@@ -1,8 +1,11 @@
-// The sessions that live now.  Gives out ids, ticks deadlines, tells everybody to drain.
+// The sessions that exist.  Assigns their ids and tells all of them to drain.
 //
-// Ownership: shares each session with its stream.  Thread-safety: all methods from any thread.
+// Ownership: shares each session with its stream.
+// Thread-safety: all methods from any thread.
+// Locks: mu_ is held while a session is created.  Sessions are called, and removed ones destroyed,
+// without it.
 // Limits: the shares of each process and uid, and of all (server/runtime/shares.h); beyond them Add
-// answers ResourceExhausted.
+// returns ResourceExhausted.
 #pragma once
 
 #include <atomic>
@@ -19,7 +22,8 @@ namespace larder {
 
 class SessionTable {
  public:
-  // Makes a session under a fresh id.  ResourceExhausted at a limit, Unavailable while draining.
+  // Creates a session with a new id.  Returns ResourceExhausted at a limit or if there is no memory
+  // for the session page, Unavailable while draining, Unauthenticated if the process is dead.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<AttachedSession>> Add(
       SessionDeps& deps, std::optional<AttachedProcess> process, const ShareHolder& holder,
       std::string peer, SessionSink& sink) LARDER_EXCLUDES(mu_);
@@ -27,11 +31,12 @@ class SessionTable {
   [[nodiscard]] std::shared_ptr<AttachedSession> Find(SessionId id) const LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<std::shared_ptr<AttachedSession>> All() const LARDER_EXCLUDES(mu_);
   [[nodiscard]] size_t size() const LARDER_EXCLUDES(mu_);
-  // Refuses further sessions (Unavailable), tells those that live to finish, and answers how many.
+  // Refuses further sessions (Unavailable), tells the existing ones to finish, and returns how many
+  // there are.
   size_t Drain(TimePoint now) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool draining() const { return draining_.load(std::memory_order_relaxed); }
-  // Calls beside the sessions are refused: what was on its way when the drain began is still
-  // served, as in a session (AttachedSession::kDrainGrace).
+  // Returns true if calls outside of sessions are to be refused.  Calls that were on their way when
+  // the drain began are still served, as in a session (AttachedSession::kDrainGrace).
   [[nodiscard]] bool RefusesCalls(TimePoint now) const {
     return now >= refuses_from_.load(std::memory_order_relaxed);
   }

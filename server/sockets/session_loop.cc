@@ -14,7 +14,7 @@
 namespace larder {
 namespace {
 
-constexpr uint64_t kWake = 0;  // ids of sockets come after
+constexpr uint64_t kWake = 0;  // ids of sockets are greater
 
 TimePoint Now() { return std::chrono::steady_clock::now(); }
 
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<SessionLoop>> SessionLoop::Start() {
   event.events = EPOLLIN;
   event.data.u64 = kWake;
   if (!epoll || !wake || epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
-    return absl::ErrnoToStatus(errno, "opening a loop for session sockets");
+    return absl::ErrnoToStatus(errno, "cannot create a loop for session sockets");
   }
   return absl::WrapUnique(new SessionLoop(std::move(epoll), std::move(wake)));
 }
@@ -132,12 +132,13 @@ void SessionLoop::TakeAdded() {
     epoll_event event{};
     event.data.u64 = id;
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, socket->socket(), &event) != 0) {
-      socket->Finish(absl::ResourceExhaustedError("the kernel has no room for one session more"));
+      socket->Finish(absl::ResourceExhaustedError(
+          "the kernel cannot watch another session socket: attach again later"));
       (void)socket->OnEvent(Now());
       continue;
     }
     served_.try_emplace(id, Served{.socket = std::move(socket), .events = 0});
-    woken.push_back(id);  // it may have been told to end before anybody knew it
+    woken.push_back(id);  // its session may have been ended before the loop had the socket
   }
   for (const uint64_t id : woken) LookAt(id, Now());
 }
@@ -163,7 +164,7 @@ void SessionLoop::Linger(uint64_t id) {
 
 void SessionLoop::Erase(uint64_t id) {
   const auto found = served_.find(id);
-  // Another thread may close it, and later: until then it would be reported over and over.
+  // Another thread may close the descriptor later; until then epoll would keep reporting it.
   (void)epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.socket->socket(), nullptr);
   served_.erase(found);
   lingering_.erase(id);
@@ -171,8 +172,8 @@ void SessionLoop::Erase(uint64_t id) {
 
 void SessionLoop::Watch(Served& served, const SessionSocket::Next& next, bool hung_up) {
   const uint32_t events = (next.read ? EPOLLIN : 0U) | (next.write ? EPOLLOUT : 0U);
-  // epoll reports a hang-up whatever it is asked for, and again at once.  A socket that waits for
-  // something else meanwhile, a worker or room, is woken or due.
+  // epoll reports a hang-up whatever events it is asked for, and again at once.  So a socket that
+  // waits for something else (a worker, capacity) is removed; it is woken or due later.
   const bool watched = events != 0 || (served.watched && !hung_up);
   if (events == served.events && watched == served.watched) return;
   const int what = !watched ? EPOLL_CTL_DEL : served.watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;

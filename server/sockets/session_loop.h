@@ -1,14 +1,15 @@
 // One thread that serves many session sockets.
 //
-// After a message it looks for the next one for kSpin, yielding, before it sleeps: most of what a
-// busy client says next comes within, and to wake a thread that sleeps takes longer than to answer.
-// It sleeps at once when somebody else wants its core, as a client's copying thread does where
-// cores are few.
+// After a message the thread polls for the next one for kSpin, yielding, before it sleeps: most of
+// a busy client's next messages arrive within that time, and waking a thread takes longer than
+// answering.  It sleeps at once if another thread wants its core, for example a client's copying
+// thread on a machine with few cores.
 //
-// Ownership: the sockets, once added.  Borrows nothing.
-// Thread-safety: NewId, Add and Wake from any thread.
-// Lifecycle: Start -> Add, ... -> destroyed, which ends all sessions on it; clients that do not
-// read get SessionSocket::kLinger for the last words.
+// Ownership: owns the sockets that are added.
+// Thread-safety: NewId, Add and Wake from any thread; Ask and Answered from one thread.
+// Locks: mu_ is a leaf.  Sockets are called without it.
+// Lifecycle: Start -> Add, ... -> destroyed, which ends all sessions on it; clients have
+// SessionSocket::kLinger to read how their sessions ended.
 #pragma once
 
 #include <array>
@@ -35,15 +36,15 @@ namespace larder {
 class SessionLoop final : public SessionSocket::Waker {
  public:
   static constexpr std::chrono::microseconds kSpin{80};
-  static constexpr size_t kLingeringMax = 64;  // sockets whose sessions are over
+  static constexpr size_t kLingeringMax = 64;  // sockets whose sessions have ended
 
-  // ResourceExhausted: no descriptors left.
+  // Returns ResourceExhausted if no descriptors are left.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SessionLoop>> Start();
   ~SessionLoop() override;
   SessionLoop(const SessionLoop&) = delete;
   SessionLoop& operator=(const SessionLoop&) = delete;
 
-  // For a socket that will be added.
+  // Returns the id for a socket that will be added.
   [[nodiscard]] uint64_t NewId() { return last_id_.fetch_add(1) + 1; }
   void Add(std::unique_ptr<SessionSocket> socket) LARDER_EXCLUDES(mu_);
   void Wake(uint64_t id) override LARDER_EXCLUDES(mu_);
@@ -56,21 +57,22 @@ class SessionLoop final : public SessionSocket::Waker {
   using Events = std::array<epoll_event, 64>;
   struct Served {
     std::unique_ptr<SessionSocket> socket;
-    uint32_t events = 0;  // that the epoll reports
-    bool watched = true;  // the epoll has it
+    uint32_t events = 0;  // which the epoll reports
+    bool watched = true;  // the epoll contains the socket
   };
   SessionLoop(FileDescriptor epoll, FileDescriptor wake);
 
   void Run() LARDER_EXCLUDES(mu_);
   void RunOnce(Events* events) LARDER_EXCLUDES(mu_);
   [[nodiscard]] bool Stopped() LARDER_EXCLUDES(mu_);
-  // How many of *events happened.
+  // Returns how many entries of *events are set.
   [[nodiscard]] int Wait(Events* events);
   void TakeAdded() LARDER_EXCLUDES(mu_);
   void LookAt(uint64_t id, TimePoint now, bool hung_up = false);
   void Erase(uint64_t id);
   void LookAtAll(TimePoint now);
-  // One more lingers: the oldest that does ends, when they are too many.
+  // Keeps the socket until its client has read how the session ended.  If too many sockets linger,
+  // destroys the oldest one.
   void Linger(uint64_t id);
   void Watch(Served& served, const SessionSocket::Next& next, bool hung_up);
 
@@ -80,11 +82,11 @@ class SessionLoop final : public SessionSocket::Waker {
   Heartbeat heartbeat_;
   std::thread thread_;
 
-  // The thread's.
+  // Used by the thread only.
   absl::flat_hash_map<uint64_t, Served> served_;
-  std::set<uint64_t> lingering_;  // oldest first
+  std::set<uint64_t> lingering_;  // the oldest first
   TimePoint spin_until_;
-  TimePoint next_due_ = TimePoint::max();  // of any socket; may be too early
+  TimePoint next_due_ = TimePoint::max();  // the first of all sockets; may be too early
 
   Mutex mu_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;

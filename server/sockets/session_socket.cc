@@ -12,8 +12,9 @@
 namespace larder {
 namespace {
 
-constexpr std::chrono::seconds kRetryAfter{1};  // when there are too many sessions
-// Then the loop looks at other sessions: a message of kSmallBodyBytes may name 750 blocks.
+constexpr std::chrono::seconds kRetryAfter{1};  // if there are too many sessions
+// The turn of one session, after which the loop serves the others: a message of kSmallBodyBytes may
+// name 750 blocks.
 constexpr size_t kTurnFrames = 16, kTurnBytes = SessionSocket::kSmallBodyBytes;
 
 }  // namespace
@@ -103,7 +104,8 @@ SessionSocket::Next SessionSocket::OnEvent(TimePoint now, bool hung_up) {
   }
   const bool full = queue_.waiting() > kQueuedMax;
   next.read = !input_->working && !input_->stopped && !input_->more && !input_->eof && !full;
-  // What another thread wanted meanwhile, or took out of the way: nothing else would tell.
+  // Another thread may have requested an end meanwhile, or its flush may have freed capacity for
+  // answers; no later event would report that.
   const bool freed = input_->stopped && due_ == TimePoint::max() && !full;
   if (input_->working ? worked_.has_value() : (end_ || deaf_ || freed || input_->more)) Wake();
   return next;
@@ -126,23 +128,23 @@ void SessionSocket::LookAtSession(TimePoint now, Next* next) {
   if (absl::Status status = LookAtInput(now, next); !status.ok()) return Fail(status, now);
   if (input_->working) return;
   if (const auto end = WantedEnd()) return End(*end, now);
-  // Half-closed or broken: which of them, the session knows by whether it was told `bye`.
+  // The socket was half-closed or broke; the session knows which by whether it received `bye`.
   if (input_->eof && !input_->stopped) return End(absl::OkStatus(), now);
-  // No client is left to wait for the rest of its message, however long others keep the room.
+  // The client is gone, so its message must not wait for capacity that others hold.
   if (hung_up_ && input_->waits_from) End(absl::OkStatus(), now);
 }
 
 absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
   due_ = TimePoint::max();
   input_->stopped = false;
-  // Those left from when something stopped it.
+  // First the frames that are left from when something stopped it.
   LARDER_RETURN_IF_ERROR(HandleFrames(now, next));
   if (input_->working || input_->stopped || input_->more || input_->eof) return absl::OkStatus();
   LARDER_RETURN_IF_ERROR(MakeRoom(now));
   if (input_->stopped) return absl::OkStatus();
   const bool received = Receive(now);
   if (input_->carried) {
-    return absl::InvalidArgumentError("descriptors came beside the bytes of a session socket");
+    return absl::InvalidArgumentError("the client sent file descriptors on its session socket");
   }
   LARDER_RETURN_IF_ERROR(HandleFrames(now, next));
   if (input_->working || input_->stopped || input_->more || input_->eof) return absl::OkStatus();
@@ -152,7 +154,7 @@ absl::Status SessionSocket::LookAtInput(TimePoint now, Next* next) {
 absl::Status SessionSocket::MakeRoom(TimePoint now) {
   const size_t awaited = input_->reader.awaited_bytes();
   if (awaited <= kSmallBodyBytes) return absl::OkStatus();
-  // As far as the reader may grow for it, and what it will say.
+  // As far as the reader's buffer may grow for it, and as much again for the decoded message.
   const size_t grown = 2 * input_->reader.buffer_bytes() + SessionFrameReader::kRoomBytes;
   const size_t wanted = 2 * std::min(awaited, grown);
   const uint64_t charged = input_->charged.amount();
@@ -161,14 +163,14 @@ absl::Status SessionSocket::MakeRoom(TimePoint now) {
   if (answer.admitted()) {
     input_->charged.Merge(std::move(answer.ticket));
     if (const auto waited = std::exchange(input_->waits_from, std::nullopt)) {
-      input_->begun += now - *waited;  // its client is not late: the daemon did not read
+      input_->begun += now - *waited;  // the client is not late: the daemon did not read
       input_->moved = now;
     }
     return absl::OkStatus();
   }
   if (!std::exchange(input_->refused, true)) ++context_.deps.counters.calls_overloaded;
-  // Messages that wait for each other's room must end; those of a process that has less of it than
-  // its part wait on, however long others keep it.
+  // Messages that wait for one another's capacity must end at some time.  The message of a process
+  // that holds less than its part waits on, however long others hold the capacity.
   if (!input_->waits_from) input_->waits_from = now;
   bool over = false;
   if (now >= std::max(*input_->waits_from + kMessageMax, input_->asked + kAskAgain)) {
@@ -176,7 +178,7 @@ absl::Status SessionSocket::MakeRoom(TimePoint now) {
     over = account_.HasItsPart(ShareKind::kMessageBytes);
   }
   if (answer.retry_after == Duration::zero() || over) {
-    return absl::ResourceExhaustedError(absl::StrCat("no room for a message: ", answer.why));
+    return absl::ResourceExhaustedError(absl::StrCat("no capacity for a message: ", answer.why));
   }
   StopFor(now + kRetry);
   return absl::OkStatus();
@@ -209,7 +211,7 @@ absl::Status SessionSocket::HandleFrames(TimePoint now, Next* next) {
       LARDER_ASSIGN_OR_RETURN(std::optional<SessionFrame> frame, input_->reader.Next());
       if (!frame.has_value()) return absl::OkStatus();
       input_->frame = *frame;
-      input_->begun = now;  // what follows it
+      input_->begun = now;  // of the message that follows
     }
     if (input_->frame->body.size() > kSmallBodyBytes) {
       if (!HandToWorker(*input_->frame)) StopFor(now + kRetry);
@@ -233,13 +235,13 @@ absl::Status SessionSocket::HandleFrames(TimePoint now, Next* next) {
 
 absl::Status SessionSocket::Handle(const SessionFrame& frame, SessionCodec& parser, wire::Up& up) {
   if (frame.type != SessionFrameType::kMessage) {
-    return absl::InvalidArgumentError("a session frame that only the daemon sends");
+    return absl::InvalidArgumentError("the client sent a session frame that only the daemon sends");
   }
   LARDER_RETURN_IF_ERROR(parser.Parse(frame.body, &up));
   return session_->OnUp(up);
 }
 
-// With a codec of its own, whose memory goes when it is done.
+// The worker uses a codec of its own, whose memory is freed when the message is handled.
 bool SessionSocket::HandToWorker(const SessionFrame& frame) {
   const auto handle = [this, frame] {
     absl::Status status;
@@ -264,9 +266,9 @@ void SessionSocket::StopFor(TimePoint due) {
 absl::Status SessionSocket::CheckBegun(TimePoint now, bool received) {
   if (!input_->reader.partial()) return absl::OkStatus();
   due_ = std::min<TimePoint>(input_->begun + kMessageMax, input_->moved + kPauseMax);
-  // Only what is not there is late: it may be we who did not look for a while.
+  // A message is late only if there was nothing to read: the loop itself may be late.
   if (!received && now >= due_) {
-    return absl::DeadlineExceededError("a message that had begun was not whole in time");
+    return absl::DeadlineExceededError("a message was not completed in time after its first byte");
   }
   return absl::OkStatus();
 }

@@ -1,17 +1,19 @@
-// The daemon's end of one session socket: reads Up, writes Down, and its last word is how the
-// session ended (docs/format.md, "Session socket").  What AttachStream is over gRPC.
+// The daemon's end of one session socket: reads Up, writes Down, and finally writes how the session
+// ended (docs/format.md, "Session socket").  AttachStream is its counterpart over gRPC.
 //
-// Everything that it reads is hostile.  It does not wait: what the client does not take queues, and
-// a long message is handled by a worker, since others share the loop.
+// All input is untrusted.  The socket never blocks: answers that the client does not take are
+// queued, and a worker handles a long message, because other sessions share the loop.
 // Ownership: owns the socket; shares the session.  Borrows Context and Waker.
-// Thread-safety: as SessionSink; Refuse and Begin before anybody else knows it; the rest from one
-// thread, that of its loop.
-// Lifecycle: made -> Begin -> OnEvent ... until it says that it is over -> destroyed.  Or made ->
+// Thread-safety: as SessionSink; Refuse and Begin before another thread knows this object; the
+// other methods from one thread, that of its loop.
+// Locks: mu_ may be held while Waker is called and a share is taken.  The session is called without
+// it, and calls this object under the session's locks.
+// Lifecycle: constructed -> Begin -> OnEvent ... until Next::over -> destroyed.  Or constructed ->
 // Refuse -> destroyed.
-// Limits: reading stops while more than kQueuedMax bytes of answers wait, so a client that does not
-// read cannot make the daemon grow, and while there is no room (Shares) or no worker for a
-// message beyond kSmallBodyBytes.  Answers that wait are charged (ChargeAnswers).  A message that
-// has begun must come on, and come to its end.
+// Limits: reading stops while more than kQueuedMax bytes of answers wait, so that a client which
+// does not read cannot make the daemon's memory grow, and while there is no capacity (Shares) or no
+// worker for a message beyond kSmallBodyBytes.  Answers that wait are charged (ChargeAnswers).
+// After its first byte a message must continue (kPauseMax) and be completed (kMessageMax).
 #pragma once
 
 #include <memory>
@@ -34,28 +36,27 @@ namespace larder {
 
 class SessionSocket final : public SessionSink {
  public:
-  static constexpr size_t kSmallBodyBytes = 12 << 10;     // longer ones take what all share
+  static constexpr size_t kSmallBodyBytes = 12 << 10;     // a longer message is charged
   static constexpr std::chrono::seconds kPauseMax{10};    // within a message
   static constexpr std::chrono::seconds kMessageMax{60};  // from its first byte to its last
-  static constexpr std::chrono::milliseconds kRetry{10};  // when there is no room for it
-  static constexpr std::chrono::seconds kAskAgain{
-      1};                                            // between two questions whether it HasItsPart
-  static constexpr std::chrono::seconds kLinger{1};  // of the last words, for who reads late
+  static constexpr std::chrono::milliseconds kRetry{10};  // if there is no capacity for it
+  static constexpr std::chrono::seconds kAskAgain{1};     // between two calls of HasItsPart
+  static constexpr std::chrono::seconds kLinger{1};  // for the client to read how its session ended
 
   struct Context {
     SessionDeps& deps;
     SessionTable& sessions;
   };
-  // Has OnEvent called soon.
+  // Makes the loop call OnEvent soon.
   class Waker {
    public:
     virtual ~Waker() = default;
-    virtual void Wake(uint64_t id) = 0;  // any thread; does not call back
+    virtual void Wake(uint64_t id) = 0;  // from any thread; does not call the socket
   };
   SessionSocket(const Context& context, FileDescriptor socket, uint64_t id, Waker& waker);
   ~SessionSocket() override;
 
-  // Tells the client why there is no session.
+  // Writes to the client why there is no session.
   void Refuse(const absl::Status& why) LARDER_EXCLUDES(mu_);
   void Begin(std::shared_ptr<AttachedSession> session) {
     account_ = session->account();
@@ -66,91 +67,94 @@ class SessionSocket final : public SessionSink {
   void Finish(absl::Status status) override LARDER_EXCLUDES(mu_);
   void Abort() override LARDER_EXCLUDES(mu_);
 
-  // What its loop is to do with it next.
+  // What the loop is to do with the socket next.
   struct Next {
     bool over = false;     // destroy it
-    bool lingers = false;  // its session is over, its last words are not read: may be destroyed
-    bool heard = false;    // a message came: maybe another one soon
+    bool lingers = false;  // its session has ended, unread bytes are left; may be destroyed
+    bool heard = false;    // a message came, so another one may come soon
     bool read = false;     // wait for input
-    bool write = false;    // wait for room for output
-    TimePoint due = TimePoint::max();  // look again then
+    bool write = false;    // wait until the socket takes output
+    TimePoint due = TimePoint::max();  // call OnEvent again then
   };
-  // Looks at input, output, the wish to end and what is due.  `hung_up`: the peer has closed both
-  // ways, though what it sent before may still lie there.
+  // Handles input, output, a requested end and what is due.  `hung_up` means that the peer has
+  // closed both directions; bytes that it sent before may still be unread.
   [[nodiscard]] Next OnEvent(TimePoint now, bool hung_up = false) LARDER_EXCLUDES(mu_);
 
   [[nodiscard]] uint64_t id() const { return id_; }
   [[nodiscard]] int socket() const { return socket_.get(); }
 
  private:
-  // Of a session that lives; gone when it ends, so that what lingers takes little.
+  // The state of a session that has not ended.  Destroyed when it ends, so that a socket that
+  // lingers takes little memory.
   struct Input {
-    Input() {}  // not defaulted: clang does not know that one before the class around it ends
+    Input() {}  // not defaulted: clang accepts that only after the end of the enclosing class
     SessionFrameReader reader{wire::kMessageBytesMax};
     SessionCodec parser;
     wire::Up up;
-    std::optional<SessionFrame> frame;    // whole, and not handled yet; lies in the reader
+    std::optional<SessionFrame> frame;    // complete, not handled yet; its bytes are the reader's
     bool eof = false;                     // nothing more comes
     bool carried = false;                 // descriptors came
-    bool working = false;                 // a worker handles the frame: hands off
-    bool stopped = false;                 // for answers that wait, room or a worker
-    bool more = false;                    // its turn is over, and whole frames are left
-    TimePoint begun, moved;               // of a message that is not whole: first byte, last byte
-    Shares::Ticket charged;               // for its bytes, more as it comes
-    bool refused = false;                 // once there was no room for it
-    std::optional<TimePoint> waits_from;  // while there is none
-    TimePoint asked;                      // when HasItsPart was asked last
+    bool working = false;                 // a worker handles the frame and uses reader and session
+    bool stopped = false;                 // not reading: unread answers, no capacity or no worker
+    bool more = false;                    // its turn has ended, and complete frames are left
+    TimePoint begun, moved;               // of an incomplete message: its first and latest byte
+    Shares::Ticket charged;               // for the message's bytes; grows as it arrives
+    bool refused = false;                 // the message has been refused capacity at least once
+    std::optional<TimePoint> waits_from;  // since when the message waits for capacity
+    TimePoint asked;                      // when HasItsPart was last called
   };
   void LookAtSession(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status LookAtInput(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
-  // False: nothing was there.
+  // Returns false if there was nothing to read.
   [[nodiscard]] bool Receive(TimePoint now);
-  // All that is whole, until something stops it or its turn is over.
+  // Handles the complete frames, until something stops it or its turn ends.
   [[nodiscard]] absl::Status HandleFrames(TimePoint now, Next* next) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status Handle(const SessionFrame& frame, SessionCodec& parser, wire::Up& up);
-  // False: no worker has time.
+  // Returns false if no worker is free.
   [[nodiscard]] bool HandToWorker(const SessionFrame& frame) LARDER_EXCLUDES(mu_);
   void StopFor(TimePoint due);
-  // For more of a long message that has begun; ResourceExhausted: there never is, or not in time.
+  // Charges the next part of a long message that has begun, or stops reading for a while.  Returns
+  // ResourceExhausted if there is never enough capacity, or was not in time.
   [[nodiscard]] absl::Status MakeRoom(TimePoint now);
-  // Is the message that has begun on its way?
+  // Returns DeadlineExceeded if an incomplete message pauses or lasts too long.
   [[nodiscard]] absl::Status CheckBegun(TimePoint now, bool received);
-  [[nodiscard]] bool Full() LARDER_EXCLUDES(mu_);  // of answers that wait
+  // Returns true if too many bytes of answers wait for the client.
+  [[nodiscard]] bool Full() LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<absl::Status> TakeWorked() LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::optional<absl::Status> WantedEnd() LARDER_EXCLUDES(mu_);
-  // Ends the session for what its client sent.
+  // Ends the session because of what its client sent.
   void Fail(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
-  // Gives back what the session holds, then says the last word: a client that knows that its
-  // session has ended finds nothing of it any more.
+  // Closes the session, then writes how it ended: when a client learns that its session has ended,
+  // the daemon keeps nothing of the session any more.
   void End(const absl::Status& why, TimePoint now) LARDER_EXCLUDES(mu_);
   void Flush() LARDER_REQUIRES(mu_);
-  // Charges the process for the answers in queue_; where its share has no room for them, the next
+  // Charges the process for the answers in queue_.  If its share does not allow them, the next
   // OnEvent ends the session.
   void ChargeQueue() LARDER_REQUIRES(mu_);
   void Wake() LARDER_REQUIRES(mu_);
 
   const Context context_;
   FileDescriptor socket_;
-  const bool kernel_refuses_;  // descriptors
+  const bool kernel_refuses_;  // the kernel refuses descriptors on this socket
   const uint64_t id_;
   Waker& waker_;
 
-  // The loop's; while a worker is at it, session and reader are the worker's.
-  std::shared_ptr<AttachedSession> session_;  // until it ended
+  // Used by the loop only, except session and reader while a worker handles a frame.
+  std::shared_ptr<AttachedSession> session_;  // null once it has ended
   Shares::Account account_;                   // the session's
   std::optional<Input> input_;
   TimePoint due_ = TimePoint::max();
-  bool hung_up_ = false;  // the peer has closed both ways
+  bool hung_up_ = false;  // the peer has closed both directions
 
   Mutex mu_;
   SessionCodec writer_ LARDER_GUARDED_BY(mu_);
   SocketQueue queue_ LARDER_GUARDED_BY(mu_);
-  Shares::Ticket answers_ LARDER_GUARDED_BY(mu_);  // for what waits in it
-  bool deaf_ LARDER_GUARDED_BY(mu_) = false;       // the client takes nothing any more
-  bool looking_ LARDER_GUARDED_BY(mu_) = false;    // in OnEvent, which sees what comes meanwhile
-  bool woken_ LARDER_GUARDED_BY(mu_) = false;      // since the last OnEvent
-  std::optional<absl::Status> end_ LARDER_GUARDED_BY(mu_);     // wanted
-  std::optional<absl::Status> worked_ LARDER_GUARDED_BY(mu_);  // what the worker says
+  Shares::Ticket answers_ LARDER_GUARDED_BY(mu_);  // charges what waits in queue_
+  bool deaf_ LARDER_GUARDED_BY(mu_) = false;       // the socket takes nothing any more
+  bool looking_ LARDER_GUARDED_BY(mu_) = false;    // OnEvent runs, and sees what changes meanwhile
+  bool woken_ LARDER_GUARDED_BY(mu_) = false;      // Wake was called since the last OnEvent
+  std::optional<absl::Status> end_ LARDER_GUARDED_BY(mu_);     // set if the session is to end
+  std::optional<absl::Status> worked_ LARDER_GUARDED_BY(mu_);  // the result of the worker
 };
 
 }  // namespace larder

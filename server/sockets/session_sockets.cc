@@ -33,7 +33,7 @@ bool SessionSockets::Answered() const {
 absl::StatusOr<FileDescriptor> SessionSockets::Open(const AttachedProcess& process) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return absl::ErrnoToStatus(errno, "no socket for a session");
+    return absl::ErrnoToStatus(errno, "cannot create the socket of a session");
   }
   FileDescriptor clients(ends[1]);
   SessionLoop& loop = *loops_[next_.fetch_add(1) % loops_.size()];

@@ -1,8 +1,8 @@
 // Hands out session sockets: one for each session of a process of this host, each served by one of
-// a few loops.
+// several loops.
 //
-// Ownership: the loops.  Borrows Context, whose parts outlive it.
-// Thread-safety: Open from any thread.
+// Ownership: owns the loops.  Borrows the parts of Context, which outlive it.
+// Thread-safety: Open from any thread; Ask and Answered from one thread.
 // Lifecycle: Start -> Open ... -> destroyed, which ends the sessions on its sockets.
 #pragma once
 
@@ -27,10 +27,11 @@ class SessionSockets {
   SessionSockets(const SessionSockets&) = delete;
   SessionSockets& operator=(const SessionSockets&) = delete;
 
-  // The client's end.  Limits are told on it, as gRPC would on the call.
+  // Returns the client's end.  If there can be no session, the client reads the reason from it, as
+  // gRPC would report it on the call.
   [[nodiscard]] absl::StatusOr<FileDescriptor> Open(const AttachedProcess& process);
 
-  // All loops; server/runtime/heartbeat.h.
+  // For all loops, as in server/runtime/heartbeat.h; Ask also wakes them.
   void Ask();
   [[nodiscard]] bool Answered() const;
 

@@ -17,7 +17,8 @@ SegmentRange All(const SegmentTable& table) {
   return {0, static_cast<uint32_t>(table.segments.size()), 0, table.PayloadBytes().value()};
 }
 
-// What there is to do without a look at the bytes; kReady: they are to be recoded.
+// Returns the outcome as far as it follows from the table alone; kReady if the bytes are to be
+// recoded.
 Outcome Plan(Codec to, const SegmentTable& table, PayloadCodec& codec) {
   if (!table.encoded()) return to == Codec::kIdentity ? Outcome::kUnchanged : Outcome::kReady;
   if (to == Codec::kIdentity)
@@ -25,7 +26,7 @@ Outcome Plan(Codec to, const SegmentTable& table, PayloadCodec& codec) {
   const auto is_so = [to](const Segment& segment) {
     return segment.codec == to || segment.codec == Codec::kIdentity;
   };
-  // Of another codec: what that has lost would be lost twice.
+  // Segments in another codec are not recoded: what a lossy codec has lost would be lost twice.
   return std::ranges::all_of(table.segments, is_so) ? Outcome::kUnchanged : Outcome::kUnsupported;
 }
 
@@ -44,7 +45,8 @@ void BlockRecoder::Prepare(Codec to, PayloadCodec& codec, Copy* copy) const {
   copy->outcome = Recode(to, codec, payload.bytes(), copy);
 }
 
-// To memory of our own first: who may write to the extent could change it after it was checked.
+// Copies into private memory first: a process that may write to the extent could change it after
+// the check.
 BlockRecoder::Outcome BlockRecoder::ReadHost(const BlockIndex::Held& held, PageBuffer* payload,
                                              Copy* copy) const {
   if (held.metadata == nullptr || !store_.EnsureHashed(held)) return Outcome::kMissing;
@@ -89,9 +91,11 @@ BlockRecoder::Outcome BlockRecoder::ReadDisk(const BlockIndex::Held& held, PageB
   return Outcome::kFailed;
 }
 
-// Unless it is or was just written anew, or is in HOST too: then nobody misses that copy.
+// Drops the damaged copy, unless the block is in HOST too, where readers find it.  If the record is
+// being written or has just been written again, the description that was read is out of date; that
+// is no damage.
 BlockRecoder::Outcome BlockRecoder::Damaged(const Copy& copy) const {
-  // In this order: it has its new place before its writing ends.
+  // In this order, because a block has its new location before its writing ends.
   const bool writing = disk_.work->spiller().IsWriting(copy.variant, copy.digest);
   const BlockIndex::Held now = store_.index().LookAt(copy.ref);
   if (writing || now.disk_location != copy.location) return Outcome::kInUse;
@@ -139,7 +143,7 @@ void BlockRecoder::Write(std::span<Copy> copies, PayloadCodec& codec) const {
   if (!on_disk.empty()) WriteDisk(on_disk, codec);
 }
 
-// kReady: somebody else holds it now.
+// Returns kReady if another reader holds the block now.
 BlockRecoder::Outcome BlockRecoder::WriteHost(Copy& copy) const {
   if (!InHost(store_.index().LookAt(copy.ref).state)) return Outcome::kMissing;
   const ByteCount bytes = copy.header.table.PayloadBytes();
@@ -153,7 +157,7 @@ BlockRecoder::Outcome BlockRecoder::WriteHost(Copy& copy) const {
                                                                                : Outcome::kReady;
 }
 
-// Those that somebody else holds, or writes, stay kReady.
+// Copies of blocks that another reader or writer holds stay kReady.
 void BlockRecoder::WriteDisk(std::span<Copy*> copies, PayloadCodec& codec) const {
   Spiller& spiller = disk_.work->spiller();
   std::vector<std::pair<VariantIndex, Digest>> names;
@@ -169,7 +173,7 @@ void BlockRecoder::WriteDisk(std::span<Copy*> copies, PayloadCodec& codec) const
     if ((TiersOf(now.state) & TierBit(Tier::kDisk)) == 0) {
       copy->outcome = Outcome::kMissing;
     } else if (now.disk_location != copy->location) {
-      copy->outcome = Outcome::kInUse;  // another call has just written it anew
+      copy->outcome = Outcome::kInUse;  // another call has just rewritten it
     }
   }
   if (!mine.empty()) Replace(mine, codec);
@@ -196,17 +200,18 @@ void BlockRecoder::Replace(std::span<Copy* const> mine, PayloadCodec& codec) con
     if (put) disk_.tier->SetOwner(place, copy.ref.value);
     const bool written =
         disk_.work->promoter().Readmit(copy.ref, static_cast<uint64_t>(place), codec);
-    // Or its name went meanwhile.
+    // Erases the old record, or the new one if the block's name was dropped meanwhile.
     if (put) gone.push_back({copy.header.key, written ? DiskLocation{copy.location} : place});
     copy.outcome = failed ? Outcome::kFailed : put ? Outcome::kMissing : Outcome::kNoRoom;
     if (written) copy.outcome = Outcome::kChanged;
   }
-  // What fails to be erased keeps its room until it is; a start finds one of the two.
+  // A record that could not be erased keeps its space until a later call erases it; a start then
+  // finds one of the two.
   if (!gone.empty()) (void)disk_.tier->Erase(gone);
 }
 
-// A full disk has room for the first of them when others leave, and for the rest when the larger
-// records of the first are erased.
+// On a full disk, other blocks are evicted to make space for the first ones; the rest get space
+// when the larger old records of the first are erased.
 void BlockRecoder::Put(std::span<const DiskTier::NewBlock> blocks,
                        std::span<DiskTier::PutResult> results) const {
   disk_.tier->Put(blocks, results);

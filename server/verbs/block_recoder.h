@@ -1,12 +1,13 @@
-// Encodes or decodes copies of blocks where they lie: the steps of Compress for a few blocks.
+// Encodes or decodes copies of blocks where they lie: the steps of Compress for several blocks.
 //
-// A copy is read and encoded while it is held, then put in the place of the old one at once: in
-// HOST its extent, on DISK its record, of which a crash leaves the old or the new.  Only while
-// nobody else holds the block: who reads it, or waits for it, has the old one under his hands.
-// Nothing is encoded that was not found whole just before.
-// Ownership: by Daemon; what it is made with outlives it.
-// Thread-safety: all methods from any thread, each on copies of its own.  Blocking: all of them
-// wait for the disk.
+// A copy is read and recoded while it is held, then replaces the old copy in one step: in HOST its
+// extent, on DISK its record, of which a crash leaves either the old or the new one.  A copy is
+// replaced only while the recoder's hold on the block is the only one, because other holders read
+// the old copy or wait for it.  Bytes are checked against their hashes before they are recoded.
+// Ownership: CompressVerb owns it; the store and the disk outlive it.
+// Thread-safety: all methods from any thread, each on copies of its own.
+// Locks: none of its own.
+// Blocking: Prepare and Write wait for the disk.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +25,14 @@ namespace larder {
 class BlockRecoder {
  public:
   enum class Outcome : uint8_t {
-    kReady,        // read and encoded, not written
+    kReady,        // read and recoded, not written yet
     kChanged,      // written
-    kUnchanged,    // it is of that codec, or would not become smaller
-    kMissing,      // it has left that tier, or is damaged
-    kInUse,        // somebody else holds it
-    kNoRoom,       // the tier does not take it
-    kUnsupported,  // of a codec that is not known here
-    kFailed,       // the disk's fault
+    kUnchanged,    // it is in that codec already, or would not become smaller
+    kMissing,      // it has left the tier, or was damaged
+    kInUse,        // another reader or writer holds it
+    kNoRoom,       // the tier has no space for it
+    kUnsupported,  // it is in a codec that cannot be converted here
+    kFailed,       // the disk failed
   };
   // A copy of a block, from Prepare to Release.
   struct Copy {
@@ -39,7 +40,7 @@ class BlockRecoder {
     Digest digest;
     Tier tier = Tier::kHost;
     Outcome outcome = Outcome::kMissing;
-    uint32_t pages_before = 0, pages_after = 0;  // of the payload; the same unless kReady, kChanged
+    uint32_t pages_before = 0, pages_after = 0;  // of the payload; differ in kReady and kChanged
     [[nodiscard]] ByteCount held_bytes() const { return ByteCount(bytes.bytes().size()); }
 
    private:
@@ -47,18 +48,19 @@ class BlockRecoder {
     EntryRef ref;  // held until Release
     RecordHeader header;
     std::vector<uint32_t> tokens;
-    BlockWriter writer;  // of HOST; the record's is in its header
+    BlockWriter writer;  // for HOST; a record has its writer in the header
     PageBuffer bytes{0};
     uint64_t location = 0;
   };
 
   BlockRecoder(BlockStore& store, DiskParts disk) : store_(store), disk_(disk) {}
 
-  // Reads and encodes one; its outcome is never kChanged.
+  // Holds, reads and recodes one copy.  Sets its outcome, which is never kChanged.
   void Prepare(Codec to, PayloadCodec& codec, Copy* copy) const;
-  // Writes those that are kReady: those of DISK with one sync.  REQUIRES: of one tier.
+  // Writes the copies that are kReady, those of DISK with one sync.  A copy of a block that another
+  // reader or writer holds stays kReady.  REQUIRES: all copies are of one tier.
   void Write(std::span<Copy> copies, PayloadCodec& codec) const;
-  // Lets go of them, whatever became of them.
+  // Releases the copies, whatever their outcome.
   void Release(std::span<Copy> copies) const;
 
  private:
@@ -71,7 +73,7 @@ class BlockRecoder {
   [[nodiscard]] Outcome Damaged(const Copy& copy) const;
   [[nodiscard]] Outcome WriteHost(Copy& copy) const;
   void WriteDisk(std::span<Copy*> copies, PayloadCodec& codec) const;
-  // Those that nobody else may read or write now.
+  // Replaces the records of blocks that no other reader or writer may use now.
   void Replace(std::span<Copy* const> mine, PayloadCodec& codec) const;
   void Put(std::span<const DiskTier::NewBlock> blocks,
            std::span<DiskTier::PutResult> results) const;

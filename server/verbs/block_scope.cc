@@ -12,27 +12,28 @@ namespace {
 
 constexpr size_t kDescribedAtOnce = 256;
 
-// The last whole block of each variant.
+// Returns the hash of the chain's last whole block for each variant.
 absl::StatusOr<std::vector<uint64_t>> EndsOf(std::span<const Digest> chain,
                                              std::span<const VariantIndex> variants,
                                              const BlockStore& store) {
   std::vector<uint64_t> ends;
   for (const VariantIndex variant : variants) {
     const std::shared_ptr<const VariantSpec> spec = store.SpecOf(variant);
-    if (!spec) continue;  // nobody has said how long its blocks are
+    if (!spec) continue;  // the length of the variant's blocks is not known
     const size_t steps = spec->block_tokens / kStepTokens;
     const size_t whole = chain.size() / steps * steps;
     if (whole > 0) ends.push_back(IndexHash(variant, chain[whole - 1]));
   }
   if (ends.empty() && !variants.empty()) {
     return absl::InvalidArgumentError(
-        "blocks.tokens: no variant has so short a block; give more of them, or say "
+        "blocks.tokens: fewer than one block of any variant; give more tokens, or use "
         "SELECTION_SCOPE_CONTENT");
   }
   return ends;
 }
 
-// Calls visit(block, header) for each of these, of the disk alone, that the disk describes.
+// Reads the records of blocks that are only on disk, and calls visit(block, header) for each one
+// found.
 template <class Visit>
 absl::Status Describe(std::span<const ChainLink> blocks, const BlockStore& store, DiskTier& disk,
                       Visit visit) {
@@ -48,7 +49,7 @@ absl::Status Describe(std::span<const ChainLink> blocks, const BlockStore& store
   return status;
 }
 
-// Of blocks of which their engine said the tokens.
+// Returns the links of the blocks of DEVICE whose tokens, and so whose parents, are known.
 ChainForest::Links LinksOf(const DeviceTable* devices) {
   ChainForest::Links links;
   if (devices == nullptr) return links;
@@ -75,7 +76,7 @@ absl::StatusOr<BlockScope> MakeScope(wire::SelectionScope scope,
     return made;
   }
   const std::vector<VariantIndex> variants = VariantsOf(selection, instances, store);
-  // Else of all that are stored, whoever registered them.
+  // Without variants and engine the scope has blocks of every variant that is stored.
   if (!selection.variants.empty() || !selection.engine_id.empty())
     made.variants.emplace(variants.begin(), variants.end());
   if (scope == wire::SelectionScope::kPrefix) {
@@ -107,13 +108,13 @@ absl::Status ScopeMembers::Find(const BlockScope& scope, const BlockStore& store
   return absl::OkStatus();
 }
 
-// A chain is of one content.  Its first block says by its parent which; one behind a hole, by what
-// is known of it, in HOST or on disk.
+// A chain is of one content.  The parent of its first block is the content; the first block behind
+// a hole has its content in its metadata, in HOST or on disk.
 absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStore& store,
                                        DiskTier* disk, const DeviceTable* devices) {
   const ChainForest forest(store.index(), LinksOf(devices));
   std::vector<uint64_t> heads;
-  std::vector<ChainLink> unknown;  // on disk alone
+  std::vector<ChainLink> unknown;  // blocks that are only on disk
   store.index().ForEachLink([&](const ChainLink& block) {
     if (!HasVariant(block.variant)) return;
     if (block.content == content_id || block.parent == IndexHash(block.variant, content_id)) {
@@ -139,10 +140,12 @@ absl::Status ScopeMembers::FindContent(const Digest& content_id, const BlockStor
   names_ = forest.Below(std::move(heads));
   if (status.ok()) return status;
   return absl::UnavailableError(
-      absl::StrCat("the disk does not say of which content some blocks are: ", status.message()));
+      absl::StrCat("the contents of some blocks could not be read from disk; call again later: ",
+                   status.message()));
 }
 
-// Those on disk alone are asked for as they are met: they may be all that there is.
+// The records of blocks that are only on disk are read while the index is walked, not collected
+// first: they may be all blocks.
 absl::Status ScopeMembers::FindWritten(const BlockWriter& writer, const BlockStore& store,
                                        DiskTier* disk) {
   absl::Status status;
@@ -157,7 +160,7 @@ absl::Status ScopeMembers::FindWritten(const BlockWriter& writer, const BlockSto
     if (!HasVariant(block.variant)) return;
     if (block.disk_location == 0) {
       if (writer.Covers(block.writer)) names_.insert(block.name);
-    } else if (disk != nullptr && writer.engine == 0) {  // which no record says
+    } else if (disk != nullptr && writer.engine == 0) {  // records do not contain the engine
       unknown.push_back(block);
       if (unknown.size() == kDescribedAtOnce) ask();
     }
@@ -165,7 +168,8 @@ absl::Status ScopeMembers::FindWritten(const BlockWriter& writer, const BlockSto
   if (!unknown.empty()) ask();
   if (status.ok()) return status;
   return absl::UnavailableError(
-      absl::StrCat("the disk does not say who wrote some blocks: ", status.message()));
+      absl::StrCat("the writers of some blocks could not be read from disk; call again later: ",
+                   status.message()));
 }
 
 std::vector<std::pair<VariantIndex, Digest>> ScopeMembers::OnDevice(
@@ -183,7 +187,7 @@ std::vector<std::pair<VariantIndex, Digest>> ScopeMembers::OnDevice(
                       if (Contains(variant, digest)) blocks.emplace_back(variant, digest);
                     });
   }
-  std::ranges::sort(blocks);  // of several engines
+  std::ranges::sort(blocks);  // several engines may have the same block
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
   return blocks;
 }

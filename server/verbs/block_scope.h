@@ -1,8 +1,9 @@
-// Which blocks a verb of many blocks means, however many they are: wire::SelectionScope against
-// what is stored.
+// Finds the blocks that a verb of many blocks selects, however many they are: resolves a
+// wire::SelectionScope to what is stored.
 //
-// Values; the store is only asked.  Thread-safety: as any value; looking takes seconds where there
-// are millions of blocks, and may wait for the disk.
+// Values; the store, the disk and the device table are only read.
+// Thread-safety: as any value.
+// Blocking: Find takes seconds with millions of blocks, and may wait for the disk.
 #pragma once
 
 #include <cstdint>
@@ -27,32 +28,33 @@ namespace larder {
 
 struct BlockScope {
   wire::SelectionScope scope = wire::SelectionScope::kBlocks;
-  SelectedBlocks blocks;  // of kBlocks
-  std::string engine_id;  // of DEVICE, what this one has; empty: any
-  std::optional<absl::flat_hash_set<VariantIndex>> variants;  // of these alone
-  Digest content_id;                                          // of kContent
-  BlockWriter writer;                                         // of kWriter
-  std::vector<uint64_t> ends;  // of kPrefix: IndexHash of its last whole block, for each variant
+  SelectedBlocks blocks;  // for kBlocks
+  std::string engine_id;  // for DEVICE, blocks of this engine only; empty means every engine
+  std::optional<absl::flat_hash_set<VariantIndex>> variants;  // nullopt means every variant
+  Digest content_id;                                          // for kContent
+  BlockWriter writer;                                         // for kWriter
+  std::vector<uint64_t> ends;  // for kPrefix: IndexHash of its last whole block, per variant
 };
 
-// InvalidArgument: as Select; a prefix that is shorter than a block of any variant.
+// Returns InvalidArgument as Select does, or if a prefix is shorter than a block of any variant.
 [[nodiscard]] absl::StatusOr<BlockScope> MakeScope(
     wire::SelectionScope scope, const wire::BlockSelection& selection, const Digest& content_id,
     std::span<const uint32_t> tokens, const InstanceTable& instances, const BlockStore& store);
 
-// What is stored of a scope, as it was when this was made.
+// The stored blocks of a scope, as they were when Find ran.
 class ScopeMembers {
  public:
-  // `disk` may be null; `devices` too, where DEVICE does not matter.  Unavailable: the disk did not
-  // say of which content, or writer, some blocks are; all others are known.
+  // `disk` may be null, and `devices` too if blocks of DEVICE do not matter.  Returns Unavailable
+  // if the content or the writer of some blocks could not be read from the disk; *members then has
+  // all other blocks.
   static absl::Status Find(const BlockScope& scope, const BlockStore& store, DiskTier* disk,
                            const DeviceTable* devices, ScopeMembers* members);
 
   [[nodiscard]] bool Contains(VariantIndex variant, const Digest& digest) const;
-  // Those that an engine of the scope has in device memory; each once.
+  // Returns the blocks that an engine of the scope has in device memory; each once.
   [[nodiscard]] std::vector<std::pair<VariantIndex, Digest>> OnDevice(
       const BlockScope& scope, const DeviceTable& devices) const;
-  // Calls visit(variant, digest) for each that is stored in a tier.
+  // Calls visit(variant, digest) for each block that is stored in HOST or DISK.
   template <class Visit>
   void ForEach(const BlockStore& store, Visit visit) const {
     store.index().ForEach([&](const BlockIndex::View& block) {
@@ -65,14 +67,14 @@ class ScopeMembers {
   [[nodiscard]] bool HasVariant(VariantIndex variant) const {
     return !variants_ || variants_->contains(variant);
   }
-  // Each block on disk alone is asked for there.
+  // Reads the record header of each block that is only on disk.
   absl::Status FindWritten(const BlockWriter& writer, const BlockStore& store, DiskTier* disk);
   absl::Status FindContent(const Digest& content_id, const BlockStore& store, DiskTier* disk,
                            const DeviceTable* devices);
 
   std::optional<absl::flat_hash_set<VariantIndex>> variants_;
   bool all_ = false;
-  ChainForest::Names names_;  // unless all_
+  ChainForest::Names names_;  // unused if all_
 };
 
 }  // namespace larder

@@ -1,6 +1,8 @@
-// What a verb of many blocks has done so far, and the word of its caller, who may want no more.
+// The progress of a verb of many blocks: reports it to the caller, and learns from the answer
+// whether the caller still wants the call.
 //
-// Ownership, thread-safety: a local of the thread that does the work; `report` outlives it.
+// Ownership: a local variable of the thread that does the work; `report` outlives it.
+// Thread-safety: none.
 #pragma once
 
 #include <chrono>
@@ -13,13 +15,14 @@ namespace larder {
 template <class Progress>
 class CallProgress {
  public:
-  // False: stop.
+  // Returns false if the call is to stop.
   using Report = std::function<bool(const Progress&)>;
   explicit CallProgress(const Report& report) : report_(report) {}
 
   Progress done;
 
-  // Some times a second; `now`: whenever it was last.  False: stop.
+  // Reports if the last report is kBetweenReports old, or if `now`.  Returns false if the call is
+  // to stop.
   bool Tell(bool now) {
     const TimePoint time = std::chrono::steady_clock::now();
     if (stopped_ || (!now && time - reported_ < kBetweenReports)) return !stopped_;

@@ -1,9 +1,9 @@
-// Which stored blocks continue which, as it was when this was made.
+// Which stored blocks continue which, as a snapshot of the time when this was constructed.
 //
-// Chains are known by hash (IndexHash), as parents are in the index: two names of one hash, which a
-// client may make up, are taken for one.
-// Thread-safety: none needed: it does not change.
-// Memory: about 32 B a block, and as much while it is made.
+// Names are known by their hashes (IndexHash), as parents are in the index.  Two names with the
+// same hash, which a client can construct, count as one.
+// Thread-safety: any thread; it does not change after construction.
+// Memory: about 32 B per block, and as much again during construction.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ class ChainForest {
  public:
   using Names = absl::flat_hash_set<uint64_t>;  // hashes
 
-  // And `more`, that are not in the index: parent, block.
+  // `more` has links, (parent, block), that are not in the index.
   using Links = std::vector<std::pair<uint64_t, uint64_t>>;
   explicit ChainForest(const BlockIndex& index, const Links& more = {});
 
-  // These names, stored or not, and all blocks that continue them.
+  // Returns these names, stored or not, and all blocks that continue them.
   [[nodiscard]] Names Below(std::vector<uint64_t> names) const;
-  // No block before it was stored: it begins its chain, or stands behind a hole.
+  // Returns true if its parent was not stored: it begins its chain, or follows a hole.
   [[nodiscard]] bool IsHead(const ChainLink& block) const { return !names_.contains(block.parent); }
 
  private:

@@ -12,8 +12,8 @@
 namespace larder {
 namespace {
 
-// Of a content: a block may enter, or leave and take with it what was known of those behind it,
-// while all are looked at.
+// Passes over the blocks of a content.  During a pass a block may be stored, or may leave and take
+// with it what links the blocks behind it to the content.
 constexpr int kLooksMax = 8;
 constexpr Duration kWriteLimit = std::chrono::seconds(20);
 constexpr size_t kForgottenAtOnce = 1024;
@@ -63,14 +63,17 @@ absl::Status ClearVerb::ForgetOnDisk(Leased leased) {
   disk_.work->spiller().EraseRooms();
   status.Update(disk_.tier->SyncErasures());
   if (!disk_.work->all_known())
-    status.Update(absl::UnavailableError("a part of the disk has yet to tell what it holds"));
+    status.Update(absl::UnavailableError(
+        "a part of the disk is not read yet and may have more of these blocks: call again later"));
   return status;
 }
 
 absl::Status ClearVerb::ForgetOwed() {
   const TimePoint until = std::chrono::steady_clock::now() + kWriteLimit;
   if (!disk_.work->spiller().WaitWritten(owed_.names, until))
-    return absl::UnavailableError("the disk is slow: what it writes just now may outlive a crash");
+    return absl::UnavailableError(
+        "the disk is slow: blocks that it is writing may come back after a crash; call again "
+        "later");
   owed_.names.clear();
   while (!owed_.on_disk.empty()) {
     const size_t count = std::min(kForgottenAtOnce, owed_.on_disk.size());
@@ -140,7 +143,7 @@ BlockStatus ClearVerb::ClearOne(const What& what, VariantIndex variant, const Di
   return BlockStatus::kOk;
 }
 
-// First, so that nothing that was to go is brought back by them.
+// Called before the blocks are cleared, so that no pin brings one of them back.
 absl::Status ClearVerb::EndPins(const ScopeMembers& members, bool dry_run,
                                 wire::ClearResult* result) {
   if (dry_run) {

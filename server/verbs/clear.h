@@ -1,8 +1,10 @@
-// Clear: takes the blocks of a scope from the tiers that were chosen, whatever else goes on.
+// Clear: removes the blocks of a scope from the chosen tiers, while other calls go on.
 //
-// Ownership: by Daemon; what it is made with outlives it.
-// Thread-safety: all methods from any thread.  Blocking: waits for the disk, and takes seconds
-// where there are millions of blocks.
+// Ownership: Daemon owns it; the store, the disk, the pins and the counters outlive it.
+// Thread-safety: all methods from any thread.
+// Locks: owed_mu_ is held while the disk is called; it is acquired before the locks of the disk's
+// parts and of the store.
+// Blocking: waits for the disk, and takes seconds with millions of blocks.
 #pragma once
 
 #include <utility>
@@ -30,26 +32,28 @@ class ClearVerb {
   struct What {
     BlockScope scope;
     TierSet tiers = 0;
-    bool pinned = false;  // also these: all their pins end
+    bool pinned = false;  // clears pinned blocks too, and ends all their pins
     bool dry_run = false;
   };
-  // OK: done, and no crash brings any of it back.  Unavailable: the disk failed, or not all of it
-  // is known yet; what `result` says is done all the same, but for that.
+  // Returns OK if all blocks are cleared and no crash can bring one back.  Returns Unavailable if
+  // the disk failed or is not read completely yet; what `result` reports is done nevertheless, but
+  // a crash may bring it back.
   [[nodiscard]] absl::Status Clear(const What& what, wire::ClearResult* result);
 
  private:
-  // Blocks that are leased still, so that the disk may have them.
+  // Cleared blocks that are still leased, so that the disk may still have them.
   struct Leased {
     std::vector<DiskAddress> on_disk;
-    std::vector<EntryRef> held;  // one each: their room is no other's until they are forgotten
-    std::vector<std::pair<VariantIndex, Digest>> names;  // which may be on their way to disk
+    std::vector<EntryRef> held;  // one hold per address, so that its space is not reused before
+                                 // the disk has forgotten the record
+    std::vector<std::pair<VariantIndex, Digest>> names;  // which may be on their way to the disk
   };
-  // One look over all blocks; how many it cleared.
+  // Passes over the blocks once; sets *cleared to the number of blocks that it cleared.
   [[nodiscard]] absl::Status ClearOnce(const What& what, wire::ClearResult* result, Leased* leased,
                                        uint64_t* cleared);
   [[nodiscard]] BlockStatus ClearOne(const What& what, VariantIndex variant, const Digest& digest,
                                      wire::ClearResult* result, Leased* leased);
-  // Those too that an earlier call could not.
+  // Makes the disk forget these blocks, and those of earlier calls that failed to do so.
   [[nodiscard]] absl::Status ForgetOnDisk(Leased leased) LARDER_EXCLUDES(owed_mu_);
   [[nodiscard]] absl::Status ForgetOwed() LARDER_REQUIRES(owed_mu_);
   [[nodiscard]] absl::Status EndPins(const ScopeMembers& members, bool dry_run,
@@ -59,7 +63,8 @@ class ClearVerb {
   const DiskParts disk_;
   PinVerb& pins_;
   Counters& counters_;
-  // Held while the disk is asked: nobody is answered before what others owe is done.
+  // Held while the disk is called, so that no call is answered before the blocks that other calls
+  // owe are forgotten.
   Mutex owed_mu_;
   Leased owed_ LARDER_GUARDED_BY(owed_mu_);
 };

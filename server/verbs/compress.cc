@@ -16,10 +16,10 @@
 namespace larder {
 namespace {
 
-// Holds of readers, and the house's own, mostly end by then.
+// Most holds, of readers and of the daemon's own threads, end within this time.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
-constexpr int kNice = 10;  // nobody waits for it
+constexpr int kNice = 10;  // no reader or writer waits for this work
 
 using Outcome = BlockRecoder::Outcome;
 
@@ -49,15 +49,15 @@ BlockStatus StatusOf(Outcome outcome) {
 struct CompressVerb::Run {
   const What& what;
   CallProgress<wire::CompressProgress> progress;
-  // Of SELECTION_SCOPE_BLOCKS: a status for each copy.
+  // For SELECTION_SCOPE_BLOCKS: a status for each copy.
   SelectedBlocks answered;
   std::vector<BlockStatus> statuses;
   absl::flat_hash_map<std::pair<VariantIndex, Digest>, uint32_t> names;
-  // Those that others held, to be tried once more at the end; nullopt: that is now.
+  // Copies of blocks that were in use, to be tried again at the end; nullopt during that last try.
   std::optional<std::vector<Item>> held{std::in_place};
 };
 
-// Shared with helpers, which may come when all is done.
+// Shared with the helpers, which may start when all is done.
 struct CompressVerb::Window {
   Window(const BlockRecoder& the_recoder, Codec the_codec, std::span<Copy> the_copies)
       : recoder(the_recoder), to(the_codec), copies(the_copies) {}
@@ -76,7 +76,8 @@ struct CompressVerb::Window {
     ++busy;
     return &copies[next++];
   }
-  // When nothing is left to take: how many were.
+  // Waits until all copies that were taken are prepared; returns how many that are.
+  // REQUIRES: Take returned null.
   [[nodiscard]] size_t Wait() LARDER_EXCLUDES(mu) {
     MutexLock lock(mu);
     while (busy > 0) done.Wait(mu);
@@ -90,7 +91,7 @@ struct CompressVerb::Window {
   CondVar done;
   size_t next LARDER_GUARDED_BY(mu) = 0;
   size_t busy LARDER_GUARDED_BY(mu) = 0;
-  ByteCount bytes LARDER_GUARDED_BY(mu);  // of the copies, until they are released
+  ByteCount bytes LARDER_GUARDED_BY(mu);  // which the prepared copies hold
 };
 
 CompressVerb::CompressVerb(size_t threads, BlockStore& store, DiskParts disk, Counters& counters)
@@ -102,15 +103,15 @@ CompressVerb::CompressVerb(size_t threads, BlockStore& store, DiskParts disk, Co
 
 absl::Status CompressVerb::Check(const What& what) const {
   if (std::ranges::find(HostCodecs(), what.codec) == HostCodecs().end())
-    return absl::UnimplementedError("codec: this daemon has IDENTITY and LOSSLESS");
+    return absl::UnimplementedError("codec: this daemon supports only IDENTITY and LOSSLESS");
   if ((what.tiers & TierBit(Tier::kDisk)) == 0) return absl::OkStatus();
   return disk_.CheckReady();
 }
 
 absl::Status CompressVerb::Compress(const What& what, const Report& report) {
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);  // of this thread alone
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice);  // of this thread only
   LARDER_RETURN_IF_ERROR(Check(what));
-  if (!report({})) return absl::CancelledError("the caller has gone");
+  if (!report({})) return absl::CancelledError("the caller has ended the call");
   LARDER_ASSIGN_OR_RETURN(const std::vector<Item> items, ItemsOf(what));
   Run run{.what = what,
           .progress = CallProgress<wire::CompressProgress>(report),
@@ -126,7 +127,8 @@ absl::Status CompressVerb::Compress(const What& what, const Report& report) {
   const std::vector<Item> held =
       std::exchange(run.held, std::nullopt).value_or(std::vector<Item>());
   if (status.ok()) status = DoAll(run, held, std::chrono::steady_clock::now() + kHoldLimit);
-  if (run.progress.stopped()) return absl::CancelledError("stopped; what was done stays so");
+  if (run.progress.stopped())
+    return absl::CancelledError("the caller has ended the call; blocks that are done stay done");
   if (!run.answered.names.empty())
     run.progress.done.answers = AnswersOf(run.answered, run.statuses);
   (void)run.progress.Tell(true);
@@ -202,14 +204,15 @@ void CompressVerb::Write(Run& run, std::span<Copy> copies, TimePoint until, Payl
   }
 }
 
-// Not OK: the disk's fault, which is the call's.
+// Returns Unavailable if the disk failed, which ends the call.
 absl::Status CompressVerb::Settle(Run& run, std::span<const Copy> copies) {
   wire::CompressProgress& progress = run.progress.done;
   absl::Status status;
   for (const Copy& copy : copies) {
     const bool changed = copy.outcome == Outcome::kChanged || copy.outcome == Outcome::kReady;
     if (copy.outcome == Outcome::kFailed) {
-      status = absl::UnavailableError("the disk fails; what was done stays so, call again later");
+      status = absl::UnavailableError(
+          "the disk fails; blocks that are done stay done, call again later for the rest");
       continue;
     }
     if (copy.outcome == Outcome::kInUse && run.held) {

@@ -1,11 +1,13 @@
-// Compress: encodes the blocks of a scope where they lie, or decodes them, in windows, several
-// blocks at once.
+// Compress: encodes or decodes the blocks of a scope where they lie, in windows of several blocks
+// at once.
 //
-// Each copy of a block is by itself: what was done stays so, whoever ends the call, and how; doing
-// it again does the rest.
-// Ownership: by Daemon; what it is made with outlives it.
-// Thread-safety: all methods from any thread.  Blocking: until all is done.
-// Limits: kWindowBlocks and kWindowBytes of raw bytes under way for each call, and some blocks for
+// Each copy of a block is recoded independently: a copy that is done stays done, however the call
+// ends, and another call does the rest.
+// Ownership: Daemon owns it; the store, the disk and the counters outlive it.
+// Thread-safety: all methods from any thread.
+// Locks: each window has one, a leaf; it is not held while a copy is recoded or written.
+// Blocking: until all is done.
+// Limits: a window has kWindowBlocks and kWindowBytes of raw bytes, and up to one block more for
 // each thread.
 #pragma once
 
@@ -33,43 +35,43 @@ class CompressVerb {
   static constexpr size_t kWindowBlocks = 64;
   static constexpr ByteCount kWindowBytes = MiB(16);
 
-  // `threads` encode, beside the callers'.
+  // `threads` threads recode, in addition to the calling threads.
   CompressVerb(size_t threads, BlockStore& store, DiskParts disk, Counters& counters);
 
   struct What {
     BlockScope scope;
     TierSet tiers = 0;  // HOST, DISK, or both
     Codec codec = Codec::kLossless;
-    bool dry_run = false;  // reads and encodes, and leaves everything as it is
+    bool dry_run = false;  // reads and recodes, but writes nothing
   };
-  // Called after each window; false: stop.
+  // Called between windows, several times per second.  Returns false if the call is to stop.
   using Report = CallProgress<wire::CompressProgress>::Report;
-  // OK: nothing is left to do but what was kept.  Cancelled: `report` said so.  Unimplemented: no
-  // such codec.  FailedPrecondition: there is no disk.  Unavailable: the disk is not known yet, or
-  // failed.
+  // Returns OK if every copy is done, except those that `report` counts as kept or without space.
+  // Returns Cancelled if `report` returned false, Unimplemented if the codec is not supported,
+  // FailedPrecondition if there is no disk, Unavailable if the disk failed or is not read yet.
   [[nodiscard]] absl::Status Compress(const What& what, const Report& report);
 
  private:
   using Copy = BlockRecoder::Copy;
-  struct Run;     // a call
+  struct Run;     // the state of one call
   struct Window;  // copies that are prepared together
-  // A copy that is yet to be done.
+  // A copy that is to be recoded.
   struct Item {
     VariantIndex variant = VariantIndex::kNone;
     Digest digest;
     Tier tier = Tier::kHost;
   };
   [[nodiscard]] absl::Status Check(const What& what) const;
-  // Copies of DISK after those of HOST.
+  // Returns the copies of the scope, those of HOST first.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
-  // All of them, in windows, waiting until then for those that others hold.
+  // Recodes all of them in windows.  Waits until `until` for blocks that are in use.
   [[nodiscard]] absl::Status DoAll(Run& run, std::span<const Item> items, TimePoint until);
-  // So many of the first as are done at once; takes them out of `left`.
+  // Recodes one window from the front of *left and removes it from *left.
   [[nodiscard]] absl::Status DoWindow(Run& run, std::span<const Item>* left, TimePoint until,
                                       PayloadCodec& codec);
-  // How many of the first it took before they were kWindowBytes.
+  // Prepares copies from the front until they take kWindowBytes; returns how many it prepared.
   [[nodiscard]] size_t Prepare(Codec to, std::span<Copy> copies, PayloadCodec& codec);
-  // Those that others hold are tried again until then.
+  // Writes the prepared copies.  Until `until` it retries those whose blocks are in use.
   void Write(Run& run, std::span<Copy> copies, TimePoint until, PayloadCodec& codec);
   [[nodiscard]] absl::Status Settle(Run& run, std::span<const Copy> copies);
   void Count(Codec to, const Copy& copy);
@@ -78,7 +80,7 @@ class CompressVerb {
   const DiskParts disk_;
   const BlockRecoder recoder_;
   Counters& counters_;
-  WorkerPool encoders_;  // ends before what its jobs look at
+  WorkerPool encoders_;  // the last member: it must end before what its jobs use
 };
 
 }  // namespace larder

@@ -7,7 +7,8 @@
 namespace larder {
 namespace {
 
-// What the caller named, and so hears of one by one; empty unless the scope is kBlocks.
+// The blocks that the caller named, each of which gets an answer; empty unless the scope is
+// kBlocks.
 struct Named {
   std::vector<Digest> names;
   DeviceVerbs::Blocks blocks;
@@ -18,7 +19,7 @@ Named NamedOf(const BlockScope& scope, const DeviceVerbs::Blocks& blocks) {
   return {scope.blocks.names, blocks};
 }
 
-// The worst for each name; those that have no answer are missing.
+// Adds the worst status of each name.  Names without a status stay as they are, or kMissing.
 void AddAnswers(const Named& named, const std::vector<BlockStatus>& statuses,
                 std::vector<wire::BlockAnswer>* answers) {
   if (named.names.empty()) return;

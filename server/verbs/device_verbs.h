@@ -1,9 +1,10 @@
-// Clear and Compress of DEVICE: which blocks of a scope engines have, and what they say when they
-// are asked to drop or encode them.
+// Clear and Compress of DEVICE: finds the blocks of a scope that engines have, and asks the engines
+// to drop or encode them.
 //
-// Ownership: by Daemon; what it is made with outlives it.
-// Thread-safety: all methods from any thread.  Blocking: Find, as ScopeMembers; nothing waits for
-// an engine.
+// Ownership: Daemon owns it; the store, the disk, the device table and the queue outlive it.
+// Thread-safety: all methods from any thread.
+// Locks: none of its own.
+// Blocking: Find blocks as ScopeMembers::Find does; no method waits for an engine.
 #pragma once
 
 #include <functional>
@@ -26,19 +27,21 @@ class DeviceVerbs {
       : store_(store), disk_(disk), devices_(devices), directives_(directives) {}
 
   using Blocks = std::vector<DirectiveQueue::Block>;
-  // Those of the scope, by what engines say and by what is stored: so to be asked for before any of
-  // that is cleared.  Unavailable: as ScopeMembers::Find; the others are found.
+  // Finds the blocks of the scope by what engines report and by what is stored, so it must be
+  // called before any of them is cleared.  Returns Unavailable as ScopeMembers::Find does; *blocks
+  // then has the blocks that were found.
   [[nodiscard]] absl::Status Find(const BlockScope& scope, Blocks* blocks) const;
 
   struct Drop {
-    bool pinned = false;  // also what engines have pinned
+    bool pinned = false;  // drops blocks that engines have pinned, too
     bool dry_run = false;
   };
-  // Adds what becomes of them to `result`, which HOST and DISK may have begun.  `done` as
-  // DirectiveQueue::Answer.
+  // Asks the engines to drop the blocks and adds their answers to `result`, which may have counts
+  // of HOST and DISK already.  Calls `done` as DirectiveQueue calls an Answer.
   void Clear(const BlockScope& scope, const Drop& drop, Blocks blocks, wire::ClearResult result,
              std::function<void(const wire::ClearResult&)> done);
-  // Likewise to `progress`, which counts them among its `blocks` already.
+  // Asks the engines to encode the blocks and adds their answers to `progress`, whose `blocks` must
+  // count them already.  `done` is as above.
   void Compress(const BlockScope& scope, Codec codec, Blocks blocks,
                 wire::CompressProgress progress,
                 std::function<void(const wire::CompressProgress&)> done);

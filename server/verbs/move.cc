@@ -13,28 +13,29 @@
 namespace larder {
 namespace {
 
-// How often what is under way is looked at, and reported.
+// How often a window under way is checked and reported: every kPollEvery, and every kPollSeldom if
+// nothing has changed for kBusy.
 constexpr Duration kPollEvery = std::chrono::milliseconds(10);
-// When nothing has changed for so long, seldom.
 constexpr Duration kBusy = std::chrono::milliseconds(200),
                    kPollSeldom = std::chrono::milliseconds(100);
-// A disk that takes nothing for so long fails.
+// A disk that writes nothing for this long counts as failed.
 constexpr Duration kStalled = std::chrono::seconds(30);
-// The house's own holds, of who spills, promotes or verifies, end by then.
+// The holds of the daemon's own threads, which spill, promote and verify, end within this time.
 constexpr Duration kHoldLimit = std::chrono::seconds(1);
-// A promotion that found too much waiting is asked for again so much later.
+// The pause before a promotion that was refused, because too many wait, is requested again.
 constexpr Duration kAskAgain = std::chrono::milliseconds(20);
 
 ByteCount BytesOf(uint32_t pages) { return ByteCount(uint64_t{pages} * kPageBytes); }
 
-// Answers of a window's promotions.  Shared with them, for they may come after the call has ended.
+// The answers of a window's promotions.  Shared with them, because they may answer after the call
+// has ended.
 struct Answers {
   Mutex mu;
   CondVar changed;
   std::vector<BlockStatus> of LARDER_GUARDED_BY(mu);
   size_t open LARDER_GUARDED_BY(mu) = 0;
 
-  // Waits for them; false: not by then.
+  // Waits for all answers until `until`.  Returns false if some are still open.
   [[nodiscard]] bool AllIn(TimePoint until) LARDER_EXCLUDES(mu) {
     MutexLock lock(mu);
     if (open > 0) changed.WaitUntil(mu, until);
@@ -47,12 +48,12 @@ struct Answers {
 struct MoveVerb::Run {
   const What& what;
   CallProgress<wire::MoveProgress> progress;
-  std::vector<Item> moved;  // they are in `to`
+  std::vector<Item> moved;  // blocks that have arrived in `to`
 };
 
 absl::Status MoveVerb::Move(const What& what, const Report& report) {
   LARDER_RETURN_IF_ERROR(disk_.CheckReady());
-  if (!report({})) return absl::CancelledError("the caller has gone");
+  if (!report({})) return absl::CancelledError("the caller has ended the call");
   LARDER_ASSIGN_OR_RETURN(const std::vector<Item> items, ItemsOf(what));
   Run run{.what = what, .progress = CallProgress<wire::MoveProgress>(report), .moved = {}};
   for (const Item& item : items) run.progress.done.bytes += BytesOf(item.pages);
@@ -68,7 +69,8 @@ absl::Status MoveVerb::Move(const What& what, const Report& report) {
   }
   if (!what.copy) LeaveFrom(run);
   (void)run.progress.Tell(true);
-  if (run.progress.stopped()) return absl::CancelledError("stopped; what was moved stays so");
+  if (run.progress.stopped())
+    return absl::CancelledError("the caller has ended the call; blocks that are moved stay moved");
   return status;
 }
 
@@ -101,7 +103,7 @@ absl::StatusOr<std::vector<MoveVerb::Item>> MoveVerb::ItemsOf(const What& what) 
   return items;
 }
 
-// Else the last would push out the first.
+// If they did not fit, the last blocks would evict the first ones.
 absl::Status MoveVerb::CheckFits(const What& what, ByteCount bytes) const {
   const BlockStore::Stats stats = store_.stats();
   const bool to_host = what.to == Tier::kHost;
@@ -110,14 +112,13 @@ absl::Status MoveVerb::CheckFits(const What& what, ByteCount bytes) const {
       to_host ? stats.pinned_host + stats.pool_leased + stats.pool_reserved : stats.pinned_disk;
   const ByteCount most = kept < all ? all - kept : ByteCount(0);
   if (bytes <= most) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("these are ", bytes.value(), " bytes, and ", to_host ? "the pool" : "the disk",
-                   " has room for ", most.value(),
-                   " beside what is pinned or in use; select fewer "
-                   "blocks"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the blocks take ", bytes.value(), " bytes, but ", to_host ? "the pool" : "the disk",
+      " can hold only ", most.value(), " beside what is pinned or in use; select fewer blocks"));
 }
 
-// Of those that did not come and are where they were, the disk's fault, which is the call's.
+// A block that did not arrive and is still in `from` means that the disk failed, which ends the
+// call.
 absl::Status MoveVerb::MoveWindow(Run& run, std::span<const Item> window) {
   absl::Status status;
   const std::vector<BlockStatus> answers =
@@ -125,7 +126,8 @@ absl::Status MoveVerb::MoveWindow(Run& run, std::span<const Item> window) {
   for (size_t i = 0; i < window.size(); ++i) {
     const bool lost = answers[i] == BlockStatus::kMissing || answers[i] == BlockStatus::kDamaged;
     if (lost && IsIn(window[i], run.what.from)) {
-      status = absl::UnavailableError("the disk fails; what was moved stays so, call again later");
+      status = absl::UnavailableError(
+          "the disk fails; blocks that are moved stay moved, call again later for the rest");
     } else {
       Settle(run, window[i], answers[i]);
     }
@@ -160,8 +162,8 @@ void MoveVerb::Settle(Run& run, const Item& item, BlockStatus status) {
   }
 }
 
-// At the end: until then what is moved lies in both tiers, so what comes later pushes out at most a
-// copy of it.  What has left `to` meanwhile stays.
+// Called at the end: until then moved blocks are in both tiers, so that later blocks evict at most
+// one copy of them.  A block that has left `to` meanwhile stays in `from`.
 void MoveVerb::LeaveFrom(Run& run) {
   wire::MoveProgress& progress = run.progress.done;
   const TimePoint until = std::chrono::steady_clock::now() + kHoldLimit;
@@ -182,10 +184,11 @@ void MoveVerb::LeaveFrom(Run& run) {
     }
     if (!in_use.empty()) std::this_thread::sleep_for(kPollEvery);
   }
-  disk_.work->spiller().Nudge();  // rooms on disk may be free
+  disk_.work->spiller().Nudge();  // extents on disk may be free now
 }
 
-// The spiller does not say what became of each, so it is looked for: on disk, waiting, or neither.
+// The spiller reports no result for a block, so this looks where the block is: on disk, waiting, or
+// neither.
 std::vector<BlockStatus> MoveVerb::ToDisk(Run& run, std::span<const Item> window,
                                           absl::Status* status) {
   Spiller& spiller = disk_.work->spiller();
@@ -214,7 +217,8 @@ std::vector<BlockStatus> MoveVerb::ToDisk(Run& run, std::span<const Item> window
     if (answers[i] == BlockStatus::kPending)
       spiller.Offer(SessionId{}, window[i].variant, window[i].digest);
   }
-  // First whether they wait, then where they are: they are there before they wait no more.
+  // The spiller is asked before the index, because a block is in the index as on disk before it
+  // stops waiting.
   size_t open = window.size();
   TimePoint changed = std::chrono::steady_clock::now();
   for (;;) {
@@ -224,7 +228,9 @@ std::vector<BlockStatus> MoveVerb::ToDisk(Run& run, std::span<const Item> window
     if (now_open < open) changed = now;
     open = now_open;
     if (now - changed > kStalled) {
-      *status = absl::UnavailableError("the disk takes nothing; what was moved stays so");
+      *status = absl::UnavailableError(
+          "the disk has written nothing for too long; blocks that are moved stay moved, call again "
+          "later for the rest");
       break;
     }
     std::this_thread::sleep_for(now - changed < kBusy ? kPollEvery : kPollSeldom);

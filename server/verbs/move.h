@@ -1,12 +1,14 @@
-// Move: brings the blocks of a scope from one tier into the other, in windows, through the threads
-// that move blocks in any case (Spiller, Promoter).
+// Move: brings the blocks of a scope from one tier into the other, in windows, on the threads that
+// move all blocks (Spiller, Promoter).
 //
-// Blocks leave their tier when all that can have come to the other, or the call is cancelled; and
-// only where the other copy is still there.  Moving again does the rest, also when the process
-// died.
-// Ownership: by Daemon; what it is made with outlives it.
-// Thread-safety: all methods from any thread.  Blocking: until all is moved.
-// Limits: kWindowBlocks and kWindowBytes under way for each call.
+// Blocks leave their tier when all blocks that can have arrived in the other one, or when the call
+// is cancelled, and only if their other copy still exists.  Another call moves the rest, also after
+// the daemon died.
+// Ownership: Daemon owns it; the store, the disk and the counters outlive it.
+// Thread-safety: all methods from any thread.
+// Locks: each window of promotions has one, a leaf.
+// Blocking: until all is moved.
+// Limits: each call has kWindowBlocks and kWindowBytes under way.
 #pragma once
 
 #include <memory>
@@ -35,12 +37,13 @@ class MoveVerb {
   struct What {
     BlockScope scope;
     Tier from = Tier::kHost, to = Tier::kDisk;
-    bool copy = false;  // they stay where they are, too
+    bool copy = false;  // the blocks stay in `from`, too
   };
-  // Called after each window, and some times a second; false: stop.
+  // Called after each window and several times per second.  Returns false if the call is to stop.
   using Report = CallProgress<wire::MoveProgress>::Report;
-  // OK: nothing is left to do.  Cancelled: `report` said so.  FailedPrecondition: there is no disk,
-  // or it is more than the tier has room for.  Unavailable: the disk is not known yet, or failed.
+  // Returns OK if nothing is left to do, Cancelled if `report` returned false, FailedPrecondition
+  // if there is no disk or `to` cannot hold the blocks, Unavailable if the disk failed or is not
+  // read yet.
   [[nodiscard]] absl::Status Move(const What& what, const Report& report);
 
  private:
@@ -49,15 +52,17 @@ class MoveVerb {
     Digest digest;
     uint32_t pages = 0;
   };
-  struct Run;  // a call
-  // What is to be moved, blocks of a variant together.
+  struct Run;  // the state of one call
+  // Returns the blocks to be moved, those of a variant together.
   [[nodiscard]] absl::StatusOr<std::vector<Item>> ItemsOf(const What& what) const;
   [[nodiscard]] absl::Status CheckFits(const What& what, ByteCount bytes) const;
-  // How many of the first are moved at once; at least 1.
+  // Returns how many items from the front are moved at once; at least 1.
   [[nodiscard]] static size_t WindowOf(std::span<const Item> items);
   [[nodiscard]] absl::Status MoveWindow(Run& run, std::span<const Item> window);
   [[nodiscard]] bool IsIn(const Item& item, Tier tier) const;
-  // Of each: kOk (it is there), kMissing (gone), kFull (no room), kPending (told to stop).
+  // Both return a status for each block: kOk if it has arrived, kMissing if it has left `from`,
+  // kFull if `to` has no space for it, kPending if the call is to stop.  ToHost also returns the
+  // other statuses of a promotion.
   [[nodiscard]] std::vector<BlockStatus> ToDisk(Run& run, std::span<const Item> window,
                                                 absl::Status* status);
   [[nodiscard]] std::vector<BlockStatus> ToHost(Run& run, std::span<const Item> window);

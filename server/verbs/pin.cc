@@ -22,11 +22,11 @@ constexpr size_t kKeyBytes = 2 * sizeof(Digest) + 1;  // variant, digest, tier
 constexpr size_t kFactsAtOnce = 4096;
 constexpr size_t kExpiredAtOnce = 512;
 constexpr std::chrono::milliseconds kTtlMax = wire::kPinTtlMax;
-constexpr Duration kBetweenWrites = std::chrono::seconds(1);  // that the disk did not take
+constexpr Duration kBetweenWrites = std::chrono::seconds(1);  // after one that the disk refused
 constexpr Duration kSweepPeriodMin = std::chrono::seconds(1);
 constexpr Duration kSweepPeriodMax = std::chrono::seconds(16);
 
-// A pin as its fact names it.
+// A pin as parsed from the key of its fact.
 struct NamedPin {
   Digest variant;
   PinKey key;  // without its variant
@@ -80,10 +80,10 @@ PinVerb::~PinVerb() {
   writer_.join();
 }
 
-// What is over ends as all others do, with the next Tick.
+// Pins past their deadline are restored too; the next Tick ends them.
 size_t PinVerb::Load() {
   if (disk_.tier == nullptr) return 0;
-  const uint64_t latest_ms = DeadlineIn(kTtlMax);  // though the clock went back
+  const uint64_t latest_ms = DeadlineIn(kTtlMax);  // in case the clock was set back
   size_t loaded = 0;
   disk_.tier->ForEachFact([&](const std::string& fact, const std::string& value) {
     std::optional<NamedPin> pin = ParseKey(fact);
@@ -104,7 +104,7 @@ size_t PinVerb::Load() {
   return loaded;
 }
 
-// ---- what callers want
+// ---- calls
 
 void PinVerb::Pin(std::string_view owner, std::span<const PinKey> keys, uint64_t deadline_ms,
                   Answer answer) {
@@ -146,7 +146,7 @@ void PinVerb::UnpinBlocks(absl::FunctionRef<bool(VariantIndex, const Digest&)> w
           std::move(answer));
 }
 
-// Of those that nobody owns no disk knows.
+// Pins without an owner are not on disk, so they are not written.
 void PinVerb::EndPins(std::span<const larder::Pin> ended, Answer answer) {
   std::vector<Name> changed;
   for (const larder::Pin& pin : ended) {
@@ -175,7 +175,7 @@ void PinVerb::Write(std::vector<Name> changed, Waiting waiting) {
     MutexLock lock(mu_);
     changed_.insert(std::make_move_iterator(changed.begin()),
                     std::make_move_iterator(changed.end()));
-    // Also of what an earlier call changed and the disk did not take.
+    // Not empty also if the disk did not take what an earlier call changed.
     if (!changed_.empty()) {
       if (waiting.answer) waiting_.push_back(std::move(waiting));
       wake_.NotifyOne();
@@ -227,7 +227,9 @@ absl::Status PinVerb::WriteNames(const Names& names) {
   changed_.insert(all.begin() + static_cast<std::ptrdiff_t>(written), all.end());
   not_before_ = std::chrono::steady_clock::now() + kBetweenWrites;
   return absl::UnavailableError(
-      absl::StrCat("pins are not on disk yet, which is tried again: ", status.message()));
+      absl::StrCat("the disk did not take the pins; they hold in this daemon, which tries again to "
+                   "write them: ",
+                   status.message()));
 }
 
 absl::Status PinVerb::WriteSome(std::span<const Name> names) {
@@ -237,20 +239,20 @@ absl::Status PinVerb::WriteSome(std::span<const Name> names) {
     if (const auto deadline_ms = store_.pins().DeadlineOf(owner, key)) {
       fact.value.resize(sizeof *deadline_ms);
       std::memcpy(fact.value.data(), &*deadline_ms, sizeof *deadline_ms);
-      on_disk_.insert(HashOf(fact.key));  // though the write may fail: some shards may have it
+      on_disk_.insert(HashOf(fact.key));  // even if the write fails, a shard may have the fact
       pinned.push_back(std::move(fact));
     } else if (on_disk_.contains(HashOf(fact.key))) {
       forgotten.push_back(std::move(fact));
     }
   }
-  if (!forgotten.empty()) {  // apart, for it needs no room
+  if (!forgotten.empty()) {  // in a call of its own, because deletions need no space
     LARDER_RETURN_IF_ERROR(disk_.tier->PutFacts(forgotten));
     for (const DiskTier::Fact& fact : forgotten) on_disk_.erase(HashOf(fact.key));
   }
   return pinned.empty() ? absl::OkStatus() : disk_.tier->PutFacts(pinned);
 }
 
-// ---- in their time and place
+// ---- deadlines and tiers
 
 void PinVerb::Tick(TimePoint now) {
   if (store_.pins().size() == 0) return;
@@ -274,7 +276,8 @@ void PinVerb::Expire() {
   if (!changed.empty()) Write(std::move(changed), {});
 }
 
-// Seldom while all are where they should be, or as many as before are not.
+// The period doubles, up to kSweepPeriodMax, while all pinned blocks are in their tiers or the
+// number of those that are not stays the same.
 void PinVerb::Sweep() {
   std::vector<PinKey> astray;
   {
@@ -318,13 +321,13 @@ void PinVerb::Bring(std::span<const PinKey> keys) {
   for (const auto& [variant, digests] : promoted) Promote(variant, digests);
 }
 
-// While the spiller has little to do: what was just published is in its queue already.
+// Only while the spiller has little to do: a block that was just published is in its queue already.
 void PinVerb::Spill(const PinKey& key) {
   Spiller& spiller = disk_.work->spiller();
   if (spiller.stats().queued < kBroughtAtOnce) spiller.Offer(SessionId{}, key.variant, key.digest);
 }
 
-// What finds no room, or fails, is met again by the next sweep.
+// The next sweep tries again to bring what failed or found no capacity.
 void PinVerb::Promote(VariantIndex variant, std::span<const Digest> digests) {
   under_way_->fetch_add(digests.size());
   const auto ready = [under_way = under_way_](size_t, BlockStatus) { under_way->fetch_sub(1); };

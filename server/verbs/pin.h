@@ -1,17 +1,20 @@
-// Pins and prefetches as their callers want them: on disk, so that they outlive the daemon; until
-// their deadline; and with each block brought into the tier that it is pinned in.
+// Pins and prefetches: writes pins to disk, so that they outlive the daemon, ends them at their
+// deadlines, and brings each block into the tier in which it is pinned.
 //
-// What counts is BlockStore::pins().  A pin is a fact of the disk tier under
-// "pin/" VARIANT DIGEST TIER OWNER, whose value is its deadline (docs/format.md).  A prefetch is a
-// pin of HOST that nobody owns, and that no disk remembers.
-// Ownership: made by Daemon; store, disk and counters outlive it, jobs of the promoter may outlive
+// BlockStore::pins() decides which blocks are pinned.  On disk a pin is a fact of the disk tier
+// under "pin/" VARIANT DIGEST TIER OWNER, whose value is its deadline (docs/format.md).  A prefetch
+// is a pin of HOST without an owner, and is not written to disk.
+// Ownership: Daemon owns it.  Store, disk and counters outlive it; jobs of the promoter may outlive
 // it.
 // Thread-safety: all methods from any thread.  Pin and Unpin do not wait for the disk: a thread of
-// its own writes what changed, for all of them at once, and answers.  It writes of each pin what is
-// true when it writes, so it does not matter who called first; what the disk did not take it writes
-// again, later.
-// Lifecycle: made -> Load -> the disk's recovery -> ... -> destroyed (answers what waits).
-// Memory: of what is to be written, and 8 bytes for each pin on disk.
+// this object writes the changes of all calls together, and answers the calls.  It writes each pin
+// as it is at the time of the write, so the order of calls does not matter.  It retries later what
+// the disk did not take.
+// Locks: mu_ is a leaf, held neither while the disk nor while an Answer is called.  sweep_mu_ is
+// held while the index is walked.
+// Lifecycle: constructed -> Load -> the disk's recovery -> ... -> destroyed, which answers the
+// calls that wait.
+// Memory: the names of the pins that are to be written, and 8 bytes for each pin on disk.
 #pragma once
 
 #include <atomic>
@@ -42,7 +45,8 @@ namespace larder {
 class PinVerb {
  public:
   static constexpr size_t kOwnerBytesMax = 256;
-  // Blocks on their way into their tier at once, beside those of the calls that just came.
+  // The most blocks that sweeps have on their way into their tier at once; blocks of new calls come
+  // in addition.
   static constexpr size_t kBroughtAtOnce = 1024;
 
   PinVerb(BlockStore& store, DiskParts disk, Counters& counters, WallClock now_ms);
@@ -50,32 +54,35 @@ class PinVerb {
   PinVerb(const PinVerb&) = delete;
   PinVerb& operator=(const PinVerb&) = delete;
 
-  // What a former process left; how many pins.
+  // Restores the pins that a former daemon left on disk; returns how many.
   size_t Load();
   [[nodiscard]] bool durable() const { return disk_.tier != nullptr; }
   [[nodiscard]] uint64_t DeadlineIn(std::chrono::milliseconds ttl) const {
     return now_ms_() + static_cast<uint64_t>(ttl.count());
   }
 
-  // OK when all that the call changed is on disk, at once where there is none; else Unavailable: it
-  // is so while this process lives, and may get there yet.  Each block's answer beside it.  Called
-  // once, from this thread or the keeper's.
+  // Receives OK when all that the call changed is on disk, or at once if there is no disk.
+  // Receives Unavailable if the disk did not take it: the change then holds in this daemon, which
+  // retries the write.  Also receives a status for each block.  Called once, on the calling thread
+  // or the writer's.
   using Answer = std::function<void(const absl::Status&, std::vector<BlockStatus>)>;
-  // Of each key, as BlockPins::Add says.  REQUIRES: owner of 1 to kOwnerBytesMax bytes.
+  // The status of each key is that of BlockPins::Add.  REQUIRES: owner has 1 to kOwnerBytesMax
+  // bytes.
   void Pin(std::string_view owner, std::span<const PinKey> keys, uint64_t deadline_ms,
            Answer answer) LARDER_EXCLUDES(mu_);
-  // Of each key: kOk, kMissing (that owner does not pin it).
+  // The status of each key is kOk, or kMissing if this owner does not pin it.
   void Unpin(std::string_view owner, std::span<const PinKey> keys, Answer answer)
       LARDER_EXCLUDES(mu_);
-  // All of an owner: kOk for each.
+  // Ends all pins of an owner; `answer` receives kOk for each.
   void UnpinAll(std::string_view owner, Answer answer) LARDER_EXCLUDES(mu_);
-  // All pins of these blocks, whoever's: kOk for each.
+  // Ends all pins of these blocks, of every owner; `answer` receives kOk for each.
   void UnpinBlocks(absl::FunctionRef<bool(VariantIndex, const Digest&)> which, Answer answer)
       LARDER_EXCLUDES(mu_);
   [[nodiscard]] std::vector<BlockStatus> Prefetch(std::span<const PinKey> keys,
                                                   uint64_t deadline_ms);
 
-  // Often: ends pins at their deadline, and now and then brings what is not where it is pinned.
+  // Ends pins at their deadline and, every kSweepPeriodMin to kSweepPeriodMax, brings pinned blocks
+  // into their tiers.  To be called several times per second.
   void Tick(TimePoint now) LARDER_EXCLUDES(mu_, sweep_mu_);
 
  private:
@@ -87,17 +94,20 @@ class PinVerb {
     Answer answer;
     std::vector<BlockStatus> statuses;
   };
-  // Some of these changed; `answer` when that is on disk, as is all that changed before.
+  // Has the writer write `changed`.  Answers `waiting` once this, and all that changed before, is
+  // on disk.
   void Write(std::vector<Name> changed, Waiting waiting) LARDER_EXCLUDES(mu_);
   void Run() LARDER_EXCLUDES(mu_);
-  // False: it ends.  What is to be written, and who waits for it.
+  // Waits for changes to write, and takes them with the calls that wait for them.  Returns false if
+  // the writer is to end.
   [[nodiscard]] bool AwaitWork(Names* changed, std::vector<Waiting>* waiting) LARDER_EXCLUDES(mu_);
-  // The first error; what it concerns is to be written again.
+  // Returns the first error; what was not written is queued again.
   [[nodiscard]] absl::Status WriteNames(const Names& names) LARDER_EXCLUDES(mu_);
   [[nodiscard]] absl::Status WriteSome(std::span<const Name> names);
   void Expire() LARDER_EXCLUDES(mu_);
   void Sweep() LARDER_EXCLUDES(sweep_mu_);
-  // Pinned where they are not: up to kBroughtAtOnce, from another one on each time; of how many.
+  // Returns up to kBroughtAtOnce pins whose blocks are not in their tier, each time the next ones,
+  // and sets *all to the number of all such pins.
   [[nodiscard]] std::vector<PinKey> Astray(size_t* all) LARDER_REQUIRES(sweep_mu_);
   void Bring(std::span<const PinKey> keys);
   void Spill(const PinKey& key);
@@ -112,18 +122,18 @@ class PinVerb {
   Mutex sweep_mu_;
   TimePoint next_sweep_ LARDER_GUARDED_BY(sweep_mu_);
   Duration sweep_period_ LARDER_GUARDED_BY(sweep_mu_);
-  size_t astray_ LARDER_GUARDED_BY(sweep_mu_) = 0;  // at the last sweep
-  size_t passed_ LARDER_GUARDED_BY(sweep_mu_) = 0;  // of them, those that had their turn
+  size_t astray_ LARDER_GUARDED_BY(sweep_mu_) = 0;  // pins out of their tier at the last sweep
+  size_t passed_ LARDER_GUARDED_BY(sweep_mu_) = 0;  // how many of them have had their turn
 
   Mutex mu_;
   CondVar wake_;
   bool stop_ LARDER_GUARDED_BY(mu_) = false;
   Names changed_ LARDER_GUARDED_BY(mu_);
-  TimePoint not_before_ LARDER_GUARDED_BY(mu_);  // unless somebody waits
+  TimePoint not_before_ LARDER_GUARDED_BY(mu_);  // of the next write, unless a call waits for it
   std::vector<Waiting> waiting_ LARDER_GUARDED_BY(mu_);
-  // Hashes of the facts that a shard may have.  Of the writer, but for Load.
+  // Hashes of the facts that a shard of the disk may have.  Used by the writer only, and by Load.
   absl::flat_hash_set<uint64_t> on_disk_;
-  std::thread writer_;  // joinable where there is a disk
+  std::thread writer_;  // joinable if there is a disk
 };
 
 }  // namespace larder

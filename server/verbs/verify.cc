@@ -11,7 +11,8 @@ namespace larder {
 namespace {
 
 constexpr Duration kBetweenReports = std::chrono::milliseconds(200);
-// A caller who stops is seen so soon while it waits for its rate.
+// While the call waits to keep its rate, it notices within this time that the caller has stopped
+// it.
 constexpr Duration kNap = std::chrono::milliseconds(50);
 
 ByteCount BytesOf(uint32_t pages) { return ByteCount(uint64_t{pages} * kPageBytes); }
@@ -25,9 +26,9 @@ struct VerifyVerb::Run {
   const Report& report;
   wire::VerifyProgress progress;
   TimePoint reported{};
-  TimePoint due{};       // of the next block, by the rate
+  TimePoint due{};       // when the rate allows the next block
   int failures = 0;      // in a row
-  bool stopped = false;  // the caller said so
+  bool stopped = false;  // by the caller
 
   [[nodiscard]] bool over() const { return stopped || failures >= kFailuresMax; }
   void Tell(bool now) {
@@ -59,9 +60,11 @@ absl::Status VerifyVerb::Verify(const wire::VerifyQuery& query, const Report& re
     if (!run.over() && IsIn(block.state, query.tier)) VerifyOne(run, block);
   });
   run.Tell(true);
-  if (run.stopped) return absl::CancelledError("stopped; what was damaged until then is dropped");
+  if (run.stopped)
+    return absl::CancelledError(
+        "the caller has ended the call; damaged blocks found so far are dropped");
   if (run.over())
-    return absl::UnavailableError("the disk fails; what was damaged until then is dropped");
+    return absl::UnavailableError("the disk fails; damaged blocks found so far are dropped");
   return absl::OkStatus();
 }
 
@@ -80,7 +83,7 @@ void VerifyVerb::Count(Tier tier, wire::VerifyProgress* progress) const {
   });
 }
 
-// The view is old by now, so the block is looked up again.
+// The view may be out of date by now, so the block is looked up again.
 void VerifyVerb::VerifyOne(Run& run, const BlockIndex::View& block) {
   wire::VerifyProgress& progress = run.progress;
   const Tier tier = run.query.tier;
@@ -98,7 +101,7 @@ void VerifyVerb::VerifyOne(Run& run, const BlockIndex::View& block) {
      : status == Status::kMissing ? progress.missing
                                   : progress.unread);
   run.failures = status == Status::kFailed ? run.failures + 1 : 0;
-  // What came since is read, too.
+  // Blocks that were stored since they were counted are read too.
   progress.blocks = std::max(progress.blocks, ++progress.blocks_done);
   progress.bytes_done += BytesOf(block.extent.pages);
   progress.bytes = std::max(progress.bytes, progress.bytes_done);
@@ -114,7 +117,7 @@ DiskTier::GetStatus VerifyVerb::CheckInHost(const BlockIndex::Held& held) {
   return store_.Check(held, all) ? DiskTier::GetStatus::kOk : DiskTier::GetStatus::kDamaged;
 }
 
-// What has left the disk meanwhile, or is or was written again, is not damaged.
+// A block that has left the disk meanwhile, or is being or has been written again, is not damaged.
 DiskTier::GetStatus VerifyVerb::CheckOnDisk(const BlockIndex::Held& held,
                                             const BlockIndex::View& block) {
   ByteCount bytes;
@@ -124,7 +127,7 @@ DiskTier::GetStatus VerifyVerb::CheckOnDisk(const BlockIndex::Held& held,
                            .location = DiskLocation{held.disk_location}},
                           &bytes);
   if (status == DiskTier::GetStatus::kOk || status == DiskTier::GetStatus::kFailed) return status;
-  // In this order: it has its new place before its writing ends.
+  // In this order, because a block has its new location before its writing ends.
   const bool writing = disk_.work->spiller().IsWriting(block.variant, block.digest);
   const BlockIndex::Held now = store_.index().LookAt(held.ref);
   const bool same =

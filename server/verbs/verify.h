@@ -1,10 +1,14 @@
-// Verify: reads every block of a tier once, when an operator asks, and drops what is damaged.
+// Verify: reads every block of a tier once, at an operator's request, and drops damaged blocks.
 //
-// One block at a time, held meanwhile, at a rate that the caller may bound.  Blocks that come while
-// it runs may be read or not.  A disk that gives nothing ends it.
-// Ownership: by Daemon; what it is made with outlives it.
-// Thread-safety: all methods from any thread.  Blocking: until all is read.
-// Limits: a block of HOST where it lies; DiskVerifier::kPieceBytes of one on disk, or a segment.
+// It reads one block at a time, which it holds meanwhile, at a rate that the caller may limit.
+// Blocks that are stored while it runs may be read or not.  A disk that fails kFailuresMax reads in
+// a row ends the call.
+// Ownership: Daemon owns it; the store, the disk and the counters outlive it.
+// Thread-safety: all methods from any thread.
+// Locks: none of its own.
+// Blocking: until all is read.
+// Limits: reads a block of HOST in place, and DiskVerifier::kPieceBytes, or one segment, of a block
+// on disk at a time.
 #pragma once
 
 #include <functional>
@@ -19,20 +23,20 @@ namespace larder {
 
 class VerifyVerb {
  public:
-  static constexpr int kFailuresMax = 16;  // in a row, of a disk
+  static constexpr int kFailuresMax = 16;  // failed reads of the disk in a row
 
   VerifyVerb(BlockStore& store, DiskParts disk, Counters& counters)
       : store_(store), disk_(disk), counters_(counters) {}
 
-  // Called some times a second; false: stop.
+  // Called several times per second.  Returns false if the call is to stop.
   using Report = std::function<bool(const wire::VerifyProgress&)>;
-  // OK: every block was read that was there.  Cancelled: `report` said so.  FailedPrecondition:
-  // there is no disk.  Unavailable: the disk is not known yet, or failed.  Unimplemented: another
-  // tier.
+  // Returns OK if it has read every block that was in the tier when it began, Cancelled if `report`
+  // returned false, FailedPrecondition if there is no disk, Unavailable if the disk failed or is
+  // not read yet, Unimplemented if the tier is neither HOST nor DISK.
   [[nodiscard]] absl::Status Verify(const wire::VerifyQuery& query, const Report& report);
 
  private:
-  struct Run;  // a call
+  struct Run;  // the state of one call
   [[nodiscard]] absl::Status CheckTier(Tier tier) const;
   void Count(Tier tier, wire::VerifyProgress* progress) const;
   void VerifyOne(Run& run, const BlockIndex::View& block);
